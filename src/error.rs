@@ -1,0 +1,97 @@
+//! The one error type: what kind of failure, and a message that an operator can act on.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// What kind of failure an [`Error`] is. The C ABI's status codes are these, in this order, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The caller passed something that no call could accept.
+    InvalidArgument,
+    /// The call makes no sense in the state that the object is in.
+    InvalidOperation,
+    /// The deadline passed first.
+    Timeout,
+    /// The operating system refused; a file, a socket, an interface.
+    Io,
+    /// A peer is gone, or its connection broke.
+    ConnectionLost,
+    /// A wait was ended by an abort, or the context was closed.
+    Aborted,
+    /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
+    Mismatch,
+    /// A key is not in the store.
+    NotFound,
+    /// Not built in, or not on this machine.
+    Unsupported,
+    /// Memory or descriptors ran out.
+    ResourceExhausted,
+    /// A callback of the caller's returned an error.
+    Callback,
+    /// A defect of this library.
+    Internal,
+}
+
+/// An error with its message. Cheap to clone, so that one broken connection can fail many operations.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+}
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of `kind` that reads `message`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner { kind, message: message.into() }))
+    }
+
+    /// Shorthand for the most frequent kind.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// The operating system's error, after what was being done.
+    pub fn io(doing: impl fmt::Display, error: &std::io::Error) -> Self {
+        let kind = match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => ErrorKind::ResourceExhausted,
+            Some(libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED | libc::ENOTCONN) => ErrorKind::ConnectionLost,
+            Some(libc::ETIMEDOUT) => ErrorKind::Timeout,
+            _ => ErrorKind::Io,
+        };
+        Self::new(kind, format!("{doing}: {error}"))
+    }
+
+    /// The same error with `what` and a colon in front of its message.
+    pub fn context(&self, what: impl fmt::Display) -> Self {
+        Self::new(self.0.kind, format!("{what}: {}", self.0.message))
+    }
+
+    /// What kind of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What failed, with whom, and how far it came.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)
+    }
+}
+
+impl std::error::Error for Error {}

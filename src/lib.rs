@@ -1,0 +1,11 @@
+//! Collective communications for training jobs. The C ABI is in `ffi`; this crate's Rust interface serves it and the
+//! command-line tool.
+
+pub mod collective;
+pub mod context;
+pub mod error;
+pub mod reduce;
+pub mod rendezvous;
+pub mod schedule;
+pub mod transport;
+pub mod types;

@@ -1,0 +1,38 @@
+//! Where ranks find each other: key-value stores, and the place in a launched job.
+
+use std::time::Duration;
+
+use crate::error::Result;
+
+/// A key-value store that all ranks of a job reach. Any number of threads may use one at the same time.
+///
+/// Keys are non-empty and hold no NUL byte; values are any bytes. What fails says which key, which store, and after how long.
+pub trait Store: Send + Sync {
+    /// Sets `key`, replacing its value if it has one.
+    fn set(&self, key: &str, value: &[u8]) -> Result<()>;
+
+    /// The value of `key`, as soon as it has one. Fails with `Timeout` after `timeout`.
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>>;
+
+    /// Returns as soon as all `keys` have values. After `timeout` fails with `Timeout` and names the keys that are missing;
+    /// a zero timeout asks once.
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()>;
+
+    /// Adds `amount` to the decimal integer at `key` (absent: 0), and returns the sum. Atomic.
+    fn add(&self, key: &str, amount: i64) -> Result<i64>;
+
+    /// Appends to the value of `key` (absent: empty). Atomic.
+    fn append(&self, key: &str, value: &[u8]) -> Result<()>;
+
+    /// The values of all `keys`, in their order, as soon as all have one.
+    fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>>;
+
+    /// Sets every key of `pairs`.
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()>;
+
+    /// Removes `key`; whether it was there.
+    fn delete(&self, key: &str) -> Result<bool>;
+
+    /// What and where, for messages: `tcp://10.0.0.1:29500`.
+    fn describe(&self) -> String;
+}

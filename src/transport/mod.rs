@@ -1,0 +1,3 @@
+//! Transports: how bytes reach another rank.
+
+pub mod tcp;

@@ -1,0 +1,4 @@
+//! TCP over non-blocking sockets.
+
+pub mod device;
+pub use device::{Device, DeviceOptions};

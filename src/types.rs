@@ -1,0 +1,149 @@
+//! Element types and reduction operations, by the field's names.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind};
+
+/// Index of a process in a context: `0..size`.
+pub type Rank = usize;
+
+/// Labels a point-to-point message: a receive matches a send with the same slot.
+pub type Slot = u64;
+
+macro_rules! named_enum {
+    ($(#[$meta:meta])* $name:ident, $what:literal, { $($(#[$vmeta:meta])* $variant:ident = $value:literal, $text:literal;)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u32)]
+        pub enum $name { $($(#[$vmeta])* $variant = $value,)* }
+
+        impl $name {
+            /// Every value, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The name, as the tool and error messages print it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.pad(self.name()) }
+        }
+
+        impl TryFrom<u32> for $name {
+            type Error = Error;
+            fn try_from(value: u32) -> Result<Self, Error> {
+                Self::ALL.iter().copied().find(|v| *v as u32 == value).ok_or_else(|| {
+                    Error::new(ErrorKind::InvalidArgument, format!(concat!("no ", $what, " has the number {}"), value))
+                })
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+            fn from_str(text: &str) -> Result<Self, Error> {
+                Self::ALL.iter().copied().find(|v| v.name() == text).ok_or_else(|| {
+                    let names: Vec<_> = Self::ALL.iter().map(|v| v.name()).collect();
+                    Error::new(ErrorKind::InvalidArgument, format!(concat!("no ", $what, " is named {:?}; there are {}"), text, names.join(", ")))
+                })
+            }
+        }
+    };
+}
+
+named_enum! {
+    /// Type of one element. The numbers are the C ABI's and never change.
+    DataType, "data type", {
+        /// Signed 8-bit integer.
+        Int8 = 0, "int8";
+        /// Unsigned 8-bit integer.
+        Uint8 = 1, "uint8";
+        /// Signed 16-bit integer.
+        Int16 = 2, "int16";
+        /// Unsigned 16-bit integer.
+        Uint16 = 3, "uint16";
+        /// Signed 32-bit integer.
+        Int32 = 4, "int32";
+        /// Unsigned 32-bit integer.
+        Uint32 = 5, "uint32";
+        /// Signed 64-bit integer.
+        Int64 = 6, "int64";
+        /// Unsigned 64-bit integer.
+        Uint64 = 7, "uint64";
+        /// IEEE 754 binary16.
+        Float16 = 8, "float16";
+        /// The upper half of a binary32.
+        Bfloat16 = 9, "bfloat16";
+        /// IEEE 754 binary32.
+        Float32 = 10, "float32";
+        /// IEEE 754 binary64.
+        Float64 = 11, "float64";
+        /// Two binary32: real, imaginary.
+        Complex64 = 12, "complex64";
+        /// Two binary64: real, imaginary.
+        Complex128 = 13, "complex128";
+        /// One byte: zero is false, anything else is true; results are 0 or 1.
+        Bool = 14, "bool";
+    }
+}
+
+impl DataType {
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Int8 | Self::Uint8 | Self::Bool => 1,
+            Self::Int16 | Self::Uint16 | Self::Float16 | Self::Bfloat16 => 2,
+            Self::Int32 | Self::Uint32 | Self::Float32 => 4,
+            Self::Int64 | Self::Uint64 | Self::Float64 | Self::Complex64 => 8,
+            Self::Complex128 => 16,
+        }
+    }
+
+    /// Alignment that C requires of a pointer to such elements, in bytes.
+    pub const fn align(self) -> usize {
+        match self {
+            Self::Complex64 => 4,
+            Self::Complex128 => 8,
+            other => other.size(),
+        }
+    }
+}
+
+named_enum! {
+    /// How two elements become one. The numbers are the C ABI's and never change.
+    ReduceOp, "reduction operation", {
+        /// `a + b`; integers wrap; logical or for `Bool`.
+        Sum = 0, "sum";
+        /// `a * b`; integers wrap; logical and for `Bool`.
+        Product = 1, "product";
+        /// The smaller; a NaN wins over numbers. Not for complex types.
+        Min = 2, "min";
+        /// The larger; a NaN wins over numbers. Not for complex types.
+        Max = 3, "max";
+        /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for `Bool`.
+        Average = 4, "average";
+        /// Bitwise and; integers and `Bool` only.
+        BitAnd = 5, "and";
+        /// Bitwise or; integers and `Bool` only.
+        BitOr = 6, "or";
+        /// Bitwise exclusive or; integers and `Bool` only.
+        BitXor = 7, "xor";
+    }
+}
+
+impl ReduceOp {
+    /// Whether this operation is defined on elements of `dtype`.
+    pub const fn supports(self, dtype: DataType) -> bool {
+        use DataType::*;
+        match self {
+            Self::Sum | Self::Product => true,
+            Self::Min | Self::Max => !matches!(dtype, Complex64 | Complex128),
+            Self::Average => !matches!(dtype, Bool),
+            Self::BitAnd | Self::BitOr | Self::BitXor => {
+                !matches!(dtype, Float16 | Bfloat16 | Float32 | Float64 | Complex64 | Complex128)
+            }
+        }
+    }
+}
