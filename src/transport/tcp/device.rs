@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::transport::LogCallback;
 
 /// Which address of this host to use. With nothing set, the address that the host's name resolves to, else loopback.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct DeviceOptions {
     /// Name of a network interface: `eth0`.
     pub interface: Option<String>,
@@ -14,6 +15,8 @@ pub struct DeviceOptions {
     pub hostname: Option<String>,
     /// Port to listen on; 0 lets the system choose.
     pub port: u16,
+    /// Told what happens on the side; `None` for nobody.
+    pub log: Option<LogCallback>,
 }
 
 /// A listening socket and its thread. Contexts keep their device alive.
