@@ -4,6 +4,7 @@
 pub mod collective;
 pub mod context;
 pub mod error;
+pub mod hash;
 pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;

@@ -9,6 +9,16 @@ use crate::types::{DataType, ReduceOp};
 /// overlaps either of them partially.
 pub type Kernel = unsafe fn(into: *mut u8, left: *const u8, right: *const u8, count: usize);
 
+/// On which side of the operation the received elements stand. It matters for callers' functions that do not commute, and
+/// for the bits of a NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// `incoming op local`.
+    Left,
+    /// `local op incoming`.
+    Right,
+}
+
 /// `data[i] = data[i] / divisor` for `count` elements: the end of an average.
 ///
 /// # Safety

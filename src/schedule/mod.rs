@@ -27,15 +27,7 @@ pub struct Span {
     pub len: usize,
 }
 
-/// On which side of the operation the received elements stand. It matters for callers' functions that do not commute, and
-/// for the bits of a NaN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// `incoming op local`.
-    Left,
-    /// `local op incoming`.
-    Right,
-}
+pub use crate::reduce::Side;
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
