@@ -8,4 +8,5 @@ pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;
 pub mod transport;
+pub mod tuner;
 pub mod types;

@@ -1,0 +1,1 @@
+//! Chooses algorithms and segment sizes.
