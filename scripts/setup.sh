@@ -3,7 +3,6 @@
 # Rust must be there already. Debian's packages come by apt-get, cbindgen by cargo into .cache/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-. scripts/versions.sh
 
 PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 if ! command -v cargo >/dev/null; then
@@ -49,16 +48,17 @@ if ((${#missing[@]})); then
     apt-get install --yes -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-# Where scripts find the pinned cbindgen, whether it was installed here or was there.
+# Where `make test` finds the pinned cbindgen, whether it was installed here or was there. cbindgen.toml pins it.
 cbindgen=.cache/cbindgen/bin/cbindgen
-is_pinned() { [ "$("$1" --version 2>/dev/null)" = "cbindgen $CBINDGEN_VERSION" ]; }
+version=$(sed -n 's/^# cbindgen-version = //p' cbindgen.toml)
+is_pinned() { [ "$("$1" --version 2>/dev/null)" = "cbindgen $version" ]; }
 if ! is_pinned "$cbindgen"; then
   if there=$(command -v cbindgen) && is_pinned "$there"; then
     mkdir -p "$(dirname "$cbindgen")"
     ln -sf "$there" "$cbindgen"
   else
-    echo "setup: installing cbindgen $CBINDGEN_VERSION"
-    cargo install --quiet --locked --version "$CBINDGEN_VERSION" --root .cache/cbindgen --force cbindgen
+    echo "setup: installing cbindgen $version"
+    cargo install --quiet --locked --version "$version" --root .cache/cbindgen --force cbindgen
   fi
 fi
 echo "setup: all is there"

@@ -7,6 +7,7 @@ root=$PWD
 prefix=$(realpath "$1")
 at=$root/build/package
 export CTEST_OUTPUT_ON_FAILURE=1
+export RANK=0 WORLD_SIZE=1 # a job of one
 
 fail() {
   echo "test-package: $*" >&2

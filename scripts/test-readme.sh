@@ -24,10 +24,10 @@ expect() { # WANTED COMMAND...: what it prints, sorted, without the launcher's m
   echo "ok: $*"
   passed=$((passed + 1))
 }
-expect "rank 0 of 1: 1 ranks, their numbers add up to 0" "$at/build/sum"
+expect "rank 0 of 1: 1 ranks, their numbers add up to 0" env RANK=0 WORLD_SIZE=1 "$at/build/sum"
 expect "rank 0 of 2: 2 ranks, their numbers add up to 1
 rank 1 of 2: 2 ranks, their numbers add up to 1" "$prefix/bin/gloo-rs" run -n 2 -- "$at/build/sum"
-expect "rank 0 of 1: means 1 and 0" "$at/build/average"
+expect "rank 0 of 1: means 1 and 0" env RANK=0 WORLD_SIZE=1 "$at/build/average"
 expect "rank 0 of 2: means 1 and 0.5
 rank 1 of 2: means 1 and 0.5" "$prefix/bin/gloo-rs" run -n 2 -- "$at/build/average"
 echo "test-readme: $passed passed"

@@ -26,7 +26,7 @@ struct Destroy {
 class Group {
  public:
   // Joins the job that the environment describes: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
-  // Without them this process is a job of its own. Returns once the ranks have found each other.
+  // Returns once the ranks have found each other.
   Group() {
     gloo_rs_store_t *store = nullptr;
     check(gloo_rs_launch_from_env(GLOO_RS_TIMEOUT_DEFAULT, &store, &rank_, &size_));

@@ -2,8 +2,8 @@
 // each rank computes the gradient for its share of every batch, the shares are summed over all ranks,
 // and so all ranks take the same step. The result does not depend on the number of ranks, but for rounding.
 //
-//   digits digits.csv                                   one process
-//   gloo-rs run -n 4 -- digits digits.csv               four processes on this host
+//   RANK=0 WORLD_SIZE=1 digits digits.csv     one process
+//   gloo-rs run -n 4 -- digits digits.csv     four processes on this host
 //
 // On several hosts start it once for each rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
 
