@@ -26,14 +26,18 @@ struct Destroy {
 class Group {
  public:
   // Joins the job that the environment describes: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
-  // Returns once the ranks have found each other.
-  Group() {
+  // Returns once the ranks have found each other. `interface` is the network interface to use, such as "eth0";
+  // without one, the address that this host's name stands for, which is often not one that other hosts can reach.
+  explicit Group(const char *interface = nullptr) {
     gloo_rs_store_t *store = nullptr;
     check(gloo_rs_launch_from_env(GLOO_RS_TIMEOUT_DEFAULT, &store, &rank_, &size_));
     store_.reset(store);
 
+    gloo_rs_device_options_t options;
+    gloo_rs_device_options_init(&options, sizeof options);
+    options.interface_name = interface;
     gloo_rs_device_t *device = nullptr;
-    check(gloo_rs_device_create(nullptr, &device));
+    check(gloo_rs_device_create(&options, &device));
     device_.reset(device);
 
     gloo_rs_context_t *context = nullptr;

@@ -5,7 +5,8 @@
 //   RANK=0 WORLD_SIZE=1 digits digits.csv     one process
 //   gloo-rs run -n 4 -- digits digits.csv     four processes on this host
 //
-// On several hosts start it once for each rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
+// On several hosts start it once for each rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, and with the
+// network interface that the hosts share: digits digits.csv eth0
 
 #include <algorithm>
 #include <cstdio>
@@ -69,9 +70,9 @@ void train(Group &group, Model &model, const std::vector<Digit> &digits, const s
   }
 }
 
-int run(const std::string &path) {
+int run(const std::string &path, const char *interface) {
   const Digits digits = read_digits(path);
-  Group group;
+  Group group(interface);
   const bool talks = group.rank() == 0;
 
   Model model;
@@ -112,12 +113,12 @@ int run(const std::string &path) {
 }  // namespace
 
 int main(int argc, char **argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: digits FILE.csv\n");
+  if (argc != 2 && argc != 3) {
+    std::fprintf(stderr, "usage: digits FILE.csv [INTERFACE]\n");
     return 2;
   }
   try {
-    return run(argv[1]);
+    return run(argv[1], argc == 3 ? argv[2] : nullptr);
   } catch (const std::exception &error) {
     std::fprintf(stderr, "digits: %s\n", error.what());
     return 1;
