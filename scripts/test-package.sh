@@ -46,9 +46,11 @@ find_it Ninja "$moved"
 echo "--- pkg-config, moved"
 mv "$moved" "$at/moved"
 export PKG_CONFIG_PATH=$at/moved/lib/pkgconfig
-# Words for the compiler: no quotes.
+# Words for the compiler, so no quotes.
+# shellcheck disable=SC2046
 cc -o "$at/by_pkg_config" "$program" $(pkg-config --cflags --libs gloo_rs)
 LD_LIBRARY_PATH=$at/moved/lib "$at/by_pkg_config" | grep "rank 0 of 1"
+# shellcheck disable=SC2046
 cc -o "$at/by_pkg_config_static" "$program" \
   $(pkg-config --static --cflags --libs gloo_rs | sed 's/-lgloo_rs/-l:libgloo_rs.a/')
 "$at/by_pkg_config_static" | grep "rank 0 of 1"
