@@ -148,7 +148,10 @@ impl<T: Transport> Core<T> {
             }
             Outcome::Mismatch { rank, theirs } => {
                 let text = format!("rank {rank} is in another collective: {}", (self.explain)(theirs));
-                execution.failed.get_or_insert(Error::new(ErrorKind::Mismatch, text));
+                // Says more than that the peer is gone, which it may be by now.
+                if execution.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
+                    execution.failed = Some(Error::new(ErrorKind::Mismatch, text));
+                }
             }
             Outcome::Failed(error) => {
                 execution.failed.get_or_insert(error);

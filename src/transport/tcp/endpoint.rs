@@ -405,8 +405,8 @@ impl Endpoint {
         match result {
             Ok(moved) => moved,
             Err(e) => {
-                // What the peer said before it left is more telling than the broken pipe.
-                self.read(rank);
+                // What the peer sent before it left still counts.
+                while self.read(rank) {}
                 self.io_lost(rank, "sending", &e);
                 true
             }
@@ -1271,8 +1271,7 @@ impl Endpoint {
         }
     }
 
-    /// Connections that were ended in good order: they must be read until the peer ends them too, or the system would cut
-    /// off what the peer has not read yet.
+    /// Connections that were ended in good order: for [`super::Device::linger`].
     pub fn take_retired(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.retired)
     }
