@@ -45,6 +45,38 @@
 /// Connections to all ranks are made before gloo_rs_context_connect returns.
 #define GLOO_RS_CONNECT_FULL 1
 
+/// Version of everything on the wire; peers with another one are refused.
+#define VERSION 1
+
+/// In `flags`: the payload was announced by `ReadyToSend`.
+#define FLAG_ANNOUNCED 1
+
+/// Longest text of an `Abort`, in bytes.
+#define MAX_ABORT_BYTES 4096
+
+/// Length on the wire.
+#define Header_BYTES 40
+
+/// Messages up to this length are sent without asking.
+#define EAGER_BYTES (64 << 10)
+
+/// Length on the wire.
+#define Hello_BYTES (((8 + 16) + 16) + 4)
+
+/// Length on the wire.
+#define Reply_BYTES (8 + 1)
+
+/// Owners from here on are the endpoint's own: answers to gets are queued under the number of their region, so that
+/// `unregister` finds them.
+#define FIRST_REGION_OWNER 3221225472
+
+
+
+
+
+/// What one element holds.
+typedef struct Value Value;
+
 /// One end of a one-sided channel to one peer: what a send buffer sends is written into the peer's receive buffer of the
 /// same slot. Keeps its context's connections alive. Safe to use from several threads.
 typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
@@ -725,6 +757,8 @@ typedef struct gloo_rs_barrier_options_t {
 
 /// Bitwise exclusive or; integers and GLOO_RS_BOOL only.
 #define GLOO_RS_XOR 7
+
+
 
 #ifdef __cplusplus
 extern "C" {

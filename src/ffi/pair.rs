@@ -70,7 +70,7 @@ pub unsafe extern "C" fn gloo_rs_pair_address(
         // SAFETY: the header's rules for pointers.
         unsafe {
             let handle = handle::get(pair, "pair")?;
-            pointer::copy_out(&handle.pair.address(), buffer, capacity, needed)
+            pointer::copy_out(&handle.pair.address()?, buffer, capacity, needed)
         }
     })
 }
