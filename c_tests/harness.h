@@ -174,7 +174,7 @@ static inline void connect_context(gloo_rs_context_t *context, gloo_rs_store_t *
 /* A connected context of all ranks. */
 static inline gloo_rs_context_t *connected_context(void) {
   gloo_rs_context_t *context = create_context();
-  connect_context(context, NULL, "context/");
+  connect_context(context, NULL, "context");
   return context;
 }
 

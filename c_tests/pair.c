@@ -155,7 +155,7 @@ static void timeouts(void) {
   gloo_rs_pair_t *pair = NULL;
   gloo_rs_buffer_t *from = NULL;
   int cell = 0;
-  char name[16];
+  char name[24];
   snprintf(name, sizeof name, "rank %d", 1 - test_rank);
   barrier(context);
   CHECK_OK(gloo_rs_context_pair(context, 1 - test_rank, &pair));

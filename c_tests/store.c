@@ -113,8 +113,8 @@ static void in_process(void) {
 static void prefix(void) {
   gloo_rs_store_t *base = NULL, *a = NULL, *b = NULL;
   CHECK_OK(gloo_rs_store_create_in_process("prefixes", &base));
-  CHECK_OK(gloo_rs_store_create_prefix("a/", base, &a));
-  CHECK_OK(gloo_rs_store_create_prefix("b/", a, &b));
+  CHECK_OK(gloo_rs_store_create_prefix("a", base, &a));
+  CHECK_OK(gloo_rs_store_create_prefix("b", a, &b));
   exercise(a);
   check_value(base, "a/key", "abcd");
   CHECK_OK(gloo_rs_store_set(b, "key", "deep", 4));
@@ -154,7 +154,7 @@ static struct entry *find(struct own_store *store, const char *key, int make) {
   return &store->entries[spare];
 }
 
-static uint32_t own_set(void *user, const char *key, const void *value, size_t bytes) {
+static uint32_t own_set(const char *key, const void *value, size_t bytes, void *user) {
   struct own_store *store = (struct own_store *)user;
   struct entry *entry;
   if (store->answer != GLOO_RS_OK) return store->answer;
@@ -165,7 +165,7 @@ static uint32_t own_set(void *user, const char *key, const void *value, size_t b
   return GLOO_RS_OK;
 }
 
-static uint32_t own_get(void *user, const char *key, int64_t timeout_ms, void *sink) {
+static uint32_t own_get(const char *key, int64_t timeout_ms, void *sink, void *user) {
   struct entry *entry = find((struct own_store *)user, key, 0);
   CHECK(timeout_ms >= 0);
   if (entry == NULL) return GLOO_RS_ERROR_TIMEOUT;
@@ -175,7 +175,7 @@ static uint32_t own_get(void *user, const char *key, int64_t timeout_ms, void *s
   return gloo_rs_store_return_value(sink, entry->value, entry->bytes);
 }
 
-static uint32_t own_wait(void *user, const char *const *keys, size_t count, int64_t timeout_ms) {
+static uint32_t own_wait(const char *const *keys, size_t count, int64_t timeout_ms, void *user) {
   size_t i;
   (void)timeout_ms;
   for (i = 0; i < count; i++)
@@ -183,7 +183,7 @@ static uint32_t own_wait(void *user, const char *const *keys, size_t count, int6
   return GLOO_RS_OK;
 }
 
-static uint32_t own_add(void *user, const char *key, int64_t amount, int64_t *sum) {
+static uint32_t own_add(const char *key, int64_t amount, int64_t *sum, void *user) {
   struct entry *entry = find((struct own_store *)user, key, 1);
   char text[33] = {0};
   memcpy(text, entry->value, entry->bytes);
@@ -192,7 +192,7 @@ static uint32_t own_add(void *user, const char *key, int64_t amount, int64_t *su
   return GLOO_RS_OK;
 }
 
-static uint32_t own_append(void *user, const char *key, const void *value, size_t bytes) {
+static uint32_t own_append(const char *key, const void *value, size_t bytes, void *user) {
   struct entry *entry = find((struct own_store *)user, key, 1);
   CHECK(entry->bytes + bytes <= sizeof entry->value);
   memcpy(entry->value + entry->bytes, value, bytes);
@@ -200,7 +200,7 @@ static uint32_t own_append(void *user, const char *key, const void *value, size_
   return GLOO_RS_OK;
 }
 
-static uint32_t own_remove(void *user, const char *key, bool *existed) {
+static uint32_t own_remove(const char *key, bool *existed, void *user) {
   struct entry *entry = find((struct own_store *)user, key, 0);
   *existed = entry != NULL;
   if (entry != NULL) entry->used = 0;
@@ -240,7 +240,7 @@ static void callbacks(void) {
   own.answer = GLOO_RS_ERROR_IO;
   CHECK_FAILS(gloo_rs_store_set(store, "key", "v", 1), GLOO_RS_ERROR_IO, "key");
   own.answer = GLOO_RS_OK;
-  CHECK_OK(gloo_rs_store_create_prefix("part/", store, &part));
+  CHECK_OK(gloo_rs_store_create_prefix("part", store, &part));
   gloo_rs_store_destroy(store);
   CHECK_INT(own.destroyed, 0);
   CHECK_OK(gloo_rs_store_set(part, "key", "v", 1));

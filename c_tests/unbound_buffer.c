@@ -109,7 +109,7 @@ static void timeouts(void) {
   gloo_rs_context_t *context = connected_context();
   int cell = 0, last = test_size - 1;
   gloo_rs_unbound_buffer_t *buffer = create_buffer(context, &cell, sizeof cell);
-  char name[16];
+  char name[24];
   int64_t began;
   snprintf(name, sizeof name, "rank %d", last);
   barrier(context);
@@ -206,7 +206,7 @@ static void puts_and_gets(void) {
   unsigned char key[256];
   void *theirs = NULL;
   size_t bytes = 0, needed = 0, their_bytes = 0;
-  char name[16];
+  char name[24];
   int32_t rank = -1;
   for (i = 0; i < 64; i++) memory[i] = test_rank * 1000 + i;
   for (i = 0; i < 64; i++) own[i] = -1;

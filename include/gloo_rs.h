@@ -45,38 +45,6 @@
 /// Connections to all ranks are made before gloo_rs_context_connect returns.
 #define GLOO_RS_CONNECT_FULL 1
 
-/// Version of everything on the wire; peers with another one are refused.
-#define VERSION 1
-
-/// In `flags`: the payload was announced by `ReadyToSend`.
-#define FLAG_ANNOUNCED 1
-
-/// Longest text of an `Abort`, in bytes.
-#define MAX_ABORT_BYTES 4096
-
-/// Length on the wire.
-#define Header_BYTES 40
-
-/// Messages up to this length are sent without asking.
-#define EAGER_BYTES (64 << 10)
-
-/// Length on the wire.
-#define Hello_BYTES (((8 + 16) + 16) + 4)
-
-/// Length on the wire.
-#define Reply_BYTES (8 + 1)
-
-/// Owners from here on are the endpoint's own: answers to gets are queued under the number of their region, so that
-/// `unregister` finds them.
-#define FIRST_REGION_OWNER 3221225472
-
-
-
-
-
-/// What one element holds.
-typedef struct Value Value;
-
 /// One end of a one-sided channel to one peer: what a send buffer sends is written into the peer's receive buffer of the
 /// same slot. Keeps its context's connections alive. Safe to use from several threads.
 typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
@@ -130,31 +98,31 @@ typedef struct gloo_rs_device_options_t {
   void *log_user;
 } gloo_rs_device_options_t;
 
-/// The functions of a store of the caller's, each of which gets `user` first.
+/// The functions of a store of the caller's. Set what there is not to NULL.
 ///
-/// All return a status: 0 for success, `GLOO_RS_ERROR_TIMEOUT` when time is up, or another error's number. They are called
-/// on the threads that use the store, possibly on several at the same time, and must not throw. Pointers that they get are
-/// valid during the call only; keys end with a NUL byte. `timeout_ms` is never negative; 0 asks once, and `INT64_MAX` has no
-/// end. A field beyond `struct_size` counts as NULL.
+/// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
+/// threads that use the store, possibly on several at once, get `user`, and must not let exceptions out. Pointers that they
+/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, INT64_MAX has no end.
 typedef struct gloo_rs_store_callbacks_t {
-  /// Bytes of this struct, as the caller knows it.
+  /// sizeof(gloo_rs_store_callbacks_t).
   size_t struct_size;
-  /// Given to every function; the library does not look at it.
+  /// Passed to every function.
   void *user;
-  /// Sets `key` to `bytes` bytes at `value`, replacing what was there. Required.
-  uint32_t (*set)(void *user, const char *key, const void *value, size_t bytes);
-  /// Waits until `key` has a value, and passes it to `gloo_rs_store_return_value(sink, ...)` before it returns. Required.
-  uint32_t (*get)(void *user, const char *key, int64_t timeout_ms, void *sink);
-  /// Waits until all `count` keys have values. If NULL, `get` is called for each.
-  uint32_t (*wait)(void *user, const char *const *keys, size_t count, int64_t timeout_ms);
-  /// Adds `amount` to the decimal integer at `key` (absent: 0) atomically and stores the sum in `*sum`.
-  /// If NULL, the store cannot add.
-  uint32_t (*add)(void *user, const char *key, int64_t amount, int64_t *sum);
-  /// Appends `bytes` bytes at `value` to the value of `key` (absent: empty) atomically. If NULL, the store cannot append.
-  uint32_t (*append)(void *user, const char *key, const void *value, size_t bytes);
-  /// Removes `key`, and stores in `*existed` whether it was there. If NULL, the store cannot delete.
-  uint32_t (*remove)(void *user, const char *key, bool *existed);
-  /// Called once, when the store is not used any more. May be NULL.
+  /// Sets `key` to the `bytes` at `value`, replacing what it has. Required.
+  gloo_rs_status_t (*set)(const char *key, const void *value, size_t bytes, void *user);
+  /// Waits until `key` has a value, and passes it to gloo_rs_store_return_value with `sink` before it returns. Required.
+  gloo_rs_status_t (*get)(const char *key, int64_t timeout_ms, void *sink, void *user);
+  /// Waits until all `n` `keys` have values. If NULL, `get` is called for each.
+  gloo_rs_status_t (*wait)(const char *const *keys, size_t n, int64_t timeout_ms, void *user);
+  /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, atomically, and sets `*sum` to the result. If
+  /// NULL, the store cannot add.
+  gloo_rs_status_t (*add)(const char *key, int64_t amount, int64_t *sum, void *user);
+  /// Appends the `bytes` at `value` to the value of `key`, empty if it has none, atomically. If NULL, the store cannot
+  /// append.
+  gloo_rs_status_t (*append)(const char *key, const void *value, size_t bytes, void *user);
+  /// Removes `key`, and sets `*existed` to whether it was there. If NULL, the store cannot delete.
+  gloo_rs_status_t (*remove)(const char *key, bool *existed, void *user);
+  /// Called once, when nothing uses the store any more. May be NULL.
   void (*destroy)(void *user);
 } gloo_rs_store_callbacks_t;
 
@@ -758,8 +726,6 @@ typedef struct gloo_rs_barrier_options_t {
 /// Bitwise exclusive or; integers and GLOO_RS_BOOL only.
 #define GLOO_RS_XOR 7
 
-
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -835,23 +801,11 @@ gloo_rs_status_t gloo_rs_store_create_file(const char *path,
 gloo_rs_status_t gloo_rs_store_create_in_process(const char *name,
                                                  struct gloo_rs_store_t **store);
 
-/// The part of `base` whose keys begin with `prefix`, which it puts before every key. Keeps `base`'s store alive by itself.
+/// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive by itself.
 /// The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
 gloo_rs_status_t gloo_rs_store_create_prefix(const char *prefix,
                                              struct gloo_rs_store_t *base,
                                              struct gloo_rs_store_t **store);
-
-/// A store made of the caller's functions, which are copied. On success, `destroy` among them is called when nothing uses
-/// the store any more; on failure it is not, and `*store` is NULL. The caller owns the result and ends it with
-/// gloo_rs_store_destroy.
-gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callbacks_t *callbacks,
-                                                struct gloo_rs_store_t **store);
-
-/// Hands the value that a `get` callback of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what
-/// the callback got, `value` has `bytes` bytes. Only to be called by the callback, on its thread; the last call counts.
-gloo_rs_status_t gloo_rs_store_return_value(void *sink,
-                                            const void *value,
-                                            size_t bytes);
 
 /// The store that `url` names: `tcp://HOST:PORT`, which rank 0 serves and the others connect to until `timeout_ms`,
 /// GLOO_RS_TIMEOUT_DEFAULT for 30 s; `file:///DIRECTORY`; or `inproc://NAME`, in this process. The caller owns the result
@@ -908,6 +862,16 @@ gloo_rs_status_t gloo_rs_store_delete(struct gloo_rs_store_t *store, const char 
 /// Ends the caller's hold on the store. A store that this process serves over TCP ends with it, unless a prefix of it lives.
 /// No other thread may be beginning a call on the handle. NULL is fine.
 void gloo_rs_store_destroy(struct gloo_rs_store_t *store);
+
+/// A store made of the caller's functions, which are copied. On success, `destroy` among them is called when nothing uses
+/// the store any more; on failure it is not, and `*store` is NULL. The caller owns the result and ends it with
+/// gloo_rs_store_destroy.
+gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callbacks_t *callbacks,
+                                                struct gloo_rs_store_t **store);
+
+/// Hands the value that a `get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
+/// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread; the last call counts.
+gloo_rs_status_t gloo_rs_store_return_value(void *sink, const void *value, size_t bytes);
 
 /// Opens the store of a launched job and tells this process's rank and the number of ranks, from the environment as
 /// `gloo-rs run` and other launchers set it: RANK and WORLD_SIZE, and GLOO_RS_STORE (a URL as for gloo_rs_store_create_url)

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn gloo_rs_context_create(
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come.
+/// the ranks that did not come; a wait for the store lasts until then even if the context is closed meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect(
     context: *mut gloo_rs_context_t,
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn gloo_rs_context_shares_host(
     })
 }
 
-/// Ends every connection: what waits in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later operations. Closing
+/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later operations. Closing
 /// twice is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_close(context: *mut gloo_rs_context_t) -> gloo_rs_status_t {

@@ -19,6 +19,8 @@ mod device;
 
 mod store;
 
+mod store_callbacks;
+
 mod launch;
 
 mod context;
@@ -47,5 +49,6 @@ pub use launch::*;
 pub use pair::*;
 pub use status::*;
 pub use store::*;
+pub use store_callbacks::*;
 pub use types::*;
 pub use unbound_buffer::*;

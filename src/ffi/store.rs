@@ -9,9 +9,7 @@ use super::handle::{self, Handle};
 use super::pointer::{self, Malloced, Out};
 use super::status::gloo_rs_status_t;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rendezvous::{
-    CallbackStore, FileStore, InProcessStore, PrefixStore, Store, StoreCallbacks, TcpStore, callback, url,
-};
+use crate::rendezvous::{FileStore, InProcessStore, PrefixStore, Store, TcpStore, url};
 
 /// A key-value store that all ranks of a job reach. Keys are non-empty strings of at most 4096 bytes; values are any bytes,
 /// at most 64 MiB. Safe to use from several threads.
@@ -118,7 +116,7 @@ pub unsafe extern "C" fn gloo_rs_store_create_in_process(
     })
 }
 
-/// The part of `base` whose keys begin with `prefix`, which it puts before every key. Keeps `base`'s store alive by itself.
+/// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive by itself.
 /// The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_prefix(
@@ -132,38 +130,6 @@ pub unsafe extern "C" fn gloo_rs_store_create_prefix(
             unsafe { (Out::handle(store, "store")?, pointer::text(prefix, "prefix")?, handle::get(base, "base")?) };
         create(Arc::new(PrefixStore::new(prefix, base.store.clone())), None, out);
         Ok(())
-    })
-}
-
-/// A store made of the caller's functions, which are copied. On success, `destroy` among them is called when nothing uses
-/// the store any more; on failure it is not, and `*store` is NULL. The caller owns the result and ends it with
-/// gloo_rs_store_destroy.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_store_create_callbacks(
-    callbacks: *const StoreCallbacks,
-    store: *mut *mut gloo_rs_store_t,
-) -> gloo_rs_status_t {
-    guard("gloo_rs_store_create_callbacks", || {
-        // SAFETY: the header's rules for pointers.
-        let out = unsafe { Out::handle(store, "store") }?;
-        pointer::check(callbacks, "callbacks")?;
-        // SAFETY: as above; the header tells what the functions must keep to.
-        create(Arc::new(unsafe { CallbackStore::new(callbacks) }?), None, out);
-        Ok(())
-    })
-}
-
-/// Hands the value that a `get` callback of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what
-/// the callback got, `value` has `bytes` bytes. Only to be called by the callback, on its thread; the last call counts.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gloo_rs_store_return_value(
-    sink: *mut c_void,
-    value: *const c_void,
-    bytes: usize,
-) -> gloo_rs_status_t {
-    guard("gloo_rs_store_return_value", || {
-        // SAFETY: the header's rules for pointers.
-        unsafe { callback::return_value(sink, value, bytes) }
     })
 }
 
