@@ -164,7 +164,8 @@ static void out_of_a_context(void) {
   /* A parent that is not connected cannot help. */
   if (test_size > 1) {
     gloo_rs_context_t *child = create_context();
-    CHECK(gloo_rs_context_connect_from(child, loose, 0) != GLOO_RS_OK);
+    CHECK_OK(gloo_rs_context_set_timeout(child, 100));
+    CHECK_FAILS(gloo_rs_context_connect_from(child, loose, 0), GLOO_RS_ERROR_TIMEOUT, "not connected");
     gloo_rs_context_destroy(child);
   }
   gloo_rs_context_destroy(loose);

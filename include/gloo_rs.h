@@ -53,8 +53,8 @@ typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
 /// need different tags.
 typedef struct gloo_rs_context_t gloo_rs_context_t;
 
-/// An address of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep
-/// their device alive, so it may be destroyed before them. Any number of contexts may share one; safe to use from any thread.
+/// An address of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
+/// device alive, so it may be destroyed before them. Any number of contexts may share one; safe to use from any thread.
 typedef struct gloo_rs_device_t gloo_rs_device_t;
 
 /// The connection to one peer, for contexts that are connected by hand, and for bound buffers. Keeps its context's
@@ -78,7 +78,8 @@ typedef uint32_t gloo_rs_data_type_t;
 
 /// Told what no call can return. `level` is GLOO_RS_LOG_WARNING, GLOO_RS_LOG_NOTICE or GLOO_RS_LOG_DETAIL; `message` is
 /// text without the line's end, valid during the call. Called from the device's own thread and from threads in calls,
-/// also from several at once, while the library holds its locks: it must not call this library, and no exception may leave it.
+/// also from several at once, while the library holds its locks: it must not call this library, and no exception may
+/// leave it.
 typedef void (*gloo_rs_log_fn_t)(uint32_t level, const char *message, void *user);
 
 /// Which address of this host a device uses. With nothing set: the address that the host's name resolves to, else loopback.
@@ -764,7 +765,8 @@ gloo_rs_status_t gloo_rs_device_create(const struct gloo_rs_device_options_t *op
 void gloo_rs_device_destroy(struct gloo_rs_device_t *device);
 
 /// Where peers connect to, such as `10.0.0.1:41234` or `[fe80::1]:41234`, copied with its NUL byte into `buffer` of
-/// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL otherwise.
+/// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL
+/// otherwise.
 gloo_rs_status_t gloo_rs_device_address(const struct gloo_rs_device_t *device,
                                         char *buffer,
                                         size_t capacity,
@@ -801,8 +803,8 @@ gloo_rs_status_t gloo_rs_store_create_file(const char *path,
 gloo_rs_status_t gloo_rs_store_create_in_process(const char *name,
                                                  struct gloo_rs_store_t **store);
 
-/// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive by itself.
-/// The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive
+/// by itself. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
 gloo_rs_status_t gloo_rs_store_create_prefix(const char *prefix,
                                              struct gloo_rs_store_t *base,
                                              struct gloo_rs_store_t **store);
@@ -897,7 +899,7 @@ gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come.
+/// the ranks that did not come; a wait for the store lasts until then even if the context is closed meanwhile.
 gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                          struct gloo_rs_store_t *store);
 
@@ -929,8 +931,8 @@ gloo_rs_status_t gloo_rs_context_next_slot(struct gloo_rs_context_t *context,
 /// Whether `rank` runs on this host. Known once the context is connected.
 gloo_rs_status_t gloo_rs_context_shares_host(const struct gloo_rs_context_t *context, int32_t rank, bool *shares);
 
-/// Ends every connection: what waits in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later operations. Closing
-/// twice is fine.
+/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
+/// operations. Closing twice is fine.
 gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 
 /// Ends the caller's hold on the context. If other threads wait in it, in a collective, in connecting, or in one of its

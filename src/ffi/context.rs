@@ -243,8 +243,8 @@ pub unsafe extern "C" fn gloo_rs_context_shares_host(
     })
 }
 
-/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later operations. Closing
-/// twice is fine.
+/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
+/// operations. Closing twice is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_close(context: *mut gloo_rs_context_t) -> gloo_rs_status_t {
     guard("gloo_rs_context_close", || {

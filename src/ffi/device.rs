@@ -11,8 +11,8 @@ use super::status::gloo_rs_status_t;
 use crate::transport::LogCallback;
 use crate::transport::tcp::{Device, DeviceOptions};
 
-/// An address of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep
-/// their device alive, so it may be destroyed before them. Any number of contexts may share one; safe to use from any thread.
+/// An address of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
+/// device alive, so it may be destroyed before them. Any number of contexts may share one; safe to use from any thread.
 pub struct gloo_rs_device_t {
     _opaque: [u8; 0],
 }
@@ -32,7 +32,8 @@ pub const GLOO_RS_LOG_DETAIL: u32 = 3;
 
 /// Told what no call can return. `level` is GLOO_RS_LOG_WARNING, GLOO_RS_LOG_NOTICE or GLOO_RS_LOG_DETAIL; `message` is
 /// text without the line's end, valid during the call. Called from the device's own thread and from threads in calls,
-/// also from several at once, while the library holds its locks: it must not call this library, and no exception may leave it.
+/// also from several at once, while the library holds its locks: it must not call this library, and no exception may
+/// leave it.
 pub type gloo_rs_log_fn_t = Option<unsafe extern "C" fn(level: u32, message: *const c_char, user: *mut c_void)>;
 
 /// Which address of this host a device uses. With nothing set: the address that the host's name resolves to, else loopback.
@@ -130,7 +131,8 @@ pub unsafe extern "C" fn gloo_rs_device_destroy(device: *mut gloo_rs_device_t) {
 }
 
 /// Where peers connect to, such as `10.0.0.1:41234` or `[fe80::1]:41234`, copied with its NUL byte into `buffer` of
-/// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL otherwise.
+/// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL
+/// otherwise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_address(
     device: *const gloo_rs_device_t,

@@ -116,8 +116,8 @@ pub unsafe extern "C" fn gloo_rs_store_create_in_process(
     })
 }
 
-/// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive by itself.
-/// The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive
+/// by itself. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_prefix(
     prefix: *const c_char,
