@@ -1,6 +1,10 @@
 /* Devices. */
 #include "harness.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 static void addresses(void) {
   gloo_rs_device_t *device = create_device();
   char text[64], again[64];
@@ -64,6 +68,65 @@ static void failures(void) {
   gloo_rs_device_destroy(device);
 }
 
+/* ---- what a device tells on the side ---- */
+
+struct log {
+  pthread_mutex_t mutex;
+  int messages;
+  uint32_t level;
+  char text[256];
+};
+
+static void write_log(uint32_t level, const char *message, void *user) {
+  struct log *log = (struct log *)user;
+  pthread_mutex_lock(&log->mutex);
+  if (log->messages++ == 0) {
+    log->level = level;
+    snprintf(log->text, sizeof log->text, "%s", message);
+  }
+  pthread_mutex_unlock(&log->mutex);
+}
+
+/* A connection that is not one of ours is dropped with a message, and harms nobody. */
+static void stray_connections(void) {
+  struct log log = {PTHREAD_MUTEX_INITIALIZER, 0, 0, ""};
+  gloo_rs_device_options_t options;
+  gloo_rs_device_t *device = NULL;
+  gloo_rs_context_t *context = NULL;
+  struct sockaddr_in address;
+  char text[64], byte;
+  int messages = 0, stray = socket(AF_INET, SOCK_STREAM, 0);
+  int64_t deadline = now_ms() + test_timeout_ms();
+  gloo_rs_device_options_init(&options, sizeof options);
+  options.hostname = "127.0.0.1";
+  options.log = write_log;
+  options.log_user = &log;
+  CHECK_OK(gloo_rs_device_create(&options, &device));
+  CHECK_OK(gloo_rs_context_create(device, 0, 1, NULL, &context));
+  CHECK_OK(gloo_rs_device_address(device, text, sizeof text, NULL));
+  memset(&address, 0, sizeof address);
+  address.sin_family = AF_INET;
+  address.sin_port = htons((uint16_t)atoi(strchr(text, ':') + 1));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  CHECK_INT(connect(stray, (struct sockaddr *)&address, sizeof address), 0);
+  CHECK_INT(send(stray, "GET / HTTP/1.1\r\nHost: somebody else entirely\r\n\r\n", 49, MSG_NOSIGNAL), 49);
+  /* The device hangs up, and has then said why. */
+  while (recv(stray, &byte, 1, 0) > 0) {
+  }
+  close(stray);
+  while (messages == 0 && now_ms() < deadline) {
+    sleep_ms(1);
+    pthread_mutex_lock(&log.mutex);
+    messages = log.messages;
+    pthread_mutex_unlock(&log.mutex);
+  }
+  CHECK(messages > 0);
+  CHECK(log.level >= GLOO_RS_LOG_WARNING && log.level <= GLOO_RS_LOG_DETAIL);
+  CHECK_CONTAINS(log.text, "127.0.0.1");
+  gloo_rs_context_destroy(context);
+  gloo_rs_device_destroy(device);
+}
+
 /* A caller from the time when options had fewer fields. */
 static void shorter_options(void) {
   gloo_rs_device_t *device = NULL;
@@ -84,6 +147,7 @@ int main(int argc, char **argv) {
       {"addresses", 1, addresses, -1},
       {"interfaces", 1, interfaces, -1},
       {"failures", 1, failures, -1},
+      {"stray_connections", 1, stray_connections, -1},
       {"shorter_options", 1, shorter_options, -1},
   };
   return RUN_TESTS(argc, argv, tests);

@@ -19,7 +19,7 @@ pub const GLOO_RS_ERROR_INVALID_OPERATION: gloo_rs_status_t = 2;
 pub const GLOO_RS_ERROR_TIMEOUT: gloo_rs_status_t = 3;
 /// The operating system refused: a file, a socket, an interface.
 pub const GLOO_RS_ERROR_IO: gloo_rs_status_t = 4;
-/// A peer is gone, or its connection broke.
+/// A peer is gone or gave up, or its connection broke.
 pub const GLOO_RS_ERROR_CONNECTION_LOST: gloo_rs_status_t = 5;
 /// A wait was ended by an abort, or the context was closed.
 pub const GLOO_RS_ERROR_ABORTED: gloo_rs_status_t = 6;
