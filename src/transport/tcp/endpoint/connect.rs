@@ -132,12 +132,12 @@ impl Endpoint {
         let ours = self.local.identity;
         let fd = socket.as_raw_fd();
         self.connecting.retain(|r| *r != rank);
-        if self.epoll.modify(fd, poll::READ, rank as u64).is_err() {
-            if let Err(e) = self.epoll.add(fd, poll::READ, rank as u64) {
-                let error = Error::io(format_args!("cannot watch the connection to {}", self.name(rank)), &e);
-                self.lose(rank, error);
-                return;
-            }
+        if self.epoll.modify(fd, poll::READ, rank as u64).is_err()
+            && let Err(e) = self.epoll.add(fd, poll::READ, rank as u64)
+        {
+            let error = Error::io(format_args!("cannot watch the connection to {}", self.name(rank)), &e);
+            self.lose(rank, error);
+            return;
         }
         let peer = self.peer(rank);
         peer.establish(socket, &ours, theirs);

@@ -221,7 +221,7 @@ fn region_owner(region: u32) -> u32 {
 }
 
 impl Transport for Endpoint {
-    fn send(&mut self, send: Send) {
+    unsafe fn send(&mut self, send: Send) {
         if send.to == self.rank && self.closed.is_none() {
             return self.send_to_self(&send);
         }
@@ -243,7 +243,7 @@ impl Transport for Endpoint {
         }
     }
 
-    fn recv(&mut self, recv: Recv) {
+    unsafe fn recv(&mut self, recv: Recv) {
         if let Some(error) = self.closed.clone() {
             return self.event(recv.token, Outcome::Failed(error));
         }
@@ -273,7 +273,7 @@ impl Transport for Endpoint {
         }
     }
 
-    fn put(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token) {
+    unsafe fn put(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token) {
         if remote.rank == self.rank {
             if let Some(into) = self.own_region(remote, bytes, token) {
                 // SAFETY: the poster vouches for `from`; the region was checked.
@@ -290,7 +290,7 @@ impl Transport for Endpoint {
         self.mark_dirty(remote.rank);
     }
 
-    fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) {
+    unsafe fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) {
         if remote.rank == self.rank {
             if let Some(from) = self.own_region(remote, bytes, token) {
                 // SAFETY: the poster vouches for `into`; the region was checked.
@@ -307,7 +307,7 @@ impl Transport for Endpoint {
         self.mark_dirty(remote.rank);
     }
 
-    fn register(&mut self, region: u32, memory: *mut u8, bytes: usize) {
+    unsafe fn register(&mut self, region: u32, memory: *mut u8, bytes: usize) {
         self.regions.insert(region, Region { memory, bytes });
     }
 
@@ -317,15 +317,15 @@ impl Transport for Endpoint {
         // A put that is arriving must not write there any more.
         let range = memory as usize..memory as usize + bytes;
         for peer in self.peers.iter_mut().flatten() {
-            if let Some(Incoming { target, finish: Finish::PutDone { refused }, .. }) = &mut peer.incoming {
-                if matches!(target, Target::Memory(into) if range.contains(&(*into as usize))) {
-                    (*target, *refused) = (Target::Discard, true);
-                }
+            if let Some(Incoming { target, finish: Finish::PutDone { refused }, .. }) = &mut peer.incoming
+                && matches!(target, Target::Memory(into) if range.contains(&(*into as usize)))
+            {
+                (*target, *refused) = (Target::Discard, true);
             }
         }
     }
 
-    fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token) {
+    unsafe fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token) {
         if let Some(error) = self.lost(to) {
             return self.event(token, Outcome::Failed(error));
         }
@@ -336,7 +336,7 @@ impl Transport for Endpoint {
         self.mark_dirty(to);
     }
 
-    fn bind(&mut self, from: Rank, slot: Slot, memory: *mut u8, bytes: usize, token: Token) -> Result<()> {
+    unsafe fn bind(&mut self, from: Rank, slot: Slot, memory: *mut u8, bytes: usize, token: Token) -> Result<()> {
         self.bind_slot(from, slot, memory, bytes, token)
     }
 

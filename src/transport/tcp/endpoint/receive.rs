@@ -78,10 +78,10 @@ impl Endpoint {
                 Ok(n) => {
                     any = true;
                     let here = n.min(length);
-                    if here > 0 {
-                        if let Some(incoming) = &mut peer.incoming {
-                            incoming.done += here;
-                        }
+                    if here > 0
+                        && let Some(incoming) = &mut peer.incoming
+                    {
+                        incoming.done += here;
                     }
                     error = self.take(rank, &mut peer, &staging[..n - here]).err();
                     if error.is_none() && n == wanted {
