@@ -17,6 +17,9 @@ mod program;
 mod race;
 mod symbol;
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use super::{Buffer, Schedule};
