@@ -68,8 +68,12 @@ fn prove_allreduce(name: &str, bases: &[usize]) {
     for size in RANKS {
         for (n, count) in counts(size).into_iter().enumerate() {
             let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
-            // All forms for few ranks, two for each count for more.
-            let some = if size <= 12 { 0..forms.len() } else { n..n + 2 };
+            // All forms with each count for few ranks; for more, others with each count.
+            let some = match size {
+                1..=12 => 0..forms.len(),
+                13..=24 => n..n + 2,
+                _ => (n + size) % forms.len()..(n + size) % forms.len() + 1,
+            };
             for (inputs, outputs) in forms[some].iter().copied() {
                 let bases = if size <= 12 { bases } else { &bases[n % bases.len()..][..1] };
                 for &base in bases {

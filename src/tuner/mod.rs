@@ -135,7 +135,7 @@ mod tests {
     fn pieces_are_equal_and_neither_too_small_nor_too_large() {
         let segment =
             |size, count, element, max| segment_bytes(&shape(Collective::Allreduce, size, count), element, max);
-        assert_eq!(segment(4, 4 * 16 << 10, 4, MIB), 32 << 10, "a chunk of 64 KiB: two pieces");
+        assert_eq!(segment(4, 4 * (16 << 10), 4, MIB), 32 << 10, "a chunk of 64 KiB: two pieces");
         assert_eq!(segment(4, 4 * (16 << 10) - 4, 4, MIB), (64 << 10) - 4, "a smaller one: one piece");
         assert_eq!(segment(4, 256, 4, MIB), 32 << 10, "never below 32 KiB");
         assert_eq!(segment(8, 64 * MIB, 4, MIB), MIB, "never above the limit");
