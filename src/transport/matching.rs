@@ -195,7 +195,12 @@ pub struct Receives {
     early_order: Queues<u32>,
     sequence: u64,
     turn: usize,
+    /// Memory for kept messages, for the next ones.
+    spare: Vec<Vec<u8>>,
 }
+
+/// Memory blocks for kept messages that are held for reuse.
+const MAX_SPARE: usize = 64;
 
 impl Receives {
     /// Receives that wait or are under way.
@@ -322,7 +327,8 @@ impl Receives {
         {
             return Arrival::Op(op);
         }
-        let early = self.early.insert(Early { from, header: *header, data: Some(Vec::new()), op: None });
+        let data = Some(self.spare.pop().unwrap_or_default());
+        let early = self.early.insert(Early { from, header: *header, data, op: None });
         self.early_order.push(key, early);
         Arrival::Early(early)
     }
@@ -352,6 +358,14 @@ impl Receives {
         let message = self.early.remove(early)?;
         let op = self.ops.remove(message.op?)?;
         (!op.cancelled).then(|| (op, message.from, message.header, message.data.unwrap_or_default()))
+    }
+
+    /// Takes back the memory of a kept message that has been delivered.
+    pub fn recycle(&mut self, mut data: Vec<u8>) {
+        if self.spare.len() < MAX_SPARE && data.capacity() <= EAGER_BYTES {
+            data.clear();
+            self.spare.push(data);
+        }
     }
 
     /// The receive is over.

@@ -127,7 +127,8 @@ impl Device {
         });
         let thread = {
             let shared = shared.clone();
-            let work = move || Thread { shared, listener, hellos: HashMap::new(), listening: true }.run();
+            let work =
+                move || Thread { shared, listener, hellos: HashMap::new(), listening: true, serving: Vec::new() }.run();
             std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
         };
         Ok(Arc::new(Device { shared, thread: Some(thread) }))
@@ -250,6 +251,7 @@ struct Thread {
     hellos: HashMap<u64, Greeting>,
     /// Whether the listener is watched: not while descriptors have run out.
     listening: bool,
+    serving: Vec<Weak<dyn Served>>,
 }
 
 impl Thread {
@@ -277,8 +279,9 @@ impl Thread {
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
             let n = self.shared.epoll.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
             self.shared.asleep.store(false, Ordering::SeqCst);
-            let numbers: Vec<u64> = ready[..n].iter().map(|e| e.u64).collect();
-            for number in numbers {
+            let found = ready;
+            for event in &found[..n] {
+                let number = event.u64;
                 match number {
                     LISTENER => self.accept(),
                     WAKER => self.shared.waker.clear(),
@@ -293,10 +296,12 @@ impl Thread {
         }
     }
 
-    fn serve(&self, which: impl Fn(&Entry) -> bool) {
-        let contexts: Vec<_> =
-            self.shared.contexts().by_identity.values().filter(|e| which(e)).map(|e| e.served.clone()).collect();
-        contexts.iter().filter_map(Weak::upgrade).for_each(|served| served.serve());
+    /// Serves the contexts that `which` selects, without the lock on their list: what a context does may change it.
+    fn serve(&mut self, which: impl Fn(&Entry) -> bool) {
+        let contexts = self.shared.contexts();
+        self.serving.extend(contexts.by_identity.values().filter(|e| which(e)).map(|e| e.served.clone()));
+        drop(contexts);
+        self.serving.drain(..).filter_map(|served| served.upgrade()).for_each(|served| served.serve());
     }
 
     fn tick(&mut self) {

@@ -249,7 +249,10 @@ impl Transport for Endpoint {
         }
         let (space, slot, token, from) = (recv.space, recv.slot, recv.token, recv.from.clone());
         match self.receives.post(recv) {
-            Posting::Message { op, from, header, data } => self.deliver(&op, from, &header, &data),
+            Posting::Message { op, from, header, data } => {
+                self.deliver(&op, from, &header, &data);
+                self.receives.recycle(data);
+            }
             Posting::Granted { to } => self.grant(to, space, slot),
             Posting::Waits { op, credit } => {
                 let ranks: &[Rank] = match &from {

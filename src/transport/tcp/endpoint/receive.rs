@@ -132,6 +132,7 @@ impl Endpoint {
                         incoming.done += n;
                         if let Some((op, from, header, data)) = self.receives.keep(*early, now) {
                             self.deliver(&op, from, &header, &data);
+                            self.receives.recycle(data);
                         }
                     }
                     Target::Text(text) => {

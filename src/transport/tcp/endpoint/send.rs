@@ -112,6 +112,7 @@ impl Endpoint {
             Arrival::Early(early) => {
                 if let Some((op, from, header, data)) = self.receives.keep(early, bytes) {
                     self.deliver(&op, from, &header, &data);
+                    self.receives.recycle(data);
                 }
             }
             Arrival::Op(index) => {
