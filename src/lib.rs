@@ -3,9 +3,12 @@
 
 pub mod collective;
 pub mod context;
+pub mod engine;
 pub mod error;
+pub mod hash;
 pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;
 pub mod transport;
+pub mod tuner;
 pub mod types;

@@ -1,5 +1,28 @@
 //! Collectives and their algorithms: pure functions from a [`Shape`] to a [`Schedule`].
 
+mod allgather;
+mod allgatherv;
+mod allreduce;
+mod alltoall;
+mod alltoallv;
+mod barrier;
+mod broadcast;
+mod exscan;
+mod gather;
+mod gatherv;
+mod pairwise_exchange;
+mod phases;
+mod promise;
+mod reduce;
+mod reduce_scatter;
+mod scan;
+mod scatter;
+mod scatterv;
+mod shape;
+#[cfg(test)]
+mod tests;
+pub use promise::{Promise, verify};
+
 use crate::error::{Error, Result};
 use crate::schedule::Schedule;
 use crate::types::Rank;
@@ -11,7 +34,7 @@ use crate::types::Rank;
 /// | collective | each input | each output | in place |
 /// |---|---|---|---|
 /// | allreduce | `count` | `count`, M ≥ 1 | the M outputs are the inputs |
-/// | reduce | `count` | `count`; root only | the output is the input; on other ranks it is read and left alone |
+/// | reduce | `count` | `count`; root only (others may pass one, which is left alone) | the output is the input; on other ranks it is read and left alone |
 /// | broadcast | `count`; root only, N ≤ 1 | `count`, M ≥ 1 (root: M ≥ 0 with an input) | root's `Output(0)` is sent |
 /// | reduce_scatter | sum of `recv_counts` | `recv_counts[rank]`, M = 1 | `Output(0)` holds all of the input; the result is put at its start |
 /// | allgather | `count` | `count * N * size`, M = 1 | the own block already lies at `rank * count` (N counts as 1) |
@@ -136,7 +159,24 @@ impl Collective {
 
     /// The algorithms of this collective.
     pub fn algorithms(self) -> &'static [Algorithm] {
-        &[]
+        match self {
+            Self::Allreduce => allreduce::ALGORITHMS,
+            Self::Reduce => reduce::ALGORITHMS,
+            Self::ReduceScatter => reduce_scatter::ALGORITHMS,
+            Self::Broadcast => broadcast::ALGORITHMS,
+            Self::Allgather => allgather::ALGORITHMS,
+            Self::Allgatherv => allgatherv::ALGORITHMS,
+            Self::Gather => gather::ALGORITHMS,
+            Self::Gatherv => gatherv::ALGORITHMS,
+            Self::Scatter => scatter::ALGORITHMS,
+            Self::Scatterv => scatterv::ALGORITHMS,
+            Self::Alltoall => alltoall::ALGORITHMS,
+            Self::Alltoallv => alltoallv::ALGORITHMS,
+            Self::Barrier => barrier::ALGORITHMS,
+            Self::PairwiseExchange => pairwise_exchange::ALGORITHMS,
+            Self::Scan => scan::ALGORITHMS,
+            Self::Exscan => exscan::ALGORITHMS,
+        }
     }
 
     /// The algorithm of that name, or an error that lists the names there are.
@@ -145,24 +185,5 @@ impl Collective {
             let names: Vec<_> = self.algorithms().iter().map(|a| a.name).collect();
             Error::invalid(format!("{} has no algorithm {name:?}; it has auto, {}", self.name(), names.join(", ")))
         })
-    }
-}
-
-impl Shape<'_> {
-    /// Refuses what no schedule could serve, with an error that names the field.
-    pub fn check(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Elements of the caller's input `index`.
-    pub fn input_len(&self, index: usize) -> usize {
-        let _ = index;
-        0
-    }
-
-    /// Elements of the caller's output `index`.
-    pub fn output_len(&self, index: usize) -> usize {
-        let _ = index;
-        0
     }
 }

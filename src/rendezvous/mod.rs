@@ -4,9 +4,35 @@ use std::time::Duration;
 
 use crate::error::Result;
 
+pub mod callback;
+pub mod file;
+pub mod in_process;
+pub mod launch;
+pub mod prefix;
+mod support;
+mod table;
+pub mod tcp;
+#[cfg(test)]
+mod tests;
+pub mod url;
+
+pub use callback::{CallbackStore, StoreCallbacks};
+pub use file::FileStore;
+pub use in_process::InProcessStore;
+pub use launch::Launch;
+pub use prefix::PrefixStore;
+pub use tcp::TcpStore;
+
+/// Longest key, in bytes. The same for every kind, so that a program works with all if it works with one.
+pub const MAX_KEY_BYTES: usize = 4 << 10;
+
+/// Longest value, in bytes, however it came about.
+pub const MAX_VALUE_BYTES: usize = 64 << 20;
+
 /// A key-value store that all ranks of a job reach. Any number of threads may use one at the same time.
 ///
-/// Keys are non-empty and hold no NUL byte; values are any bytes. What fails says which key, which store, and after how long.
+/// Keys are non-empty, hold no NUL byte and at most [`MAX_KEY_BYTES`]; values are any bytes, at most [`MAX_VALUE_BYTES`].
+/// What fails says which key, which store, and after how long.
 pub trait Store: Send + Sync {
     /// Sets `key`, replacing its value if it has one.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;

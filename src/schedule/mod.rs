@@ -4,6 +4,16 @@
 //! element type. All spans of one step have one length and the step works through them from the front; its progress is a
 //! number of elements. A [`Dependency`] therefore need not wait for a whole step: it says how far the earlier step must be
 //! before the later one may work on its first `p` elements, and so chains, trees and rings pipeline by themselves.
+//!
+//! [`Builder`] writes schedules and finds the dependencies; [`verify()`] proves the schedules of all ranks together.
+
+mod builder;
+pub mod verify;
+
+pub use builder::Builder;
+pub use verify::verify;
+
+use crate::types::Rank;
 
 /// Which memory a [`Span`] lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,17 +37,10 @@ pub struct Span {
     pub len: usize,
 }
 
-/// On which side of the operation the received elements stand. It matters for callers' functions that do not commute, and
-/// for the bits of a NaN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// `incoming op local`.
-    Left,
-    /// `local op incoming`.
-    Right,
-}
+pub use crate::reduce::Side;
 
 /// What a step does.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Sends `from` to rank `to`.
@@ -82,4 +85,106 @@ pub struct Schedule {
     pub steps: Vec<Step>,
     /// Elements of [`Buffer::Scratch`].
     pub scratch: usize,
+}
+
+/// Where part `index` of `len` elements cut into `parts` lies: offset and length. Lengths differ by at most one, the longer
+/// parts come first, and every rank computes the same.
+pub const fn split(len: usize, parts: usize, index: usize) -> (usize, usize) {
+    let (each, longer) = (len / parts, len % parts);
+    if index < longer { (index * (each + 1), each + 1) } else { (index * each + longer, each) }
+}
+
+impl Span {
+    /// `len` elements of `buffer` from `offset`.
+    pub const fn new(buffer: Buffer, offset: usize, len: usize) -> Self {
+        Self { buffer, offset, len }
+    }
+
+    /// One past the last element.
+    pub const fn end(self) -> usize {
+        self.offset + self.len
+    }
+
+    /// `len` elements from the `offset`-th of this span; they lie inside it.
+    pub const fn slice(self, offset: usize, len: usize) -> Self {
+        debug_assert!(offset + len <= self.len);
+        Self { buffer: self.buffer, offset: self.offset + offset, len }
+    }
+
+    /// Part `index` of this span cut into `parts`, as [`split`] does it.
+    pub const fn part(self, parts: usize, index: usize) -> Self {
+        let (offset, len) = split(self.len, parts, index);
+        self.slice(offset, len)
+    }
+
+    /// Whether the two have an element in common.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.buffer == other.buffer && self.offset < other.end() && other.offset < self.end()
+    }
+}
+
+impl Action {
+    /// Elements that the step works through.
+    pub const fn elements(&self) -> usize {
+        match *self {
+            Self::Send { from: span, .. }
+            | Self::Recv { into: span, .. }
+            | Self::RecvReduce { into: span, .. }
+            | Self::Copy { into: span, .. }
+            | Self::Reduce { into: span, .. }
+            | Self::Divide { span, .. } => span.len,
+        }
+    }
+
+    /// What the step reads.
+    pub const fn reads(&self) -> [Option<Span>; 2] {
+        match *self {
+            Self::Send { from, .. } | Self::Copy { from, .. } => [Some(from), None],
+            Self::Recv { .. } => [None, None],
+            Self::RecvReduce { with, .. } => [Some(with), None],
+            Self::Reduce { left, right, .. } => [Some(left), Some(right)],
+            Self::Divide { span, .. } => [Some(span), None],
+        }
+    }
+
+    /// What the step writes.
+    pub const fn writes(&self) -> Option<Span> {
+        match *self {
+            Self::Send { .. } => None,
+            Self::Recv { into, .. }
+            | Self::RecvReduce { into, .. }
+            | Self::Copy { into, .. }
+            | Self::Reduce { into, .. }
+            | Self::Divide { span: into, .. } => Some(into),
+        }
+    }
+
+    /// The rank that the step sends to.
+    pub const fn destination(&self) -> Option<Rank> {
+        match *self {
+            Self::Send { to, .. } => Some(to as Rank),
+            _ => None,
+        }
+    }
+
+    /// The rank that the step receives from.
+    pub const fn source(&self) -> Option<Rank> {
+        match *self {
+            Self::Recv { from, .. } | Self::RecvReduce { from, .. } => Some(from as Rank),
+            _ => None,
+        }
+    }
+}
+
+impl Schedule {
+    /// Messages that this rank sends, if no step is cut into segments.
+    pub fn messages_sent(&self) -> usize {
+        self.steps.iter().filter(|step| step.action.destination().is_some()).count()
+    }
+
+    /// Elements that this rank sends. The bytes are these times the size of an element.
+    pub fn elements_sent(&self) -> usize {
+        let sends = self.steps.iter().filter(|step| step.action.destination().is_some());
+        sends.map(|step| step.action.elements()).sum()
+    }
 }

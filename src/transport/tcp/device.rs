@@ -1,12 +1,40 @@
 //! The place where connections arrive: an address of this host, and the thread that serves what nobody waits on.
+//!
+//! A context whose operations somebody waits for is driven by that thread alone. The device's thread takes over, for each
+//! context on its own, when operations are left that nobody waits for ("armed"), and otherwise [`TICK`] after the last
+//! waiter has left; then it also notices peers that leave and messages that come early.
 
+use std::collections::HashMap;
+use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use crate::error::Result;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::error::{Error, Result};
+use crate::transport::tcp::address::{Hello, Identity};
+use crate::transport::tcp::interface;
+use crate::transport::tcp::poll::{self, Epoll, Waker};
+use crate::transport::{LogCallback, Watch};
+
+/// How often the thread looks after contexts that nobody has waited on since.
+pub const TICK: Duration = Duration::from_millis(20);
+/// Time that a new connection has to say hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections that may be saying hello at once; the oldest makes room.
+const MAX_HELLOS: usize = 512;
+/// How long a connection that we have ended is read until its peer ends it too.
+const LINGER: Duration = Duration::from_secs(2);
+
+const LISTENER: u64 = 0;
+const WAKER: u64 = 1;
 
 /// Which address of this host to use. With nothing set, the address that the host's name resolves to, else loopback.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct DeviceOptions {
     /// Name of a network interface: `eth0`.
     pub interface: Option<String>,
@@ -14,28 +42,347 @@ pub struct DeviceOptions {
     pub hostname: Option<String>,
     /// Port to listen on; 0 lets the system choose.
     pub port: u16,
+    /// Told what happens on the side.
+    pub log: Option<LogCallback>,
+}
+
+/// What the device's thread does for a context.
+pub trait Served: Send + Sync {
+    /// The context's descriptor was readable while armed, or a tick has passed while it was not.
+    fn serve(&self);
+    /// A peer has connected and asked for this context.
+    fn accept(&self, socket: OwnedFd, hello: &Hello);
+}
+
+struct Entry {
+    served: Weak<dyn Served>,
+    number: u64,
+}
+
+#[derive(Default)]
+struct Contexts {
+    by_identity: HashMap<Identity, Entry>,
+    lingering: Vec<(OwnedFd, Instant)>,
+}
+
+struct Shared {
+    address: SocketAddr,
+    interface: Option<String>,
+    log: Option<LogCallback>,
+    epoll: Epoll,
+    waker: Waker,
+    contexts: Mutex<Contexts>,
+    next_number: AtomicU64,
+    /// Contexts that are not armed: while there are any, the thread ticks.
+    unarmed: AtomicUsize,
+    /// The thread sleeps without a tick.
+    asleep: AtomicBool,
+    stop: AtomicBool,
 }
 
 /// A listening socket and its thread. Contexts keep their device alive.
 pub struct Device {
-    address: SocketAddr,
-    interface: Option<String>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A context's place at its device. Ends with `Drop`.
+pub struct Place {
+    device: Arc<Device>,
+    identity: Identity,
+    fd: RawFd,
+    number: u64,
+    armed: AtomicBool,
 }
 
 impl Device {
     /// Binds, listens, and starts the thread.
     pub fn create(options: &DeviceOptions) -> Result<Arc<Device>> {
-        let _ = options;
-        todo!()
+        let (wanted, interface) = interface::resolve(options)?;
+        let failed = |e: io::Error| Error::io(format_args!("cannot listen on {wanted}"), &e);
+        let listener = (|| {
+            let socket =
+                Socket::new(Domain::for_address(wanted), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&wanted.into())?;
+            socket.listen(4096)?;
+            Ok(socket)
+        })()
+        .map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?.as_socket().unwrap_or(wanted);
+        let (epoll, waker) = Epoll::new().and_then(|e| Ok((e, Waker::new()?))).map_err(failed)?;
+        epoll.add(listener.as_raw_fd(), poll::READ, LISTENER).map_err(failed)?;
+        epoll.add(waker.as_raw_fd(), poll::READ, WAKER).map_err(failed)?;
+        let shared = Arc::new(Shared {
+            address,
+            interface,
+            log: options.log.clone(),
+            epoll,
+            waker,
+            contexts: Mutex::default(),
+            next_number: AtomicU64::new(WAKER + 1),
+            unarmed: AtomicUsize::new(0),
+            asleep: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        });
+        let thread = {
+            let shared = shared.clone();
+            let work = move || Thread { shared, listener, hellos: HashMap::new(), listening: true }.run();
+            std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
+        };
+        Ok(Arc::new(Device { shared, thread: Some(thread) }))
     }
 
     /// Where peers connect to.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.shared.address
     }
 
     /// The interface that has the address, if one does.
     pub fn interface(&self) -> Option<&str> {
-        self.interface.as_deref()
+        self.shared.interface.as_deref()
+    }
+
+    /// Who is told what happens on the side.
+    pub fn log(&self) -> Option<LogCallback> {
+        self.shared.log.clone()
+    }
+
+    /// Gives a context, known as `identity` and polled through `fd`, a place. It begins armed.
+    pub fn enter(self: &Arc<Self>, identity: Identity, fd: RawFd, served: Weak<dyn Served>) -> Result<Place> {
+        let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
+        self.shared.contexts().by_identity.insert(identity, Entry { served, number });
+        let place = Place { device: self.clone(), identity, fd, number, armed: AtomicBool::new(true) };
+        self.shared.epoll.add(fd, poll::READ, number).map_err(|e| Error::io("cannot watch a context", &e))?;
+        Ok(place)
+    }
+
+    /// Takes over connections that were ended in good order, until their peers end them too.
+    pub fn linger(&self, sockets: Vec<OwnedFd>) {
+        if !sockets.is_empty() {
+            let until = Instant::now() + LINGER;
+            self.shared.contexts().lingering.extend(sockets.into_iter().map(|s| (s, until)));
+            self.shared.waker.wake();
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // The last context may be dropped by the thread itself, which then ends on its own.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Place {
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+}
+
+impl Watch for Place {
+    fn arm(&self) {
+        if !self.armed.swap(true, Ordering::SeqCst) {
+            let shared = &self.device.shared;
+            shared.unarmed.fetch_sub(1, Ordering::SeqCst);
+            let _ = shared.epoll.modify(self.fd, poll::READ, self.number);
+        }
+    }
+
+    fn disarm(&self) {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            let shared = &self.device.shared;
+            shared.unarmed.fetch_add(1, Ordering::SeqCst);
+            let _ = shared.epoll.modify(self.fd, 0, self.number);
+            if shared.asleep.swap(false, Ordering::SeqCst) {
+                shared.waker.wake();
+            }
+        }
+    }
+
+    fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let shared = &self.device.shared;
+        let _ = shared.epoll.remove(self.fd);
+        if !self.is_armed() {
+            shared.unarmed.fetch_sub(1, Ordering::SeqCst);
+        }
+        shared.contexts().by_identity.remove(&self.identity);
+    }
+}
+
+impl Shared {
+    fn contexts(&self) -> MutexGuard<'_, Contexts> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log(&self, level: u32, text: &str) {
+        if let Some(log) = &self.log {
+            log(level, text);
+        }
+    }
+}
+
+/// A connection that has not said who it is.
+struct Greeting {
+    socket: OwnedFd,
+    from: String,
+    wire: [u8; Hello::BYTES],
+    have: usize,
+    until: Instant,
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    listener: Socket,
+    hellos: HashMap<u64, Greeting>,
+    /// Whether the listener is watched: not while descriptors have run out.
+    listening: bool,
+}
+
+impl Thread {
+    fn run(&mut self) {
+        // Signals belong to the host program's threads.
+        // SAFETY: the set is initialised by sigfillset before it is used.
+        unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+        }
+        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let mut last_tick = Instant::now();
+        let mut stop_at = None;
+        loop {
+            let lingering = !self.shared.contexts().lingering.is_empty();
+            if self.shared.stop.load(Ordering::SeqCst) {
+                let until = *stop_at.get_or_insert_with(|| Instant::now() + LINGER);
+                if !lingering || Instant::now() >= until {
+                    return;
+                }
+            }
+            let idle = self.hellos.is_empty() && self.listening && !lingering;
+            self.shared.asleep.store(idle, Ordering::SeqCst);
+            let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
+            let n = self.shared.epoll.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
+            self.shared.asleep.store(false, Ordering::SeqCst);
+            let numbers: Vec<u64> = ready[..n].iter().map(|e| e.u64).collect();
+            for number in numbers {
+                match number {
+                    LISTENER => self.accept(),
+                    WAKER => self.shared.waker.clear(),
+                    number if self.hellos.contains_key(&number) => self.greet(number),
+                    number => self.serve(|entry| entry.number == number),
+                }
+            }
+            if !sleep && last_tick.elapsed() >= TICK {
+                last_tick = Instant::now();
+                self.tick();
+            }
+        }
+    }
+
+    fn serve(&self, which: impl Fn(&Entry) -> bool) {
+        let contexts: Vec<_> =
+            self.shared.contexts().by_identity.values().filter(|e| which(e)).map(|e| e.served.clone()).collect();
+        contexts.iter().filter_map(Weak::upgrade).for_each(|served| served.serve());
+    }
+
+    fn tick(&mut self) {
+        self.serve(|_| true);
+        let now = Instant::now();
+        let late: Vec<u64> = self.hellos.iter().filter(|(_, h)| h.until <= now).map(|(n, _)| *n).collect();
+        for number in late {
+            if let Some(greeting) = self.hellos.remove(&number) {
+                self.shared.log(1, &format!("dropped a connection from {} that said nothing", greeting.from));
+            }
+        }
+        if !self.listening {
+            self.listening = self.shared.epoll.modify(self.listener.as_raw_fd(), poll::READ, LISTENER).is_ok();
+        }
+        let mut staging = [0; 4096];
+        self.shared.contexts().lingering.retain(|(socket, until)| {
+            loop {
+                match poll::receive(socket.as_raw_fd(), &mut [IoSliceMut::new(&mut staging)]) {
+                    Ok(n) if n > 0 => {}
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => return now < *until,
+                    _ => return false,
+                }
+            }
+        });
+    }
+
+    fn accept(&mut self) {
+        // Level-triggered: what is left comes back at once.
+        for _ in 0..64 {
+            let (socket, from) = match self.listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+                Ok(accepted) => accepted,
+                Err(e) => {
+                    if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) {
+                        self.shared.log(1, &format!("cannot accept connections for a while: {e}"));
+                        let _ = self.shared.epoll.modify(self.listener.as_raw_fd(), 0, LISTENER);
+                        self.listening = false;
+                    }
+                    return;
+                }
+            };
+            let from = from.as_socket().map_or_else(|| "somewhere".into(), |a| a.to_string());
+            let _ = socket.set_tcp_nodelay(true);
+            let socket = OwnedFd::from(socket);
+            let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
+            if self.shared.epoll.add(socket.as_raw_fd(), poll::READ, number).is_err() {
+                continue;
+            }
+            if self.hellos.len() >= MAX_HELLOS {
+                if let Some(oldest) = self.hellos.keys().min().copied() {
+                    self.hellos.remove(&oldest);
+                }
+            }
+            let until = Instant::now() + HELLO_TIMEOUT;
+            self.hellos.insert(number, Greeting { socket, from, wire: [0; Hello::BYTES], have: 0, until });
+            self.greet(number);
+        }
+    }
+
+    /// Reads as much of a hello as has come; hands the connection to its context once it is whole.
+    fn greet(&mut self, number: u64) {
+        let Some(greeting) = self.hellos.get_mut(&number) else { return };
+        let rest = &mut greeting.wire[greeting.have..];
+        let verdict = match poll::receive(greeting.socket.as_raw_fd(), &mut [IoSliceMut::new(rest)]) {
+            Ok(0) => Err("it closed the connection in the middle of its hello".to_owned()),
+            Ok(n) => {
+                greeting.have += n;
+                match Hello::check_prefix(&greeting.wire[..greeting.have]) {
+                    Err(e) => Err(e.to_string()),
+                    Ok(()) if greeting.have < Hello::BYTES => return,
+                    Ok(()) => Hello::decode(&greeting.wire).map_err(|e| e.to_string()),
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+            Err(e) => Err(e.to_string()),
+        };
+        let Some(Greeting { socket, from, .. }) = self.hellos.remove(&number) else { return };
+        let _ = self.shared.epoll.remove(socket.as_raw_fd());
+        let served = verdict.and_then(|hello| {
+            let contexts = self.shared.contexts();
+            let entry = contexts.by_identity.get(&hello.to);
+            let served = entry.and_then(|e| e.served.upgrade());
+            served.map(|s| (s, hello)).ok_or_else(|| "it seeks a context that is not here".into())
+        });
+        match served {
+            Ok((served, hello)) => served.accept(socket, &hello),
+            Err(why) => self.shared.log(1, &format!("dropped a connection from {from}: {why}")),
+        }
     }
 }

@@ -41,8 +41,12 @@ fn choose(
     hostname: Option<&str>,
     own_name: Option<&str>,
 ) -> Result<(SocketAddr, Option<String>)> {
-    let options =
-        DeviceOptions { interface: interface.map(str::to_owned), hostname: hostname.map(str::to_owned), port: 77 };
+    let options = DeviceOptions {
+        interface: interface.map(str::to_owned),
+        hostname: hostname.map(str::to_owned),
+        port: 77,
+        log: None,
+    };
     select(&options, &host(), own_name.map(str::to_owned), &names)
 }
 

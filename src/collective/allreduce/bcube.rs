@@ -1,0 +1,104 @@
+//! Groups of `base` ranks, then groups of such groups (Gloo's `allreduce_bcube`, after the BCube network of Guo et al. 2009).
+//!
+//! The number of ranks is factorised, each factor at most `base` where possible, and a rank is a number with one digit for
+//! each factor. In a step those that differ in one digit only cut what they have into as many parts, and each sends every
+//! other its part; then the same backwards.
+//!
+//! Six ranks, base 2: the factors 2 and 3. Ranks 0 and 1 (2 and 3, 4 and 5) exchange halves; then 0, 2, 4, each with the
+//! first half, exchange thirds of it, as do 1, 3, 5 with the second. Now each has a sixth, complete; the thirds and then the
+//! halves go back.
+//!
+//! Steps: `2 log_base P` if `P` is a power of the base; within a step a rank receives from the others of its group one
+//! after the other, so the chain counts `base - 1` for each step of the first half. Every rank sends
+//! `2 S (P - 1) / P` bytes. Lower ranks stand on the left, so the operation need not commute.
+
+use super::super::phases::{contribution, fan_out, sources};
+use super::super::{Algorithm, Shape};
+use crate::error::{Error, Result};
+use crate::schedule::{Builder, Schedule, Side};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "bcube", generate };
+
+/// Factors of `size`: the largest that are at most `base`, or else the smallest.
+fn factors(mut size: usize, base: usize) -> Vec<usize> {
+    let mut factors = Vec::new();
+    while size > 1 {
+        let small = (2..=base.min(size)).rev().find(|f| size.is_multiple_of(*f));
+        let factor =
+            small.or_else(|| (2..).take_while(|f| f * f <= size).find(|f| size.is_multiple_of(*f))).unwrap_or(size);
+        factors.push(factor);
+        size /= factor;
+    }
+    factors
+}
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    if shape.base < 2 {
+        return Err(Error::invalid(format!("allreduce bcube: base is {}; it must be at least 2", shape.base)));
+    }
+    let mut b = Builder::new();
+    let sources = sources(shape);
+    let mut range = shape.output(0);
+    let mut stride = 1;
+    let mut levels = Vec::new();
+    for factor in factors(shape.size, shape.base) {
+        let digit = shape.rank / stride % factor;
+        let peer = |other: usize| shape.rank - digit * stride + other * stride;
+        let others = move || (1..factor).map(move |distance| (digit + distance) % factor);
+        let first = levels.is_empty();
+        for other in others() {
+            let mut part = range.part(factor, other);
+            if first {
+                part = contribution(&mut b, &sources, part.offset, part.len, part);
+            }
+            b.send(peer(other), part);
+        }
+        let own = range.part(factor, digit);
+        let mut held = if first { contribution(&mut b, &sources, own.offset, own.len, own) } else { own };
+        // From the nearest to the farthest on either side: so the ranks stand in order.
+        for other in (0..digit).rev().chain(digit + 1..factor) {
+            b.recv_reduce(peer(other), own, held, if other < digit { Side::Left } else { Side::Right });
+            held = own;
+        }
+        levels.push((range, factor, digit, stride));
+        range = own;
+        stride *= factor;
+    }
+    if levels.is_empty() {
+        let held = contribution(&mut b, &sources, 0, range.len, range);
+        b.copy(held, range);
+    }
+    b.divide(range, shape.divisor());
+    fan_out(&mut b, shape, range);
+    for (range, factor, digit, stride) in levels.into_iter().rev() {
+        let peer = |other: usize| shape.rank - digit * stride + other * stride;
+        for distance in 1..factor {
+            b.send(peer((digit + distance) % factor), range.part(factor, digit));
+        }
+        for distance in 1..factor {
+            let other = (digit + factor - distance) % factor;
+            let part = range.part(factor, other);
+            b.recv(peer(other), part);
+            fan_out(&mut b, shape, part);
+        }
+    }
+    Ok(b.build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::factors;
+
+    #[test]
+    fn factors_are_at_most_the_base_where_possible() {
+        assert_eq!(factors(1, 2), []);
+        assert_eq!(factors(8, 2), [2, 2, 2]);
+        assert_eq!(factors(6, 2), [2, 3]);
+        assert_eq!(factors(6, 4), [3, 2]);
+        assert_eq!(factors(64, 4), [4, 4, 4]);
+        assert_eq!(factors(12, 4), [4, 3]);
+        assert_eq!(factors(7, 2), [7]);
+        assert_eq!(factors(35, 3), [5, 7]);
+        assert_eq!(factors(7, usize::MAX), [7]);
+    }
+}

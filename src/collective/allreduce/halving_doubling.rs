@@ -1,0 +1,107 @@
+//! Recursive halving, then recursive doubling, with binary blocks for any number of ranks (Thakur, Rabenseifner and Gropp,
+//! "Optimization of collective communication operations in MPICH", 2005; binary blocks: Rabenseifner and Träff 2004).
+//!
+//! Eight ranks: rank 0 exchanges halves with rank 1 and keeps the first, exchanges quarters with rank 2, eighths with rank
+//! 4; now each rank has an eighth, complete. The same exchanges backwards bring all eighths to everyone.
+//!
+//! Other numbers are sums of powers of two. Six ranks: the blocks 0-3 and 4-5. Each block halves on its own: rank 4 has the
+//! first half of its block's, rank 5 the second; ranks 0-3 have the quarters 0, 2, 1, 3. Halves nest around quarters: rank 4
+//! sends quarter 0 to rank 0 and quarter 1 to rank 2, rank 5 sends quarter 2 to rank 1 and quarter 3 to rank 3. These
+//! complete them and send them back the same way; then both blocks double. With more blocks the smallest hands its
+//! part to the next larger, and so on.
+//!
+//! Steps: `2 lg P` for powers of two, else `2 lg` of the largest block and two for each other block at most. A power of two
+//! sends `2 S (P - 1) / P` bytes. Lower ranks stand on the left, so the operation need not commute.
+
+use super::super::phases::{contribution, fan_out, sources};
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule, Side, Span};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "halving_doubling", generate };
+
+/// `2^bits` ranks from `start` on.
+#[derive(Clone, Copy)]
+struct Block {
+    start: usize,
+    bits: u32,
+}
+
+/// The powers of two that make up `size`, the largest first, and which of them `rank` is in.
+fn blocks(size: usize, rank: usize) -> (Vec<Block>, usize) {
+    let mut blocks = Vec::new();
+    let mut start = 0;
+    let mut mine = 0;
+    for bits in (0..usize::BITS).rev().filter(|bit| size >> bit & 1 == 1) {
+        if rank >= start {
+            mine = blocks.len();
+        }
+        blocks.push(Block { start, bits });
+        start += 1 << bits;
+    }
+    (blocks, mine)
+}
+
+/// What rank `index` of a block has of `whole` after `bits` halvings: bit `i` of the index says which half it kept in step `i`.
+fn piece(whole: Span, index: usize, bits: u32) -> Span {
+    (0..bits).fold(whole, |range, bit| range.part(2, index >> bit & 1))
+}
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let sources = sources(shape);
+    let whole = shape.output(0);
+    let (blocks, mine) = blocks(shape.size, shape.rank);
+    let Block { start, bits } = blocks[mine];
+    let index = shape.rank - start;
+    let own = piece(whole, index, bits);
+
+    // Halving inside the block.
+    let mut held = if bits == 0 { contribution(&mut b, &sources, 0, whole.len, whole) } else { own };
+    for bit in 0..bits {
+        let peer = index ^ (1 << bit);
+        let (mut give, keep) = (piece(whole, peer, bit + 1), piece(whole, index, bit + 1));
+        let mut with = keep;
+        if bit == 0 {
+            give = contribution(&mut b, &sources, give.offset, give.len, give);
+            with = contribution(&mut b, &sources, keep.offset, keep.len, keep);
+        }
+        b.send(start + peer, give);
+        b.recv_reduce(start + peer, keep, with, if peer < index { Side::Left } else { Side::Right });
+    }
+
+    // Up the chain of blocks, and down again.
+    let smaller = blocks.get(mine + 1).map(|block| block.start + index % (1 << block.bits));
+    if let Some(peer) = smaller {
+        b.recv_reduce(peer, own, held, Side::Right);
+        held = own;
+    }
+    if mine > 0 {
+        let larger = blocks[mine - 1];
+        let shares =
+            || (index..1 << larger.bits).step_by(1 << bits).map(|i| (larger.start + i, piece(whole, i, larger.bits)));
+        for (peer, share) in shares() {
+            b.send(peer, Span { buffer: held.buffer, ..share });
+        }
+        for (peer, share) in shares() {
+            b.recv(peer, share);
+        }
+    } else {
+        b.copy(held, own);
+        b.divide(own, shape.divisor());
+    }
+    if let Some(peer) = smaller {
+        b.send(peer, own);
+    }
+
+    // Doubling inside the block.
+    fan_out(&mut b, shape, own);
+    for bit in (0..bits).rev() {
+        let peer = index ^ (1 << bit);
+        let (give, take) = (piece(whole, index, bit + 1), piece(whole, peer, bit + 1));
+        b.send(start + peer, give);
+        b.recv(start + peer, take);
+        fan_out(&mut b, shape, take);
+    }
+    Ok(b.build())
+}

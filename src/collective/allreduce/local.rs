@@ -1,0 +1,24 @@
+//! Allreduce of one process's own buffers, without a network (Gloo's `allreduce_local`). Six buffers: the first and second
+//! are combined into the first output, the third to sixth one after the other on top, and the result is copied.
+//!
+//! Steps: 0; nothing is sent.
+
+use super::super::phases::{contribution, fan_out, sources};
+use super::super::{Algorithm, Shape};
+use crate::error::{Error, Result};
+use crate::schedule::{Builder, Schedule};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "local", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    if shape.size != 1 {
+        return Err(Error::invalid(format!("allreduce local is for one process, but size is {}", shape.size)));
+    }
+    let mut b = Builder::new();
+    let output = shape.output(0);
+    let held = contribution(&mut b, &sources(shape), 0, output.len, output);
+    b.copy(held, output);
+    b.divide(output, shape.divisor());
+    fan_out(&mut b, shape, output);
+    Ok(b.build())
+}

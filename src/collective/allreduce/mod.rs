@@ -1,0 +1,20 @@
+//! Allreduce: the combination of everyone's elements, for everyone. Each algorithm combines the local buffers first and
+//! copies the result to the other outputs last, range by range, so that both overlap with the network.
+
+mod bcube;
+mod halving_doubling;
+mod local;
+mod recursive_doubling;
+mod ring_chunked;
+mod ring_segmented;
+
+use super::Algorithm;
+
+pub(super) const ALGORITHMS: &[Algorithm] = &[
+    ring_segmented::ALGORITHM,
+    ring_chunked::ALGORITHM,
+    halving_doubling::ALGORITHM,
+    recursive_doubling::ALGORITHM,
+    bcube::ALGORITHM,
+    local::ALGORITHM,
+];

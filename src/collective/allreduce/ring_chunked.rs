@@ -1,0 +1,61 @@
+//! Ring allreduce with two chunks for each rank and receives apart from reductions (Gloo's `allreduce_ring_chunked`).
+//!
+//! As `ring_segmented`, but the output is cut into `2 P` chunks, and a chunk is received into one of two scratch buffers
+//! first: while one is reduced the other is filled. It suits links that cannot reduce while they receive.
+//!
+//! Six ranks, twelve chunks: rank 0 sends chunks 10 and 11, receives 8 and 9 into the two buffers, reduces 8 and sends it
+//! while 9 is still arriving, receives 6 into the buffer of 8, and so on, until 0 and 1 are complete here; then all chunks
+//! go around once more.
+//!
+//! Steps: `2 (P - 1)` for each of the two streams of chunks; every rank sends `4 (P - 1)` messages, together
+//! `2 S (P - 1) / P` bytes. (The tables' `4 P` counts the messages, and two more of each kind.)
+
+use super::super::phases::{contribution, fan_out, sources};
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule, Span};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_chunked", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let sources = sources(shape);
+    let (left, right) = (shape.before(1), shape.after(1));
+    let output = shape.output(0);
+    let chunk = |rank: usize, half: usize| output.part(2 * shape.size, 2 * rank + half);
+    let local = |b: &mut Builder, chunk: Span| contribution(b, &sources, chunk.offset, chunk.len, chunk);
+
+    let mut held = [0, 1].map(|half| local(&mut b, chunk(left, half)));
+    if shape.size > 1 {
+        let longest = chunk(0, 0).len;
+        let buffers = [b.scratch(longest), b.scratch(longest)];
+        for step in 0..shape.size - 1 {
+            let rank = shape.before(step + 2);
+            for (half, held) in held.iter_mut().enumerate() {
+                b.send(right, *held);
+                let into = chunk(rank, half);
+                let arrived = buffers[half].slice(0, into.len);
+                b.recv(left, arrived);
+                let own = local(&mut b, into);
+                b.reduce(arrived, own, into);
+                *held = into;
+            }
+        }
+    }
+    for (half, held) in held.iter_mut().enumerate() {
+        let own = chunk(shape.rank, half);
+        b.copy(*held, own);
+        b.divide(own, shape.divisor());
+        fan_out(&mut b, shape, own);
+        *held = own;
+    }
+    for step in 0..shape.size - 1 {
+        for (half, held) in held.iter_mut().enumerate() {
+            b.send(right, *held);
+            *held = chunk(shape.before(step + 1), half);
+            b.recv(left, *held);
+            fan_out(&mut b, shape, *held);
+        }
+    }
+    Ok(b.build())
+}

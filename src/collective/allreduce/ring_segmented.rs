@@ -1,0 +1,29 @@
+//! Ring allreduce with one chunk for each rank: a reduce-scatter, then an allgather (Patarasu and Yuan 2009; made popular
+//! by Baidu in 2017).
+//!
+//! Six ranks: the output is cut into six chunks. In the five steps of [`ring_reduce_scatter`] chunk `c` travels from rank
+//! `c + 1` around to rank `c`, which then has all of it and ends an average; in the five steps of [`ring_allgather`] it
+//! travels around once more. The engine cuts each chunk into segments: a rank passes the first segment on while it receives
+//! the second.
+//!
+//! Steps: `2 (P - 1)`. Every rank sends `2 S (P - 1) / P` bytes.
+
+use super::super::phases::{fan_out, ring_allgather, ring_reduce_scatter};
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule, split};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_segmented", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let output = shape.output(0);
+    let chunk = |index| output.part(shape.size, index);
+    let complete = ring_reduce_scatter(&mut b, shape, |index| split(shape.count, shape.size, index), chunk);
+    let own = chunk(shape.rank);
+    b.copy(complete, own);
+    b.divide(own, shape.divisor());
+    fan_out(&mut b, shape, own);
+    ring_allgather(&mut b, shape, own, chunk, |b, chunk| fan_out(b, shape, chunk));
+    Ok(b.build())
+}

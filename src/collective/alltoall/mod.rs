@@ -1,0 +1,7 @@
+//! All-to-all: one block from every rank for every rank.
+
+mod pairwise;
+
+use super::Algorithm;
+
+pub(super) const ALGORITHMS: &[Algorithm] = &[pairwise::ALGORITHM];

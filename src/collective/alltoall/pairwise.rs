@@ -1,0 +1,39 @@
+//! In step `i` everyone sends to the rank `i` after it and receives from the rank `i` before it (Thakur, Rabenseifner and
+//! Gropp 2005): at any time all ranks receive the same amount.
+//!
+//! Six ranks: rank 0 sends to 1 and receives from 5, then to 2 and from 4, to 3 and from 3, to 4 and from 2, to 5 and from 1.
+//! No step waits for another; their order is only the order in which they start. In place, what is sent is first copied
+//! to scratch memory, since two ranks cannot both wait for the other's receive.
+//!
+//! Steps: 1, since none of the `P - 1` messages waits for another. Every rank sends `S (P - 1) / P` bytes.
+
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule, Span};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "pairwise", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let block = |of: Span, rank: usize| of.slice(rank * shape.count, shape.count);
+    let output = shape.output(0);
+    for distance in 1..shape.size {
+        let to = shape.after(distance);
+        let from = if shape.inputs > 0 {
+            block(shape.input(0), to)
+        } else {
+            let aside = b.scratch(shape.count);
+            b.copy(block(output, to), aside);
+            aside
+        };
+        b.send(to, from);
+    }
+    for distance in 1..shape.size {
+        let from = shape.before(distance);
+        b.recv(from, block(output, from));
+    }
+    if shape.inputs > 0 {
+        b.copy(block(shape.input(0), shape.rank), block(output, shape.rank));
+    }
+    Ok(b.build())
+}

@@ -1,0 +1,29 @@
+//! Everyone tells the root, then the root tells everyone (Gloo's `barrier_all_to_one`). Six ranks, root 0: ranks 1 to 5 send
+//! a token to rank 0; it copies all five over the one that it sends back, which so follows them.
+//!
+//! Steps: 2. The root sends `P - 1` tokens, others one.
+
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "all_to_one", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let token = b.scratch(1);
+    if shape.rank != shape.root {
+        b.send(shape.root, token);
+        b.recv(shape.root, token);
+        return Ok(b.build());
+    }
+    for distance in 1..shape.size {
+        let heard = b.scratch(1);
+        b.recv(shape.after(distance), heard);
+        b.copy(heard, token);
+    }
+    for distance in 1..shape.size {
+        b.send(shape.after(distance), token);
+    }
+    Ok(b.build())
+}

@@ -1,0 +1,35 @@
+//! Broadcast down a binomial tree (Thakur, Rabenseifner and Gropp 2005).
+//!
+//! Six ranks, root 0: rank 0 sends to 4, then to 2, then to 1; rank 4 sends to 5 and rank 2 to 3 as soon as they have the first
+//! segment. The largest subtree is served first.
+//!
+//! Steps: `ceil(lg P)`, the root's own sends counted. The root sends `S ceil(lg P)` bytes, others less.
+
+use super::super::phases::{Binomial, fan_out};
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "binomial", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let tree = Binomial::new(shape);
+    let output = shape.output(0);
+    let held = match tree.parent() {
+        None if shape.inputs > 0 => shape.input(0),
+        None => output,
+        Some(parent) => {
+            b.recv(parent, output);
+            output
+        }
+    };
+    for child in tree.children().into_iter().rev() {
+        b.send(child, held);
+    }
+    if shape.outputs > 0 {
+        b.copy(held, output);
+        fan_out(&mut b, shape, output);
+    }
+    Ok(b.build())
+}

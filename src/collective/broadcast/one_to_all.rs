@@ -1,0 +1,31 @@
+//! The root sends to everyone (Gloo's `broadcast_one_to_all`). Six ranks, root 0: rank 0 sends to 1, 2, 3, 4, 5.
+//!
+//! Steps: 1. The root sends `S (P - 1)` bytes.
+
+use super::super::phases::fan_out;
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "one_to_all", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let output = shape.output(0);
+    let mut held = output;
+    if shape.rank == shape.root {
+        if shape.inputs > 0 {
+            held = shape.input(0);
+        }
+        for distance in 1..shape.size {
+            b.send(shape.after(distance), held);
+        }
+    } else {
+        b.recv(shape.root, output);
+    }
+    if shape.outputs > 0 {
+        b.copy(held, output);
+        fan_out(&mut b, shape, output);
+    }
+    Ok(b.build())
+}

@@ -1,0 +1,16 @@
+//! Everyone sends to the root. Six ranks, root 0: ranks 1 to 5 each send their block to rank 0, which receives all at once;
+//! empty blocks are not sent.
+//!
+//! Steps: 1. Every rank but the root sends its block.
+
+use super::super::phases::collect;
+use super::super::shape::block;
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::Schedule;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "direct", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    Ok(collect(shape, |rank| block(shape.recv_counts, rank)))
+}

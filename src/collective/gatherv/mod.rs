@@ -1,0 +1,7 @@
+//! Gatherv: everyone's elements, a number of its own for each rank, for the root.
+
+mod direct;
+
+use super::Algorithm;
+
+pub(super) const ALGORITHMS: &[Algorithm] = &[direct::ALGORITHM];

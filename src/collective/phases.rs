@@ -1,0 +1,249 @@
+//! Parts that several algorithms are made of.
+
+use super::Shape;
+use crate::schedule::{Buffer, Builder, Schedule, Side, Span};
+
+/// This rank's buffers that are combined: the inputs, or in place the outputs.
+pub(super) fn sources(shape: &Shape<'_>) -> Vec<Buffer> {
+    if shape.inputs > 0 {
+        (0..shape.inputs as u32).map(Buffer::Input).collect()
+    } else {
+        (0..shape.outputs as u32).map(Buffer::Output).collect()
+    }
+}
+
+/// Combines `len` elements at `offset` of all `sources`, in `place`. Returns where the result is: one source is not
+/// copied but used where it lies. `place` may be in the first source.
+pub(super) fn contribution(b: &mut Builder, sources: &[Buffer], offset: usize, len: usize, place: Span) -> Span {
+    let from = |buffer: Buffer| Span::new(buffer, offset, len);
+    let mut sum = from(sources[0]);
+    for &source in &sources[1..] {
+        b.reduce(sum, from(source), place);
+        sum = place;
+    }
+    sum
+}
+
+/// Copies a range of `Output(0)` to all other outputs.
+pub(super) fn fan_out(b: &mut Builder, shape: &Shape<'_>, range: Span) {
+    for output in 1..shape.outputs as u32 {
+        b.copy(range, Span { buffer: Buffer::Output(output), ..range });
+    }
+}
+
+/// Moves `from` to `into` where the two may overlap.
+pub(super) fn relocate(b: &mut Builder, from: Span, into: Span) {
+    if from != into && from.overlaps(into) {
+        let aside = b.scratch(from.len);
+        b.copy(from, aside);
+        b.copy(aside, into);
+    } else {
+        b.copy(from, into);
+    }
+}
+
+/// Ring reduce-scatter (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
+///
+/// Chunk `c` starts on the rank after `c`, travels to the right, and each rank it passes adds its own, until it is complete
+/// on rank `c`. Six ranks, what each sends in each of the five steps:
+///
+/// | step | 0 | 1 | 2 | 3 | 4 | 5 |
+/// |---|---|---|---|---|---|---|
+/// | 0 | 5 | 0 | 1 | 2 | 3 | 4 |
+/// | 1 | 4 | 5 | 0 | 1 | 2 | 3 |
+/// | 2 | 3 | 4 | 5 | 0 | 1 | 2 |
+/// | 3 | 2 | 3 | 4 | 5 | 0 | 1 |
+/// | 4 | 1 | 2 | 3 | 4 | 5 | 0 |
+///
+/// `P - 1` steps, and everything but one chunk is sent: `S (P - 1) / P` bytes.
+///
+/// `chunk` tells where a chunk lies in the sources, `place` where this rank puts (asked once for each chunk, in the order
+/// of the steps) what it has of it. Returns where this rank's complete chunk is, which is its place except on a single rank.
+pub(super) fn ring_reduce_scatter(
+    b: &mut Builder,
+    shape: &Shape<'_>,
+    chunk: impl Fn(usize) -> (usize, usize),
+    mut place: impl FnMut(usize) -> Span,
+) -> Span {
+    let sources = sources(shape);
+    let (left, right) = (shape.before(1), shape.after(1));
+    let (offset, len) = chunk(left);
+    let first = place(left);
+    let mut held = contribution(b, &sources, offset, len, first);
+    for step in 0..shape.size - 1 {
+        b.send(right, held);
+        let arriving = shape.before(step + 2);
+        let (offset, len) = chunk(arriving);
+        let into = place(arriving);
+        let own = contribution(b, &sources, offset, len, into);
+        b.recv_reduce(left, into, own, Side::Left);
+        held = into;
+    }
+    held
+}
+
+/// Two places in scratch memory, used by turns: for a ring whose partial results need not stay. What is received into one
+/// was sent on, from the other, one step earlier, so a rank never waits for itself.
+pub(super) fn two_places<'a>(
+    b: &mut Builder,
+    longest: usize,
+    len: impl Fn(usize) -> usize + 'a,
+) -> impl FnMut(usize) -> Span + 'a {
+    let mut places = [b.scratch(longest), b.scratch(longest)];
+    move |chunk| {
+        places.swap(0, 1);
+        places[0].slice(0, len(chunk))
+    }
+}
+
+/// Ring allgather: every rank's block goes around to the right. Six ranks, what each sends in each of the five steps:
+///
+/// | step | 0 | 1 | 2 | 3 | 4 | 5 |
+/// |---|---|---|---|---|---|---|
+/// | 0 | 0 | 1 | 2 | 3 | 4 | 5 |
+/// | 1 | 5 | 0 | 1 | 2 | 3 | 4 |
+/// | 2 | 4 | 5 | 0 | 1 | 2 | 3 |
+/// | 3 | 3 | 4 | 5 | 0 | 1 | 2 |
+/// | 4 | 2 | 3 | 4 | 5 | 0 | 1 |
+///
+/// `P - 1` steps; every rank sends all blocks but its right neighbour's.
+///
+/// `own` is where this rank's block is, `block` where the others go; `arrived` is called after each.
+pub(super) fn ring_allgather(
+    b: &mut Builder,
+    shape: &Shape<'_>,
+    own: Span,
+    block: impl Fn(usize) -> Span,
+    mut arrived: impl FnMut(&mut Builder, Span),
+) {
+    let (left, right) = (shape.before(1), shape.after(1));
+    let mut held = own;
+    for step in 0..shape.size - 1 {
+        b.send(right, held);
+        held = block(shape.before(step + 1));
+        b.recv(left, held);
+        arrived(b, held);
+    }
+}
+
+/// Where a value is that is combined several times while its older versions may still be on their way out: by turns in the
+/// output and in scratch memory, so that the last version lies in the output and no rank waits for its own send.
+pub(super) struct Versions {
+    held: Span,
+    output: Span,
+    scratch: Option<Span>,
+    left: usize,
+}
+
+impl Versions {
+    /// `held` will be combined `rounds` times; `output` is where the last version must be.
+    pub fn new(held: Span, output: Span, rounds: usize) -> Self {
+        Self { held, output, scratch: None, left: rounds }
+    }
+
+    /// Where the newest version is.
+    pub fn held(&self) -> Span {
+        self.held
+    }
+
+    /// Receives from `peer` and combines. `sent`: whether the version held now is also being sent.
+    pub fn combine(&mut self, b: &mut Builder, peer: usize, incoming: Side, sent: bool) {
+        self.left -= 1;
+        let (held, output) = (self.held, self.output);
+        let scratch = &mut self.scratch;
+        let mut aside = |b: &mut Builder| *scratch.get_or_insert_with(|| b.scratch(output.len));
+        let into = if self.left.is_multiple_of(2) { output } else { aside(b) };
+        if into == held && sent {
+            let arrived = aside(b);
+            b.recv(peer, arrived);
+            match incoming {
+                Side::Left => b.reduce(arrived, held, into),
+                Side::Right => b.reduce(held, arrived, into),
+            }
+        } else {
+            b.recv_reduce(peer, into, held, incoming);
+        }
+        self.held = into;
+    }
+
+    /// Ends with the newest version in the output.
+    pub fn finish(self, b: &mut Builder) {
+        b.copy(self.held, self.output);
+    }
+}
+
+/// Rounds of a tree or a butterfly over `size` ranks: the smallest `h` with `2^h >= size`.
+pub(super) fn rounds(size: usize) -> u32 {
+    size.next_power_of_two().ilog2()
+}
+
+/// A binomial tree over the ranks, counted from the root: the parent of `v` is `v` without its lowest set bit.
+///
+/// Six ranks: 0 has the children 1, 2, 4; 2 has 3; 4 has 5.
+pub(super) struct Binomial {
+    size: usize,
+    root: usize,
+    /// This rank, counted from the root.
+    index: usize,
+}
+
+impl Binomial {
+    pub fn new(shape: &Shape<'_>) -> Self {
+        let Shape { size, root, .. } = *shape;
+        Self { size, root, index: (shape.rank + size - root) % size }
+    }
+
+    /// `None` for the root.
+    pub fn parent(&self) -> Option<usize> {
+        (self.index > 0).then(|| self.rank(self.index & (self.index - 1)))
+    }
+
+    /// The child with the smallest subtree first.
+    pub fn children(&self) -> Vec<usize> {
+        let bits = if self.index == 0 { rounds(self.size) } else { self.index.trailing_zeros() };
+        let indices = (0..bits).map(|bit| self.index + (1 << bit)).filter(|&index| index < self.size);
+        indices.map(|index| self.rank(index)).collect()
+    }
+
+    fn rank(&self, index: usize) -> usize {
+        (self.root + index) % self.size
+    }
+}
+
+/// A gather in one step: everyone but the root sends its block, the root receives each `block` (offset and length).
+pub(super) fn collect(shape: &Shape<'_>, block: impl Fn(usize) -> (usize, usize)) -> Schedule {
+    let mut b = Builder::new();
+    if shape.rank != shape.root {
+        b.send(shape.root, shape.input(0));
+        return b.build();
+    }
+    let place = |rank| {
+        let (offset, len) = block(rank);
+        shape.output(0).slice(offset, len)
+    };
+    for distance in 1..shape.size {
+        let from = shape.after(distance);
+        b.recv(from, place(from));
+    }
+    if shape.inputs > 0 {
+        b.copy(shape.input(0), place(shape.rank));
+    }
+    b.build()
+}
+
+/// A scatter in one step: the root sends each `block`, everyone else receives its own.
+pub(super) fn distribute(shape: &Shape<'_>, block: impl Fn(usize) -> Span) -> Schedule {
+    let mut b = Builder::new();
+    let output = shape.output(0);
+    if shape.rank != shape.root {
+        b.recv(shape.root, output);
+        return b.build();
+    }
+    for distance in 1..shape.size {
+        let to = shape.after(distance);
+        b.send(to, block(to));
+    }
+    let own = block(shape.rank);
+    relocate(&mut b, own, output.slice(0, own.len));
+    b.build()
+}

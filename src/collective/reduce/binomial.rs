@@ -1,0 +1,37 @@
+//! Reduction up a binomial tree: everyone's whole buffer, combined on the way (Thakur, Rabenseifner and Gropp 2005).
+//!
+//! Six ranks, root 0: ranks 1, 3, 5 send to 0, 2, 4; then 2 sends to 0; then 4 does. Segments stream up the tree.
+//!
+//! Steps: `ceil(lg P)`. Every rank but the root sends `S` bytes.
+
+use super::super::phases::{Binomial, contribution, sources};
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule, Side};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "binomial", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let tree = Binomial::new(shape);
+    let sources = sources(shape);
+    let (parent, children) = (tree.parent(), tree.children());
+    let place = match parent {
+        None => shape.output(0),
+        Some(_) if children.is_empty() && sources.len() == 1 => b.scratch(0),
+        Some(_) => b.scratch(shape.count),
+    };
+    let mut held = contribution(&mut b, &sources, 0, shape.count, place);
+    for child in children {
+        b.recv_reduce(child, place, held, Side::Right);
+        held = place;
+    }
+    match parent {
+        Some(parent) => b.send(parent, held),
+        None => {
+            b.copy(held, place);
+            b.divide(place, shape.divisor());
+        }
+    }
+    Ok(b.build())
+}

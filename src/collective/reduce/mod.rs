@@ -1,0 +1,8 @@
+//! Reduce: the combination of everyone's elements, for the root. Other ranks' outputs are left alone.
+
+mod binomial;
+mod ring;
+
+use super::Algorithm;
+
+pub(super) const ALGORITHMS: &[Algorithm] = &[ring::ALGORITHM, binomial::ALGORITHM];

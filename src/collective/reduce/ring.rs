@@ -1,0 +1,36 @@
+//! Ring reduce-scatter, then everyone's chunk to the root (Gloo's `reduce`): the root receives no more than it must.
+//!
+//! Six ranks, root 0: after the five steps of [`ring_reduce_scatter`] rank `c` has all of chunk `c` (and ends an average);
+//! ranks 1 to 5 send theirs to rank 0. Partial results lie in the root's output, and elsewhere in two chunks of scratch memory.
+//!
+//! Steps: `P`. A rank sends `S` bytes, the root `S (P - 1) / P`.
+
+use super::super::phases::{ring_reduce_scatter, two_places};
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule, Span, split};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let Shape { rank, size, root, count, .. } = *shape;
+    let chunk = |index| split(count, size, index);
+    if rank != root {
+        let place = two_places(&mut b, chunk(0).1, |index| chunk(index).1);
+        let complete = ring_reduce_scatter(&mut b, shape, chunk, place);
+        b.divide(complete, shape.divisor());
+        b.send(root, complete);
+        return Ok(b.build());
+    }
+    let place = |index| -> Span { shape.output(0).part(size, index) };
+    let complete = ring_reduce_scatter(&mut b, shape, chunk, place);
+    let own = place(rank);
+    b.copy(complete, own);
+    b.divide(own, shape.divisor());
+    for distance in 1..size {
+        let from = shape.after(distance);
+        b.recv(from, place(from));
+    }
+    Ok(b.build())
+}

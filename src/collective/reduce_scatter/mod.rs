@@ -1,0 +1,7 @@
+//! Reduce-scatter: the combination of everyone's elements, one block of it for each rank.
+
+mod ring;
+
+use super::Algorithm;
+
+pub(super) const ALGORITHMS: &[Algorithm] = &[ring::ALGORITHM];

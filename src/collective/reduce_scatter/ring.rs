@@ -1,0 +1,37 @@
+//! The ring of [`ring_reduce_scatter`], with the blocks that the caller asks for as chunks; they may differ in length.
+//!
+//! Six ranks: rank 0 sends its block 5, receives block 4, adds its own and sends that on, ..., and in the fifth step
+//! receives block 0, which with its own is complete. Partial results lie in two blocks of scratch memory, or in place
+//! in the output.
+//!
+//! Steps: `P - 1`. Every rank sends all blocks but its own: `S (P - 1) / P` bytes if they are equal.
+
+use super::super::phases::{relocate, ring_reduce_scatter, two_places};
+use super::super::shape::block;
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let counts = shape.recv_counts;
+    let chunk = |index| block(counts, index);
+    let output = shape.output(0);
+    let result = output.slice(0, counts[shape.rank]);
+    if shape.inputs == 0 {
+        let place = |index| output.slice(chunk(index).0, chunk(index).1);
+        let complete = ring_reduce_scatter(&mut b, shape, chunk, place);
+        b.divide(complete, shape.divisor());
+        relocate(&mut b, complete, result);
+    } else {
+        let longest = counts.iter().copied().max().unwrap_or(0);
+        let mut scratch = two_places(&mut b, if shape.size > 1 { longest } else { 0 }, |index| counts[index]);
+        let place = |index| if index == shape.rank { result } else { scratch(index) };
+        let complete = ring_reduce_scatter(&mut b, shape, chunk, place);
+        b.copy(complete, result);
+        b.divide(result, shape.divisor());
+    }
+    Ok(b.build())
+}

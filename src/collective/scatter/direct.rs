@@ -1,0 +1,18 @@
+//! The root sends to everyone. Six ranks, root 0: rank 0 sends the blocks 1 to 5 to the ranks 1 to 5, all at once.
+//!
+//! Steps: 1. The root sends `S (P - 1) / P` bytes, `S` being those of its input.
+
+use super::super::phases::distribute;
+use super::super::{Algorithm, Shape};
+use crate::error::Result;
+use crate::schedule::Schedule;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "direct", generate };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    Ok(distribute(shape, |rank| match shape.inputs {
+        0 => shape.output(0).slice(rank * shape.count, shape.count),
+        1 => shape.input(0).slice(rank * shape.count, shape.count),
+        _ => shape.input(rank),
+    }))
+}

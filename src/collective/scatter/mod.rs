@@ -1,0 +1,7 @@
+//! Scatter: one block of the root's for each rank.
+
+mod direct;
+
+use super::Algorithm;
+
+pub(super) const ALGORITHMS: &[Algorithm] = &[direct::ALGORITHM];

@@ -1,0 +1,7 @@
+//! Scatterv: one block of the root's for each rank, each of its own length.
+
+mod direct;
+
+use super::Algorithm;
+
+pub(super) const ALGORITHMS: &[Algorithm] = &[direct::ALGORITHM];

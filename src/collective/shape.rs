@@ -1,0 +1,214 @@
+//! What a [`Shape`] says about the caller's buffers, and which shapes make no sense.
+
+use std::ops::RangeInclusive;
+
+use super::{Collective, Shape};
+use crate::error::{Error, Result};
+use crate::schedule::{Buffer, Span};
+
+const ANY: RangeInclusive<usize> = 0..=u32::MAX as usize;
+const SOME: RangeInclusive<usize> = 1..=u32::MAX as usize;
+
+impl Shape<'_> {
+    /// Refuses what no schedule could serve, with an error that names the field.
+    pub fn check(&self) -> Result<()> {
+        let Self { rank, size, root, .. } = *self;
+        if size == 0 || size > u32::MAX as usize {
+            return Err(self.refuse(format!("size is {size}; it must be 1 to {}", u32::MAX)));
+        }
+        if rank >= size {
+            return Err(self.refuse(format!("rank is {rank}, but size is {size}")));
+        }
+        if root >= size {
+            return Err(self.refuse(format!("root is {root}, but size is {size}")));
+        }
+        self.check_counts()?;
+        self.check_buffers()?;
+        let average = matches!(self.collective, Collective::Allreduce | Collective::Reduce | Collective::ReduceScatter);
+        if self.average && !average {
+            return Err(self.refuse("there is no average".into()));
+        }
+        let sources = self.contributions();
+        if self.average && size.saturating_mul(sources) > u32::MAX as usize {
+            return Err(self.refuse(format!("cannot average {size} ranks times {sources} buffers: more than 32 bits")));
+        }
+        if self.collective == Collective::PairwiseExchange {
+            if !size.is_power_of_two() {
+                return Err(self.refuse(format!("size is {size}; it must be a power of two")));
+            }
+            if self.destinations > size.ilog2() as usize {
+                return Err(self.refuse(format!(
+                    "destinations is {}; {size} ranks have at most {}",
+                    self.destinations,
+                    size.ilog2()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_counts(&self) -> Result<()> {
+        use Collective::*;
+        let is_root = self.rank == self.root;
+        let send = matches!(self.collective, Alltoallv) || (self.collective == Scatterv && is_root);
+        let recv = matches!(self.collective, ReduceScatter | Allgatherv | Alltoallv)
+            || (self.collective == Gatherv && is_root);
+        for (needed, name, counts) in [(send, "send_counts", self.send_counts), (recv, "recv_counts", self.recv_counts)]
+        {
+            if needed && counts.len() != self.size {
+                return Err(self.refuse(format!("{name} has {} entries, but size is {}", counts.len(), self.size)));
+            }
+        }
+        if self.collective == Alltoallv && self.send_counts[self.rank] != self.recv_counts[self.rank] {
+            return Err(self.refuse(format!(
+                "send_counts[{0}] is {1} but recv_counts[{0}] is {2}: what rank {0} sends to itself it must receive",
+                self.rank, self.send_counts[self.rank], self.recv_counts[self.rank]
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_buffers(&self) -> Result<()> {
+        let (inputs, outputs) = self.allowed_buffers();
+        let scattered = self.collective == Collective::Scatter && self.rank == self.root && self.inputs == self.size;
+        if !inputs.contains(&self.inputs) && !scattered {
+            let or = if self.collective == Collective::Scatter && self.rank == self.root { " or size" } else { "" };
+            return Err(self.refuse(format!("inputs is {}; it must be {}{or}", self.inputs, describe(&inputs))));
+        }
+        if !outputs.contains(&self.outputs) {
+            return Err(self.refuse(format!("outputs is {}; it must be {}", self.outputs, describe(&outputs))));
+        }
+        // All buffers of one kind have one length.
+        for (name, len) in [("input", self.input_len(0)), ("output", self.output_len(0))] {
+            if len > isize::MAX as usize {
+                return Err(self.refuse(format!(
+                    "an {name} would have more than {} elements (count {}, size {})",
+                    isize::MAX,
+                    self.count,
+                    self.size
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many inputs and outputs this rank may pass. The second form of scatter, `size` inputs, comes on top.
+    fn allowed_buffers(&self) -> (RangeInclusive<usize>, RangeInclusive<usize>) {
+        use Collective::*;
+        let is_root = self.rank == self.root;
+        match self.collective {
+            Allreduce => (ANY, SOME),
+            Reduce if is_root || self.inputs == 0 => (ANY, 1..=1),
+            Reduce => (SOME, 0..=1),
+            Broadcast if is_root && self.inputs > 0 => (0..=1, ANY),
+            Broadcast if is_root => (0..=1, SOME),
+            Broadcast => (0..=0, SOME),
+            ReduceScatter | Allgather => (ANY, 1..=1),
+            Allgatherv | Alltoall | Scan | Exscan => (0..=1, 1..=1),
+            Gather | Gatherv if is_root => (0..=1, 1..=1),
+            Gather | Gatherv => (1..=1, 0..=0),
+            Scatter | Scatterv if is_root => (0..=1, 1..=1),
+            Scatter | Scatterv => (0..=0, 1..=1),
+            Alltoallv | PairwiseExchange => (1..=1, 1..=1),
+            Barrier => (0..=0, 0..=0),
+        }
+    }
+
+    fn refuse(&self, why: String) -> Error {
+        Error::invalid(format!("{} on rank {}: {why}", self.collective.name(), self.rank))
+    }
+
+    /// Elements of the caller's input `index`; 0 if there is none. Saturates in a shape that [`Shape::check`] refuses.
+    pub fn input_len(&self, index: usize) -> usize {
+        use Collective::*;
+        if index >= self.inputs {
+            return 0;
+        }
+        match self.collective {
+            Allreduce | Reduce | Broadcast | Allgather | Gather | Scan | Exscan => self.count,
+            ReduceScatter => sum(self.recv_counts),
+            Allgatherv => self.recv_count(self.rank),
+            Gatherv if self.rank == self.root => self.recv_count(self.rank),
+            Gatherv => self.count,
+            Scatter if self.inputs > 1 => self.count,
+            Scatter | Alltoall => self.count.saturating_mul(self.size),
+            Scatterv | Alltoallv => sum(self.send_counts),
+            Barrier => 0,
+            PairwiseExchange => self.count.saturating_mul(self.destinations),
+        }
+    }
+
+    /// Elements of the caller's output `index`; 0 if there is none. Saturates in a shape that [`Shape::check`] refuses.
+    pub fn output_len(&self, index: usize) -> usize {
+        use Collective::*;
+        if index >= self.outputs {
+            return 0;
+        }
+        let whole_at_root = self.rank == self.root && self.inputs == 0;
+        match self.collective {
+            Allreduce | Reduce | Broadcast | Scan | Exscan => self.count,
+            ReduceScatter if self.inputs == 0 => sum(self.recv_counts),
+            ReduceScatter => self.recv_count(self.rank),
+            Allgather => self.count.saturating_mul(self.inputs.max(1)).saturating_mul(self.size),
+            Allgatherv | Gatherv | Alltoallv => sum(self.recv_counts),
+            Gather | Alltoall => self.count.saturating_mul(self.size),
+            Scatter if whole_at_root => self.count.saturating_mul(self.size),
+            Scatterv if whole_at_root => sum(self.send_counts),
+            Scatterv if self.rank == self.root => self.send_counts.get(self.rank).copied().unwrap_or(0),
+            Scatter | Scatterv => self.count,
+            Barrier => 0,
+            PairwiseExchange => self.count.saturating_mul(self.destinations),
+        }
+    }
+
+    /// Buffers whose elements this rank contributes to a reduction.
+    pub(super) fn contributions(&self) -> usize {
+        if self.inputs > 0 { self.inputs } else { self.outputs }
+    }
+
+    /// What ends an average, or 1.
+    pub(super) fn divisor(&self) -> u32 {
+        if self.average { (self.size * self.contributions()) as u32 } else { 1 }
+    }
+
+    /// All of input `index`.
+    pub(super) fn input(&self, index: usize) -> Span {
+        Span::new(Buffer::Input(index as u32), 0, self.input_len(index))
+    }
+
+    /// All of output `index`.
+    pub(super) fn output(&self, index: usize) -> Span {
+        Span::new(Buffer::Output(index as u32), 0, self.output_len(index))
+    }
+
+    /// The rank `distance` places after this one, around the end.
+    pub(super) fn after(&self, distance: usize) -> usize {
+        (self.rank + distance) % self.size
+    }
+
+    /// The rank `distance` places before this one, around the end; `distance` is at most `size`.
+    pub(super) fn before(&self, distance: usize) -> usize {
+        (self.rank + self.size - distance) % self.size
+    }
+
+    fn recv_count(&self, rank: usize) -> usize {
+        self.recv_counts.get(rank).copied().unwrap_or(0)
+    }
+}
+
+/// Where the blocks of `counts` lie, one after the other: offset and length of block `index`.
+pub(super) fn block(counts: &[usize], index: usize) -> (usize, usize) {
+    (sum(&counts[..index]), counts[index])
+}
+
+fn sum(counts: &[usize]) -> usize {
+    counts.iter().fold(0, |a, &b| a.saturating_add(b))
+}
+
+fn describe(range: &RangeInclusive<usize>) -> String {
+    match (*range.start(), *range.end()) {
+        (low, high) if low == high => low.to_string(),
+        (low, high) if high == u32::MAX as usize => format!("at least {low}"),
+        (low, high) => format!("{low} to {high}"),
+    }
+}

@@ -1,0 +1,342 @@
+//! Proves every algorithm, for up to 64 ranks: see `schedule::verify` for what a proof is.
+
+use super::*;
+use crate::schedule::verify::Report;
+
+const RANKS: std::ops::RangeInclusive<usize> = 1..=64;
+
+/// One call's shape on rank 0: one input, one output, no average.
+pub(super) fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
+    Shape {
+        collective,
+        rank: 0,
+        size,
+        root: 0,
+        count,
+        send_counts: &[],
+        recv_counts: &[],
+        inputs: 1,
+        outputs: 1,
+        average: false,
+        base: 2,
+        destinations: 0,
+    }
+}
+
+/// The shapes of all ranks: `call`, with what `adjust` changes for each.
+pub(super) fn everyone<'a>(call: Shape<'a>, adjust: impl Fn(&mut Shape<'a>)) -> Vec<Shape<'a>> {
+    let one = |rank| {
+        let mut shape = Shape { rank, ..call };
+        adjust(&mut shape);
+        shape
+    };
+    (0..call.size).map(one).collect()
+}
+
+/// Counts that do and do not divide evenly.
+fn counts(size: usize) -> [usize; 6] {
+    [0, 1, size - 1, size, 2 * size + 1, 3 * size - 1]
+}
+
+/// Uneven counts: empty ones among them, and some much longer than the others.
+fn uneven(size: usize, seed: usize) -> Vec<usize> {
+    (0..size).map(|i| [3, 0, 1, 9, 2][(i * 7 + seed) % 5]).collect()
+}
+
+fn prove(shapes: &[Shape<'_>], name: &str) -> Report {
+    let algorithm = shapes[0].collective.algorithm(name).expect("the algorithm is in the list");
+    verify(shapes, algorithm).unwrap_or_else(|e| panic!("{name}, {} ranks, {:?}: {e}", shapes.len(), shapes[0]))
+}
+
+fn names(collective: Collective) -> Vec<&'static str> {
+    collective.algorithms().iter().map(|a| a.name).collect()
+}
+
+/// Roots worth a try.
+fn roots(size: usize) -> Vec<usize> {
+    let mut roots = vec![0, size / 2, size - 1];
+    roots.dedup();
+    roots
+}
+
+fn prove_allreduce(name: &str, bases: &[usize]) {
+    for size in RANKS {
+        for (n, count) in counts(size).into_iter().enumerate() {
+            let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
+            // All forms for few ranks, two for each count for more.
+            let some = if size <= 12 { 0..forms.len() } else { n..n + 2 };
+            for (inputs, outputs) in forms[some].iter().copied() {
+                for &base in bases {
+                    let average = (size + count + inputs).is_multiple_of(2);
+                    let call = Shape { inputs, outputs, average, base, ..shape(Collective::Allreduce, size, count) };
+                    let report = prove(&everyone(call, |_| ()), name);
+                    assert!(report.in_order || name.starts_with("ring"), "{name}, {size} ranks: out of order");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn allreduce_ring_segmented() {
+    prove_allreduce("ring_segmented", &[2]);
+}
+
+#[test]
+fn allreduce_ring_chunked() {
+    prove_allreduce("ring_chunked", &[2]);
+}
+
+#[test]
+fn allreduce_halving_doubling() {
+    prove_allreduce("halving_doubling", &[2]);
+}
+
+#[test]
+fn allreduce_recursive_doubling() {
+    prove_allreduce("recursive_doubling", &[2]);
+}
+
+#[test]
+fn allreduce_bcube() {
+    prove_allreduce("bcube", &[2, 3, 4, 8]);
+}
+
+#[test]
+fn allreduce_local() {
+    for count in [0, 1, 10] {
+        for (inputs, outputs) in [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3), (6, 1)] {
+            for average in [false, true] {
+                let call = Shape { inputs, outputs, average, ..shape(Collective::Allreduce, 1, count) };
+                assert_eq!(prove(&[call], "local").steps, 0);
+            }
+        }
+    }
+    let error = verify(
+        &everyone(shape(Collective::Allreduce, 2, 1), |_| ()),
+        Collective::Allreduce.algorithm("local").unwrap(),
+    );
+    assert!(error.unwrap_err().message().contains("size is 2"));
+}
+
+#[test]
+fn reduce() {
+    for name in names(Collective::Reduce) {
+        for size in RANKS {
+            for count in counts(size) {
+                for root in roots(size) {
+                    let n = (size + count + root) % 4;
+                    let average = (size + root).is_multiple_of(2);
+                    let call = Shape { inputs: n, root, average, ..shape(Collective::Reduce, size, count) };
+                    // Not in place, other ranks than the root may have an output or not.
+                    prove(
+                        &everyone(call, |s| s.outputs = usize::from(n == 0 || s.rank == root || s.rank % 2 == 1)),
+                        name,
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn reduce_scatter() {
+    for name in names(Collective::ReduceScatter) {
+        for size in RANKS {
+            for recv_counts in [vec![0; size], vec![1; size], vec![3; size], uneven(size, size), uneven(size, size + 3)]
+            {
+                for inputs in 0..=if size <= 16 { 3 } else { 1 } {
+                    let average = (size + inputs).is_multiple_of(2);
+                    let call = Shape {
+                        inputs,
+                        average,
+                        recv_counts: &recv_counts,
+                        ..shape(Collective::ReduceScatter, size, 0)
+                    };
+                    prove(&everyone(call, |_| ()), name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn broadcast() {
+    for name in names(Collective::Broadcast) {
+        for size in RANKS {
+            for count in [0, 1, 10] {
+                for root in roots(size) {
+                    for (inputs, outputs) in [(0, 1), (0, 3), (1, 1), (1, 2)] {
+                        let call = Shape { root, outputs, ..shape(Collective::Broadcast, size, count) };
+                        prove(&everyone(call, |s| s.inputs = if s.rank == root { inputs } else { 0 }), name);
+                    }
+                    // A root without an output.
+                    let call = Shape { root, ..shape(Collective::Broadcast, size, count) };
+                    let only_input = |s: &mut Shape<'_>| {
+                        (s.inputs, s.outputs) = if s.rank == root { (1, 0) } else { (0, 1) };
+                    };
+                    prove(&everyone(call, only_input), name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn allgather() {
+    for name in names(Collective::Allgather) {
+        for size in RANKS {
+            for count in [0, 1, 3] {
+                for inputs in 0..=if size <= 16 { 3 } else { 1 } {
+                    prove(&everyone(Shape { inputs, ..shape(Collective::Allgather, size, count) }, |_| ()), name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn allgatherv() {
+    for name in names(Collective::Allgatherv) {
+        for size in RANKS {
+            for recv_counts in [vec![0; size], vec![2; size], uneven(size, size)] {
+                for inputs in 0..=1 {
+                    let call = Shape { inputs, recv_counts: &recv_counts, ..shape(Collective::Allgatherv, size, 0) };
+                    prove(&everyone(call, |_| ()), name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gather_and_scatter() {
+    for size in RANKS {
+        for count in [0, 1, 3] {
+            for root in roots(size) {
+                for in_place in [false, true] {
+                    let call = Shape { root, ..shape(Collective::Gather, size, count) };
+                    let adjust = |s: &mut Shape<'_>| {
+                        (s.inputs, s.outputs) = if s.rank == root { (usize::from(!in_place), 1) } else { (1, 0) };
+                    };
+                    assert!(prove(&everyone(call, adjust), "direct").steps <= 1);
+                }
+                for inputs in [0, 1, size] {
+                    let call = Shape { root, ..shape(Collective::Scatter, size, count) };
+                    let adjust = |s: &mut Shape<'_>| s.inputs = if s.rank == root { inputs } else { 0 };
+                    assert!(prove(&everyone(call, adjust), "direct").steps <= 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gatherv_and_scatterv() {
+    for size in RANKS {
+        for counts in [vec![0; size], vec![2; size], uneven(size, size), uneven(size, size + 1)] {
+            for root in roots(size) {
+                for in_place in [false, true] {
+                    let adjust = |s: &mut Shape<'_>| {
+                        let is_root = s.rank == root;
+                        s.count = if is_root { usize::MAX } else { counts[s.rank] };
+                        let gathers = s.collective == Collective::Gatherv;
+                        s.inputs = usize::from(if is_root { !in_place } else { gathers });
+                        s.outputs = usize::from(is_root || !gathers);
+                    };
+                    let call = Shape { root, recv_counts: &counts, ..shape(Collective::Gatherv, size, 0) };
+                    let only_root = |s: &mut Shape<'_>| {
+                        adjust(s);
+                        if s.rank != root {
+                            s.recv_counts = &[];
+                            s.send_counts = &[];
+                        }
+                    };
+                    assert!(prove(&everyone(call, only_root), "direct").steps <= 1);
+                    let call = Shape { root, send_counts: &counts, ..shape(Collective::Scatterv, size, 0) };
+                    assert!(prove(&everyone(call, only_root), "direct").steps <= 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn alltoall() {
+    for name in names(Collective::Alltoall) {
+        for size in RANKS {
+            for count in [0, 1, 3] {
+                for inputs in 0..=1 {
+                    let call = Shape { inputs, ..shape(Collective::Alltoall, size, count) };
+                    assert!(prove(&everyone(call, |_| ()), name).steps <= 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn alltoallv() {
+    for name in names(Collective::Alltoallv) {
+        for size in RANKS {
+            let sent: Vec<Vec<usize>> = (0..size).map(|rank| uneven(size, 3 * rank)).collect();
+            let received: Vec<Vec<usize>> = (0..size).map(|rank| sent.iter().map(|row| row[rank]).collect()).collect();
+            let adjust = |s: &mut Shape<'_>| (s.count, s.inputs) = (0, 1);
+            let mut shapes = everyone(shape(Collective::Alltoallv, size, 0), adjust);
+            for s in &mut shapes {
+                (s.send_counts, s.recv_counts) = (&sent[s.rank], &received[s.rank]);
+            }
+            assert!(prove(&shapes, name).steps <= 1);
+        }
+    }
+}
+
+#[test]
+fn barrier() {
+    for name in names(Collective::Barrier) {
+        for size in RANKS {
+            for root in roots(size) {
+                let call = Shape { inputs: 0, outputs: 0, root, ..shape(Collective::Barrier, size, 0) };
+                let steps = prove(&everyone(call, |_| ()), name).steps;
+                let expected = match name {
+                    _ if size == 1 => 0,
+                    "dissemination" => size.next_power_of_two().ilog2() as usize,
+                    "all_to_all" => 1,
+                    _ => 2,
+                };
+                assert_eq!(steps, expected, "{name}, {size} ranks");
+            }
+        }
+    }
+}
+
+#[test]
+fn pairwise_exchange() {
+    for bits in 0..=6 {
+        for destinations in 0..=bits {
+            for count in [0, 1, 5] {
+                let call = Shape { destinations, ..shape(Collective::PairwiseExchange, 1 << bits, count) };
+                let report = prove(&everyone(call, |_| ()), "pairwise_exchange");
+                assert!(report.traffic.iter().all(|t| t.elements == destinations * count));
+            }
+        }
+    }
+}
+
+#[test]
+fn scan_and_exscan() {
+    for collective in [Collective::Scan, Collective::Exscan] {
+        for name in names(collective) {
+            for size in RANKS {
+                for count in [0, 1, 20] {
+                    for inputs in 0..=1 {
+                        let report = prove(&everyone(Shape { inputs, ..shape(collective, size, count) }, |_| ()), name);
+                        let steps = if count == 0 { 0 } else { size.next_power_of_two().ilog2() as usize };
+                        assert_eq!(report.steps, steps, "{name}, {size} ranks");
+                        assert!(report.in_order);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! One end of a one-sided channel to one peer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::engine::requests::{Ended, Requests, Side};
+use crate::error::{Error, ErrorKind, Result};
+use crate::transport::Transport;
+use crate::types::{Rank, Slot};
+
+/// One end of a one-sided channel to one peer: what the sending end sends appears in the receiving end of the same slot.
+/// Safe to use from several threads.
+pub struct BoundBuffer {
+    context: Arc<Context>,
+    rank: Rank,
+    slot: Slot,
+    memory: *mut u8,
+    bytes: usize,
+    receives: bool,
+    owner: u32,
+}
+
+// SAFETY: the memory is the caller's, who vouches for it; everything else is behind the context's lock.
+unsafe impl Send for BoundBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for BoundBuffer {}
+
+impl BoundBuffer {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        rank: Rank,
+        slot: Slot,
+        memory: *mut u8,
+        bytes: usize,
+        receives: bool,
+    ) -> Result<Self> {
+        let mut guard = context.lock()?;
+        let owner = guard.requests.enter();
+        let bound = match receives {
+            true => guard.transport.bind(rank, slot, memory, bytes, Requests::token(owner, Side::Recv)),
+            false => Ok(()),
+        };
+        if bound.is_err() {
+            guard.requests.leave(owner);
+        }
+        context.engine().leave(guard);
+        bound?;
+        Ok(Self { context: context.clone(), rank, slot, memory, bytes, receives, owner })
+    }
+
+    fn need(&self, receives: bool) -> Result<()> {
+        if self.receives == receives {
+            return Ok(());
+        }
+        let (is, not) = if self.receives { ("receives", "sends") } else { ("sends", "receives") };
+        Err(Error::new(ErrorKind::InvalidOperation, format!("this buffer {is}, only one that {not} can do that")))
+    }
+
+    /// Writes `bytes` from `offset` of this buffer into the peer's, at `remote_offset`. Returns at once.
+    pub fn send(&self, offset: usize, bytes: usize, remote_offset: usize) -> Result<()> {
+        self.need(false)?;
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return Err(Error::invalid(format!(
+                "{bytes} bytes at offset {offset} are not inside a buffer of {} bytes",
+                self.bytes
+            )));
+        }
+        let mut guard = self.context.lock()?;
+        let from = self.memory.wrapping_add(offset);
+        let token = Requests::token(self.owner, Side::Send);
+        guard.transport.write(self.rank, self.slot, remote_offset as u64, from, bytes, token);
+        self.context.engine().leave(guard);
+        Ok(())
+    }
+
+    fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Ended> {
+        let (deadline, timeout) = self.context.deadline(timeout);
+        let guard = self.context.lock()?;
+        let engine = self.context.engine();
+        let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(self.owner, side));
+        let waits = ended.is_none().then(|| guard.transport.describe(self.owner));
+        engine.hand_over(guard);
+        let (what, own) = (if side == Side::Send { "to" } else { "from" }, self.context.own());
+        let doing = format!("{own}: buffer of {} bytes in slot {:#x} {what} rank {}", self.bytes, self.slot, self.rank);
+        match ended {
+            Some(Ended::Failed(error)) => Err(error.context(doing)),
+            Some(ended) => Ok(ended),
+            None => {
+                let waits = waits.filter(|w| !w.is_empty()).map_or(String::new(), |w| format!(", waiting {w}"));
+                Err(Error::new(ErrorKind::Timeout, format!("{doing}: timed out after {timeout:?}{waits}")))
+            }
+        }
+    }
+
+    /// Waits until one more `send` has left this buffer.
+    pub fn wait_send(&self, timeout: Option<Duration>) -> Result<()> {
+        self.need(false)?;
+        self.wait(Side::Send, timeout).map(|_| ())
+    }
+
+    /// Waits until one more write of the peer's has arrived; returns its offset and length.
+    pub fn wait_recv(&self, timeout: Option<Duration>) -> Result<(usize, usize)> {
+        self.need(true)?;
+        match self.wait(Side::Recv, timeout)? {
+            Ended::Written { offset, bytes } => Ok((offset, bytes)),
+            other => Err(Error::new(ErrorKind::Internal, format!("a receive buffer saw {other:?}"))),
+        }
+    }
+}
+
+impl Drop for BoundBuffer {
+    fn drop(&mut self) {
+        if let Ok(mut guard) = self.context.lock() {
+            guard.transport.cancel(self.owner);
+            guard.requests.leave(self.owner);
+            self.context.engine().leave(guard);
+        }
+    }
+}

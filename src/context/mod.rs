@@ -1,0 +1,228 @@
+//! A context: one process's membership in a group of ranks.
+
+mod bootstrap;
+mod bound_buffer;
+mod call;
+mod pair;
+#[cfg(test)]
+mod tests;
+mod unbound_buffer;
+
+pub use crate::engine::UserFunction;
+pub use bound_buffer::BoundBuffer;
+pub use call::{Call, Reduction};
+pub use pair::Pair;
+pub use unbound_buffer::{RemoteKey, UnboundBuffer};
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::engine::{Engine, Guard, Spin};
+use crate::error::{Error, ErrorKind, Result};
+use crate::transport::Transport;
+use crate::transport::tcp::address::Hello;
+use crate::transport::tcp::device::{Device, Served};
+use crate::transport::tcp::endpoint::Endpoint;
+use crate::types::{Rank, Slot};
+
+/// How long a waiting thread polls before it sleeps, where every rank of this host has a core.
+const SPIN: Duration = Duration::from_micros(200);
+/// Likewise, where ranks share cores and a polling thread keeps another rank from working.
+const SPIN_SHARED: Duration = Duration::ZERO;
+
+/// When connections to peers are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Connect {
+    /// On first use.
+    #[default]
+    Lazy,
+    /// To every rank, before `connect` returns.
+    Full,
+}
+
+/// How a context behaves.
+#[derive(Clone, Debug)]
+pub struct ContextOptions {
+    /// Time that any one operation may take, if the call does not say otherwise. 30 s by default.
+    pub timeout: Duration,
+    /// When connections are made.
+    pub connect: Connect,
+    /// Largest piece, in bytes, that a collective sends as one message. 1 MiB by default. The same on all ranks.
+    pub max_segment_bytes: usize,
+}
+
+impl Default for ContextOptions {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(30), connect: Connect::Lazy, max_segment_bytes: 1 << 20 }
+    }
+}
+
+/// What the device's thread reaches of a context.
+struct Shared {
+    engine: Engine<Endpoint>,
+    device: Arc<Device>,
+}
+
+impl Served for Shared {
+    fn serve(&self) {
+        self.engine.serve();
+    }
+
+    fn accept(&self, socket: OwnedFd, hello: &Hello) {
+        if let Ok(mut guard) = self.engine.lock() {
+            guard.transport.accept(socket, hello);
+            self.engine.leave(guard);
+            // Whoever waits for this connection waits for no event.
+            self.engine.wake();
+        }
+    }
+}
+
+/// One process's membership in a group. Safe to use from several threads.
+pub struct Context {
+    rank: Rank,
+    size: usize,
+    options: ContextOptions,
+    timeout: Mutex<Duration>,
+    slots: AtomicU64,
+    regions: AtomicU32,
+    shared: Arc<Shared>,
+}
+
+impl Context {
+    /// A context without connections.
+    pub fn new(device: &Arc<Device>, rank: Rank, size: usize, options: &ContextOptions) -> Result<Arc<Context>> {
+        if size == 0 || rank >= size || size > i32::MAX as usize {
+            return Err(Error::invalid(format!("there is no rank {rank} of {size}")));
+        }
+        if options.timeout.is_zero() || options.max_segment_bytes == 0 {
+            return Err(Error::invalid("a context's timeout and its largest segment must not be zero"));
+        }
+        let endpoint = Endpoint::new(rank, size, device.address(), device.log())?;
+        let (identity, fd) = (endpoint.identity(), endpoint.poll_fd());
+        let engine = Engine::new(endpoint, call::explain, Spin::For(SPIN))?;
+        let shared = Arc::new(Shared { engine, device: device.clone() });
+        let served: Arc<dyn Served> = shared.clone();
+        let place = device.enter(identity, fd, Arc::downgrade(&served))?;
+        shared.engine.set_watch(Box::new(place));
+        Ok(Arc::new(Context {
+            rank,
+            size,
+            options: options.clone(),
+            timeout: Mutex::new(options.timeout),
+            slots: AtomicU64::new(0),
+            regions: AtomicU32::new(0),
+            shared,
+        }))
+    }
+
+    /// This process.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// Processes in the group.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The device that the context was created on.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.shared.device
+    }
+
+    /// Time that an operation may take by default.
+    pub fn timeout(&self) -> Duration {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets it for operations that begin later.
+    pub fn set_timeout(&self, timeout: Duration) {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+
+    /// Reserves `n` slot numbers for the caller and returns the first; on all ranks the same as long as all ask the same.
+    pub fn next_slot(&self, n: u32) -> Slot {
+        self.slots.fetch_add(u64::from(n), Ordering::Relaxed)
+    }
+
+    /// Whether `rank` runs on this host. Known once connected.
+    pub fn shares_host(&self, rank: Rank) -> Result<bool> {
+        self.check_rank(rank)?;
+        self.lock()?.transport.shares_host(rank).ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidOperation,
+                format!("the context is not connected: nothing is known of rank {rank}"),
+            )
+        })
+    }
+
+    /// Ends every connection; what waits fails with `Aborted`. Later calls fail. Idempotent.
+    pub fn close(&self) {
+        let closed = Error::new(ErrorKind::Aborted, format!("rank {} has closed this context", self.rank));
+        let Ok(mut guard) = self.lock() else { return };
+        guard.break_with(&closed, None);
+        self.finish_closing(guard);
+    }
+
+    /// Why collectives cannot run on this context any more, if they cannot.
+    pub fn broken(&self) -> Option<Error> {
+        self.lock().ok()?.broken.clone()
+    }
+
+    fn finish_closing(&self, mut guard: Guard<'_, Endpoint>) {
+        let retired = guard.transport.take_retired();
+        self.engine().hand_over(guard);
+        self.engine().wake();
+        self.device().linger(retired);
+    }
+
+    fn engine(&self) -> &Engine<Endpoint> {
+        &self.shared.engine
+    }
+
+    fn lock(&self) -> Result<Guard<'_, Endpoint>> {
+        self.engine().lock()
+    }
+
+    fn deadline(&self, timeout: Option<Duration>) -> (Instant, Duration) {
+        let timeout = timeout.unwrap_or_else(|| self.timeout());
+        let now = Instant::now();
+        // A timeout beyond what the clock can hold is as good as a year.
+        (now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400)), timeout)
+    }
+
+    fn check_rank(&self, rank: Rank) -> Result<()> {
+        if rank < self.size {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("there is no rank {rank} in a context of {} ranks", self.size)))
+    }
+
+    /// Waits until `rank` is connected.
+    fn await_connection(&self, rank: Rank, deadline: Instant, timeout: Duration) -> Result<()> {
+        let mut guard = self.lock()?;
+        guard.transport.connect(rank);
+        let (guard, connected) = self.engine().wait(guard, deadline, |core| match core.transport.is_connected(rank) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        });
+        self.engine().hand_over(guard);
+        connected.unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Timeout, format!("no connection to rank {rank} after {timeout:?}")))
+        })
+    }
+
+    fn own(&self) -> String {
+        format!("rank {}", self.rank)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,87 @@
+//! The connection to one peer, for control by hand.
+
+use std::sync::Arc;
+
+use crate::context::{BoundBuffer, Context};
+use crate::engine::Spin;
+use crate::error::{Error, ErrorKind, Result};
+use crate::transport::Transport;
+use crate::types::{Rank, Slot};
+
+/// The connection to one peer.
+pub struct Pair {
+    context: Arc<Context>,
+    rank: Rank,
+}
+
+impl Context {
+    /// The connection to `rank`, for control by hand.
+    pub fn pair(self: &Arc<Self>, rank: Rank) -> Result<Pair> {
+        self.check_rank(rank)?;
+        if rank == self.rank {
+            return Err(Error::invalid(format!("rank {rank} has no pair with itself")));
+        }
+        Ok(Pair { context: self.clone(), rank })
+    }
+}
+
+impl Pair {
+    /// The peer.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// What the peer needs to connect: to be brought there by the caller's own means.
+    pub fn address(&self) -> Result<Vec<u8>> {
+        Ok(self.context.lock()?.transport.address())
+    }
+
+    /// Connects, given what the peer's `address` returned; until the context's timeout. Both sides must call it.
+    pub fn connect(&self, peer: &[u8]) -> Result<()> {
+        let (deadline, timeout) = self.context.deadline(None);
+        self.context.lock()?.transport.set_peer(self.rank, peer)?;
+        self.context.await_connection(self.rank, deadline, timeout)
+    }
+
+    /// Ends this connection; what waits on it fails.
+    pub fn close(&self) {
+        let Ok(mut guard) = self.context.lock() else { return };
+        let text = format!("rank {} has closed its pair with rank {}", self.context.rank, self.rank);
+        guard.transport.disconnect(self.rank, &Error::new(ErrorKind::Aborted, text));
+        guard.progress();
+        self.context.finish_closing(guard);
+    }
+
+    /// Whether the connection stands.
+    pub fn is_connected(&self) -> bool {
+        self.context.lock().is_ok_and(|guard| matches!(guard.transport.is_connected(self.rank), Ok(true)))
+    }
+
+    /// How waiting threads of this context behave from now on: `busy_poll`: they never sleep. Else `sync`: they sleep in the
+    /// system at once instead of polling first.
+    pub fn set_sync(&self, sync: bool, busy_poll: bool) -> Result<()> {
+        let spin = match (sync, busy_poll) {
+            (_, true) => Spin::Forever,
+            (true, false) => Spin::For(std::time::Duration::ZERO),
+            (false, false) => Spin::For(super::SPIN),
+        };
+        self.context.lock()?.set_spin(spin);
+        Ok(())
+    }
+
+    /// A buffer whose contents are written into the peer's receive buffer of the same slot.
+    ///
+    /// # Safety
+    /// `ptr` is valid for `bytes` until the buffer is dropped.
+    pub unsafe fn send_buffer(&self, slot: Slot, ptr: *const u8, bytes: usize) -> Result<BoundBuffer> {
+        BoundBuffer::new(&self.context, self.rank, slot, ptr.cast_mut(), bytes, false)
+    }
+
+    /// A buffer that the peer's send buffer of the same slot writes into, at any time until it is dropped.
+    ///
+    /// # Safety
+    /// `ptr` is valid for writes of `bytes` until the buffer is dropped.
+    pub unsafe fn recv_buffer(&self, slot: Slot, ptr: *mut u8, bytes: usize) -> Result<BoundBuffer> {
+        BoundBuffer::new(&self.context, self.rank, slot, ptr, bytes, true)
+    }
+}

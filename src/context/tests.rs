@@ -1,0 +1,245 @@
+//! Ranks as threads, over loopback.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::error::ErrorKind;
+use crate::transport::tcp::DeviceOptions;
+
+fn device() -> Arc<Device> {
+    Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap()
+}
+
+fn random_bytes(seed: u64, n: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..n)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}
+
+/// Contexts that know each other's addresses and are not connected yet.
+fn group(size: usize) -> Vec<Arc<Context>> {
+    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
+    let contexts: Vec<_> = (0..size).map(|rank| Context::new(&device(), rank, size, &options).unwrap()).collect();
+    let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().transport.address()).collect();
+    for context in &contexts {
+        for (rank, address) in addresses.iter().enumerate() {
+            context.lock().unwrap().transport.set_peer(rank, address).unwrap();
+        }
+    }
+    contexts
+}
+
+fn run(contexts: &[Arc<Context>], work: impl Fn(&Arc<Context>) + Sync) {
+    std::thread::scope(|scope| {
+        for context in contexts {
+            scope.spawn(|| work(context));
+        }
+    });
+}
+
+#[test]
+fn messages_of_all_sizes_reach_all_ranks() {
+    let contexts = group(4);
+    run(&contexts, |context| {
+        for (round, bytes) in [0usize, 1, 4, 4000, 65_536, 65_537, 300_000, 5_000_000].into_iter().enumerate() {
+            let mut sent = random_bytes((context.rank() * 100 + round) as u64, bytes);
+            let mut got = vec![0; bytes * context.size()];
+            // SAFETY: the vectors outlive the buffers.
+            let (send, recv) = unsafe {
+                let send = context.unbound_buffer(sent.as_mut_ptr(), bytes).unwrap();
+                (send, context.unbound_buffer(got.as_mut_ptr(), got.len()).unwrap())
+            };
+            let slot = round as u64;
+            for peer in 0..context.size() {
+                recv.recv(&[peer], slot, peer * bytes, bytes).unwrap();
+                send.send(peer, slot, 0, bytes).unwrap();
+            }
+            for _ in 0..context.size() {
+                recv.wait_recv(None).unwrap().unwrap();
+                send.wait_send(None).unwrap().unwrap();
+            }
+            for peer in 0..context.size() {
+                assert_eq!(got[peer * bytes..][..bytes], random_bytes((peer * 100 + round) as u64, bytes));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_send_completes_though_the_receiver_does_not_wait() {
+    let contexts = group(2);
+    let bytes = 8_000_000;
+    run(&contexts, |context| {
+        let mut data = random_bytes(context.rank() as u64, bytes);
+        // SAFETY: the vector outlives the buffer.
+        let buffer = unsafe { context.unbound_buffer(data.as_mut_ptr(), bytes).unwrap() };
+        let mut done = [0];
+        // SAFETY: likewise.
+        let signal = unsafe { context.unbound_buffer(done.as_mut_ptr(), 1).unwrap() };
+        if context.rank() == 0 {
+            buffer.send(1, 5, 0, bytes).unwrap();
+            buffer.wait_send(None).unwrap();
+            signal.send(1, 6, 0, 1).unwrap();
+        } else {
+            buffer.recv(&[0], 5, 0, bytes).unwrap();
+            // Nobody waits on this context until rank 0 has finished: its own thread must do the work.
+            while context.lock().unwrap().transport.describe(buffer_owner(&buffer)).contains("receive") {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(buffer.wait_recv(None).unwrap(), Some(0));
+            assert_eq!(data, random_bytes(0, bytes));
+            signal.recv(&[0], 6, 0, 1).unwrap();
+            signal.wait_recv(None).unwrap();
+        }
+    });
+}
+
+fn buffer_owner(buffer: &UnboundBuffer) -> u32 {
+    buffer.owner()
+}
+
+#[test]
+fn receive_from_any_sees_everyone_and_itself() {
+    let contexts = group(3);
+    run(&contexts, |context| {
+        let mut own = [context.rank() as u8];
+        let mut got = [9u8; 9];
+        // SAFETY: the arrays outlive the buffers.
+        let (send, recv) = unsafe {
+            (context.unbound_buffer(own.as_mut_ptr(), 1).unwrap(), context.unbound_buffer(got.as_mut_ptr(), 9).unwrap())
+        };
+        for i in 0..9 {
+            recv.recv(&[0, 1, 2, 1], 7, i, 1).unwrap();
+        }
+        for peer in 0..3 {
+            for _ in 0..3 {
+                send.send(peer, 7, 0, 1).unwrap();
+            }
+        }
+        let mut seen = [0; 3];
+        for _ in 0..9 {
+            seen[recv.wait_recv(None).unwrap().unwrap()] += 1;
+            send.wait_send(None).unwrap();
+        }
+        assert_eq!(seen, [3, 3, 3]);
+        drop((send, recv));
+        got.sort_unstable();
+        assert_eq!(got, [0, 0, 0, 1, 1, 1, 2, 2, 2]);
+    });
+}
+
+#[test]
+fn waits_end_by_timeout_abort_and_close() {
+    let contexts = group(2);
+    let context = &contexts[0];
+    let mut data = [0u8; 100];
+    // SAFETY: the array outlives the buffer.
+    let buffer = unsafe { context.unbound_buffer(data.as_mut_ptr(), 100).unwrap() };
+    buffer.recv(&[1], 1, 0, 100).unwrap();
+    let error = buffer.wait_recv(Some(Duration::from_millis(50))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("0 of 100 bytes from rank 1 at 127.0.0.1:"), "{error}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(buffer.wait_recv(None).unwrap(), None));
+        std::thread::sleep(Duration::from_millis(30));
+        buffer.abort_wait_recv();
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(buffer.wait_recv(None).unwrap_err().kind(), ErrorKind::Aborted));
+        std::thread::sleep(Duration::from_millis(30));
+        context.close();
+    });
+    let error = buffer.send(1, 1, 0, 1).and_then(|()| buffer.wait_send(None).map(|_| ())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Aborted);
+}
+
+#[test]
+fn puts_and_gets_reach_remote_memory_and_nothing_else() {
+    let contexts = group(2);
+    let bytes = 200_000;
+    let mut memory = random_bytes(1, bytes);
+    let mut local = random_bytes(2, bytes);
+    // SAFETY: the vectors outlive the buffers.
+    let (remote, own) = unsafe {
+        (
+            contexts[1].unbound_buffer(memory.as_mut_ptr(), bytes).unwrap(),
+            contexts[0].unbound_buffer(local.as_mut_ptr(), bytes).unwrap(),
+        )
+    };
+    let key = RemoteKey::deserialize(&remote.remote_key().unwrap().serialize()).unwrap();
+    own.put(&key, 0, 0, 50_000, 100_000).unwrap();
+    assert_eq!(own.wait_send(None).unwrap(), Some(1));
+    own.get(&key, 0, 100_000, 0, 100_000).unwrap();
+    assert_eq!(own.wait_recv(None).unwrap(), Some(1));
+    assert!(own.get(&key, 0, 0, 100_001, 100_000).is_err());
+    drop(remote);
+    own.put(&key, 0, 0, 0, 10).unwrap();
+    let error = own.wait_send(None).unwrap_err();
+    assert!(error.message().contains("rank 1 at 127.0.0.1:"), "{error}");
+    drop(own);
+    let mut expected = random_bytes(1, bytes);
+    expected[50_000..150_000].copy_from_slice(&random_bytes(2, bytes)[..100_000]);
+    assert!(memory == expected);
+    assert!(local[100_000..] == expected[..100_000]);
+}
+
+#[test]
+fn bound_buffers_write_where_they_are_told() {
+    let contexts = group(2);
+    let (a, b) = (contexts[0].pair(1).unwrap(), contexts[1].pair(0).unwrap());
+    let mut from = random_bytes(3, 1000);
+    let mut into = vec![0u8; 2000];
+    // SAFETY: the vectors outlive the buffers.
+    let send = unsafe { a.send_buffer(9, from.as_ptr(), 1000).unwrap() };
+    send.send(0, 500, 0).unwrap();
+    send.wait_send(None).unwrap();
+    // The write comes before there is a buffer for it.
+    std::thread::sleep(Duration::from_millis(60));
+    // SAFETY: as above.
+    let recv = unsafe { b.recv_buffer(9, into.as_mut_ptr(), 2000).unwrap() };
+    assert_eq!(recv.wait_recv(None).unwrap(), (0, 500));
+    send.send(500, 500, 1500).unwrap();
+    send.wait_send(None).unwrap();
+    assert_eq!(recv.wait_recv(None).unwrap(), (1500, 500));
+    assert!(send.send(501, 500, 0).is_err() && send.wait_recv(None).is_err() && recv.send(0, 1, 0).is_err());
+    // Past the end: the writer is cut off.
+    send.send(0, 1000, 1001).unwrap();
+    let error = recv.wait_recv(None).unwrap_err();
+    assert!(error.message().contains("wrote 1000 bytes at offset 1001"), "{error}");
+    drop((send, recv));
+    assert_eq!(into[..500], from[..500]);
+    assert_eq!(into[1500..], from[500..]);
+    from.clear();
+}
+
+#[test]
+fn pairs_connect_by_hand_and_close() {
+    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
+    let contexts: Vec<_> = (0..2).map(|rank| Context::new(&device(), rank, 2, &options).unwrap()).collect();
+    let pairs = [contexts[0].pair(1).unwrap(), contexts[1].pair(0).unwrap()];
+    let addresses = [pairs[0].address().unwrap(), pairs[1].address().unwrap()];
+    assert!(!pairs[0].is_connected() && contexts[0].shares_host(1).is_err());
+    std::thread::scope(|scope| {
+        scope.spawn(|| pairs[0].connect(&addresses[1]).unwrap());
+        scope.spawn(|| pairs[1].connect(&addresses[0]).unwrap());
+    });
+    assert!(pairs[0].is_connected() && pairs[1].is_connected() && contexts[0].shares_host(1).unwrap());
+    let mut data = [0u8; 4];
+    // SAFETY: the array outlives the buffer.
+    let buffer = unsafe { contexts[0].unbound_buffer(data.as_mut_ptr(), 4).unwrap() };
+    buffer.recv(&[1], 1, 0, 4).unwrap();
+    pairs[1].close();
+    let error = buffer.wait_recv(None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionLost);
+    assert!(error.message().contains("rank 1 at 127.0.0.1:"), "{error}");
+    assert!(!pairs[0].is_connected() && !pairs[1].is_connected());
+    assert!(contexts[0].pair(0).is_err() && contexts[0].pair(2).is_err());
+    assert!(pairs[0].connect(b"nonsense").is_err());
+}

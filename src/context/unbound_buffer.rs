@@ -1,0 +1,238 @@
+//! A buffer for messages to and from any rank.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::engine::requests::{Ended, Requests, Side};
+use crate::error::{Error, ErrorKind, Result};
+use crate::transport::tcp::endpoint::FIRST_REGION_OWNER;
+use crate::transport::{Recv, Remote, Send, Source, Space, Transport};
+use crate::types::{Rank, Slot};
+
+/// A buffer for messages to and from any rank. Safe to use from several threads. When it is dropped, what has not been
+/// received is given up, and what is being sent is copied first.
+pub struct UnboundBuffer {
+    context: Arc<Context>,
+    memory: *mut u8,
+    bytes: usize,
+    owner: u32,
+    region: OnceLock<u32>,
+}
+
+// SAFETY: the memory is the caller's, who vouches for it; everything else is behind the context's lock.
+unsafe impl std::marker::Send for UnboundBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for UnboundBuffer {}
+
+/// Names an unbound buffer of another process, for [`UnboundBuffer::put`] and [`UnboundBuffer::get`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteKey {
+    /// Whose.
+    pub rank: Rank,
+    /// Which of its buffers.
+    pub id: u32,
+    /// How long that buffer is.
+    pub bytes: u64,
+}
+
+const KEY_BYTES: usize = 8 + 4 + 4 + 8;
+const KEY_MAGIC: [u8; 8] = *b"gloorsK1";
+
+impl RemoteKey {
+    /// For the way to another process.
+    pub fn serialize(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(KEY_BYTES);
+        out.extend_from_slice(&KEY_MAGIC);
+        out.extend_from_slice(&(self.rank as u32).to_le_bytes());
+        out.extend_from_slice(&self.id.to_le_bytes());
+        out.extend_from_slice(&self.bytes.to_le_bytes());
+        out
+    }
+
+    /// The key that `serialize` wrote.
+    pub fn deserialize(bytes: &[u8]) -> Result<RemoteKey> {
+        if bytes.len() != KEY_BYTES || bytes[..8] != KEY_MAGIC {
+            return Err(Error::invalid(format!("{} bytes that are not a remote key", bytes.len())));
+        }
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        let length = u64::from_le_bytes(bytes[16..].try_into().expect("8 bytes"));
+        Ok(RemoteKey { rank: word(8) as usize, id: word(12), bytes: length })
+    }
+}
+
+impl Context {
+    /// A buffer for messages to and from any rank.
+    ///
+    /// # Safety
+    /// `ptr` is valid for reads and writes of `bytes` until the buffer is dropped.
+    pub unsafe fn unbound_buffer(self: &Arc<Self>, ptr: *mut u8, bytes: usize) -> Result<UnboundBuffer> {
+        let owner = self.lock()?.requests.enter();
+        Ok(UnboundBuffer { context: self.clone(), memory: ptr, bytes, owner, region: OnceLock::new() })
+    }
+}
+
+impl UnboundBuffer {
+    #[cfg(test)]
+    pub(super) fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(self.memory.wrapping_add(offset)),
+            _ => Err(Error::invalid(format!(
+                "{bytes} bytes at offset {offset} are not inside a buffer of {} bytes",
+                self.bytes
+            ))),
+        }
+    }
+
+    /// Starts to send `bytes` from `offset` to `to`.
+    pub fn send(&self, to: Rank, slot: Slot, offset: usize, bytes: usize) -> Result<()> {
+        self.context.check_rank(to)?;
+        let from = self.at(offset, bytes)?.cast_const();
+        let token = Requests::token(self.owner, Side::Send);
+        let mut guard = self.context.lock()?;
+        guard.transport.send(Send { to, space: Space::User, slot, check: 0, from, bytes, token });
+        self.context.engine().leave(guard);
+        Ok(())
+    }
+
+    /// Starts to receive at most `bytes` at `offset`, from whichever of `from` sends first. The list may hold this rank, and
+    /// a rank more than once.
+    pub fn recv(&self, from: &[Rank], slot: Slot, offset: usize, bytes: usize) -> Result<()> {
+        from.iter().try_for_each(|rank| self.context.check_rank(*rank))?;
+        let source = match from {
+            [] => return Err(Error::invalid("a receive needs at least one rank to receive from")),
+            [rank] => Source::Rank(*rank),
+            ranks => Source::AnyOf(ranks.into()),
+        };
+        let into = self.at(offset, bytes)?;
+        let token = Requests::token(self.owner, Side::Recv);
+        let mut guard = self.context.lock()?;
+        let (space, check, exact, reduce) = (Space::User, 0, false, None);
+        guard.transport.recv(Recv { from: source, space, slot, check, into, bytes, exact, reduce, token });
+        self.context.engine().leave(guard);
+        Ok(())
+    }
+
+    fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<Rank>> {
+        let (deadline, timeout) = self.context.deadline(timeout);
+        let guard = self.context.lock()?;
+        let engine = self.context.engine();
+        let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(self.owner, side));
+        let waits = ended.is_none().then(|| guard.transport.describe(self.owner));
+        engine.hand_over(guard);
+        let what = if side == Side::Send { "send" } else { "receive" };
+        let doing = || format!("{}: wait for a {what} of a buffer of {} bytes", self.context.own(), self.bytes);
+        match ended {
+            Some(Ended::Message(rank)) => Ok(Some(rank)),
+            Some(Ended::Aborted) => Ok(None),
+            Some(Ended::Failed(error)) => Err(error.context(doing())),
+            Some(Ended::Written { .. }) => Err(Error::new(ErrorKind::Internal, "an unbound buffer was written to")),
+            None => {
+                let waits = waits.filter(|w| !w.is_empty()).unwrap_or_else(|| "for something to be posted".into());
+                let text = format!("{}: timed out after {timeout:?}, waiting {waits}", doing());
+                Err(Error::new(ErrorKind::Timeout, text))
+            }
+        }
+    }
+
+    /// Waits until one more send or put has completed; the rank it was with, or `None` if the wait was aborted. After a
+    /// timeout the operation goes on, and can be waited for again.
+    pub fn wait_send(&self, timeout: Option<Duration>) -> Result<Option<Rank>> {
+        self.wait(Side::Send, timeout)
+    }
+
+    /// Waits until one more receive or get has completed; the rank it was from, or `None` if the wait was aborted. After a
+    /// timeout the operation goes on, and can be waited for again.
+    pub fn wait_recv(&self, timeout: Option<Duration>) -> Result<Option<Rank>> {
+        self.wait(Side::Recv, timeout)
+    }
+
+    fn abort(&self, side: Side) {
+        if let Ok(mut guard) = self.context.lock() {
+            guard.requests.abort(self.owner, side);
+            drop(guard);
+            self.context.engine().wake();
+        }
+    }
+
+    /// Ends the current or next `wait_send`.
+    pub fn abort_wait_send(&self) {
+        self.abort(Side::Send);
+    }
+
+    /// Ends the current or next `wait_recv`.
+    pub fn abort_wait_recv(&self) {
+        self.abort(Side::Recv);
+    }
+
+    /// A key with which other ranks may `put` into this buffer and `get` from it, as long as it lives.
+    pub fn remote_key(&self) -> Result<RemoteKey> {
+        let mut guard = self.context.lock()?;
+        let id = match self.region.get() {
+            Some(id) => *id,
+            None => {
+                let id = self.context.regions.fetch_add(1, Ordering::Relaxed);
+                if id >= !FIRST_REGION_OWNER {
+                    return Err(Error::new(ErrorKind::ResourceExhausted, "this context has given out all remote keys"));
+                }
+                guard.transport.register(id, self.memory, self.bytes);
+                *self.region.get_or_init(|| id)
+            }
+        };
+        self.context.engine().leave(guard);
+        Ok(RemoteKey { rank: self.context.rank, id, bytes: self.bytes as u64 })
+    }
+
+    fn remote(&self, key: &RemoteKey, remote_offset: usize, bytes: usize) -> Result<Remote> {
+        self.context.check_rank(key.rank)?;
+        let offset = remote_offset as u64;
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > key.bytes) {
+            return Err(Error::invalid(format!(
+                "{bytes} bytes at offset {remote_offset} are not inside the buffer of {} bytes of rank {}",
+                key.bytes, key.rank
+            )));
+        }
+        Ok(Remote { rank: key.rank, region: key.id, offset })
+    }
+
+    /// Writes `bytes` from `offset` into the remote buffer at `remote_offset`. `wait_send` tells when it is there. `slot` is
+    /// accepted as Gloo does, and has no meaning here.
+    pub fn put(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
+        let _ = slot;
+        let (from, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
+        let mut guard = self.context.lock()?;
+        guard.transport.put(remote, from, bytes, Requests::token(self.owner, Side::Send));
+        self.context.engine().leave(guard);
+        Ok(())
+    }
+
+    /// Reads `bytes` at `remote_offset` of the remote buffer into `offset`. `wait_recv` tells when it is here. `slot` is
+    /// accepted as Gloo does, and has no meaning here.
+    pub fn get(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
+        let _ = slot;
+        let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
+        let mut guard = self.context.lock()?;
+        guard.transport.get(remote, into, bytes, Requests::token(self.owner, Side::Recv));
+        self.context.engine().leave(guard);
+        Ok(())
+    }
+}
+
+impl Drop for UnboundBuffer {
+    fn drop(&mut self) {
+        if let Ok(mut guard) = self.context.lock() {
+            if let Some(region) = self.region.get() {
+                guard.transport.unregister(*region);
+            }
+            guard.transport.cancel(self.owner);
+            guard.requests.leave(self.owner);
+            self.context.engine().leave(guard);
+        }
+    }
+}

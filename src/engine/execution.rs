@@ -1,0 +1,289 @@
+//! One run of a plan: which steps are how far, and what may be done next.
+//!
+//! Steps are worked through in segments. A segment is posted as soon as everything that it depends on is far enough, so a
+//! step streams behind the steps before it; how far a step is always means a prefix of its span.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use crate::engine::plan::Plan;
+use crate::error::{Error, ErrorKind};
+use crate::reduce::{Divide, Kernel};
+use crate::schedule::{Action, Buffer, Span};
+use crate::transport::{Recv, ReduceInto, Send, Source, Space, Token, Transport};
+use crate::types::Slot;
+
+/// Combines elements the caller's way: `into[i] = left[i] op right[i]`; returns 0, or anything else to fail the call.
+/// `into` may equal `left` or `right`. Called only from the thread that made the collective call.
+pub type UserFunction = unsafe extern "C" fn(
+    into: *mut c_void,
+    left: *const c_void,
+    right: *const c_void,
+    count: usize,
+    user: *mut c_void,
+) -> i32;
+
+/// How elements are combined.
+#[derive(Clone, Copy)]
+pub enum Combine {
+    /// Elements are only moved.
+    Nothing,
+    /// By a kernel of the library's, and for averages the division.
+    Kernel(Kernel, Option<Divide>),
+    /// By the caller's function.
+    User(UserFunction, *mut c_void),
+}
+
+/// Segments of one receive step that are posted at once.
+const WINDOW: usize = 8;
+
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    posted: usize,
+    done: usize,
+}
+
+/// One run of a plan.
+pub struct Execution {
+    plan: Arc<Plan>,
+    progress: Vec<Progress>,
+    unfinished: usize,
+    /// Steps to look at.
+    work: Vec<u32>,
+    inputs: Vec<*const u8>,
+    outputs: Vec<*mut u8>,
+    scratch: Vec<u128>,
+    element: usize,
+    segment: usize,
+    combine: Combine,
+    check: u32,
+    /// The collective's tag.
+    pub tag: u32,
+    owner: u32,
+    /// Why it cannot go on.
+    pub failed: Option<Error>,
+    /// Reductions wait for the caller's thread.
+    pub wants_caller: bool,
+}
+
+// SAFETY: the pointers are the caller's, who waits until the execution has ended; its function is called on its own thread
+// only.
+unsafe impl std::marker::Send for Execution {}
+
+/// What an execution works on.
+pub struct Binding<'a> {
+    /// The caller's inputs.
+    pub inputs: &'a [*const u8],
+    /// The caller's outputs.
+    pub outputs: &'a [*mut u8],
+    /// Bytes of one element.
+    pub element: usize,
+    /// Elements of one segment; at least 1.
+    pub segment: usize,
+    /// How elements are combined.
+    pub combine: Combine,
+    /// Compared between sender and receiver.
+    pub check: u32,
+    /// The collective's tag.
+    pub tag: u32,
+}
+
+impl Execution {
+    /// An execution for reuse; see [`Execution::reset`].
+    pub fn new(plan: Arc<Plan>) -> Self {
+        Self {
+            plan,
+            progress: Vec::new(),
+            unfinished: 0,
+            work: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            scratch: Vec::new(),
+            element: 1,
+            segment: 1,
+            combine: Combine::Nothing,
+            check: 0,
+            tag: 0,
+            owner: 0,
+            failed: None,
+            wants_caller: false,
+        }
+    }
+
+    /// Prepares for a run of `plan`. Allocates only where an earlier run needed less.
+    pub fn reset(&mut self, plan: Arc<Plan>, binding: &Binding<'_>) {
+        let n = plan.steps.len();
+        self.progress.clear();
+        self.progress.resize(n, Progress::default());
+        self.unfinished = n;
+        self.work.clear();
+        self.work.extend((0..n as u32).rev());
+        self.inputs.clear();
+        self.inputs.extend_from_slice(binding.inputs);
+        self.outputs.clear();
+        self.outputs.extend_from_slice(binding.outputs);
+        let words = (plan.scratch * binding.element).div_ceil(size_of::<u128>());
+        if self.scratch.len() < words {
+            self.scratch.resize(words, 0);
+        }
+        self.element = binding.element;
+        self.segment = binding.segment.max(1);
+        self.combine = binding.combine;
+        self.check = binding.check;
+        self.tag = binding.tag;
+        self.failed = None;
+        self.wants_caller = false;
+        self.plan = plan;
+    }
+
+    /// Says under which number events for this execution come.
+    pub fn set_owner(&mut self, owner: u32) {
+        self.owner = owner;
+    }
+
+    /// Whether nothing is left to do, for better or worse.
+    pub fn is_over(&self) -> bool {
+        self.failed.is_some() || self.unfinished == 0
+    }
+
+    /// A posted segment of step `detail` has ended well.
+    pub fn segment_done(&mut self, detail: u32, bytes: usize) {
+        self.advance_done(detail, bytes / self.element);
+    }
+
+    fn advance_done(&mut self, index: u32, elements: usize) {
+        let plan = &self.plan;
+        let step = &plan.steps[index as usize];
+        let progress = &mut self.progress[index as usize];
+        progress.done += elements;
+        if progress.done == step.len {
+            self.unfinished -= 1;
+        } else {
+            // A window has room again.
+            self.work.push(index);
+        }
+        self.work.extend_from_slice(plan.before(step));
+    }
+
+    fn pointer(&mut self, span: &Span, at: usize) -> *mut u8 {
+        let base = match span.buffer {
+            Buffer::Input(n) => self.inputs[n as usize].cast_mut(),
+            Buffer::Output(n) => self.outputs[n as usize],
+            Buffer::Scratch => self.scratch.as_mut_ptr().cast(),
+        };
+        // The base of an empty buffer may be null.
+        base.wrapping_add((span.offset + at) * self.element)
+    }
+
+    /// Does and posts everything that can be. The caller's own function runs only if `caller` is the thread that called.
+    pub fn advance<T: Transport + ?Sized>(&mut self, transport: &mut T, caller: bool) {
+        if caller && std::mem::take(&mut self.wants_caller) {
+            self.work.extend(0..self.plan.steps.len() as u32);
+        }
+        let plan = self.plan.clone();
+        while let Some(index) = self.work.pop() {
+            while self.failed.is_none() && self.step(&plan, index, transport, caller) {}
+        }
+    }
+
+    /// Posts or does the next segment of a step, if it may; whether it did.
+    fn step<T: Transport + ?Sized>(&mut self, plan: &Plan, index: u32, transport: &mut T, caller: bool) -> bool {
+        let step = &plan.steps[index as usize];
+        let Progress { posted, done } = self.progress[index as usize];
+        if posted == step.len {
+            return false;
+        }
+        let end = step.len.min(posted + self.segment);
+        for dependency in plan.after(step) {
+            let other = dependency.step as usize;
+            let need = (end as isize).saturating_add(dependency.shift).clamp(0, plan.steps[other].len as isize);
+            if self.progress[other].done < need as usize {
+                return false;
+            }
+        }
+        let count = end - posted;
+        let bytes = count * self.element;
+        let slot = Slot::from(self.tag) << 24 | Slot::from(step.channel);
+        let token = Token { owner: self.owner, detail: index };
+        let recv = |from: u32, into: *mut u8, reduce| Recv {
+            from: Source::Rank(from as usize),
+            space: Space::Collective,
+            slot,
+            check: self.check,
+            into,
+            bytes,
+            exact: true,
+            reduce,
+            token,
+        };
+        match step.action {
+            Action::Send { to, from } => {
+                let from = self.pointer(&from, posted);
+                let (to, space, check) = (to as usize, Space::Collective, self.check);
+                transport.send(Send { to, space, slot, check, from, bytes, token });
+            }
+            Action::Recv { .. } | Action::RecvReduce { .. } if posted - done >= WINDOW * self.segment => return false,
+            Action::Recv { from, into } => {
+                let recv = recv(from, std::ptr::null_mut(), None);
+                transport.recv(Recv { into: self.pointer(&into, posted), ..recv });
+            }
+            Action::RecvReduce { from, into, with, incoming } => {
+                let Combine::Kernel(kernel, _) = self.combine else {
+                    self.fail("a schedule reduces, but the call has no operation");
+                    return false;
+                };
+                let recv = recv(from, std::ptr::null_mut(), None);
+                let with = self.pointer(&with, posted).cast_const();
+                let reduce = Some(ReduceInto { kernel, with, incoming, element: self.element });
+                transport.recv(Recv { into: self.pointer(&into, posted), reduce, ..recv });
+            }
+            local => {
+                if matches!((local, self.combine), (Action::Reduce { .. }, Combine::User(..))) && !caller {
+                    self.wants_caller = true;
+                    return false;
+                }
+                self.do_local(&local, posted, count);
+                self.progress[index as usize].posted = end;
+                self.advance_done(index, count);
+                return true;
+            }
+        }
+        self.progress[index as usize].posted = end;
+        true
+    }
+
+    fn do_local(&mut self, action: &Action, at: usize, count: usize) {
+        match (*action, self.combine) {
+            (Action::Copy { from, into }, _) => {
+                let (from, into) = (self.pointer(&from, at), self.pointer(&into, at));
+                // SAFETY: spans lie in buffers that the caller vouches for; a verified schedule's copies do not overlap,
+                // and where the caller's buffers are the same memory the ranges are equal.
+                unsafe { std::ptr::copy(from, into, count * self.element) };
+            }
+            (Action::Reduce { left, right, into }, Combine::Kernel(kernel, _)) => {
+                let (into, left, right) = (self.pointer(&into, at), self.pointer(&left, at), self.pointer(&right, at));
+                // SAFETY: as above; `into` is apart from the operands or equal to one.
+                unsafe { kernel(into, left, right, count) };
+            }
+            (Action::Reduce { left, right, into }, Combine::User(function, user)) => {
+                let (into, left, right) = (self.pointer(&into, at), self.pointer(&left, at), self.pointer(&right, at));
+                // SAFETY: the caller vouches for its function.
+                let status = unsafe { function(into.cast(), left.cast(), right.cast(), count, user) };
+                if status != 0 {
+                    let text = format!("the caller's reduction function returned {status}");
+                    self.failed = Some(Error::new(ErrorKind::Callback, text));
+                }
+            }
+            (Action::Divide { span, by }, Combine::Kernel(_, Some(divide))) => {
+                let data = self.pointer(&span, at);
+                // SAFETY: as above.
+                unsafe { divide(data, count, u64::from(by)) };
+            }
+            _ => self.fail("a schedule combines elements, but the call has no operation"),
+        }
+    }
+
+    fn fail(&mut self, text: &str) {
+        self.failed = Some(Error::new(ErrorKind::Internal, text));
+    }
+}

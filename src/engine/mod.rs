@@ -1,0 +1,156 @@
+//! Executes schedules over a transport, and keeps the ends of the operations that buffers post.
+//!
+//! All of a context's state is behind one lock. The thread that waits does the work: it polls the transport, and whatever
+//! has arrived, for whichever call on this context, is moved on right there. Other waiting threads sleep until they are told.
+//! What nobody waits for is left to the transport's [`Watch`].
+
+pub mod execution;
+pub mod plan;
+mod progress;
+pub mod requests;
+
+pub use execution::{Binding, Combine, UserFunction};
+pub use progress::{Engine, Guard, Spin};
+
+use std::sync::Arc;
+
+use crate::engine::execution::Execution;
+use crate::engine::plan::{Plan, PlanCache};
+use crate::engine::requests::Requests;
+use crate::error::{Error, ErrorKind, Result};
+use crate::transport::slab::Slab;
+use crate::transport::{Event, Outcome, Transport};
+
+/// Owners from here on are buffers, below are executions.
+pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
+
+/// What the lock guards.
+pub struct Core<T> {
+    /// The way to the peers.
+    pub transport: T,
+    /// Plans for shapes seen.
+    pub plans: PlanCache,
+    executions: Slab<Execution>,
+    spare: Vec<Execution>,
+    /// The ends of buffers' operations.
+    pub requests: Requests,
+    events: Vec<Event>,
+    /// Why collectives cannot run any more.
+    pub broken: Option<Error>,
+    /// Says what a peer's check means; for errors.
+    pub explain: fn(u32) -> String,
+    /// A waiting thread drives the transport.
+    polling: bool,
+    /// That thread sleeps in the system.
+    sleeping: bool,
+    /// Threads that wait to be told.
+    waiting: usize,
+    /// Something has ended that another thread may wait for.
+    ended: bool,
+    /// Counts calls to `progress`, so that the watch sees whether anybody was here.
+    turns: u64,
+    seen_turns: u64,
+    spin: Spin,
+}
+
+impl<T: Transport> Core<T> {
+    /// Starts a run of `plan`; its number. Refuses a tag that a running collective has.
+    pub fn start(&mut self, plan: Arc<Plan>, binding: &Binding<'_>) -> Result<u32> {
+        if let Some(error) = &self.broken {
+            return Err(error.context("the context is broken"));
+        }
+        if self.executions.iter().any(|(_, e)| e.tag == binding.tag) {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                format!("a collective with tag {} is running on this context already", binding.tag),
+            ));
+        }
+        let mut execution = self.spare.pop().unwrap_or_else(|| Execution::new(plan.clone()));
+        execution.reset(plan, binding);
+        let index = self.executions.insert(execution);
+        let execution = &mut self.executions[index];
+        execution.set_owner(index);
+        execution.advance(&mut self.transport, true);
+        Ok(index)
+    }
+
+    /// For the thread that started `index`: runs what only it may run, and says whether the run is over.
+    pub fn is_over(&mut self, index: u32) -> bool {
+        let execution = &mut self.executions[index];
+        if execution.wants_caller {
+            execution.advance(&mut self.transport, true);
+        }
+        execution.is_over()
+    }
+
+    /// Ends the run `index`: the error it failed with, if it did. Its memory is no longer touched.
+    pub fn end(&mut self, index: u32) -> Option<Error> {
+        let over = self.executions[index].is_over() && self.executions[index].failed.is_none();
+        if !over {
+            self.transport.cancel(index);
+        }
+        let mut execution = self.executions.remove(index)?;
+        let failed = execution.failed.take();
+        self.spare.push(execution);
+        failed
+    }
+
+    /// Sets how long waiting threads poll.
+    pub fn set_spin(&mut self, spin: Spin) {
+        self.spin = spin;
+    }
+
+    /// Nothing can be relied on any more: everything ends with `error`, and peers are told `notice`.
+    pub fn break_with(&mut self, error: &Error, notice: Option<&str>) {
+        if self.broken.is_none() {
+            self.broken = Some(error.clone());
+        }
+        self.transport.close(error, notice);
+        self.dispatch();
+    }
+
+    /// Moves what can be moved without waiting; whether anything was.
+    pub fn progress(&mut self) -> bool {
+        self.turns += 1;
+        let moved = self.transport.progress(&mut self.events);
+        self.dispatch();
+        moved
+    }
+
+    fn dispatch(&mut self) {
+        while !self.events.is_empty() {
+            let mut events = std::mem::take(&mut self.events);
+            for event in events.drain(..) {
+                self.handle(event);
+            }
+            // Keeps the memory; advancing may have ended more in the meantime.
+            if self.events.is_empty() {
+                self.events = events;
+            }
+        }
+    }
+
+    fn handle(&mut self, Event { token, outcome }: Event) {
+        if token.owner >= FIRST_BUFFER {
+            self.requests.ended(token, outcome);
+            self.ended = true;
+            return;
+        }
+        let Some(execution) = self.executions.get_mut(token.owner) else { return };
+        match outcome {
+            Outcome::Done { bytes, .. } => {
+                execution.segment_done(token.detail, bytes);
+                execution.advance(&mut self.transport, false);
+            }
+            Outcome::Mismatch { rank, theirs } => {
+                let text = format!("rank {rank} is in another collective: {}", (self.explain)(theirs));
+                execution.failed.get_or_insert(Error::new(ErrorKind::Mismatch, text));
+            }
+            Outcome::Failed(error) => {
+                execution.failed.get_or_insert(error);
+            }
+            Outcome::Written { .. } => {}
+        }
+        self.ended |= execution.is_over() || execution.wants_caller;
+    }
+}

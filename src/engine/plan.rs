@@ -1,0 +1,180 @@
+//! Schedules made ready for execution, and kept for the next call of the same shape.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::collective::{Algorithm, Shape};
+use crate::error::Result;
+use crate::hash::{QuickHasher, QuickMap};
+use crate::schedule::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
+
+/// A step whose lists are ranges of the plan's.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanStep {
+    /// What is done.
+    pub action: Action,
+    /// Which message between the two ranks; see [`Step::channel`].
+    pub channel: u32,
+    /// Elements.
+    pub len: usize,
+    after: (u32, u32),
+    before: (u32, u32),
+}
+
+/// One rank's part, with the dependencies in both directions.
+#[derive(Debug)]
+pub struct Plan {
+    /// The steps.
+    pub steps: Box<[PlanStep]>,
+    dependencies: Box<[Dependency]>,
+    dependents: Box<[u32]>,
+    /// Elements of scratch memory.
+    pub scratch: usize,
+}
+
+impl Plan {
+    /// Compiles a schedule.
+    pub fn new(schedule: &Schedule) -> Self {
+        let mut dependents = vec![Vec::new(); schedule.steps.len()];
+        let mut dependencies = Vec::new();
+        let mut steps: Vec<PlanStep> = Vec::with_capacity(schedule.steps.len());
+        for (index, Step { action, channel, after }) in schedule.steps.iter().enumerate() {
+            let begin = dependencies.len() as u32;
+            for dependency in after {
+                dependencies.push(*dependency);
+                dependents[dependency.step as usize].push(index as u32);
+            }
+            let after = (begin, dependencies.len() as u32);
+            steps.push(PlanStep { action: *action, channel: *channel, len: action_len(action), after, before: (0, 0) });
+        }
+        let mut flat = Vec::new();
+        for (step, its) in steps.iter_mut().zip(&dependents) {
+            let begin = flat.len() as u32;
+            flat.extend_from_slice(its);
+            step.before = (begin, flat.len() as u32);
+        }
+        Self {
+            steps: steps.into(),
+            dependencies: dependencies.into(),
+            dependents: flat.into(),
+            scratch: schedule.scratch,
+        }
+    }
+
+    /// What `step` waits for.
+    pub fn after(&self, step: &PlanStep) -> &[Dependency] {
+        &self.dependencies[step.after.0 as usize..step.after.1 as usize]
+    }
+
+    /// Which steps wait for `step`.
+    pub fn before(&self, step: &PlanStep) -> &[u32] {
+        &self.dependents[step.before.0 as usize..step.before.1 as usize]
+    }
+}
+
+fn action_len(action: &Action) -> usize {
+    match action {
+        Action::Send { from, .. } => from.len,
+        Action::Recv { into, .. } | Action::RecvReduce { into, .. } => into.len,
+        Action::Copy { into, .. } | Action::Reduce { into, .. } => into.len,
+        Action::Divide { span, .. } => span.len,
+    }
+}
+
+/// The same schedule with every receive-and-reduce taken apart into a receive to scratch memory and a reduction: for the
+/// caller's own functions, which only the caller's thread may run.
+pub fn without_receive_and_reduce(schedule: &Schedule) -> Schedule {
+    let mut out = Schedule { steps: Vec::with_capacity(schedule.steps.len()), scratch: schedule.scratch };
+    // Where each step of the original ends up: the reduction, for one that was taken apart.
+    let mut place = Vec::with_capacity(schedule.steps.len());
+    for step in &schedule.steps {
+        let mut after: Vec<Dependency> =
+            step.after.iter().map(|d| Dependency { step: place[d.step as usize], shift: d.shift }).collect();
+        match step.action {
+            Action::RecvReduce { from, into, with, incoming } => {
+                let arrived = Span { buffer: Buffer::Scratch, offset: out.scratch, len: into.len };
+                out.scratch += into.len;
+                let recv = Action::Recv { from, into: arrived };
+                after.push(Dependency { step: out.steps.len() as u32, shift: 0 });
+                out.steps.push(Step { action: recv, channel: step.channel, after: Vec::new() });
+                let (left, right) = match incoming {
+                    Side::Left => (arrived, with),
+                    Side::Right => (with, arrived),
+                };
+                out.steps.push(Step { action: Action::Reduce { left, right, into }, channel: 0, after });
+            }
+            action => out.steps.push(Step { action, channel: step.channel, after }),
+        }
+        place.push(out.steps.len() as u32 - 1);
+    }
+    out
+}
+
+/// Everything that a plan depends on, without references.
+#[derive(Debug)]
+struct OwnedShape {
+    scalars: Shape<'static>,
+    send_counts: Box<[usize]>,
+    recv_counts: Box<[usize]>,
+}
+
+impl OwnedShape {
+    fn new(shape: &Shape<'_>) -> Self {
+        Self {
+            scalars: Shape { send_counts: &[], recv_counts: &[], ..*shape },
+            send_counts: shape.send_counts.into(),
+            recv_counts: shape.recv_counts.into(),
+        }
+    }
+
+    fn is(&self, shape: &Shape<'_>) -> bool {
+        self.scalars == Shape { send_counts: &[], recv_counts: &[], ..*shape }
+            && *self.send_counts == *shape.send_counts
+            && *self.recv_counts == *shape.recv_counts
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    shape: OwnedShape,
+    algorithm: &'static str,
+    apart: bool,
+    plan: Arc<Plan>,
+}
+
+/// Plans by shape. Looking one up that is there allocates nothing.
+#[derive(Debug, Default)]
+pub struct PlanCache {
+    kept: QuickMap<u64, Vec<Kept>>,
+    len: usize,
+}
+
+/// Plans that are kept; beyond that, all are forgotten and the useful ones come back.
+const MAX_KEPT: usize = 1024;
+
+impl PlanCache {
+    /// The plan of `algorithm` for `shape`; with `apart`, without receive-and-reduce.
+    pub fn get(&mut self, shape: &Shape<'_>, algorithm: &'static Algorithm, apart: bool) -> Result<Arc<Plan>> {
+        let mut hasher = QuickHasher::default();
+        shape.hash(&mut hasher);
+        (algorithm.name.as_ptr() as usize, apart).hash(&mut hasher);
+        let hash = hasher.finish();
+        let same = |k: &&Kept| k.algorithm == algorithm.name && k.apart == apart && k.shape.is(shape);
+        if let Some(kept) = self.kept.get(&hash).and_then(|list| list.iter().find(same)) {
+            return Ok(kept.plan.clone());
+        }
+        let mut schedule = (algorithm.generate)(shape)?;
+        if apart {
+            schedule = without_receive_and_reduce(&schedule);
+        }
+        let plan = Arc::new(Plan::new(&schedule));
+        if self.len >= MAX_KEPT {
+            self.kept.clear();
+            self.len = 0;
+        }
+        self.len += 1;
+        let kept = Kept { shape: OwnedShape::new(shape), algorithm: algorithm.name, apart, plan: plan.clone() };
+        self.kept.entry(hash).or_default().push(kept);
+        Ok(plan)
+    }
+}

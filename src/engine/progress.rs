@@ -1,0 +1,265 @@
+//! Who polls, who sleeps, and who is woken.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use crate::engine::Core;
+use crate::engine::plan::PlanCache;
+use crate::engine::requests::Requests;
+use crate::error::{Error, ErrorKind, Result};
+use crate::transport::slab::Slab;
+use crate::transport::tcp::poll::Waker;
+use crate::transport::{Transport, Watch};
+
+/// How long a waiting thread polls before it lets the system put it to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spin {
+    /// For so long after the last thing that happened.
+    For(Duration),
+    /// Until what it waits for has happened.
+    Forever,
+}
+
+/// The lock on a context's state.
+pub type Guard<'a, T> = MutexGuard<'a, Core<T>>;
+
+/// A context's state, and the threads around it.
+pub struct Engine<T> {
+    /// First, so that it is dropped before the descriptor that it watches.
+    watch: OnceLock<Box<dyn Watch>>,
+    core: Mutex<Core<T>>,
+    /// Threads that want the lock while a polling thread has it.
+    contenders: AtomicUsize,
+    /// Woken when something has ended for a thread that does not poll.
+    ended: Condvar,
+    /// Wakes a polling thread that sleeps.
+    waker: Waker,
+    poll_fd: RawFd,
+    /// The thread that is inside a function of the caller's, which must not come back here; 0 for none.
+    inside: AtomicU64,
+}
+
+/// A number for the current thread that is not 0.
+fn this_thread() -> u64 {
+    thread_local!(static MARK: u8 = const { 0 });
+    MARK.with(|mark| std::ptr::from_ref(mark) as u64)
+}
+
+impl<T: Transport> Engine<T> {
+    /// Around `transport`. `explain` says what a peer's check means.
+    pub fn new(transport: T, explain: fn(u32) -> String, spin: Spin) -> Result<Self> {
+        Ok(Self {
+            contenders: AtomicUsize::new(0),
+            ended: Condvar::new(),
+            waker: Waker::new().map_err(|e| Error::io("cannot create a context", &e))?,
+            poll_fd: transport.poll_fd(),
+            watch: OnceLock::new(),
+            inside: AtomicU64::new(0),
+            core: Mutex::new(Core {
+                transport,
+                plans: PlanCache::default(),
+                executions: Slab::default(),
+                spare: Vec::new(),
+                requests: Requests::default(),
+                events: Vec::new(),
+                broken: None,
+                explain,
+                polling: false,
+                sleeping: false,
+                waiting: 0,
+                ended: false,
+                turns: 0,
+                seen_turns: 0,
+                spin,
+            }),
+        })
+    }
+
+    /// Says who drives the transport while nobody waits. Once; it begins armed.
+    pub fn set_watch(&self, watch: Box<dyn Watch>) {
+        let _ = self.watch.set(watch);
+    }
+
+    /// Takes the lock. Refuses a thread that comes out of its own reduction function.
+    pub fn lock(&self) -> Result<Guard<'_, T>> {
+        match self.core.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        if self.inside.load(Ordering::Relaxed) == this_thread() {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "a reduction function must not call the context that called it",
+            ));
+        }
+        Ok(self.lock_contended())
+    }
+
+    fn lock_contended(&self) -> Guard<'_, T> {
+        self.contenders.fetch_add(1, Ordering::SeqCst);
+        let guard = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        self.contenders.fetch_sub(1, Ordering::SeqCst);
+        guard
+    }
+
+    /// While it lives, this thread may be inside a function of the caller's.
+    pub fn entering(&self) -> impl Drop + '_ {
+        struct Inside<'a>(&'a AtomicU64);
+        impl Drop for Inside<'_> {
+            fn drop(&mut self) {
+                self.0.store(0, Ordering::Relaxed);
+            }
+        }
+        self.inside.store(this_thread(), Ordering::Relaxed);
+        Inside(&self.inside)
+    }
+
+    /// For whoever changed something that waiting threads must see.
+    pub fn wake(&self) {
+        self.ended.notify_all();
+        self.waker.wake();
+    }
+
+    /// Moves on what was just posted, and leaves the rest to whoever polls, or to the watch.
+    pub fn leave(&self, mut guard: Guard<'_, T>) {
+        guard.progress();
+        self.hand_over(guard);
+    }
+
+    /// Drives the context until `ready` gives a result, or until `deadline`. Returns with the lock.
+    pub fn wait<'a, R>(
+        &'a self,
+        mut guard: Guard<'a, T>,
+        deadline: Instant,
+        mut ready: impl FnMut(&mut Core<T>) -> Option<R>,
+    ) -> (Guard<'a, T>, Option<R>) {
+        let mut polling = false;
+        let mut idle_since: Option<Instant> = None;
+        let result = loop {
+            if let Some(result) = ready(&mut guard) {
+                break Some(result);
+            }
+            if !polling && guard.polling {
+                // What this thread has posted must not wait for the one that polls, which may be asleep.
+                guard.progress();
+                self.tell(&mut guard);
+                if let Some(result) = ready(&mut guard) {
+                    break Some(result);
+                }
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break None;
+                }
+                guard.waiting += 1;
+                guard = self.ended.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+                guard.waiting -= 1;
+                continue;
+            }
+            if !polling {
+                polling = true;
+                guard.polling = true;
+                if let Some(watch) = self.watch.get().filter(|w| w.is_armed()) {
+                    watch.disarm();
+                }
+            }
+            let moved = guard.progress();
+            self.tell(&mut guard);
+            if moved {
+                idle_since = None;
+                continue;
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                break None;
+            }
+            let since = *idle_since.get_or_insert(now);
+            let spinning = match guard.spin {
+                Spin::For(time) => now.duration_since(since) < time,
+                Spin::Forever => true,
+            };
+            if spinning {
+                if self.contenders.load(Ordering::Relaxed) > 0 {
+                    drop(guard);
+                    std::thread::yield_now();
+                    guard = self.lock_contended();
+                } else {
+                    std::hint::spin_loop();
+                }
+            } else {
+                let until = guard.transport.next_timer().map_or(deadline, |timer| timer.min(deadline));
+                guard.sleeping = true;
+                drop(guard);
+                self.sleep(until.saturating_duration_since(now));
+                guard = self.lock_contended();
+                guard.sleeping = false;
+            }
+        };
+        if polling {
+            guard.polling = false;
+        }
+        (guard, result)
+    }
+
+    /// Tells other threads that something has ended which they may wait for.
+    fn tell(&self, guard: &mut Guard<'_, T>) {
+        if std::mem::take(&mut guard.ended) {
+            if guard.waiting > 0 {
+                self.ended.notify_all();
+            }
+            if guard.sleeping {
+                self.waker.wake();
+            }
+        }
+    }
+
+    /// Gives the lock back after a wait: another waiting thread polls on, or the watch takes over what is left.
+    pub fn hand_over(&self, mut guard: Guard<'_, T>) {
+        self.tell(&mut guard);
+        if guard.polling {
+            if guard.sleeping && guard.transport.next_timer().is_some() {
+                self.waker.wake();
+            }
+        } else if guard.waiting > 0 {
+            self.ended.notify_all();
+        } else if guard.transport.pending() > 0 {
+            if let Some(watch) = self.watch.get() {
+                watch.arm();
+            }
+        }
+    }
+
+    /// Sleeps until the transport or a waker has something.
+    fn sleep(&self, timeout: Duration) {
+        let ms = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
+        let mut fds =
+            [self.poll_fd, self.waker.as_raw_fd()].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // SAFETY: the pointer and the length are those of `fds`. An interrupted wait is like one that found nothing.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as _, ms) };
+        if fds[1].revents != 0 {
+            self.waker.clear();
+        }
+    }
+
+    /// For the watch: serves the context if nobody else does.
+    pub fn serve(&self) {
+        let Ok(mut guard) = self.core.try_lock() else { return };
+        if guard.polling {
+            return;
+        }
+        let Some(watch) = self.watch.get() else { return };
+        if !watch.is_armed() {
+            // Nobody has been here for a whole tick: take over.
+            if guard.turns == guard.seen_turns {
+                watch.arm();
+            }
+            guard.seen_turns = guard.turns;
+            return;
+        }
+        guard.progress();
+        guard.seen_turns = guard.turns;
+        self.tell(&mut guard);
+    }
+}

@@ -1,0 +1,89 @@
+//! The ends of the operations that buffers post, until somebody waits for them.
+
+use std::collections::VecDeque;
+
+use crate::engine::FIRST_BUFFER;
+use crate::error::Error;
+use crate::transport::slab::Slab;
+use crate::transport::{Outcome, Token};
+use crate::types::Rank;
+
+/// Which of a buffer's waits an operation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Side {
+    /// `wait_send`.
+    Send = 0,
+    /// `wait_recv`.
+    Recv = 1,
+}
+
+/// What a wait found.
+#[derive(Clone, Debug)]
+pub enum Ended {
+    /// An operation with this rank.
+    Message(Rank),
+    /// A write into a bound buffer.
+    Written { offset: usize, bytes: usize },
+    /// An operation that failed.
+    Failed(Error),
+    /// Nothing: the wait was aborted.
+    Aborted,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    ended: [VecDeque<Ended>; 2],
+    aborted: [bool; 2],
+}
+
+/// The buffers of one context.
+#[derive(Debug, Default)]
+pub struct Requests {
+    buffers: Slab<Buffer>,
+}
+
+impl Requests {
+    /// A number for a new buffer: the owner of its operations.
+    pub fn enter(&mut self) -> u32 {
+        FIRST_BUFFER + self.buffers.insert(Buffer::default())
+    }
+
+    /// The buffer is gone.
+    pub fn leave(&mut self, owner: u32) {
+        self.buffers.remove(owner - FIRST_BUFFER);
+    }
+
+    /// The token for an operation of the buffer `owner`.
+    pub fn token(owner: u32, side: Side) -> Token {
+        Token { owner, detail: side as u32 }
+    }
+
+    /// An operation has ended.
+    pub fn ended(&mut self, token: Token, outcome: Outcome) {
+        let Some(buffer) = self.buffers.get_mut(token.owner - FIRST_BUFFER) else { return };
+        let ended = match outcome {
+            Outcome::Done { rank, .. } => Ended::Message(rank),
+            Outcome::Written { offset, bytes } => Ended::Written { offset, bytes },
+            Outcome::Failed(error) => Ended::Failed(error),
+            Outcome::Mismatch { .. } => return,
+        };
+        buffer.ended[token.detail as usize & 1].push_back(ended);
+    }
+
+    /// Ends the current or next wait on that side.
+    pub fn abort(&mut self, owner: u32, side: Side) {
+        if let Some(buffer) = self.buffers.get_mut(owner - FIRST_BUFFER) {
+            buffer.aborted[side as usize] = true;
+        }
+    }
+
+    /// The next end on that side, if there is one; an abort only once.
+    pub fn take(&mut self, owner: u32, side: Side) -> Option<Ended> {
+        let buffer = self.buffers.get_mut(owner - FIRST_BUFFER)?;
+        if let Some(ended) = buffer.ended[side as usize].pop_front() {
+            return Some(ended);
+        }
+        std::mem::take(&mut buffer.aborted[side as usize]).then_some(Ended::Aborted)
+    }
+}

@@ -1,0 +1,247 @@
+//! The kernels of each level of CPU features, and the choice of a level.
+
+use super::element::{Add, And, Bf16, Bool, Complex, F16, Max, Min, Mul, Op, Or, Quotient, Xor};
+#[cfg(target_arch = "x86_64")]
+use super::x86;
+use super::{Divide, Kernel};
+use crate::types::{DataType, ReduceOp};
+
+/// The kernels that need one set of CPU features. Those functions are safe to call on a CPU that has them.
+pub(super) struct Level {
+    pub name: &'static str,
+    /// Whether this CPU has the features. The standard library asks the CPU once per process.
+    pub available: fn() -> bool,
+    pub kernel: fn(DataType, ReduceOp) -> Option<Kernel>,
+    pub divide: fn(DataType) -> Option<Divide>,
+}
+
+/// All levels of this architecture, best first.
+pub(super) const LEVELS: &[Level] = &[
+    #[cfg(target_arch = "x86_64")]
+    Level {
+        name: "avx512",
+        // CPUs that lack VBMI2 (Skylake and its kin) lower their clock for all code when they see 512-bit vectors.
+        available: || {
+            is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vbmi2")
+                && is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("f16c")
+        },
+        kernel: |dtype, op| x86::kernel(dtype, op).or_else(|| kernel::<Avx512>(dtype, op)),
+        divide: |dtype| x86::divide(dtype).or_else(|| divide::<Avx512>(dtype)),
+    },
+    #[cfg(target_arch = "x86_64")]
+    Level {
+        name: "avx2",
+        available: || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
+        kernel: |dtype, op| x86::kernel(dtype, op).or_else(|| kernel::<Avx2>(dtype, op)),
+        divide: |dtype| x86::divide(dtype).or_else(|| divide::<Avx2>(dtype)),
+    },
+    Level { name: "baseline", available: || true, kernel: kernel::<Baseline>, divide: divide::<Baseline> },
+];
+
+/// The best level that this CPU has.
+pub(super) fn best() -> &'static Level {
+    LEVELS.iter().find(|level| (level.available)()).expect("the baseline is always available")
+}
+
+/// Compiles the loops for a set of CPU features.
+trait Compile {
+    /// The loop of `O` over elements that consist of `PARTS` independent `T`.
+    fn reduce<T: Copy, O: Op<T>, const PARTS: usize>() -> Kernel;
+
+    /// The loop that divides elements that consist of `PARTS` independent `T`.
+    fn divide<T: Quotient, const PARTS: usize>() -> Divide;
+}
+
+macro_rules! compile {
+    ($name:ident $(, $features:literal)?) => {
+        struct $name;
+
+        impl Compile for $name {
+            fn reduce<T: Copy, O: Op<T>, const PARTS: usize>() -> Kernel {
+                $(#[target_feature(enable = $features)])?
+                unsafe fn run<T: Copy, O: Op<T>, const PARTS: usize>(
+                    into: *mut u8,
+                    left: *const u8,
+                    right: *const u8,
+                    count: usize,
+                ) {
+                    // SAFETY: the caller keeps the same promises.
+                    unsafe { reduce::<T, O>(into.cast(), left.cast(), right.cast(), count * PARTS) }
+                }
+                run::<T, O, PARTS>
+            }
+
+            fn divide<T: Quotient, const PARTS: usize>() -> Divide {
+                $(#[target_feature(enable = $features)])?
+                unsafe fn run<T: Quotient, const PARTS: usize>(data: *mut u8, count: usize, divisor: u64) {
+                    // SAFETY: the caller keeps the same promises.
+                    unsafe { divide_by(data.cast::<T>(), count * PARTS, T::divisor(divisor)) }
+                }
+                run::<T, PARTS>
+            }
+        }
+    };
+}
+
+// Fused multiply-add is left out on purpose: a product must have the same bits on every CPU.
+compile!(Baseline);
+#[cfg(target_arch = "x86_64")]
+compile!(Avx2, "avx2,f16c");
+#[cfg(target_arch = "x86_64")]
+compile!(Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c");
+
+/// `into[i] = left[i] op right[i]`, a loop for the compiler to vectorise.
+///
+/// # Safety
+/// That of [`Kernel`].
+#[inline(always)]
+unsafe fn reduce<T: Copy, O: Op<T>>(into: *mut T, left: *const T, right: *const T, count: usize) {
+    // The vectorised loop runs only if `into` and the operands are disjoint, which the compiled code checks. So the loops
+    // in place must name each buffer once.
+    //
+    // SAFETY: the caller vouches for `count` elements behind every pointer. They are accessed by unaligned reads and
+    // writes only, so buffers may coincide and have any alignment.
+    unsafe {
+        if left == into.cast_const() {
+            for i in 0..count {
+                let value = into.add(i);
+                value.write_unaligned(O::apply(value.read_unaligned(), right.add(i).read_unaligned()));
+            }
+        } else if right == into.cast_const() {
+            for i in 0..count {
+                let value = into.add(i);
+                value.write_unaligned(O::apply(left.add(i).read_unaligned(), value.read_unaligned()));
+            }
+        } else {
+            for i in 0..count {
+                let result = O::apply(left.add(i).read_unaligned(), right.add(i).read_unaligned());
+                into.add(i).write_unaligned(result);
+            }
+        }
+    }
+}
+
+/// `data[i] = data[i] / divisor`.
+///
+/// # Safety
+/// `data` is valid for `count` elements, of any alignment.
+#[inline(always)]
+unsafe fn divide_by<T: Quotient>(data: *mut T, count: usize, divisor: T::Divisor) {
+    for i in 0..count {
+        // SAFETY: the caller vouches for `count` elements.
+        unsafe {
+            let value = data.add(i);
+            value.write_unaligned(value.read_unaligned().divide(divisor));
+        }
+    }
+}
+
+fn kernel<C: Compile>(dtype: DataType, op: ReduceOp) -> Option<Kernel> {
+    match dtype {
+        DataType::Int8 => integer::<C, u8, i8>(op),
+        DataType::Uint8 => integer::<C, u8, u8>(op),
+        DataType::Int16 => integer::<C, u16, i16>(op),
+        DataType::Uint16 => integer::<C, u16, u16>(op),
+        DataType::Int32 => integer::<C, u32, i32>(op),
+        DataType::Uint32 => integer::<C, u32, u32>(op),
+        DataType::Int64 => integer::<C, u64, i64>(op),
+        DataType::Uint64 => integer::<C, u64, u64>(op),
+        DataType::Float16 => float::<C, F16>(op),
+        DataType::Bfloat16 => float::<C, Bf16>(op),
+        DataType::Float32 => float::<C, f32>(op),
+        DataType::Float64 => float::<C, f64>(op),
+        DataType::Complex64 => complex::<C, f32>(op),
+        DataType::Complex128 => complex::<C, f64>(op),
+        DataType::Bool => match op {
+            ReduceOp::Sum | ReduceOp::Max | ReduceOp::BitOr => Some(C::reduce::<Bool, Or, 1>()),
+            ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => Some(C::reduce::<Bool, And, 1>()),
+            ReduceOp::BitXor => Some(C::reduce::<Bool, Xor, 1>()),
+            ReduceOp::Average => None,
+        },
+    }
+}
+
+/// Integers, whose sign matters only to comparisons.
+fn integer<C: Compile, T: Copy, Compared: Copy>(op: ReduceOp) -> Option<Kernel>
+where
+    Add: Op<T>,
+    Mul: Op<T>,
+    And: Op<T>,
+    Or: Op<T>,
+    Xor: Op<T>,
+    Min: Op<Compared>,
+    Max: Op<Compared>,
+{
+    match op {
+        ReduceOp::Sum | ReduceOp::Product | ReduceOp::Average => arithmetic::<C, T>(op),
+        ReduceOp::Min => Some(C::reduce::<Compared, Min, 1>()),
+        ReduceOp::Max => Some(C::reduce::<Compared, Max, 1>()),
+        ReduceOp::BitAnd => Some(C::reduce::<T, And, 1>()),
+        ReduceOp::BitOr => Some(C::reduce::<T, Or, 1>()),
+        ReduceOp::BitXor => Some(C::reduce::<T, Xor, 1>()),
+    }
+}
+
+fn float<C: Compile, T: Copy>(op: ReduceOp) -> Option<Kernel>
+where
+    Add: Op<T>,
+    Mul: Op<T>,
+    Min: Op<T>,
+    Max: Op<T>,
+{
+    match op {
+        ReduceOp::Min => Some(C::reduce::<T, Min, 1>()),
+        ReduceOp::Max => Some(C::reduce::<T, Max, 1>()),
+        _ => arithmetic::<C, T>(op),
+    }
+}
+
+fn arithmetic<C: Compile, T: Copy>(op: ReduceOp) -> Option<Kernel>
+where
+    Add: Op<T>,
+    Mul: Op<T>,
+{
+    match op {
+        ReduceOp::Sum | ReduceOp::Average => Some(C::reduce::<T, Add, 1>()),
+        ReduceOp::Product => Some(C::reduce::<T, Mul, 1>()),
+        _ => None,
+    }
+}
+
+/// Complex numbers of parts `T`.
+fn complex<C: Compile, T: Copy>(op: ReduceOp) -> Option<Kernel>
+where
+    Add: Op<T>,
+    Mul: Op<Complex<T>>,
+{
+    match op {
+        ReduceOp::Sum | ReduceOp::Average => Some(C::reduce::<T, Add, 2>()),
+        ReduceOp::Product => Some(C::reduce::<Complex<T>, Mul, 1>()),
+        _ => None,
+    }
+}
+
+fn divide<C: Compile>(dtype: DataType) -> Option<Divide> {
+    match dtype {
+        DataType::Int8 => Some(C::divide::<i8, 1>()),
+        DataType::Uint8 => Some(C::divide::<u8, 1>()),
+        DataType::Int16 => Some(C::divide::<i16, 1>()),
+        DataType::Uint16 => Some(C::divide::<u16, 1>()),
+        DataType::Int32 => Some(C::divide::<i32, 1>()),
+        DataType::Uint32 => Some(C::divide::<u32, 1>()),
+        DataType::Int64 => Some(C::divide::<i64, 1>()),
+        DataType::Uint64 => Some(C::divide::<u64, 1>()),
+        DataType::Float16 => Some(C::divide::<F16, 1>()),
+        DataType::Bfloat16 => Some(C::divide::<Bf16, 1>()),
+        DataType::Float32 => Some(C::divide::<f32, 1>()),
+        DataType::Float64 => Some(C::divide::<f64, 1>()),
+        DataType::Complex64 => Some(C::divide::<f32, 2>()),
+        DataType::Complex128 => Some(C::divide::<f64, 2>()),
+        DataType::Bool => None,
+    }
+}

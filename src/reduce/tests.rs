@@ -1,0 +1,367 @@
+//! Every kernel of every level that this CPU has, against a reference that takes one element at a time and another way.
+
+mod reference;
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use super::level::{LEVELS, Level};
+use reference::{quotient, reference, specials};
+
+use super::{cpu_features, divide, kernel};
+use crate::types::DataType::{self, *};
+use crate::types::ReduceOp;
+
+fn levels() -> impl Iterator<Item = &'static Level> {
+    LEVELS.iter().filter(|level| (level.available)())
+}
+
+/// All pairs of a type and an operation that it has.
+fn supported() -> impl Iterator<Item = (DataType, ReduceOp)> {
+    let pairs = DataType::ALL.iter().flat_map(|&dtype| ReduceOp::ALL.iter().map(move |&op| (dtype, op)));
+    pairs.filter(|(dtype, op)| op.supports(*dtype))
+}
+
+/// Splitmix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// `count` elements, half of them special, the others of random bits.
+    fn elements(&mut self, dtype: DataType, specials: &[Vec<u8>], count: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for _ in 0..count {
+            if self.next() & 1 == 0 {
+                bytes.extend_from_slice(&specials[self.below(specials.len())]);
+            } else {
+                let random = [self.next().to_le_bytes(), self.next().to_le_bytes()].concat();
+                bytes.extend_from_slice(&random[..dtype.size()]);
+            }
+        }
+        bytes
+    }
+}
+
+/// Which buffers of a call are the same one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Alias {
+    None,
+    Left,
+    Right,
+    Operands,
+    All,
+}
+
+const ALIASES: [Alias; 5] = [Alias::None, Alias::Left, Alias::Right, Alias::Operands, Alias::All];
+
+/// Bytes around a buffer that must stay as they are.
+const GUARD: usize = 64;
+
+/// Bytes at a chosen distance from an alignment of 64, with guards on both sides.
+struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    fn new(content: &[u8], offset: usize) -> Self {
+        let mut bytes = vec![0xA5; content.len() + 4 * GUARD];
+        let start = GUARD + bytes.as_ptr().align_offset(64) % 64 + offset;
+        bytes[start..start + content.len()].copy_from_slice(content);
+        Self { bytes, start, len: content.len() }
+    }
+
+    fn pointer(&mut self) -> *mut u8 {
+        self.bytes[self.start..].as_mut_ptr()
+    }
+
+    fn content(&self) -> &[u8] {
+        let (before, rest) = self.bytes.split_at(self.start);
+        let (content, after) = rest.split_at(self.len);
+        assert!(before.iter().chain(after).all(|&byte| byte == 0xA5), "written outside of {} bytes", self.len);
+        content
+    }
+}
+
+/// Runs a kernel on buffers at `offsets` (into, left, right) that coincide as `alias` says, and compares with `expect`,
+/// which gives one element's result.
+fn check<R: AsRef<[u8]>>(
+    level: &Level,
+    (dtype, op): (DataType, ReduceOp),
+    (left, right): (&[u8], &[u8]),
+    offsets: [usize; 3],
+    alias: Alias,
+    expect: impl Fn(&[u8], &[u8]) -> R,
+) {
+    let size = dtype.size();
+    let right = if matches!(alias, Alias::Operands | Alias::All) { left } else { right };
+    let initial = match alias {
+        Alias::Left | Alias::All => left.to_vec(),
+        Alias::Right => right.to_vec(),
+        Alias::None | Alias::Operands => vec![0x5A; left.len()],
+    };
+    let mut buffers =
+        [Buffer::new(&initial, offsets[0]), Buffer::new(left, offsets[1]), Buffer::new(right, offsets[2])];
+    let [into, l, r] = buffers.each_mut().map(Buffer::pointer);
+    let (l, r) = match alias {
+        Alias::None => (l, r),
+        Alias::Left => (into, r),
+        Alias::Right => (l, into),
+        Alias::Operands => (l, l),
+        Alias::All => (into, into),
+    };
+    let kernel = (level.kernel)(dtype, op).unwrap();
+    // SAFETY: every buffer has as many bytes as `left`; they coincide or are apart; the CPU has the level's features.
+    unsafe { kernel(into, l, r, left.len() / size) };
+    let result = buffers[0].content();
+    for (i, ((got, a), b)) in result.chunks(size).zip(left.chunks(size)).zip(right.chunks(size)).enumerate() {
+        let want = expect(a, b);
+        assert_eq!(
+            got,
+            want.as_ref(),
+            "{} {dtype} {op}, {alias:?}, offsets {offsets:?}, {} bytes: element {i} of {a:02X?} and {b:02X?}",
+            level.name,
+            left.len()
+        );
+    }
+    assert_eq!((buffers[1].content(), buffers[2].content()), (left, right));
+}
+
+#[test]
+fn kernels_exist_exactly_where_supported() {
+    for level in LEVELS {
+        for &dtype in DataType::ALL {
+            for &op in ReduceOp::ALL {
+                assert_eq!((level.kernel)(dtype, op).is_some(), op.supports(dtype), "{} {dtype} {op}", level.name);
+            }
+            assert_eq!((level.divide)(dtype).is_some(), ReduceOp::Average.supports(dtype), "{} {dtype}", level.name);
+        }
+    }
+}
+
+#[test]
+fn the_best_level_is_chosen() {
+    let best = levels().next().unwrap();
+    assert_eq!(cpu_features(), best.name);
+    assert!(divide(Float32).is_some() && divide(Bool).is_none());
+    assert!(kernel(Float32, ReduceOp::Sum).is_some() && kernel(Float32, ReduceOp::BitAnd).is_none());
+}
+
+#[test]
+fn every_length_alignment_and_alias() {
+    let mut random = Random(1);
+    for (dtype, op) in supported() {
+        let specials = specials(dtype);
+        for count in 0..=130 {
+            let left = random.elements(dtype, &specials, count);
+            let right = random.elements(dtype, &specials, count);
+            let offsets = [0; 3].map(|_| random.below(16));
+            for (i, level) in levels().enumerate() {
+                let alias = ALIASES[(count + i) % ALIASES.len()];
+                check(level, (dtype, op), (&left, &right), offsets, alias, |a, b| reference(dtype, op, a, b));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_alignment_of_each_pointer() {
+    let mut random = Random(2);
+    for (dtype, op) in supported() {
+        let specials = specials(dtype);
+        let left = random.elements(dtype, &specials, 67);
+        let right = random.elements(dtype, &specials, 67);
+        for offset in 0..16 {
+            for offsets in [[offset, 0, 0], [0, offset, 0], [0, 0, offset], [offset; 3]] {
+                let alias = ALIASES[offset % ALIASES.len()];
+                let level = levels().nth(offset % levels().count()).unwrap();
+                check(level, (dtype, op), (&left, &right), offsets, alias, |a, b| reference(dtype, op, a, b));
+            }
+        }
+    }
+}
+
+/// The same two elements give the same bits at every index of every length, in vectors and in what is left over.
+#[test]
+fn bits_do_not_depend_on_position() {
+    for dtype in [Float16, Bfloat16, Float32, Float64, Complex64, Complex128] {
+        let specials = specials(dtype);
+        let step = if dtype.size() > 4 && dtype != Float64 { 5 } else { 1 };
+        for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max] {
+            if !op.supports(dtype) {
+                continue;
+            }
+            for (a, b) in specials.iter().flat_map(|a| specials.iter().map(move |b| (a, b))).step_by(step) {
+                let want = reference(dtype, op, a, b);
+                for level in levels() {
+                    for (count, alias) in [(1, Alias::None), (15, Alias::Left), (31, Alias::Right), (77, Alias::None)] {
+                        let (left, right) = (a.repeat(count), b.repeat(count));
+                        check(level, (dtype, op), (&left, &right), [0; 3], alias, |_, _| &want);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn all_16_bit_floats() {
+    let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    for dtype in [Float16, Bfloat16] {
+        for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max] {
+            for (i, special) in specials(dtype).iter().step_by(2).enumerate() {
+                let level = levels().nth(i % levels().count()).unwrap();
+                let other = special.repeat(1 << 16);
+                check(level, (dtype, op), (&all, &other), [0; 3], Alias::None, |a, b| reference(dtype, op, a, b));
+            }
+        }
+        for level in levels() {
+            // By itself, every value keeps its bits, but for NaNs, of which there is one.
+            let zero = 0x8000u16.to_le_bytes().repeat(1 << 16);
+            check(level, (dtype, ReduceOp::Sum), (&all, &zero), [0; 3], Alias::Left, |a, _| {
+                let bits = u16::from_le_bytes([a[0], a[1]]);
+                let (infinity, nan) = if dtype == Float16 { (0x7C00, 0x7E00u16) } else { (0x7F80, 0x7FC0) };
+                (if bits & 0x7FFF > infinity { nan } else { bits }).to_le_bytes().to_vec()
+            });
+        }
+    }
+}
+
+#[test]
+fn conversions_of_16_bit_floats() {
+    for bits in 0..=u16::MAX {
+        let (ours, theirs) = (f16_to_f32(bits), f16::from_bits(bits).to_f32());
+        assert!(ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan()), "{bits:#x}");
+        assert_eq!(ours.is_nan(), theirs.is_nan());
+        assert_eq!(bf16_to_f32(bits).to_bits(), u32::from(bits) << 16);
+    }
+    // A stride that is coprime to 2^32, and the neighbourhood of every number half way between two 16-bit floats.
+    let sweep = (0..1 << 24).map(|i: u32| i.wrapping_mul(0x9E37_79B1));
+    let ties = (0..=u16::MAX).flat_map(|bits| {
+        let bf16 = (u32::from(bits) << 16) | 0x8000;
+        let f16 = f16_to_f32(bits).to_bits() | 0x1000;
+        [bf16 - 1, bf16, bf16 + 1, f16 - 1, f16, f16 + 1]
+    });
+    let subnormal_ties = (0..2048u32).flat_map(|i| {
+        let tie = ((i as f32 + 0.5) / (1 << 24) as f32).to_bits();
+        [tie - 1, tie, tie + 1, tie | 1 << 31]
+    });
+    for bits in sweep.chain(ties).chain(subnormal_ties) {
+        let value = f32::from_bits(bits);
+        let (f16_bits, bf16_bits) = match value.is_nan() {
+            true => (0x7E00, 0x7FC0),
+            false => (f16::from_f32(value).to_bits(), bf16::from_f32(value).to_bits()),
+        };
+        assert_eq!((f32_to_f16(value), f32_to_bf16(value)), (f16_bits, bf16_bits), "{bits:#x}");
+    }
+}
+
+#[test]
+fn division_truncates_towards_zero() {
+    let divisors = [
+        1,
+        2,
+        3,
+        7,
+        8,
+        127,
+        128,
+        129,
+        200,
+        32768,
+        65535,
+        65537,
+        (1 << 31) - 1,
+        1 << 31,
+        (1 << 53) + 1,
+        1 << 63,
+        u64::MAX,
+    ];
+    let mut random = Random(3);
+    for &dtype in DataType::ALL.iter().filter(|&&dtype| ReduceOp::Average.supports(dtype)) {
+        let elements = match dtype.size() {
+            1 | 2 => (0..=u16::MAX).flat_map(u16::to_le_bytes).collect(),
+            _ => random.elements(dtype, &specials(dtype), 2000),
+        };
+        for divisor in divisors {
+            for (i, level) in levels().enumerate() {
+                for count in [elements.len() / dtype.size(), i + 1, 16, 29] {
+                    let elements = &elements[..count * dtype.size()];
+                    let mut buffer = Buffer::new(elements, i);
+                    // SAFETY: the buffer holds the elements, and the CPU has the level's features.
+                    unsafe { (level.divide)(dtype).unwrap()(buffer.pointer(), count, divisor) };
+                    for (got, element) in buffer.content().chunks(dtype.size()).zip(elements.chunks(dtype.size())) {
+                        let want = quotient(dtype, element, divisor);
+                        assert_eq!(got, want, "{} {dtype} {element:02X?} / {divisor}", level.name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The rules by example, so that the reference is not the only witness.
+#[test]
+fn rules_by_example() {
+    fn apply<const N: usize>(dtype: DataType, op: ReduceOp, left: [u8; N], right: [u8; N]) -> [u8; N] {
+        let mut into = [0; N];
+        // SAFETY: each array is one element.
+        unsafe { kernel(dtype, op).unwrap()(into.as_mut_ptr(), left.as_ptr(), right.as_ptr(), 1) };
+        into
+    }
+    use ReduceOp::{Max, Min, Product, Sum};
+    assert_eq!(apply(Int8, Sum, [127], [1]), [0x80]);
+    assert_eq!(apply(Uint8, Product, [16], [17]), [16]);
+    assert_eq!(apply(Int8, Min, [0xFF], [1]), [0xFF]);
+    assert_eq!(apply(Uint8, Min, [0xFF], [1]), [1]);
+    assert_eq!(apply(Bool, Sum, [0], [2]), [1]);
+    assert_eq!(apply(Bool, ReduceOp::BitAnd, [1], [2]), [1]);
+    assert_eq!(apply(Bool, ReduceOp::BitXor, [4], [2]), [0]);
+    let f32s = |op, a: u32, b: u32| u32::from_le_bytes(apply(Float32, op, a.to_le_bytes(), b.to_le_bytes()));
+    const NAN: u32 = 0xFFC1_2345;
+    assert_eq!(f32s(Min, NAN, 1.0f32.to_bits()), NAN);
+    assert_eq!(f32s(Max, f32::INFINITY.to_bits(), NAN), NAN);
+    assert_eq!(f32s(Max, NAN, 0x7F80_0001), NAN);
+    assert_eq!(f32s(Min, 0x7F80_0001, NAN), 0x7F80_0001);
+    assert_eq!(f32s(Sum, NAN, 0), 0x7FC0_0000);
+    assert_eq!(f32s(Sum, f32::INFINITY.to_bits(), f32::NEG_INFINITY.to_bits()), 0x7FC0_0000);
+    assert_eq!(f32s(Min, 0, 1 << 31), 1 << 31);
+    assert_eq!(f32s(Max, 1 << 31, 0), 0);
+    // 2048 + 1 lies between two binary16s, and goes to the even one; 65504 is the largest.
+    let halves = |a: f32, b: f32| {
+        let [a, b] = [a, b].map(|x| f16::from_f32(x).to_le_bytes());
+        f16::from_le_bytes(apply(Float16, Sum, a, b)).to_f32()
+    };
+    assert_eq!((halves(2048.0, 1.0), halves(2050.0, 1.0), halves(65504.0, 16.0)), (2048.0, 2052.0, f32::INFINITY));
+    // (1 + 2i)(3 + 4i) = -5 + 10i
+    let complex = |re: f32, im: f32| -> [u8; 8] { [re.to_le_bytes(), im.to_le_bytes()].concat().try_into().unwrap() };
+    assert_eq!(apply(Complex64, Product, complex(1.0, 2.0), complex(3.0, 4.0)), complex(-5.0, 10.0));
+}
+
+proptest! {
+    #[test]
+    fn random_bits(
+        pair in prop::sample::select(supported().collect::<Vec<_>>()),
+        alias in prop::sample::select(ALIASES.to_vec()),
+        offsets in prop::array::uniform3(0usize..64),
+        content in prop::collection::vec(any::<(u8, u8)>(), 0..2000),
+    ) {
+        let whole = content.len() / pair.0.size() * pair.0.size();
+        let (left, right): (Vec<u8>, Vec<u8>) = content[..whole].iter().copied().unzip();
+        for level in levels() {
+            check(level, pair, (&left, &right), offsets, alias, |a, b| reference(pair.0, pair.1, a, b));
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! A store in a directory that all ranks reach: on one host, or on a shared file system with `flock` (NFS, Lustre).
+//!
+//! Every key is one file, which is replaced by renaming, so a reader sees an old value or a new one and never a part.
+//! Writers of one directory take turns with a lock on one file; the system lets go of it when its holder dies.
+//! Nothing is synced to the disk: the values are for the running job. Other files in the directory are left alone.
+
+use std::fmt::Display;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, ErrorKind as IoErrorKind, Read, Write};
+use std::os::fd::IntoRawFd;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds, sum};
+use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Store};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A file begins with this, the key's length (u32) and the value's (u64), both little-endian; then come key and value.
+const MAGIC: [u8; 8] = *b"gloo_rs\x01";
+const HEADER_BYTES: usize = 20;
+
+/// A file system allows 255 bytes of a name; keys whose encoding is longer than this are named by a hash.
+const MAX_ENCODED_BYTES: usize = 200;
+
+/// Begins the names that hold a hash.
+const HASHED: &str = "gloo_rs.hash.";
+
+/// A writer holds the lock for one small write. One that finds it taken for so long has a stopped process before it.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Keys and values as files of a directory. Nothing is removed when the store is dropped: use a new directory for each job.
+pub struct FileStore {
+    directory: PathBuf,
+    /// Lets this store's threads queue here, so that only one of them at a time polls for the file's lock.
+    turn: Mutex<()>,
+}
+
+/// The right to write, until dropped.
+struct Lock<'a> {
+    _file: File,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl FileStore {
+    /// The store in `directory`, which is made if it is not there. Fails if it cannot be made or written to.
+    pub fn new(directory: impl Into<PathBuf>) -> Result<Self> {
+        let directory = directory.into();
+        let failed = |error| Error::io(format!("file://{}: cannot use the directory", directory.display()), &error);
+        fs::create_dir_all(&directory).map_err(failed)?;
+        // Ranks may change their working directory later.
+        let directory = directory.canonicalize().map_err(failed)?;
+        let store = Self { directory, turn: Mutex::new(()) };
+        store.lock("opening the store")?;
+        Ok(store)
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.directory.join(file_name(key))
+    }
+
+    fn failed(&self, doing: impl Display, key: &str, error: &io::Error) -> Error {
+        Error::io(format!("{}: {doing} key {}", self.describe(), quote(key)), error)
+    }
+
+    fn check(&self, key: &str, value_bytes: usize) -> Result<()> {
+        check_key(|| self.describe(), key)?;
+        check_value(|| self.describe(), key, value_bytes)
+    }
+
+    /// Waits for the lock. It is opened anew each time, because a forked child would share an open file's lock.
+    fn lock(&self, doing: &str) -> Result<Lock<'_>> {
+        let deadline = Deadline::after(LOCK_TIMEOUT);
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = self.directory.join("gloo_rs.lock");
+        let failed = |error: &io::Error| {
+            Error::io(format!("{}: {doing}: cannot lock {}", self.describe(), path.display()), error)
+        };
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|error| failed(&error))?;
+        let mut backoff = Backoff::new(Duration::from_micros(50), Duration::from_millis(5));
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Lock { _file: file, _turn: turn }),
+                Err(TryLockError::Error(error)) if error.kind() == IoErrorKind::Interrupted => continue,
+                Err(TryLockError::Error(error)) => return Err(failed(&error)),
+                Err(TryLockError::WouldBlock) if deadline.passed() => {
+                    let waited = seconds(deadline.elapsed());
+                    let message =
+                        format!("{}: {doing}: {} is still locked after {waited}", self.describe(), path.display());
+                    return Err(Error::new(ErrorKind::Timeout, message));
+                }
+                Err(TryLockError::WouldBlock) => backoff.sleep(&deadline),
+            }
+        }
+    }
+
+    /// The file of `key`, read up to where its value begins, and the value's length; `None` if there is no such file.
+    fn find(&self, key: &str) -> Result<Option<(File, usize)>> {
+        let path = self.path(key);
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(None),
+            // NFS: replaced by another host between look-up and opening. The next look finds the new file.
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => return Ok(None),
+            Err(error) => return Err(self.failed("cannot open", key, &error)),
+        };
+        let foreign = |what: &str| {
+            let message = format!("{}: key {}: {} {what}", self.describe(), quote(key), path.display());
+            Err(Error::new(ErrorKind::Mismatch, message))
+        };
+        let mut header = [0; HEADER_BYTES];
+        let mut found = [0; MAX_KEY_BYTES];
+        let length = match file.read_exact(&mut header) {
+            Ok(()) if header[..8] == MAGIC => u32::from_le_bytes([header[8], header[9], header[10], header[11]]),
+            Ok(()) => return foreign("was not written by a store"),
+            Err(error) if error.kind() == IoErrorKind::UnexpectedEof => return foreign("is too short for a value"),
+            Err(error) => return Err(self.failed("cannot read", key, &error)),
+        };
+        let Some(found) = found.get_mut(..length as usize) else { return foreign("was not written by a store") };
+        file.read_exact(found).map_err(|error| self.failed("cannot read", key, &error))?;
+        if found != key.as_bytes() {
+            return foreign("holds another key with the same hash");
+        }
+        let mut value_bytes = [0; 8];
+        value_bytes.copy_from_slice(&header[12..]);
+        match usize::try_from(u64::from_le_bytes(value_bytes)) {
+            Ok(bytes) if bytes <= MAX_VALUE_BYTES => Ok(Some((file, bytes))),
+            _ => foreign("has a value of an impossible length"),
+        }
+    }
+
+    fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        let Some((mut file, bytes)) = self.find(key)? else { return Ok(None) };
+        let mut value = vec![0; bytes];
+        file.read_exact(&mut value).map_err(|error| self.failed("cannot read the whole value of", key, &error))?;
+        Ok(Some(value))
+    }
+
+    /// Polls, at first every millisecond and later every 50.
+    fn await_keys(&self, keys: &[&str], deadline: &Deadline) -> Result<()> {
+        keys.iter().try_for_each(|key| self.check(key, 0))?;
+        let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+        let mut at = 0;
+        loop {
+            // Whether time is up is asked before the last look, not after: what came in time is seen.
+            let last = deadline.passed();
+            let mut missing = Vec::new();
+            for i in (at..keys.len()).chain(0..at) {
+                if self.find(keys[i])?.is_none() {
+                    missing.push(i);
+                    if !last {
+                        break;
+                    }
+                }
+            }
+            let Some(&first) = missing.first() else { return Ok(()) };
+            if last {
+                missing.sort_unstable();
+                let shown = missing.iter().take(NAMED_KEYS).map(|&i| keys[i]);
+                return Err(no_value(&self.describe(), keys.len(), missing.len(), shown, deadline.elapsed()));
+            }
+            at = first;
+            backoff.sleep(deadline);
+        }
+    }
+
+    /// Replaces the value of `key`. Needs the lock, lest it come between another's reading and writing.
+    fn write(&self, _lock: &Lock<'_>, key: &str, value: &[u8]) -> Result<()> {
+        let mut contents = Vec::with_capacity(HEADER_BYTES + key.len() + value.len());
+        contents.extend_from_slice(&MAGIC);
+        contents.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        contents.extend_from_slice(&(value.len() as u64).to_le_bytes());
+        contents.extend_from_slice(key.as_bytes());
+        contents.extend_from_slice(value);
+        let name = file_name(key);
+        if name.starts_with(HASHED) {
+            self.find(key)?; // Fails if the file is another key's.
+        }
+        let path = self.directory.join(name);
+        let (temporary, file) = self.create_temporary().map_err(|error| self.failed("cannot write", key, &error))?;
+        let written = write_and_close(file, &contents).and_then(|()| fs::rename(&temporary, &path));
+        written.map_err(|error| {
+            // If this fails too, a file stays behind that no reader looks at.
+            let _ = fs::remove_file(&temporary);
+            self.failed(format_args!("cannot write {} bytes for", value.len()), key, &error)
+        })
+    }
+
+    /// A new file that no reader looks at. Its name is random: process numbers of different hosts may be equal.
+    fn create_temporary(&self) -> io::Result<(PathBuf, File)> {
+        loop {
+            let name = format!("gloo_rs.new.{:016x}", RandomState::new().build_hasher().finish());
+            let path = self.directory.join(name);
+            match File::create_new(&path) {
+                Ok(file) => return Ok((path, file)),
+                Err(error) if error.kind() == IoErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Writes, and closes with a look at the result: network file systems report a full disk only then.
+fn write_and_close(mut file: File, contents: &[u8]) -> io::Result<()> {
+    file.write_all(contents)?;
+    // SAFETY: into_raw_fd gives up the only owner of this open descriptor, so it is closed once, here.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        // Linux has closed the descriptor even when a signal interrupted the call.
+        _ => Err(io::Error::last_os_error()).or_else(|error| match error.kind() {
+            IoErrorKind::Interrupted => Ok(()),
+            _ => Err(error),
+        }),
+    }
+}
+
+/// The name of the file that holds `key`: different for different keys, but for hashes that collide, which `find` notices.
+fn file_name(key: &str) -> String {
+    let mut name = String::from("gloo_rs.key.");
+    for &byte in key.as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => name.push(char::from(byte)),
+            _ => name.push_str(&format!("%{byte:02X}")),
+        }
+        if name.len() > MAX_ENCODED_BYTES {
+            return format!("{HASHED}{:032x}", fnv1a_128(key.as_bytes()));
+        }
+    }
+    name
+}
+
+/// FNV-1a with 128 bits (Fowler, Noll, Vo). Fixed for ever, unlike the standard library's hashes, since
+/// processes with different builds may meet in one directory.
+fn fnv1a_128(bytes: &[u8]) -> u128 {
+    const OFFSET_BASIS: u128 = 0x6c62272e07bb014262b821756295c58d;
+    const PRIME: u128 = 0x0000000001000000000000000000013b;
+    bytes.iter().fold(OFFSET_BASIS, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
+}
+
+impl Store for FileStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.check(key, value.len())?;
+        let lock = self.lock("set")?;
+        self.write(&lock, key, value)
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        let values = self.multi_get(&[key], timeout)?;
+        Ok(values.into_iter().next().unwrap_or_default())
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        self.await_keys(keys, &Deadline::after(timeout))
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        self.check(key, 0)?;
+        let lock = self.lock("add")?;
+        let sum = sum(key, self.read(key)?.as_deref(), amount).map_err(|error| error.context(self.describe()))?;
+        self.write(&lock, key, sum.to_string().as_bytes())?;
+        Ok(sum)
+    }
+
+    fn append(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.check(key, value.len())?;
+        let lock = self.lock("append")?;
+        let mut whole = self.read(key)?.unwrap_or_default();
+        self.check(key, whole.len() + value.len())?;
+        whole.extend_from_slice(value);
+        self.write(&lock, key, &whole)
+    }
+
+    fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            self.await_keys(keys, &deadline)?;
+            let mut values = Vec::with_capacity(keys.len());
+            for key in keys {
+                values.extend(self.read(key)?);
+            }
+            // Fewer if one was deleted since: the wait begins again, and fails if time is up and the key still gone.
+            if values.len() == keys.len() {
+                return Ok(values);
+            }
+        }
+    }
+
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
+        pairs.iter().try_for_each(|(key, value)| self.check(key, value.len()))?;
+        let lock = self.lock("multi_set")?;
+        pairs.iter().try_for_each(|(key, value)| self.write(&lock, key, value))
+    }
+
+    fn delete(&self, key: &str) -> Result<bool> {
+        self.check(key, 0)?;
+        let _lock = self.lock("delete")?;
+        if self.find(key)?.is_none() {
+            return Ok(false);
+        }
+        fs::remove_file(self.path(key)).map_err(|error| self.failed("cannot delete", key, &error))?;
+        Ok(true)
+    }
+
+    fn describe(&self) -> String {
+        format!("file://{}", self.directory.display())
+    }
+}

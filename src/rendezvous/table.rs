@@ -1,0 +1,56 @@
+//! Keys and values in memory, without locks, waits or I/O: what an in-process store and a server both hold.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::MAX_VALUE_BYTES;
+use super::support::{sum, value_too_long};
+use crate::error::Result;
+
+/// Errors name the key; whoever holds the table adds the store's name.
+#[derive(Default)]
+pub(super) struct Table {
+    /// Shared, so that a value is sent to any number of waiting readers without a copy for each.
+    values: HashMap<String, Arc<Vec<u8>>>,
+}
+
+impl Table {
+    pub(super) fn get(&self, key: &str) -> Option<&Arc<Vec<u8>>> {
+        self.values.get(key)
+    }
+
+    pub(super) fn contains(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    pub(super) fn set(&mut self, key: &str, value: &[u8]) {
+        let value = Arc::new(value.to_vec());
+        match self.values.get_mut(key) {
+            Some(place) => *place = value,
+            None => drop(self.values.insert(key.to_owned(), value)),
+        }
+    }
+
+    pub(super) fn add(&mut self, key: &str, amount: i64) -> Result<i64> {
+        let sum = sum(key, self.get(key).map(|value| value.as_slice()), amount)?;
+        self.set(key, sum.to_string().as_bytes());
+        Ok(sum)
+    }
+
+    pub(super) fn append(&mut self, key: &str, value: &[u8]) -> Result<()> {
+        let Some(place) = self.values.get_mut(key) else {
+            self.set(key, value);
+            return Ok(());
+        };
+        let bytes = place.len().saturating_add(value.len());
+        if bytes > MAX_VALUE_BYTES {
+            return Err(value_too_long(key, bytes));
+        }
+        Arc::make_mut(place).extend_from_slice(value);
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, key: &str) -> bool {
+        self.values.remove(key).is_some()
+    }
+}

@@ -1,0 +1,95 @@
+//! Where a server listens when all ranks are told the same host.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+use socket2::{Domain, Socket, Type};
+
+/// Thousands of ranks may connect at once; the system cuts this to its own limit.
+const BACKLOG: i32 = 4096;
+
+/// Listens so that ranks that look for `host` find it:
+/// - an address: there. If it is not this host's own, because a router or load balancer brings it here: on all of its family;
+/// - `localhost`: on the first loopback address;
+/// - another name: on all addresses of this host, since ranks on other hosts may know it by other ones (a host's own table
+///   often has its name as 127.0.1.1).
+pub(super) fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+    listen_on_first(&candidates(host), port)
+}
+
+fn candidates(host: &str) -> [IpAddr; 2] {
+    let any4 = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let any6 = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+    match host.parse::<IpAddr>() {
+        Ok(address) => [address, if address.is_ipv4() { any4 } else { any6 }],
+        Err(_) if host.eq_ignore_ascii_case("localhost") => [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+        Err(_) => [any6, any4],
+    }
+}
+
+/// Only what this host lacks, an address or a family, is a reason to try the next.
+fn listen_on_first(addresses: &[IpAddr], port: u16) -> io::Result<TcpListener> {
+    let mut result = Err(io::Error::from(ErrorKind::AddrNotAvailable));
+    for &address in addresses {
+        result = bind(SocketAddr::new(address, port));
+        match &result {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => continue,
+            _ => break,
+        }
+    }
+    result
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // A job that starts again finds its port usable while old connections fade.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// `address`, or where a listener on all addresses is reached from its own host.
+pub(super) fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+    }
+    address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_is_tried_first_and_a_name_means_all() {
+        assert_eq!(candidates("127.0.0.7"), [address("127.0.0.7"), address("0.0.0.0")]);
+        assert_eq!(candidates("fe80::1"), [address("fe80::1"), address("::")]);
+        assert_eq!(candidates("LocalHost"), [address("127.0.0.1"), address("::1")]);
+        assert_eq!(candidates("node-0.cluster"), [address("::"), address("0.0.0.0")]);
+    }
+
+    #[test]
+    fn the_next_address_is_tried_only_when_this_host_lacks_the_first() {
+        // 192.0.2.0/24 is for documentation: no host has it.
+        let listener = listen_on_first(&[address("192.0.2.1"), address("127.0.0.1")], 0).unwrap();
+        let taken = listener.local_addr().unwrap();
+        assert_eq!(taken.ip(), address("127.0.0.1"));
+        let error = listen_on_first(&[address("127.0.0.1"), address("127.0.0.2")], taken.port()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_listener_on_all_addresses_is_reached_over_loopback() {
+        for (bound, reached) in [("0.0.0.0:5", "127.0.0.1:5"), ("[::]:5", "[::1]:5"), ("10.0.0.1:5", "10.0.0.1:5")] {
+            assert_eq!(reachable(bound.parse().unwrap()), reached.parse().unwrap());
+        }
+    }
+}

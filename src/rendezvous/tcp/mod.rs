@@ -1,0 +1,347 @@
+//! The store that needs nothing else: one rank serves it over TCP, the others connect.
+
+mod connection;
+mod epoll;
+mod listen;
+mod peer;
+mod protocol;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::Store;
+use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds};
+use crate::error::{Error, ErrorKind, Result};
+use connection::{Connection, Fault};
+use protocol::{Answer, MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Request};
+use server::{Limits, Server};
+
+/// Connections kept open for the next call; more are opened while more threads call at once.
+const IDLE_CONNECTIONS: usize = 4;
+
+/// Time for the answer to a call that does not wait for keys, and least time for one that does: a server that thousands
+/// call at once may be busy for a moment.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const LEAST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the answer to a wait may take longer than the wait.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A client of a store's server and, on the rank that serves, the server.
+///
+/// Each call has a connection of its own while it runs, so a wait on one thread keeps nothing from the others. Connections
+/// are kept for later calls. A server that is gone stays gone: calls fail with `ConnectionLost`, and a new server at the
+/// same address is not taken for the old one. A server that is there but does not answer fails calls with `Timeout`, at the
+/// latest 1 s after their time or 5 s after their start, whichever is later; calls without a timeout after 30 s.
+///
+/// Dropping the store of the rank that serves ends the server, but only when every other client has disconnected or 2 s
+/// have passed, so that ranks that are a little behind still read what they need.
+///
+/// The server needs a descriptor for each client. Whoever reaches its port can read and change every key.
+pub struct TcpStore {
+    /// As the user wrote it.
+    url: String,
+    address: SocketAddr,
+    instance: u64,
+    idle: Mutex<Vec<Connection>>,
+    server: Option<Server>,
+}
+
+impl TcpStore {
+    /// Starts a server, and connects to it. `port` 0 lets the system choose; [`TcpStore::port`] tells which.
+    ///
+    /// `host` is what the other ranks are told. An IP address is listened on as it is, unless it is not this host's; then, and
+    /// for names other than `localhost`, the server listens on all addresses.
+    pub fn serve(host: &str, port: u16) -> Result<Self> {
+        Self::serve_with(host, port, Limits::default())
+    }
+
+    fn serve_with(host: &str, port: u16, limits: Limits) -> Result<Self> {
+        check_host(host)?;
+        let failed = |error: &io::Error| Error::io(format!("{}: cannot serve a store", url(host, port)), error);
+        let server = listen::listen(host, port).and_then(|listener| Server::start(listener, limits));
+        let server = server.map_err(|error| failed(&error))?;
+        let address = listen::reachable(server.address());
+        let url = url(host, address.port());
+        let connection = Connection::open(address, &Deadline::after(LEAST_PATIENCE))
+            .map_err(|fault| explain(&url, address, "cannot connect to its own server", fault, Duration::ZERO))?;
+        let instance = connection.instance;
+        Ok(Self { url, address, instance, idle: Mutex::new(vec![connection]), server: Some(server) })
+    }
+
+    /// Connects to the store that another rank serves, now or soon: tries again until `timeout`.
+    ///
+    /// Fails at once if something else than a store listens there, or a store of another version.
+    pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self> {
+        check_host(host)?;
+        let url = url(host, port);
+        if port == 0 {
+            return Err(Error::invalid(format!("{url}: no server has port 0")));
+        }
+        let deadline = Deadline::after(timeout);
+        let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let failure = match connect_once(host, port, &deadline) {
+                Ok((address, connection)) => {
+                    let instance = connection.instance;
+                    return Ok(Self { url, address, instance, idle: Mutex::new(vec![connection]), server: None });
+                }
+                Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
+                Err(Fault::Silent) => "connected, but the server did not answer".to_owned(),
+                Err(Fault::Lost(error)) => error.to_string(),
+            };
+            if deadline.passed() {
+                let waited = seconds(deadline.elapsed());
+                let message = format!("{url}: no store to connect to after {waited} ({tries} tries; last: {failure})");
+                return Err(Error::new(ErrorKind::Timeout, message));
+            }
+            backoff.sleep(&deadline);
+        }
+    }
+
+    /// The server's port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// The server's answer to a request, on a connection of this call's own.
+    fn ask(&self, doing: &str, request: &Request<'_>, patience: Duration) -> Result<Vec<u8>> {
+        let deadline = Deadline::after(patience);
+        let failed = |fault| explain(&self.url, self.address, doing, fault, deadline.elapsed());
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.connect_again(&deadline).map_err(failed)?,
+        };
+        let frame = connection.exchange(&request.encode(), deadline.remaining()).map_err(failed)?;
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_CONNECTIONS {
+            idle.push(connection);
+        }
+        Ok(frame)
+    }
+
+    fn connect_again(&self, deadline: &Deadline) -> Result<Connection, Fault> {
+        let connection = Connection::open(self.address, deadline)?;
+        if connection.instance == self.instance {
+            return Ok(connection);
+        }
+        Err(Fault::Lost(io::Error::new(io::ErrorKind::ConnectionReset, "another server has taken its place")))
+    }
+
+    /// A request that is answered at once.
+    fn ask_now<T>(
+        &self,
+        doing: &str,
+        request: &Request<'_>,
+        read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+    ) -> Result<T> {
+        let frame = self.ask(doing, request, ANSWER_TIMEOUT)?;
+        match Answer::decode(&frame) {
+            Some(Answer::Done(mut rest)) => read(&mut rest).ok_or_else(|| self.nonsense(doing)),
+            Some(Answer::Refused { kind, message }) => Err(Error::new(kind, format!("{}: {message}", self.url))),
+            _ => Err(self.nonsense(doing)),
+        }
+    }
+
+    /// A request that waits for keys: what it read, or which are missing (their number and the places of the first).
+    fn ask_for_keys<T>(
+        &self,
+        doing: &str,
+        request: &Request<'_>,
+        timeout: Duration,
+        read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+    ) -> Result<Result<T, (usize, Vec<usize>)>> {
+        let patience = timeout.saturating_add(GRACE).max(LEAST_PATIENCE);
+        let frame = self.ask(doing, request, patience)?;
+        match Answer::decode(&frame) {
+            Some(Answer::Done(mut rest)) => read(&mut rest).map(Ok).ok_or_else(|| self.nonsense(doing)),
+            Some(Answer::Missing { count, places }) => Ok(Err((count, places))),
+            Some(Answer::Refused { kind, message }) => Err(Error::new(kind, format!("{}: {message}", self.url))),
+            None => Err(self.nonsense(doing)),
+        }
+    }
+
+    fn nonsense(&self, doing: &str) -> Error {
+        Error::new(ErrorKind::Mismatch, format!("{}: {doing}: the server's answer makes no sense", self.url))
+    }
+
+    fn check(&self, key: &str, value_bytes: usize) -> Result<()> {
+        check_key(|| self.describe(), key)?;
+        check_value(|| self.describe(), key, value_bytes)
+    }
+}
+
+impl Drop for TcpStore {
+    fn drop(&mut self) {
+        // The server waits for its clients, and this is one.
+        self.idle.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        drop(self.server.take());
+    }
+}
+
+fn check_host(host: &str) -> Result<()> {
+    if host.is_empty() || host.contains('\0') {
+        return Err(Error::invalid(format!("{host:?} is no host for a TCP store")));
+    }
+    Ok(())
+}
+
+fn url(host: &str, port: u16) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V6(_)) => format!("tcp://[{host}]:{port}"),
+        _ => format!("tcp://{host}:{port}"),
+    }
+}
+
+/// One round over the addresses of `host`, whose name may be new to the resolver only later.
+fn connect_once(host: &str, port: u16, deadline: &Deadline) -> Result<(SocketAddr, Connection), Fault> {
+    let mut result = Err(Fault::Lost(io::Error::new(io::ErrorKind::NotFound, "the host has no address")));
+    for address in (host, port).to_socket_addrs().map_err(Fault::Lost)? {
+        result = Connection::open(address, deadline).map(|connection| (address, connection));
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+fn explain(url: &str, address: SocketAddr, doing: &str, fault: Fault, after: Duration) -> Error {
+    let after = seconds(after);
+    match fault {
+        Fault::Lost(error) => Error::new(
+            ErrorKind::ConnectionLost,
+            format!("{url}: {doing}: lost the server at {address} after {after}: {error}"),
+        ),
+        Fault::Silent => Error::new(
+            ErrorKind::Timeout,
+            format!("{url}: {doing}: the server at {address} does not answer; gave up after {after}"),
+        ),
+        Fault::Foreign(what) => Error::new(ErrorKind::Mismatch, format!("{url}: {doing}: {what}")),
+    }
+}
+
+/// `items` in runs that fit one request each.
+fn batches<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    const ROOM: usize = MAX_FRAME_BYTES - 64;
+    let mut batches = Vec::new();
+    let mut rest = items;
+    while !rest.is_empty() {
+        let mut sum = 0;
+        let fitting = rest.iter().take(MAX_FRAME_KEYS).take_while(|item| {
+            sum += bytes(item);
+            sum <= ROOM
+        });
+        // Any one item fits, by the limits of keys and values.
+        let (batch, after) = rest.split_at(fitting.count().max(1));
+        batches.push(batch);
+        rest = after;
+    }
+    batches
+}
+
+/// What a call is about, for messages.
+fn doing(what: &str, keys: &[&str]) -> String {
+    match keys {
+        [] => what.to_owned(),
+        [key] => format!("{what} {}", quote(key)),
+        [key, rest @ ..] => format!("{what} {} and {} more keys", quote(key), rest.len()),
+    }
+}
+
+fn nothing(_: &mut Reader<'_>) -> Option<()> {
+    Some(())
+}
+
+impl Store for TcpStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.multi_set(&[(key, value)])
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        Ok(self.multi_get(&[key], timeout)?.pop().unwrap_or_default())
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        keys.iter().try_for_each(|key| self.check(key, 0))?;
+        let deadline = Deadline::after(timeout);
+        let (mut count, mut missing) = (0, Vec::new());
+        for batch in batches(keys, |key| 2 + key.len()) {
+            // Once time is up, the rest is asked without waiting, to name all that is missing.
+            let timeout = deadline.remaining();
+            let request = Request::Wait { timeout, keys: batch.to_vec() };
+            if let Err((more, places)) = self.ask_for_keys(&doing("wait for", batch), &request, timeout, nothing)? {
+                count += more;
+                missing.extend(places.into_iter().filter_map(|place| batch.get(place).copied()));
+            }
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        missing.truncate(NAMED_KEYS);
+        Err(no_value(&self.url, keys.len(), count, missing, deadline.elapsed()))
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        self.check(key, 0)?;
+        self.ask_now(&doing("add to", &[key]), &Request::Add { key, amount }, |rest| Some(rest.u64()? as i64))
+    }
+
+    fn append(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.check(key, value.len())?;
+        self.ask_now(&doing("append to", &[key]), &Request::Append { key, value }, nothing)
+    }
+
+    fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        keys.iter().try_for_each(|key| self.check(key, 0))?;
+        let deadline = Deadline::after(timeout);
+        let mut values: Vec<Vec<u8>> = Vec::with_capacity(keys.len());
+        for batch in batches(keys, |key| 2 + key.len()) {
+            let mut rest = batch;
+            // An answer holds as many values as fit; the next request asks for the others.
+            while !rest.is_empty() {
+                let timeout = deadline.remaining();
+                let request = Request::Get { timeout, keys: rest.to_vec() };
+                let doing = doing("get", rest);
+                let read = |answer: &mut Reader<'_>| {
+                    let got = answer.values().filter(|got| !got.is_empty() && got.len() <= rest.len())?;
+                    values.extend(got.iter().map(|value| value.to_vec()));
+                    Some(got.len())
+                };
+                match self.ask_for_keys(&doing, &request, timeout, read)? {
+                    Ok(count) => rest = &rest[count..],
+                    Err((count, places)) => {
+                        let missing = places.into_iter().filter_map(|place| rest.get(place).copied());
+                        return Err(no_value(&self.url, keys.len(), count, missing, deadline.elapsed()));
+                    }
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
+        pairs.iter().try_for_each(|(key, value)| self.check(key, value.len()))?;
+        for batch in batches(pairs, |(key, value)| 6 + key.len() + value.len()) {
+            let keys: Vec<_> = batch.iter().map(|(key, _)| *key).collect();
+            self.ask_now(&doing("set", &keys), &Request::Set(batch.to_vec()), nothing)?;
+        }
+        Ok(())
+    }
+
+    fn delete(&self, key: &str) -> Result<bool> {
+        self.check(key, 0)?;
+        self.ask_now(&doing("delete", &[key]), &Request::Delete { key }, |rest| Some(rest.u8()? != 0))
+    }
+
+    fn describe(&self) -> String {
+        self.url.clone()
+    }
+}

@@ -1,0 +1,446 @@
+//! What client and server say to each other, without I/O.
+//!
+//! Numbers are little-endian. Both sides begin with a hello, whose layout no version may change:
+//!
+//! | from | bytes |
+//! |---|---|
+//! | client | magic (8), version (u32) |
+//! | server | magic (8), version (u32), instance (u64: random, tells one server at an address from the next) |
+//!
+//! Then the client sends requests, each after the answer to the one before. A request and an answer are a length (u32) and
+//! so many bytes. A key is a length (u16) and UTF-8; a value is a length (u32) and bytes; a list is a count (u32) and its
+//! members.
+//!
+//! | request | first byte | then | answer, after a zero byte |
+//! |---|---|---|---|
+//! | set | 1 | list of (key, value) | |
+//! | get | 2 | timeout (u64 µs; all ones: none), list of keys | list of values: of the first keys, as many as fit a frame |
+//! | wait | 3 | timeout, list of keys | |
+//! | add | 4 | key, amount (i64) | sum (i64) |
+//! | append | 5 | key, value | |
+//! | delete | 6 | key | 1 if it was there, else 0 |
+//!
+//! An answer that begins with 1 says that time is up: how many keys are missing (u32), and a list of the places (u32 each)
+//! that the first few have in the request. One that begins with 2 refuses: 1 for an argument, 2 for an operation that
+//! cannot be, then the message (u16 length, UTF-8).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::support::NAMED_KEYS;
+use super::super::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::error::{Error, ErrorKind};
+
+pub(super) const MAGIC: [u8; 8] = *b"gloo_rsS";
+pub(super) const VERSION: u32 = 1;
+pub(super) const CLIENT_HELLO_BYTES: usize = 12;
+pub(super) const SERVER_HELLO_BYTES: usize = 20;
+
+/// The longest request or answer, without its length: a value of the greatest length fits, with its key.
+pub(super) const MAX_FRAME_BYTES: usize = MAX_VALUE_BYTES + (64 << 10);
+
+/// The most keys of one request.
+pub(super) const MAX_FRAME_KEYS: usize = 1 << 16;
+
+pub(super) fn client_hello() -> [u8; CLIENT_HELLO_BYTES] {
+    let mut hello = [0; CLIENT_HELLO_BYTES];
+    hello[..8].copy_from_slice(&MAGIC);
+    hello[8..].copy_from_slice(&VERSION.to_le_bytes());
+    hello
+}
+
+pub(super) fn server_hello(instance: u64) -> [u8; SERVER_HELLO_BYTES] {
+    let mut hello = [0; SERVER_HELLO_BYTES];
+    hello[..12].copy_from_slice(&client_hello());
+    hello[12..].copy_from_slice(&instance.to_le_bytes());
+    hello
+}
+
+/// A request as it lies in the frame that carried it.
+#[derive(Debug, PartialEq)]
+pub(super) enum Request<'a> {
+    Set(Vec<(&'a str, &'a [u8])>),
+    Get { timeout: Duration, keys: Vec<&'a str> },
+    Wait { timeout: Duration, keys: Vec<&'a str> },
+    Add { key: &'a str, amount: i64 },
+    Append { key: &'a str, value: &'a [u8] },
+    Delete { key: &'a str },
+}
+
+impl<'a> Request<'a> {
+    /// The request with its length in front.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        match self {
+            Self::Set(pairs) => {
+                out.u8(1);
+                out.u32(pairs.len());
+                for (key, value) in pairs {
+                    out.key(key);
+                    out.value(value);
+                }
+            }
+            Self::Get { timeout, keys } | Self::Wait { timeout, keys } => {
+                out.u8(if matches!(self, Self::Get { .. }) { 2 } else { 3 });
+                let micros = timeout.as_nanos().div_ceil(1000);
+                out.bytes(&u64::try_from(micros).unwrap_or(u64::MAX).to_le_bytes());
+                out.u32(keys.len());
+                keys.iter().for_each(|key| out.key(key));
+            }
+            Self::Add { key, amount } => {
+                out.u8(4);
+                out.key(key);
+                out.bytes(&amount.to_le_bytes());
+            }
+            Self::Append { key, value } => {
+                out.u8(5);
+                out.key(key);
+                out.value(value);
+            }
+            Self::Delete { key } => {
+                out.u8(6);
+                out.key(key);
+            }
+        }
+        out.finish()
+    }
+
+    /// What a frame, without its length, asks; `None` if it breaks any rule of the protocol.
+    pub(super) fn decode(frame: &'a [u8]) -> Option<Self> {
+        let mut input = Reader(frame);
+        let request = match input.u8()? {
+            1 => Self::Set(input.list(6, |input| Some((input.key()?, input.value()?)))?),
+            which @ (2 | 3) => {
+                let micros = input.u64()?;
+                let timeout = if micros == u64::MAX { Duration::MAX } else { Duration::from_micros(micros) };
+                let keys = input.list(2, Reader::key)?;
+                if which == 2 { Self::Get { timeout, keys } } else { Self::Wait { timeout, keys } }
+            }
+            4 => Self::Add { key: input.key()?, amount: input.u64()? as i64 },
+            5 => Self::Append { key: input.key()?, value: input.value()? },
+            6 => Self::Delete { key: input.key()? },
+            _ => return None,
+        };
+        input.0.is_empty().then_some(request)
+    }
+}
+
+/// A part of what goes to a client: its own bytes, or a value shared with the table.
+pub(super) enum Chunk {
+    Own(Vec<u8>),
+    Shared(Arc<Vec<u8>>),
+}
+
+impl Chunk {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(value) => value,
+        }
+    }
+}
+
+/// Values from this length on are sent from where they lie.
+const SHARED_BYTES: usize = 16 << 10;
+
+/// The answer to set, wait and append.
+pub(super) fn answer_done() -> Vec<u8> {
+    Writer::answer(0).finish()
+}
+
+/// The answer to add.
+pub(super) fn answer_sum(sum: i64) -> Vec<u8> {
+    let mut out = Writer::answer(0);
+    out.bytes(&sum.to_le_bytes());
+    out.finish()
+}
+
+/// The answer to delete.
+pub(super) fn answer_deleted(was_there: bool) -> Vec<u8> {
+    let mut out = Writer::answer(0);
+    out.u8(u8::from(was_there));
+    out.finish()
+}
+
+/// The answer to get: the first of `values`, as many as fit, and at least one if there is one.
+pub(super) fn answer_values(values: &[Arc<Vec<u8>>]) -> Vec<Chunk> {
+    let mut bytes = 5;
+    let fitting = values.iter().take_while(|value| {
+        bytes += 4 + value.len();
+        bytes <= MAX_FRAME_BYTES
+    });
+    let count = fitting.count();
+    let values = &values[..count];
+    let total = 5 + values.iter().map(|value| 4 + value.len()).sum::<usize>();
+
+    let mut chunks = Vec::new();
+    let mut own = Vec::new();
+    own.extend_from_slice(&(total as u32).to_le_bytes());
+    own.push(0);
+    own.extend_from_slice(&(count as u32).to_le_bytes());
+    for value in values {
+        own.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        if value.len() < SHARED_BYTES {
+            own.extend_from_slice(value);
+        } else {
+            chunks.push(Chunk::Own(std::mem::take(&mut own)));
+            chunks.push(Chunk::Shared(Arc::clone(value)));
+        }
+    }
+    if !own.is_empty() {
+        chunks.push(Chunk::Own(own));
+    }
+    chunks
+}
+
+/// The answer to get and wait when time is up: `missing` are places in the request's keys.
+pub(super) fn answer_missing(missing: &[usize]) -> Vec<u8> {
+    let mut out = Writer::answer(1);
+    out.u32(missing.len());
+    let shown = &missing[..missing.len().min(NAMED_KEYS)];
+    out.u32(shown.len());
+    shown.iter().for_each(|&place| out.u32(place));
+    out.finish()
+}
+
+/// The answer to what cannot be done.
+pub(super) fn answer_refused(error: &Error) -> Vec<u8> {
+    let mut out = Writer::answer(2);
+    out.u8(if error.kind() == ErrorKind::InvalidArgument { 1 } else { 2 });
+    let message = error.message();
+    let cut = message.floor_char_boundary(usize::from(u16::MAX));
+    out.bytes(&(cut as u16).to_le_bytes());
+    out.bytes(&message.as_bytes()[..cut]);
+    out.finish()
+}
+
+/// An answer, as it lies in its frame.
+#[derive(Debug, PartialEq)]
+pub(super) enum Answer<'a> {
+    /// What follows depends on the request.
+    Done(Reader<'a>),
+    /// Time is up: how many keys are missing, and the places of the first of them.
+    Missing { count: usize, places: Vec<usize> },
+    /// The server's reason, without its name.
+    Refused { kind: ErrorKind, message: &'a str },
+}
+
+impl<'a> Answer<'a> {
+    /// What a frame, without its length, says; `None` if it breaks a rule of the protocol.
+    pub(super) fn decode(frame: &'a [u8]) -> Option<Self> {
+        let mut input = Reader(frame);
+        match input.u8()? {
+            0 => Some(Self::Done(input)),
+            1 => {
+                let count = input.u32()? as usize;
+                let places = input.list(4, |input| Some(input.u32()? as usize))?;
+                Some(Self::Missing { count, places })
+            }
+            2 => {
+                let kind = match input.u8()? {
+                    1 => ErrorKind::InvalidArgument,
+                    _ => ErrorKind::InvalidOperation,
+                };
+                let length = input.u16()?;
+                Some(Self::Refused { kind, message: std::str::from_utf8(input.take(usize::from(length))?).ok()? })
+            }
+            _ => None,
+        }
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    /// Leaves room for the length.
+    fn new() -> Self {
+        Self(vec![0; 4])
+    }
+
+    fn answer(status: u8) -> Self {
+        let mut out = Self::new();
+        out.u8(status);
+        out
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    /// Counts and lengths, which callers have bounded far below 2³².
+    fn u32(&mut self, value: usize) {
+        self.bytes(&(value as u32).to_le_bytes());
+    }
+
+    fn key(&mut self, key: &str) {
+        self.bytes(&(key.len() as u16).to_le_bytes());
+        self.bytes(key.as_bytes());
+    }
+
+    fn value(&mut self, value: &[u8]) {
+        self.u32(value.len());
+        self.bytes(value);
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        let length = (self.0.len() - 4) as u32;
+        self.0[..4].copy_from_slice(&length.to_le_bytes());
+        self.0
+    }
+}
+
+/// Takes a frame apart. Whatever is not there, or breaks a limit, is `None`.
+#[derive(Debug, PartialEq)]
+pub(super) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    pub(super) fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn key(&mut self) -> Option<&'a str> {
+        let length = usize::from(self.u16()?);
+        let key = std::str::from_utf8(self.take(length)?).ok()?;
+        (!key.is_empty() && key.len() <= MAX_KEY_BYTES && !key.contains('\0')).then_some(key)
+    }
+
+    pub(super) fn value(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()? as usize;
+        if length > MAX_VALUE_BYTES { None } else { self.take(length) }
+    }
+
+    /// A list whose members have at least `least` bytes each: its count is checked before memory is taken for it.
+    fn list<T>(&mut self, least: usize, mut member: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = self.u32()? as usize;
+        if count > MAX_FRAME_KEYS || count > self.0.len() / least {
+            return None;
+        }
+        let mut list = Vec::with_capacity(count);
+        for _ in 0..count {
+            list.push(member(self)?);
+        }
+        Some(list)
+    }
+
+    pub(super) fn values(&mut self) -> Option<Vec<&'a [u8]>> {
+        self.list(4, Self::value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all_requests() -> Vec<Request<'static>> {
+        let timeout = Duration::from_millis(1500);
+        vec![
+            Request::Set(vec![("a", b"1"), ("ключ", b"")]),
+            Request::Get { timeout, keys: vec!["a", "b"] },
+            Request::Wait { timeout: Duration::MAX, keys: vec![] },
+            Request::Add { key: "n", amount: i64::MIN },
+            Request::Append { key: "a", value: &[0, 255] },
+            Request::Delete { key: "a" },
+        ]
+    }
+
+    #[test]
+    fn requests_survive_the_way_and_every_cut_or_longer_one_is_refused() {
+        for request in all_requests() {
+            let frame = request.encode();
+            assert_eq!(u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize, frame.len() - 4);
+            assert_eq!(Request::decode(&frame[4..]), Some(request));
+            for cut in 4..frame.len() {
+                assert_eq!(Request::decode(&frame[4..cut]), None, "cut at {cut}");
+            }
+            let longer = [&frame[4..], &[0]].concat();
+            assert_eq!(Request::decode(&longer), None);
+        }
+    }
+
+    #[test]
+    fn limits_hold() {
+        let long = "k".repeat(MAX_KEY_BYTES + 1);
+        for key in [&long[..], "", "a\0b"] {
+            assert_eq!(Request::decode(&Request::Delete { key }.encode()[4..]), None);
+        }
+        let long = &long[..MAX_KEY_BYTES];
+        assert!(Request::decode(&Request::Delete { key: long }.encode()[4..]).is_some());
+        // A count of 2³²-1 with nothing behind it.
+        assert_eq!(Request::decode(&[1, 255, 255, 255, 255]), None);
+        let keys = vec!["k"; MAX_FRAME_KEYS + 1];
+        assert_eq!(Request::decode(&Request::Wait { timeout: Duration::ZERO, keys }.encode()[4..]), None);
+    }
+
+    #[test]
+    fn an_answer_holds_as_many_values_as_fit() {
+        let big = Arc::new(vec![7; MAX_VALUE_BYTES]);
+        let small = Arc::new(vec![1, 2]);
+        let half = Arc::new(vec![9; MAX_VALUE_BYTES / 2]);
+        for (values, fitting) in [
+            (vec![], 0),
+            (vec![small.clone()], 1),
+            (vec![small.clone(), big.clone(), small.clone()], 3),
+            (vec![big.clone(), big.clone()], 1),
+            (vec![half.clone(), half.clone(), half.clone()], 2),
+        ] {
+            let frame: Vec<u8> = answer_values(&values).iter().flat_map(|chunk| chunk.bytes().to_vec()).collect();
+            assert_eq!(u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize, frame.len() - 4);
+            assert!(frame.len() - 4 <= MAX_FRAME_BYTES);
+            let Some(Answer::Done(mut rest)) = Answer::decode(&frame[4..]) else { panic!("no answer") };
+            let got = rest.values().unwrap();
+            assert_eq!(got.len(), fitting);
+            assert!(got.iter().zip(&values).all(|(got, value)| *got == value.as_slice()));
+        }
+    }
+
+    #[test]
+    fn refusals_and_timeouts_survive_the_way() {
+        let missing: Vec<usize> = (3..300).collect();
+        let frame = answer_missing(&missing);
+        let places = (3..3 + NAMED_KEYS).collect();
+        assert_eq!(Answer::decode(&frame[4..]), Some(Answer::Missing { count: 297, places }));
+        let frame = answer_refused(&Error::new(ErrorKind::InvalidOperation, "é".repeat(50_000)));
+        let Some(Answer::Refused { kind, message }) = Answer::decode(&frame[4..]) else { panic!("no answer") };
+        assert_eq!((kind, message.len()), (ErrorKind::InvalidOperation, 65_534));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_or_understood(bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0u8..8) {
+            let frame = [&[first], &bytes[..]].concat();
+            if let Some(request) = Request::decode(&frame) {
+                prop_assert_eq!(&request.encode()[4..], &frame[..]);
+            }
+            if let Some(Answer::Done(mut rest)) = Answer::decode(&frame) {
+                let _ = rest.values();
+            }
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! What is particular to the store over TCP: hostile clients, servers that vanish, ends that are no stores.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::super::tests::{LONG, finish, role, spawn_self};
+use super::protocol::{self, MAX_FRAME_BYTES, Request};
+use super::server::Limits;
+use super::*;
+
+const SHORT: Duration = Duration::from_millis(100);
+
+fn serve() -> TcpStore {
+    TcpStore::serve("127.0.0.1", 0).unwrap()
+}
+
+/// A server that has little patience.
+fn serve_impatiently() -> TcpStore {
+    let limits = Limits { hello: SHORT, stall: SHORT, linger: SHORT };
+    TcpStore::serve_with("127.0.0.1", 0, limits).unwrap()
+}
+
+/// A connection that the test speaks on by itself; reads fail rather than hang.
+fn raw(store: &TcpStore) -> TcpStream {
+    let stream = TcpStream::connect(store.address).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.set_write_timeout(Some(LONG)).unwrap();
+    stream
+}
+
+/// The same after the hellos.
+fn greeted(store: &TcpStore) -> TcpStream {
+    let mut stream = raw(store);
+    stream.write_all(&protocol::client_hello()).unwrap();
+    stream.read_exact(&mut [0; protocol::SERVER_HELLO_BYTES]).unwrap();
+    stream
+}
+
+/// Whether the server closes the connection; anything that it says before is passed over.
+fn is_dropped(mut stream: TcpStream) -> bool {
+    let mut buffer = [0; 4096];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() == io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+fn works(store: &TcpStore) {
+    let other = TcpStore::connect("127.0.0.1", store.port(), LONG).unwrap();
+    let value = format!("{:?}", Instant::now());
+    other.set("does it work", value.as_bytes()).unwrap();
+    assert_eq!(store.get("does it work", LONG).unwrap(), value.as_bytes());
+}
+
+#[test]
+fn who_breaks_the_protocol_is_dropped() {
+    let store = serve();
+    let mut version_2 = protocol::client_hello();
+    version_2[8] = 2;
+    let hello_then = |bytes: &[u8]| [&protocol::client_hello(), bytes].concat();
+    let too_long = (MAX_FRAME_BYTES as u32 + 1).to_le_bytes();
+    let frame = |bytes: &[u8]| hello_then(&[&(bytes.len() as u32).to_le_bytes(), bytes].concat());
+    for (what, bytes) in [
+        ("another protocol", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec()),
+        ("a first byte that is wrong", b"x".to_vec()),
+        ("another version", version_2.to_vec()),
+        ("a length over the limit", hello_then(&too_long)),
+        ("the greatest length", hello_then(&[255; 4])),
+        ("an empty request", hello_then(&[0; 4])),
+        ("an unknown request", frame(&[99])),
+        ("a request that is cut short", frame(&[1, 1, 0, 0, 0, 3, 0, b'a'])),
+        ("a count of 2^32 - 1", frame(&[3, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255])),
+        ("a value longer than the request", frame(&[5, 1, 0, b'k', 255, 255, 255, 255])),
+        ("a key that is not UTF-8", frame(&[6, 1, 0, 0xff])),
+        ("an empty key", frame(&[6, 0, 0])),
+    ] {
+        let mut stream = raw(&store);
+        stream.write_all(&bytes).unwrap();
+        assert!(is_dropped(stream), "{what} was put up with");
+        works(&store);
+    }
+}
+
+#[test]
+fn who_stops_half_way_is_dropped() {
+    let store = serve_impatiently();
+    let request = Request::Set(vec![("k", &[7; 1000])]).encode();
+    for (what, mut stream, bytes) in [
+        ("no hello", raw(&store), &b""[..]),
+        ("half a hello", raw(&store), &protocol::client_hello()[..5]),
+        ("half a length", greeted(&store), &request[..2]),
+        ("half a request", greeted(&store), &request[..500]),
+        ("the start of a request of 64 MiB", greeted(&store), &(MAX_FRAME_BYTES as u32).to_le_bytes()),
+    ] {
+        stream.write_all(bytes).unwrap();
+        assert!(is_dropped(stream), "{what} was put up with");
+    }
+    // An idle client, and one that waits, are in the middle of nothing.
+    let idle = TcpStore::connect("127.0.0.1", store.port(), LONG).unwrap();
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| store.get("k", LONG).unwrap());
+        thread::sleep(4 * SHORT);
+        idle.set("k", b"v").unwrap();
+        assert_eq!(wait.join().unwrap(), b"v");
+    });
+}
+
+#[test]
+fn who_does_not_take_its_answers_is_dropped_and_stops_nobody() {
+    let store = serve_impatiently();
+    let value = vec![7; 32 << 20];
+    store.set("large", &value).unwrap();
+    let get = Request::Get { timeout: Duration::ZERO, keys: vec!["large"] }.encode();
+    let mut stream = greeted(&store);
+    // More than one: only the first is worked on until its answer has left.
+    stream.write_all(&get.repeat(100)).unwrap();
+    works(&store);
+    // Its socket buffers hold less than the answer, so the server has the rest, and nobody takes it.
+    thread::sleep(4 * SHORT);
+    let mut taken = Vec::new();
+    let _ = stream.read_to_end(&mut taken);
+    assert!(taken.len() < value.len(), "the whole answer came after all");
+    works(&store);
+}
+
+#[test]
+fn requests_in_one_packet_and_in_single_bytes_are_answered_in_order() {
+    let store = serve();
+    let requests = [
+        Request::Add { key: "n", amount: 1 },
+        Request::Get { timeout: Duration::from_millis(10), keys: vec!["absent"] },
+        Request::Add { key: "n", amount: 2 },
+        Request::Delete { key: "n" },
+    ];
+    let bytes: Vec<u8> = requests.iter().flat_map(Request::encode).collect();
+    let answers = [
+        protocol::answer_sum(1),
+        protocol::answer_missing(&[0]),
+        protocol::answer_sum(3),
+        protocol::answer_deleted(true),
+    ]
+    .concat();
+    for pieces in [bytes.len(), 1] {
+        let mut stream = greeted(&store);
+        stream.set_nodelay(true).unwrap();
+        for piece in bytes.chunks(pieces) {
+            stream.write_all(piece).unwrap();
+        }
+        let mut got = vec![0; answers.len()];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(got, answers);
+    }
+}
+
+#[test]
+fn two_hundred_idle_clients_stop_nobody() {
+    let store = serve();
+    let idle: Vec<_> = (0..200).map(|i| if i % 2 == 0 { raw(&store) } else { greeted(&store) }).collect();
+    works(&store);
+    drop(idle);
+    works(&store);
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_wait_along() {
+    let store = serve();
+    for i in 0..50 {
+        let mut stream = greeted(&store);
+        stream.write_all(&Request::Get { timeout: LONG, keys: vec!["k"] }.encode()).unwrap();
+        // Half of them close at once, half let the server close first.
+        if i % 2 == 0 {
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert!(is_dropped(stream));
+        }
+    }
+    works(&store);
+    store.set("k", b"v").unwrap();
+    works(&store);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn garbage_after_the_hello_harms_nobody(garbage in proptest::collection::vec(any::<u8>(), 1..100), framed: bool) {
+        thread_local! { static STORE: TcpStore = serve(); }
+        STORE.with(|store| {
+            let mut stream = greeted(store);
+            let length = if framed { (garbage.len() as u32).to_le_bytes().to_vec() } else { Vec::new() };
+            stream.write_all(&[length, garbage].concat()).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert!(is_dropped(stream));
+            works(store);
+        });
+    }
+}
+
+#[test]
+fn a_lost_server_fails_waits_and_later_calls() {
+    let server = serve();
+    let address = server.address.to_string();
+    let client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| client.get("never", LONG).unwrap_err());
+        thread::sleep(SHORT);
+        let began = Instant::now();
+        drop(server);
+        assert!(began.elapsed() < Duration::from_secs(10), "the server did not end: {:?}", began.elapsed());
+        let error = wait.join().unwrap();
+        assert_eq!(error.kind(), ErrorKind::ConnectionLost);
+        assert!(error.message().contains(&address) && error.message().contains("\"never\""), "{error}");
+    });
+    for _ in 0..3 {
+        let error = client.set("k", b"v").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionLost);
+        assert!(error.message().contains(&address) && error.message().contains("\"k\""), "{error}");
+    }
+}
+
+#[test]
+fn a_server_lets_the_others_finish_first() {
+    let server = serve();
+    server.multi_set(&[("a", b"1"), ("b", b"2")]).unwrap();
+    let client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
+    thread::scope(|scope| {
+        let end = scope.spawn(move || drop(server));
+        thread::sleep(SHORT);
+        assert!(!end.is_finished(), "the server did not wait for its client");
+        assert_eq!(client.get("a", LONG).unwrap(), b"1");
+        assert_eq!(client.get("b", LONG).unwrap(), b"2");
+        drop(client);
+        end.join().unwrap();
+    });
+}
+
+#[test]
+fn a_new_server_is_not_taken_for_the_old_one() {
+    let old = serve_impatiently();
+    let client = TcpStore::connect("127.0.0.1", old.port(), LONG).unwrap();
+    client.set("k", b"old").unwrap();
+    let port = old.port();
+    drop(old);
+    let new = TcpStore::serve("127.0.0.1", port).unwrap();
+    for _ in 0..2 {
+        let error = client.get("k", LONG).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error}");
+    }
+    works(&new);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let store = serve();
+    let error = TcpStore::serve("127.0.0.1", store.port()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.message().contains(&store.describe()) && error.message().contains("in use"), "{error}");
+    for host in ["", "a\0b"] {
+        assert!(TcpStore::serve(host, 0).is_err() && TcpStore::connect(host, 1, LONG).is_err());
+    }
+}
+
+#[test]
+fn connecting_to_nobody_ends_with_the_timeout() {
+    // Bound and not listening: nobody else gets this port, and connections are refused.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+    let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+    let began = Instant::now();
+    let error = TcpStore::connect("127.0.0.1", port, 3 * SHORT).err().unwrap();
+    assert!(began.elapsed() >= 3 * SHORT && began.elapsed() < Duration::from_secs(2));
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    for part in [&format!("tcp://127.0.0.1:{port}"), "tries", "refused"] {
+        assert!(error.message().contains(part), "{part:?} is not in {error}");
+    }
+    let error = TcpStore::connect("no.such.host.invalid", 1, SHORT).err().unwrap();
+    assert!(error.message().contains("tcp://no.such.host.invalid:1"), "{error}");
+}
+
+/// A listener that sends `hello` to each of its connections, of which it keeps those that came last, and answers nothing.
+fn mute_server(hello: &[u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let hello = hello.to_vec();
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming().take(100) {
+            let mut stream = stream.unwrap();
+            let _ = stream.write_all(&hello);
+            kept.push(stream);
+        }
+    });
+    port
+}
+
+#[test]
+fn what_is_no_store_is_said_at_once() {
+    let mut version_7 = protocol::server_hello(1);
+    version_7[8] = 7;
+    for (hello, part) in [(&b"HTTP/1.1 400 Bad Request\r\n"[..], "not a gloo_rs store"), (&version_7, "version 7")] {
+        let port = mute_server(hello);
+        let error = TcpStore::connect("127.0.0.1", port, LONG).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Mismatch);
+        assert!(error.message().contains(part) && error.message().contains(&port.to_string()), "{error}");
+    }
+}
+
+#[test]
+fn a_server_that_says_nothing_is_given_up() {
+    let error = TcpStore::connect("127.0.0.1", mute_server(b""), 2 * SHORT).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("did not answer"), "{error}");
+
+    let store = TcpStore::connect("127.0.0.1", mute_server(&protocol::server_hello(1)), LONG).unwrap();
+    let began = Instant::now();
+    let error = store.get("k", SHORT).unwrap_err();
+    assert!(began.elapsed() < LEAST_PATIENCE + Duration::from_secs(1));
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("does not answer") && error.message().contains("\"k\""), "{error}");
+}
+
+#[test]
+fn answers_that_make_no_sense_are_reported() {
+    let frame = |bytes: &[u8]| [&protocol::server_hello(1), &(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
+    let huge = [&protocol::server_hello(1)[..], &[255; 4]].concat();
+    for answer in [frame(&[]), frame(&[9]), frame(&[0, 0, 0, 0, 0]), frame(&[0, 2, 0, 0, 0, 0, 0, 0, 0]), huge] {
+        let store = TcpStore::connect("127.0.0.1", mute_server(&answer), LONG).unwrap();
+        let error = store.get("k", LONG).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Mismatch);
+        assert!(error.message().contains("\"k\""), "{error}");
+    }
+}
+
+#[test]
+fn both_families_are_served() {
+    for host in ["127.0.0.1", "::1", "localhost"] {
+        let server = TcpStore::serve(host, 0).unwrap();
+        let client = TcpStore::connect(host, server.port(), LONG).unwrap();
+        client.set("k", host.as_bytes()).unwrap();
+        assert_eq!(server.get("k", LONG).unwrap(), host.as_bytes());
+        let shown = if host.contains(':') { "[::1]" } else { host };
+        assert_eq!(client.describe(), format!("tcp://{shown}:{}", server.port()));
+    }
+}
+
+#[test]
+fn batches_hold_everything_and_fit() {
+    let sizes = [1, MAX_FRAME_BYTES - 64, 5, 5, MAX_FRAME_BYTES / 2, MAX_FRAME_BYTES / 2, 1];
+    let split = batches(&sizes, |size| *size);
+    assert_eq!(split, [&sizes[..1], &sizes[1..2], &sizes[2..5], &sizes[5..]]);
+    let many = vec![(); MAX_FRAME_KEYS * 2 + 1];
+    assert_eq!(batches(&many, |_| 2).iter().map(|b| b.len()).collect::<Vec<_>>(), [MAX_FRAME_KEYS, MAX_FRAME_KEYS, 1]);
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// In a process of its own, where no other test opens or closes anything.
+#[test]
+fn descriptors_and_threads_end_with_the_store() {
+    if role().is_none() {
+        return finish(spawn_self("rendezvous::tcp::tests::descriptors_and_threads_end_with_the_store", "counts"));
+    }
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let before = (open_descriptors(), threads());
+    for _ in 0..20 {
+        let server = serve();
+        let clients: Vec<_> = (0..5).map(|_| TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap()).collect();
+        clients.iter().for_each(|client| client.set("k", b"v").unwrap());
+        drop(clients);
+        drop(server);
+    }
+    assert_eq!((open_descriptors(), threads()), before);
+}
+
+/// A C program that left SIGPIPE as it is must not die of a connection that breaks.
+#[test]
+fn no_write_raises_a_signal() {
+    if role().is_none() {
+        return finish(spawn_self("rendezvous::tcp::tests::no_write_raises_a_signal", "sigpipe"));
+    }
+    // SAFETY: this process runs this test alone.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let server = serve_impatiently();
+    let client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
+    drop(server);
+    // The first write may still find buffers; the connection is reset then, and a pool of several is used up.
+    let value = vec![1; 8 << 20];
+    for _ in 0..3 {
+        assert_eq!(client.set("k", &value).unwrap_err().kind(), ErrorKind::ConnectionLost);
+    }
+
+    let server = serve();
+    server.set("large", &value).unwrap();
+    for _ in 0..20 {
+        let mut stream = greeted(&server);
+        let get = Request::Get { timeout: Duration::ZERO, keys: vec!["large"] }.encode();
+        stream.write_all(&get).unwrap();
+        stream.read_exact(&mut [0; 100]).unwrap();
+    }
+    works(&server);
+}
+
+/// Runs out of descriptors, in a process of its own, and recovers.
+#[test]
+fn a_server_without_descriptors_goes_on_when_there_are_some() {
+    if role().is_none() {
+        return finish(spawn_self(
+            "rendezvous::tcp::tests::a_server_without_descriptors_goes_on_when_there_are_some",
+            "descriptors",
+        ));
+    }
+    let server = serve();
+    let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+    // SAFETY: the limit is read during the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    let mut streams = Vec::new();
+    while let Ok(stream) = TcpStream::connect(server.address) {
+        streams.push(stream);
+    }
+    // Those of the queue that were not accepted and those that were.
+    server.set("k", b"v").unwrap();
+    let error = TcpStore::connect("127.0.0.1", server.port(), SHORT).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("Too many open files"), "{error}");
+    drop(streams);
+    works(&server);
+}

@@ -1,0 +1,253 @@
+//! One suite that every kind of store passes, and tests with several processes.
+
+mod conformance;
+mod file;
+mod processes;
+
+use std::any::Any;
+use std::ffi::{CStr, c_char, c_void};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::callback::return_value;
+use super::{CallbackStore, FileStore, InProcessStore, PrefixStore, Store, StoreCallbacks, TcpStore};
+use crate::error::{Error, ErrorKind};
+
+/// Long enough never to be reached by a test that passes.
+pub(super) const LONG: Duration = Duration::from_secs(60);
+
+/// A store of one kind, to be opened any number of times.
+pub(super) struct Fixture {
+    open: Box<dyn Fn() -> Arc<dyn Store>>,
+    _keep: Box<dyn Any>,
+}
+
+impl Fixture {
+    pub(super) fn open(&self) -> Arc<dyn Store> {
+        (self.open)()
+    }
+}
+
+fn in_process() -> Fixture {
+    let store = InProcessStore::new();
+    Fixture { open: Box::new(move || store.clone()), _keep: Box::new(()) }
+}
+
+fn file() -> Fixture {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    Fixture { open: Box::new(move || Arc::new(FileStore::new(&path).unwrap())), _keep: Box::new(directory) }
+}
+
+fn tcp() -> Fixture {
+    let server = TcpStore::serve("127.0.0.1", 0).unwrap();
+    let port = server.port();
+    let open = move || Arc::new(TcpStore::connect("127.0.0.1", port, LONG).unwrap()) as Arc<dyn Store>;
+    Fixture { open: Box::new(open), _keep: Box::new(server) }
+}
+
+fn prefix() -> Fixture {
+    let base = InProcessStore::new();
+    Fixture { open: Box::new(move || Arc::new(PrefixStore::new("p", base.clone()))), _keep: Box::new(()) }
+}
+
+fn callback() -> Fixture {
+    let base = InProcessStore::new();
+    Fixture { open: Box::new(move || Arc::new(callbacks_over(&base, |_| {}))), _keep: Box::new(()) }
+}
+
+/// A store of C functions over `base`, after `change` has taken some away.
+fn callbacks_over(base: &Arc<InProcessStore>, change: impl FnOnce(&mut StoreCallbacks)) -> CallbackStore {
+    let mut callbacks = StoreCallbacks {
+        struct_size: size_of::<StoreCallbacks>(),
+        user: Arc::into_raw(base.clone()).cast_mut().cast(),
+        set: Some(c_set),
+        get: Some(c_get),
+        wait: Some(c_wait),
+        add: Some(c_add),
+        append: Some(c_append),
+        remove: Some(c_remove),
+        destroy: Some(c_destroy),
+    };
+    change(&mut callbacks);
+    // SAFETY: `user` is a store that may be used on any thread, and lives until c_destroy.
+    unsafe { CallbackStore::new(&callbacks) }.unwrap()
+}
+
+fn status(result: Result<(), Error>) -> u32 {
+    match result {
+        Ok(()) => 0,
+        Err(error) if error.kind() == ErrorKind::InvalidArgument => 1,
+        Err(error) if error.kind() == ErrorKind::InvalidOperation => 2,
+        Err(error) if error.kind() == ErrorKind::Timeout => 3,
+        Err(_) => 11,
+    }
+}
+
+fn timeout(milliseconds: i64) -> Duration {
+    Duration::from_millis(milliseconds.try_into().unwrap())
+}
+
+unsafe fn base<'a>(user: *mut c_void) -> &'a InProcessStore {
+    // SAFETY: `user` is what callbacks_over made.
+    unsafe { &*user.cast::<InProcessStore>() }
+}
+
+unsafe fn text<'a>(key: *const c_char) -> &'a str {
+    // SAFETY: keys end with a NUL byte.
+    unsafe { CStr::from_ptr(key) }.to_str().unwrap()
+}
+
+unsafe fn slice<'a>(value: *const c_void, bytes: usize) -> &'a [u8] {
+    // SAFETY: the store passes a slice's pointer and length.
+    unsafe { std::slice::from_raw_parts(value.cast(), bytes) }
+}
+
+unsafe extern "C" fn c_set(user: *mut c_void, key: *const c_char, value: *const c_void, bytes: usize) -> u32 {
+    // SAFETY: called as StoreCallbacks says.
+    unsafe { status(base(user).set(text(key), slice(value, bytes))) }
+}
+
+unsafe extern "C" fn c_get(user: *mut c_void, key: *const c_char, timeout_ms: i64, sink: *mut c_void) -> u32 {
+    // SAFETY: called as StoreCallbacks says.
+    unsafe {
+        let value = base(user).get(text(key), timeout(timeout_ms));
+        status(value.and_then(|value| return_value(sink, value.as_ptr().cast(), value.len())))
+    }
+}
+
+unsafe extern "C" fn c_wait(user: *mut c_void, keys: *const *const c_char, count: usize, timeout_ms: i64) -> u32 {
+    // SAFETY: called as StoreCallbacks says.
+    unsafe {
+        let keys: Vec<_> = std::slice::from_raw_parts(keys, count).iter().map(|key| text(*key)).collect();
+        status(base(user).wait(&keys, timeout(timeout_ms)))
+    }
+}
+
+unsafe extern "C" fn c_add(user: *mut c_void, key: *const c_char, amount: i64, sum: *mut i64) -> u32 {
+    // SAFETY: called as StoreCallbacks says.
+    unsafe { status(base(user).add(text(key), amount).map(|result| *sum = result)) }
+}
+
+unsafe extern "C" fn c_append(user: *mut c_void, key: *const c_char, value: *const c_void, bytes: usize) -> u32 {
+    // SAFETY: called as StoreCallbacks says.
+    unsafe { status(base(user).append(text(key), slice(value, bytes))) }
+}
+
+unsafe extern "C" fn c_remove(user: *mut c_void, key: *const c_char, existed: *mut bool) -> u32 {
+    // SAFETY: called as StoreCallbacks says.
+    unsafe { status(base(user).delete(text(key)).map(|result| *existed = result)) }
+}
+
+unsafe extern "C" fn c_destroy(user: *mut c_void) {
+    // SAFETY: takes back the reference that callbacks_over gave away, once.
+    drop(unsafe { Arc::from_raw(user.cast::<InProcessStore>()) });
+}
+
+#[test]
+fn missing_callbacks_are_stood_in_for_or_named() {
+    let base = InProcessStore::new();
+    let store = callbacks_over(&base, |callbacks| {
+        callbacks.wait = None;
+        // As an older caller's struct, which ends before `append`: what lies behind its end is not looked at.
+        callbacks.struct_size = std::mem::offset_of!(StoreCallbacks, append);
+    });
+    store.multi_set(&[("a", b"1"), ("b", b"2")]).unwrap();
+    store.wait(&["a", "b"], LONG).unwrap();
+    assert_eq!(store.multi_get(&["b", "a"], LONG).unwrap(), [b"2", b"1"]);
+    assert_eq!(store.add("n", 2).unwrap(), 2);
+    let error = store.wait(&["a", "c"], Duration::from_millis(20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("\"c\""), "{error}");
+    for (error, name) in [(store.append("a", b"x").unwrap_err(), "append"), (store.delete("a").unwrap_err(), "remove")]
+    {
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.message().contains(name), "{error}");
+    }
+    drop(store);
+    assert_eq!(Arc::strong_count(&base), 2, "destroy was beyond the struct's end and yet called");
+    // SAFETY: the reference that the store did not give back.
+    unsafe { Arc::decrement_strong_count(Arc::as_ptr(&base)) };
+    drop(callbacks_over(&base, |_| {}));
+    assert_eq!(Arc::strong_count(&base), 1, "destroy was not called");
+}
+
+#[test]
+fn faulty_callbacks_are_refused_or_reported() {
+    unsafe extern "C" fn no_value(_: *mut c_void, _: *const c_char, _: i64, _: *mut c_void) -> u32 {
+        0
+    }
+    unsafe extern "C" fn odd_status(_: *mut c_void, _: *const c_char, _: *const c_void, _: usize) -> u32 {
+        4711
+    }
+    let base = InProcessStore::new();
+    let store = callbacks_over(&base, |callbacks| {
+        callbacks.get = Some(no_value);
+        callbacks.set = Some(odd_status);
+    });
+    let error = store.get("k", LONG).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Callback);
+    assert!(error.message().contains("without a value") && error.message().contains("\"k\""), "{error}");
+    let error = store.set("k", b"").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Callback);
+    assert!(error.message().contains("`set` returned status 4711"), "{error}");
+
+    let mut callbacks = StoreCallbacks {
+        struct_size: size_of::<StoreCallbacks>(),
+        user: std::ptr::null_mut(),
+        set: Some(odd_status),
+        get: None,
+        wait: None,
+        add: None,
+        append: None,
+        remove: None,
+        destroy: None,
+    };
+    // SAFETY: the structs are whole, and no function of them is called.
+    let refused = |callbacks: &StoreCallbacks| unsafe { CallbackStore::new(callbacks) }.err().unwrap();
+    assert!(refused(&callbacks).message().contains("`get`"));
+    callbacks.set = None;
+    callbacks.get = Some(no_value);
+    assert!(refused(&callbacks).message().contains("`set`"));
+    callbacks.struct_size = 8;
+    assert!(refused(&callbacks).message().contains("struct_size 8"));
+    // SAFETY: null is allowed.
+    assert!(unsafe { CallbackStore::new(std::ptr::null()) }.is_err());
+
+    // SAFETY: null is allowed for the sink; and for the value, if it has no bytes.
+    unsafe {
+        assert!(return_value(std::ptr::null_mut(), std::ptr::null(), 0).is_err());
+    }
+}
+
+/// Says to a process of this binary that it is a helper of a test, and which.
+const ROLE: &str = "GLOO_RS_TEST_ROLE";
+
+pub(super) fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// This binary again, running only `test` (its path without the crate), in the given role.
+pub(super) fn spawn_self(test: &str, role: &str) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command.stdout(std::process::Stdio::null()).spawn().unwrap()
+}
+
+/// Waits for a helper, and fails the test if it failed or does not end.
+pub(super) fn finish(mut child: Child) {
+    let end = Instant::now() + LONG;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success(), "a helper process failed: {status}");
+            return;
+        }
+        if Instant::now() > end {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("a helper process did not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

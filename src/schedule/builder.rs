@@ -1,0 +1,274 @@
+//! Writes a [`Schedule`]: an algorithm says what is done in an order that would be right if the steps ran one by one and
+//! sends were buffered; the builder finds which steps must really wait for which.
+//!
+//! Two steps conflict where their spans share elements and one of them writes there: read after write, write after read,
+//! write after write. For every range of every buffer the builder keeps the last writer and all readers since; these are
+//! the only steps that a new one can have to wait for, since they themselves wait for the ones before.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
+use crate::types::Rank;
+
+/// Collects the steps of one rank. Steps of no elements are left out, so both sides of an empty message leave it out.
+#[derive(Default)]
+pub struct Builder {
+    schedule: Schedule,
+    memory: HashMap<Buffer, Ranges>,
+    /// Messages so far, by peer: to it, and from it.
+    sent: HashMap<Rank, u32>,
+    received: HashMap<Rank, u32>,
+}
+
+/// One access to a range: by which step, and where that step's span begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Access {
+    step: u32,
+    offset: usize,
+}
+
+/// State of the elements from a [`Ranges`] key up to `end`.
+#[derive(Clone)]
+struct Range {
+    end: usize,
+    writer: Option<Access>,
+    /// Since that write.
+    readers: Vec<Access>,
+}
+
+/// Disjoint ranges by their first element. What no step touched yet has none.
+#[derive(Default)]
+struct Ranges(BTreeMap<usize, Range>);
+
+impl Builder {
+    /// An empty schedule.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// `len` fresh elements of scratch memory, their contents undefined.
+    pub fn scratch(&mut self, len: usize) -> Span {
+        let span = Span::new(Buffer::Scratch, self.schedule.scratch, len);
+        self.schedule.scratch += len;
+        span
+    }
+
+    /// Sends `from` to rank `to`.
+    pub fn send(&mut self, to: Rank, from: Span) {
+        self.push(Action::Send { to: to as u32, from });
+    }
+
+    /// Receives `into` from rank `from`.
+    pub fn recv(&mut self, from: Rank, into: Span) {
+        self.push(Action::Recv { from: from as u32, into });
+    }
+
+    /// Receives from rank `from` and reduces: `into = with op incoming` for [`Side::Right`], `incoming op with` for left.
+    pub fn recv_reduce(&mut self, from: Rank, into: Span, with: Span, incoming: Side) {
+        self.push(Action::RecvReduce { from: from as u32, into, with, incoming });
+    }
+
+    /// `into = from`, which do not overlap; nothing if they are the same.
+    pub fn copy(&mut self, from: Span, into: Span) {
+        if from != into {
+            self.push(Action::Copy { from, into });
+        }
+    }
+
+    /// `into = left op right`; `into` may be either of them.
+    pub fn reduce(&mut self, left: Span, right: Span, into: Span) {
+        self.push(Action::Reduce { left, right, into });
+    }
+
+    /// `span = span / by`; nothing for a divisor of 1.
+    pub fn divide(&mut self, span: Span, by: u32) {
+        if by != 1 {
+            self.push(Action::Divide { span, by });
+        }
+    }
+
+    /// The schedule.
+    pub fn build(self) -> Schedule {
+        self.schedule
+    }
+
+    fn push(&mut self, action: Action) {
+        let reads = action.reads().into_iter().flatten();
+        debug_assert!(reads.chain(action.writes()).all(|span| span.len == action.elements()), "{action:?}");
+        if action.elements() == 0 {
+            return;
+        }
+        let step = self.schedule.steps.len() as u32;
+        let mut after = Vec::new();
+        for span in action.reads().into_iter().flatten() {
+            self.memory.entry(span.buffer).or_default().read(step, span, &mut after);
+        }
+        if let Some(span) = action.writes() {
+            self.memory.entry(span.buffer).or_default().write(step, span, &mut after);
+        }
+        // Of several conflicts with one step the largest shift serves all.
+        after.sort_unstable_by_key(|d: &Dependency| (d.step, std::cmp::Reverse(d.shift)));
+        after.dedup_by_key(|d| d.step);
+        let counter = match action.destination() {
+            Some(to) => Some(self.sent.entry(to).or_default()),
+            None => action.source().map(|from| self.received.entry(from).or_default()),
+        };
+        let channel = counter.map_or(0, |next| std::mem::replace(next, *next + 1));
+        self.schedule.steps.push(Step { action, channel, after });
+    }
+}
+
+impl Ranges {
+    /// Ends a range at `at`, so that no range crosses it.
+    fn cut(&mut self, at: usize) {
+        if let Some((_, range)) = self.0.range_mut(..at).next_back()
+            && range.end > at
+        {
+            let rest = range.clone();
+            range.end = at;
+            self.0.insert(at, rest);
+        }
+    }
+
+    fn read(&mut self, step: u32, span: Span, after: &mut Vec<Dependency>) {
+        self.cut(span.offset);
+        self.cut(span.end());
+        let reader = Access { step, offset: span.offset };
+        let mut next = span.offset;
+        let mut untouched = Vec::new();
+        for (&start, range) in self.0.range_mut(span.offset..span.end()) {
+            if start > next {
+                untouched.push((next, start));
+            }
+            next = range.end;
+            after.extend(range.writer.map(|writer| writer.before(span)));
+            if range.readers.last() != Some(&reader) {
+                range.readers.push(reader);
+            }
+        }
+        if next < span.end() {
+            untouched.push((next, span.end()));
+        }
+        for (start, end) in untouched {
+            self.0.insert(start, Range { end, writer: None, readers: vec![reader] });
+        }
+    }
+
+    fn write(&mut self, step: u32, span: Span, after: &mut Vec<Dependency>) {
+        self.cut(span.offset);
+        self.cut(span.end());
+        let starts: Vec<usize> = self.0.range(span.offset..span.end()).map(|(&start, _)| start).collect();
+        for start in starts {
+            let Some(range) = self.0.remove(&start) else { continue };
+            // Readers already wait for the writer before them; so does this step's own read.
+            let earlier = if range.readers.is_empty() { range.writer.as_slice() } else { &range.readers };
+            after.extend(earlier.iter().filter(|a| a.step != step).map(|a| a.before(span)));
+        }
+        let writer = Some(Access { step, offset: span.offset });
+        self.0.insert(span.offset, Range { end: span.end(), writer, readers: Vec::new() });
+    }
+}
+
+impl Access {
+    /// What a later step must wait for before it touches `span`, which overlaps this access's.
+    fn before(self, span: Span) -> Dependency {
+        Dependency { step: self.step, shift: span.offset as isize - self.offset as isize }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(offset: usize, len: usize) -> Span {
+        Span::new(Buffer::Output(0), offset, len)
+    }
+
+    fn input(offset: usize, len: usize) -> Span {
+        Span::new(Buffer::Input(0), offset, len)
+    }
+
+    fn after(schedule: &Schedule, step: usize) -> Vec<(u32, isize)> {
+        schedule.steps[step].after.iter().map(|d| (d.step, d.shift)).collect()
+    }
+
+    #[test]
+    fn the_three_hazards_and_their_shifts() {
+        let mut b = Builder::new();
+        b.recv(1, span(10, 10));
+        b.send(2, span(15, 10));
+        b.recv(1, span(12, 6));
+        b.recv(1, span(14, 2));
+        b.send(2, input(0, 4));
+        b.send(3, input(0, 4));
+        let s = b.build();
+        assert_eq!(after(&s, 0), []);
+        assert_eq!(after(&s, 1), [(0, 5)], "read after write");
+        assert_eq!(after(&s, 2), [(0, 2), (1, -3)], "write after write before 15, write after read from there");
+        assert_eq!(after(&s, 3), [(2, 2)], "only the last writer");
+        assert_eq!(after(&s, 4), []);
+        assert_eq!(after(&s, 5), [], "reads do not conflict");
+        let channels: Vec<u32> = s.steps.iter().map(|s| s.channel).collect();
+        assert_eq!(channels, [0, 0, 1, 2, 1, 0]);
+        assert_eq!((s.messages_sent(), s.elements_sent()), (3, 18));
+    }
+
+    #[test]
+    fn a_write_waits_for_all_readers_since_the_last() {
+        let mut b = Builder::new();
+        b.copy(input(0, 8), span(0, 8));
+        b.send(1, span(0, 4));
+        b.send(2, span(2, 4));
+        b.send(3, span(0, 8));
+        b.copy(input(0, 8), span(0, 8));
+        let s = b.build();
+        assert_eq!(after(&s, 4), [(1, 0), (2, -2), (3, 0)]);
+    }
+
+    #[test]
+    fn a_step_never_waits_for_itself() {
+        let mut b = Builder::new();
+        b.recv_reduce(1, span(0, 4), span(0, 4), Side::Left);
+        b.reduce(span(0, 4), span(4, 4), span(0, 4));
+        b.divide(span(2, 6), 3);
+        let s = b.build();
+        assert_eq!(after(&s, 1), [(0, 0)]);
+        assert_eq!(after(&s, 2), [(1, 2)], "one dependency for both spans, with the larger shift");
+    }
+
+    #[test]
+    fn what_does_nothing_is_left_out() {
+        let mut b = Builder::new();
+        b.send(1, span(0, 0));
+        b.copy(span(0, 4), span(0, 4));
+        b.divide(span(0, 4), 1);
+        b.send(1, span(0, 4));
+        let s = b.build();
+        assert_eq!(s.steps.len(), 1);
+        assert_eq!(s.steps[0].channel, 0);
+    }
+
+    #[test]
+    fn scratch_is_handed_out_once() {
+        let mut b = Builder::new();
+        assert_eq!(b.scratch(3), Span::new(Buffer::Scratch, 0, 3));
+        assert_eq!(b.scratch(4), Span::new(Buffer::Scratch, 3, 4));
+        assert_eq!(b.build().scratch, 7);
+    }
+
+    #[test]
+    fn split_covers_everything_once() {
+        for len in 0..40 {
+            for parts in 1..9 {
+                let mut next = 0;
+                for index in 0..parts {
+                    let (offset, part) = super::super::split(len, parts, index);
+                    assert_eq!(offset, next);
+                    assert!(part == len / parts || part == len / parts + 1);
+                    next = offset + part;
+                }
+                assert_eq!(next, len);
+            }
+        }
+    }
+}

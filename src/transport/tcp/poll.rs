@@ -1,0 +1,146 @@
+//! The system calls that the transport needs and the standard library lacks: epoll, eventfd, scatter and gather on sockets.
+//! All descriptors are close-on-exec, and calls that a signal interrupts are made again.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Readiness to wait for, and readiness found.
+pub const READ: u32 = libc::EPOLLIN as u32;
+/// Likewise, for writing.
+pub const WRITE: u32 = libc::EPOLLOUT as u32;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// An epoll instance; clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Epoll(Arc<OwnedFd>);
+
+impl Epoll {
+    /// A new one.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no pointers; a descriptor that the call returns is ours alone.
+        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
+        Ok(Self(Arc::new(fd)))
+    }
+
+    fn control(&self, operation: libc::c_int, fd: RawFd, interest: u32, data: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: interest, u64: data };
+        // SAFETY: `event` outlives the call.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), operation, fd, &mut event) }).map(|_| ())
+    }
+
+    /// Begins to watch `fd`.
+    pub fn add(&self, fd: RawFd, interest: u32, data: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, interest, data)
+    }
+
+    /// Changes what is watched for.
+    pub fn modify(&self, fd: RawFd, interest: u32, data: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, interest, data)
+    }
+
+    /// Ends watching.
+    pub fn remove(&self, fd: RawFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+    }
+
+    /// Fills `events` from the front; returns how many. `None` waits without end.
+    pub fn wait(&self, events: &mut [libc::epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
+        // Rounded up, so that a deadline has passed when the wait for it returns.
+        let ms = timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
+        // SAFETY: the pointer and the length are those of `events`.
+        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, ms) };
+        match check(n) {
+            Ok(n) => Ok(n as usize),
+            // The caller looks at its clock and comes back.
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Wakes an epoll instance from another thread.
+#[derive(Debug)]
+pub struct Waker(OwnedFd);
+
+impl Waker {
+    /// A new one.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no pointers; a descriptor that the call returns is ours alone.
+        unsafe { Ok(Self(OwnedFd::from_raw_fd(check(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?))) }
+    }
+
+    /// Makes the descriptor readable.
+    pub fn wake(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight readable bytes. A full counter is readable already, so the result does not matter.
+        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Makes it silent again.
+    pub fn clear(&self) {
+        let mut count = [0; 8];
+        // SAFETY: eight writable bytes. An empty counter is silent already.
+        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+}
+
+impl AsRawFd for Waker {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        let n = call();
+        if n >= 0 {
+            return Ok(n as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Sends from several places at once, without a signal if the peer is gone.
+pub fn send(fd: RawFd, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    // SAFETY: a zeroed msghdr is valid: null pointers with zero lengths.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_ptr().cast_mut().cast();
+    message.msg_iovlen = parts.len() as _;
+    // SAFETY: `IoSlice` has the layout of `iovec`; `parts` outlives the call, which only reads.
+    retry(|| unsafe { libc::sendmsg(fd, &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
+}
+
+/// Receives into several places at once.
+pub fn receive(fd: RawFd, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    // SAFETY: as above.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr().cast();
+    message.msg_iovlen = parts.len() as _;
+    // SAFETY: `IoSliceMut` has the layout of `iovec`; `parts` outlives the call.
+    retry(|| unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })
+}
+
+/// Random bytes from the system.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut have = 0;
+    while have < N {
+        // SAFETY: the pointer and the length are those of the rest of `bytes`.
+        have += retry(|| unsafe { libc::getrandom(bytes[have..].as_mut_ptr().cast(), N - have, 0) })?;
+    }
+    Ok(bytes)
+}
