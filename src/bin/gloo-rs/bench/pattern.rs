@@ -103,7 +103,13 @@ impl Pattern {
             // Even numbers would soon multiply to zero.
             Some(ReduceOp::Product) => random | 1,
             Some(ReduceOp::BitAnd) => !if takes_part { one_bit } else { 0 },
-            Some(ReduceOp::BitOr) => if takes_part { one_bit } else { 0 },
+            Some(ReduceOp::BitOr) => {
+                if takes_part {
+                    one_bit
+                } else {
+                    0
+                }
+            }
             _ => random.max(1),
         };
         wrap(i128::from(value), self.dtype)
@@ -240,7 +246,9 @@ fn encode(value: Value, dtype: DataType, out: &mut Vec<u8>) {
         (Value::Float(value), DataType::Bfloat16) => out.extend(bf16::from_f32(value as f32).to_ne_bytes()),
         (Value::Float(value), DataType::Float64) => out.extend(value.to_ne_bytes()),
         (Value::Float(value), _) => out.extend((value as f32).to_ne_bytes()),
-        (Value::Complex(re, im), DataType::Complex128) => [re, im].iter().for_each(|part| out.extend(part.to_ne_bytes())),
+        (Value::Complex(re, im), DataType::Complex128) => {
+            [re, im].iter().for_each(|part| out.extend(part.to_ne_bytes()))
+        }
         (Value::Complex(re, im), _) => [re, im].iter().for_each(|part| out.extend((*part as f32).to_ne_bytes())),
     }
 }

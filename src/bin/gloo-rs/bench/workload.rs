@@ -104,7 +104,10 @@ impl Request {
         };
         if buffers == 0 || (buffers > 1 && !several) {
             let place = if in_place { " in place" } else { "" };
-            return Err(format!("--inputs is {buffers}; {name}{place} takes {}", if several { "1 or more" } else { "1" }));
+            return Err(format!(
+                "--inputs is {buffers}; {name}{place} takes {}",
+                if several { "1 or more" } else { "1" }
+            ));
         }
         if in_place && matches!(collective, Alltoallv | Barrier | PairwiseExchange) {
             return Err(format!("{name} does not work in place"));
