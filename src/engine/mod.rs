@@ -45,6 +45,8 @@ pub struct Core<T> {
     sleeping: bool,
     /// Threads that wait to be told.
     waiting: usize,
+    /// Threads that were told, and need the lock to see it.
+    waking: usize,
     /// Something has ended that another thread may wait for.
     ended: bool,
     /// Counts calls to `progress`, so that the watch sees whether anybody was here.
@@ -117,15 +119,17 @@ impl<T: Transport> Core<T> {
         moved
     }
 
+    /// Hands out what has ended, and sends what was posted in consequence: nobody else might be there to do it.
     fn dispatch(&mut self) {
-        while !self.events.is_empty() {
+        loop {
             let mut events = std::mem::take(&mut self.events);
             for event in events.drain(..) {
                 self.handle(event);
             }
-            // Keeps the memory; advancing may have ended more in the meantime.
+            self.events = events;
+            self.transport.flush(&mut self.events);
             if self.events.is_empty() {
-                self.events = events;
+                return;
             }
         }
     }
@@ -144,7 +148,10 @@ impl<T: Transport> Core<T> {
             }
             Outcome::Mismatch { rank, theirs } => {
                 let text = format!("rank {rank} is in another collective: {}", (self.explain)(theirs));
-                execution.failed.get_or_insert(Error::new(ErrorKind::Mismatch, text));
+                // Says more than that the peer is gone, which it may be by now.
+                if execution.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
+                    execution.failed = Some(Error::new(ErrorKind::Mismatch, text));
+                }
             }
             Outcome::Failed(error) => {
                 execution.failed.get_or_insert(error);

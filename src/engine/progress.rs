@@ -69,6 +69,7 @@ impl<T: Transport> Engine<T> {
                 polling: false,
                 sleeping: false,
                 waiting: 0,
+                waking: 0,
                 ended: false,
                 turns: 0,
                 seen_turns: 0,
@@ -156,6 +157,7 @@ impl<T: Transport> Engine<T> {
                 guard.waiting += 1;
                 guard = self.ended.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
                 guard.waiting -= 1;
+                guard.waking = guard.waking.saturating_sub(1);
                 continue;
             }
             if !polling {
@@ -181,7 +183,7 @@ impl<T: Transport> Engine<T> {
                 Spin::Forever => true,
             };
             if spinning {
-                if self.contenders.load(Ordering::Relaxed) > 0 {
+                if guard.waking > 0 || self.contenders.load(Ordering::Relaxed) > 0 {
                     drop(guard);
                     std::thread::yield_now();
                     guard = self.lock_contended();
@@ -207,6 +209,7 @@ impl<T: Transport> Engine<T> {
     fn tell(&self, guard: &mut Guard<'_, T>) {
         if std::mem::take(&mut guard.ended) {
             if guard.waiting > 0 {
+                guard.waking = guard.waiting;
                 self.ended.notify_all();
             }
             if guard.sleeping {

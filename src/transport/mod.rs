@@ -182,6 +182,9 @@ pub trait Transport: std::marker::Send {
     /// Moves what can be moved without waiting; pushes the ends. Whether anything moved.
     fn progress(&mut self, events: &mut Vec<Event>) -> bool;
 
+    /// Sends what was posted, as far as that goes without waiting; pushes the ends.
+    fn flush(&mut self, events: &mut Vec<Event>);
+
     /// Readable whenever `progress` may have something to do.
     fn poll_fd(&self) -> RawFd;
 

@@ -27,7 +27,7 @@ pub const TICK: Duration = Duration::from_millis(20);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that may be saying hello at once; the oldest makes room.
 const MAX_HELLOS: usize = 512;
-/// How long a connection that we have ended is read until its peer ends it too.
+/// How long a connection that we have ended is kept for its peer to acknowledge everything.
 const LINGER: Duration = Duration::from_secs(2);
 
 const LISTENER: u64 = 0;
@@ -157,7 +157,7 @@ impl Device {
         Ok(place)
     }
 
-    /// Takes over connections that were ended in good order, until their peers end them too.
+    /// Takes over connections that were ended in good order, until their peers have everything.
     pub fn linger(&self, sockets: Vec<OwnedFd>) {
         if !sockets.is_empty() {
             let until = Instant::now() + LINGER;
@@ -311,15 +311,13 @@ impl Thread {
         if !self.listening {
             self.listening = self.shared.epoll.modify(self.listener.as_raw_fd(), poll::READ, LISTENER).is_ok();
         }
+        // Closing a socket that has unread bytes cuts off what the peer has not acknowledged; what it has acknowledged, it
+        // can read even then.
         let mut staging = [0; 4096];
         self.shared.contexts().lingering.retain(|(socket, until)| {
-            loop {
-                match poll::receive(socket.as_raw_fd(), &mut [IoSliceMut::new(&mut staging)]) {
-                    Ok(n) if n > 0 => {}
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => return now < *until,
-                    _ => return false,
-                }
-            }
+            let fd = socket.as_raw_fd();
+            while matches!(poll::receive(fd, &mut [IoSliceMut::new(&mut staging)]), Ok(n) if n > 0) {}
+            now < *until && poll::unacknowledged(fd).is_ok_and(|bytes| bytes > 0)
         });
     }
 

@@ -382,7 +382,7 @@ impl Endpoint {
 
     // ---- sending ----
 
-    fn flush(&mut self, rank: Rank) -> bool {
+    fn flush_to(&mut self, rank: Rank) -> bool {
         let mut sent = std::mem::take(&mut self.sent);
         let Some(peer) = self.peers[rank].as_deref_mut() else { return false };
         peer.dirty = false;
@@ -405,8 +405,8 @@ impl Endpoint {
         match result {
             Ok(moved) => moved,
             Err(e) => {
-                // What the peer said before it left is more telling than the broken pipe.
-                self.read(rank);
+                // What the peer sent before it left still counts.
+                while self.read(rank) {}
                 self.io_lost(rank, "sending", &e);
                 true
             }
@@ -1040,25 +1040,29 @@ impl Transport for Endpoint {
     fn progress(&mut self, events: &mut Vec<Event>) -> bool {
         let mut moved = false;
         while let Some(rank) = self.dirty.pop() {
-            moved |= self.flush(rank);
+            moved |= self.flush_to(rank);
         }
         if self.connecting.is_empty() && self.links.len() <= DIRECT_LINKS {
             for i in (0..self.links.len()).rev() {
                 let Some(rank) = self.links.get(i).copied() else { continue };
                 if self.peers[rank].as_ref().is_some_and(|p| p.has_output()) {
-                    moved |= self.flush(rank);
+                    moved |= self.flush_to(rank);
                 }
                 moved |= self.read(rank);
             }
         } else {
             moved |= self.progress_ready();
         }
-        while let Some(rank) = self.dirty.pop() {
-            moved |= self.flush(rank);
-        }
         moved |= !self.events.is_empty();
         events.append(&mut self.events);
         moved
+    }
+
+    fn flush(&mut self, events: &mut Vec<Event>) {
+        while let Some(rank) = self.dirty.pop() {
+            self.flush_to(rank);
+        }
+        events.append(&mut self.events);
     }
 
     fn poll_fd(&self) -> RawFd {
@@ -1213,7 +1217,7 @@ impl Endpoint {
                 moved = true;
             } else {
                 if event.events & poll::WRITE != 0 {
-                    moved |= self.flush(rank);
+                    moved |= self.flush_to(rank);
                 }
                 moved |= self.read(rank);
             }
@@ -1240,7 +1244,7 @@ impl Endpoint {
 
     /// Tells a peer that this is the end, as far as its socket takes it without waiting, and shuts the sending side.
     fn say_goodbye(&mut self, rank: Rank, notice: Option<&str>) {
-        self.flush(rank);
+        self.flush_to(rank);
         let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
         if peer.has_output() {
             // In the middle of a message nothing else can be said.
@@ -1257,7 +1261,7 @@ impl Endpoint {
             }
             None => peer.push_control(&Header::new(Kind::Goodbye, 0, 0)),
         }
-        self.flush(rank);
+        self.flush_to(rank);
         let epoll = self.epoll.clone();
         let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
         if let Some(socket) = peer.socket.take() {
@@ -1267,8 +1271,7 @@ impl Endpoint {
         }
     }
 
-    /// Connections that were ended in good order: they must be read until the peer ends them too, or the system would cut
-    /// off what the peer has not read yet.
+    /// Connections that were ended in good order: for [`super::Device::linger`].
     pub fn take_retired(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.retired)
     }

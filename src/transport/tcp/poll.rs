@@ -134,6 +134,14 @@ pub fn receive(fd: RawFd, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     retry(|| unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })
 }
 
+/// Bytes sent on a socket that the peer's system has not acknowledged.
+pub fn unacknowledged(fd: RawFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one int, to `bytes`.
+    check(unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &mut bytes) })?;
+    Ok(bytes as usize)
+}
+
 /// Random bytes from the system.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];

@@ -1,0 +1,93 @@
+# What a newcomer and the CI run. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+# Where rustup puts cargo, for shells that do not know.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+# Where `make install` puts things; DESTDIR is respected.
+PREFIX ?= /usr/local
+# Ranks and arguments of `make bench`.
+RANKS ?= 2
+BENCH ?=
+
+local_prefix := build/prefix
+heading = @printf '\n==> %s\n'
+
+.PHONY: help setup prefix demo bench install clean test \
+  test-format test-lint test-rust test-header test-c test-valgrind test-readme test-package test-demo test-summary
+
+help: ## lists these targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## installs what the build and the tests need and this machine lacks
+	$(heading) "What this machine needs"
+	@scripts/setup.sh
+
+prefix: setup ## builds library and tool, and installs them into build/prefix
+	$(heading) "Build and install into $(local_prefix)"
+	@mkdir -p build
+	@cmake -S . -B build/cmake >build/cmake.log || { cat build/cmake.log; exit 1; }
+	@cmake --build build/cmake
+	@rm -rf $(local_prefix)
+	@cmake --install build/cmake --prefix $(local_prefix) >build/install.log || { cat build/install.log; exit 1; }
+
+demo: prefix test-demo ## trains on handwritten digits with 1 rank and with 4, and compares
+
+bench: prefix ## times the collectives: make bench RANKS=4 BENCH="allreduce"
+	$(heading) "Benchmarks, $(RANKS) ranks on this host"
+	@$(local_prefix)/bin/gloo-rs run -n $(RANKS) -- $(local_prefix)/bin/gloo-rs bench $(BENCH)
+
+install: ## installs into PREFIX (default /usr/local)
+	@cmake -S . -B build/cmake
+	@cmake --build build/cmake
+	@cmake --install build/cmake --prefix $(PREFIX)
+
+clean: ## removes what was built; keeps what was downloaded
+	@rm -rf build
+	@cargo clean --quiet
+
+test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-readme test-package test-demo test-summary ## every test
+
+test-format: ## formatting
+	$(heading) "Formatting"
+	@cargo fmt --check
+
+test-lint: ## clippy, all warnings being errors
+	$(heading) "Lints"
+	@cargo clippy --locked --all-targets -- -D warnings
+
+test-rust: ## the library's and the tool's own tests
+	$(heading) "Rust tests"
+	@cargo test --locked
+
+test-header: ## the header is up to date, is C11 and C++17, and tells what the library exports
+	$(heading) "Header"
+	@CBINDGEN=.cache/cbindgen/bin/cbindgen scripts/check-header.sh $(local_prefix)/lib/libgloo_rs.so
+
+test-c: ## C tests against the package in build/prefix
+	$(heading) "C tests against the installed package"
+	@scripts/test-c.sh $(local_prefix)
+
+test-valgrind: ## the same under valgrind
+	$(heading) "C tests under valgrind"
+	@scripts/test-c.sh $(local_prefix) valgrind
+
+test-readme: ## README.md's examples
+	$(heading) "README's examples"
+	@scripts/test-readme.sh $(local_prefix)
+
+test-package: ## find_package, add_subdirectory, pkg-config, moving the prefix
+	$(heading) "The package, as users take it"
+	@scripts/test-package.sh $(local_prefix)
+
+test-demo: ## the digits example
+	$(heading) "Demo: handwritten digits, data-parallel"
+	@scripts/demo.sh $(local_prefix)
+
+test-summary:
+	$(heading) "All passed"
+	@echo "NOT TESTED: CUDA. This version has no CUDA part, so nothing on a GPU was run."

@@ -1,0 +1,41 @@
+# What `cmake --install` puts where. Nothing installed holds a path of the build or of the prefix: it may be moved.
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gloo_rs")
+set(pkgconfig_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+configure_package_config_file(
+  "${PROJECT_SOURCE_DIR}/cmake/gloo_rsConfig.cmake.in" "${PROJECT_BINARY_DIR}/gloo_rsConfig.cmake"
+  INSTALL_DESTINATION "${package_dir}"
+  PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR
+  NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+# The soname's promise: what was built against 0.1 runs with every later 0.x.
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/gloo_rsConfigVersion.cmake" COMPATIBILITY SameMajorVersion)
+
+# pkg-config finds the prefix from where the file lies. Paths outside the prefix stay as they are.
+if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  set(pc_prefix "${CMAKE_INSTALL_PREFIX}")
+else()
+  file(RELATIVE_PATH up "/${pkgconfig_dir}" "/")
+  string(REGEX REPLACE "/$" "" up "${up}")
+  set(pc_prefix "\${pcfiledir}/${up}")
+endif()
+foreach(dir LIBDIR INCLUDEDIR)
+  if(IS_ABSOLUTE "${CMAKE_INSTALL_${dir}}")
+    set(pc_${dir} "${CMAKE_INSTALL_${dir}}")
+  else()
+    set(pc_${dir} "\${prefix}/${CMAKE_INSTALL_${dir}}")
+  endif()
+endforeach()
+list(TRANSFORM gloo_rs_native_libs PREPEND "-l" OUTPUT_VARIABLE pc_native_libs)
+list(JOIN pc_native_libs " " pc_native_libs)
+configure_file("${PROJECT_SOURCE_DIR}/cmake/gloo_rs.pc.in" "${PROJECT_BINARY_DIR}/gloo_rs.pc" @ONLY)
+
+install(FILES "${gloo_rs_shared}" ${gloo_rs_links} "${gloo_rs_archive}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/include/gloo_rs.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(FILES "${PROJECT_BINARY_DIR}/gloo_rsConfig.cmake" "${PROJECT_BINARY_DIR}/gloo_rsConfigVersion.cmake"
+        DESTINATION "${package_dir}")
+install(FILES "${PROJECT_BINARY_DIR}/gloo_rs.pc" DESTINATION "${pkgconfig_dir}")
+if(GLOO_RS_BUILD_TOOL)
+  install(PROGRAMS "${tool_out}/release/gloo-rs" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()

@@ -1,0 +1,87 @@
+// A group of ranks: the part of gloo_rs that this example needs, with C++'s manners.
+#pragma once
+
+#include <gloo_rs.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+// Every call returns a status. What went wrong, and with which rank, is in the thread's last message.
+inline void check(gloo_rs_status_t status) {
+  if (status != GLOO_RS_OK) {
+    throw std::runtime_error(std::string(gloo_rs_status_name(status)) + ": " + gloo_rs_last_error_message());
+  }
+}
+
+template <auto destroy>
+struct Destroy {
+  template <class Handle>
+  void operator()(Handle *handle) const {
+    destroy(handle);
+  }
+};
+
+class Group {
+ public:
+  // Joins the job that the environment describes: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+  // Returns once the ranks have found each other. `interface` is the network interface to use, such as "eth0";
+  // without one, the address that this host's name stands for, which is often not one that other hosts can reach.
+  explicit Group(const char *interface = nullptr) {
+    gloo_rs_store_t *store = nullptr;
+    check(gloo_rs_launch_from_env(GLOO_RS_TIMEOUT_DEFAULT, &store, &rank_, &size_));
+    store_.reset(store);
+
+    gloo_rs_device_options_t options;
+    gloo_rs_device_options_init(&options, sizeof options);
+    options.interface_name = interface;
+    gloo_rs_device_t *device = nullptr;
+    check(gloo_rs_device_create(&options, &device));
+    device_.reset(device);
+
+    gloo_rs_context_t *context = nullptr;
+    check(gloo_rs_context_create(device_.get(), rank_, size_, nullptr, &context));
+    context_.reset(context);
+    check(gloo_rs_context_connect(context_.get(), store_.get()));
+  }
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Replaces `values` on every rank by the sums over all ranks.
+  void sum(std::vector<float> &values) { allreduce(values.data(), values.size(), GLOO_RS_FLOAT32); }
+  void sum(std::vector<double> &values) { allreduce(values.data(), values.size(), GLOO_RS_FLOAT64); }
+
+  // Replaces `values` on every rank by those of rank `root`.
+  void broadcast(std::vector<float> &values, int root) {
+    void *outputs[] = {values.data()};
+    gloo_rs_broadcast_options_t options;
+    gloo_rs_broadcast_options_init(&options, sizeof options);
+    options.data_type = GLOO_RS_FLOAT32;
+    options.outputs = outputs;
+    options.num_outputs = 1;
+    options.count = values.size();
+    options.root = root;
+    check(gloo_rs_broadcast(context_.get(), &options));
+  }
+
+ private:
+  void allreduce(void *values, size_t count, gloo_rs_data_type_t data_type) {
+    void *outputs[] = {values};  // and no inputs: the result takes the place of what is there
+    gloo_rs_allreduce_options_t options;
+    gloo_rs_allreduce_options_init(&options, sizeof options);
+    options.data_type = data_type;
+    options.op = GLOO_RS_SUM;
+    options.outputs = outputs;
+    options.num_outputs = 1;
+    options.count = count;
+    check(gloo_rs_allreduce(context_.get(), &options));
+  }
+
+  int32_t rank_ = 0;
+  int32_t size_ = 1;
+  std::unique_ptr<gloo_rs_store_t, Destroy<gloo_rs_store_destroy>> store_;
+  std::unique_ptr<gloo_rs_device_t, Destroy<gloo_rs_device_destroy>> device_;
+  std::unique_ptr<gloo_rs_context_t, Destroy<gloo_rs_context_destroy>> context_;
+};

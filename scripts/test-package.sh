@@ -1,0 +1,70 @@
+#!/bin/bash
+# Tries what users do with the installed package: find it, move it, link it both ways, with and without CMake.
+# usage: scripts/test-package.sh PREFIX    (where gloo_rs is installed)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+prefix=$(realpath "$1")
+at=$root/build/package
+export CTEST_OUTPUT_ON_FAILURE=1
+export RANK=0 WORLD_SIZE=1 # a job of one
+
+fail() {
+  echo "test-package: $*" >&2
+  exit 1
+}
+rm -rf "$at"
+scripts/extract-examples.sh README.md "$at"
+program=$at/sum.c
+
+echo "--- the shared library: its name, and what it needs"
+dynamic=$(readelf --dynamic --wide "$prefix/lib/libgloo_rs.so")
+[[ $dynamic == *"Library soname: [libgloo_rs.so.0]"* ]] || fail "the soname is not libgloo_rs.so.0"
+while read -r needed; do
+  case $needed in
+    libc.so.6 | libgcc_s.so.1 | libm.so.6 | ld-linux*) ;;
+    *) fail "libgloo_rs.so needs $needed" ;;
+  esac
+done < <(sed -n 's/.*Shared library: \[\(.*\)\]/\1/p' <<<"$dynamic")
+[ "$(readlink "$prefix/lib/libgloo_rs.so")" = libgloo_rs.so.0 ] || fail "libgloo_rs.so is no link to libgloo_rs.so.0"
+
+find_it() { # GENERATOR PREFIX: builds and runs the stranger's project
+  cmake -S cmake/test/consumer -B "$at/$1" -G "$1" -DCMAKE_PREFIX_PATH="$2" -DPLACE="$2" -DSOURCE="$program" >/dev/null
+  cmake --build "$at/$1" >/dev/null
+  ctest --test-dir "$at/$1"
+}
+echo "--- find_package, where it was installed"
+find_it "Unix Makefiles" "$prefix"
+
+echo "--- find_package, moved to another place"
+moved="$at/moved here"
+mkdir -p "$at"
+cp -a "$prefix" "$moved"
+if grep -rlF --include='*.cmake' --include='*.pc' "$prefix" "$moved"; then fail "these files hold the path of the prefix"; fi
+find_it Ninja "$moved"
+
+echo "--- pkg-config, moved"
+mv "$moved" "$at/moved"
+export PKG_CONFIG_PATH=$at/moved/lib/pkgconfig
+# Words for the compiler, so no quotes.
+# shellcheck disable=SC2046
+cc -o "$at/by_pkg_config" "$program" $(pkg-config --cflags --libs gloo_rs)
+LD_LIBRARY_PATH=$at/moved/lib "$at/by_pkg_config" | grep "rank 0 of 1"
+# shellcheck disable=SC2046
+cc -o "$at/by_pkg_config_static" "$program" \
+  $(pkg-config --static --cflags --libs gloo_rs | sed 's/-lgloo_rs/-l:libgloo_rs.a/')
+"$at/by_pkg_config_static" | grep "rank 0 of 1"
+if ldd "$at/by_pkg_config_static" | grep gloo_rs; then fail "the static program needs the shared library"; fi
+
+echo "--- add_subdirectory, with Ninja, installed with DESTDIR into a multi-architecture folder"
+cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja -DGLOO_RS="$root" -DSOURCE="$program" \
+  -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib/some-machine >/dev/null
+cmake --build "$at/subdirectory"
+ctest --test-dir "$at/subdirectory"
+DESTDIR=$at/staged cmake --install "$at/subdirectory" >/dev/null
+for file in lib/some-machine/libgloo_rs.{a,so,so.0} include/gloo_rs.h lib/some-machine/cmake/gloo_rs/gloo_rsConfig.cmake; do
+  [ -e "$at/staged/usr/$file" ] || fail "/usr/$file was not installed"
+done
+staged=$(PKG_CONFIG_PATH=$at/staged/usr/lib/some-machine/pkgconfig pkg-config --variable=libdir gloo_rs)
+[ "$(realpath "$staged")" = "$at/staged/usr/lib/some-machine" ] || fail "pkg-config says that the library lies in $staged"
+echo "test-package: all passed"

@@ -1,0 +1,33 @@
+#!/bin/bash
+# Does with README.md's examples what README.md says, and looks at what they print.
+# usage: scripts/test-readme.sh PREFIX    (where gloo_rs is installed)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+prefix=$(realpath "$1")
+at=build/readme
+
+rm -rf "$at"
+scripts/extract-examples.sh README.md "$at"
+cmake -S "$at" -B "$at/build" -DCMAKE_PREFIX_PATH="$prefix" \
+  -DCMAKE_C_FLAGS="-std=c11 -Wall -Wextra -Wpedantic -Werror" -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wpedantic -Werror" >/dev/null
+cmake --build "$at/build" >/dev/null
+
+passed=0
+expect() { # WANTED COMMAND...: what it prints, sorted, without the launcher's marks
+  local wanted=$1 printed
+  shift
+  printed=$("$@" | sed 's/^.*\(rank [0-9]* of\)/\1/' | sort)
+  if [ "$printed" != "$wanted" ]; then
+    printf 'test-readme: %s printed\n%s\ninstead of\n%s\n' "$*" "$printed" "$wanted" >&2
+    exit 1
+  fi
+  echo "ok: $*"
+  passed=$((passed + 1))
+}
+expect "rank 0 of 1: 1 ranks, their numbers add up to 0" env RANK=0 WORLD_SIZE=1 "$at/build/sum"
+expect "rank 0 of 2: 2 ranks, their numbers add up to 1
+rank 1 of 2: 2 ranks, their numbers add up to 1" "$prefix/bin/gloo-rs" run -n 2 -- "$at/build/sum"
+expect "rank 0 of 1: means 1 and 0" env RANK=0 WORLD_SIZE=1 "$at/build/average"
+expect "rank 0 of 2: means 1 and 0.5
+rank 1 of 2: means 1 and 0.5" "$prefix/bin/gloo-rs" run -n 2 -- "$at/build/average"
+echo "test-readme: $passed passed"

@@ -1,0 +1,121 @@
+//! Every collective over real TCP: random calls, with threads as ranks and with processes.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gloo_rs::context::{Connect, Context, ContextOptions};
+use gloo_rs::rendezvous::{self, in_process::InProcessStore};
+use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use support::{Case, Random};
+
+fn device() -> Arc<Device> {
+    Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap()
+}
+
+fn options(connect: Connect) -> ContextOptions {
+    ContextOptions { timeout: Duration::from_secs(60), connect, ..Default::default() }
+}
+
+/// Runs `work` on `size` ranks that are threads, each with its own context, device and sockets.
+fn threads(size: usize, connect: Connect, work: impl Fn(&Arc<Context>) + Sync) {
+    let store = InProcessStore::new();
+    std::thread::scope(|scope| {
+        for rank in 0..size {
+            let (store, work) = (store.clone(), &work);
+            scope.spawn(move || {
+                let context = Context::new(&device(), rank, size, &options(connect)).unwrap();
+                context.connect(&*store).unwrap();
+                work(&context);
+            });
+        }
+    });
+}
+
+fn random_calls(context: &Context, seed: u64, calls: usize) {
+    let mut random = Random::new(seed);
+    for number in 0..calls {
+        let case = Case::random(&mut random, context.size(), number as u32 % 3);
+        if let Err(error) = case.run(context) {
+            panic!("seed {seed}, call {number}: {error}");
+        }
+    }
+}
+
+#[test]
+fn random_calls_with_threads_as_ranks() {
+    for (size, calls) in [(1, 200), (2, 400), (3, 400), (4, 300), (5, 200), (7, 100), (8, 100), (13, 50)] {
+        let connect = if size % 2 == 0 { Connect::Lazy } else { Connect::Full };
+        threads(size, connect, |context| random_calls(context, size as u64, calls));
+    }
+}
+
+#[test]
+fn calls_with_different_tags_run_at_once() {
+    for size in [2, 4] {
+        threads(size, Connect::Lazy, |context| {
+            std::thread::scope(|scope| {
+                for tag in 0..4 {
+                    scope.spawn(move || {
+                        let mut random = Random::new(100 + u64::from(tag));
+                        for number in 0..60 {
+                            let case = Case::random(&mut random, context.size(), tag);
+                            if let Err(error) = case.run(context) {
+                                panic!("tag {tag}, call {number}: {error}");
+                            }
+                        }
+                    });
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn a_context_out_of_a_context() {
+    threads(3, Connect::Lazy, |parent| {
+        let child = Context::new(parent.device(), parent.rank(), parent.size(), &options(Connect::Full)).unwrap();
+        child.connect_from(parent, 77).unwrap();
+        random_calls(&child, 5, 30);
+        random_calls(parent, 6, 30);
+        assert!((0..3).all(|rank| child.shares_host(rank).unwrap()));
+    });
+}
+
+const RANK: &str = "GLOO_RS_TEST_RANK";
+const STORE: &str = "GLOO_RS_TEST_STORE";
+
+/// Not a test by itself: the body of one rank of `random_calls_with_processes_as_ranks`.
+#[test]
+#[ignore = "run by random_calls_with_processes_as_ranks"]
+fn one_process() {
+    let rank: usize = std::env::var(RANK).unwrap().parse().unwrap();
+    let (url, size) = (std::env::var(STORE).unwrap(), 4);
+    let store = rendezvous::url::open(&url, rank, Duration::from_secs(60)).unwrap();
+    let context = Context::new(&device(), rank, size, &options(Connect::Lazy)).unwrap();
+    context.connect(&*store).unwrap();
+    random_calls(&context, 42, 300);
+}
+
+#[test]
+fn random_calls_with_processes_as_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().join("store").display());
+    let spawn = |rank: usize| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "one_process", "--ignored"])
+            .env(RANK, rank.to_string())
+            .env(STORE, &url)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let children: Vec<_> = (0..4).map(spawn).collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+}

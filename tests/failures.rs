@@ -1,0 +1,251 @@
+//! What ranks see when another one dies, stays away, or is in another call.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gloo_rs::collective::{Collective, Shape};
+use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
+use gloo_rs::error::{Error, ErrorKind};
+use gloo_rs::rendezvous::{self, Store, in_process::InProcessStore};
+use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::types::{DataType, ReduceOp};
+
+fn device() -> Arc<Device> {
+    Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap()
+}
+
+fn connect(store: &dyn Store, rank: usize, size: usize, timeout: Duration) -> Result<Arc<Context>, Error> {
+    let context = Context::new(&device(), rank, size, &ContextOptions { timeout, ..Default::default() })?;
+    context.connect(store)?;
+    Ok(context)
+}
+
+struct Allreduce {
+    collective: Collective,
+    root: usize,
+    count: usize,
+    dtype: DataType,
+    op: ReduceOp,
+    algorithm: Option<&'static str>,
+}
+
+const ALLREDUCE: Allreduce = Allreduce {
+    collective: Collective::Allreduce,
+    root: 0,
+    count: 1000,
+    dtype: DataType::Float32,
+    op: ReduceOp::Sum,
+    algorithm: Some("ring_segmented"),
+};
+
+impl Allreduce {
+    fn run(&self, context: &Context) -> Result<(), Error> {
+        let input = vec![1u8; self.count * 8];
+        let mut output = vec![0u8; self.count * 8];
+        let shape = Shape {
+            collective: self.collective,
+            rank: context.rank(),
+            size: context.size(),
+            root: self.root,
+            count: self.count,
+            send_counts: &[],
+            recv_counts: &[],
+            inputs: if self.collective == Collective::Broadcast && context.rank() != self.root { 0 } else { 1 },
+            outputs: 1,
+            average: false,
+            base: 2,
+            destinations: 0,
+        };
+        let call = Call {
+            shape,
+            algorithm: self.algorithm,
+            dtype: self.dtype,
+            reduction: Reduction::Op(self.op),
+            inputs: &[input.as_ptr()][..shape.inputs],
+            outputs: &[output.as_mut_ptr()],
+            tag: 3,
+            timeout: None,
+            max_segment_bytes: None,
+        };
+        // SAFETY: the vectors are at least as long as the shape says and live until the call returns.
+        unsafe { context.run(&call) }
+    }
+}
+
+/// Runs rank 0 with `odd` and the others with the plain allreduce; the errors by rank.
+fn disagree(size: usize, odd: &Allreduce) -> Vec<Error> {
+    let store = InProcessStore::new();
+    let errors = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for rank in 0..size {
+            let (store, errors) = (store.clone(), &errors);
+            scope.spawn(move || {
+                let context = connect(&*store, rank, size, Duration::from_secs(20)).unwrap();
+                let result = if rank == 0 { odd.run(&context) } else { ALLREDUCE.run(&context) };
+                // The root of a broadcast sends and is done: it has seen nothing wrong.
+                if rank == 0 && odd.collective == Collective::Broadcast && result.is_ok() {
+                    return;
+                }
+                let error = result.unwrap_err();
+                assert!(context.broken().is_some());
+                assert!(ALLREDUCE.run(&context).unwrap_err().message().contains("the context is broken"));
+                errors.lock().unwrap().push((rank, error));
+            });
+        }
+    });
+    let mut errors = errors.into_inner().unwrap();
+    errors.sort_by_key(|(rank, _)| *rank);
+    errors.into_iter().map(|(_, e)| e).collect()
+}
+
+#[test]
+fn ranks_in_different_calls_notice_and_say_so() {
+    let started = Instant::now();
+    let cases = [
+        (
+            "another collective",
+            Allreduce { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE },
+            "broadcast",
+        ),
+        ("another type", Allreduce { dtype: DataType::Int32, ..ALLREDUCE }, "of int32 by sum"),
+        ("another operation", Allreduce { op: ReduceOp::Max, ..ALLREDUCE }, "of float32 by max"),
+        ("another count", Allreduce { count: 999, ..ALLREDUCE }, "counts, root or segment size differ"),
+        ("another algorithm", Allreduce { algorithm: Some("ring_chunked"), ..ALLREDUCE }, "allreduce ring_chunked"),
+    ];
+    for (what, odd, expected) in cases {
+        for size in [2, 4] {
+            let errors = disagree(size, &odd);
+            // Whoever meets a message of the other call first says so; rank 0 itself sees the plain allreduce.
+            let own = |e: &Error| e.message().starts_with("rank 0: ");
+            let told = |e: &&Error| {
+                let expected = if own(e) { "allreduce ring_segmented of float32 by sum" } else { expected };
+                e.kind() == ErrorKind::Mismatch
+                    && e.message().contains(" is in another")
+                    && e.message().contains(expected)
+            };
+            let told = errors.iter().any(|e| told(&e));
+            assert!(told, "{what}, {size} ranks: {errors:#?}");
+            assert!(errors.iter().all(|e| e.message().contains("rank ")), "{errors:#?}");
+        }
+    }
+    assert!(started.elapsed() < Duration::from_secs(20), "somebody waited for the timeout");
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named() {
+    let store = InProcessStore::new();
+    std::thread::scope(|scope| {
+        for rank in [0, 1, 3] {
+            let store = store.clone();
+            scope.spawn(move || {
+                let error = connect(&*store, rank, 5, Duration::from_millis(500)).err().unwrap();
+                assert_eq!(error.kind(), ErrorKind::Timeout);
+                assert!(error.message().contains("2 of 5 ranks have not arrived: 2, 4"), "{error}");
+            });
+        }
+    });
+}
+
+#[test]
+fn two_processes_with_one_rank_are_told() {
+    let store = InProcessStore::new();
+    std::thread::scope(|scope| {
+        let twins: Vec<_> = (0..2)
+            .map(|_| {
+                let store = store.clone();
+                scope.spawn(move || connect(&*store, 1, 2, Duration::from_secs(5)).err())
+            })
+            .collect();
+        // Both twins have said that they are rank 1 before rank 0 collects.
+        std::thread::sleep(Duration::from_millis(200));
+        connect(&*store, 0, 2, Duration::from_secs(5)).unwrap();
+        let errors: Vec<Error> = twins.into_iter().filter_map(|t| t.join().unwrap()).collect();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].message().contains("two processes have the same rank"), "{}", errors[0]);
+    });
+}
+
+#[test]
+fn a_silent_rank_is_named_after_the_timeout() {
+    let store = InProcessStore::new();
+    std::thread::scope(|scope| {
+        for rank in 0..3 {
+            let store = store.clone();
+            scope.spawn(move || {
+                let context = connect(&*store, rank, 3, Duration::from_secs(1)).unwrap();
+                if rank == 2 {
+                    std::thread::sleep(Duration::from_millis(1800));
+                    return;
+                }
+                let started = Instant::now();
+                let error = ALLREDUCE.run(&context).unwrap_err();
+                assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+                let text = error.message();
+                assert!(text.contains("allreduce ring_segmented of 1000 float32 (4000 bytes), tag 3"), "{text}");
+                // Rank 0 waits for rank 2; rank 1 waits for rank 0, or has heard of its end.
+                let named = ["receive 0 of", "from rank 2 at 127.0.0.1:", "from rank 0 at 127.0.0.1:", "gave up"];
+                assert!(named.iter().any(|n| text.contains(n)) && text.contains("1s"), "{text}");
+            });
+        }
+    });
+}
+
+const RANK: &str = "GLOO_RS_TEST_RANK";
+const STORE: &str = "GLOO_RS_TEST_STORE";
+const SIZE: usize = 4;
+
+/// Not a test by itself: one rank of `the_death_of_a_rank_ends_the_others`.
+#[test]
+#[ignore = "run by the_death_of_a_rank_ends_the_others"]
+fn one_process() {
+    let rank: usize = std::env::var(RANK).unwrap().parse().unwrap();
+    let store = rendezvous::url::open(&std::env::var(STORE).unwrap(), rank, Duration::from_secs(30)).unwrap();
+    let context = connect(&*store, rank, SIZE, Duration::from_secs(30)).unwrap();
+    let call = Allreduce { count: 200_000, ..ALLREDUCE };
+    call.run(&context).unwrap();
+    store.set(&format!("running/{rank}"), b"").unwrap();
+    let error = loop {
+        if let Err(error) = call.run(&context) {
+            break error;
+        }
+    };
+    println!("the error of rank {rank}: {error}");
+}
+
+#[test]
+fn the_death_of_a_rank_ends_the_others() {
+    for victim in [0, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("file://{}", folder.path().join("store").display());
+        let mut children: Vec<Child> = (0..SIZE)
+            .map(|rank| {
+                Command::new(std::env::current_exe().unwrap())
+                    .args(["--exact", "one_process", "--ignored", "--nocapture"])
+                    .env(RANK, rank.to_string())
+                    .env(STORE, &url)
+                    .stdout(Stdio::piped())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        let store = rendezvous::url::open(&url, SIZE, Duration::from_secs(30)).unwrap();
+        let keys: Vec<String> = (0..SIZE).map(|rank| format!("running/{rank}")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        store.wait(&keys, Duration::from_secs(30)).unwrap();
+        let killed = Instant::now();
+        children[victim].kill().unwrap();
+        for (rank, child) in children.into_iter().enumerate() {
+            let output = child.wait_with_output().unwrap();
+            if rank == victim {
+                continue;
+            }
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{text}");
+            let line = text.lines().find(|l| l.contains("the error of rank")).unwrap();
+            assert!(line.contains(&format!("rank {victim} at 127.0.0.1:")), "{line}");
+            assert!(line.contains("is gone") || line.contains("broke"), "{line}");
+        }
+        assert!(killed.elapsed() < Duration::from_secs(10), "it took {:?}", killed.elapsed());
+    }
+}
