@@ -152,11 +152,6 @@ impl Args {
         if self.sizes.contains(&0) {
             return Err("--sizes: 0 bytes are no message; barrier has no size at all".into());
         }
-        if let Subject::Collective(collective) = self.subject
-            && self.algorithm != "auto"
-        {
-            collective.algorithm(&self.algorithm).map_err(|error| format!("--algorithm: {error}"))?;
-        }
         if self.subject == Subject::SendRecv && self.algorithm != "auto" {
             return Err("--algorithm: sendrecv has none to choose".into());
         }
@@ -170,6 +165,15 @@ impl Args {
             in_place: self.in_place,
         };
         request.check()?;
+        if let Subject::Collective(collective) = self.subject
+            && self.algorithm != "auto"
+        {
+            // Some algorithms do not serve every number of ranks.
+            let work = request.workload(0, 1, 0)?;
+            let algorithm = collective.algorithm(&self.algorithm);
+            let schedule = algorithm.and_then(|algorithm| work.shape().map(|s| (algorithm.generate)(&s)).transpose());
+            schedule.map_err(|error| format!("--algorithm: {error}"))?;
+        }
         Ok(request)
     }
 }
