@@ -22,6 +22,9 @@ pub enum Spin {
     Forever,
 }
 
+/// How long a polling thread keeps its core to itself before it offers it to others between polls.
+const SPIN_ALONE: Duration = Duration::from_micros(5);
+
 /// The lock on a context's state.
 pub type Guard<'a, T> = MutexGuard<'a, Core<T>>;
 
@@ -187,6 +190,9 @@ impl<T: Transport> Engine<T> {
                     drop(guard);
                     std::thread::yield_now();
                     guard = self.lock_contended();
+                } else if now.duration_since(since) >= SPIN_ALONE {
+                    // Another rank may be waiting for this very core.
+                    std::thread::yield_now();
                 } else {
                     std::hint::spin_loop();
                 }

@@ -5,7 +5,7 @@ use std::mem::{offset_of, size_of};
 use std::time::Duration;
 
 use super::Store;
-use super::support::{Deadline, check_key, check_value, no_value, quote, seconds};
+use super::support::{Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The functions of a store of the caller's, each of which gets `user` first.
@@ -86,7 +86,7 @@ impl CallbackStore {
     /// too short, or lacks `set` or `get`.
     ///
     /// # Safety
-    /// `callbacks` is null or points to `struct_size` readable bytes. Its functions keep to [`StoreCallbacks`], and may be
+    /// `callbacks` is null, or aligned and points to `struct_size` readable bytes. Its functions keep to [`StoreCallbacks`], and may be
     /// called with `user` on any thread, and on several at once, until `destroy` is called.
     pub unsafe fn new(callbacks: *const StoreCallbacks) -> Result<Self> {
         let needed = offset_of!(StoreCallbacks, get) + size_of::<usize>();
@@ -130,30 +130,24 @@ impl CallbackStore {
 
     /// What a callback's status means.
     fn outcome(&self, callback: &str, keys: &[&str], status: u32, since: &Deadline) -> Result<()> {
-        match status {
-            0 => Ok(()),
-            _ => Err(self.failed(callback, keys, status, since)),
+        if status == 0 {
+            return Ok(());
         }
-    }
-
-    fn failed(&self, callback: &str, keys: &[&str], status: u32, since: &Deadline) -> Error {
         let kind = kind_of(status);
         let elapsed = since.elapsed();
         if kind == ErrorKind::Timeout && keys.len() == 1 {
-            return no_value(&self.describe(), 1, 1, keys.iter().copied(), elapsed);
+            return Err(no_value(&self.describe(), 1, 1, keys.iter().copied(), elapsed));
         }
-        let shown: Vec<_> = keys.iter().take(super::support::NAMED_KEYS).map(|key| quote(key)).collect();
+        let shown: Vec<_> = keys.iter().take(NAMED_KEYS).map(|key| quote(key)).collect();
         let more = keys.len() - shown.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        Error::new(
-            kind,
-            format!(
-                "{}: the callback `{callback}` returned status {status} ({kind:?}) for {}{more} after {}",
-                self.describe(),
-                shown.join(", "),
-                seconds(elapsed)
-            ),
-        )
+        let message = format!(
+            "{}: the callback `{callback}` returned status {status} ({kind:?}) for {}{more} after {}",
+            self.describe(),
+            shown.join(", "),
+            seconds(elapsed)
+        );
+        Err(Error::new(kind, message))
     }
 
     fn unsupported(&self, callback: &str, key: &str) -> Error {

@@ -2,6 +2,7 @@
 //!
 //! Every key is one file, which is replaced by renaming, so a reader sees an old value or a new one and never a part.
 //! Writers of one directory take turns with a lock on one file; the system lets go of it when its holder dies.
+//! An NFS client that remembers which files were absent shows new keys late: mount with `lookupcache=positive`.
 //! Nothing is synced to the disk: the values are for the running job. Other files in the directory are left alone.
 
 use std::fmt::Display;
@@ -52,7 +53,7 @@ impl FileStore {
         // Ranks may change their working directory later.
         let directory = directory.canonicalize().map_err(failed)?;
         let store = Self { directory, turn: Mutex::new(()) };
-        store.lock("opening the store")?;
+        store.lock(|| "opening the store".to_owned())?;
         Ok(store)
     }
 
@@ -70,12 +71,12 @@ impl FileStore {
     }
 
     /// Waits for the lock. It is opened anew each time, because a forked child would share an open file's lock.
-    fn lock(&self, doing: &str) -> Result<Lock<'_>> {
+    fn lock(&self, doing: impl Fn() -> String) -> Result<Lock<'_>> {
         let deadline = Deadline::after(LOCK_TIMEOUT);
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.directory.join("gloo_rs.lock");
         let failed = |error: &io::Error| {
-            Error::io(format!("{}: {doing}: cannot lock {}", self.describe(), path.display()), error)
+            Error::io(format!("{}: {}: cannot lock {}", self.describe(), doing(), path.display()), error)
         };
         let file = OpenOptions::new()
             .create(true)
@@ -92,8 +93,8 @@ impl FileStore {
                 Err(TryLockError::Error(error)) => return Err(failed(&error)),
                 Err(TryLockError::WouldBlock) if deadline.passed() => {
                     let waited = seconds(deadline.elapsed());
-                    let message =
-                        format!("{}: {doing}: {} is still locked after {waited}", self.describe(), path.display());
+                    let (store, doing) = (self.describe(), doing());
+                    let message = format!("{store}: {doing}: {} is still locked after {waited}", path.display());
                     return Err(Error::new(ErrorKind::Timeout, message));
                 }
                 Err(TryLockError::WouldBlock) => backoff.sleep(&deadline),
@@ -211,13 +212,13 @@ impl FileStore {
 fn write_and_close(mut file: File, contents: &[u8]) -> io::Result<()> {
     file.write_all(contents)?;
     // SAFETY: into_raw_fd gives up the only owner of this open descriptor, so it is closed once, here.
-    match unsafe { libc::close(file.into_raw_fd()) } {
-        0 => Ok(()),
+    if unsafe { libc::close(file.into_raw_fd()) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
         // Linux has closed the descriptor even when a signal interrupted the call.
-        _ => Err(io::Error::last_os_error()).or_else(|error| match error.kind() {
-            IoErrorKind::Interrupted => Ok(()),
-            _ => Err(error),
-        }),
+        error if error.kind() == IoErrorKind::Interrupted => Ok(()),
+        error => Err(error),
     }
 }
 
@@ -247,7 +248,7 @@ fn fnv1a_128(bytes: &[u8]) -> u128 {
 impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         self.check(key, value.len())?;
-        let lock = self.lock("set")?;
+        let lock = self.lock(|| format!("set {}", quote(key)))?;
         self.write(&lock, key, value)
     }
 
@@ -262,7 +263,7 @@ impl Store for FileStore {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64> {
         self.check(key, 0)?;
-        let lock = self.lock("add")?;
+        let lock = self.lock(|| format!("add to {}", quote(key)))?;
         let sum = sum(key, self.read(key)?.as_deref(), amount).map_err(|error| error.context(self.describe()))?;
         self.write(&lock, key, sum.to_string().as_bytes())?;
         Ok(sum)
@@ -270,7 +271,7 @@ impl Store for FileStore {
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
         self.check(key, value.len())?;
-        let lock = self.lock("append")?;
+        let lock = self.lock(|| format!("append to {}", quote(key)))?;
         let mut whole = self.read(key)?.unwrap_or_default();
         self.check(key, whole.len() + value.len())?;
         whole.extend_from_slice(value);
@@ -294,13 +295,13 @@ impl Store for FileStore {
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
         pairs.iter().try_for_each(|(key, value)| self.check(key, value.len()))?;
-        let lock = self.lock("multi_set")?;
+        let lock = self.lock(|| format!("set {} keys", pairs.len()))?;
         pairs.iter().try_for_each(|(key, value)| self.write(&lock, key, value))
     }
 
     fn delete(&self, key: &str) -> Result<bool> {
         self.check(key, 0)?;
-        let _lock = self.lock("delete")?;
+        let _lock = self.lock(|| format!("delete {}", quote(key)))?;
         if self.find(key)?.is_none() {
             return Ok(false);
         }
@@ -310,5 +311,20 @@ impl Store for FileStore {
 
     fn describe(&self) -> String {
         format!("file://{}", self.directory.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Processes with different builds meet in one directory, so names never change.
+    #[test]
+    fn names_are_what_they_always_were() {
+        assert_eq!(file_name("rank/7-a_b.c é"), "gloo_rs.key.rank%2F7-a_b.c%20%C3%A9");
+        assert_eq!(fnv1a_128(b""), 0x6c62272e07bb014262b821756295c58d);
+        assert_eq!(fnv1a_128(b"a"), 0xd228cb696f1a8caf78912b704e4a8964);
+        let long = "k".repeat(300);
+        assert_eq!(file_name(&long), format!("gloo_rs.hash.{:032x}", fnv1a_128(long.as_bytes())));
     }
 }
