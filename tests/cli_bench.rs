@@ -170,6 +170,25 @@ fn a_launched_job_is_joined() {
 }
 
 #[test]
+fn a_wrong_result_is_said_and_fails_the_benchmark() {
+    // Ranks that do not agree on how many buffers each has expect other data than they get.
+    let script = format!(
+        "exec {} bench allreduce --json --sizes 4Ki --iterations 2 --inputs $((RANK + 1))",
+        env!("CARGO_BIN_EXE_gloo-rs")
+    );
+    let output = run(&["run", "-n", "2", "--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    for rank in [0, 1] {
+        let line = format!("[{rank}] gloo-rs: rank {rank}, thread 0: allreduce of 4Ki: output 0, element ");
+        assert!(said.contains(&line), "{said}");
+    }
+    assert!(said.contains(": expected ") && said.contains(", got "), "{said}");
+    let line: Value = serde_json::from_slice(output.stdout.strip_prefix(b"[0] ").unwrap()).unwrap();
+    assert_eq!(line["verified"], false);
+}
+
+#[test]
 fn a_table_for_people() {
     let output = run(&["bench", "allreduce", "--sizes", "4,64Ki", "--iterations", "2"]);
     assert!(output.status.success());

@@ -213,6 +213,8 @@ fn take_part(args: &Args) -> Result<bool, String> {
         }
     }
     progress.end();
+    // Nobody leaves before the report is written: a launcher may end the others as soon as one has failed.
+    largest_of_all_ranks(&context, &mut [0.0]).map_err(says)?;
     Ok(all_right)
 }
 
