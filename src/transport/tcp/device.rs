@@ -342,10 +342,10 @@ impl Thread {
             if self.shared.epoll.add(socket.as_raw_fd(), poll::READ, number).is_err() {
                 continue;
             }
-            if self.hellos.len() >= MAX_HELLOS {
-                if let Some(oldest) = self.hellos.keys().min().copied() {
-                    self.hellos.remove(&oldest);
-                }
+            if self.hellos.len() >= MAX_HELLOS
+                && let Some(oldest) = self.hellos.keys().min().copied()
+            {
+                self.hellos.remove(&oldest);
             }
             let until = Instant::now() + HELLO_TIMEOUT;
             self.hellos.insert(number, Greeting { socket, from, wire: [0; Hello::BYTES], have: 0, until });
