@@ -233,7 +233,7 @@ impl<T: Transport> Engine<T> {
             }
         } else if guard.waiting > 0 {
             self.ended.notify_all();
-        } else if guard.transport.pending() > 0
+        } else if guard.transport.outgoing() > 0
             && let Some(watch) = self.watch.get()
         {
             watch.arm();

@@ -228,8 +228,8 @@ pub trait Transport: std::marker::Send {
     /// When `progress` must be called even if the descriptor stays silent.
     fn next_timer(&self) -> Option<Instant>;
 
-    /// Operations that have not ended.
-    fn pending(&self) -> usize;
+    /// Messages of this side that have not left.
+    fn outgoing(&self) -> usize;
 
     /// What the operations of `owner` wait for: ranks, addresses, bytes done of bytes wanted.
     fn describe(&self, owner: u32) -> String;

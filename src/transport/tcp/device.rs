@@ -1,8 +1,8 @@
 //! The place where connections arrive: an address of this host, and the thread that serves what nobody waits on.
 //!
 //! A context whose operations somebody waits for is driven by that thread alone. The device's thread takes over, for each
-//! context on its own, when operations are left that nobody waits for ("armed"), and otherwise [`TICK`] after the last
-//! waiter has left; then it also notices peers that leave and messages that come early.
+//! context on its own, when messages are left to be sent that nobody waits for ("armed"), and otherwise one or two [`TICK`]s
+//! after the last waiter has left; then it also receives, and notices peers that leave.
 
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
@@ -22,7 +22,7 @@ use crate::transport::tcp::poll::{self, Epoll, Waker};
 use crate::transport::{LogCallback, Watch};
 
 /// How often the thread looks after contexts that nobody has waited on since.
-pub const TICK: Duration = Duration::from_millis(20);
+pub const TICK: Duration = Duration::from_millis(5);
 /// Time that a new connection has to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that may be saying hello at once; the oldest makes room.
@@ -321,7 +321,15 @@ impl Thread {
         let mut staging = [0; 4096];
         self.shared.contexts().lingering.retain(|(socket, until)| {
             let fd = socket.as_raw_fd();
-            while matches!(poll::receive(fd, &mut [IoSliceMut::new(&mut staging)]), Ok(n) if n > 0) {}
+            loop {
+                match poll::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
+                    // The peer has ended it too, or it broke.
+                    Ok(0) => return false,
+                    Ok(_) => {}
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(_) => return false,
+                }
+            }
             now < *until && poll::unacknowledged(fd).is_ok_and(|bytes| bytes > 0)
         });
     }

@@ -430,8 +430,8 @@ impl Transport for Endpoint {
         self.connecting.iter().filter_map(state).min()
     }
 
-    fn pending(&self) -> usize {
-        self.receives.len() + self.outgoing + self.requests.len() + self.bindings.len() + self.regions.len()
+    fn outgoing(&self) -> usize {
+        self.outgoing
     }
 
     fn describe(&self, owner: u32) -> String {
