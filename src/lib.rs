@@ -5,6 +5,7 @@ pub mod collective;
 pub mod context;
 pub mod engine;
 pub mod error;
+pub mod ffi;
 pub mod hash;
 pub mod reduce;
 pub mod rendezvous;

@@ -8,7 +8,7 @@ use super::Store;
 use super::support::{Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The functions of a store of the caller's, each of which gets `user` first.
+/// The functions of a store of the caller's, each of which gets `user` last.
 ///
 /// All return a status: 0 for success, `GLOO_RS_ERROR_TIMEOUT` when time is up, or another error's number. They are called
 /// on the threads that use the store, possibly on several at the same time, and must not throw. Pointers that they get are
@@ -23,22 +23,22 @@ pub struct StoreCallbacks {
     pub user: *mut c_void,
     /// Sets `key` to `bytes` bytes at `value`, replacing what was there. Required.
     pub set:
-        Option<unsafe extern "C" fn(user: *mut c_void, key: *const c_char, value: *const c_void, bytes: usize) -> u32>,
+        Option<unsafe extern "C" fn(key: *const c_char, value: *const c_void, bytes: usize, user: *mut c_void) -> u32>,
     /// Waits until `key` has a value, and passes it to `gloo_rs_store_return_value(sink, ...)` before it returns. Required.
     pub get:
-        Option<unsafe extern "C" fn(user: *mut c_void, key: *const c_char, timeout_ms: i64, sink: *mut c_void) -> u32>,
+        Option<unsafe extern "C" fn(key: *const c_char, timeout_ms: i64, sink: *mut c_void, user: *mut c_void) -> u32>,
     /// Waits until all `count` keys have values. If NULL, `get` is called for each.
     pub wait: Option<
-        unsafe extern "C" fn(user: *mut c_void, keys: *const *const c_char, count: usize, timeout_ms: i64) -> u32,
+        unsafe extern "C" fn(keys: *const *const c_char, count: usize, timeout_ms: i64, user: *mut c_void) -> u32,
     >,
     /// Adds `amount` to the decimal integer at `key` (absent: 0) atomically and stores the sum in `*sum`.
     /// If NULL, the store cannot add.
-    pub add: Option<unsafe extern "C" fn(user: *mut c_void, key: *const c_char, amount: i64, sum: *mut i64) -> u32>,
+    pub add: Option<unsafe extern "C" fn(key: *const c_char, amount: i64, sum: *mut i64, user: *mut c_void) -> u32>,
     /// Appends `bytes` bytes at `value` to the value of `key` (absent: empty) atomically. If NULL, the store cannot append.
     pub append:
-        Option<unsafe extern "C" fn(user: *mut c_void, key: *const c_char, value: *const c_void, bytes: usize) -> u32>,
+        Option<unsafe extern "C" fn(key: *const c_char, value: *const c_void, bytes: usize, user: *mut c_void) -> u32>,
     /// Removes `key`, and stores in `*existed` whether it was there. If NULL, the store cannot delete.
-    pub remove: Option<unsafe extern "C" fn(user: *mut c_void, key: *const c_char, existed: *mut bool) -> u32>,
+    pub remove: Option<unsafe extern "C" fn(key: *const c_char, existed: *mut bool, user: *mut c_void) -> u32>,
     /// Called once, when the store is not used any more. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
@@ -72,8 +72,8 @@ pub unsafe fn return_value(sink: *mut c_void, value: *const c_void, bytes: usize
 /// with `Unsupported` and name it.
 pub struct CallbackStore {
     callbacks: StoreCallbacks,
-    set: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_void, usize) -> u32,
-    get: unsafe extern "C" fn(*mut c_void, *const c_char, i64, *mut c_void) -> u32,
+    set: unsafe extern "C" fn(*const c_char, *const c_void, usize, *mut c_void) -> u32,
+    get: unsafe extern "C" fn(*const c_char, i64, *mut c_void, *mut c_void) -> u32,
 }
 
 // SAFETY: who makes a store promises that its functions may be called with `user` on any thread, and on several at once.
@@ -162,10 +162,10 @@ impl CallbackStore {
         // SAFETY: the functions' contract (`new`); key and sink live through the call.
         let status = unsafe {
             (self.get)(
-                self.callbacks.user,
                 c_key.as_ptr(),
                 milliseconds(deadline.remaining()),
                 (&raw mut sink).cast::<c_void>(),
+                self.callbacks.user,
             )
         };
         self.outcome("get", &[key], status, deadline)?;
@@ -219,7 +219,7 @@ impl Store for CallbackStore {
         let began = Deadline::after(Duration::ZERO);
         // SAFETY: the functions' contract (`new`); key and value live through the call.
         let status =
-            unsafe { (self.set)(self.callbacks.user, c_key.as_ptr(), value.as_ptr().cast::<c_void>(), value.len()) };
+            unsafe { (self.set)(c_key.as_ptr(), value.as_ptr().cast::<c_void>(), value.len(), self.callbacks.user) };
         self.outcome("set", &[key], status, &began)
     }
 
@@ -238,7 +238,7 @@ impl Store for CallbackStore {
         }
         let pointers: Vec<_> = c_keys.iter().map(|key| key.as_ptr()).collect();
         // SAFETY: the functions' contract (`new`); keys and pointers live through the call.
-        let status = unsafe { wait(self.callbacks.user, pointers.as_ptr(), pointers.len(), milliseconds(timeout)) };
+        let status = unsafe { wait(pointers.as_ptr(), pointers.len(), milliseconds(timeout), self.callbacks.user) };
         self.outcome("wait", keys, status, &deadline)
     }
 
@@ -248,7 +248,7 @@ impl Store for CallbackStore {
         let began = Deadline::after(Duration::ZERO);
         let mut sum = 0;
         // SAFETY: the functions' contract (`new`); key and sum live through the call.
-        let status = unsafe { add(self.callbacks.user, c_key.as_ptr(), amount, &mut sum) };
+        let status = unsafe { add(c_key.as_ptr(), amount, &mut sum, self.callbacks.user) };
         self.outcome("add", &[key], status, &began)?;
         Ok(sum)
     }
@@ -260,7 +260,7 @@ impl Store for CallbackStore {
         let began = Deadline::after(Duration::ZERO);
         // SAFETY: the functions' contract (`new`); key and value live through the call.
         let status =
-            unsafe { append(self.callbacks.user, c_key.as_ptr(), value.as_ptr().cast::<c_void>(), value.len()) };
+            unsafe { append(c_key.as_ptr(), value.as_ptr().cast::<c_void>(), value.len(), self.callbacks.user) };
         self.outcome("append", &[key], status, &began)
     }
 
@@ -284,7 +284,7 @@ impl Store for CallbackStore {
         // A byte, since C may write any number into what it takes for a bool.
         let mut existed = 0u8;
         // SAFETY: the functions' contract (`new`); key and flag live through the call, and a bool has the size of a byte.
-        let status = unsafe { remove(self.callbacks.user, c_key.as_ptr(), (&raw mut existed).cast::<bool>()) };
+        let status = unsafe { remove(c_key.as_ptr(), (&raw mut existed).cast::<bool>(), self.callbacks.user) };
         self.outcome("remove", &[key], status, &began)?;
         Ok(existed != 0)
     }

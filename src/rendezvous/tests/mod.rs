@@ -104,12 +104,12 @@ unsafe fn slice<'a>(value: *const c_void, bytes: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(value.cast(), bytes) }
 }
 
-unsafe extern "C" fn c_set(user: *mut c_void, key: *const c_char, value: *const c_void, bytes: usize) -> u32 {
+unsafe extern "C" fn c_set(key: *const c_char, value: *const c_void, bytes: usize, user: *mut c_void) -> u32 {
     // SAFETY: called as StoreCallbacks says.
     unsafe { status(base(user).set(text(key), slice(value, bytes))) }
 }
 
-unsafe extern "C" fn c_get(user: *mut c_void, key: *const c_char, timeout_ms: i64, sink: *mut c_void) -> u32 {
+unsafe extern "C" fn c_get(key: *const c_char, timeout_ms: i64, sink: *mut c_void, user: *mut c_void) -> u32 {
     // SAFETY: called as StoreCallbacks says.
     unsafe {
         let value = base(user).get(text(key), timeout(timeout_ms));
@@ -117,7 +117,7 @@ unsafe extern "C" fn c_get(user: *mut c_void, key: *const c_char, timeout_ms: i6
     }
 }
 
-unsafe extern "C" fn c_wait(user: *mut c_void, keys: *const *const c_char, count: usize, timeout_ms: i64) -> u32 {
+unsafe extern "C" fn c_wait(keys: *const *const c_char, count: usize, timeout_ms: i64, user: *mut c_void) -> u32 {
     // SAFETY: called as StoreCallbacks says.
     unsafe {
         let keys: Vec<_> = std::slice::from_raw_parts(keys, count).iter().map(|key| text(*key)).collect();
@@ -125,17 +125,17 @@ unsafe extern "C" fn c_wait(user: *mut c_void, keys: *const *const c_char, count
     }
 }
 
-unsafe extern "C" fn c_add(user: *mut c_void, key: *const c_char, amount: i64, sum: *mut i64) -> u32 {
+unsafe extern "C" fn c_add(key: *const c_char, amount: i64, sum: *mut i64, user: *mut c_void) -> u32 {
     // SAFETY: called as StoreCallbacks says.
     unsafe { status(base(user).add(text(key), amount).map(|result| *sum = result)) }
 }
 
-unsafe extern "C" fn c_append(user: *mut c_void, key: *const c_char, value: *const c_void, bytes: usize) -> u32 {
+unsafe extern "C" fn c_append(key: *const c_char, value: *const c_void, bytes: usize, user: *mut c_void) -> u32 {
     // SAFETY: called as StoreCallbacks says.
     unsafe { status(base(user).append(text(key), slice(value, bytes))) }
 }
 
-unsafe extern "C" fn c_remove(user: *mut c_void, key: *const c_char, existed: *mut bool) -> u32 {
+unsafe extern "C" fn c_remove(key: *const c_char, existed: *mut bool, user: *mut c_void) -> u32 {
     // SAFETY: called as StoreCallbacks says.
     unsafe { status(base(user).delete(text(key)).map(|result| *existed = result)) }
 }
@@ -175,10 +175,10 @@ fn missing_callbacks_are_stood_in_for_or_named() {
 
 #[test]
 fn faulty_callbacks_are_refused_or_reported() {
-    unsafe extern "C" fn no_value(_: *mut c_void, _: *const c_char, _: i64, _: *mut c_void) -> u32 {
+    unsafe extern "C" fn no_value(_: *const c_char, _: i64, _: *mut c_void, _: *mut c_void) -> u32 {
         0
     }
-    unsafe extern "C" fn odd_status(_: *mut c_void, _: *const c_char, _: *const c_void, _: usize) -> u32 {
+    unsafe extern "C" fn odd_status(_: *const c_char, _: *const c_void, _: usize, _: *mut c_void) -> u32 {
         4711
     }
     let base = InProcessStore::new();

@@ -1,0 +1,338 @@
+/* What collectives refuse, before a byte is sent: all in a context of one rank, or of two that are not connected. */
+#include "harness.h"
+
+static gloo_rs_context_t *context;
+static float x[16], y[16];
+static const void *inputs[4];
+static void *outputs[4];
+
+static gloo_rs_context_t *unconnected(int rank, int size) {
+  gloo_rs_device_t *device = create_device();
+  gloo_rs_context_t *made = NULL;
+  CHECK_OK(gloo_rs_context_create(device, rank, size, NULL, &made));
+  gloo_rs_device_destroy(device);
+  return made;
+}
+
+/* An allreduce that would do, from x to y. */
+static gloo_rs_allreduce_options_t good(void) {
+  gloo_rs_allreduce_options_t options;
+  gloo_rs_allreduce_options_init(&options, sizeof options);
+  inputs[0] = x;
+  inputs[1] = x + 8;
+  outputs[0] = y;
+  outputs[1] = y + 8;
+  options.data_type = GLOO_RS_FLOAT32;
+  options.inputs = inputs;
+  options.num_inputs = 1;
+  options.outputs = outputs;
+  options.num_outputs = 1;
+  options.count = 8;
+  return options;
+}
+
+#define REFUSED(part) CHECK_INVALID(gloo_rs_allreduce(context, &options), part)
+
+static void handles_and_options(void) {
+  gloo_rs_allreduce_options_t options = good();
+  gloo_rs_device_t *device = create_device();
+  struct {
+    gloo_rs_allreduce_options_t options;
+    uint64_t more[4];
+  } longer;
+  gloo_rs_allreduce_options_t *shorter;
+  size_t bytes = offsetof(gloo_rs_allreduce_options_t, base);
+  context = unconnected(0, 1);
+  x[0] = 3;
+  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK(y[0] == 3);
+  CHECK_INVALID(gloo_rs_allreduce(NULL, &options), "context is NULL");
+  CHECK_INVALID(gloo_rs_allreduce((gloo_rs_context_t *)device, &options), "not a live gloo_rs_context_t");
+  CHECK_INVALID(gloo_rs_allreduce(context, NULL), "options is NULL");
+  CHECK_INVALID(gloo_rs_allreduce(context, (gloo_rs_allreduce_options_t *)((char *)&options + 1)), "not aligned to 8");
+  options.struct_size = 0;
+  REFUSED("gloo_rs_allreduce_options_t");
+  options.struct_size = offsetof(gloo_rs_allreduce_options_t, count);
+  REFUSED("gloo_rs_allreduce_options_t");
+  options.struct_size = sizeof options - 1;
+  REFUSED("gloo_rs_allreduce_options_t");
+
+  /* A program of a later version: what is unknown here is not looked at. */
+  memset(&longer, 0xaa, sizeof longer);
+  gloo_rs_allreduce_options_init(&longer.options, sizeof longer);
+  CHECK_INT(longer.more[3], 0);
+  longer.options = good();
+  longer.options.struct_size = sizeof longer;
+  memset(longer.more, 0xaa, sizeof longer.more);
+  x[0] = 4;
+  CHECK_OK(gloo_rs_allreduce(context, &longer.options));
+  CHECK(y[0] == 4);
+
+  /* A program of an earlier version, whose struct ended with the count. Valgrind sees if more is read. */
+  shorter = (gloo_rs_allreduce_options_t *)check_alloc(bytes);
+  gloo_rs_allreduce_options_init(shorter, bytes);
+  options = good();
+  memcpy(shorter, &options, bytes);
+  shorter->struct_size = bytes;
+  x[0] = 5;
+  CHECK_OK(gloo_rs_allreduce(context, shorter));
+  CHECK(y[0] == 5);
+  free(shorter);
+  gloo_rs_context_destroy(context);
+  gloo_rs_device_destroy(device);
+}
+
+static void numbers(void) {
+  gloo_rs_allreduce_options_t options = good();
+  context = unconnected(0, 1);
+  options.data_type = GLOO_RS_DATA_TYPE_UNSET;
+  REFUSED("data_type was not set");
+  options.data_type = GLOO_RS_BOOL + 1;
+  REFUSED("15");
+  options = good();
+  options.op = GLOO_RS_XOR + 1;
+  REFUSED("8");
+  options.op = GLOO_RS_XOR;
+  CHECK(gloo_rs_allreduce(context, &options) != GLOO_RS_OK); /* not on floats */
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "xor");
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "float32");
+  options = good();
+  options.timeout_ms = -2;
+  REFUSED("timeout_ms is -2");
+  options = good();
+  options.algorithm = "no_such_algorithm";
+  REFUSED("no_such_algorithm");
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "auto");
+  options.algorithm = "\xc3\x28";
+  REFUSED("algorithm is not UTF-8");
+  options.algorithm = "auto";
+  CHECK_OK(gloo_rs_allreduce(context, &options));
+  gloo_rs_context_destroy(context);
+}
+
+static void buffers(void) {
+  gloo_rs_allreduce_options_t options = good();
+  uint16_t halves[8] = {0};
+  context = unconnected(0, 1);
+  options.inputs = NULL;
+  REFUSED("inputs is NULL");
+  options = good();
+  options.outputs = NULL;
+  REFUSED("outputs is NULL");
+  options = good();
+  options.num_outputs = 0;
+  REFUSED("outputs is 0");
+  options = good();
+  inputs[0] = NULL;
+  REFUSED("input 0 is NULL");
+  options = good();
+  outputs[1] = NULL;
+  options.num_outputs = 2;
+  REFUSED("output 1 is NULL");
+  options = good();
+  options.num_inputs = SIZE_MAX;
+  REFUSED("inputs");
+  options = good();
+  options.outputs = (void *const *)((char *)outputs + 1);
+  REFUSED("outputs");
+
+  /* Alignment is the type's. */
+  options = good();
+  inputs[0] = (char *)x + 2;
+  REFUSED("input 0");
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "not aligned to the 4 bytes of float32");
+  options = good();
+  outputs[0] = (char *)y + 1;
+  REFUSED("output 0");
+  options.data_type = GLOO_RS_INT16;
+  REFUSED("not aligned to the 2 bytes of int16");
+  options.data_type = GLOO_RS_INT8;
+  CHECK_OK(gloo_rs_allreduce(context, &options));
+  options.data_type = GLOO_RS_FLOAT16;
+  inputs[0] = halves;
+  outputs[0] = (char *)y + 2;
+  CHECK_OK(gloo_rs_allreduce(context, &options));
+
+  /* Overlap: outputs overlap nothing, but for calls in place. */
+  options = good();
+  outputs[0] = x + 7;
+  REFUSED("overlaps");
+  outputs[0] = x + 8;
+  CHECK_OK(gloo_rs_allreduce(context, &options));
+  options.num_inputs = 0;
+  options.num_outputs = 2;
+  outputs[0] = y;
+  outputs[1] = y + 4;
+  REFUSED("output 0");
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "overlaps output 1");
+  outputs[1] = y;
+  REFUSED("overlaps");
+  options = good();
+  options.num_inputs = options.num_outputs = 2;
+  outputs[0] = x + 8;
+  outputs[1] = x;
+  REFUSED("overlaps");
+  outputs[0] = x;
+  outputs[1] = x + 8;
+  CHECK_OK(gloo_rs_allreduce(context, &options));
+  options = good();
+  options.num_inputs = 2;
+  inputs[1] = x + 4;
+  CHECK_OK(gloo_rs_allreduce(context, &options));
+
+  /* Sizes that no memory has. */
+  options = good();
+  options.count = SIZE_MAX;
+  REFUSED("");
+  options.count = SIZE_MAX / 4 + 1;
+  REFUSED("");
+  options.count = SIZE_MAX / 8 + 1;
+  REFUSED("");
+
+  /* Nothing to do needs no memory. */
+  options = good();
+  options.count = 0;
+  inputs[0] = NULL;
+  outputs[0] = NULL;
+  CHECK_OK(gloo_rs_allreduce(context, &options));
+  gloo_rs_context_destroy(context);
+}
+
+/* Roots, counts and numbers of buffers, for a rank of two. */
+static void shapes(void) {
+  size_t counts[3] = {2, 2, 2};
+  context = unconnected(1, 2);
+  (void)good();
+#define START(name) \
+  gloo_rs_##name##_options_t options; \
+  gloo_rs_##name##_options_init(&options, sizeof options); \
+  options.data_type = GLOO_RS_FLOAT32; \
+  options.inputs = inputs; \
+  options.num_inputs = 1; \
+  options.outputs = outputs; \
+  options.num_outputs = 1
+  {
+    START(broadcast);
+    options.num_inputs = 0;
+    options.root = 2;
+    CHECK_INVALID(gloo_rs_broadcast(context, &options), "root is 2");
+    options.root = -1;
+    CHECK_INVALID(gloo_rs_broadcast(context, &options), "root is -1");
+    options.root = 0;
+    options.num_inputs = 1;
+    CHECK_INVALID(gloo_rs_broadcast(context, &options), "inputs is 1");
+    options.num_inputs = options.num_outputs = 0;
+    CHECK_INVALID(gloo_rs_broadcast(context, &options), "outputs is 0");
+  }
+  {
+    START(reduce);
+    options.root = 7;
+    CHECK_INVALID(gloo_rs_reduce(context, &options), "root is 7");
+  }
+  {
+    START(gather);
+    options.root = 1;
+    options.count = SIZE_MAX / 2 + 1;
+    CHECK_INVALID(gloo_rs_gather(context, &options), "");
+    options.num_outputs = 0;
+    CHECK_INVALID(gloo_rs_gather(context, &options), "outputs is 0");
+  }
+  {
+    START(scatter);
+    options.root = 0;
+    CHECK_INVALID(gloo_rs_scatter(context, &options), "inputs is 1");
+  }
+  {
+    START(allgatherv);
+    CHECK_INVALID(gloo_rs_allgatherv(context, &options), "recv_counts has 0 entries");
+    options.recv_counts = counts;
+    options.num_counts = 3;
+    CHECK_INVALID(gloo_rs_allgatherv(context, &options), "recv_counts has 3 entries");
+    options.num_counts = 2;
+    options.recv_counts = (const size_t *)((char *)counts + 4);
+    CHECK_INVALID(gloo_rs_allgatherv(context, &options), "recv_counts");
+    options.recv_counts = counts;
+    counts[0] = SIZE_MAX;
+    CHECK_INVALID(gloo_rs_allgatherv(context, &options), "");
+    counts[0] = 2;
+  }
+  {
+    START(reduce_scatter);
+    options.recv_counts = counts;
+    options.num_counts = 1;
+    CHECK_INVALID(gloo_rs_reduce_scatter(context, &options), "recv_counts has 1 entries");
+    options.num_counts = 2;
+    outputs[0] = x;
+    CHECK_INVALID(gloo_rs_reduce_scatter(context, &options), "overlaps");
+    outputs[0] = y;
+  }
+  {
+    START(gatherv);
+    options.root = 1;
+    CHECK_INVALID(gloo_rs_gatherv(context, &options), "recv_counts has 0 entries");
+  }
+  {
+    START(scatterv);
+    options.root = 1;
+    CHECK_INVALID(gloo_rs_scatterv(context, &options), "send_counts has 0 entries");
+  }
+  {
+    START(alltoallv);
+    options.send_counts = counts;
+    options.recv_counts = counts;
+    options.num_counts = 2;
+    outputs[0] = x;
+    CHECK_INVALID(gloo_rs_alltoallv(context, &options), "overlaps");
+    outputs[0] = y;
+    options.num_inputs = 0;
+    CHECK_INVALID(gloo_rs_alltoallv(context, &options), "inputs is 0");
+  }
+  {
+    START(pairwise_exchange);
+    options.destinations = 2;
+    CHECK_INVALID(gloo_rs_pairwise_exchange(context, &options), "destinations is 2");
+  }
+  {
+    START(scan);
+    options.op = GLOO_RS_AVERAGE;
+    options.count = 1;
+    CHECK_INVALID(gloo_rs_scan(context, &options), "average");
+    options.num_inputs = 2;
+    CHECK_INVALID(gloo_rs_scan(context, &options), "inputs is 2");
+  }
+  {
+    START(exscan);
+    options.num_outputs = 2;
+    CHECK_INVALID(gloo_rs_exscan(context, &options), "outputs is 2");
+  }
+  {
+    START(allgather);
+    options.num_outputs = 2;
+    CHECK_INVALID(gloo_rs_allgather(context, &options), "outputs is 2");
+  }
+  {
+    START(alltoall);
+    options.data_type = GLOO_RS_DATA_TYPE_UNSET;
+    CHECK_INVALID(gloo_rs_alltoall(context, &options), "data_type");
+  }
+  {
+    gloo_rs_barrier_options_t options;
+    gloo_rs_barrier_options_init(&options, sizeof options);
+    options.algorithm = "ring";
+    CHECK_INVALID(gloo_rs_barrier(context, &options), "dissemination");
+    options.algorithm = NULL;
+    options.timeout_ms = 50;
+    CHECK_FAILS(gloo_rs_barrier(context, &options), GLOO_RS_ERROR_TIMEOUT, "rank 0 (not connected)");
+  }
+  gloo_rs_context_destroy(context);
+}
+
+int main(int argc, char **argv) {
+  static const struct test tests[] = {
+      {"handles_and_options", 1, handles_and_options, -1},
+      {"numbers", 1, numbers, -1},
+      {"buffers", 1, buffers, -1},
+      {"shapes", 1, shapes, -1},
+  };
+  return RUN_TESTS(argc, argv, tests);
+}

@@ -1,0 +1,136 @@
+/* Several threads of one process, on one context and on several. */
+#include "harness.h"
+
+struct work {
+  gloo_rs_context_t *context;
+  uint32_t tag;
+  size_t count;
+  int rounds;
+};
+
+/* Sums over ranks, with values that tell tags and rounds apart. */
+static void *sums(void *argument) {
+  struct work *work = (struct work *)argument;
+  int64_t *cells = (int64_t *)check_alloc(work->count * sizeof *cells);
+  void *outputs[1];
+  int round;
+  size_t i;
+  outputs[0] = cells;
+  for (round = 0; round < work->rounds; round++) {
+    gloo_rs_allreduce_options_t options;
+    int64_t base = (int64_t)work->tag * 1000000 + round * 1000;
+    for (i = 0; i < work->count; i++) cells[i] = base + test_rank + (int64_t)(i % 10);
+    gloo_rs_allreduce_options_init(&options, sizeof options);
+    options.tag = work->tag;
+    options.data_type = GLOO_RS_INT64;
+    options.outputs = outputs;
+    options.num_outputs = 1;
+    options.count = work->count;
+    CHECK_OK(gloo_rs_allreduce(work->context, &options));
+    for (i = 0; i < work->count; i++)
+      CHECK_INT(cells[i], test_size * (base + (int64_t)(i % 10)) + test_size * (test_size - 1) / 2);
+  }
+  free(cells);
+  return NULL;
+}
+
+static void two_tags(void) {
+  gloo_rs_context_t *context = connected_context();
+  int rounds = test_is_slow() ? 5 : 100;
+  struct work works[2] = {{context, 7, 3, rounds}, {context, 8, 40000, rounds}};
+  pthread_t threads[2];
+  int i;
+  for (i = 0; i < 2; i++) threads[i] = start_thread(sums, &works[i]);
+  for (i = 0; i < 2; i++) join_thread(threads[i]);
+  gloo_rs_context_destroy(context);
+}
+
+/* A thread waits for a message that comes late, while another runs collectives on the same context. */
+static void *wait_for_message(void *argument) {
+  int32_t rank = -1;
+  CHECK_OK(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), &rank));
+  CHECK_INT(rank, (test_rank + 1) % test_size);
+  return NULL;
+}
+
+static void messages_beside_collectives(void) {
+  gloo_rs_context_t *context = connected_context();
+  struct work work = {context, 0, 1000, test_is_slow() ? 5 : 100};
+  gloo_rs_unbound_buffer_t *from = NULL, *to = NULL;
+  int cell = -1, sent = 1000 + test_rank;
+  pthread_t thread;
+  CHECK_OK(gloo_rs_unbound_buffer_create(context, &cell, sizeof cell, &from));
+  CHECK_OK(gloo_rs_unbound_buffer_create(context, &sent, sizeof sent, &to));
+  CHECK_OK(gloo_rs_unbound_buffer_recv(from, (test_rank + 1) % test_size, 7, 0, sizeof cell));
+  thread = start_thread(wait_for_message, from);
+  sums(&work);
+  CHECK_OK(gloo_rs_unbound_buffer_send(to, (test_rank + test_size - 1) % test_size, 7, 0, sizeof sent));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_send(to, test_timeout_ms(), NULL));
+  sums(&work);
+  join_thread(thread);
+  CHECK_INT(cell, 1000 + (test_rank + 1) % test_size);
+  gloo_rs_unbound_buffer_destroy(from);
+  gloo_rs_unbound_buffer_destroy(to);
+  gloo_rs_context_destroy(context);
+}
+
+/* Ranks as threads of one process, over an in-process store and one device. */
+struct thread_rank {
+  gloo_rs_device_t *device;
+  int rank;
+};
+
+#define THREAD_RANKS 3
+
+static void *as_a_rank(void *argument) {
+  struct thread_rank *self = (struct thread_rank *)argument;
+  gloo_rs_store_t *store = NULL;
+  gloo_rs_context_t *context = NULL;
+  gloo_rs_allreduce_options_t options;
+  int32_t cell = 1 << self->rank;
+  void *outputs[1];
+  CHECK_OK(gloo_rs_store_create_in_process("threads", &store));
+  CHECK_OK(gloo_rs_context_create(self->device, self->rank, THREAD_RANKS, NULL, &context));
+  CHECK_OK(gloo_rs_context_set_timeout(context, test_timeout_ms()));
+  CHECK_OK(gloo_rs_context_connect(context, store));
+  outputs[0] = &cell;
+  gloo_rs_allreduce_options_init(&options, sizeof options);
+  options.data_type = GLOO_RS_INT32;
+  options.outputs = outputs;
+  options.num_outputs = 1;
+  options.count = 1;
+  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_INT(cell, (1 << THREAD_RANKS) - 1);
+  barrier(context);
+  gloo_rs_context_destroy(context);
+  gloo_rs_store_destroy(store);
+  return NULL;
+}
+
+static void ranks_as_threads(void) {
+  struct thread_rank ranks[THREAD_RANKS];
+  pthread_t threads[THREAD_RANKS];
+  gloo_rs_device_t *device = create_device();
+  gloo_rs_store_t *store = NULL;
+  int i;
+  /* Held here, so that the store does not end with the first rank that is done. */
+  CHECK_OK(gloo_rs_store_create_in_process("threads", &store));
+  for (i = 0; i < THREAD_RANKS; i++) {
+    ranks[i].device = device;
+    ranks[i].rank = i;
+    threads[i] = start_thread(as_a_rank, &ranks[i]);
+  }
+  for (i = 0; i < THREAD_RANKS; i++) join_thread(threads[i]);
+  gloo_rs_store_destroy(store);
+  gloo_rs_device_destroy(device);
+}
+
+int main(int argc, char **argv) {
+  static const struct test tests[] = {
+      {"two_tags", 2, two_tags, -1},
+      {"two_tags", 3, two_tags, -1},
+      {"messages_beside_collectives", 3, messages_beside_collectives, -1},
+      {"ranks_as_threads", 1, ranks_as_threads, -1},
+  };
+  return RUN_TESTS(argc, argv, tests);
+}

@@ -1,0 +1,1237 @@
+/*
+ * gloo_rs: collective communications.
+ *
+ * Rules for all functions:
+ *
+ * - Functions return a status unless the comment says otherwise; results come through the last parameters, and are left
+ *   alone on failure unless the comment says otherwise. gloo_rs_last_error_message() tells more about a failure.
+ * - Pointers are NULL or valid: for the function's duration, unless the comment says longer. NULL is an error unless the
+ *   comment says otherwise. Strings are UTF-8 and end with a NUL byte.
+ * - What a create function returned ends with the destroy function of its type, in any order: everything keeps what it
+ *   needs alive. No call on a handle may begin once its destruction has.
+ * - All handles may be used from several threads at once.
+ * - Options structs begin with their size, which the init function of the struct sets along with defaults. So a program
+ *   works with later versions of this library, whose structs may be longer. Calls read, and copy, options only while they
+ *   run.
+ * - Timeouts are in milliseconds; GLOO_RS_TIMEOUT_DEFAULT stands for the context's, other negative numbers are errors.
+ * - Callbacks must not let exceptions out, nor longjmp. They are called on the thread that made the call unless the
+ *   comment says otherwise.
+ *
+ * Made by cbindgen from src/ffi: do not change by hand.
+ */
+
+#ifndef GLOO_RS_H
+#define GLOO_RS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/// As a timeout: the context's, or 30 seconds for what has no context.
+#define GLOO_RS_TIMEOUT_DEFAULT -1
+
+/// Something worth an operator's attention, such as a stray connection. What fails is returned by the call instead.
+#define GLOO_RS_LOG_WARNING 1
+
+/// Something that explains what happens, such as the address that a device chose.
+#define GLOO_RS_LOG_NOTICE 2
+
+/// Something for whoever looks for a fault.
+#define GLOO_RS_LOG_DETAIL 3
+
+/// Connections are made on first use.
+#define GLOO_RS_CONNECT_LAZY 0
+
+/// Connections to all ranks are made before gloo_rs_context_connect returns.
+#define GLOO_RS_CONNECT_FULL 1
+
+/// One end of a one-sided channel to one peer: what a send buffer sends is written into the peer's receive buffer of the
+/// same slot. Keeps its context's connections alive. Safe to use from several threads.
+typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
+
+/// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
+/// need different tags.
+typedef struct gloo_rs_context_t gloo_rs_context_t;
+
+/// An address of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
+/// device alive, so it may be destroyed before them. Any number of contexts may share one; safe to use from any thread.
+typedef struct gloo_rs_device_t gloo_rs_device_t;
+
+/// The connection to one peer, for contexts that are connected by hand, and for bound buffers. Keeps its context's
+/// connections alive. Safe to use from several threads.
+typedef struct gloo_rs_pair_t gloo_rs_pair_t;
+
+/// A key-value store that all ranks of a job reach. Keys are non-empty strings of at most 4096 bytes; values are any bytes,
+/// at most 64 MiB. Safe to use from several threads.
+typedef struct gloo_rs_store_t gloo_rs_store_t;
+
+/// A buffer for messages to and from any rank of a context. Keeps its context's connections alive. Safe to use from several
+/// threads.
+typedef struct gloo_rs_unbound_buffer_t gloo_rs_unbound_buffer_t;
+
+/// What a call returned: GLOO_RS_OK, or one of the GLOO_RS_ERROR_ numbers. The numbers never change; later versions may
+/// add some.
+typedef uint32_t gloo_rs_status_t;
+
+/// The type of one element: one of GLOO_RS_INT8 and the following.
+typedef uint32_t gloo_rs_data_type_t;
+
+/// Told what no call can return. `level` is GLOO_RS_LOG_WARNING, GLOO_RS_LOG_NOTICE or GLOO_RS_LOG_DETAIL; `message` is
+/// text without the line's end, valid during the call. Called from the device's own thread and from threads in calls,
+/// also from several at once, while the library holds its locks: it must not call this library, and no exception may
+/// leave it.
+typedef void (*gloo_rs_log_fn_t)(uint32_t level, const char *message, void *user);
+
+/// Which address of this host a device uses. With nothing set: the address that the host's name resolves to, else loopback.
+/// Set up by gloo_rs_device_options_init.
+typedef struct gloo_rs_device_options_t {
+  /// sizeof(gloo_rs_device_options_t).
+  size_t struct_size;
+  /// Name of a network interface, such as `eth0`; NULL for any.
+  const char *interface_name;
+  /// A host name of this host, or an IPv4 or IPv6 address of it; NULL for none in particular.
+  const char *hostname;
+  /// TCP port to listen on; 0 lets the system choose.
+  uint16_t port;
+  /// Told what no call can return; NULL for nobody.
+  gloo_rs_log_fn_t log;
+  /// Passed to `log`. Used until the device and everything made of it are destroyed.
+  void *log_user;
+} gloo_rs_device_options_t;
+
+/// The functions of a store of the caller's. Set what there is not to NULL.
+///
+/// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
+/// threads that use the store, possibly on several at once, get `user`, and must not let exceptions out. Pointers that they
+/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, INT64_MAX has no end.
+typedef struct gloo_rs_store_callbacks_t {
+  /// sizeof(gloo_rs_store_callbacks_t).
+  size_t struct_size;
+  /// Passed to every function.
+  void *user;
+  /// Sets `key` to the `bytes` at `value`, replacing what it has. Required.
+  gloo_rs_status_t (*set)(const char *key, const void *value, size_t bytes, void *user);
+  /// Waits until `key` has a value, and passes it to gloo_rs_store_return_value with `sink` before it returns. Required.
+  gloo_rs_status_t (*get)(const char *key, int64_t timeout_ms, void *sink, void *user);
+  /// Waits until all `n` `keys` have values. If NULL, `get` is called for each.
+  gloo_rs_status_t (*wait)(const char *const *keys, size_t n, int64_t timeout_ms, void *user);
+  /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, atomically, and sets `*sum` to the result. If
+  /// NULL, the store cannot add.
+  gloo_rs_status_t (*add)(const char *key, int64_t amount, int64_t *sum, void *user);
+  /// Appends the `bytes` at `value` to the value of `key`, empty if it has none, atomically. If NULL, the store cannot
+  /// append.
+  gloo_rs_status_t (*append)(const char *key, const void *value, size_t bytes, void *user);
+  /// Removes `key`, and sets `*existed` to whether it was there. If NULL, the store cannot delete.
+  gloo_rs_status_t (*remove)(const char *key, bool *existed, void *user);
+  /// Called once, when nothing uses the store any more. May be NULL.
+  void (*destroy)(void *user);
+} gloo_rs_store_callbacks_t;
+
+/// How a context behaves. Set up by gloo_rs_context_options_init.
+typedef struct gloo_rs_context_options_t {
+  /// sizeof(gloo_rs_context_options_t).
+  size_t struct_size;
+  /// Milliseconds that any one operation may take, if the call does not say otherwise; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+  int64_t timeout_ms;
+  /// GLOO_RS_CONNECT_LAZY (the default) or GLOO_RS_CONNECT_FULL.
+  uint32_t connect;
+  /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
+  size_t max_segment_bytes;
+} gloo_rs_context_options_t;
+
+/// How two elements become one: one of GLOO_RS_SUM and the following.
+typedef uint32_t gloo_rs_op_t;
+
+/// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
+/// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
+/// collective call, and only until that returns; no exception may leave it. The operation must be associative, and
+/// commutative but for scan and exscan.
+typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
+
+/// Options of gloo_rs_allreduce. Set up by gloo_rs_allreduce_options_init.
+typedef struct gloo_rs_allreduce_options_t {
+  /// sizeof(gloo_rs_allreduce_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "ring"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks.
+  gloo_rs_op_t op;
+  /// The caller's operation instead of `op`, or NULL.
+  gloo_rs_reduce_fn_t function;
+  /// Passed to `function`.
+  void *user;
+  /// Buffers of `count` elements, read only; ignored if there are none.
+  const void *const *inputs;
+  /// Number of inputs; 0 for in place.
+  size_t num_inputs;
+  /// Buffers of `count` elements, each of which gets the result.
+  void *const *outputs;
+  /// Number of outputs.
+  size_t num_outputs;
+  /// Elements of each buffer. The same on all ranks.
+  size_t count;
+  /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks.
+  size_t base;
+} gloo_rs_allreduce_options_t;
+
+/// Options of gloo_rs_reduce. Set up by gloo_rs_reduce_options_init.
+typedef struct gloo_rs_reduce_options_t {
+  /// sizeof(gloo_rs_reduce_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "binomial"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks.
+  gloo_rs_op_t op;
+  /// The caller's operation instead of `op`, or NULL.
+  gloo_rs_reduce_fn_t function;
+  /// Passed to `function`.
+  void *user;
+  /// Buffers of `count` elements, read only; ignored if there are none.
+  const void *const *inputs;
+  /// Number of inputs; 0 for in place.
+  size_t num_inputs;
+  /// One buffer of `count` elements, which gets the result; on the root only, or for in place.
+  void *const *outputs;
+  /// Number of outputs.
+  size_t num_outputs;
+  /// Rank of the root. The same on all ranks.
+  int32_t root;
+  /// Elements of each buffer. The same on all ranks.
+  size_t count;
+} gloo_rs_reduce_options_t;
+
+/// Options of gloo_rs_reduce_scatter. Set up by gloo_rs_reduce_scatter_options_init.
+typedef struct gloo_rs_reduce_scatter_options_t {
+  /// sizeof(gloo_rs_reduce_scatter_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "ring"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks.
+  gloo_rs_op_t op;
+  /// The caller's operation instead of `op`, or NULL.
+  gloo_rs_reduce_fn_t function;
+  /// Passed to `function`.
+  void *user;
+  /// Buffers of as many elements as all `recv_counts` together, read only; ignored if there are none.
+  const void *const *inputs;
+  /// Number of inputs; 0 for in place.
+  size_t num_inputs;
+  /// One buffer of `recv_counts[rank]` elements; for in place, of all.
+  void *const *outputs;
+  /// Number of outputs.
+  size_t num_outputs;
+  /// How many elements of the result each rank gets, in the order of ranks. The same on all ranks.
+  const size_t *recv_counts;
+  /// Length of `recv_counts`: the size of the context.
+  size_t num_counts;
+} gloo_rs_reduce_scatter_options_t;
+
+/// Options of gloo_rs_scan. Set up by gloo_rs_scan_options_init.
+typedef struct gloo_rs_scan_options_t {
+  /// sizeof(gloo_rs_scan_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "recursive_doubling"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks.
+  gloo_rs_op_t op;
+  /// The caller's operation instead of `op`, or NULL.
+  gloo_rs_reduce_fn_t function;
+  /// Passed to `function`.
+  void *user;
+  /// One buffer of `count` elements, read only; ignored if there is none.
+  const void *const *inputs;
+  /// Number of inputs: 1, or 0 for in place.
+  size_t num_inputs;
+  /// One buffer of `count` elements, which gets the result.
+  void *const *outputs;
+  /// Number of outputs: 1.
+  size_t num_outputs;
+  /// Elements of each buffer. The same on all ranks.
+  size_t count;
+} gloo_rs_scan_options_t;
+
+/// Options of gloo_rs_exscan. Set up by gloo_rs_exscan_options_init.
+typedef struct gloo_rs_exscan_options_t {
+  /// sizeof(gloo_rs_exscan_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "recursive_doubling"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks.
+  gloo_rs_op_t op;
+  /// The caller's operation instead of `op`, or NULL.
+  gloo_rs_reduce_fn_t function;
+  /// Passed to `function`.
+  void *user;
+  /// One buffer of `count` elements, read only; ignored if there is none.
+  const void *const *inputs;
+  /// Number of inputs: 1, or 0 for in place.
+  size_t num_inputs;
+  /// One buffer of `count` elements, which gets the result.
+  void *const *outputs;
+  /// Number of outputs: 1.
+  size_t num_outputs;
+  /// Elements of each buffer. The same on all ranks.
+  size_t count;
+} gloo_rs_exscan_options_t;
+
+/// Options of gloo_rs_broadcast. Set up by gloo_rs_broadcast_options_init.
+typedef struct gloo_rs_broadcast_options_t {
+  /// sizeof(gloo_rs_broadcast_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "binomial"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// On the root: one buffer of `count` elements, read only; ignored if there is none.
+  const void *const *inputs;
+  /// Number of inputs: 1 on the root, or 0 for in place; 0 on other ranks.
+  size_t num_inputs;
+  /// Buffers of `count` elements, each of which gets the root's.
+  void *const *outputs;
+  /// Number of outputs; on the root, 0 is fine if it has an input.
+  size_t num_outputs;
+  /// Rank of the root. The same on all ranks.
+  int32_t root;
+  /// Elements of each buffer. The same on all ranks.
+  size_t count;
+} gloo_rs_broadcast_options_t;
+
+/// Options of gloo_rs_gather. Set up by gloo_rs_gather_options_init.
+typedef struct gloo_rs_gather_options_t {
+  /// sizeof(gloo_rs_gather_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "binomial"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// One buffer of `count` elements, read only; ignored if there is none.
+  const void *const *inputs;
+  /// Number of inputs: 1, or on the root 0 for in place.
+  size_t num_inputs;
+  /// On the root: one buffer of `count` elements for each rank.
+  void *const *outputs;
+  /// Number of outputs: 1 on the root, 0 on other ranks.
+  size_t num_outputs;
+  /// Rank of the root. The same on all ranks.
+  int32_t root;
+  /// Elements of each input. The same on all ranks.
+  size_t count;
+} gloo_rs_gather_options_t;
+
+/// Options of gloo_rs_gatherv. Set up by gloo_rs_gatherv_options_init.
+typedef struct gloo_rs_gatherv_options_t {
+  /// sizeof(gloo_rs_gatherv_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "direct"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// One buffer of `recv_counts[rank]` elements on the root, `count` elsewhere, read only; ignored if there is none.
+  const void *const *inputs;
+  /// Number of inputs: 1, or on the root 0 for in place.
+  size_t num_inputs;
+  /// On the root: one buffer of as many elements as all `recv_counts` together.
+  void *const *outputs;
+  /// Number of outputs: 1 on the root, 0 on other ranks.
+  size_t num_outputs;
+  /// Rank of the root. The same on all ranks.
+  int32_t root;
+  /// Elements of the input, on ranks other than the root.
+  size_t count;
+  /// Elements that each rank sends, in the order of ranks; on the root only.
+  const size_t *recv_counts;
+  /// Length of `recv_counts`: on the root, the size of the context.
+  size_t num_counts;
+} gloo_rs_gatherv_options_t;
+
+/// Options of gloo_rs_scatter. Set up by gloo_rs_scatter_options_init.
+typedef struct gloo_rs_scatter_options_t {
+  /// sizeof(gloo_rs_scatter_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "binomial"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// On the root: one buffer of `count` elements for each rank, or as many buffers as ranks, of `count` elements
+  /// each; read only.
+  const void *const *inputs;
+  /// Number of inputs: 1 or the size of the context on the root, or 0 for in place; 0 on other ranks.
+  size_t num_inputs;
+  /// One buffer of `count` elements; for in place on the root, of `count` for each rank.
+  void *const *outputs;
+  /// Number of outputs: 1.
+  size_t num_outputs;
+  /// Rank of the root. The same on all ranks.
+  int32_t root;
+  /// Elements that each rank gets. The same on all ranks.
+  size_t count;
+} gloo_rs_scatter_options_t;
+
+/// Options of gloo_rs_scatterv. Set up by gloo_rs_scatterv_options_init.
+typedef struct gloo_rs_scatterv_options_t {
+  /// sizeof(gloo_rs_scatterv_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "direct"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// On the root: one buffer of as many elements as all `send_counts` together, read only.
+  const void *const *inputs;
+  /// Number of inputs: 1 on the root, or 0 for in place; 0 on other ranks.
+  size_t num_inputs;
+  /// One buffer of `send_counts[rank]` elements on the root, `count` elsewhere; for in place on the root, of all.
+  void *const *outputs;
+  /// Number of outputs: 1.
+  size_t num_outputs;
+  /// Rank of the root. The same on all ranks.
+  int32_t root;
+  /// Elements of the output, on ranks other than the root.
+  size_t count;
+  /// Elements that each rank gets, in the order of ranks; on the root only.
+  const size_t *send_counts;
+  /// Length of `send_counts`: on the root, the size of the context.
+  size_t num_counts;
+} gloo_rs_scatterv_options_t;
+
+/// Options of gloo_rs_allgather. Set up by gloo_rs_allgather_options_init.
+typedef struct gloo_rs_allgather_options_t {
+  /// sizeof(gloo_rs_allgather_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "bruck"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// Buffers of `count` elements, read only; ignored if there are none.
+  const void *const *inputs;
+  /// Number of inputs; 0 for in place.
+  size_t num_inputs;
+  /// One buffer of `count` elements for each input of each rank.
+  void *const *outputs;
+  /// Number of outputs: 1.
+  size_t num_outputs;
+  /// Elements of each input. The same on all ranks.
+  size_t count;
+} gloo_rs_allgather_options_t;
+
+/// Options of gloo_rs_allgatherv. Set up by gloo_rs_allgatherv_options_init.
+typedef struct gloo_rs_allgatherv_options_t {
+  /// sizeof(gloo_rs_allgatherv_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "ring"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// One buffer of `recv_counts[rank]` elements, read only; ignored if there is none.
+  const void *const *inputs;
+  /// Number of inputs: 1, or 0 for in place.
+  size_t num_inputs;
+  /// One buffer of as many elements as all `recv_counts` together.
+  void *const *outputs;
+  /// Number of outputs: 1.
+  size_t num_outputs;
+  /// Elements that each rank sends, in the order of ranks. The same on all ranks.
+  const size_t *recv_counts;
+  /// Length of `recv_counts`: the size of the context.
+  size_t num_counts;
+} gloo_rs_allgatherv_options_t;
+
+/// Options of gloo_rs_alltoall. Set up by gloo_rs_alltoall_options_init.
+typedef struct gloo_rs_alltoall_options_t {
+  /// sizeof(gloo_rs_alltoall_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "pairwise"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// One buffer of `count` elements for each rank, read only; ignored if there is none.
+  const void *const *inputs;
+  /// Number of inputs: 1, or 0 for in place.
+  size_t num_inputs;
+  /// One buffer of `count` elements for each rank.
+  void *const *outputs;
+  /// Number of outputs: 1.
+  size_t num_outputs;
+  /// Elements from each rank to each rank. The same on all ranks.
+  size_t count;
+} gloo_rs_alltoall_options_t;
+
+/// Options of gloo_rs_alltoallv. Set up by gloo_rs_alltoallv_options_init.
+typedef struct gloo_rs_alltoallv_options_t {
+  /// sizeof(gloo_rs_alltoallv_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "pairwise"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// One buffer of as many elements as all `send_counts` together, read only.
+  const void *const *inputs;
+  /// Number of inputs: 1; there is no form in place.
+  size_t num_inputs;
+  /// One buffer of as many elements as all `recv_counts` together.
+  void *const *outputs;
+  /// Number of outputs: 1.
+  size_t num_outputs;
+  /// Elements for each rank, in the order of ranks.
+  const size_t *send_counts;
+  /// Elements from each rank, in the order of ranks: what that rank has in its `send_counts` for this one.
+  const size_t *recv_counts;
+  /// Length of `send_counts` and of `recv_counts`: the size of the context.
+  size_t num_counts;
+} gloo_rs_alltoallv_options_t;
+
+/// Options of gloo_rs_pairwise_exchange. Set up by gloo_rs_pairwise_exchange_options_init.
+typedef struct gloo_rs_pairwise_exchange_options_t {
+  /// sizeof(gloo_rs_pairwise_exchange_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "pairwise_exchange"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+  /// Type of the elements. The same on all ranks.
+  gloo_rs_data_type_t data_type;
+  /// One buffer of `count` elements for each destination, read only.
+  const void *const *inputs;
+  /// Number of inputs: 1; there is no form in place.
+  size_t num_inputs;
+  /// One buffer of `count` elements for each destination.
+  void *const *outputs;
+  /// Number of outputs: 1.
+  size_t num_outputs;
+  /// Elements exchanged with each partner. The same on all ranks.
+  size_t count;
+  /// Number of partners: at most the base-2 logarithm of the context's size, which must be a power of two. The same
+  /// on all ranks.
+  size_t destinations;
+} gloo_rs_pairwise_exchange_options_t;
+
+/// Options of gloo_rs_barrier. Set up by gloo_rs_barrier_options_init.
+typedef struct gloo_rs_barrier_options_t {
+  /// sizeof(gloo_rs_barrier_options_t).
+  size_t struct_size;
+  /// Algorithm by name, such as "dissemination"; NULL or "auto" lets the library choose. The same on all ranks.
+  const char *algorithm;
+  /// Tells apart calls that run at the same time on one context. The same on all ranks.
+  uint32_t tag;
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  int64_t timeout_ms;
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  size_t max_segment_bytes;
+} gloo_rs_barrier_options_t;
+
+/// The call did what it should.
+#define GLOO_RS_OK 0
+
+/// The caller passed something that no call could accept.
+#define GLOO_RS_ERROR_INVALID_ARGUMENT 1
+
+/// The call makes no sense in the state that the object is in.
+#define GLOO_RS_ERROR_INVALID_OPERATION 2
+
+/// The deadline passed first.
+#define GLOO_RS_ERROR_TIMEOUT 3
+
+/// The operating system refused: a file, a socket, an interface.
+#define GLOO_RS_ERROR_IO 4
+
+/// A peer is gone, or its connection broke.
+#define GLOO_RS_ERROR_CONNECTION_LOST 5
+
+/// A wait was ended by an abort, or the context was closed.
+#define GLOO_RS_ERROR_ABORTED 6
+
+/// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
+#define GLOO_RS_ERROR_MISMATCH 7
+
+/// A key is not in the store.
+#define GLOO_RS_ERROR_NOT_FOUND 8
+
+/// Not built in, or not on this machine.
+#define GLOO_RS_ERROR_UNSUPPORTED 9
+
+/// Memory or descriptors ran out.
+#define GLOO_RS_ERROR_RESOURCE_EXHAUSTED 10
+
+/// A callback of the caller's returned an error.
+#define GLOO_RS_ERROR_CALLBACK 11
+
+/// A defect of this library.
+#define GLOO_RS_ERROR_INTERNAL 12
+
+/// What options hold before the caller sets their data type; calls refuse it.
+#define GLOO_RS_DATA_TYPE_UNSET 4294967295
+
+/// Signed 8-bit integer.
+#define GLOO_RS_INT8 0
+
+/// Unsigned 8-bit integer.
+#define GLOO_RS_UINT8 1
+
+/// Signed 16-bit integer.
+#define GLOO_RS_INT16 2
+
+/// Unsigned 16-bit integer.
+#define GLOO_RS_UINT16 3
+
+/// Signed 32-bit integer.
+#define GLOO_RS_INT32 4
+
+/// Unsigned 32-bit integer.
+#define GLOO_RS_UINT32 5
+
+/// Signed 64-bit integer.
+#define GLOO_RS_INT64 6
+
+/// Unsigned 64-bit integer.
+#define GLOO_RS_UINT64 7
+
+/// IEEE 754 binary16; aligned to 2 bytes.
+#define GLOO_RS_FLOAT16 8
+
+/// The upper half of an IEEE 754 binary32; aligned to 2 bytes.
+#define GLOO_RS_BFLOAT16 9
+
+/// IEEE 754 binary32: `float`.
+#define GLOO_RS_FLOAT32 10
+
+/// IEEE 754 binary64: `double`.
+#define GLOO_RS_FLOAT64 11
+
+/// Two binary32, real and imaginary: `float _Complex`, `std::complex<float>`.
+#define GLOO_RS_COMPLEX64 12
+
+/// Two binary64, real and imaginary: `double _Complex`, `std::complex<double>`.
+#define GLOO_RS_COMPLEX128 13
+
+/// One byte: zero is false, anything else is true; results are 0 or 1.
+#define GLOO_RS_BOOL 14
+
+/// `a + b`; integers wrap; logical or for GLOO_RS_BOOL.
+#define GLOO_RS_SUM 0
+
+/// `a * b`; integers wrap; logical and for GLOO_RS_BOOL.
+#define GLOO_RS_PRODUCT 1
+
+/// The smaller; a NaN wins over numbers. Not for complex types.
+#define GLOO_RS_MIN 2
+
+/// The larger; a NaN wins over numbers. Not for complex types.
+#define GLOO_RS_MAX 3
+
+/// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL.
+#define GLOO_RS_AVERAGE 4
+
+/// Bitwise and; integers and GLOO_RS_BOOL only.
+#define GLOO_RS_AND 5
+
+/// Bitwise or; integers and GLOO_RS_BOOL only.
+#define GLOO_RS_OR 6
+
+/// Bitwise exclusive or; integers and GLOO_RS_BOOL only.
+#define GLOO_RS_XOR 7
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/// The library's version: `1.2.3`. A static string.
+const char *gloo_rs_version(void);
+
+/// What this build of the library holds, separated by commas: `tcp`. A static string.
+const char *gloo_rs_built_features(void);
+
+/// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
+/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
+/// on this thread, or the thread's end.
+const char *gloo_rs_last_error_message(void);
+
+/// The name of `status`, as in this header: `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for other numbers.
+const char *gloo_rs_status_name(gloo_rs_status_t status);
+
+/// Frees memory that this library handed to the caller for freeing, as gloo_rs_store_get does. NULL is fine.
+void gloo_rs_free(void *memory);
+
+/// Bytes of one element of `data_type`; 0 for numbers that name no type.
+size_t gloo_rs_data_type_size(gloo_rs_data_type_t data_type);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
+void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_t struct_size);
+
+/// Binds, listens, and starts the device's thread. `options` may be NULL for defaults. The caller owns the result and ends
+/// it with gloo_rs_device_destroy; on failure `*device` is NULL. Fails with GLOO_RS_ERROR_IO if there is no such interface
+/// or address, or the port is taken.
+gloo_rs_status_t gloo_rs_device_create(const struct gloo_rs_device_options_t *options,
+                                       struct gloo_rs_device_t **device);
+
+/// Ends the caller's hold on the device; its thread ends with the last context made of it. No other
+/// thread may be beginning a call on the handle. NULL is fine.
+void gloo_rs_device_destroy(struct gloo_rs_device_t *device);
+
+/// Where peers connect to, such as `10.0.0.1:41234` or `[fe80::1]:41234`, copied with its NUL byte into `buffer` of
+/// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL
+/// otherwise.
+gloo_rs_status_t gloo_rs_device_address(const struct gloo_rs_device_t *device,
+                                        char *buffer,
+                                        size_t capacity,
+                                        size_t *needed);
+
+/// The network interface that has the device's address, such as `eth0`, or an empty string if none has; copied as
+/// gloo_rs_device_address does.
+gloo_rs_status_t gloo_rs_device_interface(const struct gloo_rs_device_t *device,
+                                          char *buffer,
+                                          size_t capacity,
+                                          size_t *needed);
+
+/// A store that one process, the one with `serve`, serves to all over TCP, until it destroys the handle. `host` is the
+/// server's name or address; `port` its port, or 0 with `serve` to let the system choose (gloo_rs_store_port tells). The
+/// others try to connect until `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the result and ends it with
+/// gloo_rs_store_destroy; on failure `*store` is NULL.
+gloo_rs_status_t gloo_rs_store_create_tcp(const char *host,
+                                          uint16_t port,
+                                          bool serve,
+                                          int64_t timeout_ms,
+                                          struct gloo_rs_store_t **store);
+
+/// The port of a store made by gloo_rs_store_create_tcp; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
+gloo_rs_status_t gloo_rs_store_port(const struct gloo_rs_store_t *store, uint16_t *port);
+
+/// A store in the directory `path`, which all ranks see and which is made if it is not there. Each job needs a directory,
+/// or a prefix, that no job used before. The caller owns the result and ends it with gloo_rs_store_destroy; on failure
+/// `*store` is NULL.
+gloo_rs_status_t gloo_rs_store_create_file(const char *path,
+                                           struct gloo_rs_store_t **store);
+
+/// The store of this process with that `name`, for ranks that are threads; it lives as long as somebody has it. The caller
+/// owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+gloo_rs_status_t gloo_rs_store_create_in_process(const char *name,
+                                                 struct gloo_rs_store_t **store);
+
+/// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive
+/// by itself. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+gloo_rs_status_t gloo_rs_store_create_prefix(const char *prefix,
+                                             struct gloo_rs_store_t *base,
+                                             struct gloo_rs_store_t **store);
+
+/// The store that `url` names: `tcp://HOST:PORT`, which rank 0 serves and the others connect to until `timeout_ms`,
+/// GLOO_RS_TIMEOUT_DEFAULT for 30 s; `file:///DIRECTORY`; or `inproc://NAME`, in this process. The caller owns the result
+/// and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+gloo_rs_status_t gloo_rs_store_create_url(const char *url,
+                                          int32_t rank,
+                                          int64_t timeout_ms,
+                                          struct gloo_rs_store_t **store);
+
+/// Sets `key` to a copy of the `bytes` at `value`, replacing what it has.
+gloo_rs_status_t gloo_rs_store_set(struct gloo_rs_store_t *store, const char *key, const void *value, size_t bytes);
+
+/// Waits until `key` has a value, and sets `*value` to a copy of it and `*bytes` to its length. The caller ends the copy
+/// with gloo_rs_free; it is not NULL even if the length is 0. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for
+/// 30 s, 0 to ask once.
+gloo_rs_status_t gloo_rs_store_get(struct gloo_rs_store_t *store,
+                                   const char *key,
+                                   int64_t timeout_ms,
+                                   void **value,
+                                   size_t *bytes);
+
+/// Waits until all `n` `keys` have values. Fails with GLOO_RS_ERROR_TIMEOUT, naming those that have none. `timeout_ms` is in
+/// milliseconds; GLOO_RS_TIMEOUT_DEFAULT for 30 s, 0 to ask once.
+gloo_rs_status_t gloo_rs_store_wait(struct gloo_rs_store_t *store,
+                                    const char *const *keys,
+                                    size_t n,
+                                    int64_t timeout_ms);
+
+/// Adds `amount` to the decimal integer at `key`, 0 if it has no value, and sets `*sum` to the result. Atomic.
+gloo_rs_status_t gloo_rs_store_add(struct gloo_rs_store_t *store, const char *key, int64_t amount, int64_t *sum);
+
+/// Appends the `bytes` at `value` to the value of `key`, empty if it has none. Atomic.
+gloo_rs_status_t gloo_rs_store_append(struct gloo_rs_store_t *store, const char *key, const void *value, size_t bytes);
+
+/// Waits until all `n` `keys` have values, and sets `values[i]` and `bytes[i]` as gloo_rs_store_get does. The caller ends
+/// each copy with gloo_rs_free; on failure all are NULL.
+gloo_rs_status_t gloo_rs_store_multi_get(struct gloo_rs_store_t *store,
+                                         const char *const *keys,
+                                         size_t n,
+                                         int64_t timeout_ms,
+                                         void **values,
+                                         size_t *bytes);
+
+/// Sets each of the `n` `keys` to a copy of the `bytes[i]` bytes at `values[i]`.
+gloo_rs_status_t gloo_rs_store_multi_set(struct gloo_rs_store_t *store,
+                                         const char *const *keys,
+                                         const void *const *values,
+                                         const size_t *bytes,
+                                         size_t n);
+
+/// Removes `key`, and sets `*existed`, if not NULL, to whether it was there.
+gloo_rs_status_t gloo_rs_store_delete(struct gloo_rs_store_t *store, const char *key, bool *existed);
+
+/// Ends the caller's hold on the store. A store that this process serves over TCP ends with it, unless a prefix of it lives.
+/// No other thread may be beginning a call on the handle. NULL is fine.
+void gloo_rs_store_destroy(struct gloo_rs_store_t *store);
+
+/// A store made of the caller's functions, which are copied. On success, `destroy` among them is called when nothing uses
+/// the store any more; on failure it is not, and `*store` is NULL. The caller owns the result and ends it with
+/// gloo_rs_store_destroy.
+gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callbacks_t *callbacks,
+                                                struct gloo_rs_store_t **store);
+
+/// Hands the value that a `get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
+/// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread; the last call counts.
+gloo_rs_status_t gloo_rs_store_return_value(void *sink, const void *value, size_t bytes);
+
+/// Opens the store of a launched job and tells this process's rank and the number of ranks, from the environment as
+/// `gloo-rs run` and other launchers set it: RANK and WORLD_SIZE, and GLOO_RS_STORE (a URL as for gloo_rs_store_create_url)
+/// or MASTER_ADDR and MASTER_PORT, where rank 0 serves a TCP store. The others look for it until `timeout_ms`,
+/// GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the store and ends it with gloo_rs_store_destroy; on failure `*store`
+/// is NULL. The environment must not change meanwhile.
+gloo_rs_status_t gloo_rs_launch_from_env(int64_t timeout_ms,
+                                         struct gloo_rs_store_t **store,
+                                         int32_t *rank,
+                                         int32_t *size);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_context_options_t), with defaults.
+void gloo_rs_context_options_init(struct gloo_rs_context_options_t *options, size_t struct_size);
+
+/// Makes the context of `rank` (0 to `size` - 1) in a group of `size`, not yet connected. `options` may be NULL for
+/// defaults. The context keeps `device` alive. The caller owns the result and ends it with gloo_rs_context_destroy; on
+/// failure `*context` is NULL.
+gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
+                                        int32_t rank,
+                                        int32_t size,
+                                        const struct gloo_rs_context_options_t *options,
+                                        struct gloo_rs_context_t **context);
+
+/// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
+/// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
+/// the ranks that did not come; a wait for the store lasts until then even if the context is closed meanwhile.
+gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
+                                         struct gloo_rs_store_t *store);
+
+/// Finds the other ranks over `parent`, a connected context with the same rank and size, until the context's timeout.
+/// Every rank calls it, with the same `tag`, which no other call on `parent` may be using meanwhile. `parent` is needed
+/// during this call only.
+gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *context,
+                                              struct gloo_rs_context_t *parent,
+                                              uint32_t tag);
+
+/// This process's rank.
+gloo_rs_status_t gloo_rs_context_rank(const struct gloo_rs_context_t *context, int32_t *rank);
+
+/// How many ranks the group has.
+gloo_rs_status_t gloo_rs_context_size(const struct gloo_rs_context_t *context, int32_t *size);
+
+/// Milliseconds that an operation may take, if the call does not say otherwise.
+gloo_rs_status_t gloo_rs_context_timeout(const struct gloo_rs_context_t *context, int64_t *timeout_ms);
+
+/// Sets that time for operations that begin later; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+gloo_rs_status_t gloo_rs_context_set_timeout(struct gloo_rs_context_t *context, int64_t timeout_ms);
+
+/// Reserves `n` slots for messages of the caller's own and sets `*slot` to the first. The same on all ranks, as long as all
+/// reserve the same in the same order.
+gloo_rs_status_t gloo_rs_context_next_slot(struct gloo_rs_context_t *context,
+                                           uint32_t n,
+                                           uint64_t *slot);
+
+/// Whether `rank` runs on this host. Known once the context is connected.
+gloo_rs_status_t gloo_rs_context_shares_host(const struct gloo_rs_context_t *context, int32_t rank, bool *shares);
+
+/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
+/// operations. Closing twice is fine.
+gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
+
+/// Ends the caller's hold on the context. If other threads wait in it, in a collective, in connecting, or in one of its
+/// pairs or buffers, it is closed as by gloo_rs_context_close, and their calls return. Otherwise its pairs and buffers go on
+/// working until they are destroyed, and the connections end with the last of them. No other thread
+/// may be beginning a call on the handle. NULL is fine.
+void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
+
+/// The pair of `context` with `rank`, connected or not. The caller owns the result and ends it with gloo_rs_pair_destroy;
+/// on failure `*pair` is NULL.
+gloo_rs_status_t gloo_rs_context_pair(struct gloo_rs_context_t *context,
+                                      int32_t rank,
+                                      struct gloo_rs_pair_t **pair);
+
+/// The peer's rank.
+gloo_rs_status_t gloo_rs_pair_rank(const struct gloo_rs_pair_t *pair, int32_t *rank);
+
+/// What the peer must pass to gloo_rs_pair_connect, to be brought there by the caller's own means: bytes without meaning to
+/// the caller, copied into `buffer` of `capacity` bytes. `*needed` is set to their number; `buffer` may be NULL to ask for
+/// that only, `needed` may be NULL otherwise.
+gloo_rs_status_t gloo_rs_pair_address(const struct gloo_rs_pair_t *pair,
+                                      void *buffer,
+                                      size_t capacity,
+                                      size_t *needed);
+
+/// Connects, given the `bytes` that gloo_rs_pair_address returned on the peer, until the context's timeout. Both sides must
+/// call it.
+gloo_rs_status_t gloo_rs_pair_connect(struct gloo_rs_pair_t *pair,
+                                      const void *address,
+                                      size_t bytes);
+
+/// Ends this connection: what waits on it fails. Closing twice is fine.
+gloo_rs_status_t gloo_rs_pair_close(struct gloo_rs_pair_t *pair);
+
+/// Whether the connection stands.
+gloo_rs_status_t gloo_rs_pair_is_connected(const struct gloo_rs_pair_t *pair, bool *connected);
+
+/// How waits on this pair wait. `sync`: they sleep in the system at once instead of spinning first. `busy_poll`: they never
+/// sleep.
+gloo_rs_status_t gloo_rs_pair_set_sync(struct gloo_rs_pair_t *pair,
+                                       bool sync,
+                                       bool busy_poll);
+
+/// Ends the caller's hold on the pair; the connection stays as long as the context or a buffer does. No other thread
+/// may be beginning a call on the handle. NULL is fine.
+void gloo_rs_pair_destroy(struct gloo_rs_pair_t *pair);
+
+/// A buffer for gloo_rs_buffer_send: `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed
+/// and does not change between a send and the return of its gloo_rs_buffer_wait_send. The caller owns the result and ends
+/// it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+gloo_rs_status_t gloo_rs_pair_create_send_buffer(struct gloo_rs_pair_t *pair,
+                                                 uint64_t slot,
+                                                 const void *data,
+                                                 size_t bytes,
+                                                 struct gloo_rs_buffer_t **buffer);
+
+/// A buffer that the peer's send buffer of the same slot writes into: `bytes` of memory at `data`, which the caller keeps
+/// valid until the buffer is destroyed. The peer may write at any time until then. The caller owns the result and ends it
+/// with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+gloo_rs_status_t gloo_rs_pair_create_recv_buffer(struct gloo_rs_pair_t *pair,
+                                                 uint64_t slot,
+                                                 void *data,
+                                                 size_t bytes,
+                                                 struct gloo_rs_buffer_t **buffer);
+
+/// Starts to write `length` bytes from `offset` of this send buffer into the peer's receive buffer, at `remote_offset`
+/// there. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the range leaves this buffer. Every send wants one
+/// gloo_rs_buffer_wait_send.
+gloo_rs_status_t gloo_rs_buffer_send(struct gloo_rs_buffer_t *buffer,
+                                     size_t offset,
+                                     size_t length,
+                                     size_t remote_offset);
+
+/// Waits until one more send has left this buffer, which may then be written again. `timeout_ms` is in milliseconds;
+/// GLOO_RS_TIMEOUT_DEFAULT for the context's.
+gloo_rs_status_t gloo_rs_buffer_wait_send(struct gloo_rs_buffer_t *buffer, int64_t timeout_ms);
+
+/// Waits until one more write of the peer's has arrived in this receive buffer, and sets `*offset` and `*length` to where
+/// and how many bytes; each may be NULL. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
+                                          int64_t timeout_ms,
+                                          size_t *offset,
+                                          size_t *length);
+
+/// Ends the buffer; the memory is the caller's alone again when this returns. It therefore first waits until calls on the
+/// buffer in other threads have returned; none may be beginning. NULL is fine.
+void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
+
+/// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
+/// must not change, and bytes under a receive must not be touched, until the wait for it has returned. The caller owns the
+/// result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
+gloo_rs_status_t gloo_rs_unbound_buffer_create(struct gloo_rs_context_t *context,
+                                               void *data,
+                                               size_t bytes,
+                                               struct gloo_rs_unbound_buffer_t **buffer);
+
+/// Starts to send `bytes` from `offset` to rank `to`. A message meets the receive with the same slot there; messages of one
+/// rank and slot keep their order. Every send wants one gloo_rs_unbound_buffer_wait_send.
+gloo_rs_status_t gloo_rs_unbound_buffer_send(struct gloo_rs_unbound_buffer_t *buffer,
+                                             int32_t to,
+                                             uint64_t slot,
+                                             size_t offset,
+                                             size_t bytes);
+
+/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv.
+gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_t *buffer,
+                                             int32_t from,
+                                             uint64_t slot,
+                                             size_t offset,
+                                             size_t bytes);
+
+/// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have,
+/// they take turns. The list may hold the caller's own rank and repeats. gloo_rs_unbound_buffer_wait_recv tells the rank.
+gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buffer_t *buffer,
+                                                 const int32_t *from,
+                                                 size_t n,
+                                                 uint64_t slot,
+                                                 size_t offset,
+                                                 size_t bytes);
+
+/// Waits until one more send or put of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
+/// `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
+/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: the sends go on.
+gloo_rs_status_t gloo_rs_unbound_buffer_wait_send(struct gloo_rs_unbound_buffer_t *buffer,
+                                                  int64_t timeout_ms,
+                                                  int32_t *rank);
+
+/// Waits until one more receive or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was
+/// from. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
+/// gloo_rs_unbound_buffer_abort_wait_recv ended the wait: the receives stay.
+gloo_rs_status_t gloo_rs_unbound_buffer_wait_recv(struct gloo_rs_unbound_buffer_t *buffer,
+                                                  int64_t timeout_ms,
+                                                  int32_t *rank);
+
+/// Ends the current gloo_rs_unbound_buffer_wait_send of another thread, or else the next one.
+gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_send(struct gloo_rs_unbound_buffer_t *buffer);
+
+/// Ends the current gloo_rs_unbound_buffer_wait_recv of another thread, or else the next one.
+gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_recv(struct gloo_rs_unbound_buffer_t *buffer);
+
+/// A key with which other ranks may put into this buffer and get from it, as long as it lives: bytes without meaning to the
+/// caller, to be brought there by its own means, copied into `key` of `capacity` bytes. `*needed` is set to their number;
+/// `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
+gloo_rs_status_t gloo_rs_unbound_buffer_remote_key(struct gloo_rs_unbound_buffer_t *buffer,
+                                                   void *key,
+                                                   size_t capacity,
+                                                   size_t *needed);
+
+/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` (of `key_bytes` bytes) names, at
+/// `remote_offset` there; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are
+/// there.
+gloo_rs_status_t gloo_rs_unbound_buffer_put(struct gloo_rs_unbound_buffer_t *buffer,
+                                            const void *key,
+                                            size_t key_bytes,
+                                            uint64_t slot,
+                                            size_t offset,
+                                            size_t remote_offset,
+                                            size_t bytes);
+
+/// Starts to read `bytes` at `remote_offset` of the buffer that `key` (of `key_bytes` bytes) names into `offset` of this
+/// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_recv returns when the bytes are here.
+gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t *buffer,
+                                            const void *key,
+                                            size_t key_bytes,
+                                            uint64_t slot,
+                                            size_t offset,
+                                            size_t remote_offset,
+                                            size_t bytes);
+
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads are aborted, and this
+/// returns after them; operations that were not waited for are given up. No other thread may be beginning a call on the
+/// handle. NULL is fine.
+void gloo_rs_unbound_buffer_destroy(struct gloo_rs_unbound_buffer_t *buffer);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_allreduce_options_t), with
+/// defaults.
+void gloo_rs_allreduce_options_init(struct gloo_rs_allreduce_options_t *options, size_t struct_size);
+
+/// Combines the inputs of all ranks; all outputs of all ranks get the result. With GLOO_RS_AVERAGE it is divided by
+/// the number of contributions. In place (no inputs, or inputs that are the very outputs) the outputs hold the
+/// inputs.
+gloo_rs_status_t gloo_rs_allreduce(struct gloo_rs_context_t *context,
+                                   const struct gloo_rs_allreduce_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_reduce_options_t), with defaults.
+void gloo_rs_reduce_options_init(struct gloo_rs_reduce_options_t *options, size_t struct_size);
+
+/// Combines the inputs of all ranks; the root's output gets the result. In place (no inputs, or the very output as
+/// input) the output holds the input; on ranks other than the root it is then read and left alone.
+gloo_rs_status_t gloo_rs_reduce(struct gloo_rs_context_t *context, const struct gloo_rs_reduce_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_reduce_scatter_options_t), with
+/// defaults.
+void gloo_rs_reduce_scatter_options_init(struct gloo_rs_reduce_scatter_options_t *options, size_t struct_size);
+
+/// Combines the inputs of all ranks and splits the result: rank 0 gets the first `recv_counts[0]` elements, and so on. In
+/// place (no inputs) the output holds all of the input, and the result is put at its start; what follows it is then
+/// unspecified.
+gloo_rs_status_t gloo_rs_reduce_scatter(struct gloo_rs_context_t *context,
+                                        const struct gloo_rs_reduce_scatter_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_scan_options_t), with defaults.
+void gloo_rs_scan_options_init(struct gloo_rs_scan_options_t *options, size_t struct_size);
+
+/// Rank r's output gets the inputs of ranks 0 to r, combined in this order. In place (no input, or the very output
+/// as input) the output holds the input.
+gloo_rs_status_t gloo_rs_scan(struct gloo_rs_context_t *context, const struct gloo_rs_scan_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_exscan_options_t), with defaults.
+void gloo_rs_exscan_options_init(struct gloo_rs_exscan_options_t *options, size_t struct_size);
+
+/// Rank r's output gets the inputs of ranks 0 to r - 1, combined in this order; rank 0's output is left alone. In
+/// place (no input, or the very output as input) the output holds the input.
+gloo_rs_status_t gloo_rs_exscan(struct gloo_rs_context_t *context, const struct gloo_rs_exscan_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_broadcast_options_t), with
+/// defaults.
+void gloo_rs_broadcast_options_init(struct gloo_rs_broadcast_options_t *options, size_t struct_size);
+
+/// Copies the root's input to all outputs of all ranks. In place (no input, or the first output as input) the root's
+/// first output is sent.
+gloo_rs_status_t gloo_rs_broadcast(struct gloo_rs_context_t *context,
+                                   const struct gloo_rs_broadcast_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_gather_options_t), with defaults.
+void gloo_rs_gather_options_init(struct gloo_rs_gather_options_t *options, size_t struct_size);
+
+/// Puts the inputs of all ranks one after another into the root's output, in the order of ranks. In place (no input)
+/// the root's own block already lies in its place.
+gloo_rs_status_t gloo_rs_gather(struct gloo_rs_context_t *context, const struct gloo_rs_gather_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_gatherv_options_t), with defaults.
+void gloo_rs_gatherv_options_init(struct gloo_rs_gatherv_options_t *options, size_t struct_size);
+
+/// As gloo_rs_gather, with a number of elements of its own for each rank.
+gloo_rs_status_t gloo_rs_gatherv(struct gloo_rs_context_t *context, const struct gloo_rs_gatherv_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_scatter_options_t), with defaults.
+void gloo_rs_scatter_options_init(struct gloo_rs_scatter_options_t *options, size_t struct_size);
+
+/// Splits the root's input into blocks, one for each rank in the order of ranks. In place (no input) the root's
+/// output holds all blocks, and its own is moved to the start.
+gloo_rs_status_t gloo_rs_scatter(struct gloo_rs_context_t *context, const struct gloo_rs_scatter_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_scatterv_options_t), with defaults.
+void gloo_rs_scatterv_options_init(struct gloo_rs_scatterv_options_t *options, size_t struct_size);
+
+/// As gloo_rs_scatter, with a number of elements of its own for each rank.
+gloo_rs_status_t gloo_rs_scatterv(struct gloo_rs_context_t *context, const struct gloo_rs_scatterv_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_allgather_options_t), with
+/// defaults.
+void gloo_rs_allgather_options_init(struct gloo_rs_allgather_options_t *options, size_t struct_size);
+
+/// Puts the inputs of all ranks one after another into the output of every rank, in the order of ranks. In place (no
+/// inputs) the own block, of `count` elements, already lies in its place.
+gloo_rs_status_t gloo_rs_allgather(struct gloo_rs_context_t *context,
+                                   const struct gloo_rs_allgather_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_allgatherv_options_t), with
+/// defaults.
+void gloo_rs_allgatherv_options_init(struct gloo_rs_allgatherv_options_t *options, size_t struct_size);
+
+/// As gloo_rs_allgather, with a number of elements of its own for each rank.
+gloo_rs_status_t gloo_rs_allgatherv(struct gloo_rs_context_t *context,
+                                    const struct gloo_rs_allgatherv_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_alltoall_options_t), with defaults.
+void gloo_rs_alltoall_options_init(struct gloo_rs_alltoall_options_t *options, size_t struct_size);
+
+/// Block j of rank i's input becomes block i of rank j's output. In place (no input, or the very output as input)
+/// the output holds the input.
+gloo_rs_status_t gloo_rs_alltoall(struct gloo_rs_context_t *context, const struct gloo_rs_alltoall_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_alltoallv_options_t), with
+/// defaults.
+void gloo_rs_alltoallv_options_init(struct gloo_rs_alltoallv_options_t *options, size_t struct_size);
+
+/// As gloo_rs_alltoall, with a number of elements of its own for each pair of ranks. Blocks lie one after another.
+gloo_rs_status_t gloo_rs_alltoallv(struct gloo_rs_context_t *context,
+                                   const struct gloo_rs_alltoallv_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_pairwise_exchange_options_t), with
+/// defaults.
+void gloo_rs_pairwise_exchange_options_init(struct gloo_rs_pairwise_exchange_options_t *options, size_t struct_size);
+
+/// Exchanges block i of the input for block i of the partner's, which is rank XOR 2^i: a pattern to measure a
+/// network with.
+gloo_rs_status_t gloo_rs_pairwise_exchange(struct gloo_rs_context_t *context,
+                                           const struct gloo_rs_pairwise_exchange_options_t *options);
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_barrier_options_t), with defaults.
+void gloo_rs_barrier_options_init(struct gloo_rs_barrier_options_t *options, size_t struct_size);
+
+/// Returns once all ranks have called it.
+gloo_rs_status_t gloo_rs_barrier(struct gloo_rs_context_t *context, const struct gloo_rs_barrier_options_t *options);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* GLOO_RS_H */

@@ -1,0 +1,49 @@
+#!/bin/sh
+# Checks include/gloo_rs.h: that it is what cbindgen makes of src/ffi, that C11 and C++17 compilers take it without a
+# warning, and that the functions it declares are exactly the symbols that the shared library exports.
+#
+#   scripts/check-header.sh [path/to/libgloo_rs.so]   check; default: target/release/libgloo_rs.so of cargo
+#   scripts/check-header.sh --write                   make the header anew
+set -eu
+cd "$(dirname "$0")/.."
+
+fail() { echo "check-header: $*" >&2; exit 1; }
+
+cbindgen=${CBINDGEN:-$(command -v cbindgen || echo "$HOME/.cargo/bin/cbindgen")}
+wanted=$(sed -n 's/^# cbindgen-version = //p' cbindgen.toml)
+found=$("$cbindgen" --version | sed 's/^cbindgen //')
+[ "$found" = "$wanted" ] || fail "cbindgen $wanted is needed, $cbindgen is $found: cargo install cbindgen --locked --version $wanted"
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+header=include/gloo_rs.h
+"$cbindgen" --quiet --config cbindgen.toml --output "$tmp/gloo_rs.h" src/ffi/mod.rs
+
+if [ "${1:-}" = --write ]; then
+  cp "$tmp/gloo_rs.h" "$header"
+  exit 0
+fi
+
+diff -u "$header" "$tmp/gloo_rs.h" || fail "$header is not what cbindgen makes of src/ffi: run scripts/check-header.sh --write"
+
+strays=$(grep -E '^#define ' "$header" | grep -vE '^#define GLOO_RS_' || true)
+[ -z "$strays" ] || fail "names without the prefix: $strays"
+
+printf '#include "gloo_rs.h"\nint main(void) { return gloo_rs_version() == NULL; }\n' > "$tmp/use.c"
+cp "$tmp/use.c" "$tmp/use.cpp"
+warnings="-Wall -Wextra -Wpedantic -Werror"
+# shellcheck disable=SC2086
+"${CC:-cc}" -std=c11 $warnings -Wstrict-prototypes -Iinclude -fsyntax-only "$tmp/use.c"
+# shellcheck disable=SC2086
+"${CXX:-c++}" -std=c++17 $warnings -Iinclude -fsyntax-only "$tmp/use.cpp"
+
+library=${1:-${CARGO_TARGET_DIR:-target}/release/libgloo_rs.so}
+[ -f "$library" ] || fail "no $library: cargo build --release --lib --no-default-features"
+nm -D --defined-only "$library" | awk '{ print $3 }' | sort > "$tmp/exported"
+# After the preprocessor every function stands as `name(`; pointers to functions stand as `(*name)(`.
+"${CC:-cc}" -E -P "$header" | grep -oE "\bgloo_rs_[a-z0-9_]+\(" | tr -d "(" | sort -u > "$tmp/declared"
+[ -s "$tmp/declared" ] || fail "found no function in $header"
+diff "$tmp/declared" "$tmp/exported" > "$tmp/difference" ||
+  fail "declared (<) and exported (>) functions differ:
+$(cat "$tmp/difference")"
+echo "check-header: $(wc -l < "$tmp/declared") functions, header and library agree"

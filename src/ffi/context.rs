@@ -1,0 +1,273 @@
+//! Contexts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::device::gloo_rs_device_t;
+use super::guard::guard;
+use super::handle::{self, Handle};
+use super::options::{self, Options};
+use super::pointer::{self, Out};
+use super::status::{GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
+use super::store::gloo_rs_store_t;
+use crate::context::{Connect, Context, ContextOptions};
+use crate::error::{Error, Result};
+
+/// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
+/// need different tags.
+pub struct gloo_rs_context_t {
+    _opaque: [u8; 0],
+}
+
+impl Handle for gloo_rs_context_t {
+    type Inner = ContextHandle;
+    const TAG: u64 = u64::from_ne_bytes(*b"gloo ctx");
+    const NAME: &'static str = "gloo_rs_context_t";
+}
+
+/// What a context's handle stands for. Calls on the handle hold it through an `Arc` while they run.
+pub struct ContextHandle {
+    pub(super) context: Arc<Context>,
+    pub(super) waits: Waits,
+}
+
+/// Counts the calls that wait in the pairs and buffers of one context.
+#[derive(Clone, Default)]
+pub struct Waits(Arc<AtomicUsize>);
+
+impl Waits {
+    /// Runs `wait` as one of them.
+    pub(super) fn during<T>(&self, wait: impl FnOnce() -> T) -> T {
+        struct Entered<'a>(&'a AtomicUsize);
+        impl Drop for Entered<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Release);
+            }
+        }
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let _entered = Entered(&self.0);
+        wait()
+    }
+}
+
+/// Connections are made on first use.
+pub const GLOO_RS_CONNECT_LAZY: u32 = 0;
+/// Connections to all ranks are made before gloo_rs_context_connect returns.
+pub const GLOO_RS_CONNECT_FULL: u32 = 1;
+
+/// How a context behaves. Set up by gloo_rs_context_options_init.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gloo_rs_context_options_t {
+    /// sizeof(gloo_rs_context_options_t).
+    pub struct_size: usize,
+    /// Milliseconds that any one operation may take, if the call does not say otherwise; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+    pub timeout_ms: i64,
+    /// GLOO_RS_CONNECT_LAZY (the default) or GLOO_RS_CONNECT_FULL.
+    pub connect: u32,
+    /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
+    pub max_segment_bytes: usize,
+}
+
+// SAFETY: repr(C), a usize first, and integers only.
+unsafe impl Options for gloo_rs_context_options_t {
+    const NAME: &'static str = "gloo_rs_context_options_t";
+    const REQUIRED: usize = size_of::<usize>();
+    fn set_defaults(&mut self) {
+        self.timeout_ms = GLOO_RS_TIMEOUT_DEFAULT;
+    }
+}
+
+fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
+    let defaults = ContextOptions::default();
+    Ok(ContextOptions {
+        timeout: pointer::timeout(options.timeout_ms)?.unwrap_or(defaults.timeout),
+        connect: match options.connect {
+            GLOO_RS_CONNECT_LAZY => Connect::Lazy,
+            GLOO_RS_CONNECT_FULL => Connect::Full,
+            other => {
+                return Err(Error::invalid(format!("connect is {other}; it must be GLOO_RS_CONNECT_LAZY or _FULL")));
+            }
+        },
+        max_segment_bytes: match options.max_segment_bytes {
+            0 => defaults.max_segment_bytes,
+            bytes => bytes,
+        },
+    })
+}
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_context_options_t), with defaults.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_options_init(options: *mut gloo_rs_context_options_t, struct_size: usize) {
+    // SAFETY: the header's rules for pointers.
+    unsafe { options::init(options, struct_size) }
+}
+
+/// Makes the context of `rank` (0 to `size` - 1) in a group of `size`, not yet connected. `options` may be NULL for
+/// defaults. The context keeps `device` alive. The caller owns the result and ends it with gloo_rs_context_destroy; on
+/// failure `*context` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_create(
+    device: *mut gloo_rs_device_t,
+    rank: i32,
+    size: i32,
+    options: *const gloo_rs_context_options_t,
+    context: *mut *mut gloo_rs_context_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_create", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, device, options) = unsafe {
+            (Out::handle(context, "context")?, handle::get(device, "device")?, options::read_or_default(options)?)
+        };
+        let ranks = usize::try_from(size).ok().filter(|size| *size > 0);
+        let ranks = ranks.ok_or_else(|| Error::invalid(format!("size is {size}; a context has at least 1 rank")))?;
+        let rank = pointer::rank(rank, ranks, "rank")?;
+        let created = Context::new(&device, rank, ranks, &to_rust(&options)?)?;
+        handle::create(ContextHandle { context: created, waits: Waits::default() }, out);
+        Ok(())
+    })
+}
+
+/// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
+/// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
+/// the ranks that did not come; a wait for the store lasts until then even if the context is closed meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_connect(
+    context: *mut gloo_rs_context_t,
+    store: *mut gloo_rs_store_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_connect", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, store) = unsafe { (handle::get(context, "context")?, handle::get(store, "store")?) };
+        handle.context.connect(store.store())
+    })
+}
+
+/// Finds the other ranks over `parent`, a connected context with the same rank and size, until the context's timeout.
+/// Every rank calls it, with the same `tag`, which no other call on `parent` may be using meanwhile. `parent` is needed
+/// during this call only.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_connect_from(
+    context: *mut gloo_rs_context_t,
+    parent: *mut gloo_rs_context_t,
+    tag: u32,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_connect_from", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, parent) = unsafe { (handle::get(context, "context")?, handle::get(parent, "parent")?) };
+        handle.context.connect_from(&parent.context, tag)
+    })
+}
+
+/// This process's rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_rank(context: *const gloo_rs_context_t, rank: *mut i32) -> gloo_rs_status_t {
+    guard("gloo_rs_context_rank", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(rank, "rank")?) };
+        out.set(pointer::rank_to_c(handle.context.rank())?);
+        Ok(())
+    })
+}
+
+/// How many ranks the group has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_size(context: *const gloo_rs_context_t, size: *mut i32) -> gloo_rs_status_t {
+    guard("gloo_rs_context_size", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(size, "size")?) };
+        out.set(pointer::rank_to_c(handle.context.size())?);
+        Ok(())
+    })
+}
+
+/// Milliseconds that an operation may take, if the call does not say otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_timeout(
+    context: *const gloo_rs_context_t,
+    timeout_ms: *mut i64,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_timeout", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(timeout_ms, "timeout_ms")?) };
+        out.set(i64::try_from(handle.context.timeout().as_millis()).unwrap_or(i64::MAX));
+        Ok(())
+    })
+}
+
+/// Sets that time for operations that begin later; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_set_timeout(
+    context: *mut gloo_rs_context_t,
+    timeout_ms: i64,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_set_timeout", || {
+        // SAFETY: the header's rules for pointers.
+        let handle = unsafe { handle::get(context, "context") }?;
+        let timeout: Option<Duration> = pointer::timeout(timeout_ms)?;
+        handle.context.set_timeout(timeout.unwrap_or(ContextOptions::default().timeout));
+        Ok(())
+    })
+}
+
+/// Reserves `n` slots for messages of the caller's own and sets `*slot` to the first. The same on all ranks, as long as all
+/// reserve the same in the same order.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_next_slot(
+    context: *mut gloo_rs_context_t,
+    n: u32,
+    slot: *mut u64,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_next_slot", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(slot, "slot")?) };
+        out.set(handle.context.next_slot(n));
+        Ok(())
+    })
+}
+
+/// Whether `rank` runs on this host. Known once the context is connected.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_shares_host(
+    context: *const gloo_rs_context_t,
+    rank: i32,
+    shares: *mut bool,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_shares_host", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(shares, "shares")?) };
+        let rank = pointer::rank(rank, handle.context.size(), "rank")?;
+        out.set(handle.context.shares_host(rank)?);
+        Ok(())
+    })
+}
+
+/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
+/// operations. Closing twice is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_close(context: *mut gloo_rs_context_t) -> gloo_rs_status_t {
+    guard("gloo_rs_context_close", || {
+        // SAFETY: the header's rules for pointers.
+        unsafe { handle::get(context, "context") }?.context.close();
+        Ok(())
+    })
+}
+
+/// Ends the caller's hold on the context. If other threads wait in it, in a collective, in connecting, or in one of its
+/// pairs or buffers, it is closed as by gloo_rs_context_close, and their calls return. Otherwise its pairs and buffers go on
+/// working until they are destroyed, and the connections end with the last of them. No other thread
+/// may be beginning a call on the handle. NULL is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_destroy(context: *mut gloo_rs_context_t) {
+    guard("gloo_rs_context_destroy", || {
+        // SAFETY: the header's rules for pointers.
+        if let Some(handle) = unsafe { handle::take(context, "context") }? {
+            let calls_run = Arc::strong_count(&handle) > 1;
+            if calls_run || handle.waits.0.load(Ordering::Acquire) > 0 {
+                handle.context.close();
+            }
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,168 @@
+//! Devices.
+
+use std::ffi::{CString, c_char, c_void};
+use std::sync::Arc;
+
+use super::guard::guard;
+use super::handle::{self, Handle};
+use super::options::{self, Options};
+use super::pointer::{self, Out};
+use super::status::gloo_rs_status_t;
+use crate::transport::LogCallback;
+use crate::transport::tcp::{Device, DeviceOptions};
+
+/// An address of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
+/// device alive, so it may be destroyed before them. Any number of contexts may share one; safe to use from any thread.
+pub struct gloo_rs_device_t {
+    _opaque: [u8; 0],
+}
+
+impl Handle for gloo_rs_device_t {
+    type Inner = Arc<Device>;
+    const TAG: u64 = u64::from_ne_bytes(*b"gloo dev");
+    const NAME: &'static str = "gloo_rs_device_t";
+}
+
+/// Something worth an operator's attention, such as a stray connection. What fails is returned by the call instead.
+pub const GLOO_RS_LOG_WARNING: u32 = 1;
+/// Something that explains what happens, such as the address that a device chose.
+pub const GLOO_RS_LOG_NOTICE: u32 = 2;
+/// Something for whoever looks for a fault.
+pub const GLOO_RS_LOG_DETAIL: u32 = 3;
+
+/// Told what no call can return. `level` is GLOO_RS_LOG_WARNING, GLOO_RS_LOG_NOTICE or GLOO_RS_LOG_DETAIL; `message` is
+/// text without the line's end, valid during the call. Called from the device's own thread and from threads in calls,
+/// also from several at once, while the library holds its locks: it must not call this library, and no exception may
+/// leave it.
+pub type gloo_rs_log_fn_t = Option<unsafe extern "C" fn(level: u32, message: *const c_char, user: *mut c_void)>;
+
+/// Which address of this host a device uses. With nothing set: the address that the host's name resolves to, else loopback.
+/// Set up by gloo_rs_device_options_init.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gloo_rs_device_options_t {
+    /// sizeof(gloo_rs_device_options_t).
+    pub struct_size: usize,
+    /// Name of a network interface, such as `eth0`; NULL for any.
+    pub interface_name: *const c_char,
+    /// A host name of this host, or an IPv4 or IPv6 address of it; NULL for none in particular.
+    pub hostname: *const c_char,
+    /// TCP port to listen on; 0 lets the system choose.
+    pub port: u16,
+    /// Told what no call can return; NULL for nobody.
+    pub log: gloo_rs_log_fn_t,
+    /// Passed to `log`. Used until the device and everything made of it are destroyed.
+    pub log_user: *mut c_void,
+}
+
+// SAFETY: repr(C), a usize first, and integers and pointers only.
+unsafe impl Options for gloo_rs_device_options_t {
+    const NAME: &'static str = "gloo_rs_device_options_t";
+    const REQUIRED: usize = size_of::<usize>();
+    fn set_defaults(&mut self) {}
+}
+
+/// The caller's function and the pointer that goes with it.
+struct Log {
+    function: unsafe extern "C" fn(u32, *const c_char, *mut c_void),
+    user: *mut c_void,
+}
+
+// SAFETY: the header demands of the caller that the function may be called from any thread, with this pointer.
+unsafe impl Send for Log {}
+// SAFETY: as above, also from several at once.
+unsafe impl Sync for Log {}
+
+impl Log {
+    fn call(&self, level: u32, message: &str) {
+        let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
+        // SAFETY: the caller gave a function of this type and keeps `user` valid as long as the device lives.
+        unsafe { (self.function)(level, message.as_ptr(), self.user) }
+    }
+}
+
+fn log_callback(options: &gloo_rs_device_options_t) -> Option<LogCallback> {
+    let log = Log { function: options.log?, user: options.log_user };
+    Some(Arc::new(move |level, message| log.call(level, message)))
+}
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_device_options_init(options: *mut gloo_rs_device_options_t, struct_size: usize) {
+    // SAFETY: the header's rules for pointers.
+    unsafe { options::init(options, struct_size) }
+}
+
+/// Binds, listens, and starts the device's thread. `options` may be NULL for defaults. The caller owns the result and ends
+/// it with gloo_rs_device_destroy; on failure `*device` is NULL. Fails with GLOO_RS_ERROR_IO if there is no such interface
+/// or address, or the port is taken.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_device_create(
+    options: *const gloo_rs_device_options_t,
+    device: *mut *mut gloo_rs_device_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_device_create", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, options) = unsafe { (Out::handle(device, "device")?, options::read_or_default(options)?) };
+        // SAFETY: as above, for the strings in the options.
+        let (interface, hostname) = unsafe {
+            let interface = pointer::optional_text(options.interface_name, "interface_name")?;
+            (interface, pointer::optional_text(options.hostname, "hostname")?)
+        };
+        let created = Device::create(&DeviceOptions {
+            interface: interface.map(str::to_owned),
+            hostname: hostname.map(str::to_owned),
+            port: options.port,
+            log: log_callback(&options),
+        })?;
+        handle::create(created, out);
+        Ok(())
+    })
+}
+
+/// Ends the caller's hold on the device; its thread ends with the last context made of it. No other
+/// thread may be beginning a call on the handle. NULL is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_device_destroy(device: *mut gloo_rs_device_t) {
+    guard("gloo_rs_device_destroy", || {
+        // SAFETY: the header's rules for pointers.
+        unsafe { handle::take(device, "device") }.map(drop)
+    });
+}
+
+/// Where peers connect to, such as `10.0.0.1:41234` or `[fe80::1]:41234`, copied with its NUL byte into `buffer` of
+/// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL
+/// otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_device_address(
+    device: *const gloo_rs_device_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_device_address", || {
+        // SAFETY: the header's rules for pointers.
+        unsafe {
+            let device = handle::get(device, "device")?;
+            pointer::copy_out_text(&device.address().to_string(), buffer, capacity, needed)
+        }
+    })
+}
+
+/// The network interface that has the device's address, such as `eth0`, or an empty string if none has; copied as
+/// gloo_rs_device_address does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_device_interface(
+    device: *const gloo_rs_device_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_device_interface", || {
+        // SAFETY: the header's rules for pointers.
+        unsafe {
+            let device = handle::get(device, "device")?;
+            pointer::copy_out_text(device.interface().unwrap_or(""), buffer, capacity, needed)
+        }
+    })
+}

@@ -1,0 +1,110 @@
+//! Status codes, messages, and what the library says about itself.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use super::guard;
+use crate::error::ErrorKind;
+
+/// What a call returned: GLOO_RS_OK, or one of the GLOO_RS_ERROR_ numbers. The numbers never change; later versions may
+/// add some.
+pub type gloo_rs_status_t = u32;
+
+/// The call did what it should.
+pub const GLOO_RS_OK: gloo_rs_status_t = 0;
+/// The caller passed something that no call could accept.
+pub const GLOO_RS_ERROR_INVALID_ARGUMENT: gloo_rs_status_t = 1;
+/// The call makes no sense in the state that the object is in.
+pub const GLOO_RS_ERROR_INVALID_OPERATION: gloo_rs_status_t = 2;
+/// The deadline passed first.
+pub const GLOO_RS_ERROR_TIMEOUT: gloo_rs_status_t = 3;
+/// The operating system refused: a file, a socket, an interface.
+pub const GLOO_RS_ERROR_IO: gloo_rs_status_t = 4;
+/// A peer is gone, or its connection broke.
+pub const GLOO_RS_ERROR_CONNECTION_LOST: gloo_rs_status_t = 5;
+/// A wait was ended by an abort, or the context was closed.
+pub const GLOO_RS_ERROR_ABORTED: gloo_rs_status_t = 6;
+/// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
+pub const GLOO_RS_ERROR_MISMATCH: gloo_rs_status_t = 7;
+/// A key is not in the store.
+pub const GLOO_RS_ERROR_NOT_FOUND: gloo_rs_status_t = 8;
+/// Not built in, or not on this machine.
+pub const GLOO_RS_ERROR_UNSUPPORTED: gloo_rs_status_t = 9;
+/// Memory or descriptors ran out.
+pub const GLOO_RS_ERROR_RESOURCE_EXHAUSTED: gloo_rs_status_t = 10;
+/// A callback of the caller's returned an error.
+pub const GLOO_RS_ERROR_CALLBACK: gloo_rs_status_t = 11;
+/// A defect of this library.
+pub const GLOO_RS_ERROR_INTERNAL: gloo_rs_status_t = 12;
+
+/// As a timeout: the context's, or 30 seconds for what has no context.
+pub const GLOO_RS_TIMEOUT_DEFAULT: i64 = -1;
+
+pub(super) fn status_of(kind: ErrorKind) -> gloo_rs_status_t {
+    match kind {
+        ErrorKind::InvalidArgument => GLOO_RS_ERROR_INVALID_ARGUMENT,
+        ErrorKind::InvalidOperation => GLOO_RS_ERROR_INVALID_OPERATION,
+        ErrorKind::Timeout => GLOO_RS_ERROR_TIMEOUT,
+        ErrorKind::Io => GLOO_RS_ERROR_IO,
+        ErrorKind::ConnectionLost => GLOO_RS_ERROR_CONNECTION_LOST,
+        ErrorKind::Aborted => GLOO_RS_ERROR_ABORTED,
+        ErrorKind::Mismatch => GLOO_RS_ERROR_MISMATCH,
+        ErrorKind::NotFound => GLOO_RS_ERROR_NOT_FOUND,
+        ErrorKind::Unsupported => GLOO_RS_ERROR_UNSUPPORTED,
+        ErrorKind::ResourceExhausted => GLOO_RS_ERROR_RESOURCE_EXHAUSTED,
+        ErrorKind::Callback => GLOO_RS_ERROR_CALLBACK,
+        ErrorKind::Internal => GLOO_RS_ERROR_INTERNAL,
+    }
+}
+
+fn name_of(status: gloo_rs_status_t) -> &'static CStr {
+    match status {
+        GLOO_RS_OK => c"GLOO_RS_OK",
+        GLOO_RS_ERROR_INVALID_ARGUMENT => c"GLOO_RS_ERROR_INVALID_ARGUMENT",
+        GLOO_RS_ERROR_INVALID_OPERATION => c"GLOO_RS_ERROR_INVALID_OPERATION",
+        GLOO_RS_ERROR_TIMEOUT => c"GLOO_RS_ERROR_TIMEOUT",
+        GLOO_RS_ERROR_IO => c"GLOO_RS_ERROR_IO",
+        GLOO_RS_ERROR_CONNECTION_LOST => c"GLOO_RS_ERROR_CONNECTION_LOST",
+        GLOO_RS_ERROR_ABORTED => c"GLOO_RS_ERROR_ABORTED",
+        GLOO_RS_ERROR_MISMATCH => c"GLOO_RS_ERROR_MISMATCH",
+        GLOO_RS_ERROR_NOT_FOUND => c"GLOO_RS_ERROR_NOT_FOUND",
+        GLOO_RS_ERROR_UNSUPPORTED => c"GLOO_RS_ERROR_UNSUPPORTED",
+        GLOO_RS_ERROR_RESOURCE_EXHAUSTED => c"GLOO_RS_ERROR_RESOURCE_EXHAUSTED",
+        GLOO_RS_ERROR_CALLBACK => c"GLOO_RS_ERROR_CALLBACK",
+        GLOO_RS_ERROR_INTERNAL => c"GLOO_RS_ERROR_INTERNAL",
+        _ => c"unknown status",
+    }
+}
+
+/// The library's version: `1.2.3`. A static string.
+#[unsafe(no_mangle)]
+pub extern "C" fn gloo_rs_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// What this build of the library holds, separated by commas: `tcp`. A static string.
+#[unsafe(no_mangle)]
+pub extern "C" fn gloo_rs_built_features() -> *const c_char {
+    c"tcp".as_ptr()
+}
+
+/// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
+/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
+/// on this thread, or the thread's end.
+#[unsafe(no_mangle)]
+pub extern "C" fn gloo_rs_last_error_message() -> *const c_char {
+    guard::last_error_message()
+}
+
+/// The name of `status`, as in this header: `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for other numbers.
+#[unsafe(no_mangle)]
+pub extern "C" fn gloo_rs_status_name(status: gloo_rs_status_t) -> *const c_char {
+    name_of(status).as_ptr()
+}
+
+/// Frees memory that this library handed to the caller for freeing, as gloo_rs_store_get does. NULL is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_free(memory: *mut c_void) {
+    // SAFETY: such memory comes from `malloc` (`pointer::Malloced`); the caller vouches that it is freed once.
+    unsafe { libc::free(memory) }
+}

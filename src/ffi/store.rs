@@ -1,0 +1,353 @@
+//! Stores: where ranks find each other.
+
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::guard::guard;
+use super::handle::{self, Handle};
+use super::pointer::{self, Malloced, Out};
+use super::status::gloo_rs_status_t;
+use crate::error::{Error, ErrorKind, Result};
+use crate::rendezvous::{FileStore, InProcessStore, PrefixStore, Store, TcpStore, url};
+
+/// A key-value store that all ranks of a job reach. Keys are non-empty strings of at most 4096 bytes; values are any bytes,
+/// at most 64 MiB. Safe to use from several threads.
+pub struct gloo_rs_store_t {
+    _opaque: [u8; 0],
+}
+
+impl Handle for gloo_rs_store_t {
+    type Inner = StoreHandle;
+    const TAG: u64 = u64::from_ne_bytes(*b"gloostor");
+    const NAME: &'static str = "gloo_rs_store_t";
+}
+
+/// What a store's handle stands for.
+pub struct StoreHandle {
+    store: Arc<dyn Store>,
+    /// Of the server, for TCP stores.
+    port: Option<u16>,
+}
+
+impl StoreHandle {
+    pub(super) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+}
+
+pub(super) fn create(store: Arc<dyn Store>, port: Option<u16>, out: Out<*mut gloo_rs_store_t>) {
+    handle::create(StoreHandle { store, port }, out);
+}
+
+/// Store calls that get GLOO_RS_TIMEOUT_DEFAULT wait so long.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub(super) fn timeout(ms: i64) -> Result<Duration> {
+    Ok(pointer::timeout(ms)?.unwrap_or(DEFAULT_TIMEOUT))
+}
+
+/// A store that one process, the one with `serve`, serves to all over TCP, until it destroys the handle. `host` is the
+/// server's name or address; `port` its port, or 0 with `serve` to let the system choose (gloo_rs_store_port tells). The
+/// others try to connect until `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the result and ends it with
+/// gloo_rs_store_destroy; on failure `*store` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_create_tcp(
+    host: *const c_char,
+    port: u16,
+    serve: bool,
+    timeout_ms: i64,
+    store: *mut *mut gloo_rs_store_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_create_tcp", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, host) = unsafe { (Out::handle(store, "store")?, pointer::text(host, "host")?) };
+        let timeout = timeout(timeout_ms)?;
+        let store = if serve { TcpStore::serve(host, port) } else { TcpStore::connect(host, port, timeout) }?;
+        let port = store.port();
+        create(Arc::new(store), Some(port), out);
+        Ok(())
+    })
+}
+
+/// The port of a store made by gloo_rs_store_create_tcp; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_port(store: *const gloo_rs_store_t, port: *mut u16) -> gloo_rs_status_t {
+    guard("gloo_rs_store_port", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, out) = unsafe { (handle::get(store, "store")?, Out::new(port, "port")?) };
+        let port = handle.port.ok_or_else(|| {
+            let store = handle.store.describe();
+            Error::new(ErrorKind::InvalidOperation, format!("{store} was not made by gloo_rs_store_create_tcp"))
+        })?;
+        out.set(port);
+        Ok(())
+    })
+}
+
+/// A store in the directory `path`, which all ranks see and which is made if it is not there. Each job needs a directory,
+/// or a prefix, that no job used before. The caller owns the result and ends it with gloo_rs_store_destroy; on failure
+/// `*store` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_create_file(
+    path: *const c_char,
+    store: *mut *mut gloo_rs_store_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_create_file", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, path) = unsafe { (Out::handle(store, "store")?, pointer::text(path, "path")?) };
+        create(Arc::new(FileStore::new(path)?), None, out);
+        Ok(())
+    })
+}
+
+/// The store of this process with that `name`, for ranks that are threads; it lives as long as somebody has it. The caller
+/// owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_create_in_process(
+    name: *const c_char,
+    store: *mut *mut gloo_rs_store_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_create_in_process", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, name) = unsafe { (Out::handle(store, "store")?, pointer::text(name, "name")?) };
+        create(InProcessStore::open(name)?, None, out);
+        Ok(())
+    })
+}
+
+/// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive
+/// by itself. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_create_prefix(
+    prefix: *const c_char,
+    base: *mut gloo_rs_store_t,
+    store: *mut *mut gloo_rs_store_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_create_prefix", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, prefix, base) =
+            unsafe { (Out::handle(store, "store")?, pointer::text(prefix, "prefix")?, handle::get(base, "base")?) };
+        create(Arc::new(PrefixStore::new(prefix, base.store.clone())), None, out);
+        Ok(())
+    })
+}
+
+/// The store that `url` names: `tcp://HOST:PORT`, which rank 0 serves and the others connect to until `timeout_ms`,
+/// GLOO_RS_TIMEOUT_DEFAULT for 30 s; `file:///DIRECTORY`; or `inproc://NAME`, in this process. The caller owns the result
+/// and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_create_url(
+    url: *const c_char,
+    rank: i32,
+    timeout_ms: i64,
+    store: *mut *mut gloo_rs_store_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_create_url", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, url) = unsafe { (Out::handle(store, "store")?, pointer::text(url, "url")?) };
+        let rank = usize::try_from(rank).map_err(|_| Error::invalid(format!("rank is {rank}")))?;
+        create(url::open(url, rank, timeout(timeout_ms)?)?, None, out);
+        Ok(())
+    })
+}
+
+/// Sets `key` to a copy of the `bytes` at `value`, replacing what it has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_set(
+    store: *mut gloo_rs_store_t,
+    key: *const c_char,
+    value: *const c_void,
+    bytes: usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_set", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, key, value) = unsafe {
+            let value = pointer::slice(value.cast::<u8>(), bytes, "value")?;
+            (handle::get(store, "store")?, pointer::text(key, "key")?, value)
+        };
+        handle.store.set(key, value)
+    })
+}
+
+/// Waits until `key` has a value, and sets `*value` to a copy of it and `*bytes` to its length. The caller ends the copy
+/// with gloo_rs_free; it is not NULL even if the length is 0. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for
+/// 30 s, 0 to ask once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_get(
+    store: *mut gloo_rs_store_t,
+    key: *const c_char,
+    timeout_ms: i64,
+    value: *mut *mut c_void,
+    bytes: *mut usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_get", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, out_bytes) = unsafe { (Out::handle(value, "value")?, Out::new(bytes, "bytes")?) };
+        // SAFETY: as above.
+        let (handle, key) = unsafe { (handle::get(store, "store")?, pointer::text(key, "key")?) };
+        let value = handle.store.get(key, timeout(timeout_ms)?)?;
+        out.set(Malloced::copy_of(&value)?.into_raw());
+        out_bytes.set(value.len());
+        Ok(())
+    })
+}
+
+/// Waits until all `n` `keys` have values. Fails with GLOO_RS_ERROR_TIMEOUT, naming those that have none. `timeout_ms` is in
+/// milliseconds; GLOO_RS_TIMEOUT_DEFAULT for 30 s, 0 to ask once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_wait(
+    store: *mut gloo_rs_store_t,
+    keys: *const *const c_char,
+    n: usize,
+    timeout_ms: i64,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_wait", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
+        handle.store.wait(&keys, timeout(timeout_ms)?)
+    })
+}
+
+/// Adds `amount` to the decimal integer at `key`, 0 if it has no value, and sets `*sum` to the result. Atomic.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_add(
+    store: *mut gloo_rs_store_t,
+    key: *const c_char,
+    amount: i64,
+    sum: *mut i64,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_add", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, key, out) =
+            unsafe { (handle::get(store, "store")?, pointer::text(key, "key")?, Out::new(sum, "sum")?) };
+        out.set(handle.store.add(key, amount)?);
+        Ok(())
+    })
+}
+
+/// Appends the `bytes` at `value` to the value of `key`, empty if it has none. Atomic.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_append(
+    store: *mut gloo_rs_store_t,
+    key: *const c_char,
+    value: *const c_void,
+    bytes: usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_append", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, key, value) = unsafe {
+            let value = pointer::slice(value.cast::<u8>(), bytes, "value")?;
+            (handle::get(store, "store")?, pointer::text(key, "key")?, value)
+        };
+        handle.store.append(key, value)
+    })
+}
+
+/// Waits until all `n` `keys` have values, and sets `values[i]` and `bytes[i]` as gloo_rs_store_get does. The caller ends
+/// each copy with gloo_rs_free; on failure all are NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_multi_get(
+    store: *mut gloo_rs_store_t,
+    keys: *const *const c_char,
+    n: usize,
+    timeout_ms: i64,
+    values: *mut *mut c_void,
+    bytes: *mut usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_multi_get", || {
+        // SAFETY: the header's rules for pointers.
+        let (values, bytes) = unsafe { (Outs::new(values, n, "values")?, Outs::new(bytes, n, "bytes")?) };
+        (0..n).for_each(|i| values.set(i, std::ptr::null_mut()));
+        // SAFETY: as above.
+        let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
+        let got = handle.store.multi_get(&keys, timeout(timeout_ms)?)?;
+        if got.len() != n {
+            let message = format!("{} values for {n} keys from {}", got.len(), handle.store.describe());
+            return Err(Error::new(ErrorKind::Internal, message));
+        }
+        let copies: Vec<_> = got.iter().map(|value| Malloced::copy_of(value)).collect::<Result<_>>()?;
+        for (i, (copy, value)) in copies.into_iter().zip(&got).enumerate() {
+            values.set(i, copy.into_raw());
+            bytes.set(i, value.len());
+        }
+        Ok(())
+    })
+}
+
+/// Sets each of the `n` `keys` to a copy of the `bytes[i]` bytes at `values[i]`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_multi_set(
+    store: *mut gloo_rs_store_t,
+    keys: *const *const c_char,
+    values: *const *const c_void,
+    bytes: *const usize,
+    n: usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_multi_set", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
+        // SAFETY: as above.
+        let (values, bytes) = unsafe { (pointer::slice(values, n, "values")?, pointer::slice(bytes, n, "bytes")?) };
+        let pairs = keys.iter().zip(values).zip(bytes).map(|((key, value), bytes)| {
+            // SAFETY: as above.
+            Ok((*key, unsafe { pointer::slice(value.cast::<u8>(), *bytes, "a value") }?))
+        });
+        handle.store.multi_set(&pairs.collect::<Result<Vec<_>>>()?)
+    })
+}
+
+/// Removes `key`, and sets `*existed`, if not NULL, to whether it was there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_delete(
+    store: *mut gloo_rs_store_t,
+    key: *const c_char,
+    existed: *mut bool,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_delete", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, key, out) =
+            unsafe { (handle::get(store, "store")?, pointer::text(key, "key")?, Out::optional(existed, "existed")?) };
+        let existed = handle.store.delete(key)?;
+        out.inspect(|out| out.set(existed));
+        Ok(())
+    })
+}
+
+/// Ends the caller's hold on the store. A store that this process serves over TCP ends with it, unless a prefix of it lives.
+/// No other thread may be beginning a call on the handle. NULL is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_destroy(store: *mut gloo_rs_store_t) {
+    guard("gloo_rs_store_destroy", || {
+        // SAFETY: the header's rules for pointers.
+        unsafe { handle::take(store, "store") }.map(drop)
+    });
+}
+
+/// # Safety
+/// `keys` is NULL or valid for reads of `n` pointers, each NULL or a string.
+unsafe fn texts<'a>(keys: *const *const c_char, n: usize) -> Result<Vec<&'a str>> {
+    // SAFETY: the same contract, also for the closure.
+    let keys = unsafe { pointer::slice(keys, n, "keys") }?;
+    // SAFETY: as above.
+    keys.iter().map(|key| unsafe { pointer::text(*key, "a key") }).collect()
+}
+
+/// A result array.
+struct Outs<T>(*mut T);
+
+impl<T> Outs<T> {
+    /// # Safety
+    /// `pointer` is NULL or valid for writes of `n` values as long as this is used.
+    unsafe fn new(pointer: *mut T, n: usize, what: &str) -> Result<Self> {
+        // The length is one that memory can have, but the memory may be uninitialised: no slice of `T`.
+        // SAFETY: the same contract.
+        unsafe { pointer::slice(pointer.cast::<std::mem::MaybeUninit<T>>(), n, what) }.map(|_| Self(pointer))
+    }
+
+    /// Sets the value `index`, which is below the `n` of [`Outs::new`].
+    fn set(&self, index: usize, value: T) {
+        // SAFETY: vouched for in `new`.
+        unsafe { self.0.add(index).write(value) }
+    }
+}

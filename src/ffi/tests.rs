@@ -1,0 +1,335 @@
+//! What C tests cannot reach: panics, layouts, and the helpers one by one.
+
+use std::ffi::CStr;
+use std::mem::{MaybeUninit, offset_of};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::guard::{guard, last_error_message};
+use super::handle::{self, Handle};
+use super::options::{self, Options};
+use super::pointer::{self, Malloced, Out};
+use super::*;
+use crate::error::{Error, ErrorKind};
+use crate::types::{DataType, ReduceOp};
+
+fn message() -> String {
+    // SAFETY: a string of this thread's that no failing call replaces meanwhile.
+    unsafe { CStr::from_ptr(last_error_message()) }.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_panic_becomes_a_status() {
+    assert_eq!(guard("f", || panic!("at {}", 7)), GLOO_RS_ERROR_INTERNAL);
+    assert_eq!(message(), "f: defect of the library: at 7");
+    assert_eq!(guard("f", || panic!("literal")), GLOO_RS_ERROR_INTERNAL);
+    assert_eq!(message(), "f: defect of the library: literal");
+    assert_eq!(guard("f", || std::panic::panic_any(7)), GLOO_RS_ERROR_INTERNAL);
+    assert_eq!(message(), "f: defect of the library: a panic without a message");
+}
+
+#[test]
+fn messages_are_kept_per_thread_and_outlive_successes() {
+    assert_eq!(message(), "");
+    assert_eq!(guard("f", || Err(Error::invalid("here"))), GLOO_RS_ERROR_INVALID_ARGUMENT);
+    std::thread::spawn(|| {
+        assert_eq!(message(), "");
+        assert_eq!(guard("g", || Err(Error::new(ErrorKind::Io, "there"))), GLOO_RS_ERROR_IO);
+        assert_eq!(message(), "g: there");
+    })
+    .join()
+    .unwrap();
+    assert_eq!(guard("f", || Ok(())), GLOO_RS_OK);
+    assert_eq!(message(), "f: here");
+    guard("f", || Err(Error::invalid("a\0b")));
+    assert_eq!(message(), "f: a\\0b");
+}
+
+#[test]
+fn statuses_are_the_error_kinds_in_their_order() {
+    use ErrorKind::*;
+    let kinds = [
+        InvalidArgument,
+        InvalidOperation,
+        Timeout,
+        Io,
+        ConnectionLost,
+        Aborted,
+        Mismatch,
+        NotFound,
+        Unsupported,
+        ResourceExhausted,
+        Callback,
+        Internal,
+    ];
+    let name = |status| {
+        // SAFETY: static strings.
+        unsafe { CStr::from_ptr(gloo_rs_status_name(status)) }.to_str().unwrap()
+    };
+    assert_eq!(name(GLOO_RS_OK), "GLOO_RS_OK");
+    for (kind, status) in kinds.into_iter().zip(1..) {
+        assert_eq!(status::status_of(kind), status);
+        // CONNECTION_LOST against ConnectionLost
+        let expected = format!("GLOO_RS_ERROR_{kind:?}").replace('_', "").to_lowercase();
+        assert_eq!(name(status).replace('_', "").to_lowercase(), expected);
+    }
+    assert_eq!(name(13), "unknown status");
+    assert_eq!(name(u32::MAX), "unknown status");
+}
+
+#[test]
+fn numbers_of_types_and_operations_are_the_header_s() {
+    let types = [
+        GLOO_RS_INT8,
+        GLOO_RS_UINT8,
+        GLOO_RS_INT16,
+        GLOO_RS_UINT16,
+        GLOO_RS_INT32,
+        GLOO_RS_UINT32,
+        GLOO_RS_INT64,
+        GLOO_RS_UINT64,
+        GLOO_RS_FLOAT16,
+        GLOO_RS_BFLOAT16,
+        GLOO_RS_FLOAT32,
+        GLOO_RS_FLOAT64,
+        GLOO_RS_COMPLEX64,
+        GLOO_RS_COMPLEX128,
+        GLOO_RS_BOOL,
+    ];
+    assert_eq!(types.map(|number| types::data_type(number).unwrap()), DataType::ALL);
+    let ops =
+        [GLOO_RS_SUM, GLOO_RS_PRODUCT, GLOO_RS_MIN, GLOO_RS_MAX, GLOO_RS_AVERAGE, GLOO_RS_AND, GLOO_RS_OR, GLOO_RS_XOR];
+    assert_eq!(ops.map(|number| types::op(number).unwrap()), ReduceOp::ALL);
+    assert!(types::data_type(GLOO_RS_DATA_TYPE_UNSET).unwrap_err().message().contains("not set"));
+    assert!(types::data_type(15).is_err());
+    assert!(types::op(8).is_err());
+    assert_eq!(gloo_rs_data_type_size(GLOO_RS_COMPLEX128), 16);
+    assert_eq!(gloo_rs_data_type_size(15), 0);
+}
+
+/// A field appended to a struct must not land in bytes that earlier callers left uninitialised.
+#[test]
+fn options_structs_have_no_padding_at_the_end() {
+    macro_rules! check {
+        ($($name:ident.$last:ident: $type:ty;)*) => {
+            $(
+                assert_eq!(offset_of!($name, $last) + size_of::<$type>(), size_of::<$name>(), stringify!($name));
+                assert_eq!(offset_of!($name, struct_size), 0);
+                assert!(<$name as Options>::REQUIRED <= size_of::<$name>());
+                assert_eq!(<$name as Options>::REQUIRED % align_of::<$name>(), 0);
+            )*
+        };
+    }
+    check! {
+        gloo_rs_device_options_t.log_user: *mut ();
+        gloo_rs_store_callbacks_t.destroy: *mut ();
+        gloo_rs_context_options_t.max_segment_bytes: usize;
+        gloo_rs_allreduce_options_t.base: usize;
+        gloo_rs_reduce_options_t.count: usize;
+        gloo_rs_reduce_scatter_options_t.num_counts: usize;
+        gloo_rs_scan_options_t.count: usize;
+        gloo_rs_exscan_options_t.count: usize;
+        gloo_rs_broadcast_options_t.count: usize;
+        gloo_rs_gather_options_t.count: usize;
+        gloo_rs_gatherv_options_t.num_counts: usize;
+        gloo_rs_scatter_options_t.count: usize;
+        gloo_rs_scatterv_options_t.num_counts: usize;
+        gloo_rs_allgather_options_t.count: usize;
+        gloo_rs_allgatherv_options_t.num_counts: usize;
+        gloo_rs_alltoall_options_t.count: usize;
+        gloo_rs_alltoallv_options_t.num_counts: usize;
+        gloo_rs_pairwise_exchange_options_t.destinations: usize;
+        gloo_rs_barrier_options_t.max_segment_bytes: usize;
+    }
+}
+
+#[repr(C)]
+struct Longer {
+    known: gloo_rs_allreduce_options_t,
+    new: [u64; 2],
+}
+
+#[test]
+fn options_are_initialised_as_far_as_the_caller_knows_them() {
+    let mut longer = MaybeUninit::<Longer>::uninit();
+    // SAFETY: the struct may be filled with any bytes, and is then valid.
+    let longer = unsafe {
+        longer.as_mut_ptr().cast::<u8>().write_bytes(0xaa, size_of::<Longer>());
+        gloo_rs_allreduce_options_init(longer.as_mut_ptr().cast(), size_of::<Longer>());
+        longer.assume_init()
+    };
+    assert_eq!(longer.known.struct_size, size_of::<Longer>());
+    assert_eq!(longer.known.timeout_ms, GLOO_RS_TIMEOUT_DEFAULT);
+    assert_eq!(longer.known.data_type, GLOO_RS_DATA_TYPE_UNSET);
+    assert_eq!((longer.known.op, longer.known.count), (GLOO_RS_SUM, 0));
+    assert!(longer.known.algorithm.is_null() && longer.known.function.is_none());
+    assert_eq!(longer.new, [0, 0]);
+
+    let mut short = longer.known;
+    (short.count, short.base) = (77, 77);
+    let size = offset_of!(gloo_rs_allreduce_options_t, base);
+    // SAFETY: valid for more than `size`.
+    unsafe { gloo_rs_allreduce_options_init(&mut short, size) };
+    assert_eq!((short.struct_size, short.count, short.base), (size, 0, 77));
+
+    // SAFETY: NULL and sizes without a struct_size are left alone.
+    unsafe {
+        gloo_rs_allreduce_options_init(std::ptr::null_mut(), 8);
+        gloo_rs_allreduce_options_init(&mut short, 7);
+    }
+    assert_eq!(short.struct_size, size);
+}
+
+#[test]
+fn options_are_read_as_far_as_the_caller_knows_them() {
+    let read = |options: *const gloo_rs_allreduce_options_t| {
+        // SAFETY: NULL, or valid for `struct_size` bytes, in every call here.
+        unsafe { options::read(options) }
+    };
+    let mut longer = MaybeUninit::<Longer>::uninit();
+    // SAFETY: `init` fills all bytes.
+    let mut longer = unsafe {
+        gloo_rs_allreduce_options_init(longer.as_mut_ptr().cast(), size_of::<Longer>());
+        longer.assume_init()
+    };
+    (longer.known.count, longer.known.base, longer.new) = (5, 6, [7; 2]);
+    let options = read((&raw const longer).cast()).unwrap();
+    assert_eq!((options.count, options.base), (5, 6));
+
+    longer.known.struct_size = offset_of!(gloo_rs_allreduce_options_t, base);
+    let options = read(&longer.known).unwrap();
+    assert_eq!((options.count, options.base), (5, 0), "a field behind the caller's struct was read");
+
+    let required = <gloo_rs_allreduce_options_t as Options>::REQUIRED;
+    for size in [0, 8, required - 8, required + 4] {
+        longer.known.struct_size = size;
+        let error = read(&longer.known).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().contains("gloo_rs_allreduce_options_t"), "{error}");
+        assert!(error.message().contains(&format!("is {size};")), "{error}");
+    }
+    assert!(read(std::ptr::null()).err().unwrap().message().contains("NULL"));
+    assert!(read((&raw const longer).cast::<u8>().wrapping_add(1).cast()).err().unwrap().message().contains("aligned"));
+}
+
+struct a_t;
+impl Handle for a_t {
+    type Inner = String;
+    const TAG: u64 = 1;
+    const NAME: &'static str = "a_t";
+}
+
+struct b_t;
+impl Handle for b_t {
+    type Inner = usize;
+    const TAG: u64 = 2;
+    const NAME: &'static str = "b_t";
+}
+
+#[test]
+fn handles_of_another_kind_are_refused() {
+    let mut a: *mut a_t = std::ptr::null_mut();
+    // SAFETY: a valid place.
+    handle::create("inner".to_owned(), unsafe { Out::handle(&mut a, "a") }.unwrap());
+    // SAFETY: NULL, misaligned, or a live handle.
+    unsafe {
+        assert_eq!(*handle::get(a, "a").unwrap(), "inner");
+        assert_eq!(
+            handle::get(a.cast::<b_t>(), "b").unwrap_err().message().split(':').next(),
+            Some("b is not a live b_t")
+        );
+        assert!(handle::take(a.cast::<b_t>(), "b").is_err());
+        assert!(handle::get(a.byte_add(1), "a").is_err());
+        assert!(handle::take(a.byte_add(1), "a").is_err());
+        assert!(handle::get::<a_t>(std::ptr::null(), "a").unwrap_err().message().contains("a is NULL"));
+        assert!(handle::take::<a_t>(std::ptr::null_mut(), "a").unwrap().is_none());
+        let held = handle::get(a, "a").unwrap();
+        drop(handle::take(a, "a").unwrap());
+        assert_eq!(*held, "inner", "what a running call uses outlives the handle");
+    }
+}
+
+#[test]
+fn dropping_the_last_waits_for_running_calls() {
+    struct Flagged(Arc<AtomicUsize>);
+    impl Drop for Flagged {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let inner = Arc::new(Flagged(dropped.clone()));
+    let (hastened, running) = (AtomicUsize::new(0), inner.clone());
+    std::thread::scope(|scope| {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            ended.recv().unwrap();
+            drop(running);
+        });
+        let dropped = &dropped;
+        handle::drop_last(inner, |_| {
+            assert_eq!(dropped.load(Ordering::SeqCst), 0);
+            if hastened.fetch_add(1, Ordering::SeqCst) == 3 {
+                end.send(()).unwrap();
+            }
+        });
+        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+        assert!(hastened.load(Ordering::SeqCst) > 3);
+    });
+}
+
+#[test]
+fn plain_arguments() {
+    assert_eq!(pointer::timeout(-1).unwrap(), None);
+    assert_eq!(pointer::timeout(0).unwrap(), Some(Duration::ZERO));
+    assert_eq!(pointer::timeout(i64::MAX).unwrap(), Some(Duration::from_millis(i64::MAX as u64)));
+    for ms in [-2, i64::MIN] {
+        assert!(pointer::timeout(ms).unwrap_err().message().contains(&ms.to_string()));
+    }
+    assert_eq!(pointer::rank(3, 4, "root").unwrap(), 3);
+    for rank in [4, -1, i32::MIN, i32::MAX] {
+        let error = pointer::rank(rank, 4, "root").unwrap_err();
+        assert_eq!(error.message(), format!("root is {rank}; ranks of this context are 0 to 3"));
+    }
+    let misaligned = std::ptr::without_provenance::<u64>(9);
+    let huge = usize::MAX / 8;
+    // SAFETY: refused before they are read.
+    unsafe {
+        assert!(pointer::slice(misaligned, 1, "list").unwrap_err().message().contains("not aligned to 8"));
+        assert!(pointer::slice::<u64>(std::ptr::null(), 1, "list").unwrap_err().message().contains("list is NULL"));
+        assert!(pointer::slice(&0u64, huge, "list").is_err());
+        assert!(pointer::slice(&0u64, huge + 1, "list").is_err());
+        assert_eq!(pointer::slice::<u64>(std::ptr::null(), 0, "list").unwrap(), []);
+        assert!(pointer::text(c"\xff".as_ptr(), "key").unwrap_err().message().contains("key is not UTF-8"));
+        assert!(pointer::optional_text(std::ptr::null(), "key").unwrap().is_none());
+    }
+    assert!(pointer::check_range(std::ptr::without_provenance(usize::MAX - 3), 8, "data").is_err());
+    assert!(pointer::check_range(std::ptr::without_provenance(8), usize::MAX, "data").is_err());
+    assert!(pointer::check_range(std::ptr::null(), 0, "data").is_ok());
+}
+
+#[test]
+fn results_of_unknown_length() {
+    let mut buffer = [9u8; 4];
+    let mut needed = 0;
+    let data = buffer.as_mut_ptr().cast();
+    // SAFETY: lengths are those of the buffer or less.
+    unsafe {
+        pointer::copy_out(b"abc", data, 4, &mut needed).unwrap();
+        assert_eq!((needed, &buffer), (3, b"abc\x09"));
+        assert!(
+            pointer::copy_out(b"abcde", data, 4, &mut needed).unwrap_err().message().contains("4 bytes; 5 are needed")
+        );
+        assert_eq!((needed, &buffer), (5, b"abc\x09"));
+        pointer::copy_out(b"abc", std::ptr::null_mut(), 0, &mut needed).unwrap();
+        assert_eq!(needed, 3);
+        assert!(pointer::copy_out(b"abc", std::ptr::null_mut(), 0, std::ptr::null_mut()).is_err());
+        pointer::copy_out_text("xyz", data.cast(), 4, std::ptr::null_mut()).unwrap();
+        assert_eq!(&buffer, b"xyz\0");
+        let copy = Malloced::copy_of(b"").unwrap().into_raw();
+        assert!(!copy.is_null());
+        gloo_rs_free(copy);
+        gloo_rs_free(std::ptr::null_mut());
+    }
+}

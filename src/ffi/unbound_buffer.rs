@@ -1,0 +1,262 @@
+//! Unbound buffers: messages to and from any rank.
+
+use std::ffi::c_void;
+
+use super::context::{Waits, gloo_rs_context_t};
+use super::guard::guard;
+use super::handle::{self, Handle};
+use super::pointer::{self, Out};
+use super::status::gloo_rs_status_t;
+use crate::context::{RemoteKey, UnboundBuffer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::Rank;
+
+/// A buffer for messages to and from any rank of a context. Keeps its context's connections alive. Safe to use from several
+/// threads.
+pub struct gloo_rs_unbound_buffer_t {
+    _opaque: [u8; 0],
+}
+
+impl Handle for gloo_rs_unbound_buffer_t {
+    type Inner = UnboundHandle;
+    const TAG: u64 = u64::from_ne_bytes(*b"glooubuf");
+    const NAME: &'static str = "gloo_rs_unbound_buffer_t";
+}
+
+/// What an unbound buffer's handle stands for.
+pub struct UnboundHandle {
+    buffer: UnboundBuffer,
+    waits: Waits,
+    /// Ranks in the context.
+    size: usize,
+}
+
+/// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
+/// must not change, and bytes under a receive must not be touched, until the wait for it has returned. The caller owns the
+/// result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_create(
+    context: *mut gloo_rs_context_t,
+    data: *mut c_void,
+    bytes: usize,
+    buffer: *mut *mut gloo_rs_unbound_buffer_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_create", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, handle) = unsafe { (Out::handle(buffer, "buffer")?, handle::get(context, "context")?) };
+        pointer::check_range(data.cast(), bytes, "data")?;
+        // SAFETY: checked as far as a pointer can be; the caller vouches for the rest.
+        let buffer = unsafe { handle.context.unbound_buffer(data.cast(), bytes) }?;
+        handle::create(UnboundHandle { buffer, waits: handle.waits.clone(), size: handle.context.size() }, out);
+        Ok(())
+    })
+}
+
+/// Starts to send `bytes` from `offset` to rank `to`. A message meets the receive with the same slot there; messages of one
+/// rank and slot keep their order. Every send wants one gloo_rs_unbound_buffer_wait_send.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_send(
+    buffer: *mut gloo_rs_unbound_buffer_t,
+    to: i32,
+    slot: u64,
+    offset: usize,
+    bytes: usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_send", || {
+        // SAFETY: the header's rules for pointers.
+        let handle = unsafe { handle::get(buffer, "buffer") }?;
+        handle.buffer.send(pointer::rank(to, handle.size, "to")?, slot, offset, bytes)
+    })
+}
+
+/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv(
+    buffer: *mut gloo_rs_unbound_buffer_t,
+    from: i32,
+    slot: u64,
+    offset: usize,
+    bytes: usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_recv", || {
+        // SAFETY: the header's rules for pointers.
+        let handle = unsafe { handle::get(buffer, "buffer") }?;
+        handle.buffer.recv(&[pointer::rank(from, handle.size, "from")?], slot, offset, bytes)
+    })
+}
+
+/// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have,
+/// they take turns. The list may hold the caller's own rank and repeats. gloo_rs_unbound_buffer_wait_recv tells the rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
+    buffer: *mut gloo_rs_unbound_buffer_t,
+    from: *const i32,
+    n: usize,
+    slot: u64,
+    offset: usize,
+    bytes: usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_recv_any", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, from) = unsafe { (handle::get(buffer, "buffer")?, pointer::slice(from, n, "from")?) };
+        if from.is_empty() {
+            return Err(Error::invalid("from is empty: no rank could ever send"));
+        }
+        let from = from.iter().map(|rank| pointer::rank(*rank, handle.size, "a rank in from"));
+        handle.buffer.recv(&from.collect::<Result<Vec<_>>>()?, slot, offset, bytes)
+    })
+}
+
+/// Waits until one more send or put of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
+/// `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
+/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: the sends go on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
+    buffer: *mut gloo_rs_unbound_buffer_t,
+    timeout_ms: i64,
+    rank: *mut i32,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_wait_send", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, out) = unsafe { (handle::get(buffer, "buffer")?, Out::optional(rank, "rank")?) };
+        let timeout = pointer::timeout(timeout_ms)?;
+        let done = handle.waits.during(|| handle.buffer.wait_send(timeout))?;
+        report(done, out, "gloo_rs_unbound_buffer_abort_wait_send")
+    })
+}
+
+/// Waits until one more receive or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was
+/// from. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
+/// gloo_rs_unbound_buffer_abort_wait_recv ended the wait: the receives stay.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_recv(
+    buffer: *mut gloo_rs_unbound_buffer_t,
+    timeout_ms: i64,
+    rank: *mut i32,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_wait_recv", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, out) = unsafe { (handle::get(buffer, "buffer")?, Out::optional(rank, "rank")?) };
+        let timeout = pointer::timeout(timeout_ms)?;
+        let done = handle.waits.during(|| handle.buffer.wait_recv(timeout))?;
+        report(done, out, "gloo_rs_unbound_buffer_abort_wait_recv")
+    })
+}
+
+fn report(done: Option<Rank>, out: Option<Out<i32>>, abort: &str) -> Result<()> {
+    let rank = done.ok_or_else(|| Error::new(ErrorKind::Aborted, format!("ended by {abort}")))?;
+    if let Some(out) = out {
+        out.set(pointer::rank_to_c(rank)?);
+    }
+    Ok(())
+}
+
+/// Ends the current gloo_rs_unbound_buffer_wait_send of another thread, or else the next one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_abort_wait_send(
+    buffer: *mut gloo_rs_unbound_buffer_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_abort_wait_send", || {
+        // SAFETY: the header's rules for pointers.
+        unsafe { handle::get(buffer, "buffer") }?.buffer.abort_wait_send();
+        Ok(())
+    })
+}
+
+/// Ends the current gloo_rs_unbound_buffer_wait_recv of another thread, or else the next one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_abort_wait_recv(
+    buffer: *mut gloo_rs_unbound_buffer_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_abort_wait_recv", || {
+        // SAFETY: the header's rules for pointers.
+        unsafe { handle::get(buffer, "buffer") }?.buffer.abort_wait_recv();
+        Ok(())
+    })
+}
+
+/// A key with which other ranks may put into this buffer and get from it, as long as it lives: bytes without meaning to the
+/// caller, to be brought there by its own means, copied into `key` of `capacity` bytes. `*needed` is set to their number;
+/// `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_remote_key(
+    buffer: *mut gloo_rs_unbound_buffer_t,
+    key: *mut c_void,
+    capacity: usize,
+    needed: *mut usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_remote_key", || {
+        // SAFETY: the header's rules for pointers.
+        unsafe {
+            let handle = handle::get(buffer, "buffer")?;
+            pointer::copy_out(&handle.buffer.remote_key()?.serialize(), key, capacity, needed)
+        }
+    })
+}
+
+/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` (of `key_bytes` bytes) names, at
+/// `remote_offset` there; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are
+/// there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_put(
+    buffer: *mut gloo_rs_unbound_buffer_t,
+    key: *const c_void,
+    key_bytes: usize,
+    slot: u64,
+    offset: usize,
+    remote_offset: usize,
+    bytes: usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_put", || {
+        // SAFETY: the header's rules for pointers.
+        let handle = unsafe { handle::get(buffer, "buffer") }?;
+        // SAFETY: as above.
+        let key = unsafe { remote_key(key, key_bytes) }?;
+        handle.buffer.put(&key, slot, offset, remote_offset, bytes)
+    })
+}
+
+/// Starts to read `bytes` at `remote_offset` of the buffer that `key` (of `key_bytes` bytes) names into `offset` of this
+/// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_recv returns when the bytes are here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_get(
+    buffer: *mut gloo_rs_unbound_buffer_t,
+    key: *const c_void,
+    key_bytes: usize,
+    slot: u64,
+    offset: usize,
+    remote_offset: usize,
+    bytes: usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_unbound_buffer_get", || {
+        // SAFETY: the header's rules for pointers.
+        let handle = unsafe { handle::get(buffer, "buffer") }?;
+        // SAFETY: as above.
+        let key = unsafe { remote_key(key, key_bytes) }?;
+        handle.buffer.get(&key, slot, offset, remote_offset, bytes)
+    })
+}
+
+/// # Safety
+/// `key` is NULL or valid for reads of `bytes`.
+unsafe fn remote_key(key: *const c_void, bytes: usize) -> Result<RemoteKey> {
+    // SAFETY: the same contract.
+    RemoteKey::deserialize(unsafe { pointer::slice(key.cast::<u8>(), bytes, "key") }?)
+}
+
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads are aborted, and this
+/// returns after them; operations that were not waited for are given up. No other thread may be beginning a call on the
+/// handle. NULL is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_unbound_buffer_destroy(buffer: *mut gloo_rs_unbound_buffer_t) {
+    guard("gloo_rs_unbound_buffer_destroy", || {
+        // SAFETY: the header's rules for pointers.
+        if let Some(handle) = unsafe { handle::take(buffer, "buffer") }? {
+            handle::drop_last(handle, |handle| {
+                handle.buffer.abort_wait_send();
+                handle.buffer.abort_wait_recv();
+            });
+        }
+        Ok(())
+    });
+}
