@@ -246,10 +246,10 @@ impl Builder<'_> {
                 let counts: Vec<_> = (0..ranks).map(|other| len(rank, other)).collect();
                 let mut start = 0;
                 let mut after = Vec::new();
-                for from in 0..ranks {
+                for (from, count) in counts.iter().enumerate() {
                     let phase = (0..rank).map(|to| len(from, to)).sum();
-                    after.push(self.of(from, start, counts[from], phase));
-                    start += counts[from];
+                    after.push(self.of(from, start, *count, phase));
+                    start += count;
                 }
                 work.place(vec![self.own(0, elements)], false);
                 work.output(vec![], after);
