@@ -1,12 +1,17 @@
 //! Proves every algorithm, for up to 64 ranks: see `schedule::verify` for what a proof is.
 
+mod formulas;
+mod mutations;
+mod random;
+mod shapes;
+
 use super::*;
 use crate::schedule::verify::Report;
 
 const RANKS: std::ops::RangeInclusive<usize> = 1..=64;
 
 /// One call's shape on rank 0: one input, one output, no average.
-pub(super) fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
+fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
     Shape {
         collective,
         rank: 0,
@@ -24,7 +29,7 @@ pub(super) fn shape(collective: Collective, size: usize, count: usize) -> Shape<
 }
 
 /// The shapes of all ranks: `call`, with what `adjust` changes for each.
-pub(super) fn everyone<'a>(call: Shape<'a>, adjust: impl Fn(&mut Shape<'a>)) -> Vec<Shape<'a>> {
+fn everyone<'a>(call: Shape<'a>, adjust: impl Fn(&mut Shape<'a>)) -> Vec<Shape<'a>> {
     let one = |rank| {
         let mut shape = Shape { rank, ..call };
         adjust(&mut shape);
@@ -63,9 +68,14 @@ fn prove_allreduce(name: &str, bases: &[usize]) {
     for size in RANKS {
         for (n, count) in counts(size).into_iter().enumerate() {
             let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
-            // All forms for few ranks, two for each count for more.
-            let some = if size <= 12 { 0..forms.len() } else { n..n + 2 };
+            // All forms with each count for few ranks; for more, others with each count.
+            let some = match size {
+                1..=12 => 0..forms.len(),
+                13..=24 => n..n + 2,
+                _ => (n + size) % forms.len()..(n + size) % forms.len() + 1,
+            };
             for (inputs, outputs) in forms[some].iter().copied() {
+                let bases = if size <= 12 { bases } else { &bases[n % bases.len()..][..1] };
                 for &base in bases {
                     let average = (size + count + inputs).is_multiple_of(2);
                     let call = Shape { inputs, outputs, average, base, ..shape(Collective::Allreduce, size, count) };

@@ -38,7 +38,8 @@ impl BoundBuffer {
         let mut guard = context.lock()?;
         let owner = guard.requests.enter();
         let bound = match receives {
-            true => guard.transport.bind(rank, slot, memory, bytes, Requests::token(owner, Side::Recv)),
+            // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
+            true => unsafe { guard.transport.bind(rank, slot, memory, bytes, Requests::token(owner, Side::Recv)) },
             false => Ok(()),
         };
         if bound.is_err() {
@@ -69,7 +70,8 @@ impl BoundBuffer {
         let mut guard = self.context.lock()?;
         let from = self.memory.wrapping_add(offset);
         let token = Requests::token(self.owner, Side::Send);
-        guard.transport.write(self.rank, self.slot, remote_offset as u64, from, bytes, token);
+        // SAFETY: as in `new`.
+        unsafe { guard.transport.write(self.rank, self.slot, remote_offset as u64, from, bytes, token) };
         self.context.engine().leave(guard);
         Ok(())
     }

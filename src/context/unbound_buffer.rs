@@ -96,7 +96,8 @@ impl UnboundBuffer {
         let from = self.at(offset, bytes)?.cast_const();
         let token = Requests::token(self.owner, Side::Send);
         let mut guard = self.context.lock()?;
-        guard.transport.send(Send { to, space: Space::User, slot, check: 0, from, bytes, token });
+        // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
+        unsafe { guard.transport.send(Send { to, space: Space::User, slot, check: 0, from, bytes, token }) };
         self.context.engine().leave(guard);
         Ok(())
     }
@@ -114,7 +115,8 @@ impl UnboundBuffer {
         let token = Requests::token(self.owner, Side::Recv);
         let mut guard = self.context.lock()?;
         let (space, check, exact, reduce) = (Space::User, 0, false, None);
-        guard.transport.recv(Recv { from: source, space, slot, check, into, bytes, exact, reduce, token });
+        // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
+        unsafe { guard.transport.recv(Recv { from: source, space, slot, check, into, bytes, exact, reduce, token }) };
         self.context.engine().leave(guard);
         Ok(())
     }
@@ -181,7 +183,8 @@ impl UnboundBuffer {
                 if id >= !FIRST_REGION_OWNER {
                     return Err(Error::new(ErrorKind::ResourceExhausted, "this context has given out all remote keys"));
                 }
-                guard.transport.register(id, self.memory, self.bytes);
+                // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which unregisters.
+                unsafe { guard.transport.register(id, self.memory, self.bytes) };
                 *self.region.get_or_init(|| id)
             }
         };
@@ -207,7 +210,8 @@ impl UnboundBuffer {
         let _ = slot;
         let (from, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
-        guard.transport.put(remote, from, bytes, Requests::token(self.owner, Side::Send));
+        // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
+        unsafe { guard.transport.put(remote, from, bytes, Requests::token(self.owner, Side::Send)) };
         self.context.engine().leave(guard);
         Ok(())
     }
@@ -218,7 +222,8 @@ impl UnboundBuffer {
         let _ = slot;
         let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
-        guard.transport.get(remote, into, bytes, Requests::token(self.owner, Side::Recv));
+        // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
+        unsafe { guard.transport.get(remote, into, bytes, Requests::token(self.owner, Side::Recv)) };
         self.context.engine().leave(guard);
         Ok(())
     }

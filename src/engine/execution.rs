@@ -220,12 +220,15 @@ impl Execution {
             Action::Send { to, from } => {
                 let from = self.pointer(&from, posted);
                 let (to, space, check) = (to as usize, Space::Collective, self.check);
-                transport.send(Send { to, space, slot, check, from, bytes, token });
+                // SAFETY: spans lie in buffers that the caller vouches for until the execution has ended; it ends with a
+                // cancellation unless every operation has.
+                unsafe { transport.send(Send { to, space, slot, check, from, bytes, token }) };
             }
             Action::Recv { .. } | Action::RecvReduce { .. } if posted - done >= WINDOW * self.segment => return false,
             Action::Recv { from, into } => {
                 let recv = recv(from, std::ptr::null_mut(), None);
-                transport.recv(Recv { into: self.pointer(&into, posted), ..recv });
+                // SAFETY: as for sends.
+                unsafe { transport.recv(Recv { into: self.pointer(&into, posted), ..recv }) };
             }
             Action::RecvReduce { from, into, with, incoming } => {
                 let Combine::Kernel(kernel, _) = self.combine else {
@@ -235,7 +238,8 @@ impl Execution {
                 let recv = recv(from, std::ptr::null_mut(), None);
                 let with = self.pointer(&with, posted).cast_const();
                 let reduce = Some(ReduceInto { kernel, with, incoming, element: self.element });
-                transport.recv(Recv { into: self.pointer(&into, posted), reduce, ..recv });
+                // SAFETY: as for sends.
+                unsafe { transport.recv(Recv { into: self.pointer(&into, posted), reduce, ..recv }) };
             }
             local => {
                 if matches!((local, self.combine), (Action::Reduce { .. }, Combine::User(..))) && !caller {

@@ -233,10 +233,10 @@ impl<T: Transport> Engine<T> {
             }
         } else if guard.waiting > 0 {
             self.ended.notify_all();
-        } else if guard.transport.pending() > 0 {
-            if let Some(watch) = self.watch.get() {
-                watch.arm();
-            }
+        } else if guard.transport.outgoing() > 0
+            && let Some(watch) = self.watch.get()
+        {
+            watch.arm();
         }
     }
 

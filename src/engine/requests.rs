@@ -24,7 +24,12 @@ pub enum Ended {
     /// An operation with this rank.
     Message(Rank),
     /// A write into a bound buffer.
-    Written { offset: usize, bytes: usize },
+    Written {
+        /// First byte.
+        offset: usize,
+        /// Length of the write.
+        bytes: usize,
+    },
     /// An operation that failed.
     Failed(Error),
     /// Nothing: the wait was aborted.

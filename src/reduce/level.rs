@@ -6,7 +6,7 @@ use super::x86;
 use super::{Divide, Kernel};
 use crate::types::{DataType, ReduceOp};
 
-/// The kernels that need one set of CPU features. Those functions are safe to call on a CPU that has them.
+/// The kernels for one set of CPU features: to be called only where `available` says yes.
 pub(super) struct Level {
     pub name: &'static str,
     /// Whether this CPU has the features. The standard library asks the CPU once per process.
@@ -20,7 +20,8 @@ pub(super) const LEVELS: &[Level] = &[
     #[cfg(target_arch = "x86_64")]
     Level {
         name: "avx512",
-        // CPUs that lack VBMI2 (Skylake and its kin) lower their clock for all code when they see 512-bit vectors.
+        // VBMI2 is not used. CPUs without it (Skylake and its kin) lower their clock for all code, the caller's too, when
+        // they meet 512-bit vectors.
         available: || {
             is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
@@ -88,7 +89,7 @@ macro_rules! compile {
     };
 }
 
-// Fused multiply-add is left out on purpose: a product must have the same bits on every CPU.
+// The compiler never fuses a multiplication and an addition by itself, so results are the same at every level.
 compile!(Baseline);
 #[cfg(target_arch = "x86_64")]
 compile!(Avx2, "avx2,f16c");

@@ -109,12 +109,33 @@ impl Builder {
         // Of several conflicts with one step the largest shift serves all.
         after.sort_unstable_by_key(|d: &Dependency| (d.step, std::cmp::Reverse(d.shift)));
         after.dedup_by_key(|d| d.step);
+        let after = self.without_implied(after, action.elements());
         let counter = match action.destination() {
             Some(to) => Some(self.sent.entry(to).or_default()),
             None => action.source().map(|from| self.received.entry(from).or_default()),
         };
         let channel = counter.map_or(0, |next| std::mem::replace(next, *next + 1));
         self.schedule.steps.push(Step { action, channel, after });
+    }
+}
+
+impl Builder {
+    /// Leaves out of the dependencies of a step with `len` elements, sorted by step, those that another one brings about.
+    fn without_implied(&self, after: Vec<Dependency>, len: usize) -> Vec<Dependency> {
+        let steps = &self.schedule.steps;
+        let elements = |step: u32| steps[step as usize].action.elements() as isize;
+        let mut needed = vec![true; after.len()];
+        for via in &after {
+            for first in &steps[via.step as usize].after {
+                let Ok(index) = after.binary_search_by_key(&first.step, |d| d.step) else { continue };
+                let direct = after[index].shift;
+                // Waiting for `via`, which waits for `first`: is that never less, does it begin no later, end no earlier?
+                needed[index] &= via.shift + first.shift < direct
+                    || via.shift < direct.min(0)
+                    || elements(via.step) + first.shift < elements(first.step).min(len as isize + direct);
+            }
+        }
+        after.into_iter().zip(needed).filter_map(|(dependency, needed)| needed.then_some(dependency)).collect()
     }
 }
 
@@ -234,6 +255,20 @@ mod tests {
         let s = b.build();
         assert_eq!(after(&s, 1), [(0, 0)]);
         assert_eq!(after(&s, 2), [(1, 2)], "one dependency for both spans, with the larger shift");
+    }
+
+    #[test]
+    fn what_follows_from_another_dependency_is_left_out() {
+        let mut b = Builder::new();
+        b.copy(input(0, 8), span(0, 8));
+        b.copy(span(0, 8), Span::new(Buffer::Output(1), 0, 8));
+        b.recv(1, span(2, 4));
+        b.reduce(span(2, 4), Span::new(Buffer::Output(1), 2, 4), span(2, 4));
+        b.reduce(span(0, 8), Span::new(Buffer::Output(1), 0, 8), span(0, 8));
+        let s = b.build();
+        assert_eq!(after(&s, 2), [(1, 2)]);
+        assert_eq!(after(&s, 3), [(2, 0)], "the receive waits for the copy that the reduction reads from");
+        assert_eq!(after(&s, 4), [(1, 0), (3, -2)], "the reduction before covers only the middle");
     }
 
     #[test]

@@ -150,11 +150,28 @@ struct Early {
 #[derive(Debug)]
 pub enum Posting {
     /// It waits. With a rank: tell that rank `ClearToSend` now.
-    Waits { op: u32, credit: Option<Rank> },
+    Waits {
+        /// Its number.
+        op: u32,
+        /// Who is to hear of it.
+        credit: Option<Rank>,
+    },
     /// It met an announcement: tell this rank `ClearToSend` now.
-    Granted { to: Rank },
+    Granted {
+        /// The sender.
+        to: Rank,
+    },
     /// It met a message that has come whole. The receive is over for the matching.
-    Message { op: Op, from: Rank, header: Header, data: Vec<u8> },
+    Message {
+        /// The receive.
+        op: Op,
+        /// The sender.
+        from: Rank,
+        /// The message's header.
+        header: Header,
+        /// Its payload.
+        data: Vec<u8>,
+    },
 }
 
 /// Where an arriving message goes.
@@ -178,7 +195,12 @@ pub struct Receives {
     early_order: Queues<u32>,
     sequence: u64,
     turn: usize,
+    /// Memory for kept messages, for the next ones.
+    spare: Vec<Vec<u8>>,
 }
+
+/// Memory blocks for kept messages that are held for reuse.
+const MAX_SPARE: usize = 64;
 
 impl Receives {
     /// Receives that wait or are under way.
@@ -300,12 +322,13 @@ impl Receives {
             };
         }
         // Order: behind an earlier message that is still kept, this one is kept too.
-        if self.early_order.front(key).is_none() {
-            if let Some(op) = self.meet(from, header.space, header.slot) {
-                return Arrival::Op(op);
-            }
+        if self.early_order.front(key).is_none()
+            && let Some(op) = self.meet(from, header.space, header.slot)
+        {
+            return Arrival::Op(op);
         }
-        let early = self.early.insert(Early { from, header: *header, data: Some(Vec::new()), op: None });
+        let data = Some(self.spare.pop().unwrap_or_default());
+        let early = self.early.insert(Early { from, header: *header, data, op: None });
         self.early_order.push(key, early);
         Arrival::Early(early)
     }
@@ -313,11 +336,11 @@ impl Receives {
     /// A message is announced. `true`: tell the sender `ClearToSend` now.
     pub fn announce(&mut self, from: Rank, header: &Header) -> bool {
         let key = Key::new(from, header.space, header.slot);
-        if self.early_order.front(key).is_none() {
-            if let Some(op) = self.meet(from, header.space, header.slot) {
-                self.granted.push(key, op);
-                return !self.ops[op].credited;
-            }
+        if self.early_order.front(key).is_none()
+            && let Some(op) = self.meet(from, header.space, header.slot)
+        {
+            self.granted.push(key, op);
+            return !self.ops[op].credited;
         }
         let early = self.early.insert(Early { from, header: *header, data: None, op: None });
         self.early_order.push(key, early);
@@ -335,6 +358,14 @@ impl Receives {
         let message = self.early.remove(early)?;
         let op = self.ops.remove(message.op?)?;
         (!op.cancelled).then(|| (op, message.from, message.header, message.data.unwrap_or_default()))
+    }
+
+    /// Takes back the memory of a kept message that has been delivered.
+    pub fn recycle(&mut self, mut data: Vec<u8>) {
+        if self.spare.len() < MAX_SPARE && data.capacity() <= EAGER_BYTES {
+            data.clear();
+            self.spare.push(data);
+        }
     }
 
     /// The receive is over.
@@ -402,10 +433,10 @@ impl Receives {
                     self.granted.remove(key, op);
                 }
             }
-            if let Some(op) = self.ops.remove(op) {
-                if !op.cancelled {
-                    tokens.push(op.recv.token);
-                }
+            if let Some(op) = self.ops.remove(op)
+                && !op.cancelled
+            {
+                tokens.push(op.recv.token);
             }
         }
         let partial: Vec<u32> = self

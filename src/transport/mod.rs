@@ -119,11 +119,26 @@ pub struct Remote {
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// Done, with this rank, so many bytes.
-    Done { rank: Rank, bytes: usize },
+    Done {
+        /// The peer.
+        rank: Rank,
+        /// Length of the message.
+        bytes: usize,
+    },
     /// A bound receive buffer was written: so many bytes at this offset. Not an end: more may come.
-    Written { offset: usize, bytes: usize },
+    Written {
+        /// First byte.
+        offset: usize,
+        /// Length of the write.
+        bytes: usize,
+    },
     /// The message that came was about something else: the sender's [`Send::check`].
-    Mismatch { rank: Rank, theirs: u32 },
+    Mismatch {
+        /// The peer.
+        rank: Rank,
+        /// Its check.
+        theirs: u32,
+    },
     /// It cannot be done.
     Failed(Error),
 }
@@ -149,32 +164,54 @@ pub trait Watch: std::marker::Send + Sync {
 
 /// One context's way to its peers.
 ///
-/// # Safety of pointers
+/// # Safety
 /// Whoever posts an operation keeps its memory valid, and untouched where it is written, until the event or `cancel`.
+/// Registered and bound memory stays valid until `unregister` and `cancel`.
 pub trait Transport: std::marker::Send {
     /// Posts a message.
-    fn send(&mut self, send: Send);
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn send(&mut self, send: Send);
 
     /// Posts a receive.
-    fn recv(&mut self, recv: Recv);
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn recv(&mut self, recv: Recv);
 
     /// Writes `bytes` from `from` to the remote range; done when they are there.
-    fn put(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token);
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn put(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token);
 
     /// Reads `bytes` of the remote range to `into`; done when they are here.
-    fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token);
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token);
 
     /// Lets peers `put` to and `get` from this memory under the number `region`, until `unregister`.
-    fn register(&mut self, region: u32, memory: *mut u8, bytes: usize);
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn register(&mut self, region: u32, memory: *mut u8, bytes: usize);
 
     /// Ends `register`.
     fn unregister(&mut self, region: u32);
 
     /// Writes into the buffer that `to` bound to `slot`, at `offset`; done when the bytes have left.
-    fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token);
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token);
 
     /// Binds memory to `slot` for writes from `from`; each arrival is an `Outcome::Written`. Ends with `cancel`.
-    fn bind(&mut self, from: Rank, slot: Slot, memory: *mut u8, bytes: usize, token: Token) -> Result<()>;
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn bind(&mut self, from: Rank, slot: Slot, memory: *mut u8, bytes: usize, token: Token) -> Result<()>;
 
     /// Takes back every operation of `owner`: no event for it follows, and its memory is no longer touched.
     fn cancel(&mut self, owner: u32);
@@ -191,8 +228,8 @@ pub trait Transport: std::marker::Send {
     /// When `progress` must be called even if the descriptor stays silent.
     fn next_timer(&self) -> Option<Instant>;
 
-    /// Operations that have not ended.
-    fn pending(&self) -> usize;
+    /// Messages of this side that have not left.
+    fn outgoing(&self) -> usize;
 
     /// What the operations of `owner` wait for: ranks, addresses, bytes done of bytes wanted.
     fn describe(&self, owner: u32) -> String;

@@ -18,6 +18,7 @@ pub(super) enum Order {
 pub(super) struct Machine<'a> {
     program: &'a Program,
     symbols: Symbols,
+    initial: Vec<Value>,
     memory: Vec<Value>,
     /// By step: elements finished.
     done: Vec<usize>,
@@ -36,34 +37,24 @@ impl<'a> Machine<'a> {
                 waiters[before].push(index);
             }
         }
-        Self {
-            program,
-            symbols: Symbols::new(contract),
-            memory: Vec::new(),
-            done: Vec::new(),
-            waiters,
-            finished: Vec::new(),
-            tokens: contract.synchronizes(),
-        }
-    }
-
-    /// Back to the beginning.
-    pub fn reset(&mut self, contract: &dyn Contract) {
-        self.done = vec![0; self.program.steps.len()];
-        self.finished.clear();
-        self.memory.clear();
-        for region in &self.program.regions {
-            let initial = |index| match region.buffer {
+        let symbols = Symbols::new(contract);
+        let mut initial = Vec::with_capacity(program.memory);
+        for region in &program.regions {
+            let leaf = |index| match region.buffer {
                 Buffer::Scratch => None,
                 buffer => contract.initial(region.rank, buffer, index),
             };
-            let values = (0..region.len).map(|index| initial(index).map_or(Value::UNDEFINED, |l| self.symbols.leaf(l)));
-            self.memory.extend(values);
+            initial.extend((0..region.len).map(|index| leaf(index).map_or(Value::UNDEFINED, |l| symbols.leaf(l))));
         }
+        let tokens = contract.synchronizes();
+        Self { program, symbols, initial, memory: Vec::new(), done: Vec::new(), waiters, finished: Vec::new(), tokens }
     }
 
-    /// Executes every step, or says what got stuck.
+    /// Executes every step from the beginning, or says what got stuck. The result must be that of the run before, if any.
     pub fn run(&mut self, segment: usize, order: Order) -> Result<()> {
+        let before = std::mem::replace(&mut self.memory, self.initial.clone());
+        self.done = vec![0; self.program.steps.len()];
+        self.finished.clear();
         let mut open: VecDeque<usize> = (0..self.program.steps.len()).collect();
         while let Some(step) = if order == Order::Newest { open.pop_back() } else { open.pop_front() } {
             if self.advance(step, segment)? {
@@ -74,9 +65,12 @@ impl<'a> Machine<'a> {
                 }
             }
         }
-        match self.program.steps.iter().zip(&self.done).position(|(step, &done)| done < step.len) {
+        if let Some(stuck) = self.program.steps.iter().zip(&self.done).position(|(step, &done)| done < step.len) {
+            return Err(wrong(format!("deadlock: {}", self.explain(stuck))));
+        }
+        match before.iter().zip(&self.memory).position(|(a, b)| a != b) {
             None => Ok(()),
-            Some(stuck) => Err(wrong(format!("deadlock: {}", self.explain(stuck)))),
+            Some(place) => Err(wrong(format!("{} depends on the order of execution", self.program.place(place)))),
         }
     }
 

@@ -41,6 +41,8 @@ struct Expression {
 pub(super) struct Symbols {
     expressions: Vec<Expression>,
     reductions: HashMap<(Id, Id), Id>,
+    /// The newest of them that was asked for; the elements of a chunk ask the same.
+    newest: (Id, Id, Id),
     quotients: HashMap<(Id, u32), Id>,
     /// By rank: number of its first contribution.
     offsets: Vec<u32>,
@@ -63,7 +65,13 @@ impl Symbols {
             Expression { contributions, first: number, last: number, ascending: true, divisor: 1 }
         });
         let expressions = std::iter::once(nothing).chain(leaves).collect();
-        Self { expressions, reductions: HashMap::new(), quotients: HashMap::new(), offsets }
+        Self {
+            expressions,
+            reductions: HashMap::new(),
+            newest: (UNDEFINED, UNDEFINED, UNDEFINED),
+            quotients: HashMap::new(),
+            offsets,
+        }
     }
 
     pub fn leaf(&self, leaf: Leaf) -> Value {
@@ -73,12 +81,21 @@ impl Symbols {
 
     /// `left op right`.
     pub fn reduce(&mut self, left: Id, right: Id) -> Result<Id, String> {
-        if let Some(&known) = self.reductions.get(&(left, right)) {
-            return Ok(known);
-        }
         if left == UNDEFINED || right == UNDEFINED {
             return Err("reduces undefined memory".into());
         }
+        if self.newest.0 == left && self.newest.1 == right {
+            return Ok(self.newest.2);
+        }
+        let id = match self.reductions.get(&(left, right)) {
+            Some(&known) => known,
+            None => self.add_reduction(left, right)?,
+        };
+        self.newest = (left, right, id);
+        Ok(id)
+    }
+
+    fn add_reduction(&mut self, left: Id, right: Id) -> Result<Id, String> {
         let (l, r) = (&self.expressions[left as usize], &self.expressions[right as usize]);
         if l.divisor != 1 || r.divisor != 1 {
             return Err("reduces what has been divided already".into());

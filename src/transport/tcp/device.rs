@@ -1,8 +1,8 @@
 //! The place where connections arrive: an address of this host, and the thread that serves what nobody waits on.
 //!
 //! A context whose operations somebody waits for is driven by that thread alone. The device's thread takes over, for each
-//! context on its own, when operations are left that nobody waits for ("armed"), and otherwise [`TICK`] after the last
-//! waiter has left; then it also notices peers that leave and messages that come early.
+//! context on its own, when messages are left to be sent that nobody waits for ("armed"), and otherwise one or two [`TICK`]s
+//! after the last waiter has left; then it also receives, and notices peers that leave.
 
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
@@ -22,7 +22,7 @@ use crate::transport::tcp::poll::{self, Epoll, Waker};
 use crate::transport::{LogCallback, Watch};
 
 /// How often the thread looks after contexts that nobody has waited on since.
-pub const TICK: Duration = Duration::from_millis(20);
+pub const TICK: Duration = Duration::from_millis(5);
 /// Time that a new connection has to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that may be saying hello at once; the oldest makes room.
@@ -127,7 +127,8 @@ impl Device {
         });
         let thread = {
             let shared = shared.clone();
-            let work = move || Thread { shared, listener, hellos: HashMap::new(), listening: true }.run();
+            let work =
+                move || Thread { shared, listener, hellos: HashMap::new(), listening: true, serving: Vec::new() }.run();
             std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
         };
         Ok(Arc::new(Device { shared, thread: Some(thread) }))
@@ -250,6 +251,7 @@ struct Thread {
     hellos: HashMap<u64, Greeting>,
     /// Whether the listener is watched: not while descriptors have run out.
     listening: bool,
+    serving: Vec<Weak<dyn Served>>,
 }
 
 impl Thread {
@@ -277,8 +279,9 @@ impl Thread {
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
             let n = self.shared.epoll.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
             self.shared.asleep.store(false, Ordering::SeqCst);
-            let numbers: Vec<u64> = ready[..n].iter().map(|e| e.u64).collect();
-            for number in numbers {
+            let found = ready;
+            for event in &found[..n] {
+                let number = event.u64;
                 match number {
                     LISTENER => self.accept(),
                     WAKER => self.shared.waker.clear(),
@@ -293,10 +296,12 @@ impl Thread {
         }
     }
 
-    fn serve(&self, which: impl Fn(&Entry) -> bool) {
-        let contexts: Vec<_> =
-            self.shared.contexts().by_identity.values().filter(|e| which(e)).map(|e| e.served.clone()).collect();
-        contexts.iter().filter_map(Weak::upgrade).for_each(|served| served.serve());
+    /// Serves the contexts that `which` selects, without the lock on their list: what a context does may change it.
+    fn serve(&mut self, which: impl Fn(&Entry) -> bool) {
+        let contexts = self.shared.contexts();
+        self.serving.extend(contexts.by_identity.values().filter(|e| which(e)).map(|e| e.served.clone()));
+        drop(contexts);
+        self.serving.drain(..).filter_map(|served| served.upgrade()).for_each(|served| served.serve());
     }
 
     fn tick(&mut self) {
@@ -316,7 +321,15 @@ impl Thread {
         let mut staging = [0; 4096];
         self.shared.contexts().lingering.retain(|(socket, until)| {
             let fd = socket.as_raw_fd();
-            while matches!(poll::receive(fd, &mut [IoSliceMut::new(&mut staging)]), Ok(n) if n > 0) {}
+            loop {
+                match poll::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
+                    // The peer has ended it too, or it broke.
+                    Ok(0) => return false,
+                    Ok(_) => {}
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(_) => return false,
+                }
+            }
             now < *until && poll::unacknowledged(fd).is_ok_and(|bytes| bytes > 0)
         });
     }
@@ -342,10 +355,10 @@ impl Thread {
             if self.shared.epoll.add(socket.as_raw_fd(), poll::READ, number).is_err() {
                 continue;
             }
-            if self.hellos.len() >= MAX_HELLOS {
-                if let Some(oldest) = self.hellos.keys().min().copied() {
-                    self.hellos.remove(&oldest);
-                }
+            if self.hellos.len() >= MAX_HELLOS
+                && let Some(oldest) = self.hellos.keys().min().copied()
+            {
+                self.hellos.remove(&oldest);
             }
             let until = Instant::now() + HELLO_TIMEOUT;
             self.hellos.insert(number, Greeting { socket, from, wire: [0; Hello::BYTES], have: 0, until });

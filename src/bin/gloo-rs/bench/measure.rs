@@ -1,0 +1,230 @@
+//! Runs one measurement on one thread of one rank: verifies, warms up, takes the times, verifies again.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gloo_rs::collective::{Collective, Shape};
+use gloo_rs::context::{Call, Context, Reduction, UnboundBuffer};
+use gloo_rs::error::Result;
+use gloo_rs::rendezvous::Store;
+use gloo_rs::types::{DataType, ReduceOp, Slot};
+
+use super::buffer::Buffer;
+use super::workload::{Workload, fill, verify};
+
+/// Tag of the calls that belong to no measurement.
+const CONTROL: u32 = 0;
+/// How long the last rank lets the others wait when a barrier is verified.
+const LATE: Duration = Duration::from_millis(10);
+/// How many ranks are the last one in turn.
+const LATE_RANKS: usize = 8;
+
+/// How often, by which algorithm, and what keeps this measurement apart from others.
+#[derive(Clone, Copy, Debug)]
+pub struct Repetition<'a> {
+    pub algorithm: &'a str,
+    pub op: ReduceOp,
+    pub warmup: usize,
+    pub iterations: usize,
+    /// Which of this rank's threads this is; each has tags of its own.
+    pub thread: usize,
+    /// Slot of this thread's messages.
+    pub slot: Slot,
+    /// Unlike that of any other measurement with the same store.
+    pub name: &'a str,
+}
+
+/// What one thread found.
+#[derive(Debug)]
+pub struct Measured {
+    /// Time of each iteration in µs.
+    pub times: Vec<f64>,
+    /// What was wrong with the result, if anything was.
+    pub wrong: Option<String>,
+}
+
+/// Runs `work` on this thread; every rank does the same. `progress` is called after each timed iteration.
+pub fn measure(
+    context: &Arc<Context>,
+    store: &dyn Store,
+    work: &Workload,
+    repetition: Repetition<'_>,
+    progress: &dyn Fn(),
+) -> Result<Measured> {
+    let mut runner = Runner::new(context, work, repetition)?;
+    let mut wrong = if work.shape().is_some_and(|shape| shape.collective == Collective::Barrier) {
+        runner.verify_barrier(store)?
+    } else {
+        runner.run()?;
+        runner.verify().err()
+    };
+    let mut times = Vec::with_capacity(repetition.iterations);
+    for iteration in 0..repetition.warmup + repetition.iterations {
+        runner.restore();
+        barrier(context, repetition.thread as u32 * 2 + 1)?;
+        let start = Instant::now();
+        runner.run()?;
+        let elapsed = start.elapsed();
+        if iteration >= repetition.warmup {
+            times.push(elapsed.as_nanos() as f64 / 1e3);
+            progress();
+        }
+    }
+    if wrong.is_none() {
+        let iterations = repetition.warmup + repetition.iterations;
+        wrong = runner.verify().err().map(|what| format!("after {iterations} more calls, {what}"));
+    }
+    Ok(Measured { times, wrong })
+}
+
+/// Replaces each number by the largest that any rank has in its place. Every rank calls it with as many.
+pub fn largest_of_all_ranks(context: &Context, numbers: &mut [f64]) -> Result<()> {
+    let shape = Shape { count: numbers.len(), outputs: 1, ..empty_shape(context, Collective::Allreduce) };
+    let reduction = Reduction::Op(ReduceOp::Max);
+    let (tag, outputs) = (CONTROL, &[numbers.as_mut_ptr().cast::<u8>()]);
+    // SAFETY: the only buffer of the shape is `numbers`, which is borrowed until the call returns.
+    unsafe { context.run(&call(shape, None, DataType::Float64, reduction, &[], outputs, tag)) }
+}
+
+fn barrier(context: &Context, tag: u32) -> Result<()> {
+    let shape = empty_shape(context, Collective::Barrier);
+    // SAFETY: a barrier has no buffers.
+    unsafe { context.run(&call(shape, None, DataType::Uint8, Reduction::Op(ReduceOp::Sum), &[], &[], tag)) }
+}
+
+fn empty_shape(context: &Context, collective: Collective) -> Shape<'static> {
+    Shape {
+        collective,
+        rank: context.rank(),
+        size: context.size(),
+        root: 0,
+        count: 0,
+        send_counts: &[],
+        recv_counts: &[],
+        inputs: 0,
+        outputs: 0,
+        average: false,
+        base: 2,
+        destinations: 0,
+    }
+}
+
+fn call<'a>(
+    shape: Shape<'a>,
+    algorithm: Option<&'a str>,
+    dtype: DataType,
+    reduction: Reduction,
+    inputs: &'a [*const u8],
+    outputs: &'a [*mut u8],
+    tag: u32,
+) -> Call<'a> {
+    Call { shape, algorithm, dtype, reduction, inputs, outputs, tag, timeout: None, max_segment_bytes: None }
+}
+
+struct Runner<'a> {
+    context: &'a Arc<Context>,
+    work: &'a Workload,
+    repetition: Repetition<'a>,
+    /// For what is no collective: to send from and to receive into. They point into `inputs` and `outputs`, and so are
+    /// dropped before those.
+    unbound: Option<(UnboundBuffer, UnboundBuffer)>,
+    input_pointers: Vec<*const u8>,
+    output_pointers: Vec<*mut u8>,
+    inputs: Vec<Buffer>,
+    outputs: Vec<Buffer>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(context: &'a Arc<Context>, work: &'a Workload, repetition: Repetition<'a>) -> Result<Self> {
+        let size = work.dtype.size();
+        let mut inputs = Vec::new();
+        for (index, pieces) in work.inputs.iter().enumerate() {
+            let mut buffer = Buffer::new(work.input_len(index) * size)?;
+            fill(buffer.bytes_mut(), pieces, size);
+            inputs.push(buffer);
+        }
+        let mut outputs = Vec::new();
+        for index in 0..work.before.len() {
+            outputs.push(Buffer::new(work.output_len(index) * size)?);
+        }
+        let unbound = match work.shape() {
+            Some(_) => None,
+            None => {
+                let unbound = |buffer: &Buffer| {
+                    // SAFETY: the memory lives as long as the buffer, which the runner drops after the unbound buffer.
+                    unsafe { context.unbound_buffer(buffer.as_ptr(), buffer.len()) }
+                };
+                Some((unbound(&inputs[0])?, unbound(&outputs[0])?))
+            }
+        };
+        let input_pointers = inputs.iter().map(|buffer| buffer.as_ptr().cast_const()).collect();
+        let output_pointers = outputs.iter().map(Buffer::as_ptr).collect();
+        let mut runner = Self { context, work, repetition, unbound, input_pointers, output_pointers, inputs, outputs };
+        runner.restore();
+        Ok(runner)
+    }
+
+    /// Puts what the call reads back into the outputs, where it works in place.
+    fn restore(&mut self) {
+        for (buffer, pieces) in self.outputs.iter_mut().zip(&self.work.before) {
+            fill(buffer.bytes_mut(), pieces, self.work.dtype.size());
+        }
+    }
+
+    /// What is measured.
+    fn run(&mut self) -> Result<()> {
+        let Repetition { algorithm, op, thread, slot, .. } = self.repetition;
+        let Some(shape) = self.work.shape() else { return self.exchange(slot) };
+        let tag = thread as u32 * 2 + 2;
+        let (inputs, outputs) = (&self.input_pointers, &self.output_pointers);
+        // SAFETY: the pointers are those of `self.inputs` and `self.outputs`, made as long as the shape says, one for each;
+        // nothing else uses them until the call returns.
+        unsafe {
+            self.context.run(&call(shape, Some(algorithm), self.work.dtype, Reduction::Op(op), inputs, outputs, tag))
+        }
+    }
+
+    /// Sends to the next rank and receives from the one before.
+    fn exchange(&self, slot: Slot) -> Result<()> {
+        let Some((send, recv)) = &self.unbound else { return Ok(()) };
+        let (rank, ranks) = (self.context.rank(), self.context.size());
+        recv.recv(&[(rank + ranks - 1) % ranks], slot, 0, self.outputs[0].len())?;
+        send.send((rank + 1) % ranks, slot, 0, self.inputs[0].len())?;
+        send.wait_send(None)?;
+        recv.wait_recv(None)?;
+        Ok(())
+    }
+
+    /// Whether every buffer holds what it must, and nothing beside was touched.
+    fn verify(&self) -> Result<(), String> {
+        let dtype = self.work.dtype;
+        let inputs = self.inputs.iter().zip(&self.work.inputs).enumerate();
+        let outputs = self.outputs.iter().zip(&self.work.after).enumerate();
+        let all = inputs.map(|of| ("input", of)).chain(outputs.map(|of| ("output", of)));
+        for (kind, (index, (buffer, pieces))) in all {
+            verify(buffer.bytes(), pieces, dtype).map_err(|what| format!("{kind} {index}, {what}"))?;
+            buffer.check_guards().map_err(|what| format!("{kind} {index}, {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// Lets one rank after the other come late, and asks each time whether anyone left before the last had entered.
+    fn verify_barrier(&mut self, store: &dyn Store) -> Result<Option<String>> {
+        let (rank, ranks) = (self.context.rank(), self.context.size());
+        let mut wrong = None;
+        for late in 0..ranks.min(LATE_RANKS) {
+            let key = format!("gloo-rs-bench/{}/{}/{late}", self.repetition.name, self.repetition.thread);
+            if rank == late {
+                thread::sleep(LATE);
+            }
+            store.add(&key, 1)?;
+            self.run()?;
+            let entered = store.add(&key, 0)?;
+            if entered != ranks as i64 && wrong.is_none() {
+                wrong = Some(format!("it ended when {entered} of {ranks} ranks had entered"));
+            }
+        }
+        Ok(wrong)
+    }
+}

@@ -1,0 +1,330 @@
+//! `gloo-rs bench`: measures a collective.
+
+mod buffer;
+mod measure;
+mod pattern;
+mod report;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gloo_rs::collective::Collective;
+use gloo_rs::context::{Context, ContextOptions};
+use gloo_rs::error::Error;
+use gloo_rs::rendezvous::launch::Launch;
+use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::types::{DataType, ReduceOp};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::launcher::{self, Job};
+use measure::{Measured, Repetition, largest_of_all_ranks, measure};
+use report::{Bandwidth, NO_OP, Row, Times};
+use workload::{Request, Subject, Workload};
+
+/// Measure a collective
+///
+/// Starts ranks of its own on this host, or takes part in a job that a launcher started (RANK and WORLD_SIZE are set).
+/// Every rank verifies the result before and after the measurement. The time of an iteration is that of the slowest rank.
+#[derive(clap::Args)]
+pub struct Args {
+    /// allreduce, reduce, reduce_scatter, broadcast, allgather, allgatherv, gather, gatherv, scatter, scatterv, alltoall,
+    /// alltoallv, barrier, pairwise_exchange, scan, exscan, or sendrecv: a message to the next rank
+    #[arg(value_name = "COLLECTIVE", value_parser = subject)]
+    subject: Subject,
+
+    /// Number of ranks; 2 by default, or those of the job
+    #[arg(short = 'n', long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: Option<u32>,
+
+    /// One of those that `gloo-rs list` shows, or auto
+    #[arg(long, default_value = "auto", value_name = "A")]
+    algorithm: String,
+
+    /// How the bytes travel
+    #[arg(long, default_value = "auto", value_name = "T")]
+    transport: Transport,
+
+    /// Bytes of a rank's buffer, as nccl-tests count them: 4,64Ki,1Mi
+    #[arg(long, value_name = "S,..", value_delimiter = ',', value_parser = crate::parse::size)]
+    #[arg(default_value = "4,1Ki,8Ki,64Ki,512Ki,4Mi")]
+    sizes: Vec<usize>,
+
+    /// Calls that are measured, for each size
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    iterations: u32,
+
+    /// Calls before those
+    #[arg(long, default_value_t = 10, value_name = "W")]
+    warmup: u32,
+
+    /// Buffers on each rank, where the collective can take several
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    inputs: u32,
+
+    /// Type of the elements
+    #[arg(long, default_value = "float32", value_name = "D")]
+    dtype: DataType,
+
+    /// How elements are combined
+    #[arg(long, default_value = "sum", value_name = "O")]
+    op: ReduceOp,
+
+    /// Threads of each rank that call at the same time, each with buffers and a tag of its own
+    #[arg(long, default_value_t = 1, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+
+    /// The output is the input
+    #[arg(long)]
+    in_place: bool,
+
+    /// The root, where there is one
+    #[arg(long, default_value_t = 0, value_name = "R")]
+    root: u32,
+
+    /// Time that connecting, and every call, may take
+    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = crate::parse::seconds)]
+    timeout: Duration,
+
+    /// The network interface to use, instead of the one that this host's name leads to
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+
+    /// Print one JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Transport {
+    /// The best that reaches all ranks
+    Auto,
+    /// TCP sockets
+    Tcp,
+}
+
+fn subject(text: &str) -> Result<Subject, String> {
+    if text == Subject::SendRecv.name() {
+        return Ok(Subject::SendRecv);
+    }
+    let known = Collective::ALL.iter().find(|collective| collective.name() == text);
+    known.map(|collective| Subject::Collective(*collective)).ok_or_else(|| {
+        let names: Vec<_> = Collective::ALL.iter().map(|collective| collective.name()).collect();
+        format!("there are {}, sendrecv", names.join(", "))
+    })
+}
+
+/// Runs the command and returns the exit status.
+pub fn run(args: Args) -> u8 {
+    let launched =
+        ["RANK", "WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
+    if !launched {
+        return start(&args);
+    }
+    match take_part(&args) {
+        Ok(true) => 0,
+        Ok(false) => 1,
+        Err(message) => crate::fail(&message, 1),
+    }
+}
+
+/// Starts this program once more for each rank, with the same arguments.
+fn start(args: &Args) -> u8 {
+    let ranks = args.ranks.unwrap_or(2) as usize;
+    if let Err(message) = args.request(ranks) {
+        return crate::fail(&message, 2);
+    }
+    let program = match std::env::current_exe() {
+        Ok(program) => program.into_os_string(),
+        Err(error) => return crate::fail(&format!("cannot find this program's file: {error}"), 1),
+    };
+    let args = std::env::args_os().skip(1).collect();
+    let job = Job { program, args, ranks, prefix: false, grace: Duration::from_secs(5) };
+    launcher::launch(&job).unwrap_or_else(|error| crate::fail(&error.message, error.code))
+}
+
+impl Args {
+    /// What is asked of `ranks` ranks, if it makes sense.
+    fn request(&self, ranks: usize) -> Result<Request, String> {
+        if self.sizes.contains(&0) {
+            return Err("--sizes: 0 bytes are no message; barrier has no size at all".into());
+        }
+        if self.subject == Subject::SendRecv && self.algorithm != "auto" {
+            return Err("--algorithm: sendrecv has none to choose".into());
+        }
+        let request = Request {
+            subject: self.subject,
+            dtype: self.dtype,
+            op: self.op,
+            ranks,
+            root: self.root as usize,
+            buffers: self.inputs as usize,
+            in_place: self.in_place,
+        };
+        request.check()?;
+        if let Subject::Collective(collective) = self.subject
+            && self.algorithm != "auto"
+        {
+            // Some algorithms do not serve every number of ranks.
+            let work = request.workload(0, 1, 0)?;
+            let algorithm = collective.algorithm(&self.algorithm);
+            let schedule = algorithm.and_then(|algorithm| work.shape().map(|s| (algorithm.generate)(&s)).transpose());
+            schedule.map_err(|error| format!("--algorithm: {error}"))?;
+        }
+        Ok(request)
+    }
+}
+
+/// One rank's part. Whether all results were right, on all ranks.
+fn take_part(args: &Args) -> Result<bool, String> {
+    let launch = Launch::from_environment(args.timeout).map_err(|error| error.to_string())?;
+    let says = |error: Error| format!("rank {}: {error}", launch.rank);
+    if let Some(ranks) = args.ranks.filter(|&ranks| ranks as usize != launch.size) {
+        return Err(format!("--ranks is {ranks}, but the job that this is part of has {} (WORLD_SIZE)", launch.size));
+    }
+    let request = args.request(launch.size)?;
+    let device =
+        Device::create(&DeviceOptions { interface: args.interface.clone(), ..Default::default() }).map_err(says)?;
+    let options = ContextOptions { timeout: args.timeout, ..Default::default() };
+    let context = Context::new(&device, launch.rank, launch.size, &options).map_err(says)?;
+    context.connect(&*launch.store).map_err(says)?;
+
+    let barrier = args.subject == Subject::Collective(Collective::Barrier);
+    let sizes = if barrier { &[0][..] } else { &args.sizes };
+    let progress = Progress::new(args, launch.rank == 0, sizes.len());
+    let mut all_right = true;
+    for (index, &bytes) in sizes.iter().enumerate() {
+        progress.size(bytes);
+        let row = measure_size(args, &request, &context, &launch, index, bytes, &progress)?;
+        all_right &= row.verified;
+        if launch.rank == 0 {
+            let line = match (args.json, index) {
+                (true, _) => serde_json::to_string(&row).map_err(|error| error.to_string())?,
+                (false, 0) => {
+                    let head = report::head(&row, args.threads as usize, args.in_place);
+                    format!("{head}\n{}", report::line(&row))
+                }
+                (false, _) => report::line(&row),
+            };
+            progress.suspend(|| crate::print(&line))?;
+        }
+    }
+    progress.end();
+    // Nobody leaves before the report is written: a launcher may end the others as soon as one has failed.
+    largest_of_all_ranks(&context, &mut [0.0]).map_err(says)?;
+    Ok(all_right)
+}
+
+/// Measures one size on all threads, and brings together what all ranks found.
+fn measure_size(
+    args: &Args,
+    request: &Request,
+    context: &Arc<Context>,
+    launch: &Launch,
+    index: usize,
+    bytes: usize,
+    progress: &Progress,
+) -> Result<Row, String> {
+    let says = |error: Error| format!("rank {}: {error}", launch.rank);
+    let slots = context.next_slot(args.threads);
+    let works = (0..args.threads).map(|thread| request.workload(launch.rank, bytes, thread.into()));
+    let works = works.collect::<Result<Vec<_>, _>>()?;
+    let first = &works[0];
+    let name = index.to_string();
+    let run = |thread: usize, work: &Workload| {
+        let repetition = Repetition {
+            algorithm: &args.algorithm,
+            op: args.op,
+            warmup: args.warmup as usize,
+            iterations: args.iterations as usize,
+            thread,
+            slot: slots + thread as u64,
+            name: &name,
+        };
+        measure(context, &*launch.store, work, repetition, &|| {
+            if thread == 0 {
+                progress.step()
+            }
+        })
+    };
+    let measured: Vec<_> = std::thread::scope(|scope| {
+        let run = &run;
+        let others = works.iter().enumerate().skip(1).map(|(thread, work)| scope.spawn(move || run(thread, work)));
+        let others: Vec<_> = others.collect();
+        let own = run(0, first);
+        let joined =
+            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        std::iter::once(own).chain(joined).collect()
+    });
+
+    // The slowest of this rank's threads, then the slowest rank; and behind the times, whether anything was wrong.
+    let mut slowest = vec![0.0; args.iterations as usize + 1];
+    for (thread, measured) in measured.into_iter().enumerate() {
+        let Measured { times, wrong } = measured.map_err(says)?;
+        slowest.iter_mut().zip(times).for_each(|(slowest, time)| *slowest = time.max(*slowest));
+        if let Some(wrong) = wrong {
+            slowest[args.iterations as usize] = 1.0;
+            let size = crate::parse::size_text(first.bytes);
+            let message = format!("rank {}, thread {thread}: {} of {size}: {wrong}", launch.rank, args.subject.name());
+            progress.suspend(|| crate::fail(&message, 1));
+        }
+    }
+    largest_of_all_ranks(context, &mut slowest).map_err(says)?;
+    let wrong = slowest.pop() != Some(0.0);
+    let times = Times::of(slowest);
+    let algorithm = match first.shape() {
+        Some(shape) if args.algorithm == "auto" => context.choose(&shape, args.dtype).to_owned(),
+        Some(_) => args.algorithm.clone(),
+        None => "direct".to_owned(),
+    };
+    Ok(Row {
+        collective: args.subject.name(),
+        algorithm,
+        transport: "tcp",
+        ranks: launch.size,
+        bytes: first.bytes,
+        count: first.bytes / args.dtype.size(),
+        dtype: args.dtype.name(),
+        op: request.reduction().map_or(NO_OP, ReduceOp::name),
+        inputs: args.inputs as usize,
+        iterations: args.iterations as usize,
+        times,
+        bandwidth: Bandwidth::of(args.subject, launch.size, first.bytes * args.threads as usize, times.p50_us),
+        verified: !wrong,
+    })
+}
+
+/// Shown on rank 0 only, and only to people.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn new(args: &Args, first: bool, sizes: usize) -> Self {
+        let people = first && std::io::stderr().is_terminal();
+        let target = if people { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(sizes as u64 * u64::from(args.iterations)), target);
+        if let Ok(style) = ProgressStyle::with_template("{msg:>10} {wide_bar} {percent:>3} %") {
+            bar.set_style(style);
+        }
+        Self(bar)
+    }
+
+    fn size(&self, bytes: usize) {
+        self.0.set_message(crate::parse::size_text(bytes));
+    }
+
+    fn step(&self) {
+        self.0.inc(1);
+    }
+
+    /// Takes the bar away while something else is written.
+    fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.0.suspend(write)
+    }
+
+    fn end(&self) {
+        self.0.finish_and_clear();
+    }
+}

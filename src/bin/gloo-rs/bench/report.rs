@@ -1,0 +1,222 @@
+//! What a measurement says: percentiles, bandwidths, a table or lines of JSON.
+
+use gloo_rs::collective::Collective;
+use serde::Serialize;
+
+use super::workload::Subject;
+use crate::parse::size_text;
+
+/// One line of the report. The fields are those of `--json`, in their order.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub collective: &'static str,
+    /// The one that ran, also where `auto` was asked for.
+    pub algorithm: String,
+    pub transport: &'static str,
+    pub ranks: usize,
+    pub bytes: usize,
+    pub count: usize,
+    pub dtype: &'static str,
+    pub op: &'static str,
+    pub inputs: usize,
+    pub iterations: usize,
+    #[serde(flatten)]
+    pub times: Times,
+    #[serde(flatten)]
+    pub bandwidth: Bandwidth,
+    pub verified: bool,
+}
+
+/// Of the iterations' times, each that of the slowest rank, in µs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Times {
+    pub min_us: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub max_us: f64,
+}
+
+impl Times {
+    /// Of at least one time.
+    pub fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        // The smallest time that so many percent of the times do not exceed.
+        let percentile = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
+        Self { min_us: times[0], p50_us: percentile(50), p99_us: percentile(99), max_us: times[times.len() - 1] }
+    }
+}
+
+/// In GB/s of 10⁹ bytes, as nccl-tests define them (doc/PERFORMANCE.md of github.com/NVIDIA/nccl-tests), of the median time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bandwidth {
+    /// Bytes by time.
+    pub algbw_gbs: f64,
+    /// That times a factor that makes it comparable to a link's speed, whatever the number of ranks: see [`bus_factor`].
+    pub busbw_gbs: f64,
+}
+
+impl Bandwidth {
+    /// `bytes` are those of all threads of a rank together.
+    pub fn of(subject: Subject, ranks: usize, bytes: usize, us: f64) -> Self {
+        let algbw_gbs = if us > 0.0 { bytes as f64 / us / 1e3 } else { 0.0 };
+        Self { algbw_gbs, busbw_gbs: algbw_gbs * bus_factor(subject, ranks) }
+    }
+}
+
+/// How much of a buffer must cross each rank's link at least, in one direction, if the ranks share the work as well as can
+/// be: what PERFORMANCE.md of nccl-tests says, and for collectives that it does not have, what follows likewise.
+fn bus_factor(subject: Subject, ranks: usize) -> f64 {
+    use Collective::*;
+    let ranks = ranks as f64;
+    let others = (ranks - 1.0) / ranks;
+    match subject {
+        Subject::Collective(Allreduce) => 2.0 * others,
+        Subject::Collective(
+            ReduceScatter | Allgather | Allgatherv | Gather | Gatherv | Scatter | Scatterv | Alltoall | Alltoallv,
+        ) => others,
+        Subject::Collective(Reduce | Broadcast | PairwiseExchange | Scan | Exscan) | Subject::SendRecv => 1.0,
+        Subject::Collective(Barrier) => 0.0,
+    }
+}
+
+const COLUMNS: [(&str, usize); 9] = [
+    ("size", 10),
+    ("count", 12),
+    ("min µs", 12),
+    ("p50 µs", 12),
+    ("p99 µs", 12),
+    ("max µs", 12),
+    ("algbw GB/s", 11),
+    ("busbw GB/s", 11),
+    ("verified", 9),
+];
+
+/// What a table says once.
+pub fn head(row: &Row, threads: usize, in_place: bool) -> String {
+    let op = if row.op == NO_OP { String::new() } else { format!(", {}", row.op) };
+    let inputs = if row.inputs > 1 { format!(", {} buffers", row.inputs) } else { String::new() };
+    let threads = if threads > 1 { format!(", {threads} threads") } else { String::new() };
+    let place = if in_place { ", in place" } else { "" };
+    let title = format!(
+        "# {} over {}, {} ranks{threads}, {}{op}{inputs}{place}, {} iterations",
+        row.collective, row.transport, row.ranks, row.dtype, row.iterations
+    );
+    let names: String = COLUMNS.iter().map(|(name, width)| format!("{name:>width$}")).collect();
+    format!("{title}\n{names}  algorithm")
+}
+
+/// One line of the table.
+pub fn line(row: &Row) -> String {
+    let Times { min_us, p50_us, p99_us, max_us } = row.times;
+    let Bandwidth { algbw_gbs, busbw_gbs } = row.bandwidth;
+    let cells = [
+        size_text(row.bytes),
+        row.count.to_string(),
+        format!("{min_us:.2}"),
+        format!("{p50_us:.2}"),
+        format!("{p99_us:.2}"),
+        format!("{max_us:.2}"),
+        format!("{algbw_gbs:.3}"),
+        format!("{busbw_gbs:.3}"),
+        if row.verified { "yes" } else { "NO" }.to_owned(),
+    ];
+    let cells: String = cells.iter().zip(COLUMNS).map(|(cell, (_, width))| format!("{cell:>width$}")).collect();
+    format!("{cells}  {}", row.algorithm)
+}
+
+/// The operation of what does not reduce.
+pub const NO_OP: &str = "none";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Row {
+        let subject = Subject::Collective(Collective::Allreduce);
+        Row {
+            collective: subject.name(),
+            algorithm: "ring_chunked".into(),
+            transport: "tcp",
+            ranks: 4,
+            bytes: 65536,
+            count: 16384,
+            dtype: "float32",
+            op: "sum",
+            inputs: 1,
+            iterations: 100,
+            times: Times::of(vec![50.0, 40.0, 60.5]),
+            bandwidth: Bandwidth::of(subject, 4, 65536, 50.0),
+            verified: true,
+        }
+    }
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let hundred = Times::of((1..=100).rev().map(f64::from).collect());
+        assert_eq!(hundred, Times { min_us: 1.0, p50_us: 50.0, p99_us: 99.0, max_us: 100.0 });
+        let one = Times::of(vec![7.0]);
+        assert_eq!(one, Times { min_us: 7.0, p50_us: 7.0, p99_us: 7.0, max_us: 7.0 });
+        let three = Times::of(vec![3.0, 1.0, 2.0]);
+        assert_eq!((three.p50_us, three.p99_us), (2.0, 3.0));
+        let many = Times::of((1..=1000).map(f64::from).collect());
+        assert_eq!((many.p50_us, many.p99_us), (500.0, 990.0));
+    }
+
+    #[test]
+    fn bandwidth_is_bytes_by_time_and_the_factors_are_those_of_nccl_tests() {
+        let bus =
+            |collective, ranks| Bandwidth::of(Subject::Collective(collective), ranks, 8_000_000, 1000.0).busbw_gbs;
+        assert_eq!(
+            Bandwidth::of(Subject::SendRecv, 4, 8_000_000, 1000.0),
+            Bandwidth { algbw_gbs: 8.0, busbw_gbs: 8.0 }
+        );
+        assert_eq!(bus(Collective::Allreduce, 2), 8.0);
+        assert_eq!(bus(Collective::Allreduce, 4), 12.0);
+        for collective in [Collective::ReduceScatter, Collective::Allgather, Collective::Alltoall] {
+            assert_eq!(bus(collective, 4), 6.0);
+        }
+        for collective in [Collective::Reduce, Collective::Broadcast] {
+            assert_eq!(bus(collective, 4), 8.0);
+        }
+        assert_eq!(bus(Collective::Allreduce, 1), 0.0);
+    }
+
+    #[test]
+    fn json_has_exactly_the_fields_that_scripts_rely_on_in_their_order() {
+        let json = serde_json::to_string(&row()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let fields = "collective algorithm transport ranks bytes count dtype op inputs iterations min_us p50_us p99_us \
+                      max_us algbw_gbs busbw_gbs verified";
+        let mut at = 0;
+        for field in fields.split(' ') {
+            let position = json.find(&format!("\"{field}\":")).unwrap_or_else(|| panic!("no {field} in {json}"));
+            assert!(position > at || at == 0, "{field} is out of order in {json}");
+            at = position;
+        }
+        assert_eq!(value.as_object().unwrap().len(), fields.split(' ').count());
+        assert_eq!(value["bytes"], 65536);
+        assert_eq!(value["max_us"], 60.5);
+        assert_eq!(value["verified"], true);
+    }
+
+    #[test]
+    fn table_columns_stand_under_their_names() {
+        let row = row();
+        let head = head(&row, 2, true);
+        let (title, names) = head.split_once('\n').unwrap();
+        assert_eq!(title, "# allreduce over tcp, 4 ranks, 2 threads, float32, sum, in place, 100 iterations");
+        let line = line(&row);
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(
+            words,
+            ["64Ki", "16384", "40.00", "50.00", "60.50", "60.50", "1.311", "1.966", "yes", "ring_chunked"]
+        );
+        let columns = |text: &str| text.chars().take(COLUMNS.iter().map(|(_, width)| width).sum()).collect::<String>();
+        assert!(columns(names).ends_with("verified") && columns(&line).ends_with("yes"));
+    }
+
+    #[test]
+    fn a_wrong_result_stands_out() {
+        assert!(line(&Row { verified: false, ..row() }).contains(" NO "));
+    }
+}

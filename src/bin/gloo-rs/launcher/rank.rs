@@ -1,0 +1,221 @@
+//! One rank's process, and its output.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use super::prefix::Prefixer;
+use super::signals;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Exited(i32),
+    Killed { signal: i32, core: bool },
+}
+
+impl Outcome {
+    pub fn from_wait_status(status: i32) -> Self {
+        if libc::WIFSIGNALED(status) {
+            Self::Killed { signal: libc::WTERMSIG(status), core: libc::WCOREDUMP(status) }
+        } else {
+            Self::Exited(libc::WEXITSTATUS(status))
+        }
+    }
+
+    /// What a shell would report: the status, or 128 and the signal.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Exited(status) => status as u8,
+            Self::Killed { signal, .. } => (128 + signal) as u8,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Exited(status) => write!(f, "exited with status {status}"),
+            Self::Killed { signal, core } => {
+                let core = if core { ", core dumped" } else { "" };
+                match signals::name(signal) {
+                    "" => write!(f, "was killed by signal {signal}{core}"),
+                    name => write!(f, "was killed by signal {signal} ({name}{core})"),
+                }
+            }
+        }
+    }
+}
+
+/// A started rank. It leads a process group of its own, with whatever it starts.
+pub struct Rank {
+    pub pid: i32,
+    /// Once it has ended, and been waited for.
+    pub outcome: Option<Outcome>,
+}
+
+impl Rank {
+    /// Starts `command`. It dies with the thread that calls this, and starts with the signal mask `mask`. The streams are
+    /// those of standard output and error that `command` has pipes for; their lines are marked with `prefix`.
+    pub fn start(command: &mut Command, mask: libc::sigset_t, prefix: &str) -> io::Result<(Self, Vec<Stream>)> {
+        let launcher = std::process::id() as i32;
+        let prepare = move || {
+            // SAFETY: only async-signal-safe calls, on this process, with values that outlive them.
+            unsafe {
+                if libc::setpgid(0, 0) != 0
+                    || libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) != 0
+                    || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0
+                {
+                    return Err(io::Error::last_os_error());
+                }
+                // The launcher may have died before the line above; nobody would end this process then.
+                if libc::getppid() != launcher {
+                    libc::_exit(1);
+                }
+            }
+            Ok(())
+        };
+        // SAFETY: the closure neither allocates nor locks.
+        unsafe { command.pre_exec(prepare) };
+        let mut child = command.spawn()?;
+        let pid = child.id() as i32;
+        let mut streams = Vec::new();
+        if let Some(pipe) = child.stdout.take() {
+            streams.push(Stream::new(OwnedFd::from(pipe), Target::Stdout, prefix)?);
+        }
+        if let Some(pipe) = child.stderr.take() {
+            streams.push(Stream::new(OwnedFd::from(pipe), Target::Stderr, prefix)?);
+        }
+        Ok((Self { pid, outcome: None }, streams))
+    }
+
+    /// Sends `signal` to the whole group. Call it only before all of the group has been waited for.
+    pub fn signal_group(&self, signal: i32) {
+        // SAFETY: no memory is involved.
+        unsafe { libc::kill(-self.pid, signal) };
+    }
+
+    /// Whether any process of the group is left, the rank or what it started.
+    ///
+    /// The launcher adopts what the ranks leave behind, so that all of a group are children of the launcher or of one of
+    /// its children; and as long as one is left, the system gives the group's number to nobody else.
+    pub fn group_lives(&self) -> bool {
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: a null pointer tells the system that the details are not wanted.
+        unsafe { libc::waitid(libc::P_PGID, self.pid as libc::id_t, std::ptr::null_mut(), flags) == 0 }
+    }
+}
+
+/// Where a rank's output goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    Stdout,
+    Stderr,
+}
+
+impl Target {
+    /// Writes all of `bytes`; the descriptor may be one that somebody made non-blocking.
+    pub fn write(self, mut bytes: &[u8]) -> io::Result<()> {
+        let descriptor = match self {
+            Self::Stdout => libc::STDOUT_FILENO,
+            Self::Stderr => libc::STDERR_FILENO,
+        };
+        while !bytes.is_empty() {
+            // SAFETY: `bytes` is readable for its length.
+            let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
+            if let Ok(written) = usize::try_from(written) {
+                bytes = &bytes[written..];
+                continue;
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => {
+                    let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+                    // SAFETY: one entry, as said.
+                    unsafe { libc::poll(&mut poll, 1, -1) };
+                }
+                _ => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The reading end of a rank's standard output or error.
+pub struct Stream {
+    pipe: File,
+    pub target: Target,
+    prefixer: Prefixer,
+}
+
+/// What [`Stream::forward`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forwarded {
+    /// Some bytes.
+    Bytes(usize),
+    /// None now.
+    Nothing,
+    /// All writers have closed it.
+    End,
+    /// The bytes could not be written on.
+    TargetGone,
+}
+
+impl Stream {
+    fn new(pipe: OwnedFd, target: Target, prefix: &str) -> io::Result<Self> {
+        // SAFETY: no memory is involved. The other end has flags of its own and stays as ranks expect it.
+        if unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { pipe: File::from(pipe), target, prefixer: Prefixer::new(prefix) })
+    }
+
+    pub fn as_raw_fd(&self) -> i32 {
+        self.pipe.as_raw_fd()
+    }
+
+    /// Reads once, and writes on the lines that this completes.
+    pub fn forward(&mut self, buffer: &mut [u8]) -> Forwarded {
+        let read = loop {
+            match self.pipe.read(buffer) {
+                Ok(read) => break read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Forwarded::Nothing,
+                Err(_) => break 0,
+            }
+        };
+        if read == 0 {
+            return if self.finish() { Forwarded::End } else { Forwarded::TargetGone };
+        }
+        let mut lines = Vec::with_capacity(read);
+        self.prefixer.push(&buffer[..read], &mut lines);
+        if self.target.write(&lines).is_ok() { Forwarded::Bytes(read) } else { Forwarded::TargetGone }
+    }
+
+    /// Forwards what the pipe holds now, and a line that has begun. What lives on may write more; that is not waited for.
+    pub fn drain(&mut self, buffer: &mut [u8]) {
+        let mut left: libc::c_int = 0;
+        // SAFETY: the pipe is open and `left` is the int that the call fills.
+        if unsafe { libc::ioctl(self.as_raw_fd(), libc::FIONREAD, &mut left) } != 0 {
+            left = 0;
+        }
+        let mut left = usize::try_from(left).unwrap_or(0);
+        while left > 0 {
+            match self.forward(buffer) {
+                Forwarded::Bytes(bytes) => left = left.saturating_sub(bytes),
+                Forwarded::Nothing | Forwarded::End | Forwarded::TargetGone => break,
+            }
+        }
+        self.finish();
+    }
+
+    fn finish(&mut self) -> bool {
+        let mut line = Vec::new();
+        self.prefixer.finish(&mut line);
+        self.target.write(&line).is_ok()
+    }
+}

@@ -1,0 +1,78 @@
+//! `gloo-rs list`: what can be asked for.
+
+use gloo_rs::collective::Collective;
+use gloo_rs::types::{DataType, ReduceOp};
+use serde::Serialize;
+
+/// Show the collectives with their algorithms, the data types and the operations
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct List {
+    collectives: Vec<Named>,
+    dtypes: Vec<Type>,
+    ops: Vec<Operation>,
+}
+
+#[derive(Serialize)]
+struct Named {
+    name: &'static str,
+    algorithms: Vec<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Type {
+    name: &'static str,
+    bytes: usize,
+}
+
+#[derive(Serialize)]
+struct Operation {
+    name: &'static str,
+    dtypes: Vec<&'static str>,
+}
+
+/// Runs the command and returns the exit status.
+pub fn run(args: Args) -> u8 {
+    let list = list();
+    let text =
+        if args.json { serde_json::to_string(&list).map_err(|error| error.to_string()) } else { Ok(table(&list)) };
+    match text.and_then(|text| crate::print(&text)) {
+        Ok(()) => 0,
+        Err(message) => crate::fail(&message, 1),
+    }
+}
+
+fn list() -> List {
+    let collectives = Collective::ALL.iter().map(|collective| Named {
+        name: collective.name(),
+        algorithms: collective.algorithms().iter().map(|algorithm| algorithm.name).collect(),
+    });
+    let ops = ReduceOp::ALL.iter().map(|op| Operation {
+        name: op.name(),
+        dtypes: DataType::ALL.iter().filter(|dtype| op.supports(**dtype)).map(|dtype| dtype.name()).collect(),
+    });
+    List {
+        collectives: collectives.collect(),
+        dtypes: DataType::ALL.iter().map(|dtype| Type { name: dtype.name(), bytes: dtype.size() }).collect(),
+        ops: ops.collect(),
+    }
+}
+
+fn table(list: &List) -> String {
+    let mut lines = vec!["collective         algorithms (besides auto)".to_owned()];
+    lines.extend(list.collectives.iter().map(|c| format!("{:17}  {}", c.name, c.algorithms.join(", "))));
+    lines.extend([String::new(), "data type          bytes".to_owned()]);
+    lines.extend(list.dtypes.iter().map(|dtype| format!("{:17}  {}", dtype.name, dtype.bytes)));
+    lines.extend([String::new(), "operation          not for".to_owned()]);
+    for op in &list.ops {
+        let without: Vec<_> = list.dtypes.iter().map(|t| t.name).filter(|name| !op.dtypes.contains(name)).collect();
+        lines.push(format!("{:17}  {}", op.name, if without.is_empty() { "-".to_owned() } else { without.join(", ") }));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,178 @@
+//! Steps, messages and bytes are those of the literature; S is `COUNT * size` elements here, so the ranks divide it.
+
+use super::*;
+use crate::schedule::verify::Traffic;
+
+const COUNT: usize = 4;
+
+fn log2(size: usize) -> usize {
+    size.ilog2() as usize
+}
+
+/// `ceil(log2(size))`
+fn height(size: usize) -> usize {
+    log2(size.next_power_of_two())
+}
+
+fn allreduce(name: &str, size: usize, base: usize, in_place: bool) -> Report {
+    let call = Shape { base, inputs: usize::from(!in_place), ..shape(Collective::Allreduce, size, COUNT * size) };
+    prove(&everyone(call, |_| ()), name)
+}
+
+fn all_send(report: &Report, messages: usize, elements: usize) {
+    for traffic in &report.traffic {
+        assert_eq!((traffic.messages, traffic.elements), (messages, elements), "{} ranks", report.traffic.len());
+    }
+}
+
+#[test]
+fn allreduce_rings() {
+    for size in RANKS {
+        for in_place in [false, true] {
+            let report = allreduce("ring_segmented", size, 2, in_place);
+            assert_eq!(report.steps, 2 * (size - 1));
+            all_send(&report, 2 * (size - 1), 2 * COUNT * (size - 1));
+            assert!(report.traffic.iter().all(|t| t.scratch == 0));
+            let report = allreduce("ring_chunked", size, 2, in_place);
+            assert_eq!(report.steps, 2 * (size - 1));
+            all_send(&report, 4 * (size - 1), 2 * COUNT * (size - 1));
+            assert!(size == 1 || report.traffic.iter().all(|t| t.scratch == COUNT));
+        }
+    }
+}
+
+#[test]
+fn allreduce_halving_doubling() {
+    for size in RANKS {
+        let report = allreduce("halving_doubling", size, 2, true);
+        if size.is_power_of_two() {
+            assert_eq!(report.steps, 2 * log2(size));
+            all_send(&report, 2 * log2(size), 2 * COUNT * (size - 1));
+        }
+        let blocks = size.count_ones() as usize;
+        assert!(report.steps <= 2 * log2(size) + 2 * (blocks - 1), "{size} ranks: {} steps", report.steps);
+        // What goes from block to block is at most the whole, up and down.
+        assert!(report.traffic.iter().all(|t| t.elements <= 4 * COUNT * size && t.scratch == 0), "{size} ranks");
+    }
+}
+
+#[test]
+fn allreduce_recursive_doubling() {
+    for size in RANKS {
+        let report = allreduce("recursive_doubling", size, 2, false);
+        if size.is_power_of_two() {
+            assert_eq!(report.steps, log2(size));
+            all_send(&report, log2(size), log2(size) * COUNT * size);
+        } else {
+            assert_eq!(report.steps, log2(size) + 2);
+        }
+        assert!(report.traffic.iter().all(|t| t.scratch <= COUNT * size));
+    }
+}
+
+#[test]
+fn allreduce_bcube() {
+    for base in [2usize, 3, 4, 8] {
+        for digits in 0..=6 {
+            let size = base.pow(digits);
+            if size <= *RANKS.end() {
+                let report = allreduce("bcube", size, base, true);
+                let digits = digits as usize;
+                // A rank reduces what arrives from its group one after the other.
+                assert_eq!(report.steps, digits * (base - 1) + digits);
+                all_send(&report, 2 * digits * (base - 1), 2 * COUNT * (size - 1));
+            }
+        }
+    }
+    for size in RANKS {
+        all_send(
+            &allreduce("bcube", size, 4, false),
+            allreduce("bcube", size, 4, true).traffic[0].messages,
+            2 * COUNT * (size - 1),
+        );
+    }
+}
+
+#[test]
+fn reduce() {
+    for size in RANKS {
+        let root = size / 3;
+        let call = Shape { root, ..shape(Collective::Reduce, size, COUNT * size) };
+        let shapes = everyone(call, |s| s.outputs = usize::from(s.rank == root));
+        let ring = prove(&shapes, "ring");
+        let binomial = prove(&shapes, "binomial");
+        assert_eq!(ring.steps, if size == 1 { 0 } else { size });
+        assert_eq!(binomial.steps, height(size));
+        for rank in 0..size {
+            let Traffic { elements, scratch, .. } = ring.traffic[rank];
+            assert_eq!(elements, COUNT * (size - 1) + if rank == root { 0 } else { COUNT });
+            assert_eq!(scratch, if rank == root { 0 } else { 2 * COUNT }, "two chunks");
+            let Traffic { messages, elements, .. } = binomial.traffic[rank];
+            assert_eq!(messages, usize::from(rank != root));
+            assert_eq!(elements, messages * COUNT * size);
+        }
+    }
+}
+
+#[test]
+fn broadcast() {
+    for size in RANKS {
+        let root = size / 3;
+        let shapes = everyone(Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, COUNT) }, |_| ());
+        let report = prove(&shapes, "one_to_all");
+        assert_eq!(report.steps, usize::from(size > 1));
+        assert_eq!(report.traffic[root].elements, (size - 1) * COUNT);
+        let report = prove(&shapes, "binomial");
+        assert_eq!(report.traffic[root].messages, height(size));
+        // The chain of messages that wait; the root's own sends do not wait for one another.
+        assert!(report.steps <= height(size));
+        assert!(!size.is_power_of_two() || report.steps == height(size));
+        assert_eq!(report.traffic.iter().map(|t| t.messages).sum::<usize>(), size - 1);
+    }
+}
+
+#[test]
+fn rings_of_blocks() {
+    for size in RANKS {
+        let equal = vec![COUNT; size];
+        for collective in [Collective::ReduceScatter, Collective::Allgather, Collective::Allgatherv] {
+            for inputs in [0, 1] {
+                let call = Shape { recv_counts: &equal, inputs, ..shape(collective, size, COUNT) };
+                let report = prove(&everyone(call, |_| ()), "ring");
+                assert_eq!(report.steps, size - 1, "{} of {size} ranks, {inputs} inputs", collective.name());
+                all_send(&report, size - 1, (size - 1) * COUNT);
+            }
+        }
+    }
+}
+
+#[test]
+fn alltoall() {
+    for size in RANKS {
+        let report = prove(&everyone(shape(Collective::Alltoall, size, COUNT), |_| ()), "pairwise");
+        all_send(&report, size - 1, (size - 1) * COUNT);
+        assert!(report.traffic.iter().all(|t| t.scratch == 0));
+    }
+}
+
+#[test]
+fn barrier_tokens() {
+    for size in RANKS {
+        let shapes = everyone(Shape { inputs: 0, outputs: 0, ..shape(Collective::Barrier, size, 0) }, |_| ());
+        all_send(&prove(&shapes, "dissemination"), height(size), height(size));
+        all_send(&prove(&shapes, "all_to_all"), size - 1, size - 1);
+        let report = prove(&shapes, "all_to_one");
+        assert_eq!(report.traffic[0].messages, size - 1);
+        assert!(report.traffic[1..].iter().all(|t| t.messages == 1));
+    }
+}
+
+/// The largest number of ranks that a test covers: hundreds.
+#[test]
+fn hundreds_of_ranks() {
+    for size in [127, 200, 256] {
+        for name in ["ring_segmented", "halving_doubling", "recursive_doubling"] {
+            prove(&everyone(shape(Collective::Allreduce, size, size + 1), |_| ()), name);
+        }
+    }
+}

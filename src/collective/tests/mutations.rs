@@ -1,0 +1,176 @@
+//! The proof is worth something: it fails as soon as a right schedule is damaged anywhere.
+
+use super::*;
+use crate::schedule::{Action, Schedule, Side, Span, verify as prove_schedules};
+
+/// Calls that between them use every kind of step; three elements for each rank.
+fn calls() -> Vec<(Vec<Shape<'static>>, &'static Algorithm)> {
+    let mut calls = Vec::new();
+    for &collective in Collective::ALL {
+        for algorithm in collective.algorithms().iter().filter(|a| a.name != "local") {
+            for size in [2, 4, 6] {
+                for in_place in [false, true] {
+                    calls.extend(call(collective, size, in_place).map(|shapes| (shapes, algorithm)));
+                }
+            }
+        }
+    }
+    calls
+}
+
+fn call(collective: Collective, size: usize, in_place: bool) -> Option<Vec<Shape<'static>>> {
+    use Collective::*;
+    let equal: &'static [usize] = &[3; 6][..size];
+    let count = if matches!(collective, Allreduce | Reduce | Broadcast | Scan | Exscan) { 3 * size } else { 3 };
+    let average = matches!(collective, Allreduce | Reduce | ReduceScatter);
+    let call = Shape {
+        send_counts: equal,
+        recv_counts: equal,
+        inputs: usize::from(!in_place),
+        average,
+        root: size - 1,
+        destinations: 1,
+        base: 3,
+        ..shape(collective, size, count)
+    };
+    let adjusted = everyone(call, |s| {
+        let is_root = s.rank == s.root;
+        match collective {
+            Broadcast | Scatter | Scatterv if !is_root => s.inputs = 0,
+            Gather | Gatherv if !is_root => (s.inputs, s.outputs) = (1, 0),
+            Barrier => (s.inputs, s.outputs) = (0, 0),
+            _ => {}
+        }
+    });
+    adjusted.iter().all(|s| s.check().is_ok()).then_some(adjusted)
+}
+
+/// Damages every step in every way that `damages` returns, one at a time, and demands that the proof fails.
+fn must_be_caught(what: &str, damages: impl Fn(&Schedule, usize, &Shape<'_>) -> Vec<Schedule>) {
+    let mut caught = 0;
+    for (shapes, algorithm) in calls() {
+        let right: Vec<Schedule> = shapes.iter().map(|shape| (algorithm.generate)(shape).unwrap()).collect();
+        prove_schedules(&right, &Promise(&shapes)).unwrap_or_else(|e| panic!("{}: {e}", algorithm.name));
+        for (rank, shape) in shapes.iter().enumerate() {
+            for step in 0..right[rank].steps.len() {
+                for damaged in damages(&right[rank], step, shape) {
+                    let mut schedules = right.clone();
+                    schedules[rank] = damaged;
+                    assert!(
+                        prove_schedules(&schedules, &Promise(&shapes)).is_err(),
+                        "{what} goes unnoticed: {} {}, {} ranks, {} inputs, rank {rank}, step {step}: {:?}",
+                        shape.collective.name(),
+                        algorithm.name,
+                        shape.size,
+                        shape.inputs,
+                        schedules[rank].steps.get(step),
+                    );
+                    caught += 1;
+                }
+            }
+        }
+    }
+    assert!(caught > 100, "{what}: only {caught} cases");
+}
+
+fn with(schedule: &Schedule, step: usize, action: Action) -> Schedule {
+    let mut damaged = schedule.clone();
+    damaged.steps[step].action = action;
+    damaged
+}
+
+#[test]
+fn a_dropped_dependency() {
+    must_be_caught("a dropped dependency", |schedule, step, _| {
+        let drop = |index| {
+            let mut damaged = schedule.clone();
+            damaged.steps[step].after.remove(index);
+            damaged
+        };
+        (0..schedule.steps[step].after.len()).map(drop).collect()
+    });
+}
+
+#[test]
+fn a_dependency_one_element_short() {
+    must_be_caught("a short dependency", |schedule, step, _| {
+        let shorten = |index: usize| {
+            let mut damaged = schedule.clone();
+            damaged.steps[step].after[index].shift -= 1;
+            damaged
+        };
+        (0..schedule.steps[step].after.len()).map(shorten).collect()
+    });
+}
+
+#[test]
+fn another_peer() {
+    must_be_caught("another peer", |schedule, step, shape| {
+        let others = (0..shape.size as u32 + 1).filter_map(|peer| {
+            let action = match schedule.steps[step].action {
+                Action::Send { to, from } if peer != to => Action::Send { to: peer, from },
+                Action::Recv { from, into } if peer != from => Action::Recv { from: peer, into },
+                Action::RecvReduce { from, into, with, incoming } if peer != from => {
+                    Action::RecvReduce { from: peer, into, with, incoming }
+                }
+                _ => return None,
+            };
+            Some(with(schedule, step, action))
+        });
+        others.collect()
+    });
+}
+
+#[test]
+fn a_shifted_or_shortened_span() {
+    must_be_caught("a changed span", |schedule, step, shape| {
+        if shape.collective == Collective::Barrier {
+            return Vec::new();
+        }
+        let changes: [fn(Span) -> Span; 3] = [
+            |span| Span { offset: span.offset + 1, ..span },
+            |span| Span { offset: span.offset.wrapping_sub(1), ..span },
+            |span| Span { len: span.len - 1, ..span },
+        ];
+        let all = changes.into_iter().flat_map(|change| match schedule.steps[step].action {
+            Action::Send { to, from } => vec![Action::Send { to, from: change(from) }],
+            Action::Recv { from, into } => vec![Action::Recv { from, into: change(into) }],
+            Action::RecvReduce { from, into, with, incoming } => vec![
+                Action::RecvReduce { from, into: change(into), with, incoming },
+                Action::RecvReduce { from, into, with: change(with), incoming },
+                Action::RecvReduce { from, into: change(into), with: change(with), incoming },
+            ],
+            Action::Copy { from, into } => vec![
+                Action::Copy { from: change(from), into },
+                Action::Copy { from, into: change(into) },
+                Action::Copy { from: change(from), into: change(into) },
+            ],
+            Action::Reduce { left, right, into } => vec![
+                Action::Reduce { left: change(left), right, into },
+                Action::Reduce { left, right: change(right), into },
+                Action::Reduce { left, right, into: change(into) },
+            ],
+            Action::Divide { span, by } => vec![Action::Divide { span: change(span), by }],
+        });
+        all.map(|action| with(schedule, step, action)).collect()
+    });
+}
+
+#[test]
+fn another_action() {
+    must_be_caught("another action", |schedule, step, shape| {
+        let actions = match schedule.steps[step].action {
+            Action::Send { .. } => vec![],
+            Action::Recv { from, into } if shape.collective.reduces() => {
+                vec![Action::RecvReduce { from, into, with: into, incoming: Side::Left }]
+            }
+            Action::RecvReduce { from, into, .. } => vec![Action::Recv { from, into }],
+            Action::Reduce { left, right, into } => {
+                vec![Action::Reduce { left, right: left, into }, Action::Reduce { left: right, right, into }]
+            }
+            Action::Divide { span, by } => vec![Action::Divide { span, by: by + 1 }, Action::Divide { span, by: 0 }],
+            _ => vec![],
+        };
+        actions.into_iter().map(|action| with(schedule, step, action)).collect()
+    });
+}

@@ -1,0 +1,56 @@
+//! Calls that nobody thought of.
+
+use proptest::prelude::*;
+
+use super::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn uneven_blocks(counts in prop::collection::vec(prop_oneof![Just(0), 0..8usize, 20..40usize], 1..14), seed: prop::sample::Index, in_place: bool) {
+        let size = counts.len();
+        let root = seed.index(size);
+        let inputs = usize::from(!in_place);
+        for collective in [Collective::ReduceScatter, Collective::Allgatherv] {
+            let call = Shape { recv_counts: &counts, inputs, ..shape(collective, size, 0) };
+            for name in names(collective) {
+                prove(&everyone(call, |_| ()), name);
+            }
+        }
+        let call = Shape { recv_counts: &counts, root, ..shape(Collective::Gatherv, size, 0) };
+        let adjust = |s: &mut Shape<'_>| {
+            s.count = counts[s.rank];
+            (s.inputs, s.outputs) = if s.rank == root { (inputs, 1) } else { (1, 0) };
+        };
+        prove(&everyone(call, adjust), "direct");
+        let call = Shape { send_counts: &counts, root, ..shape(Collective::Scatterv, size, 0) };
+        let adjust = |s: &mut Shape<'_>| {
+            s.count = counts[s.rank];
+            s.inputs = if s.rank == root { inputs } else { 0 };
+        };
+        prove(&everyone(call, adjust), "direct");
+    }
+
+    #[test]
+    fn blocks_of_all_lengths_between_all_ranks(sent in (1..9usize).prop_flat_map(|size| prop::collection::vec(prop::collection::vec(0..9usize, size), size))) {
+        let received: Vec<Vec<usize>> = (0..sent.len()).map(|rank| sent.iter().map(|row| row[rank]).collect()).collect();
+        let mut shapes = everyone(shape(Collective::Alltoallv, sent.len(), 0), |_| ());
+        for s in &mut shapes {
+            (s.send_counts, s.recv_counts) = (&sent[s.rank], &received[s.rank]);
+        }
+        prove(&shapes, "pairwise");
+    }
+
+    #[test]
+    fn reductions(size in 1..40usize, count in 0..150usize, inputs in 0..4usize, outputs in 1..4usize, average: bool, base in 2..12usize, root: prop::sample::Index) {
+        let root = root.index(size);
+        let call = Shape { inputs, outputs, average, base, ..shape(Collective::Allreduce, size, count) };
+        for name in names(Collective::Allreduce).into_iter().filter(|name| *name != "local") {
+            prove(&everyone(call, |_| ()), name);
+        }
+        for name in names(Collective::Reduce) {
+            prove(&everyone(Shape { collective: Collective::Reduce, outputs: 1, root, ..call }, |_| ()), name);
+        }
+    }
+}

@@ -1,0 +1,506 @@
+//! One context's connections: the [`Transport`] over TCP.
+
+mod connect;
+mod describe;
+mod receive;
+mod remote;
+mod send;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::hash::QuickMap;
+use crate::transport::frame::{Header, Kind};
+use crate::transport::matching::{EAGER_BYTES, Key, Posting, Queues, Receives};
+use crate::transport::slab::Slab;
+use crate::transport::tcp::address::{self, Address, Identity, peer_name};
+use crate::transport::tcp::connection::{Finish, Incoming, Peer, Sent, State, Target};
+use crate::transport::tcp::poll::{self, Epoll};
+use crate::transport::{Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Transport};
+use crate::types::{Rank, Slot};
+
+/// Bytes read at once from a socket when they do not go straight to their place: small enough to stay in cache until they
+/// are reduced.
+const STAGING_BYTES: usize = 128 << 10;
+/// Payload from which on the rest is read straight into its place.
+const DIRECT_BYTES: usize = 4 << 10;
+/// Reads from one connection before others get their turn.
+const READS_PER_TURN: usize = 4;
+/// Up to so many connections are read without asking the system which are readable.
+const DIRECT_LINKS: usize = 4;
+const FIRST_RETRY: Duration = Duration::from_millis(5);
+const LAST_RETRY: Duration = Duration::from_secs(1);
+
+/// A message without credit.
+struct Held {
+    send: Send,
+    announced: bool,
+}
+
+/// A put or get that has not been answered.
+struct Request {
+    rank: Rank,
+    token: Token,
+    into: *mut u8,
+    bytes: usize,
+    /// Its owner is gone: the answer is thrown away.
+    cancelled: bool,
+}
+
+/// Memory that peers may reach.
+#[derive(Clone, Copy)]
+struct Region {
+    memory: *mut u8,
+    bytes: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Binding {
+    region: Region,
+    token: Token,
+}
+
+/// A write that came before its buffer was bound.
+struct EarlyWrite {
+    offset: u64,
+    data: Vec<u8>,
+}
+
+/// The connections of one context.
+pub struct Endpoint {
+    rank: Rank,
+    local: Address,
+    log: Option<LogCallback>,
+    epoll: Epoll,
+    addresses: Vec<Option<Address>>,
+    peers: Vec<Option<Box<Peer>>>,
+    /// Ranks whose connections stand.
+    links: Vec<Rank>,
+    /// Ranks that are being connected to.
+    connecting: Vec<Rank>,
+    dirty: Vec<Rank>,
+    receives: Receives,
+    held: Queues<u32>,
+    held_sends: Slab<Held>,
+    credits: QuickMap<Key, u32>,
+    /// Receivers that have become ready during a read.
+    cleared: Vec<Key>,
+    requests: Slab<Request>,
+    regions: HashMap<u32, Region>,
+    bindings: QuickMap<Key, Binding>,
+    early_writes: QuickMap<Key, Vec<EarlyWrite>>,
+    /// Messages queued or held.
+    outgoing: usize,
+    staging: Box<[u8]>,
+    events: Vec<Event>,
+    sent: Vec<Sent>,
+    closed: Option<Error>,
+    retired: Vec<OwnedFd>,
+}
+
+// SAFETY: the pointers are to memory of the posters', who vouch for it until the event or the cancellation, whichever thread
+// drives the endpoint.
+unsafe impl std::marker::Send for Endpoint {}
+
+fn in_range(offset: u64, bytes: u64, size: usize) -> bool {
+    offset.checked_add(bytes).is_some_and(|end| end <= size as u64)
+}
+
+impl Endpoint {
+    /// Connections for `rank` of `size`; peers find it at `listen`.
+    pub fn new(rank: Rank, size: usize, listen: SocketAddr, log: Option<LogCallback>) -> Result<Self> {
+        let failed = |e| Error::io("cannot create a context", &e);
+        let identity: Identity = poll::random().map_err(failed)?;
+        Ok(Self {
+            rank,
+            local: Address { identity, socket: listen, host: address::host() },
+            log,
+            epoll: Epoll::new().map_err(failed)?,
+            addresses: vec![None; size],
+            peers: (0..size).map(|_| None).collect(),
+            links: Vec::new(),
+            connecting: Vec::new(),
+            dirty: Vec::new(),
+            receives: Receives::default(),
+            held: Queues::default(),
+            held_sends: Slab::default(),
+            credits: QuickMap::default(),
+            cleared: Vec::new(),
+            requests: Slab::default(),
+            regions: HashMap::new(),
+            bindings: QuickMap::default(),
+            early_writes: QuickMap::default(),
+            outgoing: 0,
+            staging: vec![0; STAGING_BYTES].into_boxed_slice(),
+            events: Vec::new(),
+            sent: Vec::new(),
+            closed: None,
+            retired: Vec::new(),
+        })
+    }
+
+    /// Who this context is.
+    pub fn identity(&self) -> Identity {
+        self.local.identity
+    }
+
+    fn log(&self, level: u32, text: &str) {
+        if let Some(log) = &self.log {
+            log(level, text);
+        }
+    }
+
+    fn name(&self, rank: Rank) -> String {
+        peer_name(rank, self.addresses[rank].as_ref())
+    }
+
+    fn peer(&mut self, rank: Rank) -> &mut Peer {
+        self.peers[rank].get_or_insert_with(|| Box::new(Peer::new()))
+    }
+
+    fn event(&mut self, token: Token, outcome: Outcome) {
+        if token.owner < FIRST_REGION_OWNER {
+            self.events.push(Event { token, outcome });
+        }
+    }
+
+    fn mark_dirty(&mut self, rank: Rank) {
+        let peer = self.peer(rank);
+        if peer.is_established() && !std::mem::replace(&mut peer.dirty, true) {
+            self.dirty.push(rank);
+        }
+    }
+
+    /// The error that operations with `rank` end with, once its connection is over.
+    fn lost(&self, rank: Rank) -> Option<Error> {
+        if let Some(error) = &self.closed {
+            return Some(error.clone());
+        }
+        match &self.peers[rank].as_deref()?.state {
+            State::Closed(error) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// Reads and writes what the system says is ready.
+    fn progress_ready(&mut self) -> bool {
+        let mut moved = false;
+        let now = Instant::now();
+        for rank in self.connecting.clone() {
+            if matches!(self.peer(rank).state, State::Retry(at) if at <= now) {
+                self.begin_connect(rank);
+            }
+        }
+        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let n = self.epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap_or(0);
+        for event in &ready[..n] {
+            let rank = event.u64 as usize;
+            if self.connecting.contains(&rank) {
+                self.advance_connect(rank);
+                moved = true;
+            } else {
+                if event.events & poll::WRITE != 0 {
+                    moved |= self.flush_to(rank);
+                }
+                moved |= self.read(rank);
+            }
+        }
+        moved
+    }
+}
+
+/// Owners from here on are the endpoint's own: answers to gets are queued under the number of their region, so that
+/// `unregister` finds them.
+pub const FIRST_REGION_OWNER: u32 = 0xc000_0000;
+
+fn region_owner(region: u32) -> u32 {
+    FIRST_REGION_OWNER | region
+}
+
+impl Transport for Endpoint {
+    unsafe fn send(&mut self, send: Send) {
+        if send.to == self.rank && self.closed.is_none() {
+            return self.send_to_self(&send);
+        }
+        if let Some(error) = self.lost(send.to) {
+            return self.event(send.token, Outcome::Failed(error));
+        }
+        self.begin_connect(send.to);
+        self.outgoing += 1;
+        let key = Key::new(send.to, send.space, send.slot);
+        let behind = !self.held.is_empty() && self.held.front(key).is_some();
+        if !behind && (send.bytes <= EAGER_BYTES || self.take_credit(key)) {
+            return self.push_message(&send, false);
+        }
+        let announced = !behind && send.space == Space::User;
+        let index = self.held_sends.insert(Held { send, announced });
+        self.held.push(key, index);
+        if announced {
+            self.announce(&send);
+        }
+    }
+
+    unsafe fn recv(&mut self, recv: Recv) {
+        if let Some(error) = self.closed.clone() {
+            return self.event(recv.token, Outcome::Failed(error));
+        }
+        let (space, slot, token, from) = (recv.space, recv.slot, recv.token, recv.from.clone());
+        match self.receives.post(recv) {
+            Posting::Message { op, from, header, data } => {
+                self.deliver(&op, from, &header, &data);
+                self.receives.recycle(data);
+            }
+            Posting::Granted { to } => self.grant(to, space, slot),
+            Posting::Waits { op, credit } => {
+                let ranks: &[Rank] = match &from {
+                    Source::Rank(rank) => std::slice::from_ref(rank),
+                    Source::AnyOf(ranks) => ranks,
+                };
+                if ranks.iter().all(|r| self.lost(*r).is_some()) {
+                    let error = self.lost(ranks[0]).expect("just seen");
+                    self.receives.withdraw(op);
+                    return self.event(token, Outcome::Failed(error));
+                }
+                for rank in ranks {
+                    if *rank != self.rank {
+                        self.begin_connect(*rank);
+                    }
+                }
+                if let Some(rank) = credit {
+                    self.grant(rank, space, slot);
+                }
+            }
+        }
+    }
+
+    unsafe fn put(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token) {
+        if remote.rank == self.rank {
+            if let Some(into) = self.own_region(remote, bytes, token) {
+                // SAFETY: the poster vouches for `from`; the region was checked.
+                unsafe { std::ptr::copy(from, into, bytes) };
+                self.event(token, Outcome::Done { rank: self.rank, bytes });
+            }
+            return;
+        }
+        let Some(request) = self.request(remote, std::ptr::null_mut(), bytes, token) else { return };
+        let header =
+            Header { check: remote.region, offset: remote.offset, ..Header::new(Kind::Put, request, bytes as u64) };
+        self.outgoing += 1;
+        self.peer(remote.rank).push_data(&header, from, Some(token), false);
+        self.mark_dirty(remote.rank);
+    }
+
+    unsafe fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) {
+        if remote.rank == self.rank {
+            if let Some(from) = self.own_region(remote, bytes, token) {
+                // SAFETY: the poster vouches for `into`; the region was checked.
+                unsafe { std::ptr::copy(from, into, bytes) };
+                self.event(token, Outcome::Done { rank: self.rank, bytes });
+            }
+            return;
+        }
+        let Some(request) = self.request(remote, into, bytes, token) else { return };
+        let header =
+            Header { check: remote.region, offset: remote.offset, ..Header::new(Kind::Get, request, bytes as u64) };
+        self.outgoing += 1;
+        self.peer(remote.rank).push_data(&header, std::ptr::null(), None, false);
+        self.mark_dirty(remote.rank);
+    }
+
+    unsafe fn register(&mut self, region: u32, memory: *mut u8, bytes: usize) {
+        self.regions.insert(region, Region { memory, bytes });
+    }
+
+    fn unregister(&mut self, region: u32) {
+        let Some(Region { memory, bytes }) = self.regions.remove(&region) else { return };
+        self.cancel(region_owner(region));
+        // A put that is arriving must not write there any more.
+        let range = memory as usize..memory as usize + bytes;
+        for peer in self.peers.iter_mut().flatten() {
+            if let Some(Incoming { target, finish: Finish::PutDone { refused }, .. }) = &mut peer.incoming
+                && matches!(target, Target::Memory(into) if range.contains(&(*into as usize)))
+            {
+                (*target, *refused) = (Target::Discard, true);
+            }
+        }
+    }
+
+    unsafe fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token) {
+        if let Some(error) = self.lost(to) {
+            return self.event(token, Outcome::Failed(error));
+        }
+        self.begin_connect(to);
+        self.outgoing += 1;
+        let header = Header { offset, ..Header::new(Kind::Write, slot, bytes as u64) };
+        self.peer(to).push_data(&header, from, Some(token), true);
+        self.mark_dirty(to);
+    }
+
+    unsafe fn bind(&mut self, from: Rank, slot: Slot, memory: *mut u8, bytes: usize, token: Token) -> Result<()> {
+        self.bind_slot(from, slot, memory, bytes, token)
+    }
+
+    fn cancel(&mut self, owner: u32) {
+        let mut arriving = Vec::new();
+        self.receives.cancel(owner, |op| arriving.push(op));
+        let bound: Vec<Key> =
+            self.bindings.iter().filter(|(_, b)| b.token.owner == owner).map(|(key, _)| *key).collect();
+        bound.iter().for_each(|key| {
+            self.bindings.remove(key);
+        });
+        let requests = &mut self.requests;
+        requests.iter_mut().filter(|(_, r)| r.token.owner == owner).for_each(|(_, r)| r.cancelled = true);
+        for peer in self.peers.iter_mut().flatten() {
+            if let Some(incoming) = &mut peer.incoming {
+                let its = match incoming.finish {
+                    Finish::Recv(op) => arriving.contains(&op),
+                    Finish::Written(token) => token.owner == owner,
+                    Finish::Answer { request, .. } => {
+                        self.requests.get(request).is_some_and(|r| r.token.owner == owner)
+                    }
+                    _ => false,
+                };
+                if its {
+                    incoming.target = Target::Discard;
+                    if !matches!(incoming.finish, Finish::Answer { .. }) {
+                        incoming.finish = Finish::Nothing;
+                    }
+                }
+            }
+            self.outgoing -= peer.cancel(owner);
+        }
+        let held: Vec<u32> =
+            self.held_sends.iter().filter(|(_, h)| h.send.token.owner == owner).map(|(i, _)| i).collect();
+        for index in held {
+            let Some(Held { send, announced }) = self.held_sends.remove(index) else { continue };
+            let key = Key::new(send.to, send.space, send.slot);
+            self.held.remove(key, index);
+            self.outgoing -= 1;
+            if announced {
+                // It was promised: it goes as an orphan, so that the receiver's order stays whole.
+                let mut owned = Vec::new();
+                // SAFETY: until this call returns the memory is the poster's and valid.
+                owned.extend_from_slice(unsafe { std::slice::from_raw_parts(send.from, send.bytes) });
+                self.orphans(send, owned);
+            }
+        }
+        self.events.retain(|e| e.token.owner != owner);
+    }
+
+    fn progress(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut moved = false;
+        while let Some(rank) = self.dirty.pop() {
+            moved |= self.flush_to(rank);
+        }
+        if self.connecting.is_empty() && self.links.len() <= DIRECT_LINKS {
+            for i in (0..self.links.len()).rev() {
+                let Some(rank) = self.links.get(i).copied() else { continue };
+                if self.peers[rank].as_ref().is_some_and(|p| p.has_output()) {
+                    moved |= self.flush_to(rank);
+                }
+                moved |= self.read(rank);
+            }
+        } else {
+            moved |= self.progress_ready();
+        }
+        moved |= !self.events.is_empty();
+        events.append(&mut self.events);
+        moved
+    }
+
+    fn flush(&mut self, events: &mut Vec<Event>) {
+        while let Some(rank) = self.dirty.pop() {
+            self.flush_to(rank);
+        }
+        events.append(&mut self.events);
+    }
+
+    fn poll_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        let state = |rank: &Rank| match self.peers[*rank].as_ref()?.state {
+            State::Retry(at) => Some(at),
+            _ => None,
+        };
+        self.connecting.iter().filter_map(state).min()
+    }
+
+    fn outgoing(&self) -> usize {
+        self.outgoing
+    }
+
+    fn describe(&self, owner: u32) -> String {
+        self.describe_waits(owner)
+    }
+
+    fn address(&self) -> Vec<u8> {
+        self.local.serialize()
+    }
+
+    fn set_peer(&mut self, rank: Rank, address: &[u8]) -> Result<()> {
+        let address = Address::deserialize(address).map_err(|e| e.context(format_args!("address of rank {rank}")))?;
+        let claimed = self.peers[rank].as_deref().and_then(|p| p.theirs);
+        let stranger = claimed.is_some_and(|theirs| theirs != address.identity);
+        self.addresses[rank] = Some(address);
+        if stranger {
+            let text = format!("{} was impersonated: someone else connected in its name", self.name(rank));
+            self.lose(rank, Error::new(ErrorKind::ConnectionLost, text));
+        }
+        let waiting = self.peers[rank].as_deref().is_some_and(Peer::has_output)
+            || self.receives.ops().any(|(_, op)| matches!(op.recv.from, Source::Rank(r) if r == rank));
+        if waiting {
+            self.begin_connect(rank);
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, rank: Rank) {
+        if self.closed.is_none() && rank != self.rank {
+            self.begin_connect(rank);
+        }
+    }
+
+    fn is_connected(&self, rank: Rank) -> Result<bool> {
+        match self.lost(rank) {
+            Some(error) => Err(error),
+            None => Ok(rank == self.rank || self.peers[rank].as_deref().is_some_and(Peer::is_established)),
+        }
+    }
+
+    fn shares_host(&self, rank: Rank) -> Option<bool> {
+        if rank == self.rank {
+            return Some(true);
+        }
+        Some(self.addresses[rank].as_ref()?.host == self.local.host)
+    }
+
+    fn disconnect(&mut self, rank: Rank, error: &Error) {
+        self.say_goodbye(rank, None);
+        self.lose(rank, error.clone());
+    }
+
+    fn close(&mut self, error: &Error, notice: Option<&str>) {
+        if self.closed.is_some() {
+            return;
+        }
+        for rank in 0..self.peers.len() {
+            if self.peers[rank].is_some() {
+                self.say_goodbye(rank, notice);
+                self.lose(rank, error.clone());
+            }
+        }
+        // What ranks that were never connected to could have served.
+        let all = |_| true;
+        for rank in 0..self.peers.len() {
+            for token in self.receives.lose(rank, all) {
+                self.event(token, Outcome::Failed(error.clone()));
+            }
+        }
+        self.closed = Some(error.clone());
+    }
+}

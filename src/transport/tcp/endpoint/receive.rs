@@ -1,0 +1,318 @@
+//! What arrives: headers, payload, and what they set in motion.
+
+use std::io::{self, IoSliceMut};
+
+use super::{Binding, DIRECT_BYTES, EarlyWrite, Endpoint, READS_PER_TURN, in_range, region_owner};
+use crate::error::{Error, ErrorKind, Result};
+use crate::transport::frame::{Header, Kind};
+use crate::transport::matching::{Arrival, Key, Op, refusal};
+use crate::transport::tcp::connection::{Finish, Incoming, Peer, Target};
+use crate::transport::tcp::poll;
+use crate::transport::{Outcome, Space, Token};
+use crate::types::{Rank, Slot};
+
+impl Endpoint {
+    /// Gives a whole message to its receive.
+    pub(super) fn deliver(&mut self, op: &Op, from: Rank, header: &Header, data: &[u8]) {
+        let outcome = refusal(&op.recv, from, header).unwrap_or_else(|| {
+            // SAFETY: `refusal` has compared the length; the poster vouches for the memory.
+            unsafe {
+                match op.recv.reduce {
+                    None if data.is_empty() => {}
+                    None => std::ptr::copy(data.as_ptr(), op.recv.into, data.len()),
+                    Some(reduce) => {
+                        Incoming::new(*header, Target::Discard, Finish::Nothing).reduce(op.recv.into, reduce, data)
+                    }
+                }
+            }
+            Outcome::Done { rank: from, bytes: data.len() }
+        });
+        self.event(op.recv.token, outcome);
+    }
+
+    pub(super) fn grant(&mut self, to: Rank, space: Space, slot: Slot) {
+        if to != self.rank {
+            self.peer(to).push_control(&Header { space, ..Header::new(Kind::ClearToSend, slot, 0) });
+            self.mark_dirty(to);
+        }
+    }
+
+    /// Reads what has come from `rank`. Whether anything had.
+    pub(super) fn read(&mut self, rank: Rank) -> bool {
+        let Some(mut peer) = self.peers[rank].take() else { return false };
+        if !peer.is_established() {
+            self.peers[rank] = Some(peer);
+            return false;
+        }
+        let mut staging = std::mem::take(&mut self.staging);
+        let mut any = false;
+        let mut error = None;
+        for _ in 0..READS_PER_TURN {
+            let direct = match &peer.incoming {
+                Some(Incoming { target: Target::Memory(into), done, header, .. })
+                    if header.payload() - done >= DIRECT_BYTES =>
+                {
+                    // SAFETY: `done` is below the payload's length, for which the memory is valid.
+                    unsafe { std::slice::from_raw_parts_mut(into.add(*done), header.payload() - done) }
+                }
+                _ => &mut [],
+            };
+            let length = direct.len();
+            let wanted = length + staging.len();
+            let result = if length > 0 {
+                poll::receive(peer.fd(), &mut [IoSliceMut::new(direct), IoSliceMut::new(&mut staging)])
+            } else {
+                poll::receive(peer.fd(), &mut [IoSliceMut::new(&mut staging)])
+            };
+            match result {
+                Ok(0) => {
+                    error = Some(Error::new(
+                        ErrorKind::ConnectionLost,
+                        if peer.goodbye {
+                            format!("{} has closed its context", self.name(rank))
+                        } else {
+                            format!("{} is gone: it closed the connection", self.name(rank))
+                        },
+                    ));
+                }
+                Ok(n) => {
+                    any = true;
+                    let here = n.min(length);
+                    if here > 0
+                        && let Some(incoming) = &mut peer.incoming
+                    {
+                        incoming.done += here;
+                    }
+                    error = self.take(rank, &mut peer, &staging[..n - here]).err();
+                    if error.is_none() && n == wanted {
+                        continue;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => {
+                    let text = format!("the connection to {} broke while receiving: {e}", self.name(rank));
+                    error = Some(Error::new(ErrorKind::ConnectionLost, text));
+                }
+            }
+            break;
+        }
+        self.staging = staging;
+        let dirty = peer.has_output();
+        self.peers[rank] = Some(peer);
+        while let Some(key) = self.cleared.pop() {
+            self.clear_to_send(key);
+        }
+        match error {
+            Some(error) => self.lose(rank, error),
+            None if dirty => self.mark_dirty(rank),
+            None => {}
+        }
+        any
+    }
+
+    /// Takes apart bytes that came from `rank`.
+    pub(super) fn take(&mut self, rank: Rank, peer: &mut Peer, mut bytes: &[u8]) -> Result<()> {
+        loop {
+            if let Some(incoming) = &mut peer.incoming {
+                let n = bytes.len().min(incoming.remaining());
+                let (now, rest) = bytes.split_at(n);
+                bytes = rest;
+                match &mut incoming.target {
+                    // SAFETY: target and length were checked against each other when the header came.
+                    Target::Memory(into) if n > 0 => unsafe {
+                        std::ptr::copy_nonoverlapping(now.as_ptr(), into.add(incoming.done), n);
+                        incoming.done += n;
+                    },
+                    Target::Reduce(into, reduce) => {
+                        let (into, reduce) = (*into, *reduce);
+                        // SAFETY: likewise.
+                        unsafe { incoming.reduce(into, reduce, now) };
+                    }
+                    Target::Early(early) => {
+                        incoming.done += n;
+                        if let Some((op, from, header, data)) = self.receives.keep(*early, now) {
+                            self.deliver(&op, from, &header, &data);
+                            self.receives.recycle(data);
+                        }
+                    }
+                    Target::Text(text) => {
+                        incoming.done += n;
+                        text.extend_from_slice(now);
+                    }
+                    Target::Memory(_) | Target::Discard => incoming.done += n,
+                }
+                if incoming.remaining() > 0 {
+                    return Ok(());
+                }
+                if let Some(incoming) = peer.incoming.take() {
+                    self.finish(rank, peer, incoming)?;
+                }
+            }
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            if let Some(wire) = peer.take_header(&mut bytes) {
+                let header = Header::decode(&wire, peer.identity).map_err(|e| e.context(self.name(rank)))?;
+                peer.incoming = self.begin(rank, peer, header)?;
+            }
+        }
+    }
+
+    /// A header has come: where its payload goes, if it has one.
+    pub(super) fn begin(&mut self, rank: Rank, peer: &mut Peer, header: Header) -> Result<Option<Incoming>> {
+        let incoming = |target, finish| Ok(Some(Incoming::new(header, target, finish)));
+        let key = Key::new(rank, header.space, header.slot);
+        match header.kind {
+            Kind::Data => match self.receives.arrive(rank, &header) {
+                Arrival::Early(early) => incoming(Target::Early(early), Finish::Nothing),
+                Arrival::Discard => incoming(Target::Discard, Finish::Nothing),
+                Arrival::Op(index) => {
+                    let recv = &self.receives.op(index).recv;
+                    if let Some(outcome) = refusal(recv, rank, &header) {
+                        let token = recv.token;
+                        self.receives.finish(index);
+                        self.event(token, outcome);
+                        return incoming(Target::Discard, Finish::Nothing);
+                    }
+                    let target = match recv.reduce {
+                        Some(reduce) => Target::Reduce(recv.into, reduce),
+                        None => Target::Memory(recv.into),
+                    };
+                    incoming(target, Finish::Recv(index))
+                }
+            },
+            Kind::ReadyToSend => {
+                if self.receives.announce(rank, &header) {
+                    let grant = Header { space: header.space, ..Header::new(Kind::ClearToSend, header.slot, 0) };
+                    peer.push_control(&grant);
+                }
+                Ok(None)
+            }
+            Kind::ClearToSend => {
+                self.cleared.push(key);
+                Ok(None)
+            }
+            Kind::Write => match self.bindings.get(&key) {
+                Some(Binding { region, token }) if in_range(header.offset, header.bytes, region.bytes) => {
+                    // SAFETY: the range was just checked.
+                    let into = unsafe { region.memory.add(header.offset as usize) };
+                    incoming(Target::Memory(into), Finish::Written(*token))
+                }
+                Some(Binding { region, .. }) => Err(Error::new(
+                    ErrorKind::Mismatch,
+                    format!(
+                        "{} wrote {} bytes at offset {} of slot {:#x}, whose buffer has {} bytes",
+                        self.name(rank),
+                        header.bytes,
+                        header.offset,
+                        header.slot,
+                        region.bytes
+                    ),
+                )),
+                None => incoming(Target::Text(Vec::new()), Finish::Nothing),
+            },
+            Kind::Put => match self.regions.get(&header.check) {
+                Some(region) if in_range(header.offset, header.bytes, region.bytes) => {
+                    // SAFETY: the range was just checked.
+                    let into = unsafe { region.memory.add(header.offset as usize) };
+                    incoming(Target::Memory(into), Finish::PutDone { refused: false })
+                }
+                _ => incoming(Target::Discard, Finish::PutDone { refused: true }),
+            },
+            Kind::Get => {
+                let region = self.regions.get(&header.check);
+                let region = region.filter(|r| in_range(header.offset, header.bytes, r.bytes));
+                let answer = |bytes, refused| Header {
+                    offset: u64::from(refused),
+                    ..Header::new(Kind::GetDone, header.slot, bytes)
+                };
+                self.outgoing += 1;
+                match region {
+                    Some(region) => {
+                        // SAFETY: the range was just checked.
+                        let from = unsafe { region.memory.add(header.offset as usize) };
+                        let token = Token { owner: region_owner(header.check), detail: 0 };
+                        peer.push_data(&answer(header.bytes, false), from, Some(token), false);
+                    }
+                    None => peer.push_data(&answer(0, true), std::ptr::null(), None, false),
+                }
+                Ok(None)
+            }
+            Kind::PutDone | Kind::GetDone => {
+                let request = u32::try_from(header.slot).ok().and_then(|r| Some((r, self.requests.get(r)?)));
+                let Some((index, request)) = request.filter(|(_, r)| r.rank == rank) else {
+                    return Err(Error::new(
+                        ErrorKind::Mismatch,
+                        format!("{} answered a request that was not made", self.name(rank)),
+                    ));
+                };
+                let refused = header.offset != 0;
+                let is_get = header.kind == Kind::GetDone;
+                if is_get && !refused && (request.into.is_null() || header.bytes != request.bytes as u64) {
+                    return Err(Error::new(
+                        ErrorKind::Mismatch,
+                        format!("{} sent {} bytes for a get of {}", self.name(rank), header.bytes, request.bytes),
+                    ));
+                }
+                let target = if is_get && !refused && !request.cancelled {
+                    Target::Memory(request.into)
+                } else {
+                    Target::Discard
+                };
+                incoming(target, Finish::Answer { request: index, refused })
+            }
+            Kind::Abort => incoming(Target::Text(Vec::new()), Finish::Abort),
+            Kind::Goodbye => {
+                peer.goodbye = true;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The payload of a message is complete.
+    pub(super) fn finish(&mut self, rank: Rank, peer: &mut Peer, incoming: Incoming) -> Result<()> {
+        let bytes = incoming.done;
+        match incoming.finish {
+            Finish::Recv(op) => {
+                if let Some(op) = self.receives.finish(op) {
+                    self.event(op.recv.token, Outcome::Done { rank, bytes });
+                }
+            }
+            Finish::Written(token) => {
+                self.event(token, Outcome::Written { offset: incoming.header.offset as usize, bytes });
+            }
+            Finish::PutDone { refused } => {
+                let header =
+                    Header { offset: u64::from(refused), ..Header::new(Kind::PutDone, incoming.header.slot, 0) };
+                peer.push_control(&header);
+            }
+            Finish::Answer { request, refused } => {
+                if let Some(request) = self.requests.remove(request).filter(|r| !r.cancelled) {
+                    let outcome = if refused {
+                        Outcome::Failed(Error::invalid(format!(
+                            "{} has no such region, or it is shorter than offset and length ask for",
+                            self.name(rank)
+                        )))
+                    } else {
+                        Outcome::Done { rank, bytes: request.bytes }
+                    };
+                    self.event(request.token, outcome);
+                }
+            }
+            Finish::Abort => {
+                let Target::Text(reason) = incoming.target else { return Ok(()) };
+                let reason = String::from_utf8_lossy(&reason);
+                let text = format!("{} gave up: {reason}", self.name(rank));
+                return Err(Error::new(ErrorKind::ConnectionLost, text));
+            }
+            Finish::Nothing => {
+                if let (Kind::Write, Target::Text(data)) = (incoming.header.kind, incoming.target) {
+                    let key = Key::new(rank, Space::User, incoming.header.slot);
+                    let write = EarlyWrite { offset: incoming.header.offset, data };
+                    self.early_writes.entry(key).or_default().push(write);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! What leaves: queues, credits, announcements.
+
+use super::{Endpoint, Held};
+use crate::transport::frame::{FLAG_ANNOUNCED, Header, Kind};
+use crate::transport::matching::{Arrival, EAGER_BYTES, Key};
+use crate::transport::tcp::poll;
+use crate::transport::{Outcome, Send, Space};
+use crate::types::Rank;
+
+impl Endpoint {
+    pub(super) fn flush_to(&mut self, rank: Rank) -> bool {
+        let mut sent = std::mem::take(&mut self.sent);
+        let Some(peer) = self.peers[rank].as_deref_mut() else { return false };
+        peer.dirty = false;
+        if !peer.is_established() {
+            return false;
+        }
+        let before = peer.data.len();
+        let result = peer.flush(&mut sent);
+        self.outgoing -= before - peer.data.len();
+        let want_write = peer.has_output();
+        if result.is_ok() && want_write != peer.write_armed {
+            peer.write_armed = want_write;
+            let interest = if want_write { poll::READ | poll::WRITE } else { poll::READ };
+            let _ = self.epoll.modify(peer.fd(), interest, rank as u64);
+        }
+        for (token, bytes) in sent.drain(..) {
+            self.event(token, Outcome::Done { rank, bytes });
+        }
+        self.sent = sent;
+        match result {
+            Ok(moved) => moved,
+            Err(e) => {
+                // What the peer sent before it left still counts.
+                while self.read(rank) {}
+                self.io_lost(rank, "sending", &e);
+                true
+            }
+        }
+    }
+
+    pub(super) fn push_message(&mut self, send: &Send, announced: bool) {
+        let header = Header {
+            space: send.space,
+            flags: if announced { FLAG_ANNOUNCED } else { 0 },
+            check: send.check,
+            ..Header::new(Kind::Data, send.slot, send.bytes as u64)
+        };
+        self.peer(send.to).push_data(&header, send.from, Some(send.token), true);
+        self.mark_dirty(send.to);
+    }
+
+    pub(super) fn announce(&mut self, send: &Send) {
+        let header = Header {
+            space: send.space,
+            check: send.check,
+            ..Header::new(Kind::ReadyToSend, send.slot, send.bytes as u64)
+        };
+        self.outgoing += 1;
+        // In order with the messages, and without payload.
+        self.peer(send.to).push_data(&header, std::ptr::null(), None, false);
+        self.mark_dirty(send.to);
+    }
+
+    pub(super) fn take_credit(&mut self, key: Key) -> bool {
+        match self.credits.get_mut(&key) {
+            Some(1) => self.credits.remove(&key).is_some(),
+            Some(n) => {
+                *n -= 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The receiver is ready for a large message.
+    pub(super) fn clear_to_send(&mut self, key: Key) {
+        let Some(index) = self.held.pop(key) else {
+            *self.credits.entry(key).or_insert(0) += 1;
+            return;
+        };
+        if let Some(Held { send, announced }) = self.held_sends.remove(index) {
+            self.push_message(&send, announced);
+        }
+        // What stood behind it.
+        while let Some(index) = self.held.front(key) {
+            let send = self.held_sends[index].send;
+            if send.bytes <= EAGER_BYTES || self.take_credit(key) {
+                self.held.pop(key);
+                self.held_sends.remove(index);
+                self.push_message(&send, false);
+            } else {
+                if send.space == Space::User {
+                    self.held_sends[index].announced = true;
+                    self.announce(&send);
+                }
+                return;
+            }
+        }
+    }
+
+    pub(super) fn send_to_self(&mut self, send: &Send) {
+        let header =
+            Header { space: send.space, check: send.check, ..Header::new(Kind::Data, send.slot, send.bytes as u64) };
+        let bytes = if send.bytes == 0 {
+            &[][..]
+        } else {
+            // SAFETY: the poster vouches for the memory.
+            unsafe { std::slice::from_raw_parts(send.from, send.bytes) }
+        };
+        match self.receives.arrive(self.rank, &header) {
+            Arrival::Early(early) => {
+                if let Some((op, from, header, data)) = self.receives.keep(early, bytes) {
+                    self.deliver(&op, from, &header, &data);
+                    self.receives.recycle(data);
+                }
+            }
+            Arrival::Op(index) => {
+                if let Some(op) = self.receives.finish(index) {
+                    self.deliver(&op, self.rank, &header, bytes);
+                }
+            }
+            Arrival::Discard => {}
+        }
+        self.event(send.token, Outcome::Done { rank: self.rank, bytes: send.bytes });
+    }
+
+    /// Sends the rest of an announced message whose poster is gone, as our own.
+    pub(super) fn orphans(&mut self, send: Send, owned: Vec<u8>) {
+        let header = Header {
+            space: send.space,
+            flags: FLAG_ANNOUNCED,
+            check: send.check,
+            ..Header::new(Kind::Data, send.slot, send.bytes as u64)
+        };
+        self.outgoing += 1;
+        let peer = self.peer(send.to);
+        peer.push_data(&header, owned.as_ptr(), None, false);
+        if let Some(out) = peer.data.back_mut() {
+            out.owned = Some(owned);
+        }
+        self.mark_dirty(send.to);
+    }
+}

@@ -1,0 +1,261 @@
+//! `gloo-rs bench`, `info` and `list` from outside. The benchmark verifies what it measures, so that these tests also run
+//! every collective of the library from one process to another.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+
+use gloo_rs::collective::Collective;
+use gloo_rs::types::{DataType, ReduceOp};
+use serde_json::Value;
+
+fn gloo_rs(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-rs"));
+    command.args(args).stdin(Stdio::null()).env_remove("RANK").env_remove("WORLD_SIZE");
+    let end_if_stuck = || {
+        // SAFETY: alarm is async-signal-safe. It outlives exec, and ends the launcher, and with it the ranks.
+        unsafe { libc::alarm(120) };
+        Ok(())
+    };
+    // SAFETY: the closure only calls alarm.
+    unsafe { command.pre_exec(end_if_stuck) };
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    gloo_rs(args).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The lines of a benchmark that is to succeed.
+fn bench(args: &str) -> Vec<Value> {
+    let args = format!("bench --json --warmup 1 --timeout 60 {args}");
+    let args: Vec<_> = args.split_whitespace().chain(["--iterations", "3"]).collect();
+    let output = run(&args);
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    let lines: Vec<Value> = output
+        .stdout
+        .split(|&b| b == b'\n')
+        .filter(|l| !l.is_empty())
+        .map(|l| serde_json::from_slice(l).unwrap())
+        .collect();
+    for line in &lines {
+        assert_eq!(line["verified"], true, "{args:?}");
+        let times: Vec<_> =
+            ["min_us", "p50_us", "p99_us", "max_us"].iter().map(|t| line[t].as_f64().unwrap()).collect();
+        assert!(times[0] > 0.0 && times.is_sorted(), "{line}");
+    }
+    lines
+}
+
+#[test]
+fn every_algorithm_of_every_collective_is_right() {
+    for collective in Collective::ALL {
+        for algorithm in collective.algorithms() {
+            let (name, algorithm) = (collective.name(), algorithm.name);
+            let ranks: &[usize] = match name {
+                _ if algorithm == "local" => &[1],
+                "pairwise_exchange" => &[2, 4],
+                _ => &[2, 3, 4],
+            };
+            for &ranks in ranks {
+                let root = ranks - 1;
+                let lines =
+                    bench(&format!("{name} -n {ranks} --algorithm {algorithm} --sizes 4,1000,300Ki --root {root}"));
+                assert_eq!(lines.len(), if *collective == Collective::Barrier { 1 } else { 3 });
+                for line in lines {
+                    assert_eq!(
+                        (&line["collective"], &line["algorithm"], &line["ranks"]),
+                        (&name.into(), &algorithm.into(), &ranks.into())
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_collective_that_can_works_in_place() {
+    use Collective::*;
+    for collective in Collective::ALL.iter().filter(|c| !matches!(c, Alltoallv | Barrier | PairwiseExchange)) {
+        bench(&format!("{} -n 3 --in-place --sizes 4,100Ki --root 1", collective.name()));
+    }
+}
+
+#[test]
+fn every_type_and_operation_is_right() {
+    for dtype in DataType::ALL {
+        bench(&format!("allgatherv -n 2 --dtype {dtype} --sizes 40000"));
+        for op in ReduceOp::ALL.iter().filter(|op| op.supports(*dtype)) {
+            let lines = bench(&format!("allreduce -n 2 --dtype {dtype} --op {op} --sizes 40000"));
+            assert_eq!((&lines[0]["dtype"], &lines[0]["op"]), (&dtype.name().into(), &op.name().into()));
+        }
+    }
+}
+
+#[test]
+fn several_buffers_and_several_threads() {
+    for collective in ["allreduce", "reduce", "reduce_scatter", "broadcast", "allgather"] {
+        let lines = bench(&format!("{collective} -n 3 --inputs 3 --sizes 4,50000"));
+        assert_eq!(lines[0]["inputs"], 3);
+    }
+    bench("allreduce -n 2 --inputs 2 --in-place --op average --sizes 50000");
+    for collective in ["allreduce", "alltoall", "barrier", "sendrecv"] {
+        bench(&format!("{collective} -n 3 --threads 4 --sizes 4,50000"));
+    }
+}
+
+#[test]
+fn one_rank_alone() {
+    for collective in Collective::ALL.iter().filter(|c| **c != Collective::PairwiseExchange) {
+        bench(&format!("{} -n 1 --sizes 4,5000", collective.name()));
+    }
+}
+
+#[test]
+fn messages_to_the_neighbour() {
+    let lines = bench("sendrecv -n 3 --sizes 4,64Ki,3Mi");
+    assert_eq!(lines.len(), 3);
+    assert_eq!((&lines[2]["bytes"], &lines[2]["count"]), (&(3 << 20).into(), &(3 << 18).into()));
+    assert_eq!((&lines[2]["collective"], &lines[2]["op"]), (&"sendrecv".into(), &"none".into()));
+}
+
+#[test]
+fn the_algorithm_that_auto_chose_is_named() {
+    let lines = bench("allreduce -n 2 --sizes 4,4Mi");
+    let names: Vec<_> = Collective::Allreduce.algorithms().iter().map(|algorithm| algorithm.name).collect();
+    for line in lines {
+        assert!(names.contains(&line["algorithm"].as_str().unwrap()), "{line}");
+    }
+}
+
+#[test]
+fn bandwidths_belong_to_the_median() {
+    let line = &bench("allgather -n 4 --sizes 64Ki")[0];
+    let number = |name: &str| line[name].as_f64().unwrap();
+    assert_eq!(number("bytes"), 65536.0);
+    let algbw = 65536.0 / number("p50_us") / 1e3;
+    assert!((number("algbw_gbs") / algbw - 1.0).abs() < 1e-9);
+    assert!((number("busbw_gbs") / algbw - 0.75).abs() < 1e-9);
+}
+
+#[test]
+fn a_launched_job_is_joined() {
+    let tool = env!("CARGO_BIN_EXE_gloo-rs");
+    let args = [
+        "run",
+        "-n",
+        "3",
+        "--no-prefix",
+        "--",
+        tool,
+        "bench",
+        "allreduce",
+        "--json",
+        "--sizes",
+        "4",
+        "--iterations",
+        "2",
+    ];
+    let output = run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&line["ranks"], &line["verified"]), (&3.into(), &true.into()));
+
+    let output = run(&[&args[..], &["--ranks", "2"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("--ranks is 2, but the job that this is part of has 3 (WORLD_SIZE)"));
+}
+
+#[test]
+fn a_wrong_result_is_said_and_fails_the_benchmark() {
+    // Ranks that do not agree on how many buffers each has expect other data than they get.
+    let script = format!(
+        "exec {} bench allreduce --json --sizes 4Ki --iterations 2 --inputs $((RANK + 1))",
+        env!("CARGO_BIN_EXE_gloo-rs")
+    );
+    let output = run(&["run", "-n", "2", "--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    for rank in [0, 1] {
+        let line = format!("[{rank}] gloo-rs: rank {rank}, thread 0: allreduce of 4Ki: output 0, element ");
+        assert!(said.contains(&line), "{said}");
+    }
+    assert!(said.contains(": expected ") && said.contains(", got "), "{said}");
+    let line: Value = serde_json::from_slice(output.stdout.strip_prefix(b"[0] ").unwrap()).unwrap();
+    assert_eq!(line["verified"], false);
+}
+
+#[test]
+fn a_table_for_people() {
+    let output = run(&["bench", "allreduce", "--sizes", "4,64Ki", "--iterations", "2"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert_eq!(lines[0], "# allreduce over tcp, 2 ranks, float32, sum, 2 iterations");
+    assert!(lines[1].contains("busbw GB/s") && lines[2].contains(" yes ") && lines[3].contains("64Ki"), "{text}");
+    // No bar where nobody watches.
+    assert_eq!(output.stderr, b"");
+}
+
+#[test]
+fn what_makes_no_sense_is_said_before_any_rank_starts() {
+    for (args, part) in [
+        ("bench nonsense", "there are allreduce, reduce,"),
+        ("bench allreduce --algorithm nonsense", "allreduce has no algorithm \"nonsense\"; it has auto, "),
+        ("bench allreduce --algorithm local -n 2", "local is for one process"),
+        ("bench allreduce --dtype float33", "no data type is named"),
+        ("bench allreduce --op and", "there is no and of float32"),
+        ("bench allreduce --sizes 4,0", "0 bytes"),
+        ("bench allreduce --sizes 4Qi", "not a size"),
+        ("bench broadcast -n 2 --root 2", "--root is 2, but there are 2 ranks"),
+        ("bench scan --inputs 2", "--inputs is 2; scan takes 1"),
+        ("bench pairwise_exchange -n 3", "power of two"),
+        ("bench sendrecv --algorithm ring", "sendrecv has none"),
+        ("bench allreduce --transport pigeon", "[possible values: auto, tcp]"),
+    ] {
+        let output = run(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(2), "{args}");
+        assert!(stderr(&output).contains(part), "{args}: {}", stderr(&output));
+        assert_eq!(output.stdout, b"");
+    }
+}
+
+#[test]
+fn info_tells_of_this_host() {
+    let output = run(&["info", "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(info["kernels"], gloo_rs::reduce::cpu_features());
+    let interfaces = info["interfaces"].as_array().unwrap();
+    let loopback = interfaces.iter().find(|i| i["address"] == "127.0.0.1").expect("a loopback address");
+    assert_eq!((&loopback["loopback"], &loopback["up"]), (&true.into(), &true.into()));
+    let chosen = &info["device"]["address"];
+    assert!(interfaces.iter().any(|i| i["address"] == *chosen), "{info}");
+
+    let text = String::from_utf8(run(&["info"]).stdout).unwrap();
+    assert!(
+        text.contains("interfaces") && text.contains("127.0.0.1") && text.contains(chosen.as_str().unwrap()),
+        "{text}"
+    );
+}
+
+#[test]
+fn list_tells_what_can_be_asked_for() {
+    let output = run(&["list", "--json"]);
+    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let allreduce = &list["collectives"][0];
+    assert_eq!(allreduce["name"], "allreduce");
+    let names: Vec<_> = Collective::Allreduce.algorithms().iter().map(|algorithm| algorithm.name).collect();
+    assert_eq!(allreduce["algorithms"], Value::from(names));
+    assert_eq!(list["collectives"].as_array().unwrap().len(), Collective::ALL.len());
+    assert_eq!(list["dtypes"].as_array().unwrap().len(), DataType::ALL.len());
+    assert!(list["ops"][2]["dtypes"].as_array().unwrap().iter().all(|dtype| dtype != "complex64"));
+
+    let text = String::from_utf8(run(&["list"]).stdout).unwrap();
+    assert!(Collective::ALL.iter().all(|collective| text.contains(collective.name())), "{text}");
+}

@@ -1,0 +1,123 @@
+//! What the library leaves in the process: descriptors, threads; and addresses of both families.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gloo_rs::context::{Connect, Context, ContextOptions};
+use gloo_rs::rendezvous::{Store, in_process::InProcessStore, tcp::TcpStore};
+use gloo_rs::transport::tcp::{Device, DeviceOptions};
+
+/// Tests of this file count descriptors, which belong to the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn descriptors() -> BTreeSet<i32> {
+    let own = std::fs::read_dir("/proc/self/fd").unwrap();
+    let all: Vec<i32> = own.map(|e| e.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    // The one that listed them is closed by now.
+    all.into_iter().filter(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok()).collect()
+}
+
+fn pair(hostname: &str, store: &Arc<impl Store + 'static>) -> Vec<Arc<Context>> {
+    let ranks = (0..2).map(|rank| {
+        let (store, hostname) = (store.clone(), hostname.to_owned());
+        std::thread::spawn(move || {
+            let device = Device::create(&DeviceOptions { hostname: Some(hostname), ..Default::default() }).unwrap();
+            let options =
+                ContextOptions { timeout: Duration::from_secs(20), connect: Connect::Full, ..Default::default() };
+            let context = Context::new(&device, rank, 2, &options).unwrap();
+            context.connect(&*store).unwrap();
+            context
+        })
+    });
+    ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+fn exchange(contexts: &[Arc<Context>]) {
+    let mut bytes = [7u8, 0];
+    let [from, into] = &mut bytes;
+    // SAFETY: the bytes outlive the buffers.
+    let (from, into) =
+        unsafe { (contexts[0].unbound_buffer(from, 1).unwrap(), contexts[1].unbound_buffer(into, 1).unwrap()) };
+    from.send(1, 3, 0, 1).unwrap();
+    into.recv(&[0], 3, 0, 1).unwrap();
+    into.wait_recv(None).unwrap();
+    from.wait_send(None).unwrap();
+    drop((from, into));
+    assert_eq!(bytes, [7, 7]);
+}
+
+#[test]
+fn both_families_of_addresses() {
+    let _alone = ALONE.lock().unwrap();
+    for hostname in ["127.0.0.1", "::1"] {
+        let contexts = pair(hostname, &InProcessStore::new());
+        assert_eq!(contexts[0].device().address().ip().to_string(), hostname);
+        exchange(&contexts);
+    }
+}
+
+#[test]
+fn both_families_in_one_job() {
+    let _alone = ALONE.lock().unwrap();
+    let store = InProcessStore::new();
+    // Both families reach loopback: the one that connects uses the family of the other.
+    let contexts: Vec<_> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = ["127.0.0.1", "::1"]
+            .into_iter()
+            .enumerate()
+            .map(|(rank, hostname)| {
+                let store = store.clone();
+                scope.spawn(move || {
+                    let options = DeviceOptions { hostname: Some(hostname.into()), ..Default::default() };
+                    let device = Device::create(&options).unwrap();
+                    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
+                    let context = Context::new(&device, rank, 2, &options).unwrap();
+                    context.connect(&*store).unwrap();
+                    context
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    exchange(&contexts);
+}
+
+#[test]
+fn children_inherit_no_descriptor() {
+    let _alone = ALONE.lock().unwrap();
+    let before = descriptors();
+    let store = TcpStore::serve("127.0.0.1", 0).unwrap();
+    let contexts = pair("127.0.0.1", &Arc::new(store));
+    exchange(&contexts);
+    let ours: BTreeSet<i32> = descriptors().difference(&before).copied().collect();
+    assert!(ours.len() >= 10, "two devices, two contexts, their connection and a store have descriptors: {ours:?}");
+    let child = Command::new("ls").arg("/proc/self/fd").stdout(Stdio::piped()).output().unwrap();
+    let inherited: BTreeSet<i32> =
+        String::from_utf8(child.stdout).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    // `ls` itself opens the lowest free numbers.
+    let both: Vec<_> = ours.intersection(&inherited).filter(|fd| **fd > 4).collect();
+    assert!(both.is_empty(), "{both:?}");
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let _alone = ALONE.lock().unwrap();
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let (descriptors_before, threads_before) = (descriptors().len(), threads());
+    for _ in 0..20 {
+        exchange(&pair("127.0.0.1", &InProcessStore::new()));
+    }
+    // The devices' threads end on their own once the last context is gone.
+    let until = Instant::now() + Duration::from_secs(10);
+    while (descriptors().len() > descriptors_before || threads() > threads_before + 1) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(
+        descriptors().len() <= descriptors_before,
+        "{} descriptors, {descriptors_before} before",
+        descriptors().len()
+    );
+    assert!(threads() <= threads_before + 1, "{} threads, {threads_before} before", threads());
+}
