@@ -631,7 +631,7 @@ typedef struct gloo_rs_barrier_options_t {
 /// The operating system refused: a file, a socket, an interface.
 #define GLOO_RS_ERROR_IO 4
 
-/// A peer is gone, or its connection broke.
+/// A peer is gone or gave up, or its connection broke.
 #define GLOO_RS_ERROR_CONNECTION_LOST 5
 
 /// A wait was ended by an abort, or the context was closed.
