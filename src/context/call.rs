@@ -180,7 +180,6 @@ impl Context {
             tag: call.tag,
         };
         let is_user = matches!(combine, Combine::User(..));
-        let _inside = is_user.then(|| self.engine().entering());
         let (deadline, timeout) = self.deadline(call.timeout);
         let mut guard = self.lock()?;
         let described = |e: &Error| e.context(call.describe(self.rank, algorithm.name));

@@ -141,6 +141,11 @@ impl Execution {
         self.owner = owner;
     }
 
+    /// Whether it combines by a function of the caller's.
+    pub fn calls_user(&self) -> bool {
+        matches!(self.combine, Combine::User(..))
+    }
+
     /// Whether nothing is left to do, for better or worse.
     pub fn is_over(&self) -> bool {
         self.failed.is_some() || self.unfinished == 0

@@ -13,9 +13,11 @@ pub use execution::{Binding, Combine, UserFunction};
 pub use progress::{Engine, Guard, Spin};
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::execution::Execution;
 use crate::engine::plan::{Plan, PlanCache};
+use crate::engine::progress::this_thread;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::slab::Slab;
@@ -53,6 +55,9 @@ pub struct Core<T> {
     turns: u64,
     seen_turns: u64,
     spin: Spin,
+    /// The thread that holds the lock and may be inside a reduction function of the caller's; 0 for none. From there it
+    /// must not come back here.
+    inside: Arc<AtomicU64>,
 }
 
 impl<T: Transport> Core<T> {
@@ -72,17 +77,28 @@ impl<T: Transport> Core<T> {
         let index = self.executions.insert(execution);
         let execution = &mut self.executions[index];
         execution.set_owner(index);
-        execution.advance(&mut self.transport, true);
+        self.advance_as_caller(index);
         Ok(index)
     }
 
     /// For the thread that started `index`: runs what only it may run, and says whether the run is over.
     pub fn is_over(&mut self, index: u32) -> bool {
-        let execution = &mut self.executions[index];
-        if execution.wants_caller {
-            execution.advance(&mut self.transport, true);
+        if self.executions[index].wants_caller {
+            self.advance_as_caller(index);
         }
-        execution.is_over()
+        self.executions[index].is_over()
+    }
+
+    fn advance_as_caller(&mut self, index: u32) {
+        let execution = &mut self.executions[index];
+        let calls = execution.calls_user();
+        if calls {
+            self.inside.store(this_thread(), Ordering::Relaxed);
+        }
+        execution.advance(&mut self.transport, true);
+        if calls {
+            self.inside.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Ends the run `index`: the error it failed with, if it did. Its memory is no longer touched.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::engine::Core;
@@ -40,12 +40,12 @@ pub struct Engine<T> {
     /// Wakes a polling thread that sleeps.
     waker: Waker,
     poll_fd: RawFd,
-    /// The thread that is inside a function of the caller's, which must not come back here; 0 for none.
-    inside: AtomicU64,
+    /// See [`Core::inside`].
+    inside: Arc<AtomicU64>,
 }
 
 /// A number for the current thread that is not 0.
-fn this_thread() -> u64 {
+pub(super) fn this_thread() -> u64 {
     thread_local!(static MARK: u8 = const { 0 });
     MARK.with(|mark| std::ptr::from_ref(mark) as u64)
 }
@@ -53,13 +53,14 @@ fn this_thread() -> u64 {
 impl<T: Transport> Engine<T> {
     /// Around `transport`. `explain` says what a peer's check means.
     pub fn new(transport: T, explain: fn(u32) -> String, spin: Spin) -> Result<Self> {
+        let inside = Arc::new(AtomicU64::new(0));
         Ok(Self {
             contenders: AtomicUsize::new(0),
             ended: Condvar::new(),
             waker: Waker::new().map_err(|e| Error::io("cannot create a context", &e))?,
             poll_fd: transport.poll_fd(),
             watch: OnceLock::new(),
-            inside: AtomicU64::new(0),
+            inside: inside.clone(),
             core: Mutex::new(Core {
                 transport,
                 plans: PlanCache::default(),
@@ -76,6 +77,7 @@ impl<T: Transport> Engine<T> {
                 ended: false,
                 turns: 0,
                 seen_turns: 0,
+                inside,
                 spin,
             }),
         })
@@ -107,18 +109,6 @@ impl<T: Transport> Engine<T> {
         let guard = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         self.contenders.fetch_sub(1, Ordering::SeqCst);
         guard
-    }
-
-    /// While it lives, this thread may be inside a function of the caller's.
-    pub fn entering(&self) -> impl Drop + '_ {
-        struct Inside<'a>(&'a AtomicU64);
-        impl Drop for Inside<'_> {
-            fn drop(&mut self) {
-                self.0.store(0, Ordering::Relaxed);
-            }
-        }
-        self.inside.store(this_thread(), Ordering::Relaxed);
-        Inside(&self.inside)
     }
 
     /// For whoever changed something that waiting threads must see.
