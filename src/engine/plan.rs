@@ -110,6 +110,19 @@ pub fn without_receive_and_reduce(schedule: &Schedule) -> Schedule {
     out
 }
 
+/// No counts. An address in memory, unlike that of `&[]`: comparing no bytes at an address without memory costs tens of
+/// nanoseconds with glibc's AVX-512 `memcmp`, whose masked load has its fault suppressed by the processor.
+static NO_COUNTS: [usize; 1] = [0];
+
+fn scalars<'a>(shape: &Shape<'a>) -> Shape<'a> {
+    Shape { send_counts: &NO_COUNTS[..0], recv_counts: &NO_COUNTS[..0], ..*shape }
+}
+
+/// For the same reason: does not compare where there is nothing.
+fn same(a: &[usize], b: &[usize]) -> bool {
+    a.len() == b.len() && (a.is_empty() || a == b)
+}
+
 /// Everything that a plan depends on, without references.
 #[derive(Debug)]
 struct OwnedShape {
@@ -121,16 +134,16 @@ struct OwnedShape {
 impl OwnedShape {
     fn new(shape: &Shape<'_>) -> Self {
         Self {
-            scalars: Shape { send_counts: &[], recv_counts: &[], ..*shape },
+            scalars: Shape { send_counts: &NO_COUNTS[..0], recv_counts: &NO_COUNTS[..0], ..*shape },
             send_counts: shape.send_counts.into(),
             recv_counts: shape.recv_counts.into(),
         }
     }
 
     fn is(&self, shape: &Shape<'_>) -> bool {
-        self.scalars == Shape { send_counts: &[], recv_counts: &[], ..*shape }
-            && *self.send_counts == *shape.send_counts
-            && *self.recv_counts == *shape.recv_counts
+        self.scalars == scalars(shape)
+            && same(&self.send_counts, shape.send_counts)
+            && same(&self.recv_counts, shape.recv_counts)
     }
 }
 
