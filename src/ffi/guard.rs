@@ -15,6 +15,7 @@ thread_local! {
 }
 
 /// Runs `body`; turns its error, or its panic, into a status, and keeps the message with `function` in front.
+#[inline]
 pub(super) fn guard(function: &str, body: impl FnOnce() -> Result<()>) -> gloo_rs_status_t {
     // A panic can leave the library's own state half changed, but that is behind locks which then report poison, or is
     // dropped by the unwinding; the caller only gets a status.
@@ -23,6 +24,11 @@ pub(super) fn guard(function: &str, body: impl FnOnce() -> Result<()>) -> gloo_r
         Ok(Err(error)) => error,
         Err(payload) => Error::new(ErrorKind::Internal, format!("defect of the library: {}", panic_text(&*payload))),
     };
+    report(function, &error)
+}
+
+#[cold]
+fn report(function: &str, error: &Error) -> gloo_rs_status_t {
     remember(&format!("{function}: {}", error.message()));
     status_of(error.kind())
 }

@@ -29,22 +29,32 @@ fn defaults<T: Options>() -> T {
 ///
 /// # Safety
 /// `pointer` is NULL, or valid for reads of the bytes that its `struct_size` tells.
+#[inline]
 pub(super) unsafe fn read<T: Options>(pointer: *const T) -> Result<T> {
     check(pointer, "options")?;
     // SAFETY: not NULL, aligned, and the size comes first.
     let bytes = unsafe { pointer.cast::<usize>().read() };
     if bytes < T::REQUIRED || bytes % align_of::<T>() != 0 {
-        return Err(Error::invalid(format!(
-            "struct_size of {} is {bytes}; this version's is {}, and at least {} are required",
-            T::NAME,
-            size_of::<T>(),
-            T::REQUIRED
-        )));
+        return Err(wrong_size::<T>(bytes));
+    }
+    if bytes >= size_of::<T>() {
+        // SAFETY: so many bytes are there, aligned; any are a valid value.
+        return Ok(unsafe { pointer.read() });
     }
     let mut options = defaults::<T>();
-    // SAFETY: the source has `bytes`, the target has its own size; any bytes are a valid value.
-    unsafe { copy_bytes(pointer.cast(), (&raw mut options).cast(), bytes.min(size_of::<T>())) };
+    // SAFETY: the source has `bytes`, the target has its own size, which is more; any bytes are a valid value.
+    unsafe { copy_bytes(pointer.cast(), (&raw mut options).cast(), bytes) };
     Ok(options)
+}
+
+#[cold]
+fn wrong_size<T: Options>(bytes: usize) -> Error {
+    Error::invalid(format!(
+        "struct_size of {} is {bytes}; this version's is {}, and at least {} are required",
+        T::NAME,
+        size_of::<T>(),
+        T::REQUIRED
+    ))
 }
 
 /// As [`read`]; NULL means defaults.

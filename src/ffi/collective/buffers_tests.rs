@@ -24,7 +24,7 @@ fn check_at(shape: Shape<'_>, inputs: &[usize], outputs: &[usize]) -> Result<boo
     shape.check()?;
     let inputs: Vec<*const u8> = inputs.iter().map(|at| std::ptr::without_provenance(*at)).collect();
     let outputs: Vec<*mut u8> = outputs.iter().map(|at| std::ptr::without_provenance_mut(*at)).collect();
-    check(&shape, DataType::Float32, &inputs, &outputs).map(|buffers| buffers.inputs.len() < inputs.len())
+    check(&shape, DataType::Float32, &inputs, &outputs).map(|checked| checked.in_place)
 }
 
 fn refused(result: Result<bool>, part: &str) {
@@ -71,22 +71,25 @@ fn buffers_without_elements_may_be_null() {
     let empty = Shape { count: 0, ..shape(Collective::Allreduce, 1, 1, 2) };
     assert!(!check_at(empty, &[0], &[0, 3]).unwrap());
     let outputs = [std::ptr::null_mut(), std::ptr::without_provenance_mut(3)];
-    let buffers = check(&empty, DataType::Float32, &[std::ptr::null()], &outputs).unwrap();
-    assert!(!buffers.inputs[0].is_null());
-    assert!(!buffers.outputs[0].is_null());
-    assert_eq!(buffers.outputs[1] as usize, 3);
+    let here = &raw const empty;
+    assert!(check(&empty, DataType::Float32, &[here.cast()], &outputs).unwrap().has_null);
+    assert!(check(&empty, DataType::Float32, &[std::ptr::null()], &[outputs[1], outputs[1]]).unwrap().has_null);
+    assert!(!check(&empty, DataType::Float32, &[here.cast()], &[outputs[1], outputs[1]]).unwrap().has_null);
+    let (ins, outs) = without_null(&[std::ptr::null(), here.cast()], &outputs);
+    assert!(!ins[0].is_null() && ins[0].cast::<u128>().is_aligned());
+    assert!(!outs[0].is_null() && outs[0].cast::<u128>().is_aligned());
+    assert_eq!((ins[1], outs[1]), (here.cast(), outputs[1]));
 }
 
 proptest! {
     #[test]
     fn overlaps_are_found(ranges in prop::collection::vec((0usize..40, 0usize..6, any::<bool>()), 0..8)) {
-        let mut found = Ranges::default();
-        for (index, (start, len, output)) in ranges.iter().copied().enumerate() {
-            found.add(Range { start, end: start + len, kind: if output { "output" } else { "input" }, index });
-        }
+        let many = ranges.iter().enumerate();
+        let many = many.map(|(index, &(start, len, output))| Range { start, end: start + len, output, index });
+        let found = check_many(many.collect());
         let overlaps = ranges.iter().enumerate().any(|(i, a)| ranges[..i].iter().any(|b| {
             a.0.max(b.0) < (a.0 + a.1).min(b.0 + b.1) && (a.2 || b.2)
         }));
-        prop_assert_eq!(found.check().is_err(), overlaps, "{:?}", ranges);
+        prop_assert_eq!(found.is_err(), overlaps, "{:?}", ranges);
     }
 }

@@ -161,15 +161,22 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
         destinations: request.destinations,
     };
     shape.check()?;
-    let buffers = buffers::check(&shape, dtype, inputs, outputs)?;
-    shape.inputs = buffers.inputs.len();
+    let checked = buffers::check(&shape, dtype, inputs, outputs)?;
+    let (mut inputs, mut outputs) = (if checked.in_place { &[] } else { inputs }, outputs);
+    let replaced;
+    if checked.has_null {
+        // The floors below may make slices of buffers, also of those without elements.
+        replaced = buffers::without_null(inputs, outputs);
+        (inputs, outputs) = (&replaced.0, &replaced.1);
+    }
+    shape.inputs = inputs.len();
     let call = Call {
         shape,
         algorithm,
         dtype,
         reduction,
-        inputs: &buffers.inputs,
-        outputs: &buffers.outputs,
+        inputs,
+        outputs,
         tag: request.tag,
         timeout: pointer::timeout(request.timeout_ms)?,
         max_segment_bytes: (request.max_segment_bytes > 0).then_some(request.max_segment_bytes),
