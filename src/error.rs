@@ -59,7 +59,9 @@ impl Error {
     pub fn io(doing: impl fmt::Display, error: &std::io::Error) -> Self {
         let kind = match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => ErrorKind::ResourceExhausted,
-            Some(libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED | libc::ENOTCONN) => ErrorKind::ConnectionLost,
+            Some(libc::ECONNRESET | libc::ECONNREFUSED | libc::EPIPE | libc::ECONNABORTED | libc::ENOTCONN) => {
+                ErrorKind::ConnectionLost
+            }
             Some(libc::ETIMEDOUT) => ErrorKind::Timeout,
             _ => ErrorKind::Io,
         };

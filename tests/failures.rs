@@ -40,9 +40,14 @@ const ALLREDUCE: Allreduce = Allreduce {
 };
 
 impl Allreduce {
+    fn with_timeout(&self, context: &Context, timeout: Duration) -> Result<(), Error> {
+        context.set_timeout(timeout);
+        self.run(context)
+    }
+
     fn run(&self, context: &Context) -> Result<(), Error> {
-        let input = vec![1u8; self.count * 8];
-        let mut output = vec![0u8; self.count * 8];
+        let input = vec![1u8; self.count * 8 * context.size()];
+        let mut output = vec![0u8; self.count * 8 * context.size()];
         let shape = Shape {
             collective: self.collective,
             rank: context.rank(),
@@ -186,6 +191,73 @@ fn a_silent_rank_is_named_after_the_timeout() {
                 // Rank 0 waits for rank 2; rank 1 waits for rank 0, or has heard of its end.
                 let named = ["receive 0 of", "from rank 2 at 127.0.0.1:", "from rank 0 at 127.0.0.1:", "gave up"];
                 assert!(named.iter().any(|n| text.contains(n)) && text.contains("1s"), "{text}");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_is_gone_before_it_was_ever_needed_is_noticed() {
+    let store = InProcessStore::new();
+    let arrived = Arc::new(std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let (store, arrived) = (store.clone(), arrived.clone());
+            scope.spawn(move || {
+                let context = connect(&*store, rank, 2, Duration::from_secs(30)).unwrap();
+                if rank == 1 {
+                    drop(context);
+                    arrived.wait();
+                    return;
+                }
+                arrived.wait();
+                let started = Instant::now();
+                let error = ALLREDUCE.run(&context).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ConnectionLost);
+                assert!(error.message().contains("rank 1 at 127.0.0.1:"), "{error}");
+                assert!(error.message().contains("is gone: cannot connect to"), "{error}");
+                assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+            });
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_gives_up_ends_those_that_wait_for_others() {
+    let store = InProcessStore::new();
+    let connected = Arc::new(std::sync::Barrier::new(3));
+    std::thread::scope(|scope| {
+        for rank in 0..3 {
+            let (store, connected) = (store.clone(), connected.clone());
+            scope.spawn(move || {
+                let context = connect(&*store, rank, 3, Duration::from_secs(30)).unwrap();
+                // Everyone is connected to everyone.
+                let all = Allreduce { algorithm: Some("recursive_doubling"), ..ALLREDUCE };
+                all.run(&context).unwrap();
+                Allreduce { collective: Collective::Alltoall, algorithm: None, count: 300, ..ALLREDUCE }
+                    .run(&context)
+                    .unwrap();
+                connected.wait();
+                // A binomial broadcast from rank 0: rank 2 waits for rank 0 only, which waits for nobody. Rank 1 is in
+                // another call, and gives up.
+                let started = Instant::now();
+                let result = match rank {
+                    0 => {
+                        std::thread::sleep(Duration::from_secs(3));
+                        connected.wait();
+                        return;
+                    }
+                    1 => {
+                        Allreduce { op: ReduceOp::Max, ..ALLREDUCE }.with_timeout(&context, Duration::from_millis(500))
+                    }
+                    _ => Allreduce { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE }.run(&context),
+                };
+                let error = result.unwrap_err();
+                assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+                if rank == 2 {
+                    assert!(error.message().contains("rank 1"), "{error}");
+                }
+                connected.wait();
             });
         }
     });

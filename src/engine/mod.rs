@@ -21,7 +21,7 @@ use crate::engine::progress::this_thread;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::slab::Slab;
-use crate::transport::{Event, Outcome, Transport};
+use crate::transport::{EVERYONE, Event, Outcome, Transport};
 
 /// Owners from here on are buffers, below are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
@@ -151,6 +151,17 @@ impl<T: Transport> Core<T> {
     }
 
     fn handle(&mut self, Event { token, outcome }: Event) {
+        if token.owner == EVERYONE {
+            // Every collective needs every rank: none that is running can be relied on, whomever it waits for.
+            if let Outcome::Failed(error) = outcome {
+                self.executions.iter_mut().for_each(|(_, e)| {
+                    e.failed.get_or_insert_with(|| error.clone());
+                });
+                self.broken.get_or_insert(error);
+                self.ended = true;
+            }
+            return;
+        }
         if token.owner >= FIRST_BUFFER {
             self.requests.ended(token, outcome);
             self.ended = true;

@@ -30,6 +30,9 @@ pub struct Token {
     pub detail: u32,
 }
 
+/// Owner of the event that says that a peer has given up the whole context.
+pub const EVERYONE: u32 = u32::MAX;
+
 /// Keeps the slots of callers' messages and those of collectives apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

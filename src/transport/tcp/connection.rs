@@ -172,6 +172,8 @@ pub struct Peer {
     /// Why the last attempt to connect failed, and how many have.
     pub attempts: u32,
     pub last_error: Option<Error>,
+    /// Since when the peer's host answers, and the peer does not.
+    pub refused_since: Option<Instant>,
     /// The peer has said that it is done.
     pub goodbye: bool,
     /// `EPOLLOUT` is asked for.
@@ -196,6 +198,7 @@ impl Peer {
             theirs: None,
             attempts: 0,
             last_error: None,
+            refused_since: None,
             goodbye: false,
             write_armed: false,
             dirty: false,

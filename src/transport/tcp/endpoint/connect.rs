@@ -7,7 +7,7 @@ use std::time::Instant;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Held;
-use super::{Endpoint, FIRST_RETRY, LAST_RETRY};
+use super::{Endpoint, FIRST_RETRY, LAST_RETRY, PATIENCE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::frame::{Header, Kind, MAX_ABORT_BYTES};
 use crate::transport::matching::Key;
@@ -55,6 +55,16 @@ impl Endpoint {
 
     pub(super) fn retry_later(&mut self, rank: Rank, error: Error) {
         let peer = self.peer(rank);
+        // It listened before anyone was told its address: where its host answers and it does not, it is gone.
+        if error.kind() == ErrorKind::ConnectionLost {
+            let since = *peer.refused_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= PATIENCE {
+                let text = format!("{} is gone: {error} ({} attempts)", self.name(rank), self.peer(rank).attempts + 1);
+                return self.lose(rank, Error::new(ErrorKind::ConnectionLost, text));
+            }
+        } else {
+            peer.refused_since = None;
+        }
         let wait = FIRST_RETRY.saturating_mul(1 << peer.attempts.min(10)).min(LAST_RETRY);
         peer.attempts += 1;
         peer.last_error = Some(error);

@@ -19,7 +19,7 @@ use crate::transport::slab::Slab;
 use crate::transport::tcp::address::{self, Address, Identity, peer_name};
 use crate::transport::tcp::connection::{Finish, Incoming, Peer, Sent, State, Target};
 use crate::transport::tcp::poll::{self, Epoll};
-use crate::transport::{Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Transport};
+use crate::transport::{EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Transport};
 use crate::types::{Rank, Slot};
 
 /// Bytes read at once from a socket when they do not go straight to their place: small enough to stay in cache until they
@@ -33,6 +33,8 @@ const READS_PER_TURN: usize = 4;
 const DIRECT_LINKS: usize = 4;
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(1);
+/// How long a peer may refuse connections before it counts as gone.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A message without credit.
 struct Held {
@@ -162,7 +164,7 @@ impl Endpoint {
     }
 
     fn event(&mut self, token: Token, outcome: Outcome) {
-        if token.owner < FIRST_REGION_OWNER {
+        if token.owner < FIRST_REGION_OWNER || token.owner == EVERYONE {
             self.events.push(Event { token, outcome });
         }
     }

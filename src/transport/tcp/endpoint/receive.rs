@@ -8,7 +8,7 @@ use crate::transport::frame::{Header, Kind};
 use crate::transport::matching::{Arrival, Key, Op, refusal};
 use crate::transport::tcp::connection::{Finish, Incoming, Peer, Target};
 use crate::transport::tcp::poll;
-use crate::transport::{Outcome, Space, Token};
+use crate::transport::{EVERYONE, Outcome, Space, Token};
 use crate::types::{Rank, Slot};
 
 impl Endpoint {
@@ -303,7 +303,9 @@ impl Endpoint {
                 let Target::Text(reason) = incoming.target else { return Ok(()) };
                 let reason = String::from_utf8_lossy(&reason);
                 let text = format!("{} gave up: {reason}", self.name(rank));
-                return Err(Error::new(ErrorKind::ConnectionLost, text));
+                let error = Error::new(ErrorKind::ConnectionLost, text);
+                self.event(Token { owner: EVERYONE, detail: 0 }, Outcome::Failed(error.clone()));
+                return Err(error);
             }
             Finish::Nothing => {
                 if let (Kind::Write, Target::Text(data)) = (incoming.header.kind, incoming.target) {
