@@ -6,9 +6,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gloo_rs::context::{Connect, Context, ContextOptions};
+use gloo_rs::collective::{Collective, Shape};
+use gloo_rs::context::{Call, Connect, Context, ContextOptions, Reduction};
 use gloo_rs::rendezvous::{self, in_process::InProcessStore};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::types::{DataType, ReduceOp};
 use support::{Case, Random};
 
 fn device() -> Arc<Device> {
@@ -82,6 +84,50 @@ fn a_context_out_of_a_context() {
         random_calls(parent, 6, 30);
         assert!((0..3).all(|rank| child.shares_host(rank).unwrap()));
     });
+}
+
+#[test]
+fn every_rank_gets_the_same_bits() {
+    let sums = std::sync::Mutex::new(Vec::new());
+    for size in [2, 3, 5, 6, 8] {
+        sums.lock().unwrap().clear();
+        threads(size, Connect::Lazy, |context| {
+            let mut results = Vec::new();
+            for algorithm in Collective::Allreduce.algorithms().iter().filter(|a| a.name != "local") {
+                for dtype in [DataType::Float16, DataType::Bfloat16, DataType::Float32, DataType::Float64] {
+                    // Any bits at all: numbers of every size, infinities, and NaNs of many kinds.
+                    let count = 3001;
+                    let mut random = Random::new(context.rank() as u64 * 77 + 5);
+                    let input: Vec<u8> = (0..count * dtype.size()).map(|_| random.next() as u8).collect();
+                    for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max, ReduceOp::Average] {
+                        let mut output = vec![0u8; input.len()];
+                        let shape = support::shape(Collective::Allreduce, context.rank(), size, count);
+                        let call = Call {
+                            shape: Shape { average: op == ReduceOp::Average, ..shape },
+                            algorithm: Some(algorithm.name),
+                            dtype,
+                            reduction: Reduction::Op(op),
+                            inputs: &[input.as_ptr()],
+                            outputs: &[output.as_mut_ptr()],
+                            tag: 0,
+                            timeout: None,
+                            max_segment_bytes: Some(1000 * (1 + context.size())),
+                        };
+                        // SAFETY: the vectors are as long as the shape says and live until the call returns.
+                        unsafe { context.run(&call) }.unwrap();
+                        results.push((format!("{} of {dtype} by {op}", algorithm.name), output));
+                    }
+                }
+            }
+            sums.lock().unwrap().push(results);
+        });
+        let sums = sums.lock().unwrap();
+        for other in &sums[1..] {
+            for ((what, a), (_, b)) in sums[0].iter().zip(other) {
+                assert!(a == b, "{what}, {size} ranks: the results of two ranks differ");
+            }
+        }
+    }
 }
 
 const RANK: &str = "GLOO_RS_TEST_RANK";
