@@ -10,9 +10,9 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 # Where `make install` puts things; DESTDIR is respected.
 PREFIX ?= /usr/local
-# Ranks and arguments of `make bench`.
-RANKS ?= 2
-BENCH ?=
+# Numbers of ranks, and rounds, of `make bench`.
+RANKS ?= 2,4
+ROUNDS ?= 5
 
 local_prefix := build/prefix
 heading = @printf '\n==> %s\n'
@@ -37,9 +37,11 @@ prefix: setup ## builds library and tool, and installs them into build/prefix
 
 demo: prefix test-demo ## trains on handwritten digits with 1 rank and with 4, and compares
 
-bench: prefix ## times the collectives: make bench RANKS=4 BENCH="allreduce"
-	$(heading) "Benchmarks, $(RANKS) ranks on this host"
-	@$(local_prefix)/bin/gloo-rs run -n $(RANKS) -- $(local_prefix)/bin/gloo-rs bench $(BENCH)
+bench: prefix ## times allreduce beside Gloo's, in turn, and records it in docs/benchmarks
+	$(heading) "Benchmarks, beside Gloo"
+	@scripts/setup.sh bench
+	@g++ -std=c++17 -O2 benches/peers/gloo.cpp -lgloo -o build/gloo_peer
+	@benches/record.py $(local_prefix)/bin/gloo-rs build/gloo_peer docs/benchmarks --ranks $(RANKS) --rounds $(ROUNDS)
 
 install: ## installs into PREFIX (default /usr/local)
 	@cmake -S . -B build/cmake

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what the build and its tests need and this machine lacks; a second run finds nothing to do.
+# setup.sh [bench]: installs what the build and its tests, and with `bench` the benchmarks, need and this machine lacks; a second run finds nothing to do.
 # Rust must be there already. Debian's packages come by apt-get, cbindgen by cargo into .cache/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,6 +30,10 @@ need pkg-config pkg-config --version
 need valgrind valgrind --version
 need python3 python3 --version
 need python3-pip python3 -m pip --version
+if [ "${1:-}" = bench ]; then # only `make bench` needs these
+  need libgloo-dev test -e /usr/include/gloo/allreduce.h
+  need gnuplot-nox gnuplot --version
+fi
 
 if ((${#missing[@]})); then
   as_root=()

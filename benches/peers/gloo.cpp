@@ -77,8 +77,9 @@ int main(int argc, char **argv) try {
       {"halving_doubling", class_style<gloo::AllreduceHalvingDoubling<float>>},
       {"ring_chunked", class_style<gloo::AllreduceRingChunked<float>>},
   };
+  std::vector<std::shared_ptr<gloo::rendezvous::Context>> contexts;
   for (const bool busy : {false, true}) {
-    auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+    auto context = contexts.emplace_back(std::make_shared<gloo::rendezvous::Context>(rank, size));
     gloo::rendezvous::PrefixStore prefix(busy ? "busy" : "async", store);
     context->connectFullMesh(prefix, device);
     for (const auto &[name, make] : algorithms) {
@@ -89,6 +90,8 @@ int main(int argc, char **argv) try {
         for (int peer = 0; peer < size; ++peer)
           if (peer != rank) context->getPair(peer)->setSync(true, true);
       for (const size_t bytes : sizes) {
+        // In the synchronous mode both sides write before they read: what exceeds the sockets' buffers ends in a timeout.
+        if (busy && bytes > (size_t{8} << 20)) continue;
         const size_t count = bytes / sizeof(float);
         std::vector<float> in(count), out(count);
         for (size_t i = 0; i < count; ++i) in[i] = out[i] = static_cast<float>(i % 1000) + static_cast<float>(rank) + 0.5f;
@@ -140,6 +143,9 @@ int main(int argc, char **argv) try {
       }
     }
   }
+  // Nobody leaves while others still read.
+  gloo::BarrierOptions last(contexts.front());
+  gloo::barrier(last);
 } catch (const std::exception &error) {
   std::cerr << error.what() << '\n';
   return 1;
