@@ -1,13 +1,11 @@
 //! Collectives of shapes seen before allocate nothing.
 
-mod support;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use gloo_rs::collective::Collective;
+use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
 use gloo_rs::rendezvous::in_process::InProcessStore;
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
@@ -40,7 +38,7 @@ static ALLOCATOR: Counting = Counting;
 
 fn allreduce(context: &Context, algorithm: &str, input: &[f32], output: &mut [f32]) {
     let call = Call {
-        shape: support::shape(Collective::Allreduce, context.rank(), context.size(), input.len()),
+        shape: Shape::new(Collective::Allreduce, context.rank(), context.size(), input.len()),
         algorithm: Some(algorithm),
         dtype: DataType::Float32,
         reduction: Reduction::Op(ReduceOp::Sum),

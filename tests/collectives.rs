@@ -101,7 +101,7 @@ fn every_rank_gets_the_same_bits() {
                     let input: Vec<u8> = (0..count * dtype.size()).map(|_| random.next() as u8).collect();
                     for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max, ReduceOp::Average] {
                         let mut output = vec![0u8; input.len()];
-                        let shape = support::shape(Collective::Allreduce, context.rank(), size, count);
+                        let shape = Shape::new(Collective::Allreduce, context.rank(), size, count);
                         let call = Call {
                             shape: Shape { average: op == ReduceOp::Average, ..shape },
                             algorithm: Some(algorithm.name),

@@ -48,20 +48,9 @@ impl Allreduce {
     fn run(&self, context: &Context) -> Result<(), Error> {
         let input = vec![1u8; self.count * 8 * context.size()];
         let mut output = vec![0u8; self.count * 8 * context.size()];
-        let shape = Shape {
-            collective: self.collective,
-            rank: context.rank(),
-            size: context.size(),
-            root: self.root,
-            count: self.count,
-            send_counts: &[],
-            recv_counts: &[],
-            inputs: if self.collective == Collective::Broadcast && context.rank() != self.root { 0 } else { 1 },
-            outputs: 1,
-            average: false,
-            base: 2,
-            destinations: 0,
-        };
+        let inputs = if self.collective == Collective::Broadcast && context.rank() != self.root { 0 } else { 1 };
+        let shape = Shape::new(self.collective, context.rank(), context.size(), self.count);
+        let shape = Shape { root: self.root, inputs, ..shape };
         let call = Call {
             shape,
             algorithm: self.algorithm,

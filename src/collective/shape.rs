@@ -5,9 +5,31 @@ use std::ops::RangeInclusive;
 use super::{Collective, Shape};
 use crate::error::{Error, Result};
 use crate::schedule::{Buffer, Span};
+use crate::types::Rank;
 
 const ANY: RangeInclusive<usize> = 0..=u32::MAX as usize;
 const SOME: RangeInclusive<usize> = 1..=u32::MAX as usize;
+
+impl Shape<'static> {
+    /// `rank`'s shape of a call with `count` elements, one input and one output, root 0, and defaults for the rest: for
+    /// `Shape { …, ..Shape::new(…) }`.
+    pub const fn new(collective: Collective, rank: Rank, size: usize, count: usize) -> Self {
+        Self {
+            collective,
+            rank,
+            size,
+            root: 0,
+            count,
+            send_counts: &[],
+            recv_counts: &[],
+            inputs: 1,
+            outputs: 1,
+            average: false,
+            base: 2,
+            destinations: 0,
+        }
+    }
+}
 
 impl Shape<'_> {
     /// Refuses what no schedule could serve, with an error that names the field.

@@ -12,20 +12,7 @@ const RANKS: std::ops::RangeInclusive<usize> = 1..=64;
 
 /// One call's shape on rank 0: one input, one output, no average.
 fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
-    Shape {
-        collective,
-        rank: 0,
-        size,
-        root: 0,
-        count,
-        send_counts: &[],
-        recv_counts: &[],
-        inputs: 1,
-        outputs: 1,
-        average: false,
-        base: 2,
-        destinations: 0,
-    }
+    Shape::new(collective, 0, size, count)
 }
 
 /// The shapes of all ranks: `call`, with what `adjust` changes for each.

@@ -51,20 +51,7 @@ impl Context {
         let (deadline, timeout) = self.deadline(None);
         let own = self.lock()?.transport.address();
         let mut list = vec![0; own.len() * self.size];
-        let shape = Shape {
-            collective: Collective::Allgather,
-            rank: self.rank,
-            size: self.size,
-            root: 0,
-            count: own.len(),
-            send_counts: &[],
-            recv_counts: &[],
-            inputs: 1,
-            outputs: 1,
-            average: false,
-            base: 2,
-            destinations: 0,
-        };
+        let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
         let call = Call {
             shape,
             algorithm: None,

@@ -264,20 +264,7 @@ fn a_reduction_function_that_calls_its_context_is_refused() {
     let contexts = group(1);
     let context = &contexts[0];
     let (inputs, mut output) = ([[1u8; 8], [2u8; 8]], [0u8; 8]);
-    let shape = Shape {
-        collective: Collective::Allreduce,
-        rank: 0,
-        size: 1,
-        root: 0,
-        count: 1,
-        send_counts: &[],
-        recv_counts: &[],
-        inputs: 2,
-        outputs: 1,
-        average: false,
-        base: 2,
-        destinations: 0,
-    };
+    let shape = Shape { inputs: 2, ..Shape::new(Collective::Allreduce, 0, 1, 1) };
     let call = Call {
         shape,
         algorithm: None,

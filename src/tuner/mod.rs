@@ -66,20 +66,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
-        Shape {
-            collective,
-            rank: 0,
-            size,
-            root: 0,
-            count,
-            send_counts: &[],
-            recv_counts: &[],
-            inputs: 1,
-            outputs: 1,
-            average: false,
-            base: 2,
-            destinations: 0,
-        }
+        Shape::new(collective, 0, size, count)
     }
 
     #[test]

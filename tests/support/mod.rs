@@ -371,21 +371,3 @@ pub fn decode(dtype: DataType, bytes: &[u8]) -> Vec<f64> {
         })
         .collect()
 }
-
-/// A shape with one input and one output, everything else at its default.
-pub fn shape(collective: Collective, rank: usize, size: usize, count: usize) -> Shape<'static> {
-    Shape {
-        collective,
-        rank,
-        size,
-        root: 0,
-        count,
-        send_counts: &[],
-        recv_counts: &[],
-        inputs: 1,
-        outputs: 1,
-        average: false,
-        base: 2,
-        destinations: 0,
-    }
-}

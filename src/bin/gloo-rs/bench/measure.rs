@@ -94,20 +94,7 @@ fn barrier(context: &Context, tag: u32) -> Result<()> {
 }
 
 fn empty_shape(context: &Context, collective: Collective) -> Shape<'static> {
-    Shape {
-        collective,
-        rank: context.rank(),
-        size: context.size(),
-        root: 0,
-        count: 0,
-        send_counts: &[],
-        recv_counts: &[],
-        inputs: 0,
-        outputs: 0,
-        average: false,
-        base: 2,
-        destinations: 0,
-    }
+    Shape { inputs: 0, outputs: 0, ..Shape::new(collective, context.rank(), context.size(), 0) }
 }
 
 fn call<'a>(
