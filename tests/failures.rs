@@ -127,6 +127,16 @@ fn ranks_in_different_calls_notice_and_say_so() {
 }
 
 #[test]
+fn a_context_that_was_never_connected_says_so() {
+    let context = Context::new(&device(), 1, 2, &ContextOptions::default()).unwrap();
+    let error = ALLREDUCE.run(&context).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidOperation);
+    assert!(error.message().contains("the context is not connected"), "{error}");
+    // It is as good as before.
+    assert!(context.broken().is_none());
+}
+
+#[test]
 fn a_rank_that_never_comes_is_named() {
     let store = InProcessStore::new();
     std::thread::scope(|scope| {

@@ -183,6 +183,10 @@ impl Context {
         let (deadline, timeout) = self.deadline(call.timeout);
         let mut guard = self.lock()?;
         let described = |e: &Error| e.context(call.describe(self.rank, algorithm.name));
+        if self.size > 1 && guard.transport.is_isolated() && guard.broken.is_none() {
+            let text = "the context is not connected: connect it first, over a store or by its pairs";
+            return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
+        }
         let plan = guard.plans.get(shape, algorithm, is_user)?;
         let run = guard.start(plan, &binding).map_err(|e| described(&e))?;
         let (mut guard, over) = self.engine().wait(guard, deadline, |core| core.is_over(run).then_some(()));

@@ -249,6 +249,9 @@ pub trait Transport: std::marker::Send {
     /// Whether messages to `rank` can flow; an error once they never will.
     fn is_connected(&self, rank: Rank) -> Result<bool>;
 
+    /// Whether nothing is known of any peer: the context was never connected.
+    fn is_isolated(&self) -> bool;
+
     /// Whether `rank` runs on this host; `None` as long as its address is unknown.
     fn shares_host(&self, rank: Rank) -> Option<bool>;
 

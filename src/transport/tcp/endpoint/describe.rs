@@ -1,53 +1,80 @@
 //! What operations wait for, in words.
 
+use std::collections::BTreeMap;
+
 use super::Endpoint;
 use crate::transport::Source;
 use crate::transport::frame::Header;
 use crate::transport::tcp::connection::{Finish, Peer, State};
-use crate::types::Rank;
+use crate::types::{Rank, Slot};
+
+/// What is waited for from one peer; the order is that of the text.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wait {
+    Receive,
+    Clearance,
+    Send,
+    Answer,
+}
+
+#[derive(Default)]
+struct Sum {
+    operations: usize,
+    done: usize,
+    bytes: usize,
+    slot: Option<Slot>,
+}
+
+/// Peers that a text names.
+const SHOWN: usize = 3;
 
 impl Endpoint {
+    /// What the operations of `owner` wait for, peer by peer.
     pub(super) fn describe_waits(&self, owner: u32) -> String {
-        let mut parts = Vec::new();
-        let link = |rank: Rank| match self.peers[rank].as_deref() {
-            Some(Peer { state: State::Established, .. }) => "connected".to_owned(),
-            Some(Peer { last_error: Some(error), attempts, .. }) => {
-                format!("not connected after {attempts} attempts; the last one: {error}")
-            }
-            _ => "not connected".to_owned(),
+        let mut sums: BTreeMap<(Wait, Rank), Sum> = BTreeMap::new();
+        let mut add = |wait, rank, done, bytes, slot: Option<Slot>| {
+            let sum = sums.entry((wait, rank)).or_default();
+            sum.operations += 1;
+            sum.done += done;
+            sum.bytes += bytes;
+            sum.slot = sum.slot.or(slot);
         };
+        let mut parts = Vec::new();
         for (index, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
-            let arriving = |rank: Rank| match self.peers[rank].as_deref().and_then(|p| p.incoming.as_ref()) {
-                Some(i) if i.finish == Finish::Recv(index) => i.done,
-                _ => 0,
-            };
-            let who = match (&op.matched, &op.recv.from) {
-                (Some(rank), _) | (None, Source::Rank(rank)) => format!("{} ({})", self.name(*rank), link(*rank)),
-                (None, Source::AnyOf(ranks)) => format!("any of ranks {ranks:?}"),
-            };
-            let done = match (&op.matched, &op.recv.from) {
-                (Some(rank), _) | (None, Source::Rank(rank)) => arriving(*rank),
-                _ => 0,
-            };
-            parts.push(format!("to receive {done} of {} bytes from {who} in slot {:#x}", op.recv.bytes, op.recv.slot));
+            let (bytes, slot) = (op.recv.bytes, op.recv.slot);
+            match (op.matched, &op.recv.from) {
+                (None, Source::AnyOf(ranks)) => {
+                    parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}"));
+                }
+                (Some(rank), _) | (None, &Source::Rank(rank)) => {
+                    let incoming = self.peers[rank].as_deref().and_then(|p| p.incoming.as_ref());
+                    let done = incoming.filter(|i| i.finish == Finish::Recv(index)).map_or(0, |i| i.done);
+                    add(Wait::Receive, rank, done, bytes, Some(slot));
+                }
+            }
         }
-        for (_, h) in self.held_sends.iter().filter(|(_, h)| h.send.token.owner == owner) {
-            let (rank, bytes, slot) = (h.send.to, h.send.bytes, h.send.slot);
-            let who = format!("{} ({})", self.name(rank), link(rank));
-            parts.push(format!("for {who} to receive: 0 of {bytes} bytes sent in slot {slot:#x}"));
+        for (_, held) in self.held_sends.iter().filter(|(_, h)| h.send.token.owner == owner) {
+            add(Wait::Clearance, held.send.to, 0, held.send.bytes, Some(held.send.slot));
         }
         for (rank, peer) in self.peers.iter().enumerate() {
             for out in peer.iter().flat_map(|p| &p.data).filter(|o| o.token.is_some_and(|t| t.owner == owner)) {
-                let sent = out.sent.saturating_sub(Header::BYTES);
-                let who = format!("{} ({})", self.name(rank), link(rank));
-                parts.push(format!("to send {sent} of {} bytes to {who}", out.bytes));
+                add(Wait::Send, rank, out.sent.saturating_sub(Header::BYTES), out.bytes, None);
             }
         }
         for (_, request) in self.requests.iter().filter(|(_, r)| r.token.owner == owner) {
-            let who = format!("{} ({})", self.name(request.rank), link(request.rank));
-            parts.push(format!("for {who} to answer a put or get of {} bytes", request.bytes));
+            add(Wait::Answer, request.rank, 0, request.bytes, None);
         }
-        const SHOWN: usize = 3;
+        parts.extend(sums.iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
+            let who = format!("{} ({})", self.name(*rank), self.link(*rank));
+            let slot = slot.map_or(String::new(), |slot| format!(" in slot {slot:#x}"));
+            let slot = if *operations > 1 { format!("{slot} and {} more messages", operations - 1) } else { slot };
+            match wait {
+                Wait::Receive => format!("to receive {done} of {bytes} bytes from {who}{slot}"),
+                Wait::Clearance => format!("for {who} to receive: 0 of {bytes} bytes sent{slot}"),
+                Wait::Send => format!("to send {done} of {bytes} bytes to {who}"),
+                Wait::Answer => format!("for {who} to answer a put or get of {bytes} bytes"),
+            }
+        }));
         let more = parts.len().saturating_sub(SHOWN);
         parts.truncate(SHOWN);
         let mut text = parts.join(", and ");
@@ -55,5 +82,15 @@ impl Endpoint {
             text.push_str(&format!(", and {more} more"));
         }
         text
+    }
+
+    fn link(&self, rank: Rank) -> String {
+        match self.peers[rank].as_deref() {
+            Some(Peer { state: State::Established, .. }) => "connected".to_owned(),
+            Some(Peer { last_error: Some(error), attempts, .. }) => {
+                format!("not connected after {attempts} attempts; the last one: {error}")
+            }
+            _ => "not connected".to_owned(),
+        }
     }
 }

@@ -474,6 +474,10 @@ impl Transport for Endpoint {
         }
     }
 
+    fn is_isolated(&self) -> bool {
+        self.links.is_empty() && self.addresses.iter().all(Option::is_none)
+    }
+
     fn shares_host(&self, rank: Rank) -> Option<bool> {
         if rank == self.rank {
             return Some(true);
