@@ -205,11 +205,14 @@ impl Context {
     fn await_connection(&self, rank: Rank, deadline: Instant, timeout: Duration) -> Result<()> {
         let mut guard = self.lock()?;
         guard.transport.connect(rank);
-        let (guard, connected) = self.engine().wait(guard, deadline, |core| match core.transport.is_connected(rank) {
-            Ok(false) => None,
-            Ok(true) => Some(Ok(())),
-            Err(error) => Some(Err(error)),
-        });
+        guard.connecting += 1;
+        let (mut guard, connected) =
+            self.engine().wait(guard, deadline, |core| match core.transport.is_connected(rank) {
+                Ok(false) => None,
+                Ok(true) => Some(Ok(())),
+                Err(error) => Some(Err(error)),
+            });
+        guard.connecting -= 1;
         self.engine().hand_over(guard);
         connected.unwrap_or_else(|| {
             Err(Error::new(ErrorKind::Timeout, format!("no connection to rank {rank} after {timeout:?}")))

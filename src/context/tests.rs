@@ -1,5 +1,7 @@
 //! Ranks as threads, over loopback.
 
+mod edges;
+
 use std::sync::Arc;
 use std::time::Duration;
 

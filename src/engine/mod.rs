@@ -8,6 +8,8 @@ pub mod execution;
 pub mod plan;
 mod progress;
 pub mod requests;
+#[cfg(test)]
+mod tests;
 
 pub use execution::{Binding, Combine, UserFunction};
 pub use progress::{Engine, Guard, Spin};
@@ -51,6 +53,8 @@ pub struct Core<T> {
     waking: usize,
     /// Something has ended that another thread may wait for.
     ended: bool,
+    /// Threads that wait for a connection: no event tells them, so whatever moves does.
+    pub connecting: usize,
     /// Counts calls to `progress`, so that the watch sees whether anybody was here.
     turns: u64,
     seen_turns: u64,
@@ -131,6 +135,7 @@ impl<T: Transport> Core<T> {
     pub fn progress(&mut self) -> bool {
         self.turns += 1;
         let moved = self.transport.progress(&mut self.events);
+        self.ended |= moved && self.connecting > 0;
         self.dispatch();
         moved
     }

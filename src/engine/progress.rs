@@ -22,6 +22,9 @@ pub enum Spin {
     Forever,
 }
 
+/// How often a polling thread that finds something every time looks at the clock and at who wants the lock.
+const BUSY_TURNS: u32 = 64;
+
 /// How long a polling thread keeps its core to itself before it offers it to others between polls.
 const SPIN_ALONE: Duration = Duration::from_micros(5);
 
@@ -75,6 +78,7 @@ impl<T: Transport> Engine<T> {
                 waiting: 0,
                 waking: 0,
                 ended: false,
+                connecting: 0,
                 turns: 0,
                 seen_turns: 0,
                 inside,
@@ -131,6 +135,7 @@ impl<T: Transport> Engine<T> {
         mut ready: impl FnMut(&mut Core<T>) -> Option<R>,
     ) -> (Guard<'a, T>, Option<R>) {
         let mut polling = false;
+        let mut busy_turns = 0;
         let mut idle_since: Option<Instant> = None;
         let result = loop {
             if let Some(result) = ready(&mut guard) {
@@ -164,6 +169,17 @@ impl<T: Transport> Engine<T> {
             self.tell(&mut guard);
             if moved {
                 idle_since = None;
+                busy_turns += 1;
+                // What moves may be for others: it must not take this thread past its deadline, nor keep the lock from them.
+                if busy_turns == BUSY_TURNS {
+                    busy_turns = 0;
+                    if Instant::now() >= deadline {
+                        break ready(&mut guard);
+                    }
+                    if self.is_wanted(&guard) {
+                        guard = self.give_way(guard);
+                    }
+                }
                 continue;
             }
             let now = Instant::now();
@@ -176,10 +192,8 @@ impl<T: Transport> Engine<T> {
                 Spin::Forever => true,
             };
             if spinning {
-                if guard.waking > 0 || self.contenders.load(Ordering::Relaxed) > 0 {
-                    drop(guard);
-                    std::thread::yield_now();
-                    guard = self.lock_contended();
+                if self.is_wanted(&guard) {
+                    guard = self.give_way(guard);
                 } else if now.duration_since(since) >= SPIN_ALONE {
                     // Another rank may be waiting for this very core.
                     std::thread::yield_now();
@@ -201,16 +215,28 @@ impl<T: Transport> Engine<T> {
         (guard, result)
     }
 
+    /// Whether other threads wait for the lock.
+    fn is_wanted(&self, guard: &Guard<'_, T>) -> bool {
+        guard.waking > 0 || self.contenders.load(Ordering::Relaxed) > 0
+    }
+
+    /// Lets another thread have the lock for a moment.
+    fn give_way<'a>(&'a self, guard: Guard<'a, T>) -> Guard<'a, T> {
+        drop(guard);
+        std::thread::yield_now();
+        self.lock_contended()
+    }
+
     /// Tells other threads that something has ended which they may wait for.
     fn tell(&self, guard: &mut Guard<'_, T>) {
-        if std::mem::take(&mut guard.ended) {
-            if guard.waiting > 0 {
-                guard.waking = guard.waiting;
-                self.ended.notify_all();
-            }
-            if guard.sleeping {
-                self.waker.wake();
-            }
+        let ended = std::mem::take(&mut guard.ended);
+        if ended && guard.waiting > 0 {
+            guard.waking = guard.waiting;
+            self.ended.notify_all();
+        }
+        // A thread that sleeps may not know of the timer.
+        if guard.sleeping && (ended || guard.transport.next_timer().is_some()) {
+            self.waker.wake();
         }
     }
 
@@ -218,14 +244,20 @@ impl<T: Transport> Engine<T> {
     pub fn hand_over(&self, mut guard: Guard<'_, T>) {
         self.tell(&mut guard);
         if guard.polling {
-            if guard.sleeping && guard.transport.next_timer().is_some() {
-                self.waker.wake();
-            }
-        } else if guard.waiting > 0 {
+            return;
+        }
+        if guard.waiting > 0 {
             self.ended.notify_all();
-        } else if guard.transport.outgoing() > 0
-            && let Some(watch) = self.watch.get()
-        {
+        } else if let Some(watch) = self.watch.get() {
+            self.entrust(&guard, watch.as_ref(), guard.transport.outgoing() > 0);
+        }
+    }
+
+    /// Lets the watch take over at once if `urgent`. A timer it would not see: then it comes by the tick.
+    fn entrust(&self, guard: &Guard<'_, T>, watch: &dyn Watch, urgent: bool) {
+        if guard.transport.next_timer().is_some() {
+            watch.disarm();
+        } else if urgent {
             watch.arm();
         }
     }
@@ -244,21 +276,21 @@ impl<T: Transport> Engine<T> {
 
     /// For the watch: serves the context if nobody else does.
     pub fn serve(&self) {
-        let Ok(mut guard) = self.core.try_lock() else { return };
+        let mut guard = match self.core.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         if guard.polling {
             return;
         }
         let Some(watch) = self.watch.get() else { return };
-        if !watch.is_armed() {
-            // Nobody has been here for a whole tick: take over.
-            if guard.turns == guard.seen_turns {
-                watch.arm();
-            }
-            guard.seen_turns = guard.turns;
-            return;
+        // Unarmed, it takes over when nobody has been here for a whole tick.
+        if watch.is_armed() || guard.turns == guard.seen_turns {
+            guard.progress();
+            self.tell(&mut guard);
+            self.entrust(&guard, watch.as_ref(), true);
         }
-        guard.progress();
         guard.seen_turns = guard.turns;
-        self.tell(&mut guard);
     }
 }

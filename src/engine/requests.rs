@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::engine::FIRST_BUFFER;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::transport::slab::Slab;
 use crate::transport::{Outcome, Token};
 use crate::types::Rank;
@@ -71,7 +71,9 @@ impl Requests {
             Outcome::Done { rank, .. } => Ended::Message(rank),
             Outcome::Written { offset, bytes } => Ended::Written { offset, bytes },
             Outcome::Failed(error) => Ended::Failed(error),
-            Outcome::Mismatch { .. } => return,
+            Outcome::Mismatch { rank, .. } => {
+                Ended::Failed(Error::new(ErrorKind::Mismatch, format!("rank {rank} sent what no buffer sends")))
+            }
         };
         buffer.ended[token.detail as usize & 1].push_back(ended);
     }

@@ -11,7 +11,11 @@
 //!   order. The receive that it meets answers `ClearToSend` unless it has sent its credit already.
 //!
 //! A credit is a permission, not a promise: one that was left over (its receive took a shorter, eager message, or was
-//! cancelled) only means that a large message may come unasked, and then it is kept like a small one.
+//! cancelled) only means that a large message may come unasked, and then it is kept like a small one. One that crosses an
+//! announcement on the way may set that message free before any receive has met it; it takes its announcement's place.
+//!
+//! As many receives count on a credit as the sender has credits, at most. So a large message that comes unasked, and meets a
+//! receive that gave no credit, has used up another receive's, which must answer the announcement that it meets.
 
 use crate::error::{Error, ErrorKind};
 use crate::hash::QuickMap;
@@ -43,6 +47,11 @@ impl Key {
     /// The other process.
     pub fn rank(&self) -> Rank {
         self.rank as usize
+    }
+
+    /// The slot.
+    pub fn slot(&self) -> Slot {
+        self.slot
     }
 }
 
@@ -318,18 +327,35 @@ impl Receives {
                     Arrival::Discard
                 }
                 Some(op) => Arrival::Op(op),
-                None => Arrival::Discard,
+                None => self.fill(key, header),
             };
         }
         // Order: behind an earlier message that is still kept, this one is kept too.
         if self.early_order.front(key).is_none()
             && let Some(op) = self.meet(from, header.space, header.slot)
         {
+            if header.bytes > EAGER_BYTES as u64 && !self.ops[op].credited {
+                let creditor = self.posted.iter(key).find(|other| self.ops[*other].credited);
+                if let Some(creditor) = creditor {
+                    self.ops[creditor].credited = false;
+                }
+            }
             return Arrival::Op(op);
         }
         let data = Some(self.spare.pop().unwrap_or_default());
         let early = self.early.insert(Early { from, header: *header, data, op: None });
         self.early_order.push(key, early);
+        Arrival::Early(early)
+    }
+
+    /// An announced message comes before a receive has met its announcement.
+    fn fill(&mut self, key: Key, header: &Header) -> Arrival {
+        let Some(early) = self.early_order.iter(key).find(|early| self.early[*early].data.is_none()) else {
+            return Arrival::Discard;
+        };
+        let message = &mut self.early[early];
+        message.header = *header;
+        message.data = Some(self.spare.pop().unwrap_or_default());
         Arrival::Early(early)
     }
 
@@ -601,6 +627,30 @@ mod tests {
         assert_eq!(owner_of(&r, arrival), 1);
         // From any, posted first: granted when announced.
         assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 2)), Posting::Waits { credit: None, .. }));
+        assert!(r.announce(1, &data(5, LARGE as u64)));
+    }
+
+    #[test]
+    fn an_announced_message_that_a_credit_set_free_keeps_its_place() {
+        let mut r = Receives::default();
+        assert!(!r.announce(1, &Header::new(Kind::ReadyToSend, 5, LARGE as u64)));
+        let Arrival::Early(early) = r.arrive(1, &announced(5, LARGE as u64)) else { panic!() };
+        assert!(matches!(r.arrive(1, &data(5, 1)), Arrival::Early(_)));
+        assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0)), Posting::Waits { credit: None, .. }));
+        let (op, _, header, bytes) = r.keep(early, &[7; LARGE]).unwrap();
+        assert_eq!((op.recv.token.owner, header.payload(), bytes.len()), (0, LARGE, LARGE));
+        // Not announced at all.
+        assert_eq!(r.arrive(1, &announced(6, LARGE as u64)), Arrival::Discard);
+    }
+
+    #[test]
+    fn a_credit_is_used_up_once() {
+        let mut r = Receives::default();
+        assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 0)), Posting::Waits { credit: None, .. }));
+        assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 1)), Posting::Waits { credit: Some(1), .. }));
+        // The sender used the credit of the second receive for what the first one gets.
+        let arrival = r.arrive(1, &data(5, LARGE as u64));
+        assert_eq!(owner_of(&r, arrival), 0);
         assert!(r.announce(1, &data(5, LARGE as u64)));
     }
 

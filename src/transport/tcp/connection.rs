@@ -8,9 +8,10 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::reduce::Side;
 use crate::transport::frame::Header;
+use crate::transport::matching::EAGER_BYTES;
 use crate::transport::tcp::address::{Identity, frame_identity};
 use crate::transport::tcp::poll;
-use crate::transport::{ReduceInto, Token};
+use crate::transport::{ReduceInto, Space, Token};
 
 /// How far a connection is.
 #[derive(Debug)]
@@ -342,15 +343,17 @@ impl Peer {
         }
     }
 
-    /// Frees the memory of `owner`: its messages that have not begun vanish; those that are half out, and those that the
-    /// peer will answer, are copied. How many vanished.
+    /// Frees the memory of `owner`: its messages that have not begun vanish; those that are half out, those that a receive
+    /// may count on because it granted them, and those that the peer will answer, are copied. How many vanished.
     pub fn cancel(&mut self, owner: u32) -> usize {
         let before = self.data.len();
         self.data.retain_mut(|out| {
             if out.token.is_none_or(|t| t.owner != owner) {
                 return true;
             }
-            let stays = out.sent > 0 || !out.report;
+            // The messages of a collective vanish with the whole context.
+            let granted = out.bytes > EAGER_BYTES && out.header[2] == Space::User as u8;
+            let stays = out.sent > 0 || granted || !out.report;
             if stays {
                 out.detach();
             }

@@ -226,11 +226,9 @@ impl Endpoint {
     pub(super) fn say_goodbye(&mut self, rank: Rank, notice: Option<&str>) {
         self.flush_to(rank);
         let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
-        if peer.has_output() {
-            // In the middle of a message nothing else can be said.
-            return;
-        }
         match notice {
+            // In the middle of a message nothing else can be said. What went before must arrive all the same.
+            _ if peer.has_output() => {}
             Some(reason) => {
                 let mut end = reason.len().min(MAX_ABORT_BYTES);
                 while !reason.is_char_boundary(end) {

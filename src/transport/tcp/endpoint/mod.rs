@@ -37,6 +37,7 @@ const LAST_RETRY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A message without credit.
+#[derive(Clone, Copy)]
 struct Held {
     send: Send,
     announced: bool,
@@ -317,13 +318,14 @@ impl Transport for Endpoint {
     }
 
     fn unregister(&mut self, region: u32) {
-        let Some(Region { memory, bytes }) = self.regions.remove(&region) else { return };
+        if self.regions.remove(&region).is_none() {
+            return;
+        }
         self.cancel(region_owner(region));
         // A put that is arriving must not write there any more.
-        let range = memory as usize..memory as usize + bytes;
         for peer in self.peers.iter_mut().flatten() {
-            if let Some(Incoming { target, finish: Finish::PutDone { refused }, .. }) = &mut peer.incoming
-                && matches!(target, Target::Memory(into) if range.contains(&(*into as usize)))
+            if let Some(Incoming { header, target, finish: Finish::PutDone { refused }, .. }) = &mut peer.incoming
+                && header.check == region
             {
                 (*target, *refused) = (Target::Discard, true);
             }
@@ -376,10 +378,12 @@ impl Transport for Endpoint {
         }
         let held: Vec<u32> =
             self.held_sends.iter().filter(|(_, h)| h.send.token.owner == owner).map(|(i, _)| i).collect();
+        let mut keys = Vec::new();
         for index in held {
             let Some(Held { send, announced }) = self.held_sends.remove(index) else { continue };
             let key = Key::new(send.to, send.space, send.slot);
             self.held.remove(key, index);
+            keys.push(key);
             self.outgoing -= 1;
             if announced {
                 // It was promised: it goes as an orphan, so that the receiver's order stays whole.
@@ -389,6 +393,7 @@ impl Transport for Endpoint {
                 self.orphans(send, owned);
             }
         }
+        keys.into_iter().for_each(|key| self.release(key));
         self.events.retain(|e| e.token.owner != owner);
     }
 
@@ -456,7 +461,7 @@ impl Transport for Endpoint {
         let waiting = self.peers[rank].as_deref().is_some_and(Peer::has_output)
             || self.receives.ops().any(|(_, op)| matches!(op.recv.from, Source::Rank(r) if r == rank));
         if waiting {
-            self.begin_connect(rank);
+            self.connect(rank);
         }
         Ok(())
     }

@@ -248,7 +248,8 @@ impl Endpoint {
                 };
                 let refused = header.offset != 0;
                 let is_get = header.kind == Kind::GetDone;
-                if is_get && !refused && (request.into.is_null() || header.bytes != request.bytes as u64) {
+                let misfit = header.bytes != request.bytes as u64 || (header.bytes > 0 && request.into.is_null());
+                if is_get && !refused && misfit {
                     return Err(Error::new(
                         ErrorKind::Mismatch,
                         format!("{} sent {} bytes for a get of {}", self.name(rank), header.bytes, request.bytes),
@@ -311,7 +312,11 @@ impl Endpoint {
                 if let (Kind::Write, Target::Text(data)) = (incoming.header.kind, incoming.target) {
                     let key = Key::new(rank, Space::User, incoming.header.slot);
                     let write = EarlyWrite { offset: incoming.header.offset, data };
-                    self.early_writes.entry(key).or_default().push(write);
+                    match self.bindings.get(&key).copied() {
+                        // It was bound while the write arrived.
+                        Some(binding) => self.write_late(key, binding, &write),
+                        None => self.early_writes.entry(key).or_default().push(write),
+                    }
                 }
             }
         }

@@ -55,25 +55,35 @@ impl Endpoint {
         if let Some(error) = self.lost(from) {
             return Err(error);
         }
+        // The peer that has the binding to lose, even if its address is not known yet.
+        self.peer(from);
         self.begin_connect(from);
-        self.bindings.insert(key, Binding { region: Region { memory, bytes }, token });
-        for EarlyWrite { offset, data } in self.early_writes.remove(&key).unwrap_or_default() {
-            let outcome = if in_range(offset, data.len() as u64, bytes) {
-                // SAFETY: the range was just checked; the poster vouches for the memory.
-                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), memory.add(offset as usize), data.len()) };
-                Outcome::Written { offset: offset as usize, bytes: data.len() }
-            } else {
-                Outcome::Failed(Error::new(
-                    ErrorKind::Mismatch,
-                    format!(
-                        "{} wrote {} bytes at offset {offset} of slot {slot:#x}, whose buffer has {bytes} bytes",
-                        self.name(from),
-                        data.len()
-                    ),
-                ))
-            };
-            self.event(token, outcome);
+        let binding = Binding { region: Region { memory, bytes }, token };
+        self.bindings.insert(key, binding);
+        for write in self.early_writes.remove(&key).unwrap_or_default() {
+            self.write_late(key, binding, &write);
         }
         Ok(())
+    }
+
+    /// A write that came, or began to, before its buffer was bound.
+    pub(super) fn write_late(&mut self, key: Key, binding: Binding, EarlyWrite { offset, data }: &EarlyWrite) {
+        let Binding { region: Region { memory, bytes }, token } = binding;
+        let outcome = if in_range(*offset, data.len() as u64, bytes) {
+            // SAFETY: the range was just checked; the poster vouches for the memory.
+            unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), memory.add(*offset as usize), data.len()) };
+            Outcome::Written { offset: *offset as usize, bytes: data.len() }
+        } else {
+            Outcome::Failed(Error::new(
+                ErrorKind::Mismatch,
+                format!(
+                    "{} wrote {} bytes at offset {offset} of slot {:#x}, whose buffer has {bytes} bytes",
+                    self.name(key.rank()),
+                    data.len(),
+                    key.slot()
+                ),
+            ))
+        };
+        self.event(token, outcome);
     }
 }

@@ -82,9 +82,16 @@ impl Endpoint {
         if let Some(Held { send, announced }) = self.held_sends.remove(index) {
             self.push_message(&send, announced);
         }
-        // What stood behind it.
+        self.release(key);
+    }
+
+    /// What stood behind a message that is no longer held goes, or is announced.
+    pub(super) fn release(&mut self, key: Key) {
         while let Some(index) = self.held.front(key) {
-            let send = self.held_sends[index].send;
+            let Held { send, announced } = self.held_sends[index];
+            if announced {
+                return;
+            }
             if send.bytes <= EAGER_BYTES || self.take_credit(key) {
                 self.held.pop(key);
                 self.held_sends.remove(index);

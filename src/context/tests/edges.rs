@@ -1,0 +1,307 @@
+//! Messages, memory and threads in the orders that go wrong most easily.
+
+use std::net::TcpListener;
+use std::time::Instant;
+
+use super::*;
+use crate::transport::tcp::address::Address;
+
+const LARGE: usize = 200_000;
+/// More than the system keeps for a connection.
+const HUGE: usize = 40_000_000;
+const SOON: Option<Duration> = Some(Duration::from_secs(5));
+
+/// Contexts that do not know where the others are: what is posted waits.
+fn strangers(size: usize) -> Vec<Arc<Context>> {
+    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
+    (0..size).map(|rank| Context::new(&device(), rank, size, &options).unwrap()).collect()
+}
+
+fn introduce(contexts: &[Arc<Context>]) {
+    let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().transport.address()).collect();
+    for context in contexts {
+        for (rank, address) in addresses.iter().enumerate() {
+            let mut guard = context.lock().unwrap();
+            guard.transport.set_peer(rank, address).unwrap();
+            context.engine().leave(guard);
+        }
+    }
+}
+
+fn buffer(context: &Arc<Context>, memory: &mut [u8]) -> UnboundBuffer {
+    // SAFETY: the callers drop the buffer before the memory.
+    unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()).unwrap() }
+}
+
+/// Rank 0 hears everything that rank 1 has said so far.
+fn sync(contexts: &[Arc<Context>]) {
+    let (mut from, mut into) = ([7u8], [0u8]);
+    let (send, recv) = (buffer(&contexts[1], &mut from), buffer(&contexts[0], &mut into));
+    recv.recv(&[1], 99, 0, 1).unwrap();
+    send.send(0, 99, 0, 1).unwrap();
+    assert_eq!(recv.wait_recv(SOON).unwrap(), Some(1));
+}
+
+#[test]
+fn a_credit_that_crosses_an_announcement_loses_nothing() {
+    let contexts = strangers(2);
+    let (mut small, mut large) = (random_bytes(1, 10), random_bytes(2, LARGE));
+    let mut got = [vec![0u8; LARGE], vec![0u8; LARGE]];
+    let [first, second] = &mut got;
+    let sends = [buffer(&contexts[0], &mut small), buffer(&contexts[0], &mut large)];
+    let recvs = [buffer(&contexts[1], first), buffer(&contexts[1], second)];
+    // Rank 1 is ready for a large message, but the small one takes its place. What it said of that reaches rank 0 after
+    // rank 0 has announced the large one.
+    recvs[0].recv(&[0], 5, 0, LARGE).unwrap();
+    sends[0].send(1, 5, 0, 10).unwrap();
+    sends[1].send(1, 5, 0, LARGE).unwrap();
+    introduce(&contexts);
+    assert_eq!(recvs[0].wait_recv(SOON).unwrap(), Some(0));
+    assert_eq!(sends[1].wait_send(SOON).unwrap(), Some(1));
+    recvs[1].recv(&[0], 5, 0, LARGE).unwrap();
+    assert_eq!(recvs[1].wait_recv(SOON).unwrap(), Some(0));
+    drop((sends, recvs));
+    assert!(got[0][..10] == small[..] && got[1] == large);
+}
+
+#[test]
+fn a_receive_from_any_does_not_use_up_what_another_receive_has_granted() {
+    let contexts = group(2);
+    let mut from = [random_bytes(1, LARGE), random_bytes(2, LARGE)];
+    let mut into = [vec![0u8; LARGE], vec![0u8; LARGE]];
+    let sends = from.each_mut().map(|m| buffer(&contexts[0], m));
+    let recvs = into.each_mut().map(|m| buffer(&contexts[1], m));
+    recvs[0].recv(&[0, 1], 5, 0, LARGE).unwrap();
+    recvs[1].recv(&[0], 5, 0, LARGE).unwrap();
+    sync(&contexts);
+    sends.iter().for_each(|s| s.send(1, 5, 0, LARGE).unwrap());
+    recvs.iter().for_each(|r| assert_eq!(r.wait_recv(SOON).unwrap(), Some(0)));
+    drop((sends, recvs));
+    assert!(from == into);
+}
+
+#[test]
+fn what_stands_behind_an_announced_message_is_sent_though_its_buffer_is_dropped() {
+    for second in [10, LARGE] {
+        let contexts = group(2);
+        let (mut first, mut after) = (random_bytes(1, LARGE), random_bytes(2, second));
+        let mut got = [vec![0u8; LARGE], vec![0u8; second]];
+        let given_up = buffer(&contexts[0], &mut first);
+        let kept = buffer(&contexts[0], &mut after);
+        given_up.send(1, 5, 0, LARGE).unwrap();
+        kept.send(1, 5, 0, second).unwrap();
+        drop(given_up);
+        let recvs = got.each_mut().map(|m| buffer(&contexts[1], m));
+        recvs[0].recv(&[0], 5, 0, LARGE).unwrap();
+        recvs[1].recv(&[0], 5, 0, second).unwrap();
+        recvs.iter().for_each(|r| assert_eq!(r.wait_recv(SOON).unwrap(), Some(0)));
+        assert_eq!(kept.wait_send(SOON).unwrap(), Some(1));
+        drop((kept, recvs));
+        assert!(got[0] == first && got[1] == after);
+    }
+}
+
+#[test]
+fn a_large_message_that_was_granted_is_sent_though_its_buffer_is_dropped() {
+    let contexts = group(2);
+    let mut from = [random_bytes(1, HUGE), random_bytes(2, LARGE), random_bytes(3, LARGE)];
+    let mut into = [vec![0u8; HUGE], vec![0u8; LARGE], vec![0u8; LARGE]];
+    let [huge, given_up, kept] = from.each_mut().map(|m| buffer(&contexts[0], m));
+    let recvs = into.each_mut().map(|m| buffer(&contexts[1], m));
+    recvs[0].recv(&[0], 4, 0, HUGE).unwrap();
+    recvs[1].recv(&[0], 5, 0, LARGE).unwrap();
+    sync(&contexts);
+    // The first fills the connection, the second waits behind it.
+    huge.send(1, 4, 0, HUGE).unwrap();
+    given_up.send(1, 5, 0, LARGE).unwrap();
+    drop(given_up);
+    kept.send(1, 5, 0, LARGE).unwrap();
+    recvs[2].recv(&[0], 5, 0, LARGE).unwrap();
+    recvs.iter().for_each(|r| assert_eq!(r.wait_recv(SOON).unwrap(), Some(0)));
+    drop((huge, kept, recvs));
+    assert!(from == into);
+}
+
+#[test]
+fn a_buffer_may_be_bound_while_a_write_for_it_arrives() {
+    let contexts = group(2);
+    let from = random_bytes(1, HUGE);
+    let mut into = vec![0u8; HUGE];
+    // SAFETY: the vectors outlive the buffers.
+    let send = unsafe { contexts[0].pair(1).unwrap().send_buffer(9, from.as_ptr(), HUGE).unwrap() };
+    sync(&contexts);
+    send.send(0, HUGE, 0).unwrap();
+    // A part of it is here.
+    contexts[1].lock().unwrap().progress();
+    // SAFETY: as above.
+    let recv = unsafe { contexts[1].pair(0).unwrap().recv_buffer(9, into.as_mut_ptr(), HUGE).unwrap() };
+    assert_eq!(recv.wait_recv(SOON).unwrap(), (0, HUGE));
+    drop((send, recv));
+    assert!(from == into);
+}
+
+#[test]
+fn a_buffer_that_is_dropped_does_not_refuse_what_is_put_into_another_over_the_same_memory() {
+    let contexts = group(2);
+    let (mut from, mut into) = (random_bytes(1, HUGE), vec![0u8; HUGE]);
+    let local = buffer(&contexts[0], &mut from);
+    let (other, remote) = (buffer(&contexts[1], &mut into), buffer(&contexts[1], &mut into));
+    other.remote_key().unwrap();
+    let key = remote.remote_key().unwrap();
+    sync(&contexts);
+    local.put(&key, 0, 0, 0, HUGE).unwrap();
+    contexts[1].lock().unwrap().progress();
+    drop(other);
+    assert_eq!(local.wait_send(SOON).unwrap(), Some(1));
+    drop((local, remote));
+    assert!(from == into);
+}
+
+#[test]
+fn nothing_is_put_and_got_without_memory() {
+    let contexts = group(2);
+    let mut memory = [1u8; 4];
+    let remote = buffer(&contexts[1], &mut memory);
+    let key = remote.remote_key().unwrap();
+    // SAFETY: no bytes are at stake.
+    let empty = unsafe { contexts[0].unbound_buffer(std::ptr::null_mut(), 0).unwrap() };
+    empty.get(&key, 0, 0, 4, 0).unwrap();
+    assert_eq!(empty.wait_recv(SOON).unwrap(), Some(1));
+    empty.put(&key, 0, 0, 4, 0).unwrap();
+    assert_eq!(empty.wait_send(SOON).unwrap(), Some(1));
+    empty.send(1, 1, 0, 0).unwrap();
+    remote.recv(&[0], 1, 4, 0).unwrap();
+    assert_eq!(remote.wait_recv(SOON).unwrap(), Some(0));
+}
+
+#[test]
+fn a_receive_from_oneself_does_not_need_the_others() {
+    let contexts = strangers(2);
+    let mut memory = [1u8, 2];
+    let own = buffer(&contexts[0], &mut memory);
+    own.recv(&[0], 1, 0, 1).unwrap();
+    introduce(&contexts);
+    std::thread::sleep(Duration::from_millis(50));
+    own.send(0, 1, 1, 1).unwrap();
+    assert_eq!(own.wait_recv(SOON).unwrap(), Some(0));
+    drop(own);
+    assert_eq!(memory, [2, 2]);
+}
+
+#[test]
+fn closing_ends_a_wait_on_a_buffer_that_is_bound_to_a_stranger() {
+    let contexts = strangers(2);
+    let mut memory = [0u8; 4];
+    // SAFETY: the array outlives the buffer.
+    let bound = unsafe { contexts[0].pair(1).unwrap().recv_buffer(1, memory.as_mut_ptr(), 4).unwrap() };
+    contexts[0].close();
+    assert_eq!(bound.wait_recv(SOON).unwrap_err().kind(), ErrorKind::Aborted);
+}
+
+#[test]
+fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next_message() {
+    const BYTES: usize = 60_000;
+    let contexts = group(2);
+    let mut from = random_bytes(1, BYTES);
+    let mut into = vec![0u8; BYTES];
+    let send = buffer(&contexts[0], &mut from);
+    sync(&contexts);
+    // Rank 1 does not listen for a while, so that the connection fills up.
+    let mut deaf = contexts[1].lock().unwrap();
+    for _ in 0..1000 {
+        send.send(1, 5, 0, BYTES).unwrap();
+    }
+    let mut sent = 0;
+    while send.wait_send(Some(Duration::from_millis(100))).is_ok() {
+        sent += 1;
+    }
+    assert!((1..1000).contains(&sent), "{sent}");
+    // Something that rank 0 has not read when it closes.
+    let mut closing = contexts[0].lock().unwrap();
+    let token = crate::transport::Token { owner: u32::MAX, detail: 0 };
+    let (space, slot, check) = (crate::transport::Space::User, 1, 0);
+    let message = crate::transport::Send { to: 0, space, slot, check, from: from.as_ptr(), bytes: 8, token };
+    // SAFETY: `from` outlives the contexts' locks.
+    unsafe { deaf.transport.send(message) };
+    deaf.transport.flush(&mut Vec::new());
+    closing.break_with(&Error::new(ErrorKind::Aborted, "closed"), None);
+    contexts[0].finish_closing(closing);
+    contexts[1].engine().leave(deaf);
+    let recv = buffer(&contexts[1], &mut into);
+    for number in 0..sent {
+        recv.recv(&[0], 5, 0, BYTES).unwrap();
+        let result = recv.wait_recv(SOON);
+        assert!(matches!(result, Ok(Some(0))), "message {number} of {sent}: {result:?}");
+    }
+    drop((send, recv));
+    assert!(from == into);
+}
+
+#[test]
+fn a_thread_that_waits_for_a_connection_hears_of_it_from_the_one_that_polls() {
+    for sleeps in [true, false] {
+        let contexts = group(3);
+        let pair = contexts[0].pair(1).unwrap();
+        pair.set_sync(sleeps, !sleeps).unwrap();
+        let mut memory = [0u8; 1];
+        let never = buffer(&contexts[0], &mut memory);
+        never.recv(&[0], 1, 0, 1).unwrap();
+        std::thread::scope(|scope| {
+            let polls = scope.spawn(|| never.wait_recv(None));
+            std::thread::sleep(Duration::from_millis(50));
+            let started = Instant::now();
+            let address = contexts[1].pair(0).unwrap().address().unwrap();
+            let result = pair.connect(&address);
+            let elapsed = started.elapsed();
+            never.abort_wait_recv();
+            assert!(polls.join().unwrap().unwrap().is_none());
+            result.unwrap();
+            assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+        });
+    }
+}
+
+#[test]
+fn a_connection_is_tried_again_though_nobody_waits() {
+    let contexts = strangers(2);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = Address { identity: [1; 16], socket: listener.local_addr().unwrap(), host: 0 };
+    let mut memory = [0u8; 1];
+    let send = buffer(&contexts[0], &mut memory);
+    contexts[0].lock().unwrap().transport.set_peer(1, &address.serialize()).unwrap();
+    send.send(1, 1, 0, 1).unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    let mut attempts = 0;
+    while attempts < 3 && Instant::now() < until {
+        // Whoever comes is turned away at once.
+        attempts += usize::from(listener.accept().is_ok());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(attempts, 3);
+}
+
+#[test]
+fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
+    let contexts = strangers(2);
+    // No way leads there from loopback, as the system says at once.
+    let unreachable = Address { identity: [1; 16], socket: ([192, 0, 2, 1], 9).into(), host: 0 }.serialize();
+    let pair = contexts[0].pair(1).unwrap();
+    pair.set_sync(true, false).unwrap();
+    let mut memory = [[0u8; 1]; 2];
+    let [never, stranger] = memory.each_mut().map(|m| buffer(&contexts[0], m));
+    never.recv(&[0], 1, 0, 1).unwrap();
+    stranger.recv(&[1], 1, 0, 1).unwrap();
+    std::thread::scope(|scope| {
+        let polls = scope.spawn(|| never.wait_recv(None));
+        std::thread::sleep(Duration::from_millis(50));
+        contexts[0].set_timeout(Duration::from_secs(2));
+        assert_eq!(pair.connect(&unreachable).unwrap_err().kind(), ErrorKind::Timeout);
+        never.abort_wait_recv();
+        assert!(polls.join().unwrap().unwrap().is_none());
+    });
+    let waits = contexts[0].lock().unwrap().transport.describe(stranger.owner());
+    let attempts = waits.split("not connected after ").nth(1).and_then(|w| w.split(' ').next());
+    // Two are made before anybody waits, and some ten in two seconds.
+    assert!(attempts.is_some_and(|n| n.parse::<u32>().unwrap() > 4), "{waits}");
+}
