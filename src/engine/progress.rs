@@ -9,8 +9,8 @@ use crate::engine::Core;
 use crate::engine::plan::PlanCache;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::Waker;
 use crate::transport::slab::Slab;
-use crate::transport::tcp::poll::Waker;
 use crate::transport::{Transport, Watch};
 
 /// How long a waiting thread polls before it lets the system put it to sleep.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::transport::tcp::poll::Waker;
+use crate::sys::Waker;
 use crate::transport::{Recv, Remote, Send, Token};
 use crate::types::{Rank, Slot};
 

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use crate::error::Error;
 use crate::reduce::Side;
+use crate::sys;
 use crate::transport::frame::Header;
 use crate::transport::matching::EAGER_BYTES;
 use crate::transport::tcp::address::{Identity, frame_identity};
-use crate::transport::tcp::poll;
 use crate::transport::{ReduceInto, Space, Token};
 
 /// How far a connection is.
@@ -303,7 +303,7 @@ impl Peer {
             for out in self.data.iter().skip(usize::from(begun)) {
                 room = room && add_data(out, &mut add);
             }
-            let out = match poll::send(self.fd(), &parts[..n]) {
+            let out = match sys::send(self.fd(), &parts[..n]) {
                 Ok(out) => out,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(moved),
                 Err(e) => return Err(e),

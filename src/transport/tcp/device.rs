@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::{Error, Result};
+use crate::sys::{self, Epoll, Waker};
 use crate::transport::tcp::address::{Hello, Identity};
 use crate::transport::tcp::interface;
-use crate::transport::tcp::poll::{self, Epoll, Waker};
 use crate::transport::{LogCallback, Watch};
 
 /// How often the thread looks after contexts that nobody has waited on since.
@@ -111,8 +111,8 @@ impl Device {
         .map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?.as_socket().unwrap_or(wanted);
         let (epoll, waker) = Epoll::new().and_then(|e| Ok((e, Waker::new()?))).map_err(failed)?;
-        epoll.add(listener.as_raw_fd(), poll::READ, LISTENER).map_err(failed)?;
-        epoll.add(waker.as_raw_fd(), poll::READ, WAKER).map_err(failed)?;
+        epoll.add(listener.as_raw_fd(), sys::READ, LISTENER).map_err(failed)?;
+        epoll.add(waker.as_raw_fd(), sys::READ, WAKER).map_err(failed)?;
         let shared = Arc::new(Shared {
             address,
             interface,
@@ -154,7 +154,7 @@ impl Device {
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
         self.shared.contexts().by_identity.insert(identity, Entry { served, number });
         let place = Place { device: self.clone(), identity, fd, number, armed: AtomicBool::new(true) };
-        self.shared.epoll.add(fd, poll::READ, number).map_err(|e| Error::io("cannot watch a context", &e))?;
+        self.shared.epoll.add(fd, sys::READ, number).map_err(|e| Error::io("cannot watch a context", &e))?;
         Ok(place)
     }
 
@@ -193,7 +193,7 @@ impl Watch for Place {
         if !self.armed.swap(true, Ordering::SeqCst) {
             let shared = &self.device.shared;
             shared.unarmed.fetch_sub(1, Ordering::SeqCst);
-            let _ = shared.epoll.modify(self.fd, poll::READ, self.number);
+            let _ = shared.epoll.modify(self.fd, sys::READ, self.number);
         }
     }
 
@@ -314,7 +314,7 @@ impl Thread {
             }
         }
         if !self.listening {
-            self.listening = self.shared.epoll.modify(self.listener.as_raw_fd(), poll::READ, LISTENER).is_ok();
+            self.listening = self.shared.epoll.modify(self.listener.as_raw_fd(), sys::READ, LISTENER).is_ok();
         }
         // Closing a socket that has unread bytes cuts off what the peer has not acknowledged; what it has acknowledged, it
         // can read even then.
@@ -322,7 +322,7 @@ impl Thread {
         self.shared.contexts().lingering.retain(|(socket, until)| {
             let fd = socket.as_raw_fd();
             loop {
-                match poll::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
+                match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
                     // The peer has ended it too, or it broke.
                     Ok(0) => return false,
                     Ok(_) => {}
@@ -330,7 +330,7 @@ impl Thread {
                     Err(_) => return false,
                 }
             }
-            now < *until && poll::unacknowledged(fd).is_ok_and(|bytes| bytes > 0)
+            now < *until && sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0)
         });
     }
 
@@ -352,7 +352,7 @@ impl Thread {
             let _ = socket.set_tcp_nodelay(true);
             let socket = OwnedFd::from(socket);
             let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
-            if self.shared.epoll.add(socket.as_raw_fd(), poll::READ, number).is_err() {
+            if self.shared.epoll.add(socket.as_raw_fd(), sys::READ, number).is_err() {
                 continue;
             }
             if self.hellos.len() >= MAX_HELLOS
@@ -370,7 +370,7 @@ impl Thread {
     fn greet(&mut self, number: u64) {
         let Some(greeting) = self.hellos.get_mut(&number) else { return };
         let rest = &mut greeting.wire[greeting.have..];
-        let verdict = match poll::receive(greeting.socket.as_raw_fd(), &mut [IoSliceMut::new(rest)]) {
+        let verdict = match sys::receive(greeting.socket.as_raw_fd(), &mut [IoSliceMut::new(rest)]) {
             Ok(0) => Err("it closed the connection in the middle of its hello".to_owned()),
             Ok(n) => {
                 greeting.have += n;

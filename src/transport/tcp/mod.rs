@@ -9,6 +9,5 @@ mod connection;
 pub mod device;
 pub mod endpoint;
 pub mod interface;
-pub mod poll;
 
 pub use device::{Device, DeviceOptions};

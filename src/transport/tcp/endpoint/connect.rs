@@ -9,11 +9,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::Held;
 use super::{Endpoint, FIRST_RETRY, LAST_RETRY, PATIENCE};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys;
 use crate::transport::frame::{Header, Kind, MAX_ABORT_BYTES};
 use crate::transport::matching::Key;
 use crate::transport::tcp::address::{Hello, Identity, Reply};
 use crate::transport::tcp::connection::{Peer, State};
-use crate::transport::tcp::poll;
 use crate::transport::{Outcome, Token};
 use crate::types::Rank;
 
@@ -37,7 +37,7 @@ impl Endpoint {
                 Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => return Err(e),
                 _ => {}
             }
-            self.epoll.add(socket.as_raw_fd(), poll::READ | poll::WRITE, rank as u64)?;
+            self.epoll.add(socket.as_raw_fd(), sys::READ | sys::WRITE, rank as u64)?;
             Ok(OwnedFd::from(socket))
         })();
         match attempt {
@@ -91,19 +91,19 @@ impl Endpoint {
                 if let Some(e) = socket.take_error().map_err(|e| failed(&e))? {
                     return Err(failed(&e));
                 }
-                match poll::send(fd, &[io::IoSlice::new(&Hello { to, ..hello }.encode())]) {
+                match sys::send(fd, &[io::IoSlice::new(&Hello { to, ..hello }.encode())]) {
                     Ok(Hello::BYTES) => {}
                     Ok(_) => return Err(Error::new(ErrorKind::Io, format!("cannot send a hello to {name}"))),
                     Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOTCONN)) => return Ok(None),
                     Err(e) => return Err(failed(&e)),
                 }
-                let _ = epoll.modify(fd, poll::READ, rank as u64);
+                let _ = epoll.modify(fd, sys::READ, rank as u64);
                 peer.state = State::Greeting { reply: Vec::with_capacity(Reply::BYTES) };
             }
             let State::Greeting { reply } = &mut peer.state else { return Ok(None) };
             let mut bytes = [0; Reply::BYTES];
             let rest = &mut bytes[reply.len()..];
-            match poll::receive(fd, &mut [IoSliceMut::new(rest)]) {
+            match sys::receive(fd, &mut [IoSliceMut::new(rest)]) {
                 Ok(0) => Err(Error::new(ErrorKind::ConnectionLost, format!("{name} closed the connection unanswered"))),
                 Ok(n) => {
                     let at = reply.len();
@@ -142,8 +142,8 @@ impl Endpoint {
         let ours = self.local.identity;
         let fd = socket.as_raw_fd();
         self.connecting.retain(|r| *r != rank);
-        if self.epoll.modify(fd, poll::READ, rank as u64).is_err()
-            && let Err(e) = self.epoll.add(fd, poll::READ, rank as u64)
+        if self.epoll.modify(fd, sys::READ, rank as u64).is_err()
+            && let Err(e) = self.epoll.add(fd, sys::READ, rank as u64)
         {
             let error = Error::io(format_args!("cannot watch the connection to {}", self.name(rank)), &e);
             self.lose(rank, error);
@@ -173,7 +173,7 @@ impl Endpoint {
             }
         };
         // Nine bytes fit into the buffer of a socket that nothing was sent on.
-        let sent = poll::send(socket.as_raw_fd(), &[io::IoSlice::new(&answer.encode())]);
+        let sent = sys::send(socket.as_raw_fd(), &[io::IoSlice::new(&answer.encode())]);
         if answer == Reply::Accepted && matches!(sent, Ok(Reply::BYTES)) {
             self.peer(rank).socket = None;
             self.established(rank, socket, &hello.from);

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
+use crate::sys::{self, Epoll};
 use crate::transport::frame::{Header, Kind};
 use crate::transport::matching::{EAGER_BYTES, Key, Posting, Queues, Receives};
 use crate::transport::slab::Slab;
 use crate::transport::tcp::address::{self, Address, Identity, peer_name};
 use crate::transport::tcp::connection::{Finish, Incoming, Peer, Sent, State, Target};
-use crate::transport::tcp::poll::{self, Epoll};
 use crate::transport::{EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Transport};
 use crate::types::{Rank, Slot};
 
@@ -116,7 +116,7 @@ impl Endpoint {
     /// Connections for `rank` of `size`; peers find it at `listen`.
     pub fn new(rank: Rank, size: usize, listen: SocketAddr, log: Option<LogCallback>) -> Result<Self> {
         let failed = |e| Error::io("cannot create a context", &e);
-        let identity: Identity = poll::random().map_err(failed)?;
+        let identity: Identity = sys::random().map_err(failed)?;
         Ok(Self {
             rank,
             local: Address { identity, socket: listen, host: address::host() },
@@ -205,7 +205,7 @@ impl Endpoint {
                 self.advance_connect(rank);
                 moved = true;
             } else {
-                if event.events & poll::WRITE != 0 {
+                if event.events & sys::WRITE != 0 {
                     moved |= self.flush_to(rank);
                 }
                 moved |= self.read(rank);

@@ -4,10 +4,10 @@ use std::io::{self, IoSliceMut};
 
 use super::{Binding, DIRECT_BYTES, EarlyWrite, Endpoint, READS_PER_TURN, in_range, region_owner};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys;
 use crate::transport::frame::{Header, Kind};
 use crate::transport::matching::{Arrival, Key, Op, refusal};
 use crate::transport::tcp::connection::{Finish, Incoming, Peer, Target};
-use crate::transport::tcp::poll;
 use crate::transport::{EVERYONE, Outcome, Space, Token};
 use crate::types::{Rank, Slot};
 
@@ -60,9 +60,9 @@ impl Endpoint {
             let length = direct.len();
             let wanted = length + staging.len();
             let result = if length > 0 {
-                poll::receive(peer.fd(), &mut [IoSliceMut::new(direct), IoSliceMut::new(&mut staging)])
+                sys::receive(peer.fd(), &mut [IoSliceMut::new(direct), IoSliceMut::new(&mut staging)])
             } else {
-                poll::receive(peer.fd(), &mut [IoSliceMut::new(&mut staging)])
+                sys::receive(peer.fd(), &mut [IoSliceMut::new(&mut staging)])
             };
             match result {
                 Ok(0) => {

@@ -1,9 +1,9 @@
 //! What leaves: queues, credits, announcements.
 
 use super::{Endpoint, Held};
+use crate::sys;
 use crate::transport::frame::{FLAG_ANNOUNCED, Header, Kind};
 use crate::transport::matching::{Arrival, EAGER_BYTES, Key};
-use crate::transport::tcp::poll;
 use crate::transport::{Outcome, Send, Space};
 use crate::types::Rank;
 
@@ -21,7 +21,7 @@ impl Endpoint {
         let want_write = peer.has_output();
         if result.is_ok() && want_write != peer.write_armed {
             peer.write_armed = want_write;
-            let interest = if want_write { poll::READ | poll::WRITE } else { poll::READ };
+            let interest = if want_write { sys::READ | sys::WRITE } else { sys::READ };
             let _ = self.epoll.modify(peer.fd(), interest, rank as u64);
         }
         for (token, bytes) in sent.drain(..) {
