@@ -21,7 +21,7 @@ SIZES = [4, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20]
 
 
 def iterations(size):
-    return 2000 if size <= 8 << 10 else 500 if size <= 64 << 10 else 100 if size <= 512 << 10 else 40 if size <= 4 << 20 else 15
+    return 2000 if size <= 8 << 10 else 500 if size <= 64 << 10 else 100 if size <= 512 << 10 else 40 if size <= 4 << 20 else 8
 
 
 def lines(text):
