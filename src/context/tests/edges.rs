@@ -293,7 +293,7 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
     never.recv(&[0], 1, 0, 1).unwrap();
     stranger.recv(&[1], 1, 0, 1).unwrap();
     std::thread::scope(|scope| {
-        let polls = scope.spawn(|| never.wait_recv(None));
+        let polls = scope.spawn(|| never.wait_recv(Some(Duration::from_secs(20))));
         std::thread::sleep(Duration::from_millis(50));
         contexts[0].set_timeout(Duration::from_secs(2));
         assert_eq!(pair.connect(&unreachable).unwrap_err().kind(), ErrorKind::Timeout);

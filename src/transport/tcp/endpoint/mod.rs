@@ -195,6 +195,7 @@ impl Endpoint {
         for rank in self.connecting.clone() {
             if matches!(self.peer(rank).state, State::Retry(at) if at <= now) {
                 self.begin_connect(rank);
+                moved = true;
             }
         }
         let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 64];
