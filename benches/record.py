@@ -40,7 +40,7 @@ def ours(tool, ranks, size):
 def gloo(peer, ranks, size):
     with tempfile.TemporaryDirectory() as folder:
         # Fewer of what takes Gloo long: eight modes in turn.
-        command = [str(ranks), folder, str(size), str(min(iterations(size), 300))]
+        command = [str(ranks), folder, str(size), str(min(iterations(size), 100))]
         started = [
             subprocess.Popen([peer, str(rank)] + command, stdout=subprocess.PIPE, text=True) for rank in range(ranks)
         ]
@@ -102,7 +102,7 @@ def main():
     sizes = [int(s) for s in args.sizes.split(",")]
     os.makedirs(args.folder, exist_ok=True)
     table = ["# Allreduce of float32 sums over loopback TCP", ""]
-    table += [f"Made by `make bench`, on {machine()}. Median of {args.rounds} rounds; each round runs both, one after the", ""]
+    table += [f"Made by `make bench RANKS={args.ranks} ROUNDS={args.rounds}`, on {machine()}. Median of {args.rounds} rounds; each round runs both, one after the", ""]
     table[-2] += " other, size by size."
     table += ["A time is the median iteration's, and an iteration's time its slowest rank's. Gloo is Debian's `libgloo-dev`, the"]
     table += ["best of its algorithms and modes at each size, busy-polling included. Bus bandwidth as nccl-tests define it.", ""]
