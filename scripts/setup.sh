@@ -30,8 +30,16 @@ need pkg-config pkg-config --version
 need valgrind valgrind --version
 need python3 python3 --version
 need python3-pip python3 -m pip --version
+need redis-server redis-server --version
+need openmpi-bin mpirun.openmpi --version
+need mpich mpiexec.mpich --version
+need openssh-client ssh -V
+need openssh-server test -x /usr/sbin/sshd
+need iproute2 ip -V
+need nftables /usr/sbin/nft --version
 if [ "${1:-}" = bench ]; then # only `make bench` needs these
   need libgloo-dev test -e /usr/include/gloo/allreduce.h
+  need libopenmpi-dev mpicxx.openmpi --version
   need gnuplot-nox gnuplot --version
 fi
 
@@ -48,8 +56,9 @@ if ((${#missing[@]})); then
   fi
   echo "setup: installing ${missing[*]}"
   "${as_root[@]}" apt-get update -qq
+  # RUNLEVEL=1: the tests start the servers that they need, on ports of their own; no service is to run for it.
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install --yes -qq --no-install-recommends "${missing[@]}" >/dev/null
+    RUNLEVEL=1 apt-get install --yes -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
 # Where `make test` finds the pinned cbindgen, whether it was installed here or was there. cbindgen.toml pins it.

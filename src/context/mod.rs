@@ -163,7 +163,9 @@ impl Context {
     pub fn close(&self) {
         let closed = Error::new(ErrorKind::Aborted, format!("rank {} has closed this context", self.rank));
         let Ok(mut guard) = self.lock() else { return };
-        guard.break_with(&closed, None);
+        // What a peer gave up for, while no call was running here, is the reason for those who wait for this rank, too.
+        let reason = guard.broken.clone();
+        guard.break_with(&closed, reason.as_ref().map(Error::message));
         self.finish_closing(guard);
     }
 
