@@ -22,7 +22,10 @@ struct Cli {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
+    /// What `run --hosts` starts on each host
+    #[command(hide = true)]
+    Node,
     Bench(Box<bench::Args>),
     Info(info::Args),
     List(list::Args),
@@ -30,7 +33,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let code = match Cli::parse().command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(*args),
+        Command::Node => launcher::node::run(),
         Command::Bench(args) => bench::run(*args),
         Command::Info(args) => info::run(args),
         Command::List(args) => list::run(args),

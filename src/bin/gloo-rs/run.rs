@@ -1,11 +1,15 @@
-//! `gloo-rs run`: starts a job on this host.
+//! `gloo-rs run`: starts a job, on this host or on several.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::launcher::{self, Job};
+use crate::launcher::binding::Bind;
+use crate::launcher::hosts;
+use crate::launcher::remote::{self, Hosts};
+use crate::launcher::{self, Job, StartError};
 
-/// Start a job's ranks on this host
+/// Start a job's ranks, on this host or on several
 ///
 /// Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, and where the ranks meet in MASTER_ADDR,
 /// MASTER_PORT and GLOO_RS_STORE. Rank 0 serves that store. Rank 0 reads this command's standard input unless that is a
@@ -15,9 +19,38 @@ use crate::launcher::{self, Job};
 /// the exit status is that of the rank that failed: its own, or 128 and the signal that killed it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Number of ranks
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    ranks: u32,
+    /// Number of ranks; with --hosts, as many as its hosts take if this is not said
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), required_unless_present = "hosts")]
+    ranks: Option<u32>,
+
+    /// Start the ranks on the hosts of this file, by ssh. Its lines: `host`, `host slots=N` or `host:N`; `#` begins a comment
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+
+    /// How to reach a host: a command of OpenSSH's kind, and options for it
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts")]
+    ssh: String,
+
+    /// This program on the hosts; its path here if nothing is said
+    #[arg(long, value_name = "PATH", requires = "hosts")]
+    remote_path: Option<OsString>,
+
+    /// Under which name or address the other hosts reach the first; its name in the file if nothing is said
+    #[arg(long, value_name = "HOST", requires = "hosts")]
+    master_addr: Option<String>,
+
+    /// Silence after which a host counts as lost, and the launcher on a host
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = crate::parse::seconds, requires = "hosts")]
+    lost_after: Duration,
+
+    /// Set this variable for the ranks, or pass it on to other hosts as it is here. Those that begin with GLOO_RS_ are
+    /// passed on in any case
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
+    environment: Vec<String>,
+
+    /// Bind each rank to its share of the host's cores, or to nothing. By default to cores if there is one for each rank
+    #[arg(long, value_name = "WHAT")]
+    bind_to: Option<Bind>,
 
     /// Leave the ranks' output as it is, instead of putting `[rank] ` before each line
     #[arg(long)]
@@ -34,13 +67,43 @@ pub struct Args {
 
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
-    let mut command = args.command.into_iter();
-    let job = Job {
-        program: command.next().unwrap_or_default(),
-        args: command.collect(),
-        ranks: args.ranks as usize,
-        prefix: !args.no_prefix,
-        grace: args.grace,
+    let mut command = args.command.iter().cloned();
+    let program = command.next().unwrap_or_default();
+    let mut job = Job::new(program, command.collect(), args.ranks.unwrap_or(1) as usize);
+    job.prefix = !args.no_prefix;
+    job.grace = args.grace;
+    job.bind = args.bind_to;
+    job.environment = environment(&args);
+    let result = match &args.hosts {
+        None => launcher::launch(&job),
+        Some(file) => match on_hosts(file, &args) {
+            Ok(hosts) => remote::launch(&job, &hosts),
+            Err(message) => Err(StartError { message: format!("--hosts: {message}"), code: 2 }),
+        },
     };
-    launcher::launch(&job).unwrap_or_else(|error| crate::fail(&error.message, error.code))
+    result.unwrap_or_else(|error| crate::fail(&error.message, error.code))
+}
+
+fn on_hosts(file: &std::path::Path, args: &Args) -> Result<Hosts, String> {
+    let hosts = hosts::read(file)?;
+    let ranks = args.ranks.map_or_else(|| hosts.iter().map(|host| host.slots).sum(), |ranks| ranks as usize);
+    let here = || std::env::current_exe().map_err(|error| format!("cannot find this program's file: {error}"));
+    Ok(Hosts {
+        hosts: hosts::place(&hosts, ranks)?,
+        ssh: args.ssh.split_whitespace().map(str::to_owned).collect(),
+        program: args.remote_path.clone().map_or_else(|| here().map(PathBuf::into_os_string), Ok)?,
+        master: args.master_addr.clone(),
+        lost_after: args.lost_after.max(Duration::from_secs(1)),
+    })
+}
+
+/// The variables that `--env` names, and on other hosts this library's own.
+fn environment(args: &Args) -> Vec<(OsString, OsString)> {
+    let own = std::env::vars_os()
+        .filter(|(name, _)| args.hosts.is_some() && name.as_encoded_bytes().starts_with(b"GLOO_RS_"));
+    let named = args.environment.iter().filter_map(|text| match text.split_once('=') {
+        Some((name, value)) => Some((name.into(), value.into())),
+        None => std::env::var_os(text).map(|value| (text.into(), value)),
+    });
+    own.chain(named).collect()
 }

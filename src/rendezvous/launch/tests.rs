@@ -229,7 +229,10 @@ fn meet(ranks: Vec<Environment>) -> Vec<String> {
         .collect();
     let launches: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
     assert_eq!(launches[0].store.get("arrived", TIMEOUT).unwrap(), launches.len().to_string().into_bytes());
-    launches.iter().map(|launch| launch.store.describe()).collect()
+    let stores = launches.iter().map(|launch| launch.store.describe()).collect();
+    // Rank 0 last: it serves the others until they have left.
+    launches.into_iter().rev().for_each(drop);
+    stores
 }
 
 fn owned(tables: &[Table<'_>]) -> Environment {

@@ -27,7 +27,7 @@ use workload::{Request, Subject, Workload};
 
 /// Measure a collective
 ///
-/// Starts ranks of its own on this host, or takes part in a job that a launcher started (RANK and WORLD_SIZE are set).
+/// Starts ranks of its own on this host, or takes part in a job that a launcher started (whose variables are set; see docs/launchers.md).
 /// Every rank verifies the result before and after the measurement. The time of an iteration is that of the slowest rank.
 #[derive(clap::Args)]
 pub struct Args {
@@ -119,9 +119,7 @@ fn subject(text: &str) -> Result<Subject, String> {
 
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
-    let launched =
-        ["RANK", "WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
-    if !launched {
+    if !Launch::is_launched() {
         return start(&args);
     }
     match take_part(&args) {
@@ -142,7 +140,7 @@ fn start(args: &Args) -> u8 {
         Err(error) => return crate::fail(&format!("cannot find this program's file: {error}"), 1),
     };
     let args = std::env::args_os().skip(1).collect();
-    let job = Job { program, args, ranks, prefix: false, grace: Duration::from_secs(5) };
+    let job = Job { prefix: false, ..Job::new(program, args, ranks) };
     launcher::launch(&job).unwrap_or_else(|error| crate::fail(&error.message, error.code))
 }
 
@@ -183,7 +181,7 @@ fn take_part(args: &Args) -> Result<bool, String> {
     let launch = Launch::from_environment(args.timeout).map_err(|error| error.to_string())?;
     let says = |error: Error| format!("rank {}: {error}", launch.rank);
     if let Some(ranks) = args.ranks.filter(|&ranks| ranks as usize != launch.size) {
-        return Err(format!("--ranks is {ranks}, but the job that this is part of has {} (WORLD_SIZE)", launch.size));
+        return Err(format!("--ranks is {ranks}, but the job that this is part of has {}", launch.size));
     }
     let request = args.request(launch.size)?;
     let device =

@@ -1,10 +1,16 @@
-//! Starts the ranks of a job on this host and stays with them until the last has ended.
+//! Starts the ranks of a job and stays with them until the last has ended: here, those of this host; in [`remote`], helpers on
+//! other hosts, which do so there as this launcher would ([`node`]).
 //!
 //! One thread does it all, from one poll loop over the ranks' output and the signals: a rank is to die with the thread that
 //! started it (`PR_SET_PDEATHSIG`), so that must be the thread that lives longest.
 
+pub mod binding;
+mod frame;
+pub mod hosts;
+pub mod node;
 mod prefix;
 mod rank;
+pub mod remote;
 mod signals;
 
 use std::ffi::OsString;
@@ -14,26 +20,69 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use binding::Bind;
+use node::Control;
 use rank::{Forwarded, Outcome, Rank, Stream, Target};
+use serde::{Deserialize, Serialize};
 use signals::Signals;
 
 /// How long a process that got SIGKILL may take to end; it may have much memory to give back.
 const KILLED_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 /// What to start.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Job {
     pub program: OsString,
     pub args: Vec<OsString>,
-    pub ranks: usize,
+    /// Variables for the ranks, beside those that tell their place.
+    pub environment: Vec<(OsString, OsString)>,
     /// Whether to mark output lines with their rank. Otherwise the ranks write where the launcher would.
     pub prefix: bool,
     /// Time between SIGTERM and SIGKILL for the ranks that are left when one fails.
     pub grace: Duration,
+    /// What to bind ranks to; `None` for cores if there are enough.
+    pub bind: Option<Bind>,
+    pub part: Part,
+}
+
+/// Which of a job's ranks are started on one host.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Part {
+    pub first_rank: usize,
+    pub ranks: usize,
+    /// Of the whole job.
+    pub size: usize,
+    /// This host's name, and where rank 0 serves the store, if the job is on several hosts.
+    pub place: Option<(String, Master)>,
+    /// Whether rank 0 gets input.
+    pub input: bool,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Master {
+    pub address: String,
+    pub port: u16,
+}
+
+impl Job {
+    /// A job on this host.
+    pub fn new(program: OsString, args: Vec<OsString>, ranks: usize) -> Self {
+        // A terminal stops those who read from it outside of its foreground group, which a rank is.
+        // SAFETY: no memory is involved.
+        let input = unsafe { libc::isatty(libc::STDIN_FILENO) } == 0;
+        let part = Part { first_rank: 0, ranks, size: ranks, place: None, input };
+        Self { program, args, environment: Vec::new(), prefix: true, grace: Duration::from_secs(5), bind: None, part }
+    }
 }
 
 /// Runs `job` to its end and returns the exit status that tells of it: that of the rank that failed first, 128 and the
 /// signal if one killed it, or 0. Says on standard error which rank failed and how. Fails if the job could not be started.
 pub fn launch(job: &Job) -> Result<u8, StartError> {
+    start(job, None)
+}
+
+/// The same, for the launcher at the other end of `control` if there is one.
+fn start(job: &Job, control: Option<Control>) -> Result<u8, StartError> {
     let here = |what: &str, error: io::Error| StartError { message: format!("{what}: {error}"), code: 1 };
     let signals = Signals::catch().map_err(|error| here("cannot receive signals", error))?;
     // Adopts what ranks leave behind, to know when all of a rank's group has ended.
@@ -41,22 +90,37 @@ pub fn launch(job: &Job) -> Result<u8, StartError> {
     if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) } != 0 {
         return Err(here("cannot adopt orphans", io::Error::last_os_error()));
     }
-    let port = free_port().map_err(|error| here("cannot find a free port on 127.0.0.1", error))?;
-    let mut running = Running { ranks: Vec::new(), streams: Vec::new(), signals, failed: None, grace: job.grace };
-    for rank in 0..job.ranks {
-        let mut command = command(job, rank, port);
-        match Rank::start(&mut command, running.signals.mask_before(), &format!("[{rank}] ")) {
-            Ok((started, streams)) => {
-                running.ranks.push(started);
-                running.streams.extend(streams.into_iter().map(|stream| (rank, stream)));
-            }
-            Err(error) => {
-                running.abandon();
-                return Err(StartError {
-                    message: format!("cannot start rank {rank}: {}: {error}", job.program.display()),
-                    code: if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 },
-                });
-            }
+    let master = match &job.part.place {
+        Some((_, master)) => master.clone(),
+        None => {
+            let port = free_port(Ipv4Addr::LOCALHOST);
+            let port = port.map_err(|error| here("cannot find a free port on 127.0.0.1", error))?;
+            Master { address: "127.0.0.1".into(), port }
+        }
+    };
+    let sets = binding::sets(job.bind, job.part.ranks).map_err(|message| StartError { message, code: 1 })?;
+    let mut running = Running {
+        ranks: Vec::new(),
+        streams: Vec::new(),
+        signals,
+        failed: None,
+        grace: job.grace,
+        control,
+        first_rank: job.part.first_rank,
+        host: job.part.place.as_ref().map(|(host, _)| host.clone()),
+    };
+    for index in 0..job.part.ranks {
+        let cores = sets.as_ref().map(|sets| sets[index]);
+        if let Err(error) = running.add(job, index, &master, cores) {
+            running.abandon();
+            return Err(StartError {
+                message: format!(
+                    "cannot start rank {}: {}: {error}",
+                    job.part.first_rank + index,
+                    job.program.display()
+                ),
+                code: if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 },
+            });
         }
     }
     Ok(running.supervise())
@@ -70,34 +134,40 @@ pub struct StartError {
     pub code: u8,
 }
 
-/// The command of one rank, with its place in the job in its environment.
-fn command(job: &Job, rank: usize, port: u16) -> Command {
+/// The command of the `index`th rank of this host, with its place in the job in its environment.
+fn command(job: &Job, index: usize, master: &Master, piped_input: bool) -> Command {
+    let Part { first_rank, ranks, size, input, .. } = &job.part;
+    let rank = first_rank + index;
+    let Master { address, port } = master;
+    let url_address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
     let mut command = Command::new(&job.program);
     command
         .args(&job.args)
+        .envs(job.environment.iter().map(|(name, value)| (name, value)))
         .env("RANK", rank.to_string())
-        .env("WORLD_SIZE", job.ranks.to_string())
-        .env("LOCAL_RANK", rank.to_string())
-        .env("LOCAL_WORLD_SIZE", job.ranks.to_string())
-        .env("MASTER_ADDR", "127.0.0.1")
+        .env("WORLD_SIZE", size.to_string())
+        .env("LOCAL_RANK", index.to_string())
+        .env("LOCAL_WORLD_SIZE", ranks.to_string())
+        .env("MASTER_ADDR", address)
         .env("MASTER_PORT", port.to_string())
-        .env("GLOO_RS_STORE", format!("tcp://127.0.0.1:{port}"));
-    // A terminal stops those who read from it outside of its foreground group, which a rank is.
-    // SAFETY: no memory is involved.
-    let terminal = unsafe { libc::isatty(libc::STDIN_FILENO) } == 1;
-    command.stdin(if rank == 0 && !terminal { Stdio::inherit() } else { Stdio::null() });
-    if job.prefix {
+        .env("GLOO_RS_STORE", format!("tcp://{url_address}:{port}"));
+    command.stdin(match (rank, input, piped_input) {
+        (0, true, true) => Stdio::piped(),
+        (0, true, false) => Stdio::inherit(),
+        _ => Stdio::null(),
+    });
+    if job.prefix || piped_input {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     command
 }
 
-/// A TCP port of loopback that was free just now. Rank 0 is to bind it; should somebody else get it first, rank 0 fails and
+/// A TCP port that was free just now at `address`. Rank 0 is to bind it; should somebody else get it first, rank 0 fails and
 /// says so. Keeping it bound here would rule that out, but also any program that binds it without SO_REUSEADDR.
-fn free_port() -> io::Result<u16> {
+fn free_port(address: Ipv4Addr) -> io::Result<u16> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    socket.bind(&SocketAddr::from((address, 0)).into())?;
     let address = socket.local_addr()?.as_socket();
     address.map(|address| address.port()).ok_or_else(|| io::Error::other("the socket has no address"))
 }
@@ -118,29 +188,51 @@ struct Running {
     signals: Signals,
     failed: Option<Failed>,
     grace: Duration,
+    /// The launcher on another host that this one works for.
+    control: Option<Control>,
+    first_rank: usize,
+    /// This host's name, where there are several.
+    host: Option<String>,
 }
 
 impl Running {
+    /// Starts one more rank.
+    fn add(&mut self, job: &Job, index: usize, master: &Master, cores: Option<libc::cpu_set_t>) -> io::Result<()> {
+        let mut command = command(job, index, master, self.control.is_some());
+        let (rank, mut child) = Rank::start(&mut command, self.signals.mask_before(), cores)?;
+        self.ranks.push(rank);
+        let prefix = if job.prefix { format!("[{}] ", self.first_rank + index) } else { String::new() };
+        if let Some(pipe) = child.stdout.take() {
+            let target = if self.control.is_some() { Target::Frames(frame::kind::OUTPUT) } else { Target::Stdout };
+            self.streams.push((index, Stream::new(pipe.into(), target, &prefix)?));
+        }
+        if let Some(pipe) = child.stderr.take() {
+            self.streams.push((index, Stream::new(pipe.into(), self.errors(), &prefix)?));
+        }
+        if let (Some(control), Some(pipe)) = (&mut self.control, child.stdin.take()) {
+            control.feed(pipe.into())?;
+        }
+        Ok(())
+    }
+
     /// Stays with the ranks until they have ended. If they fail, also with what they started.
     fn supervise(mut self) -> u8 {
         let mut buffer = vec![0; 64 << 10];
         while !self.ended() {
-            let timeout = match &self.failed {
-                Some(failed) => {
-                    failed.deadline.saturating_duration_since(Instant::now()).as_millis().min(60_000) as i32 + 1
-                }
-                None => -1,
-            };
+            let patience = self.failed.as_ref().map(|failed| failed.deadline);
+            let silence = self.control.as_ref().and_then(Control::deadline);
+            let timeout = wait_until(patience.into_iter().chain(silence).min());
             let streams = self.streams.iter().map(|(_, stream)| stream.as_raw_fd());
             let descriptors = streams.chain([self.signals.as_raw_fd()]);
-            let mut polls: Vec<_> =
-                descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+            let mut polls: Vec<_> = descriptors.map(|fd| readable(fd)).collect();
+            polls.extend(self.control.iter().flat_map(Control::polls));
             // SAFETY: as many entries as said. An interrupted call leaves every `revents` zero.
             unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
             self.forward(&polls, &mut buffer);
             while let Some(signal) = self.signals.next() {
                 self.take(signal);
             }
+            self.listen();
             self.reap(&mut buffer);
             if self.patience_ended() {
                 break;
@@ -229,13 +321,18 @@ impl Running {
 
     fn fail(&mut self, failures: &[(usize, Outcome)]) {
         for &(rank, outcome) in failures {
-            say(&format!("rank {rank} (pid {}) {outcome}", self.ranks[rank].pid));
+            self.say(&format!("{} {outcome}", self.name(rank)));
         }
         let left = self.ranks.iter().filter(|rank| rank.outcome.is_none()).count();
         if left > 0 {
-            say(&format!("ending the other ranks ({left} still running)"));
+            self.say(&format!("ending the other ranks ({left} still running)"));
         }
-        self.failed = Some(Failed { code: failures[0].1.code(), deadline: Instant::now() + self.grace, killed: false });
+        self.end_all(failures[0].1.code());
+    }
+
+    /// Asks the ranks to end, and says how long they may take.
+    fn end_all(&mut self, code: u8) {
+        self.failed = Some(Failed { code, deadline: Instant::now() + self.grace, killed: false });
         self.signal_ranks(libc::SIGTERM);
         // A stopped process would not even notice.
         self.signal_ranks(libc::SIGCONT);
@@ -248,13 +345,13 @@ impl Running {
         };
         failed.deadline = Instant::now() + KILLED_ENDS_WITHIN;
         let killed_before = std::mem::replace(&mut failed.killed, true);
-        for (index, rank) in self.ranks.iter().enumerate().filter(|(_, rank)| rank.outcome.is_none()) {
+        for index in (0..self.ranks.len()).filter(|index| self.ranks[*index].outcome.is_none()) {
             let what = if killed_before {
                 "has not ended since SIGKILL; leaving it".to_owned()
             } else {
                 format!("did not end within {} s of SIGTERM; killing it", self.grace.as_secs_f64())
             };
-            say(&format!("rank {index} (pid {}) {what}", rank.pid));
+            self.say(&format!("{} {what}", self.name(index)));
         }
         self.signal_ranks(libc::SIGKILL);
         killed_before
@@ -271,9 +368,35 @@ impl Running {
             {}
         }
     }
+
+    /// Where to say what happens.
+    fn errors(&self) -> Target {
+        if self.control.is_some() { Target::Frames(frame::kind::ERROR) } else { Target::Stderr }
+    }
+
+    fn say(&self, message: &str) {
+        self.errors().say(message);
+    }
+
+    fn name(&self, index: usize) -> String {
+        let on = self.host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
+        format!("rank {} (pid {}{on})", self.first_rank + index, self.ranks[index].pid)
+    }
 }
 
-fn say(message: &str) {
-    // If standard error is gone there is nobody to tell.
-    let _ = Target::Stderr.write(format!("gloo-rs: {message}\n").as_bytes());
+impl Target {
+    fn say(self, message: &str) {
+        // If standard error is gone there is nobody to tell.
+        let _ = self.write(format!("gloo-rs: {message}\n").as_bytes());
+    }
+}
+
+fn readable(fd: i32) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// A timeout for `poll`.
+fn wait_until(deadline: Option<Instant>) -> i32 {
+    deadline
+        .map_or(-1, |deadline| deadline.saturating_duration_since(Instant::now()).as_millis().min(60_000) as i32 + 1)
 }

@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command};
 
+use super::frame;
 use super::prefix::Prefixer;
 use super::signals;
 
@@ -58,9 +59,13 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Starts `command`. It dies with the thread that calls this, and starts with the signal mask `mask`. The streams are
-    /// those of standard output and error that `command` has pipes for; their lines are marked with `prefix`.
-    pub fn start(command: &mut Command, mask: libc::sigset_t, prefix: &str) -> io::Result<(Self, Vec<Stream>)> {
+    /// Starts `command`, on `cores` only if there are any said. It dies with the thread that calls this, and starts with the
+    /// signal mask `mask`. The child is for its pipes only.
+    pub fn start(
+        command: &mut Command,
+        mask: libc::sigset_t,
+        cores: Option<libc::cpu_set_t>,
+    ) -> io::Result<(Self, Child)> {
         let launcher = std::process::id() as i32;
         let prepare = move || {
             // SAFETY: only async-signal-safe calls, on this process, with values that outlive them.
@@ -71,6 +76,10 @@ impl Rank {
                 {
                     return Err(io::Error::last_os_error());
                 }
+                // If a core has gone offline meanwhile, the rank runs where it may.
+                if let Some(cores) = &cores {
+                    libc::sched_setaffinity(0, size_of_val(cores), cores);
+                }
                 // The launcher may have died before the line above; nobody would end this process then.
                 if libc::getppid() != launcher {
                     libc::_exit(1);
@@ -80,16 +89,8 @@ impl Rank {
         };
         // SAFETY: the closure neither allocates nor locks.
         unsafe { command.pre_exec(prepare) };
-        let mut child = command.spawn()?;
-        let pid = child.id() as i32;
-        let mut streams = Vec::new();
-        if let Some(pipe) = child.stdout.take() {
-            streams.push(Stream::new(OwnedFd::from(pipe), Target::Stdout, prefix)?);
-        }
-        if let Some(pipe) = child.stderr.take() {
-            streams.push(Stream::new(OwnedFd::from(pipe), Target::Stderr, prefix)?);
-        }
-        Ok((Self { pid, outcome: None }, streams))
+        let child = command.spawn()?;
+        Ok((Self { pid: child.id() as i32, outcome: None }, child))
     }
 
     /// Sends `signal` to the whole group. Call it only before all of the group has been waited for.
@@ -114,35 +115,51 @@ impl Rank {
 pub enum Target {
     Stdout,
     Stderr,
+    /// As frames of this kind to the launcher that started this helper.
+    Frames(u8),
 }
 
 impl Target {
     /// Writes all of `bytes`; the descriptor may be one that somebody made non-blocking.
-    pub fn write(self, mut bytes: &[u8]) -> io::Result<()> {
-        let descriptor = match self {
-            Self::Stdout => libc::STDOUT_FILENO,
-            Self::Stderr => libc::STDERR_FILENO,
-        };
-        while !bytes.is_empty() {
-            // SAFETY: `bytes` is readable for its length.
-            let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
-            if let Ok(written) = usize::try_from(written) {
-                bytes = &bytes[written..];
-                continue;
-            }
-            let error = io::Error::last_os_error();
-            match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock => {
-                    let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
-                    // SAFETY: one entry, as said.
-                    unsafe { libc::poll(&mut poll, 1, -1) };
-                }
-                _ => return Err(error),
-            }
+    pub fn write(self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stdout => write_all(libc::STDOUT_FILENO, bytes),
+            Self::Stderr => write_all(libc::STDERR_FILENO, bytes),
+            Self::Frames(_) if bytes.is_empty() => Ok(()),
+            Self::Frames(kind) => write_all(libc::STDOUT_FILENO, &frame::encode(kind, bytes)),
         }
-        Ok(())
     }
+}
+
+fn write_all(descriptor: i32, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: `bytes` is readable for its length.
+        let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
+        if let Ok(written) = usize::try_from(written) {
+            bytes = &bytes[written..];
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => {
+                let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one entry, as said.
+                unsafe { libc::poll(&mut poll, 1, -1) };
+            }
+            _ => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Makes this process's end of a pipe non-blocking; the other end has flags of its own and stays as ranks expect it.
+pub fn set_nonblocking(pipe: i32) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    if unsafe { libc::fcntl(pipe, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// The reading end of a rank's standard output or error.
@@ -166,11 +183,8 @@ pub enum Forwarded {
 }
 
 impl Stream {
-    fn new(pipe: OwnedFd, target: Target, prefix: &str) -> io::Result<Self> {
-        // SAFETY: no memory is involved. The other end has flags of its own and stays as ranks expect it.
-        if unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+    pub fn new(pipe: OwnedFd, target: Target, prefix: &str) -> io::Result<Self> {
+        set_nonblocking(pipe.as_raw_fd())?;
         Ok(Self { pipe: File::from(pipe), target, prefixer: Prefixer::new(prefix) })
     }
 

@@ -1,0 +1,158 @@
+//! What the launcher and its helper on another host say to each other, over the helper's standard input and output.
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Job;
+
+/// Comes first from a helper; what the host's shell writes before it is passed over.
+pub const MAGIC: &[u8] = b"\0gloo-rs node\0";
+/// Longer than any frame is: the longest is a rank's line.
+const LONGEST: usize = 4 << 20;
+/// Longer than what a shell writes when it starts.
+const LONGEST_GREETING: usize = 1 << 20;
+
+/// Kinds of frames, by who sends them.
+pub mod kind {
+    /// Helper: [`super::Hello`].
+    pub const HELLO: u8 = b'h';
+    /// Helper: bytes for the launcher's standard output.
+    pub const OUTPUT: u8 = b'o';
+    /// Helper: bytes for the launcher's standard error.
+    pub const ERROR: u8 = b'e';
+    /// Helper: rank 0 has taken so many bytes (u32, little-endian) of its input.
+    pub const TAKEN: u8 = b't';
+    /// Helper: all of its ranks have ended, with this status (one byte).
+    pub const DONE: u8 = b'd';
+    /// Launcher: [`super::Task`].
+    pub const TASK: u8 = b'T';
+    /// Launcher: a signal for the ranks (one byte).
+    pub const SIGNAL: u8 = b'S';
+    /// Launcher: the job has failed elsewhere; the ranks are to end.
+    pub const END: u8 = b'E';
+    /// Launcher: input for rank 0; nothing at its end.
+    pub const INPUT: u8 = b'I';
+    /// Launcher: it is still there.
+    pub const ALIVE: u8 = b'A';
+}
+
+/// Input of rank 0 that may be on its way at once.
+pub const INPUT_WINDOW: usize = 64 << 10;
+
+#[derive(Serialize, Deserialize)]
+pub struct Hello {
+    pub version: String,
+    /// A port that was free on that host just now.
+    pub port: u16,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Task {
+    pub job: Job,
+    /// Where the launcher was started.
+    pub directory: OsString,
+    /// Silence of the launcher after which it counts as lost.
+    pub lost_after: Duration,
+}
+
+/// A frame as it travels: kind, length, and that many bytes.
+pub fn encode(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(5 + payload.len());
+    frame.push(kind);
+    frame.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// The same with a value as payload.
+pub fn encode_value(kind: u8, value: &impl Serialize) -> io::Result<Vec<u8>> {
+    Ok(encode(kind, &serde_json::to_vec(value)?))
+}
+
+/// Puts frames together from pieces of any size.
+#[derive(Default)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    /// What must come before the first frame.
+    greeting: Option<&'static [u8]>,
+}
+
+impl Decoder {
+    /// One that passes over everything up to the end of `greeting`.
+    pub fn after(greeting: &'static [u8]) -> Self {
+        Self { bytes: Vec::new(), greeting: Some(greeting) }
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame.
+    pub fn next(&mut self) -> io::Result<Option<(u8, Vec<u8>)>> {
+        let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+        if let Some(greeting) = self.greeting {
+            let Some(at) = self.bytes.windows(greeting.len()).position(|window| window == greeting) else {
+                let long = self.bytes.len() > LONGEST_GREETING;
+                return if long { Err(wrong("no gloo-rs speaks there")) } else { Ok(None) };
+            };
+            self.bytes.drain(..at + greeting.len());
+            self.greeting = None;
+        }
+        let [kind, a, b, c, d, ..] = self.bytes[..] else { return Ok(None) };
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        if length > LONGEST {
+            return Err(wrong("a message is longer than any can be"));
+        }
+        if self.bytes.len() < 5 + length {
+            return Ok(None);
+        }
+        let payload = self.bytes[5..5 + length].to_vec();
+        self.bytes.drain(..5 + length);
+        Ok(Some((kind, payload)))
+    }
+
+    /// The text that came instead of the greeting.
+    pub fn before_greeting(&self) -> Option<String> {
+        self.greeting.map(|_| String::from_utf8_lossy(&self.bytes).trim().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_whole_from_any_pieces() {
+        let mut stream = b"Welcome to node1!\0gloo\n".to_vec();
+        stream.extend_from_slice(MAGIC);
+        let frames = [(b'o', b"x\0y".to_vec()), (b'd', vec![]), (b'e', vec![7; 100_000])];
+        frames.iter().for_each(|(kind, payload)| stream.extend(encode(*kind, payload)));
+        for piece in [1, 2, 7, 1000, stream.len()] {
+            let mut decoder = Decoder::after(MAGIC);
+            let mut found = Vec::new();
+            for piece in stream.chunks(piece) {
+                decoder.push(piece);
+                while let Some(frame) = decoder.next().unwrap() {
+                    found.push(frame);
+                }
+            }
+            assert_eq!(found, frames);
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused() {
+        let mut decoder = Decoder::default();
+        decoder.push(b"o\xff\xff\xff\xff");
+        assert!(decoder.next().is_err());
+        let mut decoder = Decoder::after(MAGIC);
+        decoder.push(b"no such command\n");
+        assert!(decoder.next().unwrap().is_none());
+        assert_eq!(decoder.before_greeting().unwrap(), "no such command");
+        decoder.push(&vec![b'x'; LONGEST_GREETING]);
+        assert!(decoder.next().is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! Files of hosts, and which ranks go where.
+
+use std::path::Path;
+
+/// A host and how many ranks it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// As ssh is to know it: a name, an address, `user@name`.
+    pub name: String,
+    pub slots: usize,
+}
+
+impl Host {
+    /// The host as other hosts know it.
+    pub fn address(&self) -> &str {
+        self.name.rsplit_once('@').map_or(&*self.name, |(_, host)| host)
+    }
+}
+
+/// Reads a file of lines `host`, `host slots=N` or `host:N`; `#` begins a comment. A host without a number takes one rank;
+/// one that comes again takes more.
+pub fn read(path: &Path) -> Result<Vec<Host>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn parse(text: &str) -> Result<Vec<Host>, String> {
+    let mut hosts: Vec<Host> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let host = parse_line(line).map_err(|why| format!("line {}: {line:?}: {why}", index + 1))?;
+        match hosts.iter_mut().find(|other| other.name == host.name) {
+            Some(other) => other.slots += host.slots,
+            None => hosts.push(host),
+        }
+    }
+    if hosts.is_empty() { Err("there is no host in it".into()) } else { Ok(hosts) }
+}
+
+fn parse_line(line: &str) -> Result<Host, &'static str> {
+    let mut words = line.split_whitespace();
+    let first = words.next().unwrap_or_default();
+    // What has several colons is an IPv6 address.
+    let (name, mut slots) = match first.split_once(':') {
+        Some((name, slots)) if !slots.contains(':') => (name, Some(slots)),
+        _ => (first, None),
+    };
+    for word in words {
+        match word.strip_prefix("slots=") {
+            Some(number) if slots.is_none() => slots = Some(number),
+            _ => return Err("behind the host stands slots=N, once"),
+        }
+    }
+    // ssh would take it for an option.
+    if name.is_empty() || name.starts_with('-') {
+        return Err("a line begins with a host's name");
+    }
+    let slots = slots.map_or(Some(1), |number| number.parse().ok()).filter(|slots| (1..=1 << 20).contains(slots));
+    let slots = slots.ok_or("a number of slots is at least 1")?;
+    Ok(Host { name: name.to_owned(), slots })
+}
+
+/// How many of `ranks` ranks each host gets: the first as many as it takes, and so on. Hosts that get none are left out.
+pub fn place(hosts: &[Host], ranks: usize) -> Result<Vec<(Host, usize)>, String> {
+    let slots: usize = hosts.iter().map(|host| host.slots).sum();
+    if ranks > slots {
+        return Err(format!("the file of hosts has {slots} slots, and {ranks} ranks are asked for"));
+    }
+    let mut left = ranks;
+    let placed = hosts.iter().map(|host| {
+        let here = host.slots.min(left);
+        left -= here;
+        (host.clone(), here)
+    });
+    Ok(placed.filter(|(_, ranks)| *ranks > 0).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, slots: usize) -> Host {
+        Host { name: name.into(), slots }
+    }
+
+    #[test]
+    fn files_of_hosts() {
+        let text = "# two racks\nnode0 slots=2\n\n  node1:3 # near\nme@node2\nfe80::1 slots=4\nnode0\n";
+        let hosts = parse(text).unwrap();
+        assert_eq!(hosts, [host("node0", 3), host("node1", 3), host("me@node2", 1), host("fe80::1", 4)]);
+        assert_eq!(hosts[2].address(), "node2");
+        for (text, part) in [
+            ("", "no host"),
+            ("# only\n", "no host"),
+            ("a\nnode slots=0", "line 2: \"node slots=0\""),
+            ("node slots=x", "at least 1"),
+            ("node:", "at least 1"),
+            ("node:2 slots=2", "once"),
+            ("node max_slots=2", "slots=N"),
+            ("-oProxyCommand=x", "name"),
+            (":2", "name"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn ranks_fill_hosts_in_order() {
+        let hosts = [host("a", 2), host("b", 1), host("c", 4)];
+        let counts = |ranks| place(&hosts, ranks).unwrap().into_iter().map(|(_, ranks)| ranks).collect::<Vec<_>>();
+        assert_eq!(counts(1), [1]);
+        assert_eq!(counts(4), [2, 1, 1]);
+        assert_eq!(counts(7), [2, 1, 4]);
+        assert!(place(&hosts, 8).unwrap_err().contains("7 slots, and 8 ranks"));
+    }
+}

@@ -1,0 +1,200 @@
+//! The helper on another host: starts its part of a job there, and does what the launcher at the other end of its standard input
+//! says. If that end is closed, or silent for too long, the launcher or the way to it is lost, and the ranks end at once.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::frame::{self, Decoder, Hello, Task, kind};
+use super::rank::{Target, set_nonblocking};
+use super::{Failed, KILLED_ENDS_WITHIN, Running, StartError, readable};
+
+/// What is read at once.
+const PIECE: usize = 16 << 10;
+
+/// The launcher at the other end of standard input.
+pub struct Control {
+    decoder: Decoder,
+    heard: Instant,
+    lost_after: Duration,
+    /// The job is stopped, and so is the launcher.
+    stopped: bool,
+    input: Option<Input>,
+}
+
+/// Rank 0's standard input.
+struct Input {
+    pipe: File,
+    pending: Vec<u8>,
+    ended: bool,
+}
+
+/// Runs the helper; returns its exit status, which the launcher does not need.
+pub fn run() -> u8 {
+    match serve() {
+        Ok(code) => code,
+        Err(error) => crate::fail(&format!("node: {error}"), 1),
+    }
+}
+
+fn serve() -> io::Result<u8> {
+    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), port: super::free_port(Ipv4Addr::UNSPECIFIED)? };
+    let mut stdout = io::stdout();
+    stdout.write_all(frame::MAGIC)?;
+    stdout.write_all(&frame::encode_value(kind::HELLO, &hello)?)?;
+    stdout.flush()?;
+    let Some((task, decoder)) = read_task()? else { return Ok(1) };
+    let Task { job, directory, lost_after } = task;
+    let control = Control { decoder, heard: Instant::now(), lost_after, stopped: false, input: None };
+    let code = std::env::set_current_dir(&directory)
+        .map_err(|error| StartError { message: format!("cannot go to {}: {error}", directory.display()), code: 1 })
+        .and_then(|()| super::start(&job, Some(control)));
+    let code = code.unwrap_or_else(|StartError { message, code }| {
+        let host = job.part.place.as_ref().map_or("", |(host, _)| host);
+        Target::Frames(kind::ERROR).say(&format!("host {host}: {message}"));
+        code
+    });
+    // Fails if the launcher is gone, and then nobody is there to tell.
+    let _ = Target::Frames(kind::DONE).write(&[code]);
+    Ok(code)
+}
+
+/// Waits for the launcher to say what to do; nothing if it ends before.
+fn read_task() -> io::Result<Option<(Task, Decoder)>> {
+    let mut decoder = Decoder::default();
+    let mut bytes = [0; PIECE];
+    loop {
+        while let Some((kind, payload)) = decoder.next()? {
+            if kind == kind::TASK {
+                return Ok(Some((serde_json::from_slice(&payload)?, decoder)));
+            }
+        }
+        match read(&mut bytes)? {
+            0 => return Ok(None),
+            read => decoder.push(&bytes[..read]),
+        }
+    }
+}
+
+/// Reads standard input as it comes, without a buffer between that would hide bytes from `poll`.
+pub(super) fn read(bytes: &mut [u8]) -> io::Result<usize> {
+    loop {
+        // SAFETY: the pointer and the length are those of `bytes`.
+        let read = unsafe { libc::read(libc::STDIN_FILENO, bytes.as_mut_ptr().cast(), bytes.len()) };
+        if let Ok(read) = usize::try_from(read) {
+            return Ok(read);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+impl Control {
+    /// Rank 0 reads from `pipe`.
+    pub fn feed(&mut self, pipe: OwnedFd) -> io::Result<()> {
+        set_nonblocking(pipe.as_raw_fd())?;
+        self.input = Some(Input { pipe: pipe.into(), pending: Vec::new(), ended: false });
+        Ok(())
+    }
+
+    /// When the launcher counts as lost if it says nothing.
+    pub fn deadline(&self) -> Option<Instant> {
+        (!self.stopped).then(|| self.heard + self.lost_after)
+    }
+
+    /// What to wait for.
+    pub fn polls(&self) -> impl Iterator<Item = libc::pollfd> + use<> {
+        let waiting = self.input.as_ref().filter(|input| !input.pending.is_empty());
+        let input = waiting.map(|i| libc::pollfd { fd: i.pipe.as_raw_fd(), events: libc::POLLOUT, revents: 0 });
+        [readable(libc::STDIN_FILENO)].into_iter().chain(input)
+    }
+
+    /// Whether the launcher has said something; it has, too, when it is gone.
+    fn has_news() -> bool {
+        let mut poll = readable(libc::STDIN_FILENO);
+        // SAFETY: one entry, as said.
+        unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+    }
+
+    /// Gives rank 0 as much of its input as it takes now.
+    fn pump(&mut self) {
+        let Some(input) = &mut self.input else { return };
+        let mut taken = 0;
+        while taken < input.pending.len() {
+            match input.pipe.write(&input.pending[taken..]) {
+                Ok(written) => taken += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // It reads no more. What is left is nobody's.
+                Err(_) => taken = input.pending.len(),
+            }
+        }
+        input.pending.drain(..taken);
+        if taken > 0 {
+            let _ = Target::Frames(kind::TAKEN).write(&(taken as u32).to_le_bytes());
+        }
+        if input.ended && input.pending.is_empty() {
+            self.input = None;
+        }
+    }
+}
+
+impl Running {
+    /// Does what the launcher of this helper says.
+    pub(super) fn listen(&mut self) {
+        let Some(control) = &mut self.control else { return };
+        if control.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
+            return self.lose_launcher();
+        }
+        if Control::has_news() {
+            let mut bytes = [0; PIECE];
+            match read(&mut bytes) {
+                Ok(read) if read > 0 => control.decoder.push(&bytes[..read]),
+                _ => return self.lose_launcher(),
+            }
+            control.heard = Instant::now();
+        }
+        loop {
+            let Some(control) = &mut self.control else { return };
+            match control.decoder.next() {
+                Ok(Some((kind, payload))) => self.obey(kind, &payload),
+                Ok(None) => break,
+                Err(_) => return self.lose_launcher(),
+            }
+        }
+        if let Some(control) = &mut self.control {
+            control.pump();
+        }
+    }
+
+    fn obey(&mut self, kind: u8, payload: &[u8]) {
+        let Some(control) = &mut self.control else { return };
+        control.stopped = kind == kind::SIGNAL && payload == [libc::SIGTSTP as u8];
+        match (kind, payload) {
+            (kind::SIGNAL, &[signal]) => self.signal_ranks(i32::from(signal)),
+            (kind::END, _) if self.failed.is_none() => self.end_all((128 + libc::SIGTERM) as u8),
+            (kind::INPUT, bytes) => {
+                if let Some(input) = &mut control.input {
+                    input.pending.extend_from_slice(bytes);
+                    input.ended |= bytes.is_empty();
+                } else if !bytes.is_empty() {
+                    let _ = Target::Frames(kind::TAKEN).write(&(bytes.len() as u32).to_le_bytes());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Nobody is there to tell how the ranks end, so they end at once.
+    fn lose_launcher(&mut self) {
+        self.control = None;
+        // What they wrote has nowhere to go; and if the way to the launcher is only stuck, writing to it would block.
+        self.streams.clear();
+        self.failed = Some(Failed { code: 1, deadline: Instant::now() + KILLED_ENDS_WITHIN, killed: true });
+        self.signal_ranks(libc::SIGKILL);
+    }
+}

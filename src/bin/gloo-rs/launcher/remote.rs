@@ -1,0 +1,480 @@
+//! Jobs on several hosts: one ssh for each, which runs a helper there ([`super::node`]), and frames between it and this launcher.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::frame::{self, Decoder, Hello, INPUT_WINDOW, Task, kind};
+use super::hosts::Host;
+use super::rank::{Forwarded, Outcome, Rank, Stream, Target, set_nonblocking};
+use super::signals::{self, Signals};
+use super::{Job, Master, Part, StartError, readable, wait_until};
+
+/// How long beyond `--grace` the helpers may take to end their ranks.
+const HELPERS_END_WITHIN: Duration = Duration::from_secs(10);
+/// What is read at once.
+const PIECE: usize = 16 << 10;
+
+/// How to reach the hosts of a job.
+pub struct Hosts {
+    /// Each with its number of ranks, which is at least 1.
+    pub hosts: Vec<(Host, usize)>,
+    /// The command that reaches a host, with arguments of its own.
+    pub ssh: Vec<String>,
+    /// This program on the hosts.
+    pub program: OsString,
+    /// Where rank 0 is reached, if not under its host's name.
+    pub master: Option<String>,
+    /// Silence after which the launcher counts as lost on a host, or a host here.
+    pub lost_after: Duration,
+}
+
+/// Runs `job` on `hosts` to its end, as [`super::launch`] does on this host.
+pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, StartError> {
+    let here = |what: String, error: io::Error| StartError { message: format!("{what}: {error}"), code: 1 };
+    let signals = Signals::catch().map_err(|error| here("cannot receive signals".into(), error))?;
+    let directory =
+        std::env::current_dir().map_err(|error| here("cannot tell the current directory".into(), error))?.into();
+    let mut running = Running {
+        job,
+        hosts,
+        directory,
+        nodes: Vec::new(),
+        signals,
+        failed: None,
+        window: INPUT_WINDOW,
+        input: job.part.input,
+    };
+    let mut first_rank = 0;
+    for (host, ranks) in &hosts.hosts {
+        match Node::start(host, first_rank, *ranks, hosts, running.signals.mask_before()) {
+            Ok(node) => running.nodes.push(node),
+            Err(error) => {
+                running.nodes.iter_mut().for_each(Node::cut);
+                return Err(here(format!("cannot start {}", hosts.ssh.join(" ")), error));
+            }
+        }
+        first_rank += ranks;
+    }
+    Ok(running.supervise())
+}
+
+/// One host's ssh, and what is known of the helper behind it.
+struct Node {
+    host: Host,
+    first_rank: usize,
+    ranks: usize,
+    ssh: Rank,
+    /// Frames to the helper.
+    into: Option<File>,
+    pending: Vec<u8>,
+    /// Frames from the helper, until it closes.
+    from: Option<File>,
+    decoder: Decoder,
+    /// What ssh itself says.
+    errors: Option<Stream>,
+    port: Option<u16>,
+    has_task: bool,
+    /// How the helper's part of the job ended.
+    done: Option<u8>,
+    reaped: bool,
+}
+
+impl Node {
+    fn start(host: &Host, first_rank: usize, ranks: usize, how: &Hosts, mask: libc::sigset_t) -> io::Result<Self> {
+        let (ssh, own) = how.ssh.split_first().ok_or(io::ErrorKind::NotFound)?;
+        // ssh notices after four silent intervals. What is said first counts, so the caller's own options come first.
+        let interval = how.lost_after.as_secs().div_ceil(4).max(1);
+        let mut command = Command::new(ssh);
+        command
+            .args(own)
+            .args(["-T", "-oBatchMode=yes", "-oConnectTimeout=30", "-oServerAliveCountMax=4"])
+            .arg(format!("-oServerAliveInterval={interval}"))
+            .arg("--")
+            .arg(&host.name)
+            .arg(remote_command(&how.program))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let (ssh, mut child) = Rank::start(&mut command, mask, None)?;
+        let pipe = |pipe: Option<OwnedFd>| -> io::Result<OwnedFd> {
+            let pipe = pipe.ok_or(io::ErrorKind::BrokenPipe)?;
+            set_nonblocking(pipe.as_raw_fd())?;
+            Ok(pipe)
+        };
+        Ok(Self {
+            host: host.clone(),
+            first_rank,
+            ranks,
+            ssh,
+            into: Some(pipe(child.stdin.take().map(Into::into))?.into()),
+            pending: Vec::new(),
+            from: Some(pipe(child.stdout.take().map(Into::into))?.into()),
+            decoder: Decoder::after(frame::MAGIC),
+            errors: Some(Stream::new(pipe(child.stderr.take().map(Into::into))?, Target::Stderr, "")?),
+            port: None,
+            has_task: false,
+            done: None,
+            reaped: false,
+        })
+    }
+
+    fn ended(&self) -> bool {
+        self.reaped && self.from.is_none()
+    }
+
+    /// `node1 (ranks 2 to 3)`.
+    fn name(&self) -> String {
+        let last = self.first_rank + self.ranks - 1;
+        let ranks =
+            if self.ranks == 1 { format!("rank {last}") } else { format!("ranks {} to {last}", self.first_rank) };
+        format!("{} ({ranks})", self.host.name)
+    }
+
+    fn send(&mut self, kind: u8, payload: &[u8]) {
+        self.pending.extend(frame::encode(kind, payload));
+        self.flush();
+    }
+
+    /// Writes what the pipe takes now. A helper that is gone is noticed by its output's end.
+    fn flush(&mut self) {
+        let Some(into) = &mut self.into else { return self.pending.clear() };
+        let mut written = 0;
+        while written < self.pending.len() {
+            match into.write(&self.pending[written..]) {
+                Ok(bytes) => written += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    self.into = None;
+                    return self.pending.clear();
+                }
+            }
+        }
+        self.pending.drain(..written);
+    }
+
+    /// Ends the connection; its helper, if there is one, then kills its ranks.
+    fn cut(&mut self) {
+        self.into = None;
+        if !self.reaped {
+            self.ssh.signal_group(libc::SIGKILL);
+        }
+    }
+}
+
+/// What a host's shell is to run. In single quotes nothing means anything to any shell but a single quote.
+fn remote_command(program: &OsString) -> OsString {
+    let mut command = OsString::from("exec ");
+    let text = program.to_string_lossy();
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,".contains(&byte));
+    if plain {
+        command.push(program);
+    } else {
+        command.push(format!("'{}'", text.replace('\'', r"'\''")));
+    }
+    command.push(" node");
+    command
+}
+
+/// The end of a job that has failed.
+struct Failed {
+    code: u8,
+    deadline: Instant,
+}
+
+struct Running<'a> {
+    job: &'a Job,
+    hosts: &'a Hosts,
+    directory: OsString,
+    nodes: Vec<Node>,
+    signals: Signals,
+    failed: Option<Failed>,
+    /// How much more of its input rank 0 takes now.
+    window: usize,
+    /// Whether standard input is still read.
+    input: bool,
+}
+
+impl Running<'_> {
+    fn supervise(mut self) -> u8 {
+        let beat = self.hosts.lost_after / 4;
+        let mut next_beat = Instant::now() + beat;
+        while !self.nodes.iter().all(Node::ended) {
+            self.wait(next_beat);
+            if Instant::now() >= next_beat {
+                next_beat = Instant::now() + beat;
+                self.nodes.iter_mut().for_each(|node| node.send(kind::ALIVE, &[]));
+            }
+            while let Some(signal) = self.signals.next() {
+                self.take(signal);
+            }
+            for index in 0..self.nodes.len() {
+                self.nodes[index].flush();
+                self.hear(index);
+            }
+            self.reap();
+            self.give_tasks();
+            self.feed();
+            if self.failed.as_ref().is_some_and(|failed| Instant::now() >= failed.deadline) {
+                self.cut_all();
+            }
+        }
+        self.failed.map_or(0, |failed| failed.code)
+    }
+
+    /// Until something is there to do.
+    fn wait(&self, next_beat: Instant) {
+        let mut polls = vec![readable(self.signals.as_raw_fd())];
+        for node in &self.nodes {
+            polls.extend(node.from.as_ref().map(|from| readable(from.as_raw_fd())));
+            polls.extend(node.errors.as_ref().map(|errors| readable(errors.as_raw_fd())));
+            let waiting = node.into.as_ref().filter(|_| !node.pending.is_empty());
+            polls.extend(waiting.map(|i| libc::pollfd { fd: i.as_raw_fd(), events: libc::POLLOUT, revents: 0 }));
+        }
+        if self.takes_input() {
+            polls.push(readable(libc::STDIN_FILENO));
+        }
+        let patience = self.failed.as_ref().map(|failed| failed.deadline);
+        let timeout = wait_until(patience.into_iter().chain([next_beat]).min());
+        // SAFETY: as many entries as said.
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
+    }
+
+    fn takes_input(&self) -> bool {
+        self.input && self.window > 0 && self.nodes[0].has_task
+    }
+
+    /// Passes on a signal, and does itself what it asks for.
+    fn take(&mut self, signal: i32) {
+        if signal == libc::SIGCHLD {
+            return;
+        }
+        let ends = matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP);
+        if ends && self.failed.is_none() && self.nodes.iter().any(|node| !node.has_task) {
+            say(&format!("{} before all ranks were started", signals::name(signal)));
+            return self.fail((128 + signal) as u8);
+        }
+        self.nodes.iter_mut().filter(|node| node.has_task).for_each(|node| node.send(kind::SIGNAL, &[signal as u8]));
+        if signal == libc::SIGTSTP {
+            // SAFETY: no memory is involved.
+            unsafe { libc::raise(libc::SIGSTOP) };
+        }
+    }
+
+    /// Reads what a helper and its ssh have written.
+    fn hear(&mut self, index: usize) {
+        let mut bytes = [0; PIECE];
+        let node = &mut self.nodes[index];
+        if let Some(errors) = &mut node.errors
+            && matches!(errors.forward(&mut bytes), Forwarded::End | Forwarded::TargetGone)
+        {
+            node.errors = None;
+        }
+        let Some(from) = &mut node.from else { return };
+        match from.read(&mut bytes) {
+            Ok(0) => node.from = None,
+            Ok(read) => node.decoder.push(&bytes[..read]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
+            Err(_) => node.from = None,
+        }
+        loop {
+            match self.nodes[index].decoder.next() {
+                Ok(Some((kind, payload))) => self.understand(index, kind, &payload),
+                Ok(None) => return,
+                Err(error) => {
+                    let node = &mut self.nodes[index];
+                    say(&format!("host {}: {error}", node.name()));
+                    node.from = None;
+                    node.cut();
+                    return self.fail(1);
+                }
+            }
+        }
+    }
+
+    fn understand(&mut self, index: usize, kind: u8, payload: &[u8]) {
+        let node = &mut self.nodes[index];
+        match (kind, payload) {
+            (kind::HELLO, _) => match serde_json::from_slice::<Hello>(payload) {
+                Ok(hello) if hello.version == env!("CARGO_PKG_VERSION") => node.port = Some(hello.port),
+                hello => {
+                    let its = hello.map_or("another".into(), |hello| hello.version);
+                    let program = self.hosts.program.display();
+                    let own = env!("CARGO_PKG_VERSION");
+                    say(&format!("host {}: {program} is version {its} there, and {own} here", node.name()));
+                    node.cut();
+                    self.fail(1);
+                }
+            },
+            (kind::OUTPUT, bytes) if Target::Stdout.write(bytes).is_err() => {
+                // Nobody reads it any more (`| head`).
+                self.fail((128 + libc::SIGPIPE) as u8);
+            }
+            (kind::ERROR, bytes) => {
+                let _ = Target::Stderr.write(bytes);
+            }
+            (kind::TAKEN, &[a, b, c, d]) => {
+                self.window = (self.window + u32::from_le_bytes([a, b, c, d]) as usize).min(INPUT_WINDOW);
+            }
+            (kind::DONE, &[code]) => {
+                node.done = Some(code);
+                if code != 0 {
+                    self.fail(code);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends the ranks' places to all helpers that have none, once it is known where rank 0 is to serve the store.
+    fn give_tasks(&mut self) {
+        let Some(port) = self.nodes[0].port else { return };
+        if self.failed.is_some() {
+            return;
+        }
+        let address = self.hosts.master.clone().unwrap_or_else(|| self.nodes[0].host.address().to_owned());
+        let size = self.nodes.iter().map(|node| node.ranks).sum();
+        for node in self.nodes.iter_mut().filter(|node| !node.has_task && node.port.is_some()) {
+            let master = Master { address: address.clone(), port };
+            let place = Some((node.host.name.clone(), master));
+            let part = Part { first_rank: node.first_rank, ranks: node.ranks, size, place, input: self.job.part.input };
+            let job = Job { part, ..self.job.clone() };
+            let task = Task { job, directory: self.directory.clone(), lost_after: self.hosts.lost_after };
+            // Only a map with keys that are no strings could fail.
+            let Ok(task) = frame::encode_value(kind::TASK, &task) else { continue };
+            node.pending.extend(task);
+            node.flush();
+            node.has_task = true;
+        }
+    }
+
+    /// Brings input to rank 0.
+    fn feed(&mut self) {
+        let mut poll = readable(libc::STDIN_FILENO);
+        // SAFETY: one entry, as said.
+        if !self.takes_input() || unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
+            return;
+        }
+        let mut bytes = [0; PIECE];
+        let length = self.window.min(PIECE);
+        // Its end, or what makes it unreadable, ends rank 0's input.
+        let read = super::node::read(&mut bytes[..length]).unwrap_or(0);
+        self.window -= read;
+        self.input = read > 0;
+        self.nodes[0].send(kind::INPUT, &bytes[..read]);
+    }
+
+    /// Collects the ssh processes that have ended, and notices those that have ended too early.
+    fn reap(&mut self) {
+        for index in 0..self.nodes.len() {
+            let node = &mut self.nodes[index];
+            let mut status = 0;
+            if node.reaped {
+                continue;
+            }
+            // SAFETY: `status` is the int that the call fills.
+            if unsafe { libc::waitpid(node.ssh.pid, &mut status, libc::WNOHANG) } == node.ssh.pid {
+                node.reaped = true;
+                node.ssh.outcome = Some(Outcome::from_wait_status(status));
+                // A process that ssh has left behind may keep the pipes open.
+                let mut bytes = [0; PIECE];
+                if let Some(errors) = &mut node.errors {
+                    errors.drain(&mut bytes);
+                }
+            }
+        }
+        for index in 0..self.nodes.len() {
+            self.hear_out(index);
+        }
+    }
+
+    /// Reads the last words of a helper whose ssh has ended.
+    fn hear_out(&mut self, index: usize) {
+        if !self.nodes[index].reaped || self.nodes[index].from.is_none() {
+            return;
+        }
+        while let Some(from) = &self.nodes[index].from {
+            let mut poll = readable(from.as_raw_fd());
+            // SAFETY: one entry, as said.
+            if unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
+                self.nodes[index].from = None;
+            }
+            self.hear(index);
+        }
+        let node = &self.nodes[index];
+        if node.done.is_some() || self.failed.is_some() {
+            return;
+        }
+        let outcome = node.ssh.outcome.map_or(String::new(), |outcome| outcome.to_string());
+        let ssh = &self.hosts.ssh[0];
+        let program = self.hosts.program.display();
+        let why = match (node.has_task, node.ssh.outcome) {
+            (true, _) => format!("the connection is lost: {ssh} {outcome}; its ranks end"),
+            (false, Some(Outcome::Exited(126 | 127))) => {
+                format!("cannot run {program} there (--remote-path): {ssh} {outcome}")
+            }
+            (false, _) => format!("cannot start ranks there: {ssh} {outcome}"),
+        };
+        let said = node.decoder.before_greeting().filter(|said| !said.is_empty());
+        let said = said.map_or(String::new(), |said| format!(": {said}"));
+        say(&format!("host {}: {why}{said}", node.name()));
+        self.fail(1);
+    }
+
+    /// Ends the job; `code` tells why, unless it has failed before.
+    fn fail(&mut self, code: u8) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(Failed { code, deadline: Instant::now() + self.job.grace + HELPERS_END_WITHIN });
+        let others = self.nodes.iter().filter(|node| node.done.is_none() && node.has_task && !node.reaped).count();
+        if others > 0 {
+            say(&format!("ending the ranks of {others} other host{}", if others == 1 { "" } else { "s" }));
+        }
+        for node in &mut self.nodes {
+            if node.has_task {
+                node.send(kind::END, &[]);
+            } else {
+                node.cut();
+            }
+        }
+    }
+
+    /// Gives up on helpers that do not end.
+    fn cut_all(&mut self) {
+        for node in self.nodes.iter_mut().filter(|node| !node.ended()) {
+            if !node.reaped {
+                say(&format!("host {} did not end in time; closing the connection to it", node.name()));
+            }
+            node.cut();
+            node.from = None;
+        }
+        if let Some(failed) = &mut self.failed {
+            failed.deadline = Instant::now() + HELPERS_END_WITHIN;
+        }
+    }
+}
+
+fn say(message: &str) {
+    Target::Stderr.say(message);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_reaches_a_shell_as_it_is() {
+        let of = |program: &str| remote_command(&program.into()).into_string().unwrap();
+        assert_eq!(of("/opt/gloo_rs-1.0/bin/gloo-rs"), "exec /opt/gloo_rs-1.0/bin/gloo-rs node");
+        for program in ["/a b/x", "/it's/$HOME/`x`", "/ü;&"] {
+            let command = of(program).replace("exec ", "printf %s ").replace(" node", "");
+            let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), program);
+        }
+    }
+}
