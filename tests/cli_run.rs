@@ -313,3 +313,26 @@ fn arguments_of_the_program_are_not_taken_for_the_tools_own() {
     assert_eq!(gloo_rs(&["run", "-n", "0", "true"]).output().unwrap().status.code(), Some(2));
     assert_eq!(gloo_rs(&["run", "-n", "2"]).output().unwrap().status.code(), Some(2));
 }
+
+#[test]
+fn ranks_are_bound_to_shares_of_the_cores_where_there_are_enough() {
+    let script =
+        "while read key value; do case $key in Cpus_allowed_list:) echo $value;; esac; done < /proc/self/status";
+    let cores = thread::available_parallelism().unwrap().get();
+    let all = text(&Command::new("sh").args(["-c", script]).output().unwrap().stdout);
+    let lists = |ranks: usize, options: &[&str]| {
+        let output = run(ranks, options, script);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let lines = text(&output.stdout);
+        lines.lines().map(|line| line.split(' ').nth(1).unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    // One core each, all of them different.
+    assert_eq!(lists(cores, &[]).len(), cores);
+    assert_eq!(lists(cores, &["--bind-to", "core"]).len(), cores);
+    for unbound in [lists(1, &[]), lists(cores, &["--bind-to", "none"]), lists(cores + 1, &[])] {
+        assert_eq!(unbound, BTreeSet::from([all.trim().to_owned()]));
+    }
+    let output = run(cores + 1, &["--bind-to", "core"], "true");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains(&format!("{} ranks", cores + 1)), "{}", text(&output.stderr));
+}

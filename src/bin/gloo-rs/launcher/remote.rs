@@ -81,6 +81,8 @@ struct Node {
     /// How the helper's part of the job ended.
     done: Option<u8>,
     reaped: bool,
+    /// ssh has ended, and all that came from it was read.
+    ended: bool,
 }
 
 impl Node {
@@ -119,11 +121,8 @@ impl Node {
             has_task: false,
             done: None,
             reaped: false,
+            ended: false,
         })
-    }
-
-    fn ended(&self) -> bool {
-        self.reaped && self.from.is_none()
     }
 
     /// `node1 (ranks 2 to 3)`.
@@ -203,7 +202,7 @@ impl Running<'_> {
     fn supervise(mut self) -> u8 {
         let beat = self.hosts.lost_after / 4;
         let mut next_beat = Instant::now() + beat;
-        while !self.nodes.iter().all(Node::ended) {
+        while !self.nodes.iter().all(|node| node.ended) {
             self.wait(next_beat);
             if Instant::now() >= next_beat {
                 next_beat = Instant::now() + beat;
@@ -394,7 +393,7 @@ impl Running<'_> {
 
     /// Reads the last words of a helper whose ssh has ended.
     fn hear_out(&mut self, index: usize) {
-        if !self.nodes[index].reaped || self.nodes[index].from.is_none() {
+        if !self.nodes[index].reaped || self.nodes[index].ended {
             return;
         }
         while let Some(from) = &self.nodes[index].from {
@@ -405,7 +404,8 @@ impl Running<'_> {
             }
             self.hear(index);
         }
-        let node = &self.nodes[index];
+        let node = &mut self.nodes[index];
+        node.ended = true;
         if node.done.is_some() || self.failed.is_some() {
             return;
         }
@@ -446,7 +446,7 @@ impl Running<'_> {
 
     /// Gives up on helpers that do not end.
     fn cut_all(&mut self) {
-        for node in self.nodes.iter_mut().filter(|node| !node.ended()) {
+        for node in self.nodes.iter_mut().filter(|node| !node.ended) {
             if !node.reaped {
                 say(&format!("host {} did not end in time; closing the connection to it", node.name()));
             }
