@@ -5,9 +5,11 @@
 //! is kept.
 
 pub mod address;
+pub mod choice;
 mod connection;
 pub mod device;
 pub mod endpoint;
 pub mod interface;
+pub mod pattern;
 
 pub use device::{Device, DeviceOptions};
