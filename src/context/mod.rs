@@ -105,7 +105,7 @@ impl Context {
             return Err(Error::invalid("a context's timeout and its largest segment must not be zero"));
         }
         let token = options.token.clone().unwrap_or_else(JobToken::from_environment);
-        let endpoint = Endpoint::new(rank, size, &token, device.address(), device.log())?;
+        let endpoint = Endpoint::new(rank, size, &token, device.addresses(), device.log())?;
         let (handle, key, fd) = (endpoint.handle(), endpoint.key(), endpoint.poll_fd());
         let engine = Engine::new(endpoint, call::explain, Spin::For(SPIN))?;
         let shared = Arc::new(Shared { engine, device: device.clone() });

@@ -1,6 +1,7 @@
 //! Ranks as threads, over loopback.
 
 mod edges;
+mod places;
 mod tokens;
 
 use std::sync::Arc;

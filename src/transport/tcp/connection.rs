@@ -10,6 +10,7 @@ use crate::reduce::Side;
 use crate::sys;
 use crate::transport::frame::Header;
 use crate::transport::matching::EAGER_BYTES;
+use crate::transport::tcp::address::MAX_SOCKETS;
 use crate::transport::tcp::handshake::{Connector, Handle};
 use crate::transport::{ReduceInto, Space, Token};
 
@@ -173,8 +174,12 @@ pub struct Peer {
     /// Why the last attempt to connect failed, and how many have.
     pub attempts: u32,
     pub last_error: Option<Error>,
-    /// Since when the peer's host answers, and the peer does not.
-    pub refused_since: Option<Instant>,
+    /// Which of the addresses that it can be reached at is, or will be, tried.
+    pub way: usize,
+    /// When an attempt that is not answered ends, so that another address gets its turn.
+    pub give_up: Option<Instant>,
+    /// Since when the peer's host answers, and the peer does not, at each of those addresses.
+    pub refused_since: [Option<Instant>; MAX_SOCKETS],
     /// The peer has said that it is done.
     pub goodbye: bool,
     /// `EPOLLOUT` is asked for.
@@ -199,7 +204,9 @@ impl Peer {
             theirs: None,
             attempts: 0,
             last_error: None,
-            refused_since: None,
+            way: 0,
+            give_up: None,
+            refused_since: [None; MAX_SOCKETS],
             goodbye: false,
             write_armed: false,
             dirty: false,

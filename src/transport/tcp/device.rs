@@ -1,4 +1,4 @@
-//! The place where connections arrive: an address of this host, and the thread that serves what nobody waits on.
+//! The place where connections arrive: addresses of this host, and the thread that serves what nobody waits on.
 //!
 //! A context whose operations somebody waits for is driven by that thread alone. The device's thread takes over, for each
 //! context on its own, when messages are left to be sent that nobody waits for ("armed"), and otherwise one or two [`TICK`]s
@@ -18,23 +18,27 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::error::{Error, Result};
 use crate::secret::SecretKey;
 use crate::sys::{self, Epoll, Waker};
+use crate::transport::tcp::address::Address;
+use crate::transport::tcp::choice::{Choice, Chosen, Surroundings};
 use crate::transport::tcp::greeting::{Dropped, Failure, Greetings};
 use crate::transport::tcp::handshake::{Handle, Proven};
-use crate::transport::tcp::interface;
 use crate::transport::{LogCallback, Watch};
+use crate::types::Rank;
 
 /// How often the thread looks after contexts that nobody has waited on since.
 pub const TICK: Duration = Duration::from_millis(5);
 /// How long a connection that we have ended is kept for its peer to acknowledge everything.
 const LINGER: Duration = Duration::from_secs(2);
 
-const LISTENER: u64 = 0;
-const WAKER: u64 = 1;
+const WAKER: u64 = 0;
+/// This and the place of a listener in the list: its events.
+const LISTENER: u64 = 1 << 63;
 
-/// Which address of this host to use. With nothing set, the address that the host's name resolves to, else loopback.
+/// Which addresses of this host to use. With nothing set, not even the variable [`super::choice::INTERFACES`], that is decided when a
+/// context connects: loopback if all its ranks are on this host, else the addresses that reach the store or other ranks.
 #[derive(Clone, Default)]
 pub struct DeviceOptions {
-    /// Name of a network interface: `eth0`.
+    /// A list of network interfaces, as [`super::pattern::Patterns`] describes it: `eth0`, or `ib*,10.0.0.0/8`, or `^docker*`.
     pub interface: Option<String>,
     /// A host name of this host, or an IPv4 or IPv6 address of it.
     pub hostname: Option<String>,
@@ -64,9 +68,18 @@ struct Contexts {
     lingering: Vec<(OwnedFd, Instant)>,
 }
 
-struct Shared {
+/// An address where connections arrive.
+struct Listener {
+    socket: Socket,
     address: SocketAddr,
     interface: Option<String>,
+}
+
+struct Shared {
+    choice: Choice,
+    port: u16,
+    /// Only ever grows.
+    listeners: Mutex<Vec<Arc<Listener>>>,
     log: Option<LogCallback>,
     epoll: Epoll,
     waker: Waker,
@@ -79,7 +92,7 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// A listening socket and its thread. Contexts keep their device alive.
+/// Listening sockets and their thread. Contexts keep their device alive.
 pub struct Device {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -95,26 +108,16 @@ pub struct Place {
 }
 
 impl Device {
-    /// Binds, listens, and starts the thread.
+    /// Starts the thread; binds and listens, if the options name where.
     pub fn create(options: &DeviceOptions) -> Result<Arc<Device>> {
-        let (wanted, interface) = interface::resolve(options)?;
-        let failed = |e: io::Error| Error::io(format_args!("cannot listen on {wanted}"), &e);
-        let listener = (|| {
-            let socket =
-                Socket::new(Domain::for_address(wanted), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-            socket.set_reuse_address(true)?;
-            socket.bind(&wanted.into())?;
-            socket.listen(4096)?;
-            Ok(socket)
-        })()
-        .map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?.as_socket().unwrap_or(wanted);
+        let choice = Choice::make(options.interface.as_deref(), options.hostname.as_deref())?;
+        let failed = |e: io::Error| Error::io("cannot create a device", &e);
         let (epoll, waker) = Epoll::new().and_then(|e| Ok((e, Waker::new()?))).map_err(failed)?;
-        epoll.add(listener.as_raw_fd(), sys::READ, LISTENER).map_err(failed)?;
         epoll.add(waker.as_raw_fd(), sys::READ, WAKER).map_err(failed)?;
         let shared = Arc::new(Shared {
-            address,
-            interface,
+            choice,
+            port: options.port,
+            listeners: Mutex::default(),
             log: options.log.clone(),
             epoll,
             waker,
@@ -124,24 +127,59 @@ impl Device {
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
+        if let Choice::Named(chosen) = &shared.choice {
+            shared.listen(chosen)?;
+        }
         let thread = {
             let shared = shared.clone();
             let work = move || {
-                Thread { shared, listener, greetings: Greetings::default(), listening: true, serving: Vec::new() }.run()
+                Thread { shared, greetings: Greetings::default(), listening: true, serving: Vec::new() }.run()
             };
             std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
         };
         Ok(Arc::new(Device { shared, thread: Some(thread) }))
     }
 
-    /// Where peers connect to.
-    pub fn address(&self) -> SocketAddr {
-        self.shared.address
+    /// Where peers connect to: at most one address of each family, the preferred first, for each kind of place that contexts
+    /// have connected from. Empty as long as nothing was named and no context has connected.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.shared.listeners().iter().map(|l| l.address).collect()
     }
 
-    /// The interface that has the address, if one does.
-    pub fn interface(&self) -> Option<&str> {
-        self.shared.interface.as_deref()
+    /// The interface that has the first address, if one does.
+    pub fn interface(&self) -> Option<String> {
+        self.shared.listeners().first().and_then(|l| l.interface.clone())
+    }
+
+    /// What can be told of this device's addresses before it is known where the other ranks are: those that are named, or
+    /// those that reach the server of the store. Ports may be missing.
+    pub fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+        match (&self.shared.choice, store) {
+            (Choice::Named(_), _) => Ok(self.addresses()),
+            (Choice::Free(_), None) => Ok(Vec::new()),
+            (Choice::Free(patterns), Some(store)) => {
+                let found = Surroundings::here(patterns.as_ref())?.towards_store(store);
+                Ok(found.into_iter().map(|c| c.address).collect())
+            }
+        }
+    }
+
+    /// Listens for a context of `rank` where the others can reach it; returns the addresses. `everyone` are the prospects of
+    /// all ranks.
+    pub fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
+        let Choice::Free(patterns) = &self.shared.choice else { return Ok(self.addresses()) };
+        let here = everyone[rank].host;
+        let mut others = everyone.iter().filter(|a| a.host != here).flat_map(|a| a.sockets.iter().copied());
+        let host = Surroundings::here(patterns.as_ref())?;
+        let one_host = everyone.iter().all(|a| a.host == here);
+        self.shared.listen(&if one_host { host.on_one_host() } else { host.on_several_hosts(store, &mut others) }?)
+    }
+
+    /// Listens where ranks on any host may reach it, for a context of which nothing else is known.
+    pub fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
+        let Choice::Free(patterns) = &self.shared.choice else { return Ok(self.addresses()) };
+        let host = Surroundings::here(patterns.as_ref())?;
+        self.shared.listen(&host.on_several_hosts(None, &mut std::iter::empty())?)
     }
 
     /// Who is told what happens on the side.
@@ -235,6 +273,64 @@ impl Shared {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn listeners(&self) -> MutexGuard<'_, Vec<Arc<Listener>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens on all of `chosen` where that is not so already; the addresses with their ports.
+    fn listen(&self, chosen: &[Chosen]) -> Result<Vec<SocketAddr>> {
+        let mut listeners = self.listeners();
+        let mut addresses = Vec::with_capacity(chosen.len());
+        for (index, Chosen { address, interface, why }) in chosen.iter().enumerate() {
+            let mut wanted = *address;
+            let same = |l: &&Arc<Listener>| {
+                wanted.set_port(l.address.port());
+                wanted == l.address
+            };
+            if let Some(there) = listeners.iter().find(same) {
+                addresses.push(there.address);
+                continue;
+            }
+            wanted.set_port(self.port);
+            let on = interface.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
+            match self.bind(wanted, LISTENER | listeners.len() as u64) {
+                Ok((socket, address)) => {
+                    self.log(2, &format!("listening at {address}{on}: {why}"));
+                    listeners.push(Arc::new(Listener { socket, address, interface: interface.clone() }));
+                    addresses.push(address);
+                }
+                // The system may still be checking an IPv6 address; that of the other family is enough then.
+                Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable && addresses.len() + chosen.len() > index + 1 => {
+                    self.log(1, &format!("not listening on {wanted}{on}: {e}"));
+                }
+                Err(e) => return Err(Error::io(format_args!("cannot listen on {wanted}{on}"), &e)),
+            }
+        }
+        Ok(addresses)
+    }
+
+    fn bind(&self, wanted: SocketAddr, number: u64) -> io::Result<(Socket, SocketAddr)> {
+        let socket =
+            Socket::new(Domain::for_address(wanted), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if wanted.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&wanted.into())?;
+        socket.listen(4096)?;
+        let address = socket.local_addr()?.as_socket().unwrap_or(wanted);
+        self.epoll.add(socket.as_raw_fd(), sys::READ, number)?;
+        Ok((socket, address))
+    }
+
+    /// Watches all listeners, or none.
+    fn watch_listeners(&self, interest: u32) -> bool {
+        let watch = |(index, listener): (usize, &Arc<Listener>)| {
+            self.epoll.modify(listener.socket.as_raw_fd(), interest, LISTENER | index as u64).is_ok()
+        };
+        self.listeners().iter().enumerate().all(watch)
+    }
+
     fn log(&self, level: u32, text: &str) {
         if let Some(log) = &self.log {
             log(level, text);
@@ -244,9 +340,8 @@ impl Shared {
 
 struct Thread {
     shared: Arc<Shared>,
-    listener: Socket,
     greetings: Greetings,
-    /// Whether the listener is watched: not while descriptors have run out.
+    /// Whether the listeners are watched: not while descriptors have run out.
     listening: bool,
     serving: Vec<Weak<dyn Served>>,
 }
@@ -280,8 +375,8 @@ impl Thread {
             for event in &found[..n] {
                 let number = event.u64;
                 match number {
-                    LISTENER => self.accept(),
                     WAKER => self.shared.waker.clear(),
+                    number if number & LISTENER != 0 => self.accept((number & !LISTENER) as usize),
                     number if self.greetings.contains(number) => self.greet(number),
                     number => self.serve(|entry| entry.number == number),
                 }
@@ -308,7 +403,7 @@ impl Thread {
             self.report(&dropped);
         }
         if !self.listening {
-            self.listening = self.shared.epoll.modify(self.listener.as_raw_fd(), sys::READ, LISTENER).is_ok();
+            self.listening = self.shared.watch_listeners(sys::READ);
         }
         // Closing a socket that has unread bytes cuts off what the peer has not acknowledged; what it has acknowledged, it
         // can read even then.
@@ -328,15 +423,17 @@ impl Thread {
         });
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, listener: usize) {
+        // One that is not in the list yet is about to be, and its event comes back.
+        let Some(listener) = self.shared.listeners().get(listener).cloned() else { return };
         // Level-triggered: what is left comes back at once.
         for _ in 0..64 {
-            let (socket, from) = match self.listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+            let (socket, from) = match listener.socket.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
                 Ok(accepted) => accepted,
                 Err(e) => {
                     if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) {
                         self.shared.log(1, &format!("cannot accept connections for a while: {e}"));
-                        let _ = self.shared.epoll.modify(self.listener.as_raw_fd(), 0, LISTENER);
+                        self.shared.watch_listeners(0);
                         self.listening = false;
                     }
                     return;

@@ -1,10 +1,11 @@
 //! How connections begin and end.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::Held;
 use super::{Endpoint, FIRST_RETRY, LAST_RETRY, LOCAL_SEND_BUFFER, PATIENCE};
@@ -21,23 +22,37 @@ use crate::transport::tcp::handshake::{
 use crate::transport::{Outcome, Token, Transport};
 use crate::types::Rank;
 
+/// How long one of several addresses may leave an attempt to connect unanswered.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// An idle connection whose peer's host does not answer breaks after a minute. Processes that are busy or stopped do not
+/// matter: it is the system that answers.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10)).with_retries(3);
+
 impl Endpoint {
     pub(super) fn begin_connect(&mut self, rank: Rank) {
-        let Some(address) = self.addresses[rank].clone() else { return };
         if !matches!(self.peer(rank).state, State::Idle | State::Retry(_)) {
             return;
         }
+        let Some(address) = &self.addresses[rank] else { return };
+        let Some(to) = self.target(rank) else {
+            let text = format!(
+                "there is no way to rank {rank}: it listens at {:?}, this rank at {:?}; they need a family in common, and \
+                 loopback leads to no other host",
+                address.sockets, self.local.sockets
+            );
+            return self.lose(rank, Error::new(ErrorKind::Io, text));
+        };
         let attempt = (|| {
-            let domain = Domain::for_address(address.socket);
+            let domain = Domain::for_address(to);
             let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
             socket.set_tcp_nodelay(true)?;
-            // Leave from the address that we are known by, where the peer's is of the same family.
-            if self.local.socket.is_ipv4() == address.socket.is_ipv4() {
-                let mut from = self.local.socket;
+            // Leave from the address that we are known by.
+            if let Some(mut from) = self.local.sockets.iter().find(|s| s.is_ipv4() == to.is_ipv4()).copied() {
                 from.set_port(0);
                 socket.bind(&from.into())?;
             }
-            match socket.connect(&address.socket.into()) {
+            match socket.connect(&to.into()) {
                 Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => return Err(e),
                 _ => {}
             }
@@ -46,7 +61,10 @@ impl Endpoint {
         })();
         match attempt {
             Ok(socket) => {
+                // Where there is another way, a network that swallows packets is not waited for.
+                let give_up = (self.ways(rank).len() > 1).then(|| Instant::now() + ANSWER_TIME);
                 let peer = self.peer(rank);
+                peer.give_up = give_up;
                 peer.socket = Some(socket);
                 peer.state = State::Connecting;
                 if !self.connecting.contains(&rank) {
@@ -57,26 +75,78 @@ impl Endpoint {
         }
     }
 
+    /// The addresses of `rank` that can be tried, the preferred first.
+    fn ways(&self, rank: Rank) -> Vec<SocketAddr> {
+        self.addresses[rank].as_ref().map(|a| a.ways_from(&self.local)).unwrap_or_default()
+    }
+
+    /// The address of `rank` that is connected to, is being tried, or comes next.
+    pub(super) fn target(&self, rank: Rank) -> Option<SocketAddr> {
+        let ways = self.ways(rank);
+        let way = self.peers[rank].as_deref().map_or(0, |p| p.way);
+        let mut target = ways.get(way).or(ways.first()).copied();
+        // A link-local address is of the link that we are known on; the peer's number of it means nothing here.
+        if let Some(SocketAddr::V6(v6)) = &mut target
+            && v6.ip().is_unicast_link_local()
+            && let Some(SocketAddr::V6(own)) = self.local.sockets.iter().find(|s| s.is_ipv6())
+        {
+            v6.set_scope_id(own.scope_id());
+        }
+        target
+    }
+
+    /// The attempt with the present address has failed: tries the next, after a while if that is the first again.
     pub(super) fn retry_later(&mut self, rank: Rank, error: Error) {
+        let (now, ways) = (Instant::now(), self.ways(rank).len().max(1));
         let peer = self.peer(rank);
         // It listened before anyone was told its address: where its host answers and it does not, it is gone.
-        if error.kind() == ErrorKind::ConnectionLost {
-            let since = *peer.refused_since.get_or_insert_with(Instant::now);
-            if since.elapsed() >= PATIENCE {
-                let text = format!("{} is gone: {error} ({} attempts)", self.name(rank), self.peer(rank).attempts + 1);
-                return self.lose(rank, Error::new(ErrorKind::ConnectionLost, text));
-            }
-        } else {
-            peer.refused_since = None;
+        let refused = error.kind() == ErrorKind::ConnectionLost;
+        peer.refused_since[peer.way] = if refused { peer.refused_since[peer.way].or(Some(now)) } else { None };
+        if peer.refused_since[..ways].iter().all(|since| since.is_some_and(|since| now - since >= PATIENCE)) {
+            let text = format!("{} is gone: {error} ({} attempts)", self.name(rank), self.peer(rank).attempts + 1);
+            return self.lose(rank, Error::new(ErrorKind::ConnectionLost, text));
         }
-        let wait = FIRST_RETRY.saturating_mul(1 << peer.attempts.min(10)).min(LAST_RETRY);
+        peer.way = (peer.way + 1) % ways;
+        let round = peer.attempts / ways as u32;
+        let wait = FIRST_RETRY.saturating_mul(1 << round.min(10)).min(LAST_RETRY);
+        let wait = if peer.way == 0 { wait } else { Duration::ZERO };
         peer.attempts += 1;
         peer.last_error = Some(error);
         peer.socket = None;
-        peer.state = State::Retry(Instant::now() + wait);
+        peer.state = State::Retry(now + wait);
         if !self.connecting.contains(&rank) {
             self.connecting.push(rank);
         }
+    }
+
+    /// Tries again what has waited long enough for that, and gives up what has waited too long for an answer. Whether there
+    /// was any.
+    pub(super) fn retry_due(&mut self) -> bool {
+        let now = Instant::now();
+        let mut moved = false;
+        for rank in self.connecting.clone() {
+            let peer = self.peer(rank);
+            match peer.state {
+                State::Retry(at) if at <= now => self.begin_connect(rank),
+                State::Connecting if peer.give_up.is_some_and(|at| at <= now) => {
+                    let text = format!("cannot connect to {}: no answer in {ANSWER_TIME:?}", self.name(rank));
+                    self.retry_later(rank, Error::new(ErrorKind::Timeout, text));
+                }
+                _ => continue,
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// When [`Self::retry_due`] has something to do.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        let due = |rank: &Rank| match self.peers[*rank].as_deref()? {
+            Peer { state: State::Retry(at), .. } => Some(*at),
+            Peer { state: State::Connecting, give_up, .. } => *give_up,
+            _ => None,
+        };
+        self.connecting.iter().filter_map(due).min()
     }
 
     /// Moves a connection that is being made.
@@ -178,6 +248,8 @@ impl Endpoint {
 
     pub(super) fn established(&mut self, rank: Rank, socket: OwnedFd, theirs: &Handle, frames: u32) {
         let fd = socket.as_raw_fd();
+        // A host that is lost without a word is noticed even by who waits longer than that, and firewalls do not forget us.
+        let _ = socket2::SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE);
         self.connecting.retain(|r| *r != rank);
         if self.epoll.modify(fd, sys::READ, rank as u64).is_err()
             && let Err(e) = self.epoll.add(fd, sys::READ, rank as u64)

@@ -120,19 +120,20 @@ fn in_range(offset: u64, bytes: u64, size: usize) -> bool {
 }
 
 impl Endpoint {
-    /// Connections for `rank` of `size`, whose peers have `token`, too, and find it at `listen`.
+    /// Connections for `rank` of `size`, whose peers have `token`, too, and find it at `sockets`, or where [`Endpoint::set_sockets`]
+    /// says.
     pub fn new(
         rank: Rank,
         size: usize,
         token: &JobToken,
-        listen: SocketAddr,
+        sockets: Vec<SocketAddr>,
         log: Option<LogCallback>,
     ) -> Result<Self> {
         let failed = |e| Error::io("cannot create a context", &e);
         let identity: Identity = sys::random().map_err(failed)?;
         Ok(Self {
             rank,
-            local: Address { identity, socket: listen, host: address::host() },
+            local: Address { identity, sockets, host: address::host() },
             token: token.clone(),
             log,
             epoll: Epoll::new().map_err(failed)?,
@@ -169,6 +170,21 @@ impl Endpoint {
         handshake::key(&self.token, &self.local.identity)
     }
 
+    /// From now on peers find this context there: at most one address of each family.
+    pub fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
+        self.local.sockets = sockets;
+    }
+
+    /// Where peers find this context.
+    pub fn sockets(&self) -> &[SocketAddr] {
+        &self.local.sockets
+    }
+
+    /// The addresses of all ranks, if they are known.
+    pub fn addresses(&self) -> Option<Vec<Address>> {
+        self.addresses.iter().cloned().collect()
+    }
+
     fn log(&self, level: u32, text: &str) {
         if let Some(log) = &self.log {
             log(level, text);
@@ -176,7 +192,7 @@ impl Endpoint {
     }
 
     fn name(&self, rank: Rank) -> String {
-        peer_name(rank, self.addresses[rank].as_ref())
+        peer_name(rank, self.target(rank))
     }
 
     fn peer(&mut self, rank: Rank) -> &mut Peer {
@@ -209,14 +225,7 @@ impl Endpoint {
 
     /// Reads and writes what the system says is ready.
     fn progress_ready(&mut self) -> bool {
-        let mut moved = false;
-        let now = Instant::now();
-        for rank in self.connecting.clone() {
-            if matches!(self.peer(rank).state, State::Retry(at) if at <= now) {
-                self.begin_connect(rank);
-                moved = true;
-            }
-        }
+        let mut moved = self.retry_due();
         let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let n = self.epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap_or(0);
         for event in &ready[..n] {
@@ -450,11 +459,7 @@ impl Transport for Endpoint {
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        let state = |rank: &Rank| match self.peers[*rank].as_ref()?.state {
-            State::Retry(at) => Some(at),
-            _ => None,
-        };
-        self.connecting.iter().filter_map(state).min()
+        self.next_retry()
     }
 
     fn outgoing(&self) -> usize {
