@@ -1,0 +1,220 @@
+//! Which process of how many this is, as each launcher says it.
+
+use std::ffi::OsString;
+
+use super::nodes;
+use crate::error::{Error, Result};
+
+/// Who started this process, and knows its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// `gloo-rs run`, torchrun, or whoever sets RANK and WORLD_SIZE.
+    Variables,
+    /// Open MPI's mpirun.
+    OpenMpi,
+    /// A launcher that speaks PMI: MPICH's and Intel MPI's mpiexec (Hydra), and others.
+    Pmi,
+    /// Slurm's srun.
+    Slurm,
+}
+
+/// What one launcher calls things. The first name that is set counts.
+struct Names {
+    launcher: Launcher,
+    title: &'static str,
+    rank: &'static str,
+    /// Also needed, to tell this launcher from one around it.
+    witness: &'static str,
+    size: &'static [&'static str],
+    local_rank: &'static [&'static str],
+    local_size: &'static [&'static str],
+}
+
+/// The innermost comes first: within a Slurm job, mpirun and torchrun start processes, rarely the other way round. Hydra can
+/// start its helpers by srun, and srun can set PMI's variables: only Hydra sets MPI_LOCALNRANKS.
+const LAUNCHERS: [Names; 5] = [
+    Names {
+        launcher: Launcher::Variables,
+        title: "gloo-rs run, torchrun",
+        rank: "RANK",
+        witness: "RANK",
+        size: &["WORLD_SIZE"],
+        local_rank: &["LOCAL_RANK"],
+        local_size: &["LOCAL_WORLD_SIZE"],
+    },
+    Names {
+        launcher: Launcher::OpenMpi,
+        title: "Open MPI",
+        rank: "OMPI_COMM_WORLD_RANK",
+        witness: "OMPI_COMM_WORLD_RANK",
+        size: &["OMPI_COMM_WORLD_SIZE"],
+        local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+        local_size: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+    },
+    Names {
+        launcher: Launcher::Pmi,
+        title: "MPICH, Intel MPI",
+        rank: "PMI_RANK",
+        witness: "MPI_LOCALNRANKS",
+        size: &["PMI_SIZE"],
+        local_rank: &["MPI_LOCALRANKID"],
+        local_size: &["MPI_LOCALNRANKS"],
+    },
+    Names {
+        launcher: Launcher::Slurm,
+        title: "Slurm's srun",
+        rank: "SLURM_PROCID",
+        witness: "SLURM_STEP_ID",
+        size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
+        local_rank: &["SLURM_LOCALID"],
+        local_size: &[], // in SLURM_STEP_TASKS_PER_NODE
+    },
+    Names {
+        launcher: Launcher::Pmi,
+        title: "PMI",
+        rank: "PMI_RANK",
+        witness: "PMI_RANK",
+        size: &["PMI_SIZE"],
+        local_rank: &["PMI_LOCAL_RANK"],
+        local_size: &["PMI_LOCAL_SIZE"],
+    },
+];
+
+/// From here up, Slurm's step numbers are those of its own: a batch script and its like, which no srun has started.
+const FIRST_SLURM_STEP_OF_ITS_OWN: u32 = 0xffff_fff0;
+
+/// A process's place in its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub launcher: Launcher,
+    pub rank: usize,
+    pub size: usize,
+    pub local_rank: Option<usize>,
+    pub local_size: Option<usize>,
+}
+
+/// Environment variables, of which empty ones count as not set.
+pub struct Variables<'a>(pub &'a dyn Fn(&str) -> Option<OsString>);
+
+impl Variables<'_> {
+    /// The value of `name`, if it is set.
+    pub fn text(&self, name: &str) -> Result<Option<String>> {
+        match (self.0)(name).filter(|value| !value.is_empty()) {
+            None => Ok(None),
+            Some(value) => value
+                .into_string()
+                .map(Some)
+                .map_err(|value| Error::invalid(format!("the environment variable {name}={value:?} is not UTF-8"))),
+        }
+    }
+
+    /// The value of `name`, which must be set.
+    pub fn needed(&self, name: &str, meaning: &str) -> Result<String> {
+        self.text(name)?.ok_or_else(|| Error::invalid(format!("the environment variable {name} is not set: {meaning}")))
+    }
+
+    /// The first of `names` that is set, with its value.
+    fn first(&self, names: &[&'static str]) -> Result<Option<(&'static str, String)>> {
+        for name in names {
+            if let Some(value) = self.text(name)? {
+                return Ok(Some((name, value)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn says(&self, names: &Names) -> Result<bool> {
+        if self.text(names.rank)?.is_none() {
+            return Ok(false);
+        }
+        let witness = self.text(names.witness)?;
+        Ok(match names.launcher {
+            Launcher::Slurm => {
+                witness.is_some_and(|step| !step.parse().is_ok_and(|step: u32| step >= FIRST_SLURM_STEP_OF_ITS_OWN))
+            }
+            _ => witness.is_some(),
+        })
+    }
+}
+
+impl Place {
+    /// Whether any launcher has told this process its place.
+    pub fn is_known(variables: &Variables<'_>) -> bool {
+        // What is not UTF-8 is a place that cannot be read.
+        LAUNCHERS.iter().any(|names| variables.says(names).unwrap_or(true))
+    }
+
+    pub fn find(variables: &Variables<'_>) -> Result<Self> {
+        for names in &LAUNCHERS {
+            if variables.says(names)? {
+                return Self::read(names, variables);
+            }
+        }
+        if variables.text("WORLD_SIZE")?.is_some() {
+            variables.needed("RANK", "which of the job's processes this is, from 0")?;
+        }
+        let known: Vec<_> = LAUNCHERS.iter().map(|names| format!("{} ({})", names.rank, names.title)).collect();
+        Err(Error::invalid(format!(
+            "no launcher's environment variables are set, which tell this process's place in its job: RANK and WORLD_SIZE \
+             are not set, nor is any of {}",
+            known[1..].join(", ")
+        )))
+    }
+
+    fn read(names: &Names, variables: &Variables<'_>) -> Result<Self> {
+        let Some((size_name, size_text)) = variables.first(names.size)? else {
+            return Err(variables
+                .needed(names.size[0], "how many processes the job has")
+                .err()
+                .unwrap_or_else(|| Error::invalid("the environment changes while it is read")));
+        };
+        let size = number(&size_text).filter(|size| *size > 0).ok_or_else(|| {
+            Error::invalid(format!("the environment variable {size_name}={size_text:?} is not a number of processes"))
+        })?;
+        let rank = below(names.rank, &variables.needed(names.rank, "this process's rank")?, size_name, size)?;
+        if names.launcher != Launcher::Variables
+            && let Some(other) = variables.text("WORLD_SIZE")?
+            && number(&other) != Some(size)
+        {
+            return Err(Error::invalid(format!(
+                "the environment variables contradict each other: WORLD_SIZE={other:?}, but {size_name}={size} ({}): \
+                 unset WORLD_SIZE, or set RANK as well",
+                names.title
+            )));
+        }
+        let local_size = match variables.first(names.local_size)? {
+            Some((name, text)) => {
+                let local = number(&text).filter(|local| (1..=size).contains(local));
+                Some(local.ok_or_else(|| {
+                    Error::invalid(format!(
+                        "the environment variable {name}={text:?} is not a number of processes from 1 to {size} ({size_name})"
+                    ))
+                })?)
+            }
+            None if names.launcher == Launcher::Slurm => nodes::slurm_local_size(variables)?,
+            None => None,
+        };
+        let local_rank = match variables.first(names.local_rank)? {
+            Some((name, text)) => {
+                let (bound, limit) = local_size.map_or((size_name, size), |local| ("processes of this host", local));
+                Some(below(name, &text, bound, limit)?)
+            }
+            None => None,
+        };
+        Ok(Self { launcher: names.launcher, rank, size, local_rank, local_size })
+    }
+}
+
+/// A number of the C ABI's: int32_t, not negative.
+fn number(text: &str) -> Option<usize> {
+    text.parse::<i32>().ok().and_then(|number| usize::try_from(number).ok())
+}
+
+fn below(name: &str, text: &str, bound: &str, limit: usize) -> Result<usize> {
+    number(text).filter(|number| *number < limit).ok_or_else(|| {
+        let last = limit - 1;
+        Error::invalid(format!(
+            "the environment variable {name}={text:?} is not a number from 0 to {last} ({bound}={limit})"
+        ))
+    })
+}

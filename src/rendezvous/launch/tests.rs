@@ -1,0 +1,400 @@
+//! Tables of variables, as launchers set them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use super::*;
+use crate::error::ErrorKind;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn launch(variables: &[(&str, &str)]) -> Result<Launch> {
+    let find = |name: &str| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| value.into());
+    Launch::from_variables(find, TIMEOUT)
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_value() {
+    for (variables, parts) in [
+        (&[][..], &["WORLD_SIZE", "not set"][..]),
+        (&[("WORLD_SIZE", "2")], &["RANK", "not set"]),
+        (&[("WORLD_SIZE", "2"), ("RANK", "")], &["RANK", "not set"]),
+        (&[("WORLD_SIZE", "0"), ("RANK", "0")], &["WORLD_SIZE=\"0\""]),
+        (&[("WORLD_SIZE", "two"), ("RANK", "0")], &["WORLD_SIZE=\"two\""]),
+        (&[("WORLD_SIZE", "2147483648"), ("RANK", "0")], &["WORLD_SIZE=\"2147483648\""]),
+        (&[("WORLD_SIZE", "2"), ("RANK", "2")], &["RANK=\"2\"", "0 to 1"]),
+        (&[("WORLD_SIZE", "2"), ("RANK", "-1")], &["RANK=\"-1\""]),
+        (&[("WORLD_SIZE", "2"), ("RANK", "0")], &["GLOO_RS_STORE", "MASTER_ADDR"]),
+        (&[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "localhost")], &["MASTER_PORT", "not set"]),
+        (
+            &[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "0")],
+            &["MASTER_PORT=\"0\""],
+        ),
+        (&[("WORLD_SIZE", "2"), ("RANK", "0"), ("GLOO_RS_STORE", "x")], &["GLOO_RS_STORE", "\"x\""]),
+    ] {
+        let error = launch(variables).err().unwrap_or_else(|| panic!("{variables:?} was accepted"));
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        for part in parts {
+            assert!(error.message().contains(part), "{variables:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_variable_that_is_not_utf8_is_refused() {
+    use std::os::unix::ffi::OsStringExt;
+    let find = |name: &str| Some(if name == "RANK" { OsString::from_vec(vec![0xff]) } else { "1".into() });
+    let error = Launch::from_variables(find, TIMEOUT).err().unwrap();
+    assert!(error.message().contains("RANK=\"\\xFF\""), "{error}");
+}
+
+#[test]
+fn one_process_needs_no_store() {
+    let launch = launch(&[("WORLD_SIZE", "1"), ("RANK", "0")]).unwrap();
+    assert_eq!((launch.rank, launch.size), (0, 1));
+    launch.store.set("k", b"v").unwrap();
+    assert_eq!(launch.store.get("k", TIMEOUT).unwrap(), b"v");
+}
+
+#[test]
+fn ranks_meet_at_the_named_store() {
+    let variables = |rank| [("WORLD_SIZE", "2"), ("RANK", rank), ("GLOO_RS_STORE", "inproc://launch::tests")];
+    let (zero, one) = (launch(&variables("0")).unwrap(), launch(&variables("1")).unwrap());
+    zero.store.set("k", b"v").unwrap();
+    assert_eq!(one.store.get("k", TIMEOUT).unwrap(), b"v");
+    assert_eq!((one.rank, one.size), (1, 2));
+}
+
+#[test]
+fn ranks_meet_at_the_master_whatever_comes_first() {
+    // A port that was free a moment ago, at a loopback address that no other test listens on.
+    let port = std::net::TcpListener::bind("127.83.12.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let rank = |rank: &'static str| {
+        let port = port.clone();
+        std::thread::spawn(move || {
+            launch(&[("WORLD_SIZE", "2"), ("RANK", rank), ("MASTER_ADDR", "127.83.12.1"), ("MASTER_PORT", &port)])
+        })
+    };
+    let one = rank("1");
+    let zero = rank("0").join().unwrap().unwrap();
+    let one = one.join().unwrap().unwrap();
+    one.store.set("k", b"v").unwrap();
+    assert_eq!(zero.store.get("k", TIMEOUT).unwrap(), b"v");
+    assert_eq!(zero.store.describe(), format!("tcp://127.83.12.1:{port}"));
+    drop(one);
+}
+
+type Table<'a> = &'a [(&'a str, &'a str)];
+
+const TORCHRUN: Table = &[("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
+const OPEN_MPI: Table = &[
+    ("OMPI_COMM_WORLD_RANK", "5"),
+    ("OMPI_COMM_WORLD_SIZE", "6"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "2"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "3"),
+];
+const HYDRA: Table = &[("PMI_RANK", "7"), ("PMI_SIZE", "8"), ("MPI_LOCALRANKID", "3"), ("MPI_LOCALNRANKS", "4")];
+const SRUN: Table = &[
+    ("SLURM_JOB_ID", "17"),
+    ("SLURM_STEP_ID", "0"),
+    ("SLURM_PROCID", "9"),
+    ("SLURM_NTASKS", "100"),
+    ("SLURM_STEP_NUM_TASKS", "10"),
+    ("SLURM_LOCALID", "1"),
+    ("SLURM_NODEID", "2"),
+    ("SLURM_STEP_TASKS_PER_NODE", "4(x2),2"),
+];
+const BATCH_SCRIPT: Table = &[("SLURM_JOB_ID", "17"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "10")];
+const PMI: Table = &[("PMI_RANK", "1"), ("PMI_SIZE", "2")];
+
+/// Finds a name in tables; the first that has it counts.
+fn within<'a>(tables: &'a [Table<'a>]) -> impl Fn(&str) -> Option<OsString> + 'a {
+    |name| tables.iter().copied().flatten().find(|(other, _)| *other == name).map(|(_, value)| value.into())
+}
+
+fn place(tables: &[Table<'_>]) -> Result<Place> {
+    let find = within(tables);
+    assert_eq!(Place::is_known(&Variables(&find)), Place::find(&Variables(&find)).is_ok());
+    Place::find(&Variables(&find))
+}
+
+#[test]
+fn the_innermost_launcher_tells_the_place() {
+    use Launcher::*;
+    let of = |launcher, rank, size, local_rank, local_size| Place { launcher, rank, size, local_rank, local_size };
+    let torchrun = of(Variables, 3, 4, Some(1), Some(2));
+    let open_mpi = of(OpenMpi, 5, 6, Some(2), Some(3));
+    let hydra = of(Pmi, 7, 8, Some(3), Some(4));
+    let srun = of(Slurm, 9, 10, Some(1), Some(2));
+    for (tables, expected) in [
+        (&[TORCHRUN][..], torchrun),
+        (&[&TORCHRUN[..2]], of(Variables, 3, 4, None, None)),
+        (&[OPEN_MPI], open_mpi),
+        (&[HYDRA], hydra),
+        (&[SRUN], srun),
+        (&[&SRUN[..4]], of(Slurm, 9, 100, None, None)),
+        (&[PMI], of(Pmi, 1, 2, None, None)),
+        (&[PMI, &[("PMI_LOCAL_RANK", "0"), ("PMI_LOCAL_SIZE", "1")]], of(Pmi, 1, 2, Some(0), Some(1))),
+        // One launcher within another.
+        (&[SRUN, TORCHRUN], torchrun),
+        (&[OPEN_MPI, TORCHRUN], torchrun),
+        (&[SRUN, OPEN_MPI], open_mpi),
+        (&[SRUN, HYDRA], hydra),
+        (&[BATCH_SCRIPT, HYDRA], hydra),
+        // srun --mpi=pmi2 sets PMI's variables as well.
+        (&[SRUN, PMI], srun),
+        // Half of torchrun's variables, as batch scripts set them for all processes alike.
+        (&[SRUN, &[("WORLD_SIZE", "10")]], srun),
+        // Empty is not set.
+        (&[&[("RANK", ""), ("OMPI_COMM_WORLD_RANK", "")], SRUN], srun),
+    ] {
+        assert_eq!(place(tables).unwrap(), expected, "{tables:?}");
+    }
+}
+
+#[test]
+fn a_place_that_makes_no_sense_is_refused_with_the_variables() {
+    for (tables, parts) in [
+        (&[][..], &["RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"][..]),
+        // No srun has started a batch script, whether Slurm gives it a step's number or not.
+        (&[BATCH_SCRIPT], &["RANK and WORLD_SIZE are not set"]),
+        (&[BATCH_SCRIPT, &[("SLURM_STEP_ID", "4294967291")]], &["RANK and WORLD_SIZE are not set"]),
+        (&[&[("RANK", "1")]], &["WORLD_SIZE is not set"]),
+        (&[&[("RANK", "1")], SRUN], &["WORLD_SIZE is not set"]),
+        (&[&[("WORLD_SIZE", "8")], SRUN], &["WORLD_SIZE=\"8\"", "SLURM_STEP_NUM_TASKS=10", "contradict"]),
+        (&[&[("OMPI_COMM_WORLD_RANK", "6")], OPEN_MPI], &["OMPI_COMM_WORLD_RANK=\"6\"", "0 to 5"]),
+        (&[&[("OMPI_COMM_WORLD_LOCAL_RANK", "3")], OPEN_MPI], &["OMPI_COMM_WORLD_LOCAL_RANK=\"3\"", "0 to 2"]),
+        (&[&[("OMPI_COMM_WORLD_LOCAL_SIZE", "7")], OPEN_MPI], &["OMPI_COMM_WORLD_LOCAL_SIZE=\"7\"", "1 to 6"]),
+        (&[&[("PMI_SIZE", "x")], HYDRA], &["PMI_SIZE=\"x\""]),
+        (&[&[("SLURM_NODEID", "3")], SRUN], &["SLURM_STEP_TASKS_PER_NODE=\"4(x2),2\"", "SLURM_NODEID=\"3\""]),
+    ] {
+        let error = Place::find(&Variables(&within(tables))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        for part in parts {
+            assert!(error.message().contains(part), "{tables:?}: {error}");
+        }
+    }
+}
+
+fn fails(tables: &[Table<'_>], timeout: Duration) -> Error {
+    Launch::from_variables(within(tables), timeout).err().unwrap_or_else(|| panic!("{tables:?} was accepted"))
+}
+
+#[test]
+fn where_a_launcher_does_not_tell_where_to_meet_the_error_says_what_to_set() {
+    let one_host: Table = &[("OMPI_COMM_WORLD_LOCAL_SIZE", "6")];
+    for (tables, parts) in [
+        (
+            &[OPEN_MPI][..],
+            &["OMPI_COMM_WORLD_SIZE is 6", "OMPI_COMM_WORLD_LOCAL_SIZE is 3", "mpirun -x MASTER_ADDR"][..],
+        ),
+        (&[one_host, OPEN_MPI], &["PMIX_SERVER_TMPDIR is not set"]),
+        (&[one_host, OPEN_MPI, &[("PMIX_SERVER_TMPDIR", "/tmp")]], &["PMIX_NAMESPACE is not set"]),
+        (&[HYDRA], &["PMI_FD is not set"]),
+        (&[PMI, &[("PMI_FD", "-1")]], &["PMI_FD=\"-1\""]),
+        (&[PMI, &[("PMI_FD", "99999")]], &["PMI_FD=\"99999\"", "MPI_Finalize"]),
+        (&[&SRUN[1..]], &["SLURM_JOB_ID is not set"]),
+        (&[SRUN], &["SLURM_JOB_NODELIST is not set"]),
+        (&[SRUN, &[("SLURM_STEP_NODELIST", "node[")]], &["SLURM_STEP_NODELIST", "\"node[\""]),
+    ] {
+        let error = fails(tables, TIMEOUT);
+        for part in parts {
+            assert!(error.message().contains(part), "{tables:?}: {error}");
+        }
+        if !error.message().contains("SLURM_JOB_ID") && error.message().contains("not set") {
+            assert!(error.message().contains("MASTER_ADDR") && error.message().contains("GLOO_RS_STORE"), "{error}");
+        }
+    }
+}
+
+type Environment = Box<dyn Fn(&str) -> Option<OsString> + Send>;
+
+/// Launches `ranks` at the same time, and has each tell rank 0 that it is there, over the store.
+fn meet(ranks: Vec<Environment>) -> Vec<String> {
+    let ranks: Vec<_> = ranks
+        .into_iter()
+        .map(|variables| {
+            thread::spawn(move || {
+                let launch = Launch::from_variables(variables, TIMEOUT).unwrap();
+                launch.store.add("arrived", 1).unwrap();
+                if launch.rank == 0 {
+                    launch.store.set("from rank 0", b"x").unwrap();
+                }
+                launch.store.get("from rank 0", TIMEOUT).unwrap();
+                launch
+            })
+        })
+        .collect();
+    let launches: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    assert_eq!(launches[0].store.get("arrived", TIMEOUT).unwrap(), launches.len().to_string().into_bytes());
+    launches.iter().map(|launch| launch.store.describe()).collect()
+}
+
+fn owned(tables: &[Table<'_>]) -> Environment {
+    let all: Vec<(String, String)> =
+        tables.iter().copied().flatten().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    Box::new(move |name| all.iter().find(|(other, _)| other == name).map(|(_, value)| value.into()))
+}
+
+#[test]
+fn slurms_ranks_meet_on_the_first_host_at_a_port_of_the_step() {
+    let step = |step: &'static str| {
+        let ranks = ["0", "1", "2"].map(|rank| {
+            owned(&[
+                &[
+                    ("SLURM_JOB_ID", "17"),
+                    ("SLURM_STEP_ID", step),
+                    ("SLURM_PROCID", rank),
+                    ("SLURM_STEP_NUM_TASKS", "3"),
+                ],
+                &[("SLURM_STEP_NODELIST", "127.83.12.[2-3]")],
+            ])
+        });
+        let stores = meet(ranks.into());
+        assert!(
+            stores[0].contains("tcp://127.83.12.2:") && stores.iter().all(|store| *store == stores[0]),
+            "{stores:?}"
+        );
+        stores[0].clone()
+    };
+    assert_ne!(step("0"), step("1"));
+}
+
+#[test]
+fn torchruns_ranks_do_not_take_their_agents_port() {
+    // The agent's store, which would answer nobody.
+    let agent = std::net::TcpListener::bind("127.83.12.4:0").unwrap();
+    let port = agent.local_addr().unwrap().port().to_string();
+    let ranks = ["0", "1"].map(|rank| {
+        owned(&[
+            &[("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.83.12.4"), ("MASTER_PORT", &port)],
+            &[("TORCHELASTIC_USE_AGENT_STORE", "True"), ("TORCHELASTIC_RUN_ID", "none")],
+        ])
+    });
+    let stores = meet(ranks.into());
+    assert!(stores[0].contains("tcp://127.83.12.4:") && !stores[0].contains(&format!(":{port}")), "{stores:?}");
+}
+
+#[test]
+fn open_mpis_ranks_meet_through_the_folder_of_the_session() {
+    let session = tempfile::tempdir().unwrap();
+    // What an earlier program of the same processes left: nobody listens there.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    std::fs::write(session.path().join("gloo_rs-4281-1"), format!("tcp://{gone}")).unwrap();
+    let ranks = ["0", "1", "2"].map(|rank| {
+        owned(&[
+            &[("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", "3"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "3")],
+            &[("PMIX_SERVER_TMPDIR", session.path().to_str().unwrap()), ("PMIX_NAMESPACE", "4281/1")],
+        ])
+    });
+    meet(ranks.into());
+    let left: Vec<_> = session.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["gloo_rs-4281-1"]);
+}
+
+#[test]
+fn an_open_mpi_rank_without_rank_0_says_what_it_waited_for() {
+    let session = tempfile::tempdir().unwrap();
+    let path = session.path().to_str().unwrap();
+    let one_host: Table = &[("OMPI_COMM_WORLD_LOCAL_SIZE", "6"), ("PMIX_SERVER_TMPDIR", path), ("PMIX_NAMESPACE", "n")];
+    let error = fails(&[one_host, OPEN_MPI], Duration::from_millis(50));
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("rank 0 has not written") && error.message().contains("gloo_rs-n"), "{error}");
+}
+
+/// A launcher of two processes with PMI: their ends of its sockets. It serves until both are closed.
+fn pmi_launcher() -> [UnixStream; 2] {
+    let shared = Arc::new((std::sync::Mutex::new(Vec::<(String, String)>::new()), std::sync::Barrier::new(2)));
+    [0, 1].map(|_| {
+        let (own, theirs) = UnixStream::pair().unwrap();
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let mut out = own.try_clone().unwrap();
+            for line in BufReader::new(own).lines().map_while(std::result::Result::ok) {
+                let value = |name| line.split(' ').find_map(|part| part.strip_prefix(name));
+                let (known, barrier) = &*shared;
+                let answer = match value("cmd=").unwrap() {
+                    "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_1".to_owned(),
+                    "put" => {
+                        known.lock().unwrap().push((value("key=").unwrap().into(), value("value=").unwrap().into()));
+                        "cmd=put_result rc=0 msg=success".to_owned()
+                    }
+                    "get" => match known.lock().unwrap().iter().find(|(key, _)| Some(key.as_str()) == value("key=")) {
+                        Some((_, value)) => format!("cmd=get_result rc=0 msg=success value={value}"),
+                        None => "cmd=get_result rc=-1 msg=key_not_found value=unknown".to_owned(),
+                    },
+                    "barrier_in" => {
+                        barrier.wait();
+                        "cmd=barrier_out".to_owned()
+                    }
+                    other => panic!("{other}"),
+                };
+                // In two pieces, as a stream may bring them.
+                let (head, tail) = answer.split_at(7);
+                out.write_all(head.as_bytes()).unwrap();
+                out.write_all(format!("{tail}\n").as_bytes()).unwrap();
+            }
+        });
+        theirs
+    })
+}
+
+#[test]
+fn ranks_meet_over_pmi_and_so_do_those_of_the_next_program() {
+    let sockets = pmi_launcher();
+    for _ in 0..3 {
+        let ranks = [0, 1].map(|rank: usize| {
+            let (number, fd) = (rank.to_string(), sockets[rank].as_raw_fd().to_string());
+            owned(&[
+                &[("PMI_RANK", &number), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2"), ("MPI_LOCALRANKID", &number)],
+                &[("PMI_FD", &fd)],
+            ])
+        });
+        let stores = meet(ranks.into());
+        assert!(stores[0].starts_with("tcp://127.0.0.1:") && stores[1] == stores[0], "{stores:?}");
+    }
+}
+
+#[test]
+fn what_goes_wrong_with_pmi_is_said_in_time() {
+    let (launcher, own) = UnixStream::pair().unwrap();
+    let fd = own.as_raw_fd().to_string();
+    let error = fails(&[PMI, &[("PMI_FD", &fd)]], Duration::from_millis(50));
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("did not answer"), "{error}");
+
+    (&launcher).write_all(b"cmd=what\n").unwrap();
+    let error = fails(&[PMI, &[("PMI_FD", &fd)]], TIMEOUT);
+    assert!(error.message().contains("answered get_my_kvsname with \"cmd=what\""), "{error}");
+
+    (&launcher).write_all(b"cmd=my_kvsname kvsname=k\n").unwrap();
+    let error = fails(&[PMI, &[("PMI_FD", &fd)]], Duration::from_millis(50));
+    assert!(error.message().contains("not all of the job's processes"), "{error}");
+
+    (&launcher).write_all(&[b'x'; 10_000]).unwrap();
+    let error = fails(&[PMI, &[("PMI_FD", &fd)]], TIMEOUT);
+    assert_eq!(error.kind(), ErrorKind::Mismatch);
+
+    drop(launcher);
+    let error = fails(&[PMI, &[("PMI_FD", &fd)]], TIMEOUT);
+    assert!(error.message().contains("PMI: cannot ask the launcher"), "{error}");
+
+    // A file that has got the socket's number.
+    let file = tempfile::tempfile().unwrap();
+    let error = fails(&[PMI, &[("PMI_FD", &file.as_raw_fd().to_string())]], TIMEOUT);
+    assert!(error.message().contains("is not the launcher's socket"), "{error}");
+    assert_eq!(file.metadata().unwrap().len(), 0);
+}
+
+#[test]
+fn a_store_that_is_named_is_used_whatever_the_launcher_has() {
+    let store = url::open("inproc://launch::named", 0, TIMEOUT).unwrap();
+    let named: Table = &[("GLOO_RS_STORE", "inproc://launch::named")];
+    for tables in [&[named, OPEN_MPI][..], &[named, HYDRA], &[named, SRUN], &[named, PMI]] {
+        let launch = Launch::from_variables(within(tables), TIMEOUT).unwrap();
+        launch.store.add("count", 1).unwrap();
+    }
+    assert_eq!(store.add("count", 0).unwrap(), 4);
+}
