@@ -14,6 +14,9 @@ use crate::transport::Transport;
 use crate::types::{DataType, ReduceOp};
 
 const LIST: &str = "addresses";
+/// How long a rank waits for the store before it looks whether its context was closed: at first, and at most.
+const FIRST_TURN: Duration = Duration::from_millis(100);
+const LAST_TURN: Duration = Duration::from_millis(800);
 
 fn rank_key(rank: usize) -> String {
     format!("address/{rank}")
@@ -29,13 +32,15 @@ impl Context {
         let list = if self.rank == 0 {
             let keys: Vec<String> = (0..self.size).map(rank_key).collect();
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            let list =
-                store.multi_get(&keys, left(deadline)).map_err(|e| failed(self.name_missing(store, e, timeout)))?;
+            let list = self
+                .wait_for(deadline, |wait| store.multi_get(&keys, wait))
+                .map_err(|e| failed(self.name_missing(store, e, timeout)))?;
             let list = list.concat();
             store.set(LIST, &list).map_err(failed)?;
             list
         } else {
-            store.get(LIST, left(deadline)).map_err(|e| failed(self.name_missing(store, e, timeout)))?
+            self.wait_for(deadline, |wait| store.get(LIST, wait))
+                .map_err(|e| failed(self.name_missing(store, e, timeout)))?
         };
         self.set_peers(&list, &own, deadline, timeout).map_err(failed)
     }
@@ -67,6 +72,22 @@ impl Context {
         unsafe { parent.run(&call) }.map_err(|e| e.context("cannot connect out of a context"))?;
         self.set_peers(&list, &own, deadline, timeout)
             .map_err(|e| e.context(format_args!("{}: cannot connect out of a context", self.own())))
+    }
+
+    /// Waits for the store in turns, to notice that the context is closed meanwhile.
+    fn wait_for<T>(&self, deadline: Instant, wait: impl Fn(Duration) -> Result<T>) -> Result<T> {
+        let mut turn = FIRST_TURN;
+        loop {
+            let left = left(deadline);
+            match wait(turn.min(left)) {
+                Err(e) if e.kind() == ErrorKind::Timeout && turn < left => {}
+                other => return other,
+            }
+            if let Some(error) = self.broken() {
+                return Err(error);
+            }
+            turn = (turn * 2).min(LAST_TURN);
+        }
     }
 
     /// Adds the ranks whose address is not in the store to a timeout.
