@@ -27,6 +27,10 @@ struct Round {
     missing: &'static str,
 }
 
+/// How long a rank waits for the store before it looks whether its context was closed: at first, and at most.
+const FIRST_TURN: Duration = Duration::from_millis(100);
+const LAST_TURN: Duration = Duration::from_millis(800);
+
 const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived" };
 const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not told where they listen" };
 
@@ -79,11 +83,11 @@ impl Context {
         store.set(&round.rank_key(self.rank), own)?;
         let missing = |e| self.name_missing(store, round, e, timeout);
         if self.rank != 0 {
-            return store.get(round.list, left(deadline)).map_err(missing);
+            return self.wait_for(deadline, |wait| store.get(round.list, wait)).map_err(missing);
         }
         let keys: Vec<String> = (0..self.size).map(|rank| round.rank_key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let list = store.multi_get(&keys, left(deadline)).map_err(missing)?.concat();
+        let list = self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?.concat();
         store.set(round.list, &list)?;
         Ok(list)
     }
@@ -118,6 +122,22 @@ impl Context {
         // SAFETY: the buffers are as long as the shape says and live until the call returns.
         unsafe { parent.run(&call) }.map_err(|e| e.context("cannot connect out of a context"))?;
         self.set_peers(&list, &own, deadline, timeout).map_err(failed)
+    }
+
+    /// Waits for the store in turns, to notice that the context is closed meanwhile.
+    fn wait_for<T>(&self, deadline: Instant, wait: impl Fn(Duration) -> Result<T>) -> Result<T> {
+        let mut turn = FIRST_TURN;
+        loop {
+            let left = left(deadline);
+            match wait(turn.min(left)) {
+                Err(e) if e.kind() == ErrorKind::Timeout && turn < left => {}
+                other => return other,
+            }
+            if let Some(error) = self.broken() {
+                return Err(error);
+            }
+            turn = (turn * 2).min(LAST_TURN);
+        }
     }
 
     /// Adds the ranks that have not told to a timeout.

@@ -61,6 +61,8 @@ pub enum Finish {
     Answer { request: u32, refused: bool },
     /// The context gives up, for the reason in the text.
     Abort,
+    /// The peer tells what it is doing.
+    Tell,
     /// Nothing.
     Nothing,
 }
@@ -159,6 +161,16 @@ impl Outgoing {
     }
 }
 
+/// A connection that has ended here, and what is still to be said on it.
+#[derive(Debug)]
+pub struct Parting {
+    pub socket: OwnedFd,
+    pub words: Vec<u8>,
+}
+
+/// A message that is half out when its connection ends is finished up to this length.
+const MAX_REST_BYTES: usize = 4 << 20;
+
 /// What a call to [`Peer::flush`] finished: token, payload bytes.
 pub type Sent = (Token, usize);
 
@@ -182,6 +194,9 @@ pub struct Peer {
     pub refused_since: [Option<Instant>; MAX_SOCKETS],
     /// The peer has said that it is done.
     pub goodbye: bool,
+    /// When it was asked what it is doing, and what it has told.
+    pub asked: Option<Instant>,
+    pub told: Option<String>,
     /// `EPOLLOUT` is asked for.
     pub write_armed: bool,
     /// Listed for a flush.
@@ -208,6 +223,8 @@ impl Peer {
             give_up: None,
             refused_since: [None; MAX_SOCKETS],
             goodbye: false,
+            asked: None,
+            told: None,
             write_armed: false,
             dirty: false,
             header: [0; Header::BYTES],
@@ -247,6 +264,32 @@ impl Peer {
             report,
             owned: None,
         });
+    }
+
+    /// Queues a message whose payload is our own, and whose end nobody hears of.
+    pub fn push_owned(&mut self, header: &Header, owned: Vec<u8>) {
+        self.push_data(header, owned.as_ptr(), None, false);
+        if let Some(out) = self.data.back_mut() {
+            out.owned = Some(owned);
+        }
+    }
+
+    /// What is missing of a header or message that is half out; `None` if that is too long to be kept.
+    pub fn rest_of_begun(&self) -> Option<Vec<u8>> {
+        if self.control_sent > 0 {
+            return Some(self.control[0][self.control_sent..].to_vec());
+        }
+        let Some(out) = self.data.front().filter(|out| out.sent > 0) else { return Some(Vec::new()) };
+        let past = out.sent.saturating_sub(Header::BYTES);
+        if out.bytes - past > MAX_REST_BYTES {
+            return None;
+        }
+        let mut rest = out.header[out.sent.min(Header::BYTES)..].to_vec();
+        if past < out.bytes {
+            // SAFETY: the poster keeps `from` valid for `bytes` until the event.
+            rest.extend_from_slice(unsafe { std::slice::from_raw_parts(out.from.add(past), out.bytes - past) });
+        }
+        Some(rest)
     }
 
     /// The connection stands: what was queued before knew no identity.

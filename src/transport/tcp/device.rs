@@ -8,18 +8,19 @@ use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::secret::SecretKey;
-use crate::sys::{self, Epoll, Waker};
+use crate::sys::{self, Epoll, ForkMark, Waker};
 use crate::transport::tcp::address::Address;
 use crate::transport::tcp::choice::{Choice, Chosen, Surroundings};
+use crate::transport::tcp::connection::Parting;
 use crate::transport::tcp::greeting::{Dropped, Failure, Greetings};
 use crate::transport::tcp::handshake::{Handle, Proven};
 use crate::transport::{LogCallback, Watch};
@@ -65,7 +66,7 @@ struct Entry {
 #[derive(Default)]
 struct Contexts {
     by_handle: HashMap<Handle, Entry>,
-    lingering: Vec<(OwnedFd, Instant)>,
+    lingering: Vec<(Parting, Instant)>,
 }
 
 /// An address where connections arrive.
@@ -83,10 +84,13 @@ struct Shared {
     log: Option<LogCallback>,
     epoll: Epoll,
     waker: Waker,
+    mark: ForkMark,
     contexts: Mutex<Contexts>,
     next_number: AtomicU64,
     /// Contexts that are not armed: while there are any, the thread ticks.
     unarmed: AtomicUsize,
+    /// Why connections cannot be accepted, as the system's number; 0 while they can.
+    cannot_accept: AtomicI32,
     /// The thread sleeps without a tick.
     asleep: AtomicBool,
     stop: AtomicBool,
@@ -112,7 +116,8 @@ impl Device {
     pub fn create(options: &DeviceOptions) -> Result<Arc<Device>> {
         let choice = Choice::make(options.interface.as_deref(), options.hostname.as_deref())?;
         let failed = |e: io::Error| Error::io("cannot create a device", &e);
-        let (epoll, waker) = Epoll::new().and_then(|e| Ok((e, Waker::new()?))).map_err(failed)?;
+        let parts = Epoll::new().and_then(|e| Ok((e, Waker::new()?, ForkMark::new()?)));
+        let (epoll, waker, mark) = parts.map_err(failed)?;
         epoll.add(waker.as_raw_fd(), sys::READ, WAKER).map_err(failed)?;
         let shared = Arc::new(Shared {
             choice,
@@ -121,9 +126,11 @@ impl Device {
             log: options.log.clone(),
             epoll,
             waker,
+            mark,
             contexts: Mutex::default(),
             next_number: AtomicU64::new(WAKER + 1),
             unarmed: AtomicUsize::new(0),
+            cannot_accept: AtomicI32::new(0),
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
@@ -187,6 +194,26 @@ impl Device {
         self.shared.log.clone()
     }
 
+    /// Whether this process got the device by fork: then its thread is not here, and its sockets are the parent's, too.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.shared.mark.is_child()
+    }
+
+    /// Refuses a process that got the device by fork.
+    #[inline]
+    pub fn check_process(&self) -> Result<()> {
+        if self.is_inherited() { Err(inherited()) } else { Ok(()) }
+    }
+
+    /// Why connections cannot be accepted, if the last one could not.
+    pub fn cannot_accept(&self) -> Option<io::Error> {
+        match self.shared.cannot_accept.load(Ordering::Relaxed) {
+            0 => None,
+            number => Some(io::Error::from_raw_os_error(number)),
+        }
+    }
+
     /// Gives a context, known as `handle`, reached by who has `key`, and polled through `fd`, a place. It begins armed.
     pub fn enter(
         self: &Arc<Self>,
@@ -195,6 +222,7 @@ impl Device {
         fd: RawFd,
         served: Weak<dyn Served>,
     ) -> Result<Place> {
+        self.check_process()?;
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
         self.shared.contexts().by_handle.insert(handle, Entry { served, number, key });
         let place = Place { device: self.clone(), handle, fd, number, armed: AtomicBool::new(true) };
@@ -203,17 +231,30 @@ impl Device {
     }
 
     /// Takes over connections that were ended in good order, until their peers have everything.
-    pub fn linger(&self, sockets: Vec<OwnedFd>) {
-        if !sockets.is_empty() {
+    pub fn linger(&self, partings: Vec<Parting>) {
+        if !partings.is_empty() {
             let until = Instant::now() + LINGER;
-            self.shared.contexts().lingering.extend(sockets.into_iter().map(|s| (s, until)));
+            self.shared.contexts().lingering.extend(partings.into_iter().map(|p| (p, until)));
             self.shared.waker.wake();
         }
     }
 }
 
+#[cold]
+fn inherited() -> Error {
+    Error::new(
+        ErrorKind::InvalidOperation,
+        "this process is a child by fork of the one that made the device or context, and cannot use it: it may destroy it, \
+         and make its own",
+    )
+}
+
 impl Drop for Device {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            // The thread is the parent's, and so is what the waker wakes.
+            return std::mem::forget(self.thread.take());
+        }
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {
@@ -260,6 +301,10 @@ impl Watch for Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let shared = &self.device.shared;
+        if self.device.is_inherited() {
+            // What is watched is the parent's, and the lock may be held by a thread that is not here.
+            return;
+        }
         let _ = shared.epoll.remove(self.fd);
         if !self.is_armed() {
             shared.unarmed.fetch_sub(1, Ordering::SeqCst);
@@ -408,8 +453,9 @@ impl Thread {
         // Closing a socket that has unread bytes cuts off what the peer has not acknowledged; what it has acknowledged, it
         // can read even then.
         let mut staging = [0; 4096];
-        self.shared.contexts().lingering.retain(|(socket, until)| {
-            let fd = socket.as_raw_fd();
+        self.shared.contexts().lingering.retain_mut(|(parting, until)| {
+            let said = parting.speak();
+            let fd = parting.socket.as_raw_fd();
             loop {
                 match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
                     // The peer has ended it too, or it broke.
@@ -419,7 +465,7 @@ impl Thread {
                     Err(_) => return false,
                 }
             }
-            now < *until && sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0)
+            now < *until && (!said || sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0))
         });
     }
 
@@ -429,10 +475,14 @@ impl Thread {
         // Level-triggered: what is left comes back at once.
         for _ in 0..64 {
             let (socket, from) = match listener.socket.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
-                Ok(accepted) => accepted,
+                Ok(accepted) => {
+                    self.shared.cannot_accept.store(0, Ordering::Relaxed);
+                    accepted
+                }
                 Err(e) => {
                     if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) {
                         self.shared.log(1, &format!("cannot accept connections for a while: {e}"));
+                        self.shared.cannot_accept.store(e.raw_os_error().unwrap_or(0), Ordering::Relaxed);
                         self.shared.watch_listeners(0);
                         self.listening = false;
                     }

@@ -11,7 +11,6 @@ use super::Held;
 use super::{Endpoint, FIRST_RETRY, LAST_RETRY, LOCAL_SEND_BUFFER, PATIENCE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
-use crate::transport::frame::{Header, Kind, MAX_ABORT_BYTES};
 use crate::transport::matching::Key;
 use crate::transport::tcp::address::Address;
 use crate::transport::tcp::connection::{Peer, State};
@@ -337,37 +336,5 @@ impl Endpoint {
             format!("the connection to {} broke while {doing}: {e}", self.name(rank)),
         );
         self.lose(rank, error);
-    }
-
-    /// Tells a peer that this is the end, as far as its socket takes it without waiting, and shuts the sending side.
-    pub(super) fn say_goodbye(&mut self, rank: Rank, notice: Option<&str>) {
-        self.flush_to(rank);
-        let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
-        match notice {
-            // In the middle of a message nothing else can be said. What went before must arrive all the same.
-            _ if peer.has_output() => {}
-            Some(reason) => {
-                let mut end = reason.len().min(MAX_ABORT_BYTES);
-                while !reason.is_char_boundary(end) {
-                    end -= 1;
-                }
-                self.outgoing += 1;
-                peer.push_data(&Header::new(Kind::Abort, 0, end as u64), reason.as_ptr(), None, false);
-            }
-            None => peer.push_control(&Header::new(Kind::Goodbye, 0, 0)),
-        }
-        self.flush_to(rank);
-        let epoll = self.epoll.clone();
-        let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
-        if let Some(socket) = peer.socket.take() {
-            let _ = socket2::SockRef::from(&socket).shutdown(std::net::Shutdown::Write);
-            let _ = epoll.remove(socket.as_raw_fd());
-            self.retired.push(socket);
-        }
-    }
-
-    /// Connections that were ended in good order: for [`super::Device::linger`].
-    pub fn take_retired(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.retired)
     }
 }

@@ -2,13 +2,14 @@
 
 mod connect;
 mod describe;
+mod farewell;
 mod receive;
 mod remote;
 mod send;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -19,7 +20,7 @@ use crate::transport::frame::{Header, Kind};
 use crate::transport::matching::{EAGER_BYTES, Key, Posting, Queues, Receives};
 use crate::transport::slab::Slab;
 use crate::transport::tcp::address::{self, Address, peer_name};
-use crate::transport::tcp::connection::{Finish, Incoming, Peer, Sent, State, Target};
+use crate::transport::tcp::connection::{Finish, Incoming, Parting, Peer, Sent, State, Target};
 use crate::transport::tcp::handshake::{self, Handle, Identity};
 use crate::transport::{EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Transport};
 use crate::types::{Rank, Slot};
@@ -108,7 +109,9 @@ pub struct Endpoint {
     events: Vec<Event>,
     sent: Vec<Sent>,
     closed: Option<Error>,
-    retired: Vec<OwnedFd>,
+    retired: Vec<Parting>,
+    /// Peers that were asked what they are doing.
+    asked: Vec<Rank>,
 }
 
 // SAFETY: the pointers are to memory of the posters', who vouch for it until the event or the cancellation, whichever thread
@@ -157,6 +160,7 @@ impl Endpoint {
             sent: Vec::new(),
             closed: None,
             retired: Vec::new(),
+            asked: Vec::new(),
         })
     }
 
@@ -470,6 +474,22 @@ impl Transport for Endpoint {
         self.describe_waits(owner)
     }
 
+    fn ask(&mut self, owner: u32) -> bool {
+        self.ask_awaited(owner)
+    }
+
+    fn is_told(&self) -> bool {
+        self.have_all_told()
+    }
+
+    fn tell(&mut self, rank: Rank, text: &str) {
+        self.tell_peer(rank, text);
+    }
+
+    fn peer_name(&self, rank: Rank) -> String {
+        self.name(rank)
+    }
+
     fn address(&self) -> Vec<u8> {
         self.local.serialize()
     }
@@ -520,7 +540,7 @@ impl Transport for Endpoint {
         self.lose(rank, error.clone());
     }
 
-    fn close(&mut self, error: &Error, notice: Option<&str>) {
+    fn close(&mut self, error: &Error, notice: Option<&Error>) {
         if self.closed.is_some() {
             return;
         }
