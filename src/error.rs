@@ -39,6 +39,7 @@ pub struct Error(Arc<Inner>);
 struct Inner {
     kind: ErrorKind,
     message: String,
+    reason: Option<String>,
 }
 
 /// Shorthand for results of this crate.
@@ -47,7 +48,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind` that reads `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into() }))
+        Self(Arc::new(Inner { kind, message: message.into(), reason: None }))
     }
 
     /// Shorthand for the most frequent kind.
@@ -68,9 +69,24 @@ impl Error {
         Self::new(kind, format!("{doing}: {error}"))
     }
 
+    /// What a peer said when it gave up, after `who`: `reason` goes on to other ranks as it is, so that all hear of the same
+    /// beginning.
+    pub fn told(kind: ErrorKind, who: impl fmt::Display, reason: String) -> Self {
+        Self(Arc::new(Inner { kind, message: format!("{who} gave up: {reason}"), reason: Some(reason) }))
+    }
+
     /// The same error with `what` and a colon in front of its message.
     pub fn context(&self, what: impl fmt::Display) -> Self {
-        Self::new(self.0.kind, format!("{what}: {}", self.0.message))
+        self.with_message(format!("{what}: {}", self.0.message))
+    }
+
+    /// The same error with `what` behind its message.
+    pub fn and(&self, what: impl fmt::Display) -> Self {
+        self.with_message(format!("{}{what}", self.0.message))
+    }
+
+    fn with_message(&self, message: String) -> Self {
+        Self(Arc::new(Inner { kind: self.0.kind, message, reason: self.0.reason.clone() }))
     }
 
     /// What kind of failure this is.
@@ -81,6 +97,16 @@ impl Error {
     /// What failed, with whom, and how far it came.
     pub fn message(&self) -> &str {
         &self.0.message
+    }
+
+    /// What other ranks are to hear: the message, or what a peer that gave up before had said.
+    pub fn reason(&self) -> &str {
+        self.0.reason.as_deref().unwrap_or(&self.0.message)
+    }
+
+    /// Whether a peer's giving up is the cause.
+    pub fn is_told(&self) -> bool {
+        self.0.reason.is_some()
     }
 }
 

@@ -1,9 +1,11 @@
-//! The system calls that the transport needs and the standard library lacks: epoll, eventfd, scatter and gather on sockets.
+//! The system calls that the transport needs and the standard library lacks: epoll, eventfd, scatter and gather on sockets,
+//! a mark that tells processes apart.
 //! All descriptors are close-on-exec, and calls that a signal interrupts are made again.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Readiness to wait for, and readiness found.
@@ -151,4 +153,80 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
         have += retry(|| unsafe { libc::getrandom(bytes[have..].as_mut_ptr().cast(), N - have, 0) })?;
     }
     Ok(bytes)
+}
+
+/// Tells the process that made it from its children by fork, without a system call: memory that the system empties in a
+/// child.
+#[derive(Debug)]
+pub struct ForkMark {
+    page: *mut AtomicU32,
+    /// Whether the system empties it. Where it cannot (Linux before 4.14), the process is asked who it is.
+    emptied: bool,
+}
+
+// SAFETY: an atomic in memory that lives as long as the mark.
+unsafe impl Send for ForkMark {}
+// SAFETY: likewise.
+unsafe impl Sync for ForkMark {}
+
+const MARK_BYTES: usize = size_of::<AtomicU32>();
+
+impl ForkMark {
+    /// Of the calling process.
+    pub fn new() -> io::Result<Self> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory, at a place of the system's choice; the length is rounded up to a page.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), MARK_BYTES, protection, flags, -1, 0) };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the memory just made.
+        let emptied = unsafe { libc::madvise(page, MARK_BYTES, libc::MADV_WIPEONFORK) } == 0;
+        let mark = Self { page: page.cast(), emptied };
+        mark.word().store(std::process::id(), Ordering::Relaxed);
+        Ok(mark)
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: mapped until `drop`, and aligned as a page is.
+        unsafe { &*self.page }
+    }
+
+    /// Whether this is another process than the one that made the mark.
+    #[inline]
+    pub fn is_child(&self) -> bool {
+        let maker = self.word().load(Ordering::Relaxed);
+        if self.emptied { maker == 0 } else { maker != std::process::id() }
+    }
+}
+
+impl Drop for ForkMark {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is the mark's own.
+        unsafe { libc::munmap(self.page.cast(), MARK_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_knows_a_child() {
+        let mark = ForkMark::new().unwrap();
+        let asked = ForkMark { page: ForkMark::new().map(std::mem::ManuallyDrop::new).unwrap().page, emptied: false };
+        assert!(!mark.is_child() && !asked.is_child());
+        // SAFETY: the child makes system calls only, and looks at memory.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(if mark.is_child() && asked.is_child() { 0 } else { 1 });
+            }
+            let mut status = -1;
+            libc::waitpid(child, &mut status, 0);
+            status
+        };
+        assert_eq!(status, 0);
+        assert!(!mark.is_child());
+    }
 }

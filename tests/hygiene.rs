@@ -53,7 +53,7 @@ fn both_families_of_addresses() {
     let _alone = ALONE.lock().unwrap();
     for hostname in ["127.0.0.1", "::1"] {
         let contexts = pair(hostname, &InProcessStore::new());
-        assert_eq!(contexts[0].device().address().ip().to_string(), hostname);
+        assert_eq!(contexts[0].device().addresses()[0].ip().to_string(), hostname);
         exchange(&contexts);
     }
 }

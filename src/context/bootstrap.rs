@@ -1,8 +1,11 @@
 //! How the ranks of a context find each other.
 //!
-//! Every rank puts its address into the store; rank 0 collects them and puts the list there as one value. So each rank makes
-//! two requests, and rank 0 one large one, whatever the number of ranks.
+//! In two rounds: first every rank tells which host it is on and from where that reaches the store; then, knowing where the
+//! others are, it listens, and tells at which addresses. In each round every rank puts what it tells into the store; rank 0
+//! collects it and puts the list there as one value. So each rank makes four requests, and rank 0 two large ones, whatever
+//! the number of ranks.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Collective, Shape};
@@ -11,33 +14,82 @@ use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::Store;
 use crate::transport::Transport;
+use crate::transport::tcp::address::{self, Address};
 use crate::types::{DataType, ReduceOp};
 
-const LIST: &str = "addresses";
+/// What every rank tells every other one over the store.
+struct Round {
+    /// With the rank behind it: where a rank tells.
+    key: &'static str,
+    /// Where all can be read.
+    list: &'static str,
+    /// What ranks have not done that have not told.
+    missing: &'static str,
+}
 
-fn rank_key(rank: usize) -> String {
-    format!("address/{rank}")
+/// How long a rank waits for the store before it looks whether its context was closed: at first, and at most.
+const FIRST_TURN: Duration = Duration::from_millis(100);
+const LAST_TURN: Duration = Duration::from_millis(800);
+
+const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived" };
+const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not told where they listen" };
+
+impl Round {
+    fn rank_key(&self, rank: usize) -> String {
+        format!("{}/{rank}", self.key)
+    }
 }
 
 impl Context {
     /// Finds the other ranks over `store`. Collective: every rank calls it, with a store (or prefix) of this context's own.
     pub fn connect(&self, store: &dyn Store) -> Result<()> {
         let (deadline, timeout) = self.deadline(None);
-        let own = self.lock()?.transport.address();
         let failed = |e: Error| e.context(format_args!("{}: cannot connect over {}", self.own(), store.describe()));
-        store.set(&rank_key(self.rank), &own).map_err(failed)?;
-        let list = if self.rank == 0 {
-            let keys: Vec<String> = (0..self.size).map(rank_key).collect();
-            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            let list =
-                store.multi_get(&keys, left(deadline)).map_err(|e| failed(self.name_missing(store, e, timeout)))?;
-            let list = list.concat();
-            store.set(LIST, &list).map_err(failed)?;
-            list
-        } else {
-            store.get(LIST, left(deadline)).map_err(|e| failed(self.name_missing(store, e, timeout)))?
+        let connect = || {
+            let prospect = self.device().prospect(store.server())?;
+            let own = self.tell(prospect)?;
+            let everyone = self.parse(&self.exchange(store, &HOSTS, &own, deadline, timeout)?, &own)?;
+            let own = self.tell(self.device().listen(store.server(), &everyone, self.rank)?)?;
+            let list = self.exchange(store, &ADDRESSES, &own, deadline, timeout)?;
+            self.set_peers(&list, &own, deadline, timeout)
         };
-        self.set_peers(&list, &own, deadline, timeout).map_err(failed)
+        connect().map_err(failed)
+    }
+
+    /// Makes sure that this rank listens, though nothing is known of the others.
+    pub(super) fn listen_somewhere(&self) -> Result<()> {
+        if self.lock()?.transport.sockets().is_empty() {
+            self.tell(self.device().listen_somewhere()?)?;
+        }
+        Ok(())
+    }
+
+    /// What this rank tells the others when it is, or may be, found at `sockets`.
+    fn tell(&self, sockets: Vec<SocketAddr>) -> Result<Vec<u8>> {
+        let mut guard = self.lock()?;
+        guard.transport.set_sockets(sockets);
+        Ok(guard.transport.address())
+    }
+
+    /// One round: what all ranks tell, in their order.
+    fn exchange(
+        &self,
+        store: &dyn Store,
+        round: &Round,
+        own: &[u8],
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<Vec<u8>> {
+        store.set(&round.rank_key(self.rank), own)?;
+        let missing = |e| self.name_missing(store, round, e, timeout);
+        if self.rank != 0 {
+            return self.wait_for(deadline, |wait| store.get(round.list, wait)).map_err(missing);
+        }
+        let keys: Vec<String> = (0..self.size).map(|rank| round.rank_key(rank)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let list = self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?.concat();
+        store.set(round.list, &list)?;
+        Ok(list)
     }
 
     /// Finds the other ranks over a connected context of the same ranks, with `tag`. Collective.
@@ -49,7 +101,11 @@ impl Context {
             )));
         }
         let (deadline, timeout) = self.deadline(None);
-        let own = self.lock()?.transport.address();
+        let failed = |e: Error| e.context(format_args!("{}: cannot connect out of a context", self.own()));
+        // Where the ranks are, the parent's addresses tell. Without them it is not connected, and its call says so.
+        let everyone = parent.lock()?.transport.addresses();
+        let sockets = everyone.map_or(Ok(Vec::new()), |everyone| self.device().listen(None, &everyone, self.rank));
+        let own = self.tell(sockets.map_err(failed)?)?;
         let mut list = vec![0; own.len() * self.size];
         let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
         let call = Call {
@@ -65,23 +121,38 @@ impl Context {
         };
         // SAFETY: the buffers are as long as the shape says and live until the call returns.
         unsafe { parent.run(&call) }.map_err(|e| e.context("cannot connect out of a context"))?;
-        self.set_peers(&list, &own, deadline, timeout)
-            .map_err(|e| e.context(format_args!("{}: cannot connect out of a context", self.own())))
+        self.set_peers(&list, &own, deadline, timeout).map_err(failed)
     }
 
-    /// Adds the ranks whose address is not in the store to a timeout.
-    fn name_missing(&self, store: &dyn Store, error: Error, timeout: Duration) -> Error {
+    /// Waits for the store in turns, to notice that the context is closed meanwhile.
+    fn wait_for<T>(&self, deadline: Instant, wait: impl Fn(Duration) -> Result<T>) -> Result<T> {
+        let mut turn = FIRST_TURN;
+        loop {
+            let left = left(deadline);
+            match wait(turn.min(left)) {
+                Err(e) if e.kind() == ErrorKind::Timeout && turn < left => {}
+                other => return other,
+            }
+            if let Some(error) = self.broken() {
+                return Err(error);
+            }
+            turn = (turn * 2).min(LAST_TURN);
+        }
+    }
+
+    /// Adds the ranks that have not told to a timeout.
+    fn name_missing(&self, store: &dyn Store, round: &Round, error: Error, timeout: Duration) -> Error {
         if error.kind() != ErrorKind::Timeout {
             return error;
         }
         let missing: Vec<String> = (0..self.size)
             .filter(|rank| {
-                store.wait(&[&rank_key(*rank)], Duration::ZERO).is_err_and(|e| e.kind() == ErrorKind::Timeout)
+                store.wait(&[&round.rank_key(*rank)], Duration::ZERO).is_err_and(|e| e.kind() == ErrorKind::Timeout)
             })
             .map(|rank| rank.to_string())
             .collect();
         if missing.is_empty() {
-            return error.context("all ranks have arrived, but rank 0 has not published their addresses");
+            return error.context(format_args!("rank 0 has not published the list of {}", round.list));
         }
         const SHOWN: usize = 16;
         let more = missing.len().saturating_sub(SHOWN);
@@ -89,11 +160,12 @@ impl Context {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         Error::new(
             ErrorKind::Timeout,
-            format!("after {timeout:?}, {} of {} ranks have not arrived: {ranks}{more}", missing.len(), self.size),
+            format!("after {timeout:?}, {} of {} ranks {}: {ranks}{more}", missing.len(), self.size, round.missing),
         )
     }
 
-    fn set_peers(&self, list: &[u8], own: &[u8], deadline: Instant, timeout: Duration) -> Result<()> {
+    /// What all ranks have told; `own` is what this one has.
+    fn parse(&self, list: &[u8], own: &[u8]) -> Result<Vec<Address>> {
         let length = own.len();
         if list.len() != length * self.size {
             return Err(Error::new(
@@ -111,9 +183,17 @@ impl Context {
                 ),
             ));
         }
+        let address = |(rank, bytes)| {
+            Address::deserialize(bytes).map_err(|e| e.context(format_args!("what rank {rank} tells of itself")))
+        };
+        list.chunks_exact(length).enumerate().map(address).collect()
+    }
+
+    fn set_peers(&self, list: &[u8], own: &[u8], deadline: Instant, timeout: Duration) -> Result<()> {
+        address::check(&self.parse(list, own)?)?;
         let mut guard = self.lock()?;
         let mut local = 0;
-        for (rank, address) in list.chunks_exact(length).enumerate() {
+        for (rank, address) in list.chunks_exact(own.len()).enumerate() {
             guard.transport.set_peer(rank, address)?;
             local += usize::from(guard.transport.shares_host(rank) == Some(true));
         }

@@ -27,6 +27,11 @@ unsafe impl Send for BoundBuffer {}
 unsafe impl Sync for BoundBuffer {}
 
 impl BoundBuffer {
+    /// See [`Context::is_inherited`].
+    pub fn is_inherited(&self) -> bool {
+        self.context.is_inherited()
+    }
+
     pub(super) fn new(
         context: &Arc<Context>,
         rank: Rank,

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::collective::{Algorithm, Collective, Shape};
 use crate::context::Context;
-use crate::engine::{Binding, Combine, UserFunction};
+use crate::engine::{Binding, Combine, Core, Guard, UserFunction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::reduce;
 use crate::transport::Transport;
+use crate::transport::tcp::endpoint::Endpoint;
 use crate::tuner;
 use crate::types::{DataType, ReduceOp};
 
@@ -76,12 +77,7 @@ impl Call<'_> {
     /// What every message says of the call it belongs to, so that ranks that are in different calls notice.
     fn check(&self, algorithm: &Algorithm, segment: usize) -> u32 {
         let shape = &self.shape;
-        let position = shape.collective.algorithms().iter().position(|a| std::ptr::eq(a, algorithm)).unwrap_or(0);
-        let op = match self.reduction {
-            _ if !shape.collective.reduces() => NO_OP,
-            Reduction::Op(op) => op as u32,
-            Reduction::User { .. } => USER_OP,
-        };
+        let position = position(shape.collective, algorithm);
         // Only what all ranks know.
         let mut hasher = QuickHasher::default();
         (shape.root, segment, shape.size).hash(&mut hasher);
@@ -91,44 +87,75 @@ impl Call<'_> {
             _ => shape.count.hash(&mut hasher),
         }
         let digest = hasher.finish() as u32 & 0x7fff;
-        (shape.collective as u32) << 27 | (position as u32 & 15) << 23 | (self.dtype as u32) << 19 | op << 15 | digest
+        (shape.collective as u32) << 27
+            | (position as u32 & 15) << 23
+            | (self.dtype as u32) << 19
+            | self.op_code() << 15
+            | digest
     }
 
-    fn describe(&self, rank: usize, algorithm: &str) -> String {
+    /// Elements that the call is about, on `rank`.
+    fn count(&self, rank: usize) -> usize {
         let shape = &self.shape;
         let total = |counts: &[usize]| counts.iter().sum::<usize>();
-        let count = match shape.collective {
+        match shape.collective {
             Collective::ReduceScatter | Collective::Allgatherv => total(shape.recv_counts),
             Collective::Alltoallv => total(shape.send_counts),
             Collective::Gatherv if rank == shape.root => total(shape.recv_counts),
             Collective::Scatterv if rank == shape.root => total(shape.send_counts),
             _ => shape.count,
-        };
-        let what = match shape.collective {
+        }
+    }
+
+    pub(super) fn describe(&self, rank: usize, algorithm: &str) -> String {
+        let (collective, count) = (self.shape.collective, self.count(rank));
+        let what = match collective {
             Collective::Barrier => String::new(),
             _ => format!(" of {count} {} ({} bytes)", self.dtype, count * self.dtype.size()),
         };
-        format!("rank {rank}: {} {algorithm}{what}, tag {}", shape.collective.name(), self.tag)
+        format!("rank {rank}: {} {algorithm}{what}, tag {}", collective.name(), self.tag)
     }
+
+    /// How it combines, as a number of the wire's.
+    pub(super) fn op_code(&self) -> u32 {
+        match self.reduction {
+            _ if !self.shape.collective.reduces() => NO_OP,
+            Reduction::Op(op) => op as u32,
+            Reduction::User { .. } => USER_OP,
+        }
+    }
+}
+
+/// Which of its collective's algorithms.
+pub(super) fn position(collective: Collective, algorithm: &Algorithm) -> usize {
+    collective.algorithms().iter().position(|a| std::ptr::eq(a, algorithm)).unwrap_or(0)
 }
 
 const USER_OP: u32 = 8;
 const NO_OP: u32 = 9;
 
+/// The check of the messages by which ranks compare their calls; no call has it.
+pub(super) const COMPARISON: u32 = 31 << 27;
+
 /// The reverse of [`Call::check`], for errors.
 pub(super) fn explain(check: u32) -> String {
+    if check == COMPARISON {
+        return "a comparison of calls, which check_calls asks for (it must be the same on all ranks)".into();
+    }
     let Some(collective) = Collective::ALL.iter().find(|c| **c as u32 == check >> 27) else {
         return "one that this version does not know".into();
     };
     let algorithm = collective.algorithms().get((check >> 23 & 15) as usize).map_or("?", |a| a.name);
     let dtype = DataType::try_from(check >> 19 & 15).map_or("?", DataType::name);
-    let op = match check >> 15 & 15 {
-        USER_OP => "a caller's function",
-        op => ReduceOp::try_from(op).map_or("", ReduceOp::name),
-    };
-    let space = if op.is_empty() { "" } else { " by " };
-    let name = collective.name();
-    format!("{name} {algorithm} of {dtype}{space}{op}, or there counts, root or segment size differ from those here")
+    format!("{} {algorithm} of {dtype}{}", collective.name(), op_text(check >> 15 & 15))
+}
+
+/// The reverse of [`Call::op_code`]: ` by sum`, or nothing.
+pub(super) fn op_text(code: u32) -> String {
+    match code {
+        USER_OP => " by a caller's function".into(),
+        op => ReduceOp::try_from(op).map_or(String::new(), |op| format!(" by {op}")),
+    }
 }
 
 impl Context {
@@ -170,6 +197,11 @@ impl Context {
         let element = if shape.collective == Collective::Barrier { 1 } else { call.dtype.size() };
         let max = call.max_segment_bytes.unwrap_or(self.options.max_segment_bytes);
         let segment = (tuner::segment_bytes(shape, element, max) / element).max(1);
+        let (deadline, timeout) = self.deadline(call.timeout);
+        let run = Run { call, algorithm, segment, started, deadline, timeout };
+        if self.check_calls && self.size > 1 {
+            self.compare_calls(&run)?;
+        }
         let binding = Binding {
             inputs: call.inputs,
             outputs: call.outputs,
@@ -178,33 +210,78 @@ impl Context {
             combine,
             check: call.check(algorithm, segment),
             tag: call.tag,
+            count: call.count(self.rank),
         };
-        let is_user = matches!(combine, Combine::User(..));
-        let (deadline, timeout) = self.deadline(call.timeout);
+        self.execute(&run, shape, algorithm, &binding)
+    }
+
+    /// Runs `algorithm` for `shape`, as `run` or for it.
+    pub(super) fn execute(
+        &self,
+        run: &Run<'_>,
+        shape: &Shape<'_>,
+        algorithm: &'static Algorithm,
+        binding: &Binding<'_>,
+    ) -> Result<()> {
+        let is_user = matches!(binding.combine, Combine::User(..));
         let mut guard = self.lock()?;
-        let described = |e: &Error| e.context(call.describe(self.rank, algorithm.name));
+        let described = |e: &Error| e.context(run.call.describe(self.rank, run.algorithm.name));
         if self.size > 1 && guard.transport.is_isolated() && guard.broken.is_none() {
             let text = "the context is not connected: connect it first, over a store or by its pairs";
             return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
         }
         let plan = guard.plans.get(shape, algorithm, is_user)?;
-        let run = guard.start(plan, &binding).map_err(|e| described(&e))?;
-        let (mut guard, over) = self.engine().wait(guard, deadline, |core| core.is_over(run).then_some(()));
-        let error = match over {
-            Some(()) => guard.end(run),
-            None => {
-                let waits = guard.transport.describe(run);
-                guard.end(run);
-                Some(Error::new(ErrorKind::Timeout, format!("timed out after {timeout:?}, waiting {waits}")))
+        let index = guard.start(plan, binding).map_err(|e| described(&e))?;
+        guard.begun += 1;
+        let engine = self.engine();
+        let (mut guard, mut over) = engine.wait(guard, run.deadline, |core| core.is_over(index).then_some(()));
+        if over.is_none() && guard.transport.ask(index) {
+            // Worth more than its time: it tells whose fault the timeout is.
+            let ready = |core: &mut Core<Endpoint>| (core.is_over(index) || core.transport.is_told()).then_some(());
+            guard = engine.wait(guard, Instant::now() + TELL_TIME, ready).0;
+            over = guard.is_over(index).then_some(());
+        }
+        let well = over.is_some() && !guard.has_failed(index);
+        let waits = if well { String::new() } else { guard.transport.describe(index) };
+        let error = match (over, guard.end(index)) {
+            (Some(()), Some(error)) if error.is_told() && !waits.is_empty() => {
+                Some(error.and(format_args!("; meanwhile this rank waited {waits}")))
             }
+            (Some(()), ended) => ended,
+            (None, _) => Some(self.timed_out(&guard, run, &waits)),
         };
         let Some(error) = error else {
-            self.engine().hand_over(guard);
+            engine.hand_over(guard);
             return Ok(());
         };
-        let error = described(&error.context(format_args!("after {:.3} s", started.elapsed().as_secs_f64())));
-        guard.break_with(&error, Some(error.message()));
+        let error = described(&error.context(format_args!("after {:.3} s", run.started.elapsed().as_secs_f64())));
+        guard.break_with(&error, Some(&error));
         self.finish_closing(guard);
         Err(error)
     }
+
+    fn timed_out(&self, guard: &Guard<'_, Endpoint>, run: &Run<'_>, waits: &str) -> Error {
+        let (timeout, begun) = (run.timeout, guard.begun);
+        let own = self
+            .device()
+            .cannot_accept()
+            .map_or(String::new(), |e| format!("; this process cannot accept connections, which may be why: {e}"));
+        let text =
+            format!("timed out after {timeout:?}, in collective number {begun} of this context, waiting {waits}{own}");
+        Error::new(ErrorKind::Timeout, text)
+    }
 }
+
+/// A call under way.
+pub(super) struct Run<'a> {
+    pub call: &'a Call<'a>,
+    pub algorithm: &'static Algorithm,
+    /// Elements of a segment.
+    pub segment: usize,
+    pub started: Instant,
+    pub deadline: Instant,
+    pub timeout: Duration,
+}
+
+/// How long after a timeout this rank waits for its peers to tell what they are doing.
+const TELL_TIME: Duration = Duration::from_millis(400);

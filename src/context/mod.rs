@@ -3,6 +3,7 @@
 mod bootstrap;
 mod bound_buffer;
 mod call;
+mod check_calls;
 mod pair;
 #[cfg(test)]
 mod tests;
@@ -21,10 +22,11 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Guard, Spin};
 use crate::error::{Error, ErrorKind, Result};
+use crate::secret::JobToken;
 use crate::transport::Transport;
-use crate::transport::tcp::address::Hello;
 use crate::transport::tcp::device::{Device, Served};
 use crate::transport::tcp::endpoint::Endpoint;
+use crate::transport::tcp::handshake::Proven;
 use crate::types::{Rank, Slot};
 
 /// How long a waiting thread polls before it sleeps, where every rank of this host has a core.
@@ -51,11 +53,24 @@ pub struct ContextOptions {
     pub connect: Connect,
     /// Largest piece, in bytes, that a collective sends as one message. 1 MiB by default. The same on all ranks.
     pub max_segment_bytes: usize,
+    /// What every rank must have, too, to be let in; an empty one is none. `None` stands for what `GLOO_RS_TOKEN` holds when
+    /// the context is created.
+    pub token: Option<JobToken>,
+    /// Whether ranks compare their calls before each collective, at the price of an allgather, so that calls that differ
+    /// fail on every rank, with a message that says who calls what, and leave the context usable. `None`: as the environment
+    /// variable `GLOO_RS_CHECK_CALLS` says, else not. The same on all ranks.
+    pub check_calls: Option<bool>,
 }
 
 impl Default for ContextOptions {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(30), connect: Connect::Lazy, max_segment_bytes: 1 << 20 }
+        Self {
+            timeout: Duration::from_secs(30),
+            connect: Connect::Lazy,
+            max_segment_bytes: 1 << 20,
+            token: None,
+            check_calls: None,
+        }
     }
 }
 
@@ -70,9 +85,9 @@ impl Served for Shared {
         self.engine.serve();
     }
 
-    fn accept(&self, socket: OwnedFd, hello: &Hello) {
+    fn accept(&self, socket: OwnedFd, peer: &Proven) {
         if let Ok(mut guard) = self.engine.lock() {
-            guard.transport.accept(socket, hello);
+            guard.transport.accept(socket, peer);
             self.engine.leave(guard);
             // Whoever waits for this connection waits for no event.
             self.engine.wake();
@@ -85,6 +100,7 @@ pub struct Context {
     rank: Rank,
     size: usize,
     options: ContextOptions,
+    check_calls: bool,
     timeout: Mutex<Duration>,
     slots: AtomicU64,
     regions: AtomicU32,
@@ -100,17 +116,20 @@ impl Context {
         if options.timeout.is_zero() || options.max_segment_bytes == 0 {
             return Err(Error::invalid("a context's timeout and its largest segment must not be zero"));
         }
-        let endpoint = Endpoint::new(rank, size, device.address(), device.log())?;
-        let (identity, fd) = (endpoint.identity(), endpoint.poll_fd());
+        let check_calls = options.check_calls.map_or_else(check_calls::from_environment, Ok)?;
+        let token = options.token.clone().unwrap_or_else(JobToken::from_environment);
+        let endpoint = Endpoint::new(rank, size, &token, device.addresses(), device.log())?;
+        let (handle, key, fd) = (endpoint.handle(), endpoint.key(), endpoint.poll_fd());
         let engine = Engine::new(endpoint, call::explain, Spin::For(SPIN))?;
         let shared = Arc::new(Shared { engine, device: device.clone() });
         let served: Arc<dyn Served> = shared.clone();
-        let place = device.enter(identity, fd, Arc::downgrade(&served))?;
+        let place = device.enter(handle, key, fd, Arc::downgrade(&served))?;
         shared.engine.set_watch(Box::new(place));
         Ok(Arc::new(Context {
             rank,
             size,
             options: options.clone(),
+            check_calls,
             timeout: Mutex::new(options.timeout),
             slots: AtomicU64::new(0),
             regions: AtomicU32::new(0),
@@ -165,13 +184,18 @@ impl Context {
         let Ok(mut guard) = self.lock() else { return };
         // What a peer gave up for, while no call was running here, is the reason for those who wait for this rank, too.
         let reason = guard.broken.clone();
-        guard.break_with(&closed, reason.as_ref().map(Error::message));
+        guard.break_with(&closed, reason.as_ref());
         self.finish_closing(guard);
+    }
+
+    /// Whether this process got the context by fork: then it can only drop it, which leaves the parent's connections alone.
+    pub fn is_inherited(&self) -> bool {
+        self.device().is_inherited()
     }
 
     /// Why collectives cannot run on this context any more, if they cannot.
     pub fn broken(&self) -> Option<Error> {
-        self.lock().ok()?.broken.clone()
+        self.lock().map_or_else(Some, |guard| guard.broken.clone())
     }
 
     fn finish_closing(&self, mut guard: Guard<'_, Endpoint>) {
@@ -186,6 +210,7 @@ impl Context {
     }
 
     fn lock(&self) -> Result<Guard<'_, Endpoint>> {
+        self.shared.device.check_process()?;
         self.engine().lock()
     }
 

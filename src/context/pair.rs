@@ -31,14 +31,17 @@ impl Pair {
         self.rank
     }
 
-    /// What the peer needs to connect: to be brought there by the caller's own means.
+    /// What the peer needs to connect: to be brought there by the caller's own means. If neither the device's options nor a
+    /// connected context have said where to listen, this does so at an address that other hosts can reach, if there is one.
     pub fn address(&self) -> Result<Vec<u8>> {
+        self.context.listen_somewhere()?;
         Ok(self.context.lock()?.transport.address())
     }
 
     /// Connects, given what the peer's `address` returned; until the context's timeout. Both sides must call it.
     pub fn connect(&self, peer: &[u8]) -> Result<()> {
         let (deadline, timeout) = self.context.deadline(None);
+        self.context.listen_somewhere()?;
         self.context.lock()?.transport.set_peer(self.rank, peer)?;
         self.context.await_connection(self.rank, deadline, timeout)
     }

@@ -1,6 +1,8 @@
 //! Ranks as threads, over loopback.
 
 mod edges;
+mod places;
+mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -75,6 +75,11 @@ impl Context {
 }
 
 impl UnboundBuffer {
+    /// See [`Context::is_inherited`].
+    pub fn is_inherited(&self) -> bool {
+        self.context.is_inherited()
+    }
+
     #[cfg(test)]
     pub(super) fn owner(&self) -> u32 {
         self.owner

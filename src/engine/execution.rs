@@ -56,9 +56,12 @@ pub struct Execution {
     element: usize,
     segment: usize,
     combine: Combine,
-    check: u32,
+    /// Compared between sender and receiver.
+    pub check: u32,
     /// The collective's tag.
     pub tag: u32,
+    /// Elements that the call is about, for messages.
+    pub count: usize,
     owner: u32,
     /// Why it cannot go on.
     pub failed: Option<Error>,
@@ -86,6 +89,8 @@ pub struct Binding<'a> {
     pub check: u32,
     /// The collective's tag.
     pub tag: u32,
+    /// Elements that the call is about, for messages.
+    pub count: usize,
 }
 
 impl Execution {
@@ -104,6 +109,7 @@ impl Execution {
             combine: Combine::Nothing,
             check: 0,
             tag: 0,
+            count: 0,
             owner: 0,
             failed: None,
             wants_caller: false,
@@ -131,6 +137,7 @@ impl Execution {
         self.combine = binding.combine;
         self.check = binding.check;
         self.tag = binding.tag;
+        self.count = binding.count;
         self.failed = None;
         self.wants_caller = false;
         self.plan = plan;

@@ -28,6 +28,9 @@ use crate::transport::{EVERYONE, Event, Outcome, Transport};
 /// Owners from here on are buffers, below are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
 
+/// Calls that a rank tells of when it is asked what it is doing.
+const MAX_TOLD: usize = 2;
+
 /// What the lock guards.
 pub struct Core<T> {
     /// The way to the peers.
@@ -41,8 +44,10 @@ pub struct Core<T> {
     events: Vec<Event>,
     /// Why collectives cannot run any more.
     pub broken: Option<Error>,
-    /// Says what a peer's check means; for errors.
+    /// Says what a call's check means; for errors.
     pub explain: fn(u32) -> String,
+    /// Collectives that have begun here.
+    pub begun: u64,
     /// A waiting thread drives the transport.
     polling: bool,
     /// That thread sleeps in the system.
@@ -105,6 +110,11 @@ impl<T: Transport> Core<T> {
         }
     }
 
+    /// Whether the run `index` cannot go on.
+    pub fn has_failed(&self, index: u32) -> bool {
+        self.executions[index].failed.is_some()
+    }
+
     /// Ends the run `index`: the error it failed with, if it did. Its memory is no longer touched.
     pub fn end(&mut self, index: u32) -> Option<Error> {
         let over = self.executions[index].is_over() && self.executions[index].failed.is_none();
@@ -123,7 +133,7 @@ impl<T: Transport> Core<T> {
     }
 
     /// Nothing can be relied on any more: everything ends with `error`, and peers are told `notice`.
-    pub fn break_with(&mut self, error: &Error, notice: Option<&str>) {
+    pub fn break_with(&mut self, error: &Error, notice: Option<&Error>) {
         if self.broken.is_none() {
             self.broken = Some(error.clone());
         }
@@ -155,16 +165,37 @@ impl<T: Transport> Core<T> {
         }
     }
 
+    /// What is going on here, for a peer that waits for this rank.
+    fn doing(&self) -> String {
+        let calls = self.executions.iter().take(MAX_TOLD).map(|(index, e)| {
+            let (what, waits) = ((self.explain)(e.check), self.transport.describe(index));
+            let waits = if waits.is_empty() { String::new() } else { format!(", waiting {waits}") };
+            format!("in {what}, {} elements, tag {}{waits}", e.count, e.tag)
+        });
+        let calls: Vec<String> = calls.collect();
+        if calls.is_empty() {
+            return format!("it says that it is in no collective, after {} on this context", self.begun);
+        }
+        format!("it says that it is {}", calls.join(" and "))
+    }
+
     fn handle(&mut self, Event { token, outcome }: Event) {
         if token.owner == EVERYONE {
             // Every collective needs every rank: none that is running can be relied on, whomever it waits for.
-            if let Outcome::Failed(error) = outcome {
-                self.executions.iter_mut().for_each(|(_, e)| {
-                    e.failed.get_or_insert_with(|| error.clone());
-                });
-                self.broken.get_or_insert(error);
-                self.ended = true;
+            match outcome {
+                Outcome::Failed(error) => {
+                    self.executions.iter_mut().for_each(|(_, e)| {
+                        e.failed.get_or_insert_with(|| error.clone());
+                    });
+                    self.broken.get_or_insert(error);
+                }
+                Outcome::Asked { rank } => {
+                    let doing = self.doing();
+                    self.transport.tell(rank, &doing);
+                }
+                _ => {}
             }
+            self.ended = true;
             return;
         }
         if token.owner >= FIRST_BUFFER {
@@ -179,7 +210,12 @@ impl<T: Transport> Core<T> {
                 execution.advance(&mut self.transport, false);
             }
             Outcome::Mismatch { rank, theirs } => {
-                let text = format!("rank {rank} is in another collective: {}", (self.explain)(theirs));
+                let (peer, what) = (self.transport.peer_name(rank), (self.explain)(theirs));
+                let text = match (self.explain)(execution.check) == what {
+                    true => format!("{what} there too, but its counts, root or segment size differ from those here"),
+                    false => what,
+                };
+                let text = format!("{peer} is in another collective: {text}");
                 // Says more than that the peer is gone, which it may be by now.
                 if execution.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
                     execution.failed = Some(Error::new(ErrorKind::Mismatch, text));
@@ -188,7 +224,7 @@ impl<T: Transport> Core<T> {
             Outcome::Failed(error) => {
                 execution.failed.get_or_insert(error);
             }
-            Outcome::Written { .. } => {}
+            Outcome::Written { .. } | Outcome::Asked { .. } | Outcome::Told => {}
         }
         self.ended |= execution.is_over() || execution.wants_caller;
     }

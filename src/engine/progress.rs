@@ -70,6 +70,7 @@ impl<T: Transport> Engine<T> {
                 events: Vec::new(),
                 broken: None,
                 explain,
+                begun: 0,
                 polling: false,
                 sleeping: false,
                 waiting: 0,

@@ -71,6 +71,7 @@ impl Requests {
             Outcome::Done { rank, .. } => Ended::Message(rank),
             Outcome::Written { offset, bytes } => Ended::Written { offset, bytes },
             Outcome::Failed(error) => Ended::Failed(error),
+            Outcome::Asked { .. } | Outcome::Told => return,
             Outcome::Mismatch { rank, .. } => {
                 Ended::Failed(Error::new(ErrorKind::Mismatch, format!("rank {rank} sent what no buffer sends")))
             }

@@ -57,7 +57,7 @@ impl Transport for Busy {
         None
     }
     fn disconnect(&mut self, _: Rank, _: &Error) {}
-    fn close(&mut self, _: &Error, _: Option<&str>) {}
+    fn close(&mut self, _: &Error, _: Option<&Error>) {}
 }
 
 fn busy() -> Engine<Busy> {

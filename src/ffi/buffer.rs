@@ -129,7 +129,10 @@ pub unsafe extern "C" fn gloo_rs_buffer_destroy(buffer: *mut gloo_rs_buffer_t) {
     guard("gloo_rs_buffer_destroy", || {
         // SAFETY: the header's rules for pointers.
         if let Some(handle) = unsafe { handle::take(buffer, "buffer") }? {
-            handle::drop_last(handle, |_| ());
+            // After a fork nobody returns from calls that the parent's threads were in.
+            if !handle.buffer.is_inherited() {
+                handle::drop_last(handle, |_| ());
+            }
         }
         Ok(())
     });

@@ -1,5 +1,6 @@
 //! Contexts.
 
+use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,11 +9,12 @@ use super::device::gloo_rs_device_t;
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::options::{self, Options};
-use super::pointer::{self, Out};
+use super::pointer::{self, Malloced, Out};
 use super::status::{GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
 use super::store::gloo_rs_store_t;
 use crate::context::{Connect, Context, ContextOptions};
 use crate::error::{Error, Result};
+use crate::secret::JobToken;
 
 /// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
 /// need different tags.
@@ -56,6 +58,13 @@ pub const GLOO_RS_CONNECT_LAZY: u32 = 0;
 /// Connections to all ranks are made before gloo_rs_context_connect returns.
 pub const GLOO_RS_CONNECT_FULL: u32 = 1;
 
+/// As the environment variable GLOO_RS_CHECK_CALLS says (1 or 0), else off.
+pub const GLOO_RS_CHECK_CALLS_DEFAULT: usize = 0;
+/// Ranks compare their calls.
+pub const GLOO_RS_CHECK_CALLS_ON: usize = 1;
+/// They do not.
+pub const GLOO_RS_CHECK_CALLS_OFF: usize = 2;
+
 /// How a context behaves. Set up by gloo_rs_context_options_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -68,9 +77,16 @@ pub struct gloo_rs_context_options_t {
     pub connect: u32,
     /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
     pub max_segment_bytes: usize,
+    /// The job's token: every rank must have the same to be let in. NULL for what GLOO_RS_TOKEN holds in the environment;
+    /// empty for none. Copied.
+    pub token: *const c_char,
+    /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. On, ranks compare their calls before each
+    /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
+    /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
+    pub check_calls: usize,
 }
 
-// SAFETY: repr(C), a usize first, and integers only.
+// SAFETY: repr(C), a usize first, and integers and pointers only.
 unsafe impl Options for gloo_rs_context_options_t {
     const NAME: &'static str = "gloo_rs_context_options_t";
     const REQUIRED: usize = size_of::<usize>();
@@ -79,8 +95,12 @@ unsafe impl Options for gloo_rs_context_options_t {
     }
 }
 
-fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
+/// # Safety
+/// `token` is NULL or a string.
+unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
     let defaults = ContextOptions::default();
+    // SAFETY: the same contract.
+    let token = unsafe { pointer::optional_secret(options.token) };
     Ok(ContextOptions {
         timeout: pointer::timeout(options.timeout_ms)?.unwrap_or(defaults.timeout),
         connect: match options.connect {
@@ -93,6 +113,17 @@ fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
         max_segment_bytes: match options.max_segment_bytes {
             0 => defaults.max_segment_bytes,
             bytes => bytes,
+        },
+        token: token.map(JobToken::new),
+        check_calls: match options.check_calls {
+            GLOO_RS_CHECK_CALLS_DEFAULT => None,
+            GLOO_RS_CHECK_CALLS_ON => Some(true),
+            GLOO_RS_CHECK_CALLS_OFF => Some(false),
+            other => {
+                return Err(Error::invalid(format!(
+                    "check_calls is {other}; it must be GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF"
+                )));
+            }
         },
     })
 }
@@ -123,7 +154,9 @@ pub unsafe extern "C" fn gloo_rs_context_create(
         let ranks = usize::try_from(size).ok().filter(|size| *size > 0);
         let ranks = ranks.ok_or_else(|| Error::invalid(format!("size is {size}; a context has at least 1 rank")))?;
         let rank = pointer::rank(rank, ranks, "rank")?;
-        let created = Context::new(&device, rank, ranks, &to_rust(&options)?)?;
+        // SAFETY: as above, for the string in the options.
+        let options = unsafe { to_rust(&options) }?;
+        let created = Context::new(&device, rank, ranks, &options)?;
         handle::create(ContextHandle { context: created, waits: Waits::default() }, out);
         Ok(())
     })
@@ -131,7 +164,7 @@ pub unsafe extern "C" fn gloo_rs_context_create(
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come; a wait for the store lasts until then even if the context is closed meanwhile.
+/// the ranks that did not come, and with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect(
     context: *mut gloo_rs_context_t,
@@ -239,6 +272,32 @@ pub unsafe extern "C" fn gloo_rs_context_shares_host(
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(shares, "shares")?) };
         let rank = pointer::rank(rank, handle.context.size(), "rank")?;
         out.set(handle.context.shares_host(rank)?);
+        Ok(())
+    })
+}
+
+/// Sets `*broken` to whether collectives cannot run on the context any more, because one failed, a peer gave up, or it was
+/// closed. Then `*reason`, if `reason` is not NULL, is set to why, a string that the caller ends with gloo_rs_free; else to
+/// NULL. A broken context is to be destroyed; a new one may be connected over the same store, under a prefix not used before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_broken(
+    context: *const gloo_rs_context_t,
+    broken: *mut bool,
+    reason: *mut *mut c_char,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_broken", || {
+        // SAFETY: the header's rules for pointers.
+        let (handle, out, reason) = unsafe {
+            (handle::get(context, "context")?, Out::new(broken, "broken")?, Out::optional(reason, "reason")?)
+        };
+        handle.context.device().check_process()?;
+        let error = handle.context.broken();
+        out.set(error.is_some());
+        if let Some(reason) = reason {
+            let text = error.map(|e| [e.message().replace('\0', "\\0").as_bytes(), b"\0"].concat());
+            let text = text.map(|text| Malloced::copy_of(&text)).transpose()?;
+            reason.set(text.map_or(std::ptr::null_mut(), |text| text.into_raw().cast()));
+        }
         Ok(())
     })
 }

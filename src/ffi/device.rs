@@ -11,7 +11,7 @@ use super::status::gloo_rs_status_t;
 use crate::transport::LogCallback;
 use crate::transport::tcp::{Device, DeviceOptions};
 
-/// An address of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
+/// Addresses of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
 /// device alive, so it may be destroyed before them. Any number of contexts may share one; safe to use from any thread.
 pub struct gloo_rs_device_t {
     _opaque: [u8; 0],
@@ -36,14 +36,19 @@ pub const GLOO_RS_LOG_DETAIL: u32 = 3;
 /// leave it.
 pub type gloo_rs_log_fn_t = Option<unsafe extern "C" fn(level: u32, message: *const c_char, user: *mut c_void)>;
 
-/// Which address of this host a device uses. With nothing set: the address that the host's name resolves to, else loopback.
-/// Set up by gloo_rs_device_options_init.
+/// Which addresses of this host a device uses: one of IPv4 and one of IPv6, where there are both. With neither
+/// `interface_name` nor `hostname`, the environment variable GLOO_RS_SOCKET_IFNAME stands for `interface_name`. Without that
+/// too, or if it only excludes, the device listens once its first context connects: on loopback if all ranks of that context
+/// are on this host, else on the addresses from which this host reaches the store or the other ranks. Loopback is never
+/// used by ranks on several hosts. Set up by gloo_rs_device_options_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_device_options_t {
     /// sizeof(gloo_rs_device_options_t).
     pub struct_size: usize,
-    /// Name of a network interface, such as `eth0`; NULL for any.
+    /// The network interfaces that may be used, separated by commas, the preferred first; NULL for any. An item is a name,
+    /// such as `eth0`, where `*` stands for any characters, an IP address, or a network, such as `10.0.0.0/8` or `fd00::/8`.
+    /// With `^` in front of the list all others may be used: `^docker*,virbr0`.
     pub interface_name: *const c_char,
     /// A host name of this host, or an IPv4 or IPv6 address of it; NULL for none in particular.
     pub hostname: *const c_char,
@@ -93,9 +98,10 @@ pub unsafe extern "C" fn gloo_rs_device_options_init(options: *mut gloo_rs_devic
     unsafe { options::init(options, struct_size) }
 }
 
-/// Binds, listens, and starts the device's thread. `options` may be NULL for defaults. The caller owns the result and ends
-/// it with gloo_rs_device_destroy; on failure `*device` is NULL. Fails with GLOO_RS_ERROR_IO if there is no such interface
-/// or address, or the port is taken.
+/// Starts the device's thread, and binds and listens if the options name where. `options` may be NULL for defaults. The caller
+/// owns the result and ends it with gloo_rs_device_destroy; on failure `*device` is NULL. Fails with
+/// GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, with GLOO_RS_ERROR_IO if the port is taken. The
+/// environment must not change meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_create(
     options: *const gloo_rs_device_options_t,
@@ -130,7 +136,8 @@ pub unsafe extern "C" fn gloo_rs_device_destroy(device: *mut gloo_rs_device_t) {
     });
 }
 
-/// Where peers connect to, such as `10.0.0.1:41234` or `[fe80::1]:41234`, copied with its NUL byte into `buffer` of
+/// Where peers connect to, such as `10.0.0.1:41234` or `[fd00::1]:41234`, the preferred address if there are several; an
+/// empty string as long as the device, for which nothing was named, does not listen because no context has connected. Copied with its NUL byte into `buffer` of
 /// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL
 /// otherwise.
 #[unsafe(no_mangle)]
@@ -144,13 +151,14 @@ pub unsafe extern "C" fn gloo_rs_device_address(
         // SAFETY: the header's rules for pointers.
         unsafe {
             let device = handle::get(device, "device")?;
-            pointer::copy_out_text(&device.address().to_string(), buffer, capacity, needed)
+            let address = device.addresses().first().map(|address| address.to_string()).unwrap_or_default();
+            pointer::copy_out_text(&address, buffer, capacity, needed)
         }
     })
 }
 
-/// The network interface that has the device's address, such as `eth0`, or an empty string if none has; copied as
-/// gloo_rs_device_address does.
+/// The network interface that has the address of gloo_rs_device_address, such as `eth0`, or an empty string if none has;
+/// copied as that does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_interface(
     device: *const gloo_rs_device_t,
@@ -162,7 +170,7 @@ pub unsafe extern "C" fn gloo_rs_device_interface(
         // SAFETY: the header's rules for pointers.
         unsafe {
             let device = handle::get(device, "device")?;
-            pointer::copy_out_text(device.interface().unwrap_or(""), buffer, capacity, needed)
+            pointer::copy_out_text(&device.interface().unwrap_or_default(), buffer, capacity, needed)
         }
     })
 }

@@ -58,7 +58,8 @@ pub unsafe extern "C" fn gloo_rs_pair_rank(pair: *const gloo_rs_pair_t, rank: *m
 
 /// What the peer must pass to gloo_rs_pair_connect, to be brought there by the caller's own means: bytes without meaning to
 /// the caller, copied into `buffer` of `capacity` bytes. `*needed` is set to their number; `buffer` may be NULL to ask for
-/// that only, `needed` may be NULL otherwise.
+/// that only, `needed` may be NULL otherwise. A device for which nothing was named listens, if no context of it has connected
+/// over a store, at an address that other hosts can reach, if there is one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_address(
     pair: *const gloo_rs_pair_t,

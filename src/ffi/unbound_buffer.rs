@@ -252,10 +252,13 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_destroy(buffer: *mut gloo_rs_unb
     guard("gloo_rs_unbound_buffer_destroy", || {
         // SAFETY: the header's rules for pointers.
         if let Some(handle) = unsafe { handle::take(buffer, "buffer") }? {
-            handle::drop_last(handle, |handle| {
-                handle.buffer.abort_wait_send();
-                handle.buffer.abort_wait_recv();
-            });
+            // After a fork nobody returns from calls that the parent's threads were in.
+            if !handle.buffer.is_inherited() {
+                handle::drop_last(handle, |handle| {
+                    handle.buffer.abort_wait_send();
+                    handle.buffer.abort_wait_recv();
+                });
+            }
         }
         Ok(())
     });

@@ -1,5 +1,6 @@
 //! Where ranks find each other: key-value stores, and the place in a launched job.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::error::Result;
@@ -61,4 +62,9 @@ pub trait Store: Send + Sync {
 
     /// What and where, for messages: `tcp://10.0.0.1:29500`.
     fn describe(&self) -> String;
+
+    /// Where the store's server is reached from here, if it has one: the way there may be the way to the other ranks.
+    fn server(&self) -> Option<SocketAddr> {
+        None
+    }
 }

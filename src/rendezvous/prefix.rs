@@ -1,5 +1,6 @@
 //! A part of another store, where the keys of different users do not meet.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +67,10 @@ impl Store for PrefixStore {
 
     fn describe(&self) -> String {
         format!("{} under {:?}", self.base.describe(), self.prefix)
+    }
+
+    fn server(&self) -> Option<SocketAddr> {
+        self.base.server()
     }
 }
 

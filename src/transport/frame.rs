@@ -41,17 +41,21 @@ kinds! {
     Get = 7,
     /// Answers `Get` request `slot`: `bytes` of payload, or none with `offset` 1 for refused.
     GetDone = 8,
-    /// The sender gives its context up; `bytes` of text say why.
+    /// The sender gives its context up; `bytes` of text say why, `check` is 1 where ranks disagree.
     Abort = 9,
     /// The sender is done with this connection. No payload.
     Goodbye = 10,
+    /// The sender has waited in vain, and asks what the receiver is doing. No payload.
+    Ask = 11,
+    /// Answers `Ask` with `bytes` of text.
+    Tell = 12,
 }
 
 /// In `flags`: the payload was announced by `ReadyToSend`.
 pub const FLAG_ANNOUNCED: u8 = 1;
 
-/// Longest text of an `Abort`, in bytes.
-pub const MAX_ABORT_BYTES: usize = 4096;
+/// Longest text of an `Abort` or a `Tell`, in bytes.
+pub const MAX_TEXT_BYTES: usize = 4096;
 
 /// The fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,8 +126,8 @@ impl Header {
         if header.bytes > isize::MAX as u64 {
             return bad(format!("{} bytes", header.bytes));
         }
-        if kind == Kind::Abort && header.bytes > MAX_ABORT_BYTES as u64 {
-            return bad(format!("a reason of {} bytes", header.bytes));
+        if matches!(kind, Kind::Abort | Kind::Tell) && header.bytes > MAX_TEXT_BYTES as u64 {
+            return bad(format!("a text of {} bytes", header.bytes));
         }
         Ok(header)
     }
@@ -131,8 +135,8 @@ impl Header {
     /// Bytes that follow this header on the wire.
     pub fn payload(&self) -> usize {
         match self.kind {
-            Kind::Data | Kind::Write | Kind::Put | Kind::GetDone | Kind::Abort => self.bytes as usize,
-            Kind::ReadyToSend | Kind::ClearToSend | Kind::PutDone | Kind::Get | Kind::Goodbye => 0,
+            Kind::Data | Kind::Write | Kind::Put | Kind::GetDone | Kind::Abort | Kind::Tell => self.bytes as usize,
+            Kind::ReadyToSend | Kind::ClearToSend | Kind::PutDone | Kind::Get | Kind::Goodbye | Kind::Ask => 0,
         }
     }
 }
@@ -144,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_survives_the_wire(kind in 1u8..=10, flags: u8, check: u32, slot: u64, bytes in 0u64..4096, offset: u64, identity: u32) {
+        fn any_header_survives_the_wire(kind in 1u8..=12, flags: u8, check: u32, slot: u64, bytes in 0u64..4096, offset: u64, identity: u32) {
             let header = Header {
                 kind: Kind::from_byte(kind).unwrap(), space: Space::Collective, flags, check, slot, bytes, offset,
             };
@@ -161,7 +165,7 @@ mod tests {
             let identity = u32::from_le_bytes(all[4..8].try_into().unwrap());
             if let Ok(header) = Header::decode(&all, identity) {
                 prop_assert!(header.bytes <= isize::MAX as u64);
-                prop_assert!(header.kind != Kind::Abort || header.payload() <= MAX_ABORT_BYTES);
+                prop_assert!(!matches!(header.kind, Kind::Abort | Kind::Tell) || header.payload() <= MAX_TEXT_BYTES);
             }
         }
     }

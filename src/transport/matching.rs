@@ -490,11 +490,12 @@ pub fn refusal(recv: &Recv, from: Rank, header: &Header) -> Option<Outcome> {
         Outcome::Failed(Error::new(
             ErrorKind::Mismatch,
             format!(
-                "rank {from} sent a message of {} bytes in slot {:#x}, where {}{} bytes are expected",
+                "rank {from} sent a message of {} bytes in slot {:#x}, where {}{} bytes are expected{}",
                 header.bytes,
                 header.slot,
                 if recv.exact { "" } else { "at most " },
-                recv.bytes
+                recv.bytes,
+                if recv.exact { ": the counts that it was called with differ from those here" } else { "" }
             ),
         ))
     })

@@ -30,7 +30,7 @@ pub struct Token {
     pub detail: u32,
 }
 
-/// Owner of the event that says that a peer has given up the whole context.
+/// Owner of the events that concern the whole context: a peer has given it up, asks, or tells.
 pub const EVERYONE: u32 = u32::MAX;
 
 /// Keeps the slots of callers' messages and those of collectives apart.
@@ -144,6 +144,13 @@ pub enum Outcome {
     },
     /// It cannot be done.
     Failed(Error),
+    /// For [`EVERYONE`]: this rank has waited in vain, and wants to be told what this one is doing.
+    Asked {
+        /// The peer.
+        rank: Rank,
+    },
+    /// For [`EVERYONE`]: a peer that was asked has told.
+    Told,
 }
 
 /// The end of an operation.
@@ -237,6 +244,25 @@ pub trait Transport: std::marker::Send {
     /// What the operations of `owner` wait for: ranks, addresses, bytes done of bytes wanted.
     fn describe(&self, owner: u32) -> String;
 
+    /// Asks the peers that the operations of `owner` wait for what they are doing, where a connection stands; whether there
+    /// are any. What they tell becomes part of `describe`.
+    fn ask(&mut self, _owner: u32) -> bool {
+        false
+    }
+
+    /// Whether all who were asked have told, or are gone.
+    fn is_told(&self) -> bool {
+        true
+    }
+
+    /// Answers `rank`, which has asked.
+    fn tell(&mut self, _rank: Rank, _text: &str) {}
+
+    /// How messages call `rank`.
+    fn peer_name(&self, rank: Rank) -> String {
+        format!("rank {rank}")
+    }
+
     /// What peers must be told to reach this rank.
     fn address(&self) -> Vec<u8>;
 
@@ -258,6 +284,6 @@ pub trait Transport: std::marker::Send {
     /// Ends the connection to `rank`; its operations fail with `error`.
     fn disconnect(&mut self, rank: Rank, error: &Error);
 
-    /// Ends everything; operations fail with `error`. With a `notice`, peers are told the reason.
-    fn close(&mut self, error: &Error, notice: Option<&str>);
+    /// Ends everything; operations fail with `error`. With a `notice`, peers are told its reason.
+    fn close(&mut self, error: &Error, notice: Option<&Error>);
 }

@@ -344,4 +344,8 @@ impl Store for TcpStore {
     fn describe(&self) -> String {
         self.url.clone()
     }
+
+    fn server(&self) -> Option<SocketAddr> {
+        Some(self.address)
+    }
 }

@@ -19,6 +19,7 @@ use super::connection::prepare;
 use super::epoll::{Epoll, Readiness};
 use super::peer::{Gone, Peer, Waiting};
 use super::protocol::{self, CLIENT_HELLO_BYTES, Chunk, MAX_FRAME_BYTES, Request};
+use crate::sys::ForkMark;
 
 /// How long a server is patient.
 #[derive(Clone, Copy)]
@@ -52,6 +53,7 @@ pub(super) struct Server {
     address: SocketAddr,
     stop: UnixStream,
     thread: Option<JoinHandle<()>>,
+    mark: ForkMark,
 }
 
 impl Server {
@@ -76,11 +78,12 @@ impl Server {
             state: State::default(),
             scratch: vec![0; 64 << 10],
         };
+        let mark = ForkMark::new()?;
         let thread = std::thread::Builder::new().name("gloo_rs-store".to_owned()).spawn(move || {
             block_signals();
             server.run();
         })?;
-        Ok(Self { address, stop, thread: Some(thread) })
+        Ok(Self { address, stop, thread: Some(thread), mark })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -90,6 +93,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // In a child by fork the thread is not there, and the socket is the parent's.
+        if self.mark.is_child() {
+            return std::mem::forget(self.thread.take());
+        }
         // Shut down rather than closed: a forked child may hold a copy.
         let _ = self.stop.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {

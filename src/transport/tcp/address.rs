@@ -1,41 +1,47 @@
-//! What a rank tells the others, so that they can connect to it; and the first bytes on a connection.
+//! What a rank tells the others, so that they can connect to it.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use crate::error::{Error, ErrorKind, Result};
+use super::interface;
+use crate::error::{Error, Result};
 use crate::transport::frame::VERSION;
+use crate::transport::tcp::handshake::Identity;
 use crate::types::Rank;
 
-/// A secret number that a context draws. Who knows it may connect.
-pub type Identity = [u8; 16];
+/// Addresses that a rank listens on at most: one of each family.
+pub const MAX_SOCKETS: usize = 2;
 
 /// Where a rank's context listens, who it is, and on which host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Which context of that process.
+    /// Which context of that process. Who knows it, and the job's token, may connect.
     pub identity: Identity,
-    /// Where it listens.
-    pub socket: SocketAddr,
-    /// Digest of the host's boot and network namespace.
+    /// Where it listens: at most one address of each family, the preferred first.
+    pub sockets: Vec<SocketAddr>,
+    /// Digest of the host; see [`host`].
     pub host: u64,
 }
 
-const ADDRESS_BYTES: usize = 1 + 16 + 8 + 16 + 4 + 2;
+const SOCKET_BYTES: usize = 16 + 4 + 2;
+const ADDRESS_BYTES: usize = 1 + 16 + 8 + MAX_SOCKETS * SOCKET_BYTES;
 
 impl Address {
-    /// For the way to another rank.
+    /// For the way to another rank. Always equally long; a place without an address is all zeros.
     pub fn serialize(&self) -> Vec<u8> {
-        let (ip, scope) = match self.socket {
-            SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
-            SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
-        };
         let mut out = Vec::with_capacity(ADDRESS_BYTES);
         out.push(VERSION);
         out.extend_from_slice(&self.identity);
         out.extend_from_slice(&self.host.to_le_bytes());
-        out.extend_from_slice(&ip.octets());
-        out.extend_from_slice(&scope.to_le_bytes());
-        out.extend_from_slice(&self.socket.port().to_le_bytes());
+        for socket in self.sockets.iter().take(MAX_SOCKETS) {
+            let (ip, scope) = match socket {
+                SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
+                SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
+            };
+            out.extend_from_slice(&ip.octets());
+            out.extend_from_slice(&scope.to_le_bytes());
+            out.extend_from_slice(&socket.port().to_le_bytes());
+        }
+        out.resize(ADDRESS_BYTES, 0);
         out
     }
 
@@ -48,133 +54,103 @@ impl Address {
                 bytes.first()
             )));
         }
-        let ip = Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[25..41]).expect("16 bytes"));
-        let scope = u32::from_le_bytes(bytes[41..45].try_into().expect("4 bytes"));
-        let port = u16::from_le_bytes(bytes[45..47].try_into().expect("2 bytes"));
-        let socket = match ip.to_ipv4_mapped() {
-            Some(v4) => SocketAddr::new(IpAddr::V4(v4), port),
-            None => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope)),
+        let socket = |bytes: &[u8]| {
+            let ip = Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[..16]).expect("16 bytes"));
+            let scope = u32::from_le_bytes(bytes[16..20].try_into().expect("4 bytes"));
+            let port = u16::from_le_bytes(bytes[20..22].try_into().expect("2 bytes"));
+            match ip.to_ipv4_mapped() {
+                Some(v4) => SocketAddr::new(IpAddr::V4(v4), port),
+                None => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope)),
+            }
         };
         Ok(Self {
             identity: bytes[1..17].try_into().expect("16 bytes"),
-            socket,
+            sockets: bytes[25..].chunks_exact(SOCKET_BYTES).map(socket).filter(|s| !s.ip().is_unspecified()).collect(),
             host: u64::from_le_bytes(bytes[17..25].try_into().expect("8 bytes")),
         })
     }
+
+    /// The addresses of this rank that one at `from` may connect to, in this rank's order: of families that both have, and
+    /// loopback only on one host.
+    pub fn ways_from(&self, from: &Address) -> Vec<SocketAddr> {
+        let one_host = self.host == from.host;
+        let usable = |address: &Address| -> Vec<SocketAddr> {
+            address.sockets.iter().filter(|s| one_host || !s.ip().is_loopback()).copied().collect()
+        };
+        let theirs = usable(from);
+        let mut ways = usable(self);
+        ways.retain(|way| theirs.iter().any(|s| s.is_ipv4() == way.is_ipv4()));
+        ways
+    }
 }
 
-/// Tells apart hosts: processes that booted together and share a network namespace give the same number.
+/// Whether the ranks with these addresses can all connect to each other, as far as addresses tell. All ranks come to the
+/// same result.
+pub fn check(addresses: &[Address]) -> Result<()> {
+    let mut hosts: Vec<u64> = addresses.iter().map(|a| a.host).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let several = hosts.len() > 1;
+    let loopback: Vec<Rank> = (0..addresses.len())
+        .filter(|rank| several && addresses[*rank].sockets.iter().all(|s| s.ip().is_loopback()))
+        .collect();
+    if let Some(first) = loopback.first() {
+        let (ranks, listen) = if loopback.len() == 1 { ("rank", "listens") } else { ("ranks", "listen") };
+        return Err(Error::invalid(format!(
+            "the ranks run on {} hosts, but {ranks} {} {listen} on loopback ({}), where other hosts cannot connect: name an \
+             interface or an address that they reach, by the device's options or GLOO_RS_SOCKET_IFNAME; if a host name was \
+             given, see that /etc/hosts does not make it 127.0.0.1 or 127.0.1.1",
+            hosts.len(),
+            list(&loopback),
+            ips(&addresses[*first]),
+        )));
+    }
+    let only = |v4: bool| {
+        let usable = |s: &&SocketAddr| !several || !s.ip().is_loopback();
+        addresses.iter().position(|a| a.sockets.iter().filter(usable).all(|s| s.is_ipv4() == v4))
+    };
+    if let (Some(a), Some(b)) = (only(true), only(false)) {
+        return Err(Error::invalid(format!(
+            "rank {a} listens on IPv4 only ({}) and rank {b} on IPv6 only ({}), so they cannot connect to each other: give \
+             their hosts a family in common, or name interfaces that have one",
+            ips(&addresses[a]),
+            ips(&addresses[b]),
+        )));
+    }
+    Ok(())
+}
+
+/// `1, 2, 5 and 3 more`.
+fn list(ranks: &[Rank]) -> String {
+    const SHOWN: usize = 16;
+    let shown: Vec<String> = ranks.iter().take(SHOWN).map(Rank::to_string).collect();
+    let more = ranks.len().saturating_sub(SHOWN);
+    if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
+}
+
+fn ips(address: &Address) -> String {
+    address.sockets.iter().map(|s| s.ip().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Tells apart hosts: processes on machines of the same boot and name that share a network namespace give the same number.
 pub fn host() -> u64 {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    let mut bytes = [&boot[..], namespace.as_os_str().as_encoded_bytes(), &name].concat();
+    if boot.is_empty() || namespace.as_os_str().is_empty() {
+        // A sandbox hides them; its own addresses are left.
+        let own = interface::interfaces().unwrap_or_default();
+        bytes.extend(own.iter().filter(|i| !i.loopback).flat_map(|i| i.address.to_string().into_bytes()));
+    }
     // FNV-1a: only equality matters.
-    let bytes = boot.iter().chain(namespace.as_os_str().as_encoded_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// The first bytes from the side that connects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
-    /// The context that is sought.
-    pub to: Identity,
-    /// The context that seeks.
-    pub from: Identity,
-    /// Its rank.
-    pub rank: u32,
-}
-
-/// The answer to a [`Hello`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Reply {
-    /// The connection stands.
-    Accepted = 1,
-    /// The answering side is connecting itself, and its connection is the one to keep.
-    Yield = 2,
-    /// Not wanted.
-    Refused = 3,
-}
-
-const MAGIC: [u8; 7] = *b"gloo_rs";
-
-impl Hello {
-    /// Length on the wire.
-    pub const BYTES: usize = 8 + 16 + 16 + 4;
-
-    /// For the wire.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..7].copy_from_slice(&MAGIC);
-        out[7] = VERSION;
-        out[8..24].copy_from_slice(&self.to);
-        out[24..40].copy_from_slice(&self.from);
-        out[40..44].copy_from_slice(&self.rank.to_le_bytes());
-        out
-    }
-
-    /// From the wire.
-    pub fn decode(wire: &[u8; Self::BYTES]) -> Result<Self> {
-        Self::check_prefix(wire)?;
-        Ok(Self {
-            to: wire[8..24].try_into().expect("16 bytes"),
-            from: wire[24..40].try_into().expect("16 bytes"),
-            rank: u32::from_le_bytes(wire[40..44].try_into().expect("4 bytes")),
-        })
-    }
-
-    /// Refuses a beginning that no hello has, as soon as it shows.
-    pub fn check_prefix(wire: &[u8]) -> Result<()> {
-        let n = wire.len().min(MAGIC.len());
-        if wire[..n] != MAGIC[..n] {
-            return Err(Error::new(ErrorKind::Mismatch, "it does not speak this protocol"));
-        }
-        match wire.get(7) {
-            Some(version) if *version != VERSION => Err(Error::new(
-                ErrorKind::Mismatch,
-                format!("it speaks version {version} of the protocol, this library version {VERSION}"),
-            )),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Reply {
-    /// Length on the wire.
-    pub const BYTES: usize = 8 + 1;
-
-    /// For the wire.
-    pub fn encode(self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..7].copy_from_slice(&MAGIC);
-        out[7] = VERSION;
-        out[8] = self as u8;
-        out
-    }
-
-    /// From the wire.
-    pub fn decode(wire: &[u8; Self::BYTES]) -> Result<Self> {
-        Hello::check_prefix(wire)?;
-        match wire[8] {
-            1 => Ok(Self::Accepted),
-            2 => Ok(Self::Yield),
-            3 => Ok(Self::Refused),
-            other => Err(Error::new(ErrorKind::Mismatch, format!("it answered a hello with {other}"))),
-        }
-    }
-}
-
-/// The number that frames of a connection between two contexts carry: the same on both sides.
-pub fn frame_identity(a: &Identity, b: &Identity) -> u32 {
-    a.chunks_exact(4)
-        .zip(b.chunks_exact(4))
-        .map(|(a, b)| u32::from_le_bytes(a.try_into().expect("4")) ^ u32::from_le_bytes(b.try_into().expect("4")))
-        .fold(0, |h, word| h.rotate_left(7) ^ word)
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// `rank 3 at 10.0.0.1:4455`, as all messages name a peer.
-pub fn peer_name(rank: Rank, address: Option<&Address>) -> String {
-    match address {
-        Some(address) => format!("rank {rank} at {}", address.socket),
+pub fn peer_name(rank: Rank, at: Option<SocketAddr>) -> String {
+    match at {
+        Some(at) => format!("rank {rank} at {at}"),
         None => format!("rank {rank}"),
     }
 }
@@ -186,33 +162,61 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_survive_the_way(identity: [u8; 16], v4: bool, ip: u128, port: u16, host: u64) {
-            let ip = if v4 { IpAddr::V4((ip as u32).into()) } else { IpAddr::V6((ip | 1 << 127).into()) };
-            let address = Address { identity, socket: SocketAddr::new(ip, port), host };
-            prop_assert_eq!(Address::deserialize(&address.serialize()).unwrap(), address);
+        fn addresses_survive_the_way(identity: [u8; 16], v4: Option<u32>, v6: Option<u128>, port: u16, host: u64) {
+            let v4 = v4.map(|ip| SocketAddr::new(IpAddr::V4((ip | 1).into()), port));
+            let v6 = v6.map(|ip| SocketAddr::new(IpAddr::V6((ip | 1 << 127).into()), port));
+            for sockets in [[v4, v6], [v6, v4]] {
+                let address = Address { identity, sockets: sockets.into_iter().flatten().collect(), host };
+                let bytes = address.serialize();
+                prop_assert_eq!(bytes.len(), ADDRESS_BYTES);
+                prop_assert_eq!(Address::deserialize(&bytes).unwrap(), address);
+            }
         }
 
         #[test]
         fn any_bytes_are_an_address_or_an_error(bytes: Vec<u8>) {
             let _ = Address::deserialize(&bytes);
         }
+    }
 
-        #[test]
-        fn hellos_survive_the_wire(to: [u8; 16], from: [u8; 16], rank: u32) {
-            let hello = Hello { to, from, rank };
-            prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
-            prop_assert_eq!(frame_identity(&to, &from), frame_identity(&from, &to));
+    fn address(host: u64, sockets: &[&str]) -> Address {
+        let socket = |ip: &&str| SocketAddr::new(ip.parse().unwrap(), 7);
+        Address { identity: [0; 16], sockets: sockets.iter().map(socket).collect(), host }
+    }
+
+    #[test]
+    fn ways_are_of_a_family_in_common_and_loopback_stays_on_its_host() {
+        let both = address(1, &["fd00::1", "10.0.0.1"]);
+        for (to, from, expected) in [
+            (&both, address(2, &["10.0.0.2", "fd00::2"]), &["fd00::1", "10.0.0.1"][..]),
+            (&both, address(2, &["10.0.0.2"]), &["10.0.0.1"]),
+            (&both, address(2, &["10.0.0.2", "::1"]), &["10.0.0.1"]),
+            (&both, address(1, &["127.0.0.1", "::1"]), &["fd00::1", "10.0.0.1"]),
+            (&address(1, &["127.0.0.1", "fd00::1"]), address(2, &["10.0.0.2", "fd00::2"]), &["fd00::1"]),
+            (&address(1, &["127.0.0.1"]), address(1, &["10.0.0.1"]), &["127.0.0.1"]),
+            (&address(1, &["10.0.0.1"]), address(2, &["fd00::2"]), &[]),
+        ] {
+            let ways: Vec<String> = to.ways_from(&from).iter().map(|s| s.ip().to_string()).collect();
+            assert_eq!(ways, expected, "{to:?} from {from:?}");
         }
     }
 
     #[test]
-    fn strangers_and_other_versions_are_told_apart() {
-        let mut wire = Hello { to: [1; 16], from: [2; 16], rank: 3 }.encode();
-        wire[7] = VERSION + 1;
-        assert!(Hello::decode(&wire).unwrap_err().message().contains("version 2"));
-        assert!(Hello::check_prefix(b"GET / HT").is_err());
-        assert!(Hello::check_prefix(b"gloo").is_ok());
-        let reply = Reply::Yield.encode();
-        assert_eq!(Reply::decode(&reply).unwrap(), Reply::Yield);
+    fn ranks_that_cannot_connect_are_named() {
+        let refused = |addresses: &[Address]| check(addresses).unwrap_err().message().to_owned();
+        check(&[address(1, &["127.0.0.1"]), address(1, &["10.0.0.1"])]).unwrap();
+        check(&[address(1, &["10.0.0.1"]), address(2, &["10.0.0.2", "fd00::2"]), address(3, &["10.0.0.3"])]).unwrap();
+        check(&[address(1, &["10.0.0.1", "::1"]), address(2, &["10.0.0.2"])]).unwrap();
+        let text = refused(&[address(1, &["10.0.0.1"]), address(2, &["127.0.0.1", "::1"]), address(2, &["10.0.0.2"])]);
+        assert!(text.contains("on 2 hosts, but rank 1 listens on loopback (127.0.0.1, ::1)"), "{text}");
+        let text = refused(&[address(1, &["127.0.1.1"]), address(2, &["127.0.1.1"])]);
+        assert!(text.contains("but ranks 0, 1 listen on loopback (127.0.1.1)"), "{text}");
+        let text =
+            refused(&[address(1, &["10.0.0.1", "fd00::1"]), address(2, &["fd00::2"]), address(3, &["10.0.0.3"])]);
+        assert!(text.contains("rank 2 listens on IPv4 only (10.0.0.3) and rank 1 on IPv6 only (fd00::2)"), "{text}");
+        let text = refused(&[address(1, &["10.0.0.1", "::1"]), address(2, &["fd00::2"])]);
+        assert!(text.contains("rank 0 listens on IPv4 only") && text.contains("rank 1 on IPv6 only"), "{text}");
+        let many: Vec<Address> = (0..40).map(|rank| address(rank, &["127.0.0.1"])).collect();
+        assert!(refused(&many).contains("14, 15 and 24 more listen on loopback"));
     }
 }

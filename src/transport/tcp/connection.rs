@@ -10,7 +10,8 @@ use crate::reduce::Side;
 use crate::sys;
 use crate::transport::frame::Header;
 use crate::transport::matching::EAGER_BYTES;
-use crate::transport::tcp::address::{Identity, frame_identity};
+use crate::transport::tcp::address::MAX_SOCKETS;
+use crate::transport::tcp::handshake::{Connector, Handle};
 use crate::transport::{ReduceInto, Space, Token};
 
 /// How far a connection is.
@@ -22,8 +23,8 @@ pub enum State {
     Retry(Instant),
     /// The system is connecting.
     Connecting,
-    /// The hello is sent; so much of the reply has come.
-    Greeting { reply: Vec<u8> },
+    /// The hello is sent; both sides prove that they belong together.
+    Greeting(Box<Connector>),
     /// The peer is connecting to us, and its connection is the one to keep.
     Yielded,
     /// Messages flow.
@@ -60,6 +61,8 @@ pub enum Finish {
     Answer { request: u32, refused: bool },
     /// The context gives up, for the reason in the text.
     Abort,
+    /// The peer tells what it is doing.
+    Tell,
     /// Nothing.
     Nothing,
 }
@@ -158,6 +161,16 @@ impl Outgoing {
     }
 }
 
+/// A connection that has ended here, and what is still to be said on it.
+#[derive(Debug)]
+pub struct Parting {
+    pub socket: OwnedFd,
+    pub words: Vec<u8>,
+}
+
+/// A message that is half out when its connection ends is finished up to this length.
+const MAX_REST_BYTES: usize = 4 << 20;
+
 /// What a call to [`Peer::flush`] finished: token, payload bytes.
 pub type Sent = (Token, usize);
 
@@ -169,14 +182,21 @@ pub struct Peer {
     /// In the headers of this connection.
     pub identity: u32,
     /// Who the peer says it is.
-    pub theirs: Option<Identity>,
+    pub theirs: Option<Handle>,
     /// Why the last attempt to connect failed, and how many have.
     pub attempts: u32,
     pub last_error: Option<Error>,
-    /// Since when the peer's host answers, and the peer does not.
-    pub refused_since: Option<Instant>,
+    /// Which of the addresses that it can be reached at is, or will be, tried.
+    pub way: usize,
+    /// When an attempt that is not answered ends, so that another address gets its turn.
+    pub give_up: Option<Instant>,
+    /// Since when the peer's host answers, and the peer does not, at each of those addresses.
+    pub refused_since: [Option<Instant>; MAX_SOCKETS],
     /// The peer has said that it is done.
     pub goodbye: bool,
+    /// When it was asked what it is doing, and what it has told.
+    pub asked: Option<Instant>,
+    pub told: Option<String>,
     /// `EPOLLOUT` is asked for.
     pub write_armed: bool,
     /// Listed for a flush.
@@ -199,8 +219,12 @@ impl Peer {
             theirs: None,
             attempts: 0,
             last_error: None,
-            refused_since: None,
+            way: 0,
+            give_up: None,
+            refused_since: [None; MAX_SOCKETS],
             goodbye: false,
+            asked: None,
+            told: None,
             write_armed: false,
             dirty: false,
             header: [0; Header::BYTES],
@@ -242,11 +266,37 @@ impl Peer {
         });
     }
 
+    /// Queues a message whose payload is our own, and whose end nobody hears of.
+    pub fn push_owned(&mut self, header: &Header, owned: Vec<u8>) {
+        self.push_data(header, owned.as_ptr(), None, false);
+        if let Some(out) = self.data.back_mut() {
+            out.owned = Some(owned);
+        }
+    }
+
+    /// What is missing of a header or message that is half out; `None` if that is too long to be kept.
+    pub fn rest_of_begun(&self) -> Option<Vec<u8>> {
+        if self.control_sent > 0 {
+            return Some(self.control[0][self.control_sent..].to_vec());
+        }
+        let Some(out) = self.data.front().filter(|out| out.sent > 0) else { return Some(Vec::new()) };
+        let past = out.sent.saturating_sub(Header::BYTES);
+        if out.bytes - past > MAX_REST_BYTES {
+            return None;
+        }
+        let mut rest = out.header[out.sent.min(Header::BYTES)..].to_vec();
+        if past < out.bytes {
+            // SAFETY: the poster keeps `from` valid for `bytes` until the event.
+            rest.extend_from_slice(unsafe { std::slice::from_raw_parts(out.from.add(past), out.bytes - past) });
+        }
+        Some(rest)
+    }
+
     /// The connection stands: what was queued before knew no identity.
-    pub fn establish(&mut self, socket: OwnedFd, ours: &Identity, theirs: &Identity) {
+    pub fn establish(&mut self, socket: OwnedFd, theirs: &Handle, frames: u32) {
         self.state = State::Established;
         self.socket = Some(socket);
-        self.identity = frame_identity(ours, theirs);
+        self.identity = frames;
         self.theirs = Some(*theirs);
         let bytes = self.identity.to_le_bytes();
         self.control.iter_mut().for_each(|h| h[4..8].copy_from_slice(&bytes));

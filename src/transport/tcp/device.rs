@@ -1,4 +1,4 @@
-//! The place where connections arrive: an address of this host, and the thread that serves what nobody waits on.
+//! The place where connections arrive: addresses of this host, and the thread that serves what nobody waits on.
 //!
 //! A context whose operations somebody waits for is driven by that thread alone. The device's thread takes over, for each
 //! context on its own, when messages are left to be sent that nobody waits for ("armed"), and otherwise one or two [`TICK`]s
@@ -8,35 +8,38 @@ use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::error::{Error, Result};
-use crate::sys::{self, Epoll, Waker};
-use crate::transport::tcp::address::{Hello, Identity};
-use crate::transport::tcp::interface;
+use crate::error::{Error, ErrorKind, Result};
+use crate::secret::SecretKey;
+use crate::sys::{self, Epoll, ForkMark, Waker};
+use crate::transport::tcp::address::Address;
+use crate::transport::tcp::choice::{Choice, Chosen, Surroundings};
+use crate::transport::tcp::connection::Parting;
+use crate::transport::tcp::greeting::{Dropped, Failure, Greetings};
+use crate::transport::tcp::handshake::{Handle, Proven};
 use crate::transport::{LogCallback, Watch};
+use crate::types::Rank;
 
 /// How often the thread looks after contexts that nobody has waited on since.
 pub const TICK: Duration = Duration::from_millis(5);
-/// Time that a new connection has to say hello.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections that may be saying hello at once; the oldest makes room.
-const MAX_HELLOS: usize = 512;
 /// How long a connection that we have ended is kept for its peer to acknowledge everything.
 const LINGER: Duration = Duration::from_secs(2);
 
-const LISTENER: u64 = 0;
-const WAKER: u64 = 1;
+const WAKER: u64 = 0;
+/// This and the place of a listener in the list: its events.
+const LISTENER: u64 = 1 << 63;
 
-/// Which address of this host to use. With nothing set, the address that the host's name resolves to, else loopback.
+/// Which addresses of this host to use. With nothing set, not even the variable [`super::choice::INTERFACES`], that is decided when a
+/// context connects: loopback if all its ranks are on this host, else the addresses that reach the store or other ranks.
 #[derive(Clone, Default)]
 pub struct DeviceOptions {
-    /// Name of a network interface: `eth0`.
+    /// A list of network interfaces, as [`super::pattern::Patterns`] describes it: `eth0`, or `ib*,10.0.0.0/8`, or `^docker*`.
     pub interface: Option<String>,
     /// A host name of this host, or an IPv4 or IPv6 address of it.
     pub hostname: Option<String>,
@@ -50,37 +53,50 @@ pub struct DeviceOptions {
 pub trait Served: Send + Sync {
     /// The context's descriptor was readable while armed, or a tick has passed while it was not.
     fn serve(&self);
-    /// A peer has connected and asked for this context.
-    fn accept(&self, socket: OwnedFd, hello: &Hello);
+    /// A peer has connected, asked for this context, and proven that it belongs to it.
+    fn accept(&self, socket: OwnedFd, peer: &Proven);
 }
 
 struct Entry {
     served: Weak<dyn Served>,
     number: u64,
+    key: SecretKey,
 }
 
 #[derive(Default)]
 struct Contexts {
-    by_identity: HashMap<Identity, Entry>,
-    lingering: Vec<(OwnedFd, Instant)>,
+    by_handle: HashMap<Handle, Entry>,
+    lingering: Vec<(Parting, Instant)>,
+}
+
+/// An address where connections arrive.
+struct Listener {
+    socket: Socket,
+    address: SocketAddr,
+    interface: Option<String>,
 }
 
 struct Shared {
-    address: SocketAddr,
-    interface: Option<String>,
+    choice: Choice,
+    port: u16,
+    /// Only ever grows.
+    listeners: Mutex<Vec<Arc<Listener>>>,
     log: Option<LogCallback>,
     epoll: Epoll,
     waker: Waker,
+    mark: ForkMark,
     contexts: Mutex<Contexts>,
     next_number: AtomicU64,
     /// Contexts that are not armed: while there are any, the thread ticks.
     unarmed: AtomicUsize,
+    /// Why connections cannot be accepted, as the system's number; 0 while they can.
+    cannot_accept: AtomicI32,
     /// The thread sleeps without a tick.
     asleep: AtomicBool,
     stop: AtomicBool,
 }
 
-/// A listening socket and its thread. Contexts keep their device alive.
+/// Listening sockets and their thread. Contexts keep their device alive.
 pub struct Device {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -89,59 +105,88 @@ pub struct Device {
 /// A context's place at its device. Ends with `Drop`.
 pub struct Place {
     device: Arc<Device>,
-    identity: Identity,
+    handle: Handle,
     fd: RawFd,
     number: u64,
     armed: AtomicBool,
 }
 
 impl Device {
-    /// Binds, listens, and starts the thread.
+    /// Starts the thread; binds and listens, if the options name where.
     pub fn create(options: &DeviceOptions) -> Result<Arc<Device>> {
-        let (wanted, interface) = interface::resolve(options)?;
-        let failed = |e: io::Error| Error::io(format_args!("cannot listen on {wanted}"), &e);
-        let listener = (|| {
-            let socket =
-                Socket::new(Domain::for_address(wanted), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-            socket.set_reuse_address(true)?;
-            socket.bind(&wanted.into())?;
-            socket.listen(4096)?;
-            Ok(socket)
-        })()
-        .map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?.as_socket().unwrap_or(wanted);
-        let (epoll, waker) = Epoll::new().and_then(|e| Ok((e, Waker::new()?))).map_err(failed)?;
-        epoll.add(listener.as_raw_fd(), sys::READ, LISTENER).map_err(failed)?;
+        let choice = Choice::make(options.interface.as_deref(), options.hostname.as_deref())?;
+        let failed = |e: io::Error| Error::io("cannot create a device", &e);
+        let parts = Epoll::new().and_then(|e| Ok((e, Waker::new()?, ForkMark::new()?)));
+        let (epoll, waker, mark) = parts.map_err(failed)?;
         epoll.add(waker.as_raw_fd(), sys::READ, WAKER).map_err(failed)?;
         let shared = Arc::new(Shared {
-            address,
-            interface,
+            choice,
+            port: options.port,
+            listeners: Mutex::default(),
             log: options.log.clone(),
             epoll,
             waker,
+            mark,
             contexts: Mutex::default(),
             next_number: AtomicU64::new(WAKER + 1),
             unarmed: AtomicUsize::new(0),
+            cannot_accept: AtomicI32::new(0),
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
+        if let Choice::Named(chosen) = &shared.choice {
+            shared.listen(chosen)?;
+        }
         let thread = {
             let shared = shared.clone();
-            let work =
-                move || Thread { shared, listener, hellos: HashMap::new(), listening: true, serving: Vec::new() }.run();
+            let work = move || {
+                Thread { shared, greetings: Greetings::default(), listening: true, serving: Vec::new() }.run()
+            };
             std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
         };
         Ok(Arc::new(Device { shared, thread: Some(thread) }))
     }
 
-    /// Where peers connect to.
-    pub fn address(&self) -> SocketAddr {
-        self.shared.address
+    /// Where peers connect to: at most one address of each family, the preferred first, for each kind of place that contexts
+    /// have connected from. Empty as long as nothing was named and no context has connected.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.shared.listeners().iter().map(|l| l.address).collect()
     }
 
-    /// The interface that has the address, if one does.
-    pub fn interface(&self) -> Option<&str> {
-        self.shared.interface.as_deref()
+    /// The interface that has the first address, if one does.
+    pub fn interface(&self) -> Option<String> {
+        self.shared.listeners().first().and_then(|l| l.interface.clone())
+    }
+
+    /// What can be told of this device's addresses before it is known where the other ranks are: those that are named, or
+    /// those that reach the server of the store. Ports may be missing.
+    pub fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+        match (&self.shared.choice, store) {
+            (Choice::Named(_), _) => Ok(self.addresses()),
+            (Choice::Free(_), None) => Ok(Vec::new()),
+            (Choice::Free(patterns), Some(store)) => {
+                let found = Surroundings::here(patterns.as_ref())?.towards_store(store);
+                Ok(found.into_iter().map(|c| c.address).collect())
+            }
+        }
+    }
+
+    /// Listens for a context of `rank` where the others can reach it; returns the addresses. `everyone` are the prospects of
+    /// all ranks.
+    pub fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
+        let Choice::Free(patterns) = &self.shared.choice else { return Ok(self.addresses()) };
+        let here = everyone[rank].host;
+        let mut others = everyone.iter().filter(|a| a.host != here).flat_map(|a| a.sockets.iter().copied());
+        let host = Surroundings::here(patterns.as_ref())?;
+        let one_host = everyone.iter().all(|a| a.host == here);
+        self.shared.listen(&if one_host { host.on_one_host() } else { host.on_several_hosts(store, &mut others) }?)
+    }
+
+    /// Listens where ranks on any host may reach it, for a context of which nothing else is known.
+    pub fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
+        let Choice::Free(patterns) = &self.shared.choice else { return Ok(self.addresses()) };
+        let host = Surroundings::here(patterns.as_ref())?;
+        self.shared.listen(&host.on_several_hosts(None, &mut std::iter::empty())?)
     }
 
     /// Who is told what happens on the side.
@@ -149,27 +194,67 @@ impl Device {
         self.shared.log.clone()
     }
 
-    /// Gives a context, known as `identity` and polled through `fd`, a place. It begins armed.
-    pub fn enter(self: &Arc<Self>, identity: Identity, fd: RawFd, served: Weak<dyn Served>) -> Result<Place> {
+    /// Whether this process got the device by fork: then its thread is not here, and its sockets are the parent's, too.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.shared.mark.is_child()
+    }
+
+    /// Refuses a process that got the device by fork.
+    #[inline]
+    pub fn check_process(&self) -> Result<()> {
+        if self.is_inherited() { Err(inherited()) } else { Ok(()) }
+    }
+
+    /// Why connections cannot be accepted, if the last one could not.
+    pub fn cannot_accept(&self) -> Option<io::Error> {
+        match self.shared.cannot_accept.load(Ordering::Relaxed) {
+            0 => None,
+            number => Some(io::Error::from_raw_os_error(number)),
+        }
+    }
+
+    /// Gives a context, known as `handle`, reached by who has `key`, and polled through `fd`, a place. It begins armed.
+    pub fn enter(
+        self: &Arc<Self>,
+        handle: Handle,
+        key: SecretKey,
+        fd: RawFd,
+        served: Weak<dyn Served>,
+    ) -> Result<Place> {
+        self.check_process()?;
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
-        self.shared.contexts().by_identity.insert(identity, Entry { served, number });
-        let place = Place { device: self.clone(), identity, fd, number, armed: AtomicBool::new(true) };
+        self.shared.contexts().by_handle.insert(handle, Entry { served, number, key });
+        let place = Place { device: self.clone(), handle, fd, number, armed: AtomicBool::new(true) };
         self.shared.epoll.add(fd, sys::READ, number).map_err(|e| Error::io("cannot watch a context", &e))?;
         Ok(place)
     }
 
     /// Takes over connections that were ended in good order, until their peers have everything.
-    pub fn linger(&self, sockets: Vec<OwnedFd>) {
-        if !sockets.is_empty() {
+    pub fn linger(&self, partings: Vec<Parting>) {
+        if !partings.is_empty() {
             let until = Instant::now() + LINGER;
-            self.shared.contexts().lingering.extend(sockets.into_iter().map(|s| (s, until)));
+            self.shared.contexts().lingering.extend(partings.into_iter().map(|p| (p, until)));
             self.shared.waker.wake();
         }
     }
 }
 
+#[cold]
+fn inherited() -> Error {
+    Error::new(
+        ErrorKind::InvalidOperation,
+        "this process is a child by fork of the one that made the device or context, and cannot use it: it may destroy it, \
+         and make its own",
+    )
+}
+
 impl Drop for Device {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            // The thread is the parent's, and so is what the waker wakes.
+            return std::mem::forget(self.thread.take());
+        }
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {
@@ -216,17 +301,79 @@ impl Watch for Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let shared = &self.device.shared;
+        if self.device.is_inherited() {
+            // What is watched is the parent's, and the lock may be held by a thread that is not here.
+            return;
+        }
         let _ = shared.epoll.remove(self.fd);
         if !self.is_armed() {
             shared.unarmed.fetch_sub(1, Ordering::SeqCst);
         }
-        shared.contexts().by_identity.remove(&self.identity);
+        shared.contexts().by_handle.remove(&self.handle);
     }
 }
 
 impl Shared {
     fn contexts(&self) -> MutexGuard<'_, Contexts> {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<Arc<Listener>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens on all of `chosen` where that is not so already; the addresses with their ports.
+    fn listen(&self, chosen: &[Chosen]) -> Result<Vec<SocketAddr>> {
+        let mut listeners = self.listeners();
+        let mut addresses = Vec::with_capacity(chosen.len());
+        for (index, Chosen { address, interface, why }) in chosen.iter().enumerate() {
+            let mut wanted = *address;
+            let same = |l: &&Arc<Listener>| {
+                wanted.set_port(l.address.port());
+                wanted == l.address
+            };
+            if let Some(there) = listeners.iter().find(same) {
+                addresses.push(there.address);
+                continue;
+            }
+            wanted.set_port(self.port);
+            let on = interface.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
+            match self.bind(wanted, LISTENER | listeners.len() as u64) {
+                Ok((socket, address)) => {
+                    self.log(2, &format!("listening at {address}{on}: {why}"));
+                    listeners.push(Arc::new(Listener { socket, address, interface: interface.clone() }));
+                    addresses.push(address);
+                }
+                // The system may still be checking an IPv6 address; that of the other family is enough then.
+                Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable && addresses.len() + chosen.len() > index + 1 => {
+                    self.log(1, &format!("not listening on {wanted}{on}: {e}"));
+                }
+                Err(e) => return Err(Error::io(format_args!("cannot listen on {wanted}{on}"), &e)),
+            }
+        }
+        Ok(addresses)
+    }
+
+    fn bind(&self, wanted: SocketAddr, number: u64) -> io::Result<(Socket, SocketAddr)> {
+        let socket =
+            Socket::new(Domain::for_address(wanted), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if wanted.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&wanted.into())?;
+        socket.listen(4096)?;
+        let address = socket.local_addr()?.as_socket().unwrap_or(wanted);
+        self.epoll.add(socket.as_raw_fd(), sys::READ, number)?;
+        Ok((socket, address))
+    }
+
+    /// Watches all listeners, or none.
+    fn watch_listeners(&self, interest: u32) -> bool {
+        let watch = |(index, listener): (usize, &Arc<Listener>)| {
+            self.epoll.modify(listener.socket.as_raw_fd(), interest, LISTENER | index as u64).is_ok()
+        };
+        self.listeners().iter().enumerate().all(watch)
     }
 
     fn log(&self, level: u32, text: &str) {
@@ -236,20 +383,10 @@ impl Shared {
     }
 }
 
-/// A connection that has not said who it is.
-struct Greeting {
-    socket: OwnedFd,
-    from: String,
-    wire: [u8; Hello::BYTES],
-    have: usize,
-    until: Instant,
-}
-
 struct Thread {
     shared: Arc<Shared>,
-    listener: Socket,
-    hellos: HashMap<u64, Greeting>,
-    /// Whether the listener is watched: not while descriptors have run out.
+    greetings: Greetings,
+    /// Whether the listeners are watched: not while descriptors have run out.
     listening: bool,
     serving: Vec<Weak<dyn Served>>,
 }
@@ -274,7 +411,7 @@ impl Thread {
                     return;
                 }
             }
-            let idle = self.hellos.is_empty() && self.listening && !lingering;
+            let idle = self.greetings.is_empty() && self.listening && !lingering;
             self.shared.asleep.store(idle, Ordering::SeqCst);
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
             let n = self.shared.epoll.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
@@ -283,9 +420,9 @@ impl Thread {
             for event in &found[..n] {
                 let number = event.u64;
                 match number {
-                    LISTENER => self.accept(),
                     WAKER => self.shared.waker.clear(),
-                    number if self.hellos.contains_key(&number) => self.greet(number),
+                    number if number & LISTENER != 0 => self.accept((number & !LISTENER) as usize),
+                    number if self.greetings.contains(number) => self.greet(number),
                     number => self.serve(|entry| entry.number == number),
                 }
             }
@@ -299,7 +436,7 @@ impl Thread {
     /// Serves the contexts that `which` selects, without the lock on their list: what a context does may change it.
     fn serve(&mut self, which: impl Fn(&Entry) -> bool) {
         let contexts = self.shared.contexts();
-        self.serving.extend(contexts.by_identity.values().filter(|e| which(e)).map(|e| e.served.clone()));
+        self.serving.extend(contexts.by_handle.values().filter(|e| which(e)).map(|e| e.served.clone()));
         drop(contexts);
         self.serving.drain(..).filter_map(|served| served.upgrade()).for_each(|served| served.serve());
     }
@@ -307,20 +444,18 @@ impl Thread {
     fn tick(&mut self) {
         self.serve(|_| true);
         let now = Instant::now();
-        let late: Vec<u64> = self.hellos.iter().filter(|(_, h)| h.until <= now).map(|(n, _)| *n).collect();
-        for number in late {
-            if let Some(greeting) = self.hellos.remove(&number) {
-                self.shared.log(1, &format!("dropped a connection from {} that said nothing", greeting.from));
-            }
+        while let Some(dropped) = self.greetings.expire(now) {
+            self.report(&dropped);
         }
         if !self.listening {
-            self.listening = self.shared.epoll.modify(self.listener.as_raw_fd(), sys::READ, LISTENER).is_ok();
+            self.listening = self.shared.watch_listeners(sys::READ);
         }
         // Closing a socket that has unread bytes cuts off what the peer has not acknowledged; what it has acknowledged, it
         // can read even then.
         let mut staging = [0; 4096];
-        self.shared.contexts().lingering.retain(|(socket, until)| {
-            let fd = socket.as_raw_fd();
+        self.shared.contexts().lingering.retain_mut(|(parting, until)| {
+            let said = parting.speak();
+            let fd = parting.socket.as_raw_fd();
             loop {
                 match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
                     // The peer has ended it too, or it broke.
@@ -330,19 +465,25 @@ impl Thread {
                     Err(_) => return false,
                 }
             }
-            now < *until && sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0)
+            now < *until && (!said || sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0))
         });
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, listener: usize) {
+        // One that is not in the list yet is about to be, and its event comes back.
+        let Some(listener) = self.shared.listeners().get(listener).cloned() else { return };
         // Level-triggered: what is left comes back at once.
         for _ in 0..64 {
-            let (socket, from) = match self.listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
-                Ok(accepted) => accepted,
+            let (socket, from) = match listener.socket.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+                Ok(accepted) => {
+                    self.shared.cannot_accept.store(0, Ordering::Relaxed);
+                    accepted
+                }
                 Err(e) => {
                     if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) {
                         self.shared.log(1, &format!("cannot accept connections for a while: {e}"));
-                        let _ = self.shared.epoll.modify(self.listener.as_raw_fd(), 0, LISTENER);
+                        self.shared.cannot_accept.store(e.raw_os_error().unwrap_or(0), Ordering::Relaxed);
+                        self.shared.watch_listeners(0);
                         self.listening = false;
                     }
                     return;
@@ -355,45 +496,38 @@ impl Thread {
             if self.shared.epoll.add(socket.as_raw_fd(), sys::READ, number).is_err() {
                 continue;
             }
-            if self.hellos.len() >= MAX_HELLOS
-                && let Some(oldest) = self.hellos.keys().min().copied()
-            {
-                self.hellos.remove(&oldest);
+            let Ok(nonce) = sys::random() else { continue };
+            if let Some(dropped) = self.greetings.insert(number, socket, from, nonce) {
+                self.report(&dropped);
             }
-            let until = Instant::now() + HELLO_TIMEOUT;
-            self.hellos.insert(number, Greeting { socket, from, wire: [0; Hello::BYTES], have: 0, until });
             self.greet(number);
         }
     }
 
-    /// Reads as much of a hello as has come; hands the connection to its context once it is whole.
+    /// Goes on with a handshake; hands the connection to its context once it has proven itself.
     fn greet(&mut self, number: u64) {
-        let Some(greeting) = self.hellos.get_mut(&number) else { return };
-        let rest = &mut greeting.wire[greeting.have..];
-        let verdict = match sys::receive(greeting.socket.as_raw_fd(), &mut [IoSliceMut::new(rest)]) {
-            Ok(0) => Err("it closed the connection in the middle of its hello".to_owned()),
-            Ok(n) => {
-                greeting.have += n;
-                match Hello::check_prefix(&greeting.wire[..greeting.have]) {
-                    Err(e) => Err(e.to_string()),
-                    Ok(()) if greeting.have < Hello::BYTES => return,
-                    Ok(()) => Hello::decode(&greeting.wire).map_err(|e| e.to_string()),
+        let find = |handle: &Handle| self.shared.contexts().by_handle.get(handle).map(|entry| entry.key.clone());
+        match self.greetings.advance(number, find) {
+            None => {}
+            Some(Err(dropped)) => self.report(&dropped),
+            Some(Ok((socket, peer))) => {
+                let _ = self.shared.epoll.remove(socket.as_raw_fd());
+                let served = self.shared.contexts().by_handle.get(&peer.to).and_then(|e| e.served.upgrade());
+                if let Some(served) = served {
+                    served.accept(socket, &peer);
                 }
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-            Err(e) => Err(e.to_string()),
-        };
-        let Some(Greeting { socket, from, .. }) = self.hellos.remove(&number) else { return };
-        let _ = self.shared.epoll.remove(socket.as_raw_fd());
-        let served = verdict.and_then(|hello| {
-            let contexts = self.shared.contexts();
-            let entry = contexts.by_identity.get(&hello.to);
-            let served = entry.and_then(|e| e.served.upgrade());
-            served.map(|s| (s, hello)).ok_or_else(|| "it seeks a context that is not here".into())
-        });
-        match served {
-            Ok((served, hello)) => served.accept(socket, &hello),
-            Err(why) => self.shared.log(1, &format!("dropped a connection from {from}: {why}")),
         }
+    }
+
+    fn report(&self, Dropped { from, claims, failure }: &Dropped) {
+        let who = claims.map_or(String::new(), |rank| format!(" that says it is rank {rank}"));
+        let why = match failure {
+            Failure::Fault(fault) => fault.to_string(),
+            Failure::Ended => "it ended in the middle of the handshake".into(),
+            Failure::Slow => "it did not finish the handshake in time".into(),
+            Failure::Crowded => "it made room for newer ones".into(),
+        };
+        self.shared.log(1, &format!("dropped a connection from {from}{who}: {why}"));
     }
 }

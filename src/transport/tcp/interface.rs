@@ -1,10 +1,9 @@
-//! The network interfaces of this host, and the choice of the address that a device binds.
+//! The network interfaces of this host.
 
 use std::fmt::Write as _;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use super::DeviceOptions;
 use crate::error::{Error, Result};
 
 /// One address of one network interface. An interface with several addresses appears several times, one without any not
@@ -43,113 +42,8 @@ pub fn interfaces() -> Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// The address that a device with `options` binds, with the port of `options`, and the interface that has it.
-///
-/// - An interface: its first IPv4 address, else its first IPv6 address, those that routers forward before link-local ones.
-/// - A host name or an address: the first of its addresses that this host (and that interface, if one is named) has,
-///   IPv4 first.
-/// - Neither: as if the host's own name had been given; if that is not an address of this host that others could reach,
-///   the loopback address.
-///
-/// Fails with `InvalidArgument`, and a list of what there is, if nothing fits; with `Io` if the system cannot list its
-/// interfaces. Asks the system's resolver for names, which may take as long as that does.
-pub fn resolve(options: &DeviceOptions) -> Result<(SocketAddr, Option<String>)> {
-    select(options, &interfaces()?, host_name(), &lookup)
-}
-
-/// [`resolve`] without the system: `own_name` is the name of the host, `lookup` the resolver.
-fn select(
-    options: &DeviceOptions,
-    interfaces: &[Interface],
-    own_name: Option<String>,
-    lookup: &dyn Fn(&str) -> io::Result<Vec<SocketAddr>>,
-) -> Result<(SocketAddr, Option<String>)> {
-    let chosen = match (&options.interface, &options.hostname) {
-        (interface, Some(host)) => {
-            let candidates = candidates(interfaces, interface.as_deref())?;
-            let addresses = lookup(host)
-                .map_err(|error| Error::invalid(format!("cannot resolve the device's host name {host:?}: {error}")))?;
-            let owned: Vec<_> = addresses.iter().filter_map(|address| own(*address, &candidates)).collect();
-            best(owned).ok_or_else(|| {
-                let resolved: Vec<_> = addresses.iter().map(|address| address.ip().to_string()).collect();
-                let place = match interface {
-                    Some(name) => format!("interface {name}"),
-                    None => "this host".to_owned(),
-                };
-                let resolved = if resolved.is_empty() { "no address".to_owned() } else { resolved.join(", ") };
-                Error::invalid(format!(
-                    "{host:?} resolves to {resolved}, which {place} does not have; there are {}",
-                    describe(interfaces)
-                ))
-            })?
-        }
-        (Some(name), None) => {
-            let addresses =
-                candidates(interfaces, Some(name))?.iter().map(|i| (i.address, Some(i.name.clone()))).collect();
-            best(addresses).expect("candidates() returns at least one address or an error")
-        }
-        (None, None) => {
-            let up: Vec<_> = interfaces.iter().filter(|interface| interface.up).collect();
-            let named = own_name.and_then(|name| lookup(&name).ok()).unwrap_or_default();
-            let owned = named.iter().filter_map(|address| own(*address, &up)).filter(|(address, _)| reachable(address));
-            best(owned.collect()).unwrap_or_else(|| {
-                let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-                own(loopback, &up).unwrap_or((loopback, None))
-            })
-        }
-    };
-    let (mut address, interface) = chosen;
-    address.set_port(options.port);
-    Ok((address, interface))
-}
-
-/// The addresses of the interface `name`, or of all interfaces; only of those that are up. Never empty for a name.
-fn candidates<'a>(interfaces: &'a [Interface], name: Option<&str>) -> Result<Vec<&'a Interface>> {
-    let Some(name) = name else { return Ok(interfaces.iter().filter(|interface| interface.up).collect()) };
-    let named: Vec<_> = interfaces.iter().filter(|interface| interface.name == name).collect();
-    if named.is_empty() {
-        let what = if exists(name) { "has no IP address" } else { "does not exist" };
-        return Err(Error::invalid(format!("interface {name:?} {what}; there are {}", describe(interfaces))));
-    }
-    let up: Vec<_> = named.into_iter().filter(|interface| interface.up).collect();
-    if up.is_empty() {
-        return Err(Error::invalid(format!("interface {name:?} is down; there are {}", describe(interfaces))));
-    }
-    Ok(up)
-}
-
-/// `address` as this host has it, and where; `None` if it is not among `interfaces`.
-fn own(address: SocketAddr, interfaces: &[&Interface]) -> Option<(SocketAddr, Option<String>)> {
-    let ip = address.ip().to_canonical();
-    let scope = |address: &SocketAddr| if let SocketAddr::V6(v6) = address { v6.scope_id() } else { 0 };
-    let same_scope = |own: &SocketAddr| scope(&address) == 0 || scope(&address) == scope(own);
-    if let Some(interface) = interfaces.iter().find(|i| i.address.ip() == ip && same_scope(&i.address)) {
-        return Some((interface.address, Some(interface.name.clone())));
-    }
-    // Linux takes all of 127.0.0.0/8 for its own, though the interface lists only 127.0.0.1; Debian gives hosts 127.0.1.1.
-    if !matches!(ip, IpAddr::V4(v4) if v4.is_loopback()) {
-        return None;
-    }
-    let loopback = interfaces.iter().find(|i| i.loopback && i.address.is_ipv4())?;
-    Some((SocketAddr::new(ip, 0), Some(loopback.name.clone())))
-}
-
-/// The first of the most useful addresses: IPv4, then IPv6, then link-local IPv6.
-fn best(addresses: Vec<(SocketAddr, Option<String>)>) -> Option<(SocketAddr, Option<String>)> {
-    addresses.into_iter().min_by_key(|(address, _)| match address.ip() {
-        IpAddr::V4(_) => 0,
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => 2,
-        IpAddr::V6(_) => 1,
-    })
-}
-
-/// Whether other hosts could connect to it without knowing more than the address.
-fn reachable(address: &SocketAddr) -> bool {
-    !address.ip().is_loopback() && !matches!(address.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local())
-}
-
 /// `lo (127.0.0.1, ::1), eth0 (10.0.0.2; down)`.
-fn describe(interfaces: &[Interface]) -> String {
+pub(super) fn describe(interfaces: &[Interface]) -> String {
     let mut text = String::new();
     let mut seen: Vec<&str> = Vec::new();
     for interface in interfaces {
@@ -167,7 +61,7 @@ fn describe(interfaces: &[Interface]) -> String {
 }
 
 /// Whether there is an interface of that name, with or without addresses.
-fn exists(name: &str) -> bool {
+pub(super) fn exists(name: &str) -> bool {
     let Ok(name) = std::ffi::CString::new(name) else { return false };
     // SAFETY: `name` ends in NUL and is only read.
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
@@ -176,18 +70,6 @@ fn exists(name: &str) -> bool {
 /// What the driver says; it says -1, or fails, where it does not know (loopback, a link that is down).
 fn link_speed(name: &str) -> Option<u32> {
     std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?.trim().parse().ok().filter(|&speed| speed > 0)
-}
-
-fn lookup(host: &str) -> io::Result<Vec<SocketAddr>> {
-    Ok((host, 0).to_socket_addrs()?.collect())
-}
-
-fn host_name() -> Option<String> {
-    let mut buffer = [0u8; 256];
-    // SAFETY: the buffer is writable for the length given; the last byte stays NUL, so that a cut name still ends.
-    let status = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
-    let name = std::ffi::CStr::from_bytes_until_nul(&buffer).ok()?.to_str().ok()?;
-    (status == 0 && !name.is_empty()).then(|| name.to_owned())
 }
 
 /// What getifaddrs returned; freed on drop.
@@ -242,7 +124,3 @@ unsafe fn socket_address(address: *const libc::sockaddr) -> Option<SocketAddr> {
         _ => None,
     }
 }
-
-#[cfg(test)]
-#[path = "interface_tests.rs"]
-mod tests;

@@ -5,9 +5,13 @@
 //! is kept.
 
 pub mod address;
+pub mod choice;
 mod connection;
 pub mod device;
 pub mod endpoint;
+mod greeting;
+pub mod handshake;
 pub mod interface;
+pub mod pattern;
 
 pub use device::{Device, DeviceOptions};

@@ -10,7 +10,7 @@ use crate::types::{Rank, Slot};
 
 /// What is waited for from one peer; the order is that of the text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Wait {
+pub(super) enum Wait {
     Receive,
     Clearance,
     Send,
@@ -18,7 +18,7 @@ enum Wait {
 }
 
 #[derive(Default)]
-struct Sum {
+pub(super) struct Sum {
     operations: usize,
     done: usize,
     bytes: usize,
@@ -29,8 +29,8 @@ struct Sum {
 const SHOWN: usize = 3;
 
 impl Endpoint {
-    /// What the operations of `owner` wait for, peer by peer.
-    pub(super) fn describe_waits(&self, owner: u32) -> String {
+    /// What the operations of `owner` wait for, peer by peer; but for receives from any of several.
+    pub(super) fn waits(&self, owner: u32) -> BTreeMap<(Wait, Rank), Sum> {
         let mut sums: BTreeMap<(Wait, Rank), Sum> = BTreeMap::new();
         let mut add = |wait, rank, done, bytes, slot: Option<Slot>| {
             let sum = sums.entry((wait, rank)).or_default();
@@ -39,13 +39,10 @@ impl Endpoint {
             sum.bytes += bytes;
             sum.slot = sum.slot.or(slot);
         };
-        let mut parts = Vec::new();
         for (index, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
             let (bytes, slot) = (op.recv.bytes, op.recv.slot);
             match (op.matched, &op.recv.from) {
-                (None, Source::AnyOf(ranks)) => {
-                    parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}"));
-                }
+                (None, Source::AnyOf(_)) => {}
                 (Some(rank), _) | (None, &Source::Rank(rank)) => {
                     let incoming = self.peers[rank].as_deref().and_then(|p| p.incoming.as_ref());
                     let done = incoming.filter(|i| i.finish == Finish::Recv(index)).map_or(0, |i| i.done);
@@ -64,7 +61,19 @@ impl Endpoint {
         for (_, request) in self.requests.iter().filter(|(_, r)| r.token.owner == owner) {
             add(Wait::Answer, request.rank, 0, request.bytes, None);
         }
-        parts.extend(sums.iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
+        sums
+    }
+
+    /// The same in words.
+    pub(super) fn describe_waits(&self, owner: u32) -> String {
+        let mut parts = Vec::new();
+        for (_, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
+            if let (None, Source::AnyOf(ranks)) = (op.matched, &op.recv.from) {
+                let (bytes, slot) = (op.recv.bytes, op.recv.slot);
+                parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}"));
+            }
+        }
+        parts.extend(self.waits(owner).iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
             let who = format!("{} ({})", self.name(*rank), self.link(*rank));
             let slot = slot.map_or(String::new(), |slot| format!(" in slot {slot:#x}"));
             let slot = if *operations > 1 { format!("{slot} and {} more messages", operations - 1) } else { slot };
@@ -86,7 +95,17 @@ impl Endpoint {
 
     fn link(&self, rank: Rank) -> String {
         match self.peers[rank].as_deref() {
+            Some(Peer { state: State::Established, told: Some(told), .. }) => format!("connected; {told}"),
+            Some(Peer { state: State::Established, asked: Some(since), .. }) => format!(
+                "connected, but it has not answered for {:.1} s: its process is stopped or hangs, or the network is cut",
+                since.elapsed().as_secs_f64()
+            ),
             Some(Peer { state: State::Established, .. }) => "connected".to_owned(),
+            Some(Peer { state: State::Greeting { .. }, .. }) => {
+                "not connected: its host takes the connection, but its process does not answer: it is stopped or hangs, or \
+                 has no descriptors left"
+                    .to_owned()
+            }
             Some(Peer { last_error: Some(error), attempts, .. }) => {
                 format!("not connected after {attempts} attempts; the last one: {error}")
             }

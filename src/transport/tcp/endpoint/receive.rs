@@ -11,6 +11,9 @@ use crate::transport::tcp::connection::{Finish, Incoming, Peer, Target};
 use crate::transport::{EVERYONE, Outcome, Space, Token};
 use crate::types::{Rank, Slot};
 
+/// Whose the events are that concern the whole context.
+const CONTEXT: Token = Token { owner: EVERYONE, detail: 0 };
+
 impl Endpoint {
     /// Gives a whole message to its receive.
     pub(super) fn deliver(&mut self, op: &Op, from: Rank, header: &Header, data: &[u8]) {
@@ -71,7 +74,7 @@ impl Endpoint {
                         if peer.goodbye {
                             format!("{} has closed its context", self.name(rank))
                         } else {
-                            format!("{} is gone: it closed the connection", self.name(rank))
+                            format!("{} is gone: the connection ended without a goodbye", self.name(rank))
                         },
                     ));
                 }
@@ -263,6 +266,11 @@ impl Endpoint {
                 incoming(target, Finish::Answer { request: index, refused })
             }
             Kind::Abort => incoming(Target::Text(Vec::new()), Finish::Abort),
+            Kind::Ask => {
+                self.event(CONTEXT, Outcome::Asked { rank });
+                Ok(None)
+            }
+            Kind::Tell => incoming(Target::Text(Vec::new()), Finish::Tell),
             Kind::Goodbye => {
                 peer.goodbye = true;
                 Ok(None)
@@ -302,11 +310,18 @@ impl Endpoint {
             }
             Finish::Abort => {
                 let Target::Text(reason) = incoming.target else { return Ok(()) };
-                let reason = String::from_utf8_lossy(&reason);
-                let text = format!("{} gave up: {reason}", self.name(rank));
-                let error = Error::new(ErrorKind::ConnectionLost, text);
-                self.event(Token { owner: EVERYONE, detail: 0 }, Outcome::Failed(error.clone()));
+                let reason = String::from_utf8_lossy(&reason).into_owned();
+                let kind = if incoming.header.check == 1 { ErrorKind::Mismatch } else { ErrorKind::ConnectionLost };
+                let error = Error::told(kind, self.name(rank), reason);
+                self.event(CONTEXT, Outcome::Failed(error.clone()));
                 return Err(error);
+            }
+            Finish::Tell => {
+                let Target::Text(text) = incoming.target else { return Ok(()) };
+                if peer.asked.is_some() {
+                    peer.told = Some(String::from_utf8_lossy(&text).into_owned());
+                    self.event(CONTEXT, Outcome::Told);
+                }
             }
             Finish::Nothing => {
                 if let (Kind::Write, Target::Text(data)) = (incoming.header.kind, incoming.target) {

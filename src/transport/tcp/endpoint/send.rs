@@ -141,11 +141,7 @@ impl Endpoint {
             ..Header::new(Kind::Data, send.slot, send.bytes as u64)
         };
         self.outgoing += 1;
-        let peer = self.peer(send.to);
-        peer.push_data(&header, owned.as_ptr(), None, false);
-        if let Some(out) = peer.data.back_mut() {
-            out.owned = Some(owned);
-        }
+        self.peer(send.to).push_owned(&header, owned);
         self.mark_dirty(send.to);
     }
 }

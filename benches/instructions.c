@@ -1,0 +1,82 @@
+/* Counts the instructions of an allreduce of 4 bytes from the call to the first byte sent, under callgrind.
+ *
+ *   instructions RANK STORE    two of them, ranks 0 and 1, meet over the folder STORE; scripts/test-instructions.sh starts them
+ *
+ * Callgrind is to collect nothing on its own (--collect-atstart=no). Collecting begins at the call and ends where the library
+ * calls sendmsg, so what follows, which depends on when the other rank answers, is not counted. Each counted call ends with
+ * a dump of its own. Dumping takes so long that the device's thread may take the context over, so each counted call follows
+ * one that is not. */
+#include <gloo_rs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+#include <valgrind/callgrind.h>
+
+enum { WARM_UP = 100, COUNTED = 15 };
+
+static _Thread_local int counting = 0;
+
+/* Stands before the C library's, for the whole program. */
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+  if (counting) {
+    CALLGRIND_TOGGLE_COLLECT;
+    counting = 0;
+  }
+  return syscall(SYS_sendmsg, fd, message, flags);
+}
+
+static void must(gloo_rs_status_t status) {
+  if (status == GLOO_RS_OK) return;
+  fprintf(stderr, "instructions: %s: %s\n", gloo_rs_status_name(status), gloo_rs_last_error_message());
+  exit(1);
+}
+
+int main(int argc, char **argv) {
+  gloo_rs_device_options_t device_options;
+  gloo_rs_device_t *device = NULL;
+  gloo_rs_store_t *store = NULL;
+  gloo_rs_context_t *context = NULL;
+  float cell = 1;
+  void *outputs[] = {&cell};
+  if (argc != 3) {
+    fprintf(stderr, "usage: instructions RANK STORE\n");
+    return 2;
+  }
+  gloo_rs_device_options_init(&device_options, sizeof device_options);
+  device_options.hostname = "127.0.0.1";
+  must(gloo_rs_device_create(&device_options, &device));
+  must(gloo_rs_store_create_file(argv[2], &store));
+  must(gloo_rs_context_create(device, atoi(argv[1]), 2, NULL, &context));
+  must(gloo_rs_context_connect(context, store));
+  for (int i = 0; i < WARM_UP + 2 * COUNTED; i++) {
+    int counted = i >= WARM_UP && i % 2 != 0;
+    gloo_rs_allreduce_options_t options;
+    gloo_rs_allreduce_options_init(&options, sizeof options);
+    options.data_type = GLOO_RS_FLOAT32;
+    options.outputs = outputs;
+    options.num_outputs = 1;
+    options.count = 1;
+    cell = 1;
+    if (counted) {
+      counting = 1;
+      CALLGRIND_TOGGLE_COLLECT;
+    }
+    must(gloo_rs_allreduce(context, &options));
+    if (counting) {
+      fprintf(stderr, "instructions: call %d sent nothing\n", i);
+      return 1;
+    }
+    if (counted) CALLGRIND_DUMP_STATS;
+    if (cell != 2) {
+      fprintf(stderr, "instructions: the sum is %g, not 2\n", (double)cell);
+      return 1;
+    }
+  }
+  gloo_rs_context_destroy(context);
+  gloo_rs_store_destroy(store);
+  gloo_rs_device_destroy(device);
+  return 0;
+}

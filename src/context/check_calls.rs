@@ -1,0 +1,219 @@
+//! Ranks compare their calls before a collective, where the context's options ask for it.
+//!
+//! Every rank gathers every rank's record of its call, so all come to the same verdict, and where that is bad none has begun:
+//! the context stays usable.
+
+use std::fmt::Write;
+
+use crate::collective::{Collective, Shape};
+use crate::context::Context;
+use crate::context::call::{COMPARISON, Call, Run, op_text, position};
+use crate::engine::{Binding, Combine};
+use crate::error::{Error, ErrorKind, Result};
+use crate::tuner;
+use crate::types::DataType;
+
+/// The environment variable that asks for it.
+const VARIABLE: &str = "GLOO_RS_CHECK_CALLS";
+
+/// Numbers in front of a record's counts.
+const FIELDS: usize = 10;
+
+/// Counts that a message shows of a list.
+const SHOWN: usize = 8;
+
+/// Whether the environment asks for it.
+pub(super) fn from_environment() -> Result<bool> {
+    match std::env::var_os(VARIABLE).as_deref().map(std::ffi::OsStr::as_encoded_bytes) {
+        None | Some(b"" | b"0") => Ok(false),
+        Some(b"1") => Ok(true),
+        Some(other) => {
+            let text = String::from_utf8_lossy(other);
+            Err(Error::invalid(format!("{VARIABLE} is {text:?}; it must be 0 or 1")))
+        }
+    }
+}
+
+/// What must be the same on all ranks, and the counts that one rank has of others: `FIELDS` numbers, then the sent and the
+/// received counts by rank, zeros where the collective has none.
+fn record(run: &Run<'_>) -> Vec<u64> {
+    let Call { shape, dtype, .. } = run.call;
+    let Shape { collective, size, .. } = *shape;
+    let algorithm = run.algorithm;
+    let dtype = if collective == Collective::Barrier { 0 } else { *dtype as usize };
+    let only = |holds: bool, value: usize| if holds { value } else { 0 };
+    let fields: [usize; FIELDS] = [
+        collective as usize,
+        position(collective, algorithm),
+        dtype,
+        run.call.op_code() as usize,
+        only(has_root(collective), shape.root),
+        only(collective != Collective::Barrier, run.segment),
+        shape.count,
+        only(collective == Collective::Allgather, shape.inputs.max(1)),
+        only(algorithm.name == "bcube", shape.base),
+        shape.destinations,
+    ];
+    let list = |counts: &[usize]| (0..size).map(|rank| counts.get(rank).copied().unwrap_or(0)).collect::<Vec<_>>();
+    [&fields[..], &list(shape.send_counts), &list(shape.recv_counts)].concat().into_iter().map(|n| n as u64).collect()
+}
+
+fn has_root(collective: Collective) -> bool {
+    use Collective::*;
+    matches!(collective, Reduce | Broadcast | Gather | Gatherv | Scatter | Scatterv)
+}
+
+/// A rank's record as others read it.
+#[derive(Clone, Copy)]
+struct Record<'a>(&'a [u64]);
+
+impl<'a> Record<'a> {
+    fn collective(self) -> Option<Collective> {
+        Collective::ALL.iter().copied().find(|c| *c as u64 == self.0[0])
+    }
+
+    fn counts(self) -> (&'a [u64], &'a [u64]) {
+        let lists = &self.0[FIELDS..];
+        lists.split_at(lists.len() / 2)
+    }
+
+    /// What all ranks must agree on.
+    fn common(self) -> Vec<u64> {
+        use Collective::*;
+        let mut fields = self.0[..FIELDS].to_vec();
+        match self.collective() {
+            // Each rank has counts of its own.
+            Some(Gatherv | Scatterv | Alltoallv) => fields[6] = 0,
+            Some(ReduceScatter | Allgatherv) => {
+                fields[6] = 0;
+                fields.extend(self.counts().1);
+            }
+            _ => {}
+        }
+        fields
+    }
+
+    /// `allreduce ring_segmented of 1000 float32 by sum`; `fully` adds what is the library's choice.
+    fn describe(self, fully: bool) -> String {
+        use Collective::*;
+        let Some(collective) = self.collective() else { return "one that this version does not know".into() };
+        let algorithm = collective.algorithms().get(self.0[1] as usize).map_or("?", |a| a.name);
+        let mut text = format!("{} {algorithm}", collective.name());
+        let dtype = u32::try_from(self.0[2]).ok().and_then(|n| DataType::try_from(n).ok()).map_or("?", DataType::name);
+        let list = self.counts().1;
+        let write = |text: &mut String| -> std::fmt::Result {
+            match collective {
+                Barrier => return Ok(()),
+                Gatherv | Scatterv | Alltoallv => write!(text, " of {dtype}")?,
+                ReduceScatter | Allgatherv => {
+                    let shown: Vec<String> = list.iter().take(SHOWN).map(u64::to_string).collect();
+                    let more = list.len().saturating_sub(SHOWN);
+                    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                    let sum: u64 = list.iter().fold(0, |a, b| a.saturating_add(*b));
+                    write!(text, " of {sum} {dtype} ({}{more})", shown.join(" + "))?;
+                }
+                _ => write!(text, " of {} {dtype}", self.0[6])?,
+            }
+            write!(text, "{}", op_text(self.0[3] as u32))?;
+            if has_root(collective) {
+                write!(text, ", root {}", self.0[4])?;
+            }
+            if fully {
+                write!(
+                    text,
+                    ", segments of {}, {} inputs, base {}, {} destinations",
+                    self.0[5], self.0[7], self.0[8], self.0[9]
+                )?;
+            }
+            Ok(())
+        };
+        // Writing to a string does not fail.
+        let _ = write(&mut text);
+        text
+    }
+}
+
+/// What is wrong with calls of these records, one for each rank.
+fn verdict(records: &[Record<'_>]) -> Option<String> {
+    let mut groups: Vec<(Vec<u64>, Vec<usize>)> = Vec::new();
+    for (rank, record) in records.iter().enumerate() {
+        let common = record.common();
+        match groups.iter_mut().find(|(key, _)| *key == common) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => groups.push((common, vec![rank])),
+        }
+    }
+    if groups.len() == 1 {
+        return counts_between(records);
+    }
+    // The odd ones first: they are to blame, as a rule.
+    groups.sort_by_key(|(_, ranks)| (ranks.len(), ranks[0]));
+    let say = |fully| -> Vec<String> { groups.iter().map(|(_, ranks)| records[ranks[0]].describe(fully)).collect() };
+    let mut calls = say(false);
+    if calls.iter().all(|c| *c == calls[0]) {
+        calls = say(true);
+    }
+    let parts: Vec<String> = groups
+        .iter()
+        .zip(&calls)
+        .map(|((_, ranks), call)| {
+            let numbers: Vec<String> = ranks.iter().take(SHOWN).map(usize::to_string).collect();
+            let more = ranks.len().saturating_sub(SHOWN);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let (s, verb) = if ranks.len() == 1 { ("", "calls") } else { ("s", "call") };
+            format!("rank{s} {}{more} {verb} {call}", numbers.join(", "))
+        })
+        .collect();
+    Some(parts.join("; "))
+}
+
+/// Where a rank sends another number of elements than its receiver expects, in calls that agree otherwise.
+fn counts_between(records: &[Record<'_>]) -> Option<String> {
+    let root = records[0].0[4] as usize;
+    let mut wrong = Vec::new();
+    let mut compare = |from: usize, sends: u64, to: usize, expects: u64| {
+        if sends != expects {
+            wrong.push(format!("rank {from} sends {sends} elements to rank {to}, which expects {expects}"));
+        }
+    };
+    for (rank, record) in records.iter().enumerate() {
+        match record.collective()? {
+            Collective::Gatherv if rank != root => compare(rank, record.0[6], root, records[root].counts().1[rank]),
+            Collective::Scatterv if rank != root => compare(root, records[root].counts().0[rank], rank, record.0[6]),
+            Collective::Alltoallv => {
+                for (to, receiver) in records.iter().enumerate() {
+                    compare(rank, record.counts().0[to], to, receiver.counts().1[rank]);
+                }
+            }
+            _ => {}
+        }
+    }
+    let more = wrong.len().saturating_sub(SHOWN);
+    wrong.truncate(SHOWN);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    (!wrong.is_empty()).then(|| wrong.join("; ") + &more)
+}
+
+impl Context {
+    /// Compares this rank's call with the others'; fails alike on all ranks if they differ. Collective.
+    pub(super) fn compare_calls(&self, run: &Run<'_>) -> Result<()> {
+        let own = record(run);
+        let mut all = vec![0u64; own.len() * self.size];
+        let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
+        let binding = Binding {
+            inputs: &[own.as_ptr().cast()],
+            outputs: &[all.as_mut_ptr().cast()],
+            element: size_of::<u64>(),
+            segment: own.len(),
+            combine: Combine::Nothing,
+            check: COMPARISON,
+            tag: run.call.tag,
+            count: own.len(),
+        };
+        self.execute(run, &shape, tuner::choose(&shape, size_of::<u64>()), &binding)?;
+        let records: Vec<Record<'_>> = all.chunks_exact(own.len()).map(Record).collect();
+        let Some(wrong) = verdict(&records) else { return Ok(()) };
+        let own = run.call.describe(self.rank, run.algorithm.name);
+        Err(Error::new(ErrorKind::Mismatch, format!("{own}: ranks disagree about this call: {wrong}")))
+    }
+}

@@ -1,0 +1,99 @@
+//! The last words on a connection, and questions to a peer that keeps us waiting.
+
+use std::io::IoSlice;
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+use super::Endpoint;
+use crate::error::{Error, ErrorKind};
+use crate::sys;
+use crate::transport::frame::{Header, Kind, MAX_TEXT_BYTES};
+use crate::transport::tcp::connection::{Parting, Peer};
+use crate::types::Rank;
+
+/// Peers that are asked at once.
+const ASKED: usize = 3;
+
+/// The longest beginning of `text` that a frame may carry.
+fn clip(text: &str) -> &[u8] {
+    &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+}
+
+impl Endpoint {
+    /// Tells a peer that this is the end: that we give up, with a `notice`, or else that we are done. What its socket does
+    /// not take without waiting is left to the device.
+    pub(super) fn say_goodbye(&mut self, rank: Rank, notice: Option<&Error>) {
+        self.flush_to(rank);
+        let (epoll, identity) = (self.epoll.clone(), self.peer(rank).identity);
+        let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
+        // A message that is half out is finished first, or the peer could not read what follows.
+        let mut words = peer.rest_of_begun();
+        if let Some(words) = &mut words {
+            let (kind, text) = notice.map_or((Kind::Goodbye, &[][..]), |e| (Kind::Abort, clip(e.reason())));
+            let disagree = notice.is_some_and(|e| e.kind() == ErrorKind::Mismatch);
+            let header = Header { check: u32::from(disagree), ..Header::new(kind, 0, text.len() as u64) };
+            words.extend_from_slice(&header.encode(identity));
+            words.extend_from_slice(text);
+        }
+        let Some(socket) = peer.socket.take() else { return };
+        let _ = epoll.remove(socket.as_raw_fd());
+        let mut parting = Parting { socket, words: words.unwrap_or_default() };
+        parting.speak();
+        self.retired.push(parting);
+    }
+
+    /// Connections that were ended in good order: for [`super::Device::linger`].
+    pub fn take_retired(&mut self) -> Vec<Parting> {
+        std::mem::take(&mut self.retired)
+    }
+
+    /// See [`crate::transport::Transport::ask`].
+    pub(super) fn ask_awaited(&mut self, owner: u32) -> bool {
+        let mut ranks: Vec<Rank> = self.waits(owner).into_keys().map(|(_, rank)| rank).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks.retain(|rank| self.peers[*rank].as_deref().is_some_and(Peer::is_established));
+        ranks.truncate(ASKED);
+        for rank in &ranks {
+            let peer = self.peer(*rank);
+            peer.asked = Some(Instant::now());
+            peer.told = None;
+            peer.push_control(&Header::new(Kind::Ask, 0, 0));
+            self.mark_dirty(*rank);
+        }
+        self.asked = ranks;
+        !self.asked.is_empty()
+    }
+
+    /// See [`crate::transport::Transport::is_told`].
+    pub(super) fn have_all_told(&self) -> bool {
+        self.asked
+            .iter()
+            .all(|rank| self.peers[*rank].as_deref().is_none_or(|p| !p.is_established() || p.told.is_some()))
+    }
+
+    /// See [`crate::transport::Transport::tell`].
+    pub(super) fn tell_peer(&mut self, rank: Rank, text: &str) {
+        let owned = clip(text).to_vec();
+        let header = Header::new(Kind::Tell, 0, owned.len() as u64);
+        let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
+        self.outgoing += 1;
+        peer.push_owned(&header, owned);
+        self.mark_dirty(rank);
+    }
+}
+
+impl Parting {
+    /// Says what the socket takes without waiting; then that nothing follows. Whether all is said.
+    pub fn speak(&mut self) -> bool {
+        while !self.words.is_empty() {
+            match sys::send(self.socket.as_raw_fd(), &[IoSlice::new(&self.words)]) {
+                Ok(n) => drop(self.words.drain(..n)),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return false,
+                Err(_) => self.words.clear(),
+            }
+        }
+        let _ = socket2::SockRef::from(&self.socket).shutdown(std::net::Shutdown::Write);
+        true
+    }
+}
