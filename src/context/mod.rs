@@ -78,7 +78,9 @@ impl Served for Shared {
     fn accept(&self, socket: OwnedFd, hello: &Hello) {
         if let Ok(mut guard) = self.engine.lock() {
             guard.transport.accept(socket, hello);
+            let retired = guard.transport.take_retired();
             self.engine.leave(guard);
+            self.device.linger(retired);
             // Whoever waits for this connection waits for no event.
             self.engine.wake();
         }

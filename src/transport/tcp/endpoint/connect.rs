@@ -171,6 +171,9 @@ impl Endpoint {
                 _ => Reply::Accepted,
             }
         };
+        if let Some(notice) = self.notice.clone().filter(|_| rank < self.addresses.len()) {
+            return self.tell_latecomer(socket, hello, &notice);
+        }
         // Nine bytes fit into the buffer of a socket that nothing was sent on.
         let sent = sys::send(socket.as_raw_fd(), &[io::IoSlice::new(&answer.encode())]);
         if answer == Reply::Accepted && matches!(sent, Ok(Reply::BYTES)) {
