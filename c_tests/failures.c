@@ -56,6 +56,33 @@ static gloo_rs_status_t allreduce(gloo_rs_context_t *context, gloo_rs_reduce_fn_
   return status;
 }
 
+/* The context says that it is broken, and why; a new one of the ranks but `lost`, over the same store, works. */
+static void go_on_without(gloo_rs_context_t *context, int lost) {
+  gloo_rs_context_options_t options;
+  gloo_rs_context_t *next = NULL;
+  gloo_rs_device_t *device = create_device();
+  char *reason = NULL, part[16];
+  bool broken = false;
+  CHECK_OK(gloo_rs_context_broken(context, &broken, NULL));
+  CHECK(broken);
+  CHECK_OK(gloo_rs_context_broken(context, &broken, &reason));
+  snprintf(part, sizeof part, "rank %d", lost);
+  CHECK_CONTAINS(reason, part);
+  CHECK_FAILS(allreduce(context, NULL, 10, GLOO_RS_INT32, 1000), GLOO_RS_ERROR_CONNECTION_LOST, "the context is broken");
+  CHECK_CONTAINS(gloo_rs_last_error_message(), reason);
+  gloo_rs_free(reason);
+  gloo_rs_context_destroy(context);
+  gloo_rs_context_options_init(&options, sizeof options);
+  options.timeout_ms = test_timeout_ms();
+  CHECK_OK(gloo_rs_context_create(device, test_rank - (test_rank > lost), test_size - 1, &options, &next));
+  connect_context(next, NULL, "go on");
+  CHECK_OK(allreduce(next, NULL, COUNT, GLOO_RS_INT32, test_timeout_ms()));
+  CHECK_OK(gloo_rs_context_broken(next, &broken, &reason));
+  CHECK(!broken && reason == NULL);
+  gloo_rs_context_destroy(next);
+  gloo_rs_device_destroy(device);
+}
+
 static void a_rank_is_killed(void) {
   gloo_rs_context_t *context = connected_context();
   int64_t began;
@@ -67,7 +94,7 @@ static void a_rank_is_killed(void) {
   CHECK_CONTAINS(gloo_rs_last_error_message(), "rank 1");
   CHECK_CONTAINS(gloo_rs_last_error_message(), "allreduce");
   CHECK(now_ms() - began < test_timeout_ms());
-  gloo_rs_context_destroy(context);
+  go_on_without(context, 1);
 }
 
 /* A rank that dies while nobody talks to it is noticed by the next operation. */
@@ -150,6 +177,108 @@ static void ranks_disagree(void) {
   gloo_rs_store_destroy(base);
 }
 
+/* With check_calls all ranks hear who calls what, and the context stays usable. */
+static void calls_are_compared(void) {
+  int by_environment;
+  for (by_environment = 0; by_environment < 2; by_environment++) {
+    gloo_rs_context_t *context = NULL;
+    gloo_rs_device_t *device = create_device();
+    gloo_rs_context_options_t options;
+    bool broken = true;
+    gloo_rs_context_options_init(&options, sizeof options);
+    CHECK_INT(options.check_calls, GLOO_RS_CHECK_CALLS_DEFAULT);
+    options.timeout_ms = test_timeout_ms();
+    options.check_calls = 3;
+    CHECK_INVALID(gloo_rs_context_create(device, 0, 1, &options, &context), "check_calls is 3");
+    options.check_calls = by_environment ? GLOO_RS_CHECK_CALLS_DEFAULT : GLOO_RS_CHECK_CALLS_ON;
+    if (by_environment) setenv("GLOO_RS_CHECK_CALLS", "1", 1);
+    CHECK_OK(gloo_rs_context_create(device, test_rank, test_size, &options, &context));
+    gloo_rs_device_destroy(device);
+    connect_context(context, NULL, by_environment ? "by environment" : "by option");
+    CHECK_FAILS(allreduce(context, NULL, test_rank == 2 ? 999 : 1000, GLOO_RS_INT32, test_timeout_ms()),
+                GLOO_RS_ERROR_MISMATCH,
+                ": ranks disagree about this call: rank 2 calls allreduce ring_segmented of 999 int32 by sum; "
+                "ranks 0, 1, 3 call allreduce ring_segmented of 1000 int32 by sum");
+    CHECK_OK(gloo_rs_context_broken(context, &broken, NULL));
+    CHECK(!broken);
+    CHECK_OK(allreduce(context, NULL, 1000, GLOO_RS_INT32, test_timeout_ms()));
+    barrier(context);
+    gloo_rs_context_destroy(context);
+  }
+  setenv("GLOO_RS_CHECK_CALLS", "yes", 1);
+  {
+    gloo_rs_context_t *context = NULL;
+    gloo_rs_device_t *device = create_device();
+    CHECK_INVALID(gloo_rs_context_create(device, 0, 1, NULL, &context), "GLOO_RS_CHECK_CALLS is \"yes\"; it must be 0 or 1");
+    gloo_rs_device_destroy(device);
+  }
+}
+
+/* A child by fork is refused, may destroy what it inherited, and disturbs nobody. */
+static void a_rank_forks(void) {
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_device_t *device = create_device();
+  gloo_rs_unbound_buffer_t *buffer = NULL;
+  int cell = 0, status = -1;
+  barrier(context);
+  CHECK_OK(gloo_rs_unbound_buffer_create(context, &cell, sizeof cell, &buffer));
+  if (test_rank == 0) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      gloo_rs_context_t *other = NULL;
+      bool broken;
+      CHECK_FAILS(allreduce(context, NULL, 10, GLOO_RS_INT32, 1000), GLOO_RS_ERROR_INVALID_OPERATION, "a child by fork");
+      CHECK_FAILS(gloo_rs_context_broken(context, &broken, NULL), GLOO_RS_ERROR_INVALID_OPERATION, "a child by fork");
+      CHECK_FAILS(gloo_rs_context_create(device, 0, 1, NULL, &other), GLOO_RS_ERROR_INVALID_OPERATION, "a child by fork");
+      CHECK_FAILS(gloo_rs_unbound_buffer_send(buffer, 1, 0, 0, sizeof cell), GLOO_RS_ERROR_INVALID_OPERATION, "a child by fork");
+      gloo_rs_unbound_buffer_destroy(buffer);
+      gloo_rs_context_destroy(context);
+      gloo_rs_device_destroy(device);
+      _exit(0);
+    }
+    CHECK_INT(waitpid(child, &status, 0), child);
+    CHECK_INT(status, 0);
+  }
+  CHECK_OK(allreduce(context, NULL, COUNT, GLOO_RS_INT32, test_timeout_ms()));
+  barrier(context);
+  gloo_rs_unbound_buffer_destroy(buffer);
+  gloo_rs_context_destroy(context);
+  gloo_rs_device_destroy(device);
+}
+
+static void *connect_in_vain(void *context) {
+  gloo_rs_store_t *store = open_store();
+  CHECK_FAILS(gloo_rs_context_connect((gloo_rs_context_t *)context, store), GLOO_RS_ERROR_ABORTED, "has closed this context");
+  gloo_rs_store_destroy(store);
+  return NULL;
+}
+
+/* A thread waits for a rank that does not come; another closes the context. */
+static void connecting_ends_when_the_context_is_closed(void) {
+  int how;
+  for (how = 0; how < 2; how++) {
+    gloo_rs_context_t *context = NULL;
+    gloo_rs_device_t *device = create_device();
+    gloo_rs_context_options_t options;
+    pthread_t thread;
+    int64_t began;
+    gloo_rs_context_options_init(&options, sizeof options);
+    options.timeout_ms = test_timeout_ms();
+    /* Rank 0 waits for the others' addresses, rank 1 for the list. */
+    CHECK_OK(gloo_rs_context_create(device, how, 2 + how, &options, &context));
+    gloo_rs_device_destroy(device);
+    thread = start_thread(connect_in_vain, context);
+    sleep_ms(200);
+    began = now_ms();
+    if (how == 0) CHECK_OK(gloo_rs_context_close(context));
+    if (how == 1) gloo_rs_context_destroy(context);
+    join_thread(thread);
+    CHECK(now_ms() - began < test_timeout_ms() / 2);
+    if (how == 0) gloo_rs_context_destroy(context);
+  }
+}
+
 int main(int argc, char **argv) {
   static const struct test tests[] = {
       {"a_rank_is_killed", 2, a_rank_is_killed, 1},
@@ -159,6 +288,9 @@ int main(int argc, char **argv) {
       {"a_rank_hangs", 2, a_rank_hangs, -1},
       {"a_rank_hangs", 3, a_rank_hangs, -1},
       {"ranks_disagree", 2, ranks_disagree, -1},
+      {"calls_are_compared", 4, calls_are_compared, -1},
+      {"a_rank_forks", 2, a_rank_forks, -1},
+      {"connecting_ends_when_the_context_is_closed", 1, connecting_ends_when_the_context_is_closed, -1},
   };
   return RUN_TESTS(argc, argv, tests);
 }

@@ -45,6 +45,15 @@
 /// Connections to all ranks are made before gloo_rs_context_connect returns.
 #define GLOO_RS_CONNECT_FULL 1
 
+/// As the environment variable GLOO_RS_CHECK_CALLS says (1 or 0), else off.
+#define GLOO_RS_CHECK_CALLS_DEFAULT 0
+
+/// Ranks compare their calls.
+#define GLOO_RS_CHECK_CALLS_ON 1
+
+/// They do not.
+#define GLOO_RS_CHECK_CALLS_OFF 2
+
 /// One end of a one-sided channel to one peer: what a send buffer sends is written into the peer's receive buffer of the
 /// same slot. Keeps its context's connections alive. Safe to use from several threads.
 typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
@@ -137,9 +146,10 @@ typedef struct gloo_rs_context_options_t {
   uint32_t connect;
   /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
   size_t max_segment_bytes;
-  /// The job's token: every rank must have the same to be let in. NULL for what GLOO_RS_TOKEN holds in the environment;
-  /// empty for none. Copied.
-  const char *token;
+  /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. On, ranks compare their calls before each
+  /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
+  /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
+  size_t check_calls;
 } gloo_rs_context_options_t;
 
 /// How two elements become one: one of GLOO_RS_SUM and the following.
@@ -878,24 +888,15 @@ gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callb
 /// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread; the last call counts.
 gloo_rs_status_t gloo_rs_store_return_value(void *sink, const void *value, size_t bytes);
 
-/// Opens the store of a launched job and tells this process's rank and the number of ranks, from the environment that
-/// launchers set: `gloo-rs run`, torchrun, Open MPI's, MPICH's and Intel MPI's mpirun, Slurm's srun. docs/launchers.md says
-/// which variables are read, and which store that gives. GLOO_RS_STORE (a URL as for gloo_rs_store_create_url), or
-/// MASTER_ADDR and MASTER_PORT, where rank 0 serves a TCP store, name the store whatever the launcher.
-///
-/// Collective: every process of the job calls it, once. They look for rank 0's store until `timeout_ms`,
+/// Opens the store of a launched job and tells this process's rank and the number of ranks, from the environment as
+/// `gloo-rs run` and other launchers set it: RANK and WORLD_SIZE, and GLOO_RS_STORE (a URL as for gloo_rs_store_create_url)
+/// or MASTER_ADDR and MASTER_PORT, where rank 0 serves a TCP store. The others look for it until `timeout_ms`,
 /// GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the store and ends it with gloo_rs_store_destroy; on failure `*store`
 /// is NULL. The environment must not change meanwhile.
 gloo_rs_status_t gloo_rs_launch_from_env(int64_t timeout_ms,
                                          struct gloo_rs_store_t **store,
                                          int32_t *rank,
                                          int32_t *size);
-
-/// Tells this process's rank among those of its host, and how many of the job's processes run there: to choose a GPU, for
-/// example. From the same environment as gloo_rs_launch_from_env; -1 where the launcher does not say. Opens nothing, and may
-/// be called at any time. The environment must not change meanwhile.
-gloo_rs_status_t gloo_rs_launch_local_rank_from_env(int32_t *local_rank,
-                                                    int32_t *local_size);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_context_options_t), with defaults.
 void gloo_rs_context_options_init(struct gloo_rs_context_options_t *options, size_t struct_size);
@@ -911,7 +912,7 @@ gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come; a wait for the store lasts until then even if the context is closed meanwhile.
+/// the ranks that did not come, and with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread.
 gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                          struct gloo_rs_store_t *store);
 
@@ -942,6 +943,13 @@ gloo_rs_status_t gloo_rs_context_next_slot(struct gloo_rs_context_t *context,
 
 /// Whether `rank` runs on this host. Known once the context is connected.
 gloo_rs_status_t gloo_rs_context_shares_host(const struct gloo_rs_context_t *context, int32_t rank, bool *shares);
+
+/// Sets `*broken` to whether collectives cannot run on the context any more, because one failed, a peer gave up, or it was
+/// closed. Then `*reason`, if `reason` is not NULL, is set to why, a string that the caller ends with gloo_rs_free; else to
+/// NULL. A broken context is to be destroyed; a new one may be connected over the same store, under a prefix not used before.
+gloo_rs_status_t gloo_rs_context_broken(const struct gloo_rs_context_t *context,
+                                        bool *broken,
+                                        char **reason);
 
 /// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
 /// operations. Closing twice is fine.

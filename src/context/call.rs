@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::collective::{Algorithm, Collective, Shape};
 use crate::context::Context;
-use crate::engine::{Binding, Combine, Core, Guard, UserFunction};
+use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::reduce;
 use crate::transport::Transport;
 use crate::transport::tcp::endpoint::Endpoint;
 use crate::tuner;
-use crate::types::{DataType, ReduceOp};
+use crate::types::{DataType, ReduceOp, Slot};
 
 /// How a collective combines elements.
 #[derive(Clone, Copy)]
@@ -242,13 +242,19 @@ impl Context {
             over = guard.is_over(index).then_some(());
         }
         let well = over.is_some() && !guard.has_failed(index);
-        let waits = if well { String::new() } else { guard.transport.describe(index) };
+        let waits = if well { String::new() } else { self.waits(&guard, index, binding) };
         let error = match (over, guard.end(index)) {
             (Some(()), Some(error)) if error.is_told() && !waits.is_empty() => {
                 Some(error.and(format_args!("; meanwhile this rank waited {waits}")))
             }
             (Some(()), ended) => ended,
-            (None, _) => Some(self.timed_out(&guard, run, &waits)),
+            (None, _) => {
+                let (timeout, begun) = (run.timeout, guard.begun);
+                let text = format!(
+                    "timed out after {timeout:?}, in collective number {begun} of this context, waiting {waits}"
+                );
+                Some(Error::new(ErrorKind::Timeout, text))
+            }
         };
         let Some(error) = error else {
             engine.hand_over(guard);
@@ -260,15 +266,19 @@ impl Context {
         Err(error)
     }
 
-    fn timed_out(&self, guard: &Guard<'_, Endpoint>, run: &Run<'_>, waits: &str) -> Error {
-        let (timeout, begun) = (run.timeout, guard.begun);
-        let own = self
-            .device()
-            .cannot_accept()
-            .map_or(String::new(), |e| format!("; this process cannot accept connections, which may be why: {e}"));
-        let text =
-            format!("timed out after {timeout:?}, in collective number {begun} of this context, waiting {waits}{own}");
-        Error::new(ErrorKind::Timeout, text)
+    /// What the run `index` waits for, and what here may be the reason that it does.
+    fn waits(&self, guard: &Guard<'_, Endpoint>, index: u32, binding: &Binding<'_>) -> String {
+        let mut waits = guard.transport.describe(index);
+        let first = Slot::from(binding.tag) << TAG_SHIFT;
+        let unasked = guard.transport.unasked(first..first + (1 << TAG_SHIFT));
+        if let Some((rank, check, bytes)) = unasked.into_iter().find(|(_, check, _)| *check != binding.check) {
+            let (peer, what) = (guard.transport.peer_name(rank), explain(check));
+            waits.push_str(&format!("; {peer} has sent what nobody here asked for: {bytes} bytes of {what}"));
+        }
+        if let Some(e) = self.device().cannot_accept() {
+            waits.push_str(&format!("; this process cannot accept connections: {e}"));
+        }
+        waits
     }
 }
 

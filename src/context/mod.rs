@@ -88,7 +88,9 @@ impl Served for Shared {
     fn accept(&self, socket: OwnedFd, peer: &Proven) {
         if let Ok(mut guard) = self.engine.lock() {
             guard.transport.accept(socket, peer);
+            let retired = guard.transport.take_retired();
             self.engine.leave(guard);
+            self.device.linger(retired);
             // Whoever waits for this connection waits for no event.
             self.engine.wake();
         }

@@ -34,6 +34,9 @@ pub enum Combine {
     User(UserFunction, *mut c_void),
 }
 
+/// A collective's slots: its tag, shifted so far, and the number of the message between the two ranks.
+pub const TAG_SHIFT: u32 = 24;
+
 /// Segments of one receive step that are posted at once.
 const WINDOW: usize = 8;
 
@@ -215,7 +218,7 @@ impl Execution {
         }
         let count = end - posted;
         let bytes = count * self.element;
-        let slot = Slot::from(self.tag) << 24 | Slot::from(step.channel);
+        let slot = Slot::from(self.tag) << TAG_SHIFT | Slot::from(step.channel);
         let token = Token { owner: self.owner, detail: index };
         let recv = |from: u32, into: *mut u8, reduce| Recv {
             from: Source::Rank(from as usize),

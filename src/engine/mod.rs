@@ -11,7 +11,7 @@ pub mod requests;
 #[cfg(test)]
 mod tests;
 
-pub use execution::{Binding, Combine, UserFunction};
+pub use execution::{Binding, Combine, TAG_SHIFT, UserFunction};
 pub use progress::{Engine, Guard, Spin};
 
 use std::sync::Arc;

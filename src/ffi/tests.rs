@@ -124,7 +124,7 @@ fn options_structs_have_no_padding_at_the_end() {
     check! {
         gloo_rs_device_options_t.log_user: *mut ();
         gloo_rs_store_callbacks_t.destroy: *mut ();
-        gloo_rs_context_options_t.max_segment_bytes: usize;
+        gloo_rs_context_options_t.check_calls: usize;
         gloo_rs_allreduce_options_t.base: usize;
         gloo_rs_reduce_options_t.count: usize;
         gloo_rs_reduce_scatter_options_t.num_counts: usize;
@@ -300,7 +300,7 @@ fn plain_arguments() {
         assert!(pointer::slice::<u64>(std::ptr::null(), 1, "list").unwrap_err().message().contains("list is NULL"));
         assert!(pointer::slice(&0u64, huge, "list").is_err());
         assert!(pointer::slice(&0u64, huge + 1, "list").is_err());
-        assert_eq!(pointer::slice::<u64>(std::ptr::null(), 0, "list").unwrap(), []);
+        assert!(pointer::slice::<u64>(std::ptr::null(), 0, "list").unwrap().is_empty());
         assert!(pointer::text(c"\xff".as_ptr(), "key").unwrap_err().message().contains("key is not UTF-8"));
         assert!(pointer::optional_text(std::ptr::null(), "key").unwrap().is_none());
     }

@@ -232,6 +232,11 @@ impl Receives {
         self.ops.iter()
     }
 
+    /// Messages that no receive has met: sender and header.
+    pub fn unmet(&self) -> impl Iterator<Item = (Rank, &Header)> {
+        self.early.iter().filter(|(_, e)| e.op.is_none()).map(|(_, e)| (e.from, &e.header))
+    }
+
     /// Posts a receive.
     pub fn post(&mut self, recv: Recv) -> Posting {
         self.sequence += 1;

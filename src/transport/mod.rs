@@ -9,6 +9,7 @@ pub mod matching;
 pub mod slab;
 pub mod tcp;
 
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -257,6 +258,11 @@ pub trait Transport: std::marker::Send {
 
     /// Answers `rank`, which has asked.
     fn tell(&mut self, _rank: Rank, _text: &str) {}
+
+    /// Messages of collectives that have come to `slots` and met no receive: sender, [`Send::check`], bytes.
+    fn unasked(&self, _slots: Range<Slot>) -> Vec<(Rank, u32, u64)> {
+        Vec::new()
+    }
 
     /// How messages call `rank`.
     fn peer_name(&self, rank: Rank) -> String {

@@ -288,6 +288,9 @@ impl Endpoint {
                 _ => Answer::Accepted,
             }
         };
+        if let Some(notice) = self.notice.clone().filter(|_| rank < self.addresses.len()) {
+            return self.tell_latecomer(socket, proven, &notice);
+        }
         // It fits into the buffer of a socket whose peer has just read all that was sent.
         let sent = sys::send(socket.as_raw_fd(), &[IoSlice::new(&answer.encode())]);
         if answer == Answer::Accepted && matches!(sent, Ok(ANSWER_BYTES)) {

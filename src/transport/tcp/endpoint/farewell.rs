@@ -1,13 +1,14 @@
 //! The last words on a connection, and questions to a peer that keeps us waiting.
 
 use std::io::IoSlice;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
 use super::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::sys;
 use crate::transport::frame::{Header, Kind, MAX_TEXT_BYTES};
+use crate::transport::tcp::handshake::{Answer, Proven};
 use crate::transport::tcp::connection::{Parting, Peer};
 use crate::types::Rank;
 
@@ -17,6 +18,14 @@ const ASKED: usize = 3;
 /// The longest beginning of `text` that a frame may carry.
 fn clip(text: &str) -> &[u8] {
     &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+}
+
+/// The frame that ends a connection: that we give up, with a `notice`, or else that we are done.
+fn last_words(notice: Option<&Error>, identity: u32) -> Vec<u8> {
+    let (kind, text) = notice.map_or((Kind::Goodbye, &[][..]), |e| (Kind::Abort, clip(e.reason())));
+    let disagree = notice.is_some_and(|e| e.kind() == ErrorKind::Mismatch);
+    let header = Header { check: u32::from(disagree), ..Header::new(kind, 0, text.len() as u64) };
+    [&header.encode(identity), text].concat()
 }
 
 impl Endpoint {
@@ -29,15 +38,20 @@ impl Endpoint {
         // A message that is half out is finished first, or the peer could not read what follows.
         let mut words = peer.rest_of_begun();
         if let Some(words) = &mut words {
-            let (kind, text) = notice.map_or((Kind::Goodbye, &[][..]), |e| (Kind::Abort, clip(e.reason())));
-            let disagree = notice.is_some_and(|e| e.kind() == ErrorKind::Mismatch);
-            let header = Header { check: u32::from(disagree), ..Header::new(kind, 0, text.len() as u64) };
-            words.extend_from_slice(&header.encode(identity));
-            words.extend_from_slice(text);
+            words.extend_from_slice(&last_words(notice, identity));
         }
         let Some(socket) = peer.socket.take() else { return };
         let _ = epoll.remove(socket.as_raw_fd());
         let mut parting = Parting { socket, words: words.unwrap_or_default() };
+        parting.speak();
+        self.retired.push(parting);
+    }
+
+    /// A peer wants to connect to what has given up: it hears why.
+    pub(super) fn tell_latecomer(&mut self, socket: OwnedFd, peer: &Proven, notice: &Error) {
+        let mut words = Answer::Accepted.encode().to_vec();
+        words.extend_from_slice(&last_words(Some(notice), peer.frames));
+        let mut parting = Parting { socket, words };
         parting.speak();
         self.retired.push(parting);
     }

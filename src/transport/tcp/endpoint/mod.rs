@@ -9,6 +9,7 @@ mod send;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -109,6 +110,8 @@ pub struct Endpoint {
     events: Vec<Event>,
     sent: Vec<Sent>,
     closed: Option<Error>,
+    /// Why it was closed, if peers are to know.
+    notice: Option<Error>,
     retired: Vec<Parting>,
     /// Peers that were asked what they are doing.
     asked: Vec<Rank>,
@@ -159,6 +162,7 @@ impl Endpoint {
             events: Vec::new(),
             sent: Vec::new(),
             closed: None,
+            notice: None,
             retired: Vec::new(),
             asked: Vec::new(),
         })
@@ -486,6 +490,12 @@ impl Transport for Endpoint {
         self.tell_peer(rank, text);
     }
 
+    fn unasked(&self, slots: Range<Slot>) -> Vec<(Rank, u32, u64)> {
+        let unmet = self.receives.unmet();
+        let here = unmet.filter(|(_, h)| h.space == Space::Collective && slots.contains(&h.slot));
+        here.map(|(rank, header)| (rank, header.check, header.bytes)).collect()
+    }
+
     fn peer_name(&self, rank: Rank) -> String {
         self.name(rank)
     }
@@ -558,5 +568,6 @@ impl Transport for Endpoint {
             }
         }
         self.closed = Some(error.clone());
+        self.notice = notice.cloned();
     }
 }

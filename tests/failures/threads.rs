@@ -1,19 +1,15 @@
-//! What ranks see when another one dies, stays away, or is in another call.
+//! Ranks that are threads of one process: what needs none of its own.
 
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
 use gloo_rs::error::{Error, ErrorKind};
-use gloo_rs::rendezvous::{self, Store, in_process::InProcessStore};
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::rendezvous::{Store, in_process::InProcessStore};
 use gloo_rs::types::{DataType, ReduceOp};
 
-fn device() -> Arc<Device> {
-    Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap()
-}
+use crate::job::device;
 
 fn connect(store: &dyn Store, rank: usize, size: usize, timeout: Duration) -> Result<Arc<Context>, Error> {
     let context = Context::new(&device(), rank, size, &ContextOptions { timeout, ..Default::default() })?;
@@ -260,63 +256,4 @@ fn a_rank_that_gives_up_ends_those_that_wait_for_others() {
             });
         }
     });
-}
-
-const RANK: &str = "GLOO_RS_TEST_RANK";
-const STORE: &str = "GLOO_RS_TEST_STORE";
-const SIZE: usize = 4;
-
-/// Not a test by itself: one rank of `the_death_of_a_rank_ends_the_others`.
-#[test]
-#[ignore = "run by the_death_of_a_rank_ends_the_others"]
-fn one_process() {
-    let rank: usize = std::env::var(RANK).unwrap().parse().unwrap();
-    let store = rendezvous::url::open(&std::env::var(STORE).unwrap(), rank, Duration::from_secs(30)).unwrap();
-    let context = connect(&*store, rank, SIZE, Duration::from_secs(30)).unwrap();
-    let call = Allreduce { count: 200_000, ..ALLREDUCE };
-    call.run(&context).unwrap();
-    store.set(&format!("running/{rank}"), b"").unwrap();
-    let error = loop {
-        if let Err(error) = call.run(&context) {
-            break error;
-        }
-    };
-    println!("the error of rank {rank}: {error}");
-}
-
-#[test]
-fn the_death_of_a_rank_ends_the_others() {
-    for victim in [0, 2] {
-        let folder = tempfile::tempdir().unwrap();
-        let url = format!("file://{}", folder.path().join("store").display());
-        let mut children: Vec<Child> = (0..SIZE)
-            .map(|rank| {
-                Command::new(std::env::current_exe().unwrap())
-                    .args(["--exact", "one_process", "--ignored", "--nocapture"])
-                    .env(RANK, rank.to_string())
-                    .env(STORE, &url)
-                    .stdout(Stdio::piped())
-                    .spawn()
-                    .unwrap()
-            })
-            .collect();
-        let store = rendezvous::url::open(&url, SIZE, Duration::from_secs(30)).unwrap();
-        let keys: Vec<String> = (0..SIZE).map(|rank| format!("running/{rank}")).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        store.wait(&keys, Duration::from_secs(30)).unwrap();
-        let killed = Instant::now();
-        children[victim].kill().unwrap();
-        for (rank, child) in children.into_iter().enumerate() {
-            let output = child.wait_with_output().unwrap();
-            if rank == victim {
-                continue;
-            }
-            let text = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success(), "{text}");
-            let line = text.lines().find(|l| l.contains("the error of rank")).unwrap();
-            assert!(line.contains(&format!("rank {victim} at 127.0.0.1:")), "{line}");
-            assert!(line.contains("is gone") || line.contains("broke"), "{line}");
-        }
-        assert!(killed.elapsed() < Duration::from_secs(10), "it took {:?}", killed.elapsed());
-    }
 }

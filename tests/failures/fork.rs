@@ -1,0 +1,80 @@
+//! A rank forks while its other threads are in collectives.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gloo_rs::context::{Context, ContextOptions};
+use gloo_rs::error::ErrorKind;
+
+use crate::calls::count_ranks;
+use crate::job::{Job, LONG, Rank, SIZE, VICTIM, by_collective, device};
+
+pub fn one_rank(rank: &Rank) {
+    let options = ContextOptions { timeout: LONG, ..Default::default() };
+    let idle = rank.connect("idle", &[0, 1, 2, 3], &options).unwrap();
+    assert_eq!(count_ranks(&idle).unwrap(), SIZE as f32);
+    rank.run_all(LONG, &[0, 1, 2, 3], |contexts| {
+        if rank.rank == VICTIM {
+            std::thread::sleep(Duration::from_millis(100));
+            let began = Instant::now();
+            // SAFETY: the child uses the library, whose promises about that are tested here, allocates, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: the context is not used any more here.
+                let idle = unsafe { Arc::from_raw(Arc::as_ptr(&idle)) };
+                let code = in_the_child(idle, contexts[0].1.clone(), rank);
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(code) };
+            }
+            let mut status = 0;
+            // SAFETY: the status is valid.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child ended with {}", status >> 8);
+            assert!(began.elapsed() < Duration::from_secs(30));
+        }
+        // What the child let go of works here.
+        assert_eq!(count_ranks(&idle).unwrap(), SIZE as f32);
+        for (_, context) in contexts {
+            assert!(context.broken().is_none());
+        }
+        if rank.rank == VICTIM {
+            std::thread::sleep(Duration::from_millis(200));
+            contexts.iter().for_each(|(_, context)| context.close());
+        }
+    });
+}
+
+/// 0 if all is as promised.
+fn in_the_child(idle: Arc<Context>, running: Arc<Context>, rank: &Rank) -> i32 {
+    let refused = |context: &Context| {
+        let error = count_ranks(context).unwrap_err();
+        error.kind() == ErrorKind::InvalidOperation && error.message().contains("this process is a child by fork")
+    };
+    if !refused(&idle) || !refused(&running) || !idle.is_inherited() {
+        return 1;
+    }
+    if running.broken().is_none_or(|e| !e.message().contains("child by fork")) {
+        return 2;
+    }
+    let options = ContextOptions::default();
+    if Context::new(&rank.device, 0, 1, &options).err().is_none_or(|e| e.kind() != ErrorKind::InvalidOperation) {
+        return 3;
+    }
+    idle.close();
+    drop(idle);
+    // One of its own works.
+    let own = Context::new(&device(), 0, 1, &options).unwrap();
+    if count_ranks(&own).ok() != Some(1.0) { 4 } else { 0 }
+}
+
+#[test]
+fn a_child_by_fork_disturbs_nobody_and_is_refused() {
+    for (_, reports) in by_collective(&Job::start("fork", "-").finish(&[]), &[0, 1, 2, 3]) {
+        for report in reports {
+            // Nothing failed before rank 2 closed its contexts.
+            let expected =
+                if report.rank == VICTIM { "rank 2 has closed this context" } else { " has closed its context" };
+            assert!(report.text.contains(expected), "{}", report.text);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Rank 2 calls something else than the others, in every collective and in every way; with and without `check_calls`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use gloo_rs::collective::Collective;
+use gloo_rs::context::ContextOptions;
+use gloo_rs::types::{DataType, ReduceOp};
+
+use crate::calls::{Case, count_ranks};
+use crate::job::{Job, Rank, Report, SIZE, SLACK, VICTIM, by_cell};
+
+/// Where nobody notices before: small blocks go unasked, so whoever sends them may be done.
+const TIMEOUT: Duration = Duration::from_secs(2);
+const COUNT: usize = 100;
+/// Cells that a process works on at the same time.
+const THREADS: usize = 12;
+
+/// The calls of rank 2 that differ from `collective` by the others, each with what differs.
+fn odd_calls(collective: Collective) -> Vec<(&'static str, Case)> {
+    use Collective::*;
+    let usual = usual(collective);
+    let other = if collective == Allreduce { Broadcast } else { Allreduce };
+    let has_root = matches!(collective, Reduce | Broadcast | Gather | Gatherv | Scatter | Scatterv);
+    let mut odd = vec![("collective", Case { collective: other, ..usual }), ("tag", Case { tag: 4, ..usual })];
+    if collective != Barrier {
+        odd.push(("count", Case { count: COUNT + 1, ..usual }));
+        odd.push(("type", Case { dtype: DataType::Int32, ..usual }));
+    }
+    if collective.reduces() {
+        odd.push(("operation", Case { op: ReduceOp::Max, ..usual }));
+    }
+    if has_root {
+        odd.push(("root", Case { root: 1, ..usual }));
+    }
+    let names = collective.algorithms().iter().map(|a| a.name).filter(|name| *name != "local");
+    if let Some(name) = names.filter(|name| Some(*name) != usual.algorithm).next_back() {
+        odd.push(("algorithm", Case { algorithm: Some(name), ..usual }));
+    }
+    odd
+}
+
+/// With the algorithm spelled out, so that another count chooses no other.
+fn usual(collective: Collective) -> Case {
+    let name = collective.algorithms().iter().map(|a| a.name).find(|name| *name != "local");
+    Case { algorithm: name, ..Case::new(collective, COUNT) }
+}
+
+fn cells() -> Vec<(String, Collective, &'static str, Case)> {
+    let of = |c: &Collective| {
+        let name = |what: &str| format!("{}, another {what}", c.name());
+        odd_calls(*c).into_iter().map(|(what, odd)| (name(what), *c, what, odd)).collect::<Vec<_>>()
+    };
+    Collective::ALL.iter().flat_map(of).collect()
+}
+
+pub fn one_rank(rank: &Rank) {
+    let checked = rank.what == "checked";
+    let (cells, next) = (cells(), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                // All ranks take them in the same order, so the first that is left is everyone's next.
+                while let Some((cell, collective, _, odd)) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let options =
+                        ContextOptions { check_calls: Some(checked), timeout: TIMEOUT * 10, ..Default::default() };
+                    let context = rank.connect(cell, &[0, 1, 2, 3], &options).unwrap();
+                    // All are connected to all.
+                    Case::new(Collective::Alltoall, 1).run(&context).unwrap();
+                    context.set_timeout(TIMEOUT);
+                    let started = Instant::now();
+                    let case = if rank.rank == VICTIM { *odd } else { usual(*collective) };
+                    let result = case.run(&context);
+                    rank.report(cell, started, &result);
+                    if checked && case.tag == 3 && odd.tag == 3 {
+                        assert!(context.broken().is_none());
+                        assert_eq!(count_ranks(&context).unwrap(), SIZE as f32);
+                    } else {
+                        // Whoever is done early stays until the others are, too.
+                        rank.mark(&format!("{cell}/"));
+                        crate::job::wait_all(&*rank.store, &format!("{cell}/"));
+                        assert!(result.is_ok() || context.broken().is_some());
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn reports(what: &str) -> Vec<(String, Collective, &'static str, Case, Vec<Report>)> {
+    let mut by_cell = by_cell(&Job::start("mismatch", what).finish(&[]));
+    let with_reports = |(cell, collective, what, odd): (String, Collective, &'static str, Case)| {
+        let reports = by_cell.remove(&cell).unwrap();
+        assert_eq!(reports.len(), SIZE, "{cell}");
+        for report in &reports {
+            assert!(report.elapsed < TIMEOUT + Duration::from_secs(1) + SLACK, "{cell}: {report:#?}");
+        }
+        (cell, collective, what, odd, reports)
+    };
+    cells().into_iter().map(with_reports).collect()
+}
+
+/// A call as errors name it: `allreduce ring of float32 by sum`.
+fn name(case: &Case) -> String {
+    let op = if case.collective.reduces() { format!(" by {}", case.op) } else { String::new() };
+    format!("{} {} of {}{op}", case.collective.name(), case.algorithm.unwrap(), case.dtype)
+}
+
+#[test]
+fn a_rank_in_another_call_is_noticed_by_those_who_hear_of_it() {
+    for (cell, collective, what, odd, reports) in reports("unchecked") {
+        let failed: Vec<&Report> = reports.iter().filter(|r| r.kind != "Ok").collect();
+        let all = || format!("{cell}: {reports:#?}");
+        assert!(!failed.is_empty(), "{}", all());
+        for report in &failed {
+            let start = format!("rank {}: ", report.rank);
+            assert!(report.text.starts_with(&start) && report.text.contains(" at 127.0.0.1:"), "{}", all());
+        }
+        let says = |part: &str| failed.iter().any(|r| r.text.contains(part));
+        let names_either = says(&name(&odd)) || says(&name(&usual(collective)));
+        match what {
+            "tag" => {
+                // No message meets one of another tag: the timeout finds out what the others are in.
+                assert!(failed.iter().any(|r| r.kind == "Timeout"), "{}", all());
+                let told = format!("connected; it says that it is in {}", name(&odd));
+                let unasked = " has sent what nobody here asked for";
+                let done = "connected; it says that it is in no collective";
+                assert!([told.as_str(), unasked, done].iter().any(|t| says(t)), "{}", all());
+            }
+            "root" | "count" if failed.iter().all(|r| r.kind == "Timeout") => {
+                assert!(
+                    says("has sent what nobody here asked for") || says("connected; it says that it is in "),
+                    "{}",
+                    all()
+                );
+                assert!(names_either, "{}", all());
+            }
+            _ => {
+                let noticed = failed.iter().filter(|r| r.kind == "Mismatch").count();
+                assert!(noticed > 0, "{}", all());
+                assert!(
+                    says(" is in another collective: ") || says("the counts that it was called with differ"),
+                    "{}",
+                    all()
+                );
+                assert!(names_either || says("the counts that it was called with differ"), "{}", all());
+            }
+        }
+    }
+}
+
+#[test]
+fn with_check_calls_every_rank_says_who_calls_what() {
+    for (cell, collective, what, odd, reports) in reports("checked") {
+        if what == "tag" {
+            // Other tags are other orders of calls; so this is like a rank that does not come.
+            assert!(
+                reports.iter().all(|r| matches!(r.kind.as_str(), "Timeout" | "ConnectionLost")),
+                "{cell}: {reports:#?}"
+            );
+            continue;
+        }
+        let (_, verdict) = reports[0].text.split_once(": ranks disagree about this call: ").unwrap();
+        for report in &reports {
+            assert_eq!(report.kind, "Mismatch", "{cell}: {report:#?}");
+            assert!(report.text.starts_with(&format!("rank {}: ", report.rank)), "{}", report.text);
+            assert!(report.text.ends_with(&format!(": ranks disagree about this call: {verdict}")), "{}", report.text);
+        }
+        if what == "count" && matches!(collective, Collective::Gatherv | Collective::Scatterv) {
+            let (from, to) = if collective == Collective::Gatherv { (2, 0) } else { (0, 2) };
+            let (sends, expects) = if collective == Collective::Gatherv { (101, 100) } else { (100, 101) };
+            assert_eq!(verdict, format!("rank {from} sends {sends} elements to rank {to}, which expects {expects}"));
+        } else if what == "count" && collective == Collective::Alltoallv {
+            assert!(
+                verdict.starts_with("rank 0 sends 100 elements to rank 2, which expects 101; rank 1 sends"),
+                "{verdict}"
+            );
+        } else {
+            let calls = |case: &Case| format!("{} {}", case.collective.name(), case.algorithm.unwrap());
+            assert!(verdict.starts_with(&format!("rank 2 calls {}", calls(&odd))), "{verdict}");
+            assert!(verdict.contains(&format!("; ranks 0, 1, 3 call {}", calls(&usual(collective)))), "{verdict}");
+            let (odd_says, usual_says) = verdict.split_once("; ").unwrap();
+            let tells = match what {
+                "type" => odd_says.contains(" int32") && usual_says.contains(" float32"),
+                "operation" => odd_says.contains(" by max") && usual_says.contains(" by sum"),
+                "root" => odd_says.contains(", root 1") && usual_says.contains(", root 0"),
+                "count" => odd_says.contains("101") && usual_says.contains("100"),
+                _ => true,
+            };
+            assert!(tells, "{cell}: {verdict}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A rank is stopped, or does not come to the call: the others say after their timeout whom they waited for.
+
+use std::time::Duration;
+
+use gloo_rs::context::ContextOptions;
+use gloo_rs::rendezvous::Store;
+
+use crate::job::{Job, LONG, Rank, SLACK, VICTIM, assert_complete, by_collective};
+
+const TIMEOUT: Duration = Duration::from_millis(1500);
+const OTHERS: [usize; 3] = [0, 1, 3];
+
+pub fn one_rank(rank: &Rank) {
+    if rank.what == "rendezvous" {
+        return rendezvous(rank);
+    }
+    if rank.what == "absent" && rank.rank == VICTIM {
+        let contexts = rank.contexts(LONG);
+        std::thread::scope(|scope| {
+            for (collective, context) in &contexts {
+                let first = crate::calls::Case::new(*collective, crate::job::COUNT);
+                scope.spawn(move || first.run(context).unwrap());
+            }
+        });
+        rank.mark("running/");
+        rank.store.wait(&["gone on/0", "gone on/1", "gone on/3"], LONG).unwrap();
+        for (_, context) in contexts {
+            // It hears that the others have given up on it.
+            let broken = context.broken().unwrap();
+            assert!(broken.message().contains(" gave up: rank "), "{broken}");
+        }
+        return;
+    }
+    rank.run_all(TIMEOUT, &OTHERS, |_| rank.mark("in the middle/"));
+    rank.mark("gone on/");
+}
+
+#[test]
+fn a_rank_is_stopped() {
+    let job = Job::start("silent", "stopped");
+    job.wait_all("in the middle/");
+    std::thread::sleep(Duration::from_millis(100));
+    job.signal(VICTIM, libc::SIGSTOP);
+    job.store.wait(&["gone on/0", "gone on/1", "gone on/3"], LONG).unwrap();
+    job.signal(VICTIM, libc::SIGKILL);
+    assert_blamed(job, "connected, but it has not answered for 0.", &[VICTIM]);
+}
+
+#[test]
+fn a_rank_never_comes_to_the_call() {
+    assert_blamed(
+        Job::start("silent", "absent"),
+        "connected; it says that it is in no collective, after 1 on this context",
+        &[],
+    );
+}
+
+/// Every rank says whom it waited for, and one of them that rank 2 is `so`.
+fn assert_blamed(job: Job, so: &str, killed: &[usize]) {
+    for (collective, reports) in by_collective(&job.finish(killed), &OTHERS) {
+        let mut blamed = 0;
+        for report in &reports {
+            let text = &report.text;
+            assert_complete(collective, report);
+            assert!(report.elapsed < TIMEOUT + Duration::from_secs(1) + SLACK, "{:?}: {text}", report.elapsed);
+            assert!(matches!(report.kind.as_str(), "Timeout" | "ConnectionLost"), "{}: {text}", report.kind);
+            assert!(text.contains("timed out after 1.5s, in collective number "), "{text}");
+            let waits = ["waiting to receive ", "waiting to send ", "waiting for rank "];
+            assert!(waits.iter().any(|w| text.contains(w)), "{text}");
+            blamed += usize::from(text.contains("rank 2 at 127.0.0.1:") && text.contains(so));
+        }
+        assert!(blamed > 0, "{}: {reports:#?}", collective.name());
+        assert!(reports.iter().any(|r| r.kind == "Timeout"), "{}: {reports:#?}", collective.name());
+    }
+}
+
+fn rendezvous(rank: &Rank) {
+    if rank.rank == VICTIM {
+        return;
+    }
+    let started = std::time::Instant::now();
+    let options = ContextOptions { timeout: TIMEOUT, ..Default::default() };
+    let result = rank.connect("short of one", &[0, 1, 2, 3], &options).map(drop);
+    rank.report("rendezvous", started, &result);
+}
+
+#[test]
+fn a_rank_never_comes_to_the_rendezvous() {
+    let reports = Job::start("silent", "rendezvous").finish(&[]);
+    assert_eq!(reports.len(), 3);
+    for report in reports {
+        assert_eq!(report.kind, "Timeout", "{}", report.text);
+        assert!(report.text.contains("after 1.5s, 1 of 4 ranks have not arrived: 2"), "{}", report.text);
+        assert!(report.text.contains("tcp://127.0.0.1:"), "{}", report.text);
+        assert!(report.elapsed < TIMEOUT + Duration::from_secs(1) + SLACK);
+    }
+}
