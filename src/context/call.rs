@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::collective::{Algorithm, Collective, Shape};
 use crate::context::Context;
 use crate::engine::{Binding, Combine, Core, Guard, UserFunction};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{self, Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::reduce;
 use crate::transport::Transport;
@@ -262,10 +262,9 @@ impl Context {
 
     fn timed_out(&self, guard: &Guard<'_, Endpoint>, run: &Run<'_>, waits: &str) -> Error {
         let (timeout, begun) = (run.timeout, guard.begun);
-        let own = self
-            .device()
-            .cannot_accept()
-            .map_or(String::new(), |e| format!("; this process cannot accept connections, which may be why: {e}"));
+        let own = self.device().cannot_accept().map_or(String::new(), |e| {
+            format!("; this process cannot accept connections, which may be why: {}", error::in_words(&e))
+        });
         let text =
             format!("timed out after {timeout:?}, in collective number {begun} of this context, waiting {waits}{own}");
         Error::new(ErrorKind::Timeout, text)
