@@ -2,7 +2,9 @@
 //! they have reached.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::fd::BorrowedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use gloo_rs::error::{Error, ErrorKind, Result};
 use gloo_rs::rendezvous::{InProcessStore, Store, TcpStore};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::types::{DataType, ReduceOp};
+use socket2::SockRef;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -65,9 +68,16 @@ fn barrier_peers(size: usize) -> usize {
     distances.flat_map(|distance| [distance, size - distance]).collect::<BTreeSet<_>>().len()
 }
 
-fn descriptors() -> usize {
-    // One of them is the list's own.
-    std::fs::read_dir("/proc/self/fd").unwrap().count() - 1
+/// Connections of this process, but for those to the store at `store`.
+fn connections(store: u16) -> usize {
+    let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
+    let numbers = numbers.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let peer = |number| {
+        // SAFETY: a number whose file was closed meanwhile is refused by the call below.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        SockRef::from(&fd).peer_addr().ok()?.as_socket()
+    };
+    numbers.filter_map(peer).filter(|peer| peer.port() != store).count()
 }
 
 fn limit_descriptors(limit: u64) {
@@ -121,13 +131,11 @@ fn processes_connect_only_to_those_that_they_talk_to() {
         let store = TcpStore::connect("127.0.0.1", port.parse().unwrap(), PATIENCE).unwrap();
         let context = context(&device().unwrap(), rank.parse().unwrap(), SIZE, PATIENCE).unwrap();
         context.connect(&store).unwrap();
-        let before = descriptors();
         barrier(&context).unwrap();
-        // Nobody sends to this rank what it has not been asked for: the barrier's connections are all there are.
-        let after = descriptors();
+        let after_barrier = connections(store.port());
         assert_allreduce(&context);
         barrier(&context).unwrap();
-        println!("found:{} {}", after - before, descriptors() - before);
+        println!("found:{after_barrier} {}", connections(store.port()));
         // Until all have counted.
         store.add("counted", 1).unwrap();
         let end = Instant::now() + PATIENCE;
@@ -212,11 +220,15 @@ fn says_the_limit(error: &Error, limit: u64) {
     assert!(text.contains("ulimit -n"), "{error}");
 }
 
-/// What this process has open now, and `more`.
-fn allow(more: usize) -> u64 {
-    let limit = (descriptors() + more) as u64;
-    limit_descriptors(limit);
-    limit
+/// Lets this process open `more` descriptors beside those that it has and those that come with this.
+fn allow(more: usize) -> (u64, Vec<File>) {
+    let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
+    let highest = numbers.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<usize>().unwrap()).max();
+    let limit = highest.unwrap() + 1 + more;
+    limit_descriptors(limit as u64);
+    let mut fill: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    fill.truncate(fill.len() - more);
+    (limit as u64, fill)
 }
 
 #[test]
@@ -233,7 +245,7 @@ fn where_descriptors_run_out_the_limit_is_named() {
     match &*role {
         "device" => {
             begun = Instant::now();
-            let limit = allow(1);
+            let (limit, _fill) = allow(1);
             let error = device().and_then(|d| context(&d, 0, 1, TIMEOUT)).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
             says_the_limit(&error, limit);
@@ -243,7 +255,7 @@ fn where_descriptors_run_out_the_limit_is_named() {
             let first = context(&device, 0, 1, TIMEOUT).unwrap();
             first.connect(&*InProcessStore::new()).unwrap();
             begun = Instant::now();
-            let limit = allow(0);
+            let (limit, _fill) = allow(0);
             let error = context(&device, 0, 1, TIMEOUT).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
             says_the_limit(&error, limit);
@@ -258,7 +270,7 @@ fn where_descriptors_run_out_the_limit_is_named() {
                 });
             });
             begun = Instant::now();
-            let limit = allow(usize::from(side == "accept"));
+            let (limit, fill) = allow(usize::from(side == "accept"));
             let errors: Vec<Error> = std::thread::scope(|scope| {
                 let ranks: Vec<_> =
                     contexts.iter().map(|context| scope.spawn(|| barrier(context).unwrap_err())).collect();
@@ -270,9 +282,11 @@ fn where_descriptors_run_out_the_limit_is_named() {
                 .filter(|error| error.message().contains("ulimit -n"))
                 .inspect(|e| says_the_limit(e, limit));
             assert!(named.count() > 0, "{errors:?}");
-            // Once there are enough, a new context of the same device works.
+            let accepts = errors.iter().any(|error| error.message().contains("cannot accept connections"));
+            assert_eq!(accepts, side == "accept", "{errors:?}");
+            // Once there are enough, new contexts work.
+            drop((contexts, fill));
             limit_descriptors(limit + 20);
-            drop(contexts);
             let device = device().unwrap();
             let contexts: Vec<_> = (0..2).map(|rank| context(&device, rank, 2, TIMEOUT).unwrap()).collect();
             let store = InProcessStore::new();
