@@ -9,6 +9,8 @@ static void forget(void) {
   unsetenv("GLOO_RS_STORE");
   unsetenv("MASTER_ADDR");
   unsetenv("MASTER_PORT");
+  unsetenv("LOCAL_RANK");
+  unsetenv("LOCAL_WORLD_SIZE");
 }
 
 static void use(const char *rank_text, const char *size_text, int rank, int size) {
@@ -71,11 +73,31 @@ static void failures(void) {
   CHECK_INVALID(gloo_rs_launch_from_env(0, &store, &rank, NULL), "size is NULL");
 }
 
+static void local_rank(void) {
+  int32_t rank = 7, size = 7;
+  forget();
+  set("RANK", "5");
+  set("WORLD_SIZE", "8");
+  CHECK_OK(gloo_rs_launch_local_rank_from_env(&rank, &size));
+  CHECK_INT(rank, -1);
+  CHECK_INT(size, -1);
+  set("LOCAL_RANK", "1");
+  set("LOCAL_WORLD_SIZE", "4");
+  CHECK_OK(gloo_rs_launch_local_rank_from_env(&rank, &size));
+  CHECK_INT(rank, 1);
+  CHECK_INT(size, 4);
+  set("LOCAL_RANK", "4");
+  CHECK_INVALID(gloo_rs_launch_local_rank_from_env(&rank, &size), "LOCAL_RANK");
+  CHECK_INVALID(gloo_rs_launch_local_rank_from_env(NULL, &size), "local_rank is NULL");
+  CHECK_INVALID(gloo_rs_launch_local_rank_from_env(&rank, NULL), "local_size is NULL");
+}
+
 int main(int argc, char **argv) {
   static const struct test tests[] = {
       {"alone", 1, alone, -1},
       {"with_a_directory", 1, with_a_directory, -1},
       {"with_an_address", 1, with_an_address, -1},
+      {"local_rank", 1, local_rank, -1},
       {"failures", 1, failures, -1},
   };
   return RUN_TESTS(argc, argv, tests);

@@ -42,6 +42,21 @@ struct Inner {
     reason: Option<String>,
 }
 
+/// The operating system's error, and what to raise if a limit on descriptors is reached.
+pub fn in_words(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: the call fills `limit`, or leaves it as it is.
+            unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+            let libc::rlimit { rlim_cur: now, rlim_max: most } = limit;
+            format!("{error}: this process may have {now} descriptors; raise that with ulimit -n (up to {most} here)")
+        }
+        Some(libc::ENFILE) => format!("{error}: raise the system's limit, fs.file-max"),
+        _ => error.to_string(),
+    }
+}
+
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -66,7 +81,7 @@ impl Error {
             Some(libc::ETIMEDOUT) => ErrorKind::Timeout,
             _ => ErrorKind::Io,
         };
-        Self::new(kind, format!("{doing}: {error}"))
+        Self::new(kind, format!("{doing}: {}", in_words(error)))
     }
 
     /// What a peer said when it gave up, after `who`: `reason` goes on to other ranks as it is, so that all hear of the same

@@ -190,14 +190,16 @@ impl Context {
     }
 
     fn set_peers(&self, list: &[u8], own: &[u8], deadline: Instant, timeout: Duration) -> Result<()> {
-        address::check(&self.parse(list, own)?)?;
+        let addresses = self.parse(list, own)?;
+        address::check(&addresses)?;
         let mut guard = self.lock()?;
         let mut local = 0;
         for (rank, address) in list.chunks_exact(own.len()).enumerate() {
             guard.transport.set_peer(rank, address)?;
             local += usize::from(guard.transport.shares_host(rank) == Some(true));
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let here = addresses[self.rank].host;
+        let cores = address::count_cores(addresses.iter().filter(|address| address.host == here));
         guard.set_spin(Spin::For(if local <= cores { SPIN } else { SPIN_SHARED }));
         self.engine().leave(guard);
         if self.options.connect == Connect::Full {

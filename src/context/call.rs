@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::collective::{Algorithm, Collective, Shape};
 use crate::context::Context;
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{self, Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::reduce;
 use crate::transport::Transport;
@@ -276,7 +276,7 @@ impl Context {
             waits.push_str(&format!("; {peer} has sent what nobody here asked for: {bytes} bytes of {what}"));
         }
         if let Some(e) = self.device().cannot_accept() {
-            waits.push_str(&format!("; this process cannot accept connections: {e}"));
+            waits.push_str(&format!("; this process cannot accept connections: {}", error::in_words(&e)));
         }
         waits
     }

@@ -266,7 +266,7 @@ fn a_connection_is_tried_again_though_nobody_waits() {
     let contexts = strangers(2);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
-    let address = Address { identity: [1; 16], sockets: vec![listener.local_addr().unwrap()], host: host() };
+    let address = Address { identity: [1; 16], sockets: vec![listener.local_addr().unwrap()], host: host(), cores: 1 };
     let mut memory = [0u8; 1];
     let send = buffer(&contexts[0], &mut memory);
     contexts[0].lock().unwrap().transport.set_peer(1, &address.serialize()).unwrap();
@@ -286,7 +286,7 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
     let contexts = strangers(2);
     // No way leads there from loopback, as the system says at once.
     let unreachable =
-        Address { identity: [1; 16], sockets: vec![([192, 0, 2, 1], 9).into()], host: host() }.serialize();
+        Address { identity: [1; 16], sockets: vec![([192, 0, 2, 1], 9).into()], host: host(), cores: 1 }.serialize();
     let pair = contexts[0].pair(1).unwrap();
     pair.set_sync(true, false).unwrap();
     let mut memory = [[0u8; 1]; 2];

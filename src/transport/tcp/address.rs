@@ -20,10 +20,12 @@ pub struct Address {
     pub sockets: Vec<SocketAddr>,
     /// Digest of the host; see [`host`].
     pub host: u64,
+    /// The cores that it may run on; see [`cores`].
+    pub cores: u64,
 }
 
 const SOCKET_BYTES: usize = 16 + 4 + 2;
-const ADDRESS_BYTES: usize = 1 + 16 + 8 + MAX_SOCKETS * SOCKET_BYTES;
+const ADDRESS_BYTES: usize = 1 + 16 + 8 + 8 + MAX_SOCKETS * SOCKET_BYTES;
 
 impl Address {
     /// For the way to another rank. Always equally long; a place without an address is all zeros.
@@ -32,6 +34,7 @@ impl Address {
         out.push(VERSION);
         out.extend_from_slice(&self.identity);
         out.extend_from_slice(&self.host.to_le_bytes());
+        out.extend_from_slice(&self.cores.to_le_bytes());
         for socket in self.sockets.iter().take(MAX_SOCKETS) {
             let (ip, scope) = match socket {
                 SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -65,8 +68,9 @@ impl Address {
         };
         Ok(Self {
             identity: bytes[1..17].try_into().expect("16 bytes"),
-            sockets: bytes[25..].chunks_exact(SOCKET_BYTES).map(socket).filter(|s| !s.ip().is_unspecified()).collect(),
+            sockets: bytes[33..].chunks_exact(SOCKET_BYTES).map(socket).filter(|s| !s.ip().is_unspecified()).collect(),
             host: u64::from_le_bytes(bytes[17..25].try_into().expect("8 bytes")),
+            cores: u64::from_le_bytes(bytes[25..33].try_into().expect("8 bytes")),
         })
     }
 
@@ -82,6 +86,31 @@ impl Address {
         ways.retain(|way| theirs.iter().any(|s| s.is_ipv4() == way.is_ipv4()));
         ways
     }
+}
+
+/// The cores that this process may run on: their number (fewer, where it is given less time than that) in the low 16 bits, and
+/// above it a digest of which they are. Launchers bind ranks to cores of their own, so that what one may use tells nothing of
+/// what all of a host have.
+pub fn cores() -> u64 {
+    // SAFETY: zeroed, the set is empty; it is as long as said. If the call fails the set stays empty, on every rank.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&set), &mut set);
+        set
+    };
+    // SAFETY: the numbers are below the set's size.
+    let cores = (0..libc::CPU_SETSIZE as u64).filter(|core| unsafe { libc::CPU_ISSET(*core as usize, &set) });
+    let digest = cores.fold(0xcbf2_9ce4_8422_2325, |h: u64, core| (h ^ core).wrapping_mul(0x0100_0000_01b3));
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    digest << 16 | count.min(0xffff) as u64
+}
+
+/// How many cores the ranks at `addresses` may run on together, each set of them counted once.
+pub fn count_cores<'a>(addresses: impl Iterator<Item = &'a Address>) -> usize {
+    let mut sets: Vec<u64> = addresses.map(|address| address.cores).collect();
+    sets.sort_unstable();
+    sets.dedup();
+    sets.iter().map(|set| (set & 0xffff) as usize).sum()
 }
 
 /// Whether the ranks with these addresses can all connect to each other, as far as addresses tell. All ranks come to the
@@ -166,7 +195,7 @@ mod tests {
             let v4 = v4.map(|ip| SocketAddr::new(IpAddr::V4((ip | 1).into()), port));
             let v6 = v6.map(|ip| SocketAddr::new(IpAddr::V6((ip | 1 << 127).into()), port));
             for sockets in [[v4, v6], [v6, v4]] {
-                let address = Address { identity, sockets: sockets.into_iter().flatten().collect(), host };
+                let address = Address { identity, sockets: sockets.into_iter().flatten().collect(), host, cores: host.rotate_left(7) };
                 let bytes = address.serialize();
                 prop_assert_eq!(bytes.len(), ADDRESS_BYTES);
                 prop_assert_eq!(Address::deserialize(&bytes).unwrap(), address);
@@ -181,7 +210,7 @@ mod tests {
 
     fn address(host: u64, sockets: &[&str]) -> Address {
         let socket = |ip: &&str| SocketAddr::new(ip.parse().unwrap(), 7);
-        Address { identity: [0; 16], sockets: sockets.iter().map(socket).collect(), host }
+        Address { identity: [0; 16], sockets: sockets.iter().map(socket).collect(), host, cores: 1 }
     }
 
     #[test]
@@ -199,6 +228,19 @@ mod tests {
             let ways: Vec<String> = to.ways_from(&from).iter().map(|s| s.ip().to_string()).collect();
             assert_eq!(ways, expected, "{to:?} from {from:?}");
         }
+    }
+
+    #[test]
+    fn cores_that_ranks_share_count_once() {
+        let on = |cores: &[u64]| {
+            let addresses: Vec<_> = cores.iter().map(|&cores| Address { cores, ..address(1, &[]) }).collect();
+            count_cores(addresses.iter())
+        };
+        // Unbound on four cores; bound to one each; to two each, two by two.
+        assert_eq!(on(&[7 << 16 | 4; 3]), 4);
+        assert_eq!(on(&[1 << 16 | 1, 2 << 16 | 1, 3 << 16 | 1]), 3);
+        assert_eq!(on(&[1 << 16 | 2, 2 << 16 | 2, 1 << 16 | 2, 2 << 16 | 2]), 4);
+        assert_eq!((cores() & 0xffff) as usize, std::thread::available_parallelism().unwrap().get());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{self, Error, ErrorKind, Result};
 use crate::secret::SecretKey;
 use crate::sys::{self, Epoll, ForkMark, Waker};
 use crate::transport::tcp::address::Address;
@@ -139,9 +139,8 @@ impl Device {
         }
         let thread = {
             let shared = shared.clone();
-            let work = move || {
-                Thread { shared, greetings: Greetings::default(), listening: true, serving: Vec::new() }.run()
-            };
+            let work =
+                move || Thread { shared, greetings: Greetings::default(), listening: true, serving: Vec::new() }.run();
             std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
         };
         Ok(Arc::new(Device { shared, thread: Some(thread) }))
@@ -481,7 +480,7 @@ impl Thread {
                 }
                 Err(e) => {
                     if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) {
-                        self.shared.log(1, &format!("cannot accept connections for a while: {e}"));
+                        self.shared.log(1, &format!("cannot accept connections for a while: {}", error::in_words(&e)));
                         self.shared.cannot_accept.store(e.raw_os_error().unwrap_or(0), Ordering::Relaxed);
                         self.shared.watch_listeners(0);
                         self.listening = false;

@@ -139,7 +139,7 @@ impl Endpoint {
         let identity: Identity = sys::random().map_err(failed)?;
         Ok(Self {
             rank,
-            local: Address { identity, sockets, host: address::host() },
+            local: Address { identity, sockets, host: address::host(), cores: address::cores() },
             token: token.clone(),
             log,
             epoll: Epoll::new().map_err(failed)?,
