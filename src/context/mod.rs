@@ -100,7 +100,7 @@ impl Context {
         if options.timeout.is_zero() || options.max_segment_bytes == 0 {
             return Err(Error::invalid("a context's timeout and its largest segment must not be zero"));
         }
-        let endpoint = Endpoint::new(rank, size, device.addresses(), device.log())?;
+        let endpoint = Endpoint::new(rank, size, device.prospect(None)?, device.log())?;
         let (identity, fd) = (endpoint.identity(), endpoint.poll_fd());
         let engine = Engine::new(endpoint, call::explain, Spin::For(SPIN))?;
         let shared = Arc::new(Shared { engine, device: device.clone() });

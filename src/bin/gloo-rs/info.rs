@@ -75,7 +75,7 @@ fn info(args: &Args) -> Result<Info, String> {
             let store = server(args.store.as_deref())?;
             let here = Surroundings::here(patterns.as_ref()).map_err(says)?;
             let several = here.on_several_hosts(store, &mut std::iter::empty()).map_err(says)?;
-            (here.on_one_host().map_err(says)?, several)
+            (here.on_one_host(&[]).map_err(says)?, several)
         }
     };
     Ok(Info {
