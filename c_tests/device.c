@@ -36,6 +36,46 @@ static void interfaces(void) {
   CHECK_OK(gloo_rs_device_interface(device, text, sizeof text, NULL));
   CHECK_TEXT(text, "lo");
   gloo_rs_device_destroy(device);
+  options.interface_name = "no-such-interface, l*,10.0.0.0/8";
+  CHECK_OK(gloo_rs_device_create(&options, &device));
+  CHECK_OK(gloo_rs_device_interface(device, text, sizeof text, NULL));
+  CHECK_TEXT(text, "lo");
+  gloo_rs_device_destroy(device);
+  options.interface_name = "lo,^eth0";
+  CHECK_INVALID(gloo_rs_device_create(&options, &device), "\"^eth0\"");
+  options.interface_name = "^*";
+  CHECK_INVALID(gloo_rs_device_create(&options, &device), "excludes all");
+}
+
+/* With nothing named, a device listens once a context connects: on loopback, since all ranks are here. */
+static void nothing_named(void) {
+  gloo_rs_device_t *device = NULL;
+  gloo_rs_context_t *context = NULL;
+  gloo_rs_store_t *store = NULL;
+  char text[64];
+  size_t needed = 0;
+  CHECK_INT(unsetenv("GLOO_RS_SOCKET_IFNAME"), 0);
+  CHECK_OK(gloo_rs_device_create(NULL, &device));
+  CHECK_OK(gloo_rs_device_address(device, text, sizeof text, &needed));
+  CHECK_TEXT(text, "");
+  CHECK_INT(needed, 1);
+  CHECK_OK(gloo_rs_store_create_in_process("device.nothing_named", &store));
+  CHECK_OK(gloo_rs_context_create(device, 0, 1, NULL, &context));
+  CHECK_OK(gloo_rs_context_connect(context, store));
+  CHECK_OK(gloo_rs_device_address(device, text, sizeof text, NULL));
+  CHECK_INT(strncmp(text, "127.0.0.1:", 10), 0);
+  gloo_rs_context_destroy(context);
+  gloo_rs_device_destroy(device);
+
+  CHECK_INT(setenv("GLOO_RS_SOCKET_IFNAME", "no-such-interface", 1), 0);
+  CHECK_INVALID(gloo_rs_device_create(NULL, &device), "GLOO_RS_SOCKET_IFNAME: interface \"no-such-interface\"");
+  CHECK_INT(setenv("GLOO_RS_SOCKET_IFNAME", "lo", 1), 0);
+  CHECK_OK(gloo_rs_device_create(NULL, &device));
+  CHECK_OK(gloo_rs_device_interface(device, text, sizeof text, NULL));
+  CHECK_TEXT(text, "lo");
+  CHECK_INT(unsetenv("GLOO_RS_SOCKET_IFNAME"), 0);
+  gloo_rs_device_destroy(device);
+  gloo_rs_store_destroy(store);
 }
 
 static void failures(void) {
@@ -146,6 +186,7 @@ int main(int argc, char **argv) {
   static const struct test tests[] = {
       {"addresses", 1, addresses, -1},
       {"interfaces", 1, interfaces, -1},
+      {"nothing_named", 1, nothing_named, -1},
       {"failures", 1, failures, -1},
       {"stray_connections", 1, stray_connections, -1},
       {"shorter_options", 1, shorter_options, -1},

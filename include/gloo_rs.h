@@ -62,7 +62,7 @@ typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
 /// need different tags.
 typedef struct gloo_rs_context_t gloo_rs_context_t;
 
-/// An address of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
+/// Addresses of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
 /// device alive, so it may be destroyed before them. Any number of contexts may share one; safe to use from any thread.
 typedef struct gloo_rs_device_t gloo_rs_device_t;
 
@@ -91,12 +91,17 @@ typedef uint32_t gloo_rs_data_type_t;
 /// leave it.
 typedef void (*gloo_rs_log_fn_t)(uint32_t level, const char *message, void *user);
 
-/// Which address of this host a device uses. With nothing set: the address that the host's name resolves to, else loopback.
-/// Set up by gloo_rs_device_options_init.
+/// Which addresses of this host a device uses: one of IPv4 and one of IPv6, where there are both. With neither
+/// `interface_name` nor `hostname`, the environment variable GLOO_RS_SOCKET_IFNAME stands for `interface_name`. Without that
+/// too, or if it only excludes, the device listens once its first context connects: on loopback if all ranks of that context
+/// are on this host, else on the addresses from which this host reaches the store or the other ranks. Loopback is never
+/// used by ranks on several hosts. Set up by gloo_rs_device_options_init.
 typedef struct gloo_rs_device_options_t {
   /// sizeof(gloo_rs_device_options_t).
   size_t struct_size;
-  /// Name of a network interface, such as `eth0`; NULL for any.
+  /// The network interfaces that may be used, separated by commas, the preferred first; NULL for any. An item is a name,
+  /// such as `eth0`, where `*` stands for any characters, an IP address, or a network, such as `10.0.0.0/8` or `fd00::/8`.
+  /// With `^` in front of the list all others may be used: `^docker*,virbr0`.
   const char *interface_name;
   /// A host name of this host, or an IPv4 or IPv6 address of it; NULL for none in particular.
   const char *hostname;
@@ -767,9 +772,10 @@ size_t gloo_rs_data_type_size(gloo_rs_data_type_t data_type);
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
 void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_t struct_size);
 
-/// Binds, listens, and starts the device's thread. `options` may be NULL for defaults. The caller owns the result and ends
-/// it with gloo_rs_device_destroy; on failure `*device` is NULL. Fails with GLOO_RS_ERROR_IO if there is no such interface
-/// or address, or the port is taken.
+/// Starts the device's thread, and binds and listens if the options name where. `options` may be NULL for defaults. The caller
+/// owns the result and ends it with gloo_rs_device_destroy; on failure `*device` is NULL. Fails with
+/// GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, with GLOO_RS_ERROR_IO if the port is taken. The
+/// environment must not change meanwhile.
 gloo_rs_status_t gloo_rs_device_create(const struct gloo_rs_device_options_t *options,
                                        struct gloo_rs_device_t **device);
 
@@ -777,7 +783,8 @@ gloo_rs_status_t gloo_rs_device_create(const struct gloo_rs_device_options_t *op
 /// thread may be beginning a call on the handle. NULL is fine.
 void gloo_rs_device_destroy(struct gloo_rs_device_t *device);
 
-/// Where peers connect to, such as `10.0.0.1:41234` or `[fe80::1]:41234`, copied with its NUL byte into `buffer` of
+/// Where peers connect to, such as `10.0.0.1:41234` or `[fd00::1]:41234`, the preferred address if there are several; an
+/// empty string as long as the device, for which nothing was named, does not listen because no context has connected. Copied with its NUL byte into `buffer` of
 /// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL
 /// otherwise.
 gloo_rs_status_t gloo_rs_device_address(const struct gloo_rs_device_t *device,
@@ -785,8 +792,8 @@ gloo_rs_status_t gloo_rs_device_address(const struct gloo_rs_device_t *device,
                                         size_t capacity,
                                         size_t *needed);
 
-/// The network interface that has the device's address, such as `eth0`, or an empty string if none has; copied as
-/// gloo_rs_device_address does.
+/// The network interface that has the address of gloo_rs_device_address, such as `eth0`, or an empty string if none has;
+/// copied as that does.
 gloo_rs_status_t gloo_rs_device_interface(const struct gloo_rs_device_t *device,
                                           char *buffer,
                                           size_t capacity,
@@ -972,7 +979,8 @@ gloo_rs_status_t gloo_rs_pair_rank(const struct gloo_rs_pair_t *pair, int32_t *r
 
 /// What the peer must pass to gloo_rs_pair_connect, to be brought there by the caller's own means: bytes without meaning to
 /// the caller, copied into `buffer` of `capacity` bytes. `*needed` is set to their number; `buffer` may be NULL to ask for
-/// that only, `needed` may be NULL otherwise.
+/// that only, `needed` may be NULL otherwise. A device for which nothing was named listens, if no context of it has connected
+/// over a store, at an address that other hosts can reach, if there is one.
 gloo_rs_status_t gloo_rs_pair_address(const struct gloo_rs_pair_t *pair,
                                       void *buffer,
                                       size_t capacity,

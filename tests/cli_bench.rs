@@ -234,14 +234,33 @@ fn info_tells_of_this_host() {
     let interfaces = info["interfaces"].as_array().unwrap();
     let loopback = interfaces.iter().find(|i| i["address"] == "127.0.0.1").expect("a loopback address");
     assert_eq!((&loopback["loopback"], &loopback["up"]), (&true.into(), &true.into()));
-    let chosen = &info["device"]["address"];
-    assert!(interfaces.iter().any(|i| i["address"] == *chosen), "{info}");
+    assert_eq!(
+        (&info["one_host"][0]["address"], &info["one_host"][0]["interface"]),
+        (&"127.0.0.1".into(), &loopback["interface"])
+    );
+    let several = &info["several_hosts"][0];
+    assert!(interfaces.iter().any(|i| i["address"] == several["address"]) && several["why"].is_string(), "{info}");
 
     let text = String::from_utf8(run(&["info"]).stdout).unwrap();
+    let line = format!("several     {} on ", several["address"].as_str().unwrap());
+    assert!(text.contains("one host    127.0.0.1 on lo: all ranks are on this host") && text.contains(&line), "{text}");
+}
+
+#[test]
+fn info_tells_where_a_rank_would_listen_for_a_list_and_a_store() {
+    let text = String::from_utf8(run(&["info", "--interface", "127.0.0.0/8"]).stdout).unwrap();
+    let listens = "127.0.0.1 on lo: the device's interfaces are \"127.0.0.0/8\"";
     assert!(
-        text.contains("interfaces") && text.contains("127.0.0.1") && text.contains(chosen.as_str().unwrap()),
+        text.contains(&format!("one host    {listens}")) && text.contains(&format!("several     {listens}")),
         "{text}"
     );
+    let excluded = run(&["info", "--interface", "^*"]);
+    assert!(stderr(&excluded).contains("excludes all") && excluded.status.code() == Some(1), "{}", stderr(&excluded));
+    let output = run(&["info", "--store", "tcp://nowhere"]);
+    assert!(stderr(&output).contains("\"tcp://nowhere\" is no URL of a store"), "{}", stderr(&output));
+    // The way to a store that is this host itself tells nothing about others.
+    let text = String::from_utf8(run(&["info", "--store", "tcp://127.0.0.1:9"]).stdout).unwrap();
+    assert!(!text.contains("reaches the store") && text.contains("several     "), "{text}");
 }
 
 #[test]

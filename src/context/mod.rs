@@ -120,7 +120,7 @@ impl Context {
         }
         let check_calls = options.check_calls.map_or_else(check_calls::from_environment, Ok)?;
         let token = options.token.clone().unwrap_or_else(JobToken::from_environment);
-        let endpoint = Endpoint::new(rank, size, &token, device.addresses(), device.log())?;
+        let endpoint = Endpoint::new(rank, size, &token, device.prospect(None)?, device.log())?;
         let (handle, key, fd) = (endpoint.handle(), endpoint.key(), endpoint.poll_fd());
         let engine = Engine::new(endpoint, call::explain, Spin::For(SPIN))?;
         let shared = Arc::new(Shared { engine, device: device.clone() });

@@ -37,6 +37,13 @@ pub(super) fn open_tcp(host: &str, port: u16, rank: Rank, timeout: Duration) -> 
     Ok(Arc::new(store?))
 }
 
+/// The host and port of the server that `url` names, without asking it; `None` for stores without one.
+pub fn server(url: &str) -> Result<Option<(String, u16)>> {
+    let Some(("tcp", rest)) = url.split_once("://") else { return Ok(None) };
+    let found = host_and_port(rest).map_err(|why| Error::invalid(format!("{url:?} is no URL of a store: {why}")))?;
+    Ok(Some((found.0.to_owned(), found.1)))
+}
+
 /// Takes `host:port` or `[v6]:port` apart.
 fn host_and_port(text: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = match text.strip_prefix('[') {
@@ -68,6 +75,13 @@ mod tests {
         assert_eq!(host_and_port("a.b:80"), Ok(("a.b", 80)));
         assert_eq!(host_and_port("[fe80::1%eth0]:65535"), Ok(("fe80::1%eth0", 65535)));
         assert_eq!(host_and_port("127.0.0.1:0"), Ok(("127.0.0.1", 0)));
+    }
+
+    #[test]
+    fn the_server_of_a_url_is_known_without_asking_it() {
+        assert_eq!(server("tcp://[fd00::1]:80").unwrap(), Some(("fd00::1".to_owned(), 80)));
+        assert_eq!(server("file:///shared/job").unwrap(), None);
+        assert!(server("tcp://a").unwrap_err().message().contains("no port"));
     }
 
     #[test]

@@ -1,12 +1,23 @@
-//! `gloo-rs info`: what this build and this host have.
+//! `gloo-rs info`: what this build and this host have, and where ranks would listen.
 
-use gloo_rs::transport::tcp::DeviceOptions;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use gloo_rs::rendezvous::url;
+use gloo_rs::transport::tcp::choice::{Choice, Chosen, Surroundings};
 use gloo_rs::transport::tcp::interface::{self, Interface};
 use serde::Serialize;
 
-/// Show what this build and this host have
+/// Show what this build and this host have, and where a rank on this host would listen, and why
 #[derive(clap::Args)]
 pub struct Args {
+    /// The store of the job, as GLOO_RS_STORE would name it: tcp://host:port, file:///path. Nothing is sent to it
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+
+    /// Network interfaces to use: eth0,ib*,10.0.0.0/8 in order of preference, or ^docker* for all but those
+    #[arg(long, value_name = "LIST")]
+    interface: Option<String>,
+
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -23,8 +34,10 @@ struct Info {
     /// Those that this process may use.
     cores: usize,
     interfaces: Vec<Address>,
-    /// Where a device with default options listens.
-    device: Device,
+    /// Where a rank listens whose job is wholly on this host.
+    one_host: Vec<Listens>,
+    /// Where a rank listens whose job is on several.
+    several_hosts: Vec<Listens>,
 }
 
 #[derive(Serialize)]
@@ -37,14 +50,15 @@ struct Address {
 }
 
 #[derive(Serialize)]
-struct Device {
+struct Listens {
     address: String,
     interface: Option<String>,
+    why: String,
 }
 
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
-    let text = info().and_then(|info| {
+    let text = info(&args).and_then(|info| {
         if args.json { serde_json::to_string(&info).map_err(|error| error.to_string()) } else { Ok(table(&info)) }
     });
     match text.and_then(|text| crate::print(&text)) {
@@ -53,18 +67,42 @@ pub fn run(args: Args) -> u8 {
     }
 }
 
-fn info() -> Result<Info, String> {
-    let interfaces = interface::interfaces().map_err(|error| error.to_string())?;
-    let (address, interface) = interface::resolve(&DeviceOptions::default()).map_err(|error| error.to_string())?;
+fn info(args: &Args) -> Result<Info, String> {
+    let says = |error: gloo_rs::error::Error| error.to_string();
+    let (one_host, several_hosts) = match Choice::make(args.interface.as_deref(), None).map_err(says)? {
+        Choice::Named(chosen) => (chosen.clone(), chosen),
+        Choice::Free(patterns) => {
+            let store = server(args.store.as_deref())?;
+            let here = Surroundings::here(patterns.as_ref()).map_err(says)?;
+            let several = here.on_several_hosts(store, &mut std::iter::empty()).map_err(says)?;
+            (here.on_one_host(&[]).map_err(says)?, several)
+        }
+    };
     Ok(Info {
         version: env!("CARGO_PKG_VERSION"),
         features: vec!["cli"],
         transports: vec!["tcp"],
         kernels: gloo_rs::reduce::cpu_features(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        interfaces: interfaces.into_iter().map(Address::from).collect(),
-        device: Device { address: without_port(address), interface },
+        interfaces: interface::interfaces().map_err(says)?.into_iter().map(Address::from).collect(),
+        one_host: one_host.into_iter().map(Listens::from).collect(),
+        several_hosts: several_hosts.into_iter().map(Listens::from).collect(),
     })
+}
+
+/// Where the store's server is, if it has one.
+fn server(url: Option<&str>) -> Result<Option<SocketAddr>, String> {
+    let Some((host, port)) = url.map(url::server).transpose().map_err(|error| error.to_string())?.flatten() else {
+        return Ok(None);
+    };
+    let addresses = (host.as_str(), port).to_socket_addrs();
+    Ok(addresses.map_err(|error| format!("cannot resolve the store's host {host:?}: {error}"))?.next())
+}
+
+impl From<Chosen> for Listens {
+    fn from(Chosen { address, interface, why }: Chosen) -> Self {
+        Self { address: without_port(address), interface, why }
+    }
 }
 
 impl From<Interface> for Address {
@@ -75,9 +113,9 @@ impl From<Interface> for Address {
 }
 
 /// The address with its scope, if it has one: `fe80::1%2`.
-fn without_port(address: std::net::SocketAddr) -> String {
+fn without_port(address: SocketAddr) -> String {
     match address {
-        std::net::SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
         _ => address.ip().to_string(),
     }
 }
@@ -99,7 +137,12 @@ fn table(info: &Info) -> String {
         let speed = a.speed_mbps.map(|speed| format!(", {speed} Mbit/s")).unwrap_or_default();
         lines.push(format!("{label:10}  {:width$}  {:addresses$}  {state}{loopback}{speed}", a.interface, a.address));
     }
-    let on = info.device.interface.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
-    lines.push(format!("device      {}{on}", info.device.address));
+    for (label, listens) in [("one host", &info.one_host), ("several", &info.several_hosts)] {
+        for (index, Listens { address, interface, why }) in listens.iter().enumerate() {
+            let label = if index == 0 { label } else { "" };
+            let on = interface.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
+            lines.push(format!("{label:10}  {address}{on}: {why}"));
+        }
+    }
     lines.join("\n")
 }

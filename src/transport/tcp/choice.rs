@@ -7,6 +7,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
+use super::address::Address;
 use super::interface::{self, Interface};
 use super::pattern::{Item, Patterns};
 use crate::error::{Error, Result};
@@ -193,10 +194,17 @@ impl<'a> Surroundings<'a> {
         Ok(Self { interfaces: interface::interfaces()?, patterns, route: &route })
     }
 
-    /// The addresses for a group that is wholly on this host: loopback, if that may be used.
-    pub fn on_one_host(&self) -> Result<Vec<Chosen>> {
+    /// The addresses for a group that is wholly on this host: loopback, if that may be used. One is enough, unless one of
+    /// `everyone` has named only addresses of the other family.
+    pub fn on_one_host(&self, everyone: &[Address]) -> Result<Vec<Chosen>> {
         let loopback = self.allowed().into_iter().filter(|(_, i)| i.address.ip().is_loopback());
-        let found = best(loopback.map(|i| Candidate::from(&i)).collect());
+        let mut found = best(loopback.map(|i| Candidate::from(&i)).collect());
+        if let [first, _] = &found[..] {
+            let same = |s: &SocketAddr| s.is_ipv4() == first.address.is_ipv4();
+            if everyone.iter().all(|a| a.sockets.is_empty() || a.sockets.iter().any(same)) {
+                found.truncate(1);
+            }
+        }
         if found.is_empty() {
             return self.on_several_hosts(None, &mut std::iter::empty());
         }

@@ -211,12 +211,20 @@ fn what_is_excluded_is_not_used_even_if_it_shows_the_way() {
 #[test]
 fn on_one_host_loopback_is_used_unless_it_is_excluded() {
     let nowhere = |_| None;
-    assert_eq!(text(&surroundings(None, &nowhere).on_one_host().unwrap()), "127.0.0.1 on lo, ::1 on lo");
+    let rank = |sockets: &[&str]| Address {
+        identity: [0; 16],
+        sockets: sockets.iter().map(|s| at(s)).collect(),
+        host: 1,
+        cores: 1,
+    };
+    let everyone = [rank(&[]), rank(&["10.0.0.2", "fd00::2"]), rank(&["fd00::9"])];
+    assert_eq!(text(&surroundings(None, &nowhere).on_one_host(&everyone[..2]).unwrap()), "127.0.0.1 on lo");
+    assert_eq!(text(&surroundings(None, &nowhere).on_one_host(&everyone).unwrap()), "127.0.0.1 on lo, ::1 on lo");
     let patterns = Patterns::parse("^lo").unwrap();
-    let found = surroundings(Some(&patterns), &nowhere).on_one_host().unwrap();
+    let found = surroundings(Some(&patterns), &nowhere).on_one_host(&[]).unwrap();
     assert_eq!(text(&found), "10.0.0.2 on eth0, fd00::2 on eth0");
     let patterns = Patterns::parse("^*").unwrap();
-    let error = surroundings(Some(&patterns), &nowhere).on_one_host().unwrap_err();
+    let error = surroundings(Some(&patterns), &nowhere).on_one_host(&[]).unwrap_err();
     assert!(error.message().contains("no address to listen on; there are lo"), "{error}");
 }
 
@@ -228,7 +236,7 @@ fn this_host_reaches_itself() {
     assert_eq!(route("127.0.0.1:0".parse().unwrap()), Some(Ipv4Addr::LOCALHOST.into()));
     let here = Surroundings::here(None).unwrap();
     assert!(here.towards_store("127.0.0.1:9".parse().unwrap()).is_empty());
-    for chosen in here.on_one_host().unwrap() {
+    for chosen in here.on_one_host(&[]).unwrap() {
         std::net::TcpListener::bind(chosen.address).unwrap();
     }
     let Choice::Named(by_name) = Choice::make(Some(&loopback.name), None).unwrap() else { panic!("free") };

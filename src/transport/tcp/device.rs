@@ -35,8 +35,8 @@ const WAKER: u64 = 0;
 /// This and the place of a listener in the list: its events.
 const LISTENER: u64 = 1 << 63;
 
-/// Which addresses of this host to use. With nothing set, not even the variable [`super::choice::INTERFACES`], that is decided when a
-/// context connects: loopback if all its ranks are on this host, else the addresses that reach the store or other ranks.
+/// Which addresses of this host to use. With nothing set, not even the variable [`super::choice::INTERFACES`], that is decided
+/// when a context connects: loopback if all its ranks are on this host, else addresses that reach the store or other ranks.
 #[derive(Clone, Default)]
 pub struct DeviceOptions {
     /// A list of network interfaces, as [`super::pattern::Patterns`] describes it: `eth0`, or `ib*,10.0.0.0/8`, or `^docker*`.
@@ -146,8 +146,8 @@ impl Device {
         Ok(Arc::new(Device { shared, thread: Some(thread) }))
     }
 
-    /// Where peers connect to: at most one address of each family, the preferred first, for each kind of place that contexts
-    /// have connected from. Empty as long as nothing was named and no context has connected.
+    /// Where peers connect to, the preferred address first: one of each family at most, unless contexts have connected to
+    /// different networks. Empty as long as nothing was named and no context has connected.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.shared.listeners().iter().map(|l| l.address).collect()
     }
@@ -178,7 +178,11 @@ impl Device {
         let mut others = everyone.iter().filter(|a| a.host != here).flat_map(|a| a.sockets.iter().copied());
         let host = Surroundings::here(patterns.as_ref())?;
         let one_host = everyone.iter().all(|a| a.host == here);
-        self.shared.listen(&if one_host { host.on_one_host() } else { host.on_several_hosts(store, &mut others) }?)
+        self.shared.listen(&if one_host {
+            host.on_one_host(everyone)
+        } else {
+            host.on_several_hosts(store, &mut others)
+        }?)
     }
 
     /// Listens where ranks on any host may reach it, for a context of which nothing else is known.

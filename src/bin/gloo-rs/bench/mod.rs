@@ -89,8 +89,8 @@ pub struct Args {
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = crate::parse::seconds)]
     timeout: Duration,
 
-    /// The network interface to use, instead of the one that this host's name leads to
-    #[arg(long, value_name = "NAME")]
+    /// Network interfaces to use: eth0,ib*,10.0.0.0/8 in order of preference, or ^docker* for all but those
+    #[arg(long, value_name = "LIST")]
     interface: Option<String>,
 
     /// Print one JSON object a line instead of a table

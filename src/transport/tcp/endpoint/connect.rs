@@ -30,15 +30,15 @@ const KEEPALIVE: TcpKeepalive =
 
 impl Endpoint {
     pub(super) fn begin_connect(&mut self, rank: Rank) {
-        if !matches!(self.peer(rank).state, State::Idle | State::Retry(_)) {
+        if self.addresses[rank].is_none() || !matches!(self.peer(rank).state, State::Idle | State::Retry(_)) {
             return;
         }
-        let Some(address) = &self.addresses[rank] else { return };
         let Some(to) = self.target(rank) else {
+            let theirs = self.addresses[rank].as_ref().map(|a| &a.sockets[..]).unwrap_or_default();
             let text = format!(
-                "there is no way to rank {rank}: it listens at {:?}, this rank at {:?}; they need a family in common, and \
-                 loopback leads to no other host",
-                address.sockets, self.local.sockets
+                "there is no way to rank {rank}: it listens at {theirs:?}, this rank at {:?}; they need a family in \
+                 common, and loopback leads to no other host",
+                self.local.sockets
             );
             return self.lose(rank, Error::new(ErrorKind::Io, text));
         };

@@ -8,8 +8,8 @@ use super::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::sys;
 use crate::transport::frame::{Header, Kind, MAX_TEXT_BYTES};
-use crate::transport::tcp::handshake::{Answer, Proven};
 use crate::transport::tcp::connection::{Parting, Peer};
+use crate::transport::tcp::handshake::{Answer, Proven};
 use crate::types::Rank;
 
 /// Peers that are asked at once.

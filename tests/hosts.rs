@@ -1,0 +1,316 @@
+//! Jobs on several hosts, which are network namespaces: where ranks listen, and what they see when the network fails.
+
+#[path = "support/netns.rs"]
+mod netns;
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use gloo_rs::collective::{Collective, Shape};
+use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
+use gloo_rs::error::Error;
+use gloo_rs::rendezvous;
+use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::types::{DataType, ReduceOp};
+use netns::{Namespace, Network, ran_as_root_elsewhere};
+
+const RANK: &str = "GLOO_RS_TEST_RANK";
+const SIZE: &str = "GLOO_RS_TEST_SIZE";
+const STORE: &str = "GLOO_RS_TEST_STORE";
+const HOSTNAME: &str = "GLOO_RS_TEST_HOSTNAME";
+const ENDLESS: &str = "GLOO_RS_TEST_ENDLESS";
+const INTERFACES: &str = "GLOO_RS_SOCKET_IFNAME";
+
+/// Of every operation, where the network is going to fail.
+const TIMEOUT: Duration = Duration::from_secs(3);
+const COUNT: usize = 100_000;
+
+fn allreduce(context: &Context) -> Result<(), Error> {
+    let input = vec![context.rank() as i64; COUNT];
+    let mut output = vec![0i64; COUNT];
+    let call = Call {
+        shape: Shape::new(Collective::Allreduce, context.rank(), context.size(), COUNT),
+        algorithm: None,
+        dtype: DataType::Int64,
+        reduction: Reduction::Op(ReduceOp::Sum),
+        inputs: &[input.as_ptr().cast()],
+        outputs: &[output.as_mut_ptr().cast()],
+        tag: 0,
+        timeout: None,
+        max_segment_bytes: None,
+    };
+    // SAFETY: the vectors are as long as the shape says and live until the call returns.
+    unsafe { context.run(&call) }?;
+    assert!(output.iter().all(|sum| *sum == (context.size() * (context.size() - 1) / 2) as i64));
+    Ok(())
+}
+
+/// Connections of this process's host that are up and have a keepalive timer running.
+fn kept_alive() -> usize {
+    let table = |name: &str| std::fs::read_to_string(format!("/proc/self/net/{name}")).unwrap();
+    let alive = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[3] == "01" && fields[5].starts_with("02:")
+    };
+    ["tcp", "tcp6"].iter().map(|name| table(name).lines().skip(1).filter(|line| alive(line)).count()).sum()
+}
+
+/// Not a test by itself: one rank of a job. Says on standard output how it went.
+#[test]
+#[ignore = "run by the tests"]
+fn one_rank() {
+    let variable = |name: &str| std::env::var(name).ok();
+    let rank: usize = variable(RANK).unwrap().parse().unwrap();
+    let size = variable(SIZE).unwrap().parse().unwrap();
+    let endless = variable(ENDLESS).is_some();
+    let timeout = if endless { TIMEOUT } else { Duration::from_secs(20) };
+    let store = rendezvous::url::open(&variable(STORE).unwrap(), rank, Duration::from_secs(20)).unwrap();
+    let device = Device::create(&DeviceOptions { hostname: variable(HOSTNAME), ..Default::default() }).unwrap();
+    let context = Context::new(&device, rank, size, &ContextOptions { timeout, ..Default::default() }).unwrap();
+    if let Err(error) = context.connect(&*store) {
+        println!("\nfailed: {error}");
+        return;
+    }
+    let addresses: Vec<String> = device.addresses().iter().map(|a| a.ip().to_string()).collect();
+    println!("\nlistens: {} on {}", addresses.join(" "), device.interface().unwrap_or_default());
+    allreduce(&context).unwrap();
+    if !endless {
+        // Nothing is on its way for a moment now, and who waits is waiting for nothing but the peers' life.
+        let until = Instant::now() + Duration::from_secs(5);
+        while kept_alive() == 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        println!("kept alive: {}", kept_alive() > 0);
+        return store
+            .set(&format!("done/{rank}"), b"")
+            .and_then(|()| {
+                let others: Vec<String> = (0..size).map(|rank| format!("done/{rank}")).collect();
+                store.wait(&others.iter().map(String::as_str).collect::<Vec<_>>(), timeout)
+            })
+            .unwrap();
+    }
+    store.set(&format!("running/{rank}"), b"").unwrap();
+    let (error, after) = loop {
+        let started = Instant::now();
+        if let Err(error) = allreduce(&context) {
+            break (error, started.elapsed());
+        }
+    };
+    println!("failed: {error}\nafter: {}", after.as_millis());
+}
+
+/// A rank's process; ends with its owner.
+struct Rank(Child);
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Rank {
+    /// What it said, once it has ended.
+    fn finish(mut self) -> Report {
+        let until = Instant::now() + Duration::from_secs(40);
+        while self.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "a rank does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let text = std::io::read_to_string(self.0.stdout.take().unwrap()).unwrap();
+        assert!(self.0.wait().unwrap().success(), "{text}");
+        Report(text)
+    }
+}
+
+struct Report(String);
+
+impl Report {
+    fn find(&self, what: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(": "))
+    }
+
+    fn listens(&self) -> &str {
+        self.find("listens").unwrap_or_else(|| panic!("{}", self.0))
+    }
+
+    fn error(&self) -> &str {
+        self.find("failed").unwrap_or_else(|| panic!("{}", self.0))
+    }
+}
+
+/// Starts one rank on each host; `variables` by rank.
+fn start(
+    hosts: &[&Namespace],
+    store: impl Fn(usize) -> String,
+    variables: impl Fn(usize) -> Vec<(&'static str, &'static str)>,
+) -> Vec<Rank> {
+    let rank = |(rank, host): (usize, &&Namespace)| {
+        let mut command = host.command(std::env::current_exe().unwrap());
+        command.args(["--exact", "one_rank", "--ignored", "--nocapture"]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.env(RANK, rank.to_string()).env(SIZE, hosts.len().to_string()).env(STORE, store(rank));
+        command.env_remove(INTERFACES).envs(variables(rank));
+        Rank(command.spawn().unwrap())
+    };
+    hosts.iter().enumerate().map(rank).collect()
+}
+
+/// Runs a job of one rank on each host to its end.
+fn run(
+    hosts: &[&Namespace],
+    store: &str,
+    variables: impl Fn(usize) -> Vec<(&'static str, &'static str)>,
+) -> Vec<Report> {
+    start(hosts, |_| store.to_owned(), variables).into_iter().map(Rank::finish).collect()
+}
+
+fn nothing(_: usize) -> Vec<(&'static str, &'static str)> {
+    Vec::new()
+}
+
+fn listen(reports: &[Report]) -> Vec<&str> {
+    reports.iter().map(Report::listens).collect()
+}
+
+/// A store in a folder that all hosts see, new each time.
+fn folder() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().join("store").display());
+    (folder, url)
+}
+
+#[test]
+fn with_nothing_named_ranks_listen_where_the_store_or_other_ranks_are_reached() {
+    if ran_as_root_elsewhere("with_nothing_named_ranks_listen_where_the_store_or_other_ranks_are_reached") {
+        return;
+    }
+    let mut network = Network::new();
+    let hosts: Vec<_> = (1..4)
+        .map(|i| network.host(&[("idle0", &[&*format!("10.66.{i}.1/24")]), ("eth0", &[&*format!("10.77.0.{i}/24")])]))
+        .collect();
+    let hosts: Vec<_> = hosts.iter().collect();
+    let expected = ["10.77.0.1 on eth0", "10.77.0.2 on eth0", "10.77.0.3 on eth0"];
+    assert_eq!(listen(&run(&hosts, "tcp://10.77.0.1:29500", nothing)), expected);
+    // Rank 0 serves on all addresses and sees its server at loopback, as where /etc/hosts has the host's name at 127.0.1.1.
+    let store = |rank| format!("tcp://{}:29501", if rank == 0 { "0.0.0.0" } else { "10.77.0.1" });
+    let reports: Vec<_> = start(&hosts, store, nothing).into_iter().map(Rank::finish).collect();
+    assert_eq!(listen(&reports), expected);
+    // All on one host, though the store is at an address that others reach.
+    let here = [hosts[0], hosts[0]];
+    for listens in listen(&run(&here, "tcp://10.77.0.1:29502", nothing)) {
+        assert!(listens.starts_with("127.0.0.1") && listens.ends_with(" on lo"), "{listens}");
+    }
+}
+
+#[test]
+fn hosts_of_one_family_or_both_work_together_unless_two_have_none_in_common() {
+    if ran_as_root_elsewhere("hosts_of_one_family_or_both_work_together_unless_two_have_none_in_common") {
+        return;
+    }
+    let mut network = Network::new();
+    let v4 = network.host(&[("eth0", &["10.77.0.1/24"])]);
+    let both = network.host(&[("eth0", &["10.77.0.2/24", "fd77::2/64"])]);
+    let v6 = network.host(&[("eth0", &["fd77::3/64"])]);
+    let other_v6 = network.host(&[("eth0", &["fd77::4/64"])]);
+    let reports = run(&[&v6, &other_v6], "tcp://[fd77::3]:29500", nothing);
+    assert_eq!(listen(&reports), ["fd77::3 on eth0", "fd77::4 on eth0"]);
+    for (hosts, expected) in [
+        ([&v4, &both], ["10.77.0.1 on eth0", "10.77.0.2 fd77::2 on eth0"]),
+        ([&v6, &both], ["fd77::3 on eth0", "10.77.0.2 fd77::2 on eth0"]),
+    ] {
+        let (_folder, store) = folder();
+        let reports = run(&hosts, &store, nothing);
+        assert_eq!(listen(&reports), expected);
+        // No store's connections are there that could be meant.
+        assert!(reports.iter().all(|r| r.find("kept alive") == Some("true")), "no keepalive on a connection");
+    }
+    let (_folder, store) = folder();
+    for report in run(&[&v4, &both, &v6], &store, nothing) {
+        let expected = "rank 0 listens on IPv4 only (10.77.0.1) and rank 2 on IPv6 only (fd77::3)";
+        assert!(report.error().contains(expected), "{}", report.error());
+    }
+    // A network that swallows one family's packets: the other one is tried after a while.
+    let silent = network.host(&[("eth0", &["10.77.0.5/24", "fd77::5/64"])]);
+    silent.swallow("ip protocol tcp");
+    let (_folder, store) = folder();
+    assert_eq!(listen(&run(&[&both, &silent], &store, nothing)).len(), 2);
+}
+
+#[test]
+fn a_list_of_interfaces_decides_where_hosts_have_several() {
+    if ran_as_root_elsewhere("a_list_of_interfaces_decides_where_hosts_have_several") {
+        return;
+    }
+    let mut network = Network::new();
+    let mut host = |i: usize| {
+        let addresses = [format!("10.77.0.{i}/24"), format!("10.88.0.{i}/24"), format!("fd88::{i}/64")];
+        network.host(&[("eth0", &[&*addresses[0]]), ("ib0", &[&*addresses[1], &*addresses[2]])])
+    };
+    let hosts = [host(1), host(2)];
+    for (list, expected) in [
+        ("eth0", "10.77.0.1 on eth0"),
+        ("ib9,ib*,eth0", "10.88.0.1 fd88::1 on ib0"),
+        ("^eth*", "10.88.0.1 fd88::1 on ib0"),
+        ("10.88.0.0/16", "10.88.0.1 on ib0"),
+        ("fd80::/9", "fd88::1 on ib0"),
+    ] {
+        let variables = |_| vec![(INTERFACES, list)];
+        let reports = run(&[&hosts[0], &hosts[1]], "tcp://10.77.0.1:29500", variables);
+        assert_eq!(reports[0].listens(), expected, "{list}");
+    }
+}
+
+#[test]
+fn loopback_is_refused_on_several_hosts_also_if_it_is_named() {
+    if ran_as_root_elsewhere("loopback_is_refused_on_several_hosts_also_if_it_is_named") {
+        return;
+    }
+    let mut network = Network::new();
+    let hosts = [network.host(&[("eth0", &["10.77.0.1/24"])]), network.host(&[("eth0", &["10.77.0.2/24"])])];
+    for (variable, value, listens) in [(HOSTNAME, "127.0.1.1", "(127.0.1.1)"), (INTERFACES, "lo", "(127.0.0.1, ::1)")] {
+        let variables = |rank| if rank == 1 { vec![(variable, value)] } else { Vec::new() };
+        for report in run(&[&hosts[0], &hosts[1]], "tcp://10.77.0.1:29500", variables) {
+            let expected = format!("the ranks run on 2 hosts, but rank 1 listens on loopback {listens}");
+            assert!(report.error().contains(&expected), "{}", report.error());
+            assert!(report.error().contains(INTERFACES), "{}", report.error());
+        }
+    }
+}
+
+/// Cuts the host of rank 1 off by `cut` while three ranks run one allreduce after the other.
+fn survive(cut: impl Fn(&Namespace)) {
+    let mut network = Network::new();
+    let hosts: Vec<_> = (1..4).map(|i| network.host(&[("eth0", &[&*format!("10.77.0.{i}/24")])])).collect();
+    let (_folder, store) = folder();
+    let ranks = start(&hosts.iter().collect::<Vec<_>>(), |_| store.clone(), |_| vec![(ENDLESS, "1")]);
+    let watch = rendezvous::url::open(&store, 3, TIMEOUT).unwrap();
+    watch.wait(&["running/0", "running/1", "running/2"], Duration::from_secs(30)).unwrap();
+    cut(&hosts[1]);
+    let reports: Vec<Report> = ranks.into_iter().map(Rank::finish).collect();
+    for (rank, report) in reports.iter().enumerate() {
+        let (error, after) = (report.error(), report.find("after").unwrap());
+        let after = Duration::from_millis(after.parse().unwrap());
+        assert!(after < TIMEOUT + Duration::from_secs(1), "rank {rank} returned after {after:?}: {error}");
+        for part in [&*format!("rank {rank}: allreduce"), "(800000 bytes)", " at 10.77.0."] {
+            assert!(error.contains(part), "no {part:?} in what rank {rank} says: {error}");
+        }
+        let waits = ["bytes from rank", "bytes to rank", "bytes sent"];
+        assert!(waits.iter().any(|part| error.contains(part)), "rank {rank} does not say how far it came: {error}");
+    }
+}
+
+#[test]
+fn a_pulled_cable_ends_the_call_of_every_rank_within_its_timeout() {
+    if ran_as_root_elsewhere("a_pulled_cable_ends_the_call_of_every_rank_within_its_timeout") {
+        return;
+    }
+    survive(|host| drop(host.run("ip link set eth0 down")));
+}
+
+#[test]
+fn swallowed_packets_end_the_call_of_every_rank_within_its_timeout() {
+    if ran_as_root_elsewhere("swallowed_packets_end_the_call_of_every_rank_within_its_timeout") {
+        return;
+    }
+    survive(|host| host.swallow("ip saddr 10.77.0.0/24"));
+}
