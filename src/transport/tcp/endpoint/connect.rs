@@ -157,6 +157,10 @@ impl Endpoint {
 
     /// A peer has connected to the device and asked for this context.
     pub fn accept(&mut self, socket: OwnedFd, hello: &Hello) {
+        if sys::has_ended(socket.as_raw_fd()) {
+            // It waited in the system's queue until the peer gave it up: not the end of a connection.
+            return;
+        }
         let rank = hello.rank as usize;
         let answer = if rank >= self.addresses.len() || rank == self.rank || self.closed.is_some() {
             Reply::Refused
