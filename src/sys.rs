@@ -136,6 +136,14 @@ pub fn receive(fd: RawFd, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     retry(|| unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })
 }
 
+/// Whether the peer has ended the connection, and everything it sent before has been read.
+pub fn has_ended(fd: RawFd) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: one writable byte.
+    let peek = || unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    matches!(retry(peek), Ok(0))
+}
+
 /// Bytes sent on a socket that the peer's system has not acknowledged.
 pub fn unacknowledged(fd: RawFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;

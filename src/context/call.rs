@@ -10,8 +10,8 @@ use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::reduce;
-use crate::transport::Transport;
 use crate::transport::tcp::endpoint::Endpoint;
+use crate::transport::{self, Told, Transport};
 use crate::tuner;
 use crate::types::{DataType, ReduceOp, Slot};
 
@@ -235,14 +235,24 @@ impl Context {
         guard.begun += 1;
         let engine = self.engine();
         let (mut guard, mut over) = engine.wait(guard, run.deadline, |core| core.is_over(index).then_some(()));
-        if over.is_none() && guard.transport.ask(index) {
+        let asks = transport::Call { check: binding.check, tag: binding.tag };
+        if over.is_none() && guard.transport.ask(index, asks) {
             // Worth more than its time: it tells whose fault the timeout is.
-            let ready = |core: &mut Core<Endpoint>| (core.is_over(index) || core.transport.is_told()).then_some(());
-            guard = engine.wait(guard, Instant::now() + TELL_TIME, ready).0;
+            let known = |core: &mut Core<Endpoint>| core.is_over(index) || core.transport.told() == Told::Cause;
+            let until = Instant::now() + TELL_TIME;
+            guard = engine.wait(guard, until, |core| known(core).then_some(())).0;
+            if guard.transport.told() == Told::SameCall {
+                // Whoever waits for the culprit itself is to speak first.
+                guard = engine.wait(guard, until + WITNESS_TIME, |core| known(core).then_some(())).0;
+            }
             over = guard.is_over(index).then_some(());
         }
         let well = over.is_some() && !guard.has_failed(index);
-        let waits = if well { String::new() } else { self.waits(&guard, index, binding) };
+        let waits = match over {
+            _ if well => String::new(),
+            Some(()) => guard.transport.describe(index),
+            None => self.waits(&guard, index, binding),
+        };
         let error = match (over, guard.end(index)) {
             (Some(()), Some(error)) if error.is_told() && !waits.is_empty() => {
                 Some(error.and(format_args!("; meanwhile this rank waited {waits}")))
@@ -295,3 +305,5 @@ pub(super) struct Run<'a> {
 
 /// How long after a timeout this rank waits for its peers to tell what they are doing.
 const TELL_TIME: Duration = Duration::from_millis(400);
+/// And how much longer if those wait for others in turn.
+const WITNESS_TIME: Duration = Duration::from_millis(250);

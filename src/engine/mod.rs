@@ -189,9 +189,10 @@ impl<T: Transport> Core<T> {
                     });
                     self.broken.get_or_insert(error);
                 }
-                Outcome::Asked { rank } => {
+                Outcome::Asked { rank, call } => {
                     let doing = self.doing();
-                    self.transport.tell(rank, &doing);
+                    let same = self.executions.iter().any(|(_, e)| (e.check, e.tag) == (call.check, call.tag));
+                    self.transport.tell(rank, &doing, same);
                 }
                 _ => {}
             }

@@ -45,9 +45,10 @@ kinds! {
     Abort = 9,
     /// The sender is done with this connection. No payload.
     Goodbye = 10,
-    /// The sender has waited in vain, and asks what the receiver is doing. No payload.
+    /// The sender has waited in vain, and asks what the receiver is doing; `check` and `slot` are
+    /// its own call's. No payload.
     Ask = 11,
-    /// Answers `Ask` with `bytes` of text.
+    /// Answers `Ask` with `bytes` of text; `offset` is 1 where the same call waits there, too.
     Tell = 12,
 }
 

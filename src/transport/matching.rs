@@ -485,8 +485,8 @@ impl Receives {
     }
 }
 
-/// Why the message with `header` cannot serve `recv`, if it cannot.
-pub fn refusal(recv: &Recv, from: Rank, header: &Header) -> Option<Outcome> {
+/// Why the message with `header` cannot serve `recv`, if it cannot; `name` is what messages call its sender.
+pub fn refusal(recv: &Recv, from: Rank, header: &Header, name: impl FnOnce() -> String) -> Option<Outcome> {
     if recv.check != header.check {
         return Some(Outcome::Mismatch { rank: from, theirs: header.check });
     }
@@ -495,7 +495,8 @@ pub fn refusal(recv: &Recv, from: Rank, header: &Header) -> Option<Outcome> {
         Outcome::Failed(Error::new(
             ErrorKind::Mismatch,
             format!(
-                "rank {from} sent a message of {} bytes in slot {:#x}, where {}{} bytes are expected{}",
+                "{} sent a message of {} bytes in slot {:#x}, where {}{} bytes are expected{}",
+                name(),
                 header.bytes,
                 header.slot,
                 if recv.exact { "" } else { "at most " },
@@ -706,14 +707,17 @@ mod tests {
     #[test]
     fn refuses_messages_that_do_not_fit() {
         let mut want = recv(Source::Rank(1), 5, 4, 0);
-        assert!(refusal(&want, 1, &data(5, 3)).is_none());
+        let name = || "rank 1".to_owned();
+        assert!(refusal(&want, 1, &data(5, 3), name).is_none());
         assert!(
-            matches!(refusal(&want, 1, &data(5, 5)), Some(Outcome::Failed(e)) if e.message().contains("at most 4"))
+            matches!(refusal(&want, 1, &data(5, 5), name), Some(Outcome::Failed(e)) if e.message().contains("at most 4"))
         );
         want.exact = true;
-        assert!(matches!(refusal(&want, 1, &data(5, 3)), Some(Outcome::Failed(e)) if e.message().contains("rank 1")));
+        assert!(
+            matches!(refusal(&want, 1, &data(5, 3), name), Some(Outcome::Failed(e)) if e.message().contains("rank 1"))
+        );
         want.check = 9;
-        assert!(matches!(refusal(&want, 1, &data(5, 4)), Some(Outcome::Mismatch { rank: 1, theirs: 0 })));
+        assert!(matches!(refusal(&want, 1, &data(5, 4), name), Some(Outcome::Mismatch { rank: 1, theirs: 0 })));
     }
 
     #[test]

@@ -149,9 +149,31 @@ pub enum Outcome {
     Asked {
         /// The peer.
         rank: Rank,
+        /// The call that it asks for.
+        call: Call,
     },
     /// For [`EVERYONE`]: a peer that was asked has told.
     Told,
+}
+
+/// Tells calls apart, between ranks that may disagree about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// See [`Recv::check`].
+    pub check: u32,
+    /// Its tag.
+    pub tag: u32,
+}
+
+/// What peers have told that were asked why they keep others waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Some have not answered.
+    Missing,
+    /// All wait in the same call themselves: others know more.
+    SameCall,
+    /// One does something else, or nothing is to be expected.
+    Cause,
 }
 
 /// The end of an operation.
@@ -245,19 +267,19 @@ pub trait Transport: std::marker::Send {
     /// What the operations of `owner` wait for: ranks, addresses, bytes done of bytes wanted.
     fn describe(&self, owner: u32) -> String;
 
-    /// Asks the peers that the operations of `owner` wait for what they are doing, where a connection stands; whether there
-    /// are any. What they tell becomes part of `describe`.
-    fn ask(&mut self, _owner: u32) -> bool {
+    /// Asks the peers that the operations of `owner`, which are of `call`, wait for what they are doing, where a connection
+    /// stands; whether there are any. What they tell becomes part of `describe`.
+    fn ask(&mut self, _owner: u32, _call: Call) -> bool {
         false
     }
 
-    /// Whether all who were asked have told, or are gone.
-    fn is_told(&self) -> bool {
-        true
+    /// What has come of that.
+    fn told(&self) -> Told {
+        Told::Cause
     }
 
-    /// Answers `rank`, which has asked.
-    fn tell(&mut self, _rank: Rank, _text: &str) {}
+    /// Answers `rank`, which has asked. `same`: the call that it asked for waits here, too.
+    fn tell(&mut self, _rank: Rank, _text: &str, _same: bool) {}
 
     /// Messages of collectives that have come to `slots` and met no receive: sender, [`Send::check`], bytes.
     fn unasked(&self, _slots: Range<Slot>) -> Vec<(Rank, u32, u64)> {

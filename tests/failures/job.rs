@@ -23,7 +23,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// What a loaded machine may add to the promised second.
 pub const SLACK: Duration = Duration::from_secs(5);
 /// Elements of a block: its pieces are longer than what is sent without asking, so no rank runs ahead of one that is not there.
-pub const COUNT: usize = 60_000;
+pub const COUNT: usize = 150_000;
 
 const VARIABLE: &str = "GLOO_RS_TEST_RANK";
 /// In front of reports, behind which fields follow with this between them.

@@ -194,9 +194,9 @@ pub struct Peer {
     pub refused_since: [Option<Instant>; MAX_SOCKETS],
     /// The peer has said that it is done.
     pub goodbye: bool,
-    /// When it was asked what it is doing, and what it has told.
+    /// When it was asked what it is doing; what it has told, and whether the same call waits there.
     pub asked: Option<Instant>,
-    pub told: Option<String>,
+    pub told: Option<(String, bool)>,
     /// `EPOLLOUT` is asked for.
     pub write_armed: bool,
     /// Listed for a flush.

@@ -270,6 +270,10 @@ impl Endpoint {
 
     /// A peer has connected to the device, asked for this context, and proven that it belongs to it.
     pub fn accept(&mut self, socket: OwnedFd, proven: &Proven) {
+        if sys::has_ended(socket.as_raw_fd()) {
+            // It waited in the system's queue until the peer gave it up: not the end of a connection.
+            return;
+        }
         let rank = proven.rank as usize;
         let stranger = |a: &Address| handshake::handle(&a.identity) != proven.from;
         let answer = if rank >= self.addresses.len() || rank == self.rank {

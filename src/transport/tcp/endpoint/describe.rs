@@ -1,6 +1,7 @@
 //! What operations wait for, in words.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::Endpoint;
 use crate::transport::Source;
@@ -24,6 +25,9 @@ pub(super) struct Sum {
     bytes: usize,
     slot: Option<Slot>,
 }
+
+/// How long a peer may take to answer before that is worth a word.
+const SILENCE: Duration = Duration::from_millis(300);
 
 /// Peers that a text names.
 const SHOWN: usize = 3;
@@ -95,16 +99,14 @@ impl Endpoint {
 
     fn link(&self, rank: Rank) -> String {
         match self.peers[rank].as_deref() {
-            Some(Peer { state: State::Established, told: Some(told), .. }) => format!("connected; {told}"),
-            Some(Peer { state: State::Established, asked: Some(since), .. }) => format!(
+            Some(Peer { state: State::Established, told: Some((told, _)), .. }) => format!("connected; {told}"),
+            Some(Peer { state: State::Established, asked: Some(since), .. }) if since.elapsed() > SILENCE => format!(
                 "connected, but it has not answered for {:.1} s: its process is stopped or hangs, or the network is cut",
                 since.elapsed().as_secs_f64()
             ),
             Some(Peer { state: State::Established, .. }) => "connected".to_owned(),
             Some(Peer { state: State::Greeting { .. }, .. }) => {
-                "not connected: its host takes the connection, but its process does not answer: it is stopped or hangs, or \
-                 has no descriptors left"
-                    .to_owned()
+                "not connected: its host has taken the connection, but its process has not answered".to_owned()
             }
             Some(Peer { last_error: Some(error), attempts, .. }) => {
                 format!("not connected after {attempts} attempts; the last one: {error}")

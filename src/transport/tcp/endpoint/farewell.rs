@@ -10,6 +10,7 @@ use crate::sys;
 use crate::transport::frame::{Header, Kind, MAX_TEXT_BYTES};
 use crate::transport::tcp::connection::{Parting, Peer};
 use crate::transport::tcp::handshake::{Answer, Proven};
+use crate::transport::{Call, Told};
 use crate::types::Rank;
 
 /// Peers that are asked at once.
@@ -62,34 +63,46 @@ impl Endpoint {
     }
 
     /// See [`crate::transport::Transport::ask`].
-    pub(super) fn ask_awaited(&mut self, owner: u32) -> bool {
+    pub(super) fn ask_awaited(&mut self, owner: u32, call: Call) -> bool {
         let mut ranks: Vec<Rank> = self.waits(owner).into_keys().map(|(_, rank)| rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
         ranks.retain(|rank| self.peers[*rank].as_deref().is_some_and(Peer::is_established));
         ranks.truncate(ASKED);
+        let header = Header { check: call.check, ..Header::new(Kind::Ask, u64::from(call.tag), 0) };
         for rank in &ranks {
             let peer = self.peer(*rank);
             peer.asked = Some(Instant::now());
             peer.told = None;
-            peer.push_control(&Header::new(Kind::Ask, 0, 0));
+            peer.push_control(&header);
             self.mark_dirty(*rank);
         }
         self.asked = ranks;
         !self.asked.is_empty()
     }
 
-    /// See [`crate::transport::Transport::is_told`].
-    pub(super) fn have_all_told(&self) -> bool {
-        self.asked
-            .iter()
-            .all(|rank| self.peers[*rank].as_deref().is_none_or(|p| !p.is_established() || p.told.is_some()))
+    /// See [`crate::transport::Transport::told`].
+    pub(super) fn what_was_told(&self) -> Told {
+        let asked = self.asked.iter().filter_map(|rank| self.peers[*rank].as_deref().filter(|p| p.is_established()));
+        let (mut missing, mut same) = (false, false);
+        for peer in asked {
+            match peer.told {
+                None => missing = true,
+                Some((_, true)) => same = true,
+                Some((_, false)) => return Told::Cause,
+            }
+        }
+        match (missing, same) {
+            (true, _) => Told::Missing,
+            (false, true) => Told::SameCall,
+            (false, false) => Told::Cause,
+        }
     }
 
     /// See [`crate::transport::Transport::tell`].
-    pub(super) fn tell_peer(&mut self, rank: Rank, text: &str) {
+    pub(super) fn tell_peer(&mut self, rank: Rank, text: &str, same: bool) {
         let owned = clip(text).to_vec();
-        let header = Header::new(Kind::Tell, 0, owned.len() as u64);
+        let header = Header { offset: u64::from(same), ..Header::new(Kind::Tell, 0, owned.len() as u64) };
         let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
         self.outgoing += 1;
         peer.push_owned(&header, owned);

@@ -23,7 +23,9 @@ use crate::transport::slab::Slab;
 use crate::transport::tcp::address::{self, Address, peer_name};
 use crate::transport::tcp::connection::{Finish, Incoming, Parting, Peer, Sent, State, Target};
 use crate::transport::tcp::handshake::{self, Handle, Identity};
-use crate::transport::{EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Transport};
+use crate::transport::{
+    Call, EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Told, Transport,
+};
 use crate::types::{Rank, Slot};
 
 /// Bytes read at once from a socket when they do not go straight to their place: small enough to stay in cache until they
@@ -478,16 +480,16 @@ impl Transport for Endpoint {
         self.describe_waits(owner)
     }
 
-    fn ask(&mut self, owner: u32) -> bool {
-        self.ask_awaited(owner)
+    fn ask(&mut self, owner: u32, call: Call) -> bool {
+        self.ask_awaited(owner, call)
     }
 
-    fn is_told(&self) -> bool {
-        self.have_all_told()
+    fn told(&self) -> Told {
+        self.what_was_told()
     }
 
-    fn tell(&mut self, rank: Rank, text: &str) {
-        self.tell_peer(rank, text);
+    fn tell(&mut self, rank: Rank, text: &str, same: bool) {
+        self.tell_peer(rank, text, same);
     }
 
     fn unasked(&self, slots: Range<Slot>) -> Vec<(Rank, u32, u64)> {

@@ -8,7 +8,7 @@ use crate::sys;
 use crate::transport::frame::{Header, Kind};
 use crate::transport::matching::{Arrival, Key, Op, refusal};
 use crate::transport::tcp::connection::{Finish, Incoming, Peer, Target};
-use crate::transport::{EVERYONE, Outcome, Space, Token};
+use crate::transport::{Call, EVERYONE, Outcome, Space, Token};
 use crate::types::{Rank, Slot};
 
 /// Whose the events are that concern the whole context.
@@ -17,7 +17,7 @@ const CONTEXT: Token = Token { owner: EVERYONE, detail: 0 };
 impl Endpoint {
     /// Gives a whole message to its receive.
     pub(super) fn deliver(&mut self, op: &Op, from: Rank, header: &Header, data: &[u8]) {
-        let outcome = refusal(&op.recv, from, header).unwrap_or_else(|| {
+        let outcome = refusal(&op.recv, from, header, || self.name(from)).unwrap_or_else(|| {
             // SAFETY: `refusal` has compared the length; the poster vouches for the memory.
             unsafe {
                 match op.recv.reduce {
@@ -171,7 +171,7 @@ impl Endpoint {
                 Arrival::Discard => incoming(Target::Discard, Finish::Nothing),
                 Arrival::Op(index) => {
                     let recv = &self.receives.op(index).recv;
-                    if let Some(outcome) = refusal(recv, rank, &header) {
+                    if let Some(outcome) = refusal(recv, rank, &header, || self.name(rank)) {
                         let token = recv.token;
                         self.receives.finish(index);
                         self.event(token, outcome);
@@ -267,7 +267,8 @@ impl Endpoint {
             }
             Kind::Abort => incoming(Target::Text(Vec::new()), Finish::Abort),
             Kind::Ask => {
-                self.event(CONTEXT, Outcome::Asked { rank });
+                let call = Call { check: header.check, tag: header.slot as u32 };
+                self.event(CONTEXT, Outcome::Asked { rank, call });
                 Ok(None)
             }
             Kind::Tell => incoming(Target::Text(Vec::new()), Finish::Tell),
@@ -319,7 +320,7 @@ impl Endpoint {
             Finish::Tell => {
                 let Target::Text(text) = incoming.target else { return Ok(()) };
                 if peer.asked.is_some() {
-                    peer.told = Some(String::from_utf8_lossy(&text).into_owned());
+                    peer.told = Some((String::from_utf8_lossy(&text).into_owned(), incoming.header.offset == 1));
                     self.event(CONTEXT, Outcome::Told);
                 }
             }
