@@ -8,7 +8,8 @@ use crate::launcher::{self, Job};
 /// Start a job's ranks on this host
 ///
 /// Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, and where the ranks meet in MASTER_ADDR,
-/// MASTER_PORT and GLOO_RS_STORE. Rank 0 serves that store. Rank 0 reads this command's standard input unless that is a
+/// MASTER_PORT and GLOO_RS_STORE. Rank 0 serves that store. GLOO_RS_TOKEN holds a random token of the job, which keeps
+/// others out; set it beforehand to choose one, or none by an empty one. Rank 0 reads this command's standard input unless that is a
 /// terminal; the others read nothing.
 ///
 /// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all ranks. When one rank fails, the others are ended, and

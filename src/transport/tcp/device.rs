@@ -18,7 +18,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::error::{Error, Result};
 use crate::secret::SecretKey;
 use crate::sys::{self, Epoll, Waker};
-use crate::transport::tcp::greeting::{Dropped, Failure, Greetings};
+use crate::transport::admission::{Admissions, ConnectionStatistics, Counters, FAIR_CHANCE};
+use crate::transport::tcp::greeting::{Dropped, Greetings};
 use crate::transport::tcp::handshake::{Handle, Proven};
 use crate::transport::tcp::interface;
 use crate::transport::{LogCallback, Watch};
@@ -68,6 +69,7 @@ struct Shared {
     address: SocketAddr,
     interface: Option<String>,
     log: Option<LogCallback>,
+    counters: Counters,
     epoll: Epoll,
     waker: Waker,
     contexts: Mutex<Contexts>,
@@ -116,6 +118,7 @@ impl Device {
             address,
             interface,
             log: options.log.clone(),
+            counters: Counters::default(),
             epoll,
             waker,
             contexts: Mutex::default(),
@@ -126,9 +129,10 @@ impl Device {
         });
         let thread = {
             let shared = shared.clone();
-            let work = move || {
-                Thread { shared, listener, greetings: Greetings::default(), listening: true, serving: Vec::new() }.run()
-            };
+            let greetings = Greetings::default();
+            let admissions = Admissions::new("device", options.log.clone(), shared.counters.clone());
+            let work =
+                move || Thread { shared, listener, greetings, admissions, listening: true, serving: Vec::new() }.run();
             std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
         };
         Ok(Arc::new(Device { shared, thread: Some(thread) }))
@@ -147,6 +151,11 @@ impl Device {
     /// Who is told what happens on the side.
     pub fn log(&self) -> Option<LogCallback> {
         self.shared.log.clone()
+    }
+
+    /// What has become of the connections that have arrived. From any thread, at any time.
+    pub fn statistics(&self) -> ConnectionStatistics {
+        self.shared.counters.statistics()
     }
 
     /// Gives a context, known as `handle`, reached by who has `key`, and polled through `fd`, a place. It begins armed.
@@ -246,6 +255,7 @@ struct Thread {
     shared: Arc<Shared>,
     listener: Socket,
     greetings: Greetings,
+    admissions: Admissions,
     /// Whether the listener is watched: not while descriptors have run out.
     listening: bool,
     serving: Vec<Weak<dyn Served>>,
@@ -271,7 +281,8 @@ impl Thread {
                     return;
                 }
             }
-            let idle = self.greetings.is_empty() && self.listening && !lingering;
+            let idle =
+                self.greetings.is_empty() && self.listening && !lingering && self.admissions.next_tick().is_none();
             self.shared.asleep.store(idle, Ordering::SeqCst);
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
             let n = self.shared.epoll.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
@@ -307,6 +318,7 @@ impl Thread {
         while let Some(dropped) = self.greetings.expire(now) {
             self.report(&dropped);
         }
+        self.admissions.tick(now);
         if !self.listening {
             self.listening = self.shared.epoll.modify(self.listener.as_raw_fd(), sys::READ, LISTENER).is_ok();
         }
@@ -335,6 +347,11 @@ impl Thread {
                 Ok(accepted) => accepted,
                 Err(e) => {
                     if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) {
+                        // Strangers must not keep descriptors from ranks.
+                        if let Some(dropped) = self.greetings.make_room(FAIR_CHANCE) {
+                            self.report(&dropped);
+                            continue;
+                        }
                         self.shared.log(1, &format!("cannot accept connections for a while: {e}"));
                         let _ = self.shared.epoll.modify(self.listener.as_raw_fd(), 0, LISTENER);
                         self.listening = false;
@@ -367,20 +384,14 @@ impl Thread {
                 let _ = self.shared.epoll.remove(socket.as_raw_fd());
                 let served = self.shared.contexts().by_handle.get(&peer.to).and_then(|e| e.served.upgrade());
                 if let Some(served) = served {
+                    self.admissions.accepted();
                     served.accept(socket, &peer);
                 }
             }
         }
     }
 
-    fn report(&self, Dropped { from, claims, failure }: &Dropped) {
-        let who = claims.map_or(String::new(), |rank| format!(" that says it is rank {rank}"));
-        let why = match failure {
-            Failure::Fault(fault) => fault.to_string(),
-            Failure::Ended => "it ended in the middle of the handshake".into(),
-            Failure::Slow => "it did not finish the handshake in time".into(),
-            Failure::Crowded => "it made room for newer ones".into(),
-        };
-        self.shared.log(1, &format!("dropped a connection from {from}{who}: {why}"));
+    fn report(&mut self, Dropped { from, claims, refusal }: &Dropped) {
+        self.admissions.refused(from, *claims, *refusal);
     }
 }

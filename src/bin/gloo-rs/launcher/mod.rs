@@ -14,6 +14,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gloo_rs::secret::{JobToken, TOKEN_VARIABLE};
 use rank::{Forwarded, Outcome, Rank, Stream, Target};
 use signals::Signals;
 
@@ -41,10 +42,15 @@ pub fn launch(job: &Job) -> Result<u8, StartError> {
     if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) } != 0 {
         return Err(here("cannot adopt orphans", io::Error::last_os_error()));
     }
+    // One that the user has set stands, also an empty one, and is inherited.
+    let token = match std::env::var_os(TOKEN_VARIABLE) {
+        Some(_) => None,
+        None => Some(JobToken::random_text().map_err(|error| here("cannot draw a token for the job", error))?),
+    };
     let port = free_port().map_err(|error| here("cannot find a free port on 127.0.0.1", error))?;
     let mut running = Running { ranks: Vec::new(), streams: Vec::new(), signals, failed: None, grace: job.grace };
     for rank in 0..job.ranks {
-        let mut command = command(job, rank, port);
+        let mut command = command(job, rank, port, token.as_deref());
         match Rank::start(&mut command, running.signals.mask_before(), &format!("[{rank}] ")) {
             Ok((started, streams)) => {
                 running.ranks.push(started);
@@ -71,7 +77,7 @@ pub struct StartError {
 }
 
 /// The command of one rank, with its place in the job in its environment.
-fn command(job: &Job, rank: usize, port: u16) -> Command {
+fn command(job: &Job, rank: usize, port: u16, token: Option<&str>) -> Command {
     let mut command = Command::new(&job.program);
     command
         .args(&job.args)
@@ -82,6 +88,7 @@ fn command(job: &Job, rank: usize, port: u16) -> Command {
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port.to_string())
         .env("GLOO_RS_STORE", format!("tcp://127.0.0.1:{port}"));
+    command.envs(token.map(|token| (TOKEN_VARIABLE, token)));
     // A terminal stops those who read from it outside of its foreground group, which a rank is.
     // SAFETY: no memory is involved.
     let terminal = unsafe { libc::isatty(libc::STDIN_FILENO) } == 1;
