@@ -296,6 +296,32 @@ static void destroying_in_any_order(void) {
   gloo_rs_unbound_buffer_destroy(buffer);
 }
 
+/* Each rank has another token: both are told so. */
+static void tokens(void) {
+  gloo_rs_device_t *device = create_device();
+  gloo_rs_store_t *store = open_store();
+  gloo_rs_context_t *context = NULL;
+  gloo_rs_context_options_t options;
+  gloo_rs_context_options_init(&options, sizeof options);
+  CHECK(options.token == NULL);
+  options.timeout_ms = test_timeout_ms();
+  options.connect = GLOO_RS_CONNECT_FULL;
+  options.token = test_rank == 0 ? "swordfish" : "herring";
+  CHECK_OK(gloo_rs_context_create(device, test_rank, test_size, &options, &context));
+  CHECK_FAILS(gloo_rs_context_connect(context, store), GLOO_RS_ERROR_MISMATCH, "GLOO_RS_TOKEN");
+  CHECK(strstr(gloo_rs_last_error_message(), "swordfish") == NULL);
+  CHECK(strstr(gloo_rs_last_error_message(), "herring") == NULL);
+  /* Until the other rank has been told, too. */
+  if (test_rank == 0) {
+    CHECK_OK(gloo_rs_store_wait(store, (const char *const[]){"told"}, 1, test_timeout_ms()));
+  } else {
+    CHECK_OK(gloo_rs_store_set(store, "told", "", 0));
+  }
+  gloo_rs_context_destroy(context);
+  gloo_rs_store_destroy(store);
+  gloo_rs_device_destroy(device);
+}
+
 int main(int argc, char **argv) {
   static const struct test tests[] = {
       {"creating", 1, creating, -1},
@@ -304,6 +330,7 @@ int main(int argc, char **argv) {
       {"connecting", 2, connecting, -1},
       {"connecting", 4, connecting, -1},
       {"connecting_fully", 4, connecting_fully, -1},
+      {"tokens", 2, tokens, -1},
       {"over_a_directory", 3, over_a_directory, -1},
       {"out_of_a_context", 3, out_of_a_context, -1},
       {"a_rank_does_not_come", 3, a_rank_does_not_come, -1},

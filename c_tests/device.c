@@ -108,6 +108,30 @@ static void failures(void) {
   gloo_rs_device_destroy(device);
 }
 
+static void statistics(void) {
+  gloo_rs_device_t *device = create_device();
+  gloo_rs_connection_statistics_t statistics;
+  struct { gloo_rs_connection_statistics_t known; uint64_t later; } longer;
+  memset(&statistics, 0xff, sizeof statistics);
+  statistics.struct_size = sizeof statistics;
+  CHECK_OK(gloo_rs_device_connection_statistics(device, &statistics));
+  CHECK_INT(statistics.struct_size, sizeof statistics);
+  CHECK_INT(statistics.accepted + statistics.foreign + statistics.incomplete + statistics.crowded_out, 0);
+  /* A caller of an older version, and of a newer one. */
+  memset(&statistics, 0xff, sizeof statistics);
+  statistics.struct_size = 2 * sizeof(size_t);
+  CHECK_OK(gloo_rs_device_connection_statistics(device, &statistics));
+  CHECK(statistics.accepted == 0 && statistics.foreign == UINT64_MAX);
+  memset(&longer, 0xff, sizeof longer);
+  longer.known.struct_size = sizeof longer;
+  CHECK_OK(gloo_rs_device_connection_statistics(device, &longer.known));
+  CHECK(longer.known.crowded_out == 0 && longer.later == 0);
+  statistics.struct_size = 3;
+  CHECK_INVALID(gloo_rs_device_connection_statistics(device, &statistics), "gloo_rs_connection_statistics_t");
+  CHECK_INVALID(gloo_rs_device_connection_statistics(device, NULL), "statistics is NULL");
+  gloo_rs_device_destroy(device);
+}
+
 /* ---- what a device tells on the side ---- */
 
 struct log {
@@ -188,6 +212,7 @@ int main(int argc, char **argv) {
       {"interfaces", 1, interfaces, -1},
       {"nothing_named", 1, nothing_named, -1},
       {"failures", 1, failures, -1},
+      {"statistics", 1, statistics, -1},
       {"stray_connections", 1, stray_connections, -1},
       {"shorter_options", 1, shorter_options, -1},
   };

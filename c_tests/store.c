@@ -79,6 +79,37 @@ static void tcp(void) {
   CHECK(client == NULL);
 }
 
+static void tokens(void) {
+  gloo_rs_store_t *store = NULL, *client = NULL, *prefix = NULL;
+  gloo_rs_tcp_store_options_t options;
+  gloo_rs_connection_statistics_t statistics;
+  uint16_t port = 0;
+  gloo_rs_tcp_store_options_init(&options, sizeof options);
+  CHECK(options.token == NULL && options.log == NULL);
+  options.token = "sword\xff" "fish"; /* any bytes */
+  CHECK_OK(gloo_rs_store_create_tcp_with("127.0.0.1", 0, true, 0, &options, &store));
+  CHECK_OK(gloo_rs_store_port(store, &port));
+  CHECK_OK(gloo_rs_store_create_tcp_with("127.0.0.1", port, false, 1000, &options, &client));
+  exercise(client);
+  statistics.struct_size = sizeof statistics;
+  CHECK_FAILS(gloo_rs_store_connection_statistics(client, &statistics), GLOO_RS_ERROR_INVALID_OPERATION, "another process");
+  gloo_rs_store_destroy(client);
+  options.token = "herring";
+  CHECK_FAILS(gloo_rs_store_create_tcp_with("127.0.0.1", port, false, 1000, &options, &client), GLOO_RS_ERROR_MISMATCH,
+              "GLOO_RS_TOKEN");
+  options.token = "";
+  CHECK_FAILS(gloo_rs_store_create_tcp_with("127.0.0.1", port, false, 1000, &options, &client), GLOO_RS_ERROR_MISMATCH,
+              "it has a job token and this process has none");
+  CHECK_OK(gloo_rs_store_connection_statistics(store, &statistics));
+  CHECK_INT(statistics.unproven, 2);
+  CHECK_OK(gloo_rs_store_create_prefix("p", store, &prefix));
+  CHECK_FAILS(gloo_rs_store_connection_statistics(prefix, &statistics), GLOO_RS_ERROR_INVALID_OPERATION, "create_tcp");
+  gloo_rs_store_destroy(prefix);
+  gloo_rs_store_destroy(store);
+  options.struct_size = 1;
+  CHECK_INVALID(gloo_rs_store_create_tcp_with("127.0.0.1", 0, true, 0, &options, &store), "gloo_rs_tcp_store_options_t");
+}
+
 static void file(void) {
   char directory[] = "/tmp/gloo_rs_store_XXXXXX", url[64], command[64];
   gloo_rs_store_t *store = NULL, *other = NULL;
@@ -343,6 +374,7 @@ static void bad_arguments(void) {
 int main(int argc, char **argv) {
   static const struct test tests[] = {
       {"tcp", 1, tcp, -1},
+      {"tokens", 1, tokens, -1},
       {"file", 1, file, -1},
       {"in_process", 1, in_process, -1},
       {"prefix", 1, prefix, -1},

@@ -113,6 +113,19 @@ typedef struct gloo_rs_device_options_t {
   void *log_user;
 } gloo_rs_device_options_t;
 
+/// How a store over TCP behaves. Set up by gloo_rs_tcp_store_options_init.
+typedef struct gloo_rs_tcp_store_options_t {
+  /// sizeof(gloo_rs_tcp_store_options_t).
+  size_t struct_size;
+  /// The job's token, which server and clients must all have. NULL for what GLOO_RS_TOKEN holds in the environment; empty
+  /// for none: then whoever reaches the server's port can read and change every key. Copied.
+  const char *token;
+  /// Told by the server which connections it drops; NULL for nobody.
+  gloo_rs_log_fn_t log;
+  /// Passed to `log`. Used until the store and its prefixes are destroyed.
+  void *log_user;
+} gloo_rs_tcp_store_options_t;
+
 /// The functions of a store of the caller's. Set what there is not to NULL.
 ///
 /// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
@@ -140,6 +153,28 @@ typedef struct gloo_rs_store_callbacks_t {
   /// Called once, when nothing uses the store any more. May be NULL.
   void (*destroy)(void *user);
 } gloo_rs_store_callbacks_t;
+
+/// How many connections have arrived since the listener was created, by what became of them. The caller sets `struct_size`.
+typedef struct gloo_rs_connection_statistics_t {
+  /// sizeof(gloo_rs_connection_statistics_t).
+  size_t struct_size;
+  /// Proved that they belong to the job.
+  uint64_t accepted;
+  /// Spoke another protocol, or this one wrongly.
+  uint64_t foreign;
+  /// Spoke another version of the protocol.
+  uint64_t other_version;
+  /// Sought a context that is not here, or no longer.
+  uint64_t unknown_context;
+  /// Proved nothing: another token, a token on one side only, or a replayed or forged proof.
+  uint64_t unproven;
+  /// Ended in the middle of the handshake, or before it.
+  uint64_t incomplete;
+  /// Did not finish the handshake in time.
+  uint64_t timed_out;
+  /// Made room for newer ones while too many were in the handshake.
+  uint64_t crowded_out;
+} gloo_rs_connection_statistics_t;
 
 /// How a context behaves. Set up by gloo_rs_context_options_init.
 typedef struct gloo_rs_context_options_t {
@@ -809,6 +844,18 @@ gloo_rs_status_t gloo_rs_store_create_tcp(const char *host,
                                           int64_t timeout_ms,
                                           struct gloo_rs_store_t **store);
 
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_tcp_store_options_t), with defaults.
+void gloo_rs_tcp_store_options_init(struct gloo_rs_tcp_store_options_t *options, size_t struct_size);
+
+/// As gloo_rs_store_create_tcp, with options; NULL for defaults. Fails with GLOO_RS_ERROR_MISMATCH if the server has another
+/// token, or only one side has one.
+gloo_rs_status_t gloo_rs_store_create_tcp_with(const char *host,
+                                               uint16_t port,
+                                               bool serve,
+                                               int64_t timeout_ms,
+                                               const struct gloo_rs_tcp_store_options_t *options,
+                                               struct gloo_rs_store_t **store);
+
 /// The port of a store made by gloo_rs_store_create_tcp; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
 gloo_rs_status_t gloo_rs_store_port(const struct gloo_rs_store_t *store, uint16_t *port);
 
@@ -894,6 +941,16 @@ gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callb
 /// Hands the value that a `get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
 /// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread; the last call counts.
 gloo_rs_status_t gloo_rs_store_return_value(void *sink, const void *value, size_t bytes);
+
+/// What has become of the connections that arrived at `device`. `statistics->struct_size` is to be set; so many bytes are
+/// written at most.
+gloo_rs_status_t gloo_rs_device_connection_statistics(const struct gloo_rs_device_t *device,
+                                                      struct gloo_rs_connection_statistics_t *statistics);
+
+/// The same for the server of a store that this process serves over TCP, made by gloo_rs_store_create_tcp or
+/// gloo_rs_store_create_tcp_with; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
+gloo_rs_status_t gloo_rs_store_connection_statistics(const struct gloo_rs_store_t *store,
+                                                     struct gloo_rs_connection_statistics_t *statistics);
 
 /// Opens the store of a launched job and tells this process's rank and the number of ranks, from the environment as
 /// `gloo-rs run` and other launchers set it: RANK and WORLD_SIZE, and GLOO_RS_STORE (a URL as for gloo_rs_store_create_url)

@@ -30,6 +30,11 @@ impl JobToken {
         std::env::var_os(TOKEN_VARIABLE).map_or_else(Self::none, |value| Self::new(value.as_bytes()))
     }
 
+    /// A token that nobody can guess, as text for an environment.
+    pub fn random_text() -> std::io::Result<String> {
+        Ok(crate::sys::random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
     /// Whether there is none.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()

@@ -91,6 +91,20 @@ fn assert_ends(pid: i32) {
 }
 
 #[test]
+fn the_ranks_of_a_job_get_one_token_of_its_own() {
+    let script = "echo token=$GLOO_RS_TOKEN";
+    let tokens = |output: Output| {
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let tokens: Vec<_> = text.lines().map(|line| line.split_once('=').unwrap().1.to_owned()).collect();
+        assert!(tokens.len() == 3 && tokens.iter().all(|token| *token == tokens[0]), "{text}");
+        tokens[0].clone()
+    };
+    let (one, other) = (tokens(run(3, &[], script)), tokens(run(3, &[], script)));
+    assert!(one != other && one.len() == 64, "{one} {other}");
+}
+
+#[test]
 fn every_rank_finds_its_place_in_its_environment() {
     let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $GLOO_RS_STORE";
     let output = run(3, &[], script);

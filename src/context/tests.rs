@@ -1,6 +1,8 @@
 //! Ranks as threads, over loopback.
 
+mod early;
 mod edges;
+mod malformed;
 mod places;
 mod tokens;
 

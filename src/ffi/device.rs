@@ -86,8 +86,8 @@ impl Log {
     }
 }
 
-fn log_callback(options: &gloo_rs_device_options_t) -> Option<LogCallback> {
-    let log = Log { function: options.log?, user: options.log_user };
+pub(super) fn log_callback(function: gloo_rs_log_fn_t, user: *mut c_void) -> Option<LogCallback> {
+    let log = Log { function: function?, user };
     Some(Arc::new(move |level, message| log.call(level, message)))
 }
 
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             interface: interface.map(str::to_owned),
             hostname: hostname.map(str::to_owned),
             port: options.port,
-            log: log_callback(&options),
+            log: log_callback(options.log, options.log_user),
         })?;
         handle::create(created, out);
         Ok(())

@@ -21,6 +21,8 @@ mod store;
 
 mod store_callbacks;
 
+mod statistics;
+
 mod launch;
 
 mod context;
@@ -47,6 +49,7 @@ pub use context::*;
 pub use device::*;
 pub use launch::*;
 pub use pair::*;
+pub use statistics::*;
 pub use status::*;
 pub use store::*;
 pub use store_callbacks::*;

@@ -85,6 +85,28 @@ pub(super) unsafe fn init<T: Options>(pointer: *mut T, struct_size: usize) {
     }
 }
 
+/// Gives the caller `value`, as much of it as its version knows; its `struct_size` tells. What only the caller's version
+/// knows becomes zero.
+///
+/// # Safety
+/// `pointer` is NULL, or valid for reads and writes of the bytes that its `struct_size` tells.
+pub(super) unsafe fn fill<T: Options>(pointer: *mut T, what: &str, value: T) -> Result<()> {
+    check(pointer, what)?;
+    // SAFETY: not NULL, aligned, and the size comes first.
+    let bytes = unsafe { pointer.cast::<usize>().read() };
+    if bytes < T::REQUIRED || bytes % align_of::<T>() != 0 {
+        return Err(wrong_size::<T>(bytes));
+    }
+    let known = bytes.min(size_of::<T>());
+    // SAFETY: the caller vouches for `bytes`; the source has `known`; the first field is a usize.
+    unsafe {
+        copy_bytes((&raw const value).cast(), pointer.cast(), known);
+        pointer.cast::<u8>().add(known).write_bytes(0, bytes - known);
+        pointer.cast::<usize>().write(bytes);
+    }
+    Ok(())
+}
+
 /// # Safety
 /// As `std::ptr::copy_nonoverlapping`. Bytes are moved untyped, so padding stays padding.
 unsafe fn copy_bytes(from: *const std::mem::MaybeUninit<u8>, to: *mut std::mem::MaybeUninit<u8>, bytes: usize) {

@@ -4,12 +4,17 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::device::{gloo_rs_log_fn_t, log_callback};
 use super::guard::guard;
 use super::handle::{self, Handle};
+use super::options::{self, Options};
 use super::pointer::{self, Malloced, Out};
 use super::status::gloo_rs_status_t;
 use crate::error::{Error, ErrorKind, Result};
+use crate::rendezvous::tcp::TcpStoreOptions;
 use crate::rendezvous::{FileStore, InProcessStore, PrefixStore, Store, TcpStore, url};
+use crate::secret::JobToken;
+use crate::transport::admission::ConnectionStatistics;
 
 /// A key-value store that all ranks of a job reach. Keys are non-empty strings of at most 4096 bytes; values are any bytes,
 /// at most 64 MiB. Safe to use from several threads.
@@ -26,18 +31,32 @@ impl Handle for gloo_rs_store_t {
 /// What a store's handle stands for.
 pub struct StoreHandle {
     store: Arc<dyn Store>,
-    /// Of the server, for TCP stores.
-    port: Option<u16>,
+    /// The same, if it is one that gloo_rs_store_create_tcp made.
+    tcp: Option<Arc<TcpStore>>,
 }
 
 impl StoreHandle {
     pub(super) fn store(&self) -> &dyn Store {
         &*self.store
     }
+
+    fn tcp(&self) -> Result<&TcpStore> {
+        self.tcp.as_deref().ok_or_else(|| {
+            let store = self.store.describe();
+            Error::new(ErrorKind::InvalidOperation, format!("{store} was not made by gloo_rs_store_create_tcp"))
+        })
+    }
+
+    pub(super) fn connection_statistics(&self) -> Result<ConnectionStatistics> {
+        self.tcp()?.statistics().ok_or_else(|| {
+            let store = self.store.describe();
+            Error::new(ErrorKind::InvalidOperation, format!("{store} is served by another process"))
+        })
+    }
 }
 
-pub(super) fn create(store: Arc<dyn Store>, port: Option<u16>, out: Out<*mut gloo_rs_store_t>) {
-    handle::create(StoreHandle { store, port }, out);
+pub(super) fn create(store: Arc<dyn Store>, tcp: Option<Arc<TcpStore>>, out: Out<*mut gloo_rs_store_t>) {
+    handle::create(StoreHandle { store, tcp }, out);
 }
 
 /// Store calls that get GLOO_RS_TIMEOUT_DEFAULT wait so long.
@@ -61,13 +80,83 @@ pub unsafe extern "C" fn gloo_rs_store_create_tcp(
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_create_tcp", || {
         // SAFETY: the header's rules for pointers.
-        let (out, host) = unsafe { (Out::handle(store, "store")?, pointer::text(host, "host")?) };
-        let timeout = timeout(timeout_ms)?;
-        let store = if serve { TcpStore::serve(host, port) } else { TcpStore::connect(host, port, timeout) }?;
-        let port = store.port();
-        create(Arc::new(store), Some(port), out);
-        Ok(())
+        unsafe { create_tcp(host, port, serve, timeout_ms, std::ptr::null(), store) }
     })
+}
+
+/// How a store over TCP behaves. Set up by gloo_rs_tcp_store_options_init.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct gloo_rs_tcp_store_options_t {
+    /// sizeof(gloo_rs_tcp_store_options_t).
+    pub struct_size: usize,
+    /// The job's token, which server and clients must all have. NULL for what GLOO_RS_TOKEN holds in the environment; empty
+    /// for none: then whoever reaches the server's port can read and change every key. Copied.
+    pub token: *const c_char,
+    /// Told by the server which connections it drops; NULL for nobody.
+    pub log: gloo_rs_log_fn_t,
+    /// Passed to `log`. Used until the store and its prefixes are destroyed.
+    pub log_user: *mut c_void,
+}
+
+// SAFETY: repr(C), a usize first, and pointers only.
+unsafe impl Options for gloo_rs_tcp_store_options_t {
+    const NAME: &'static str = "gloo_rs_tcp_store_options_t";
+    const REQUIRED: usize = size_of::<usize>();
+    fn set_defaults(&mut self) {}
+}
+
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_tcp_store_options_t), with defaults.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_tcp_store_options_init(options: *mut gloo_rs_tcp_store_options_t, struct_size: usize) {
+    // SAFETY: the header's rules for pointers.
+    unsafe { options::init(options, struct_size) }
+}
+
+/// As gloo_rs_store_create_tcp, with options; NULL for defaults. Fails with GLOO_RS_ERROR_MISMATCH if the server has another
+/// token, or only one side has one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_create_tcp_with(
+    host: *const c_char,
+    port: u16,
+    serve: bool,
+    timeout_ms: i64,
+    options: *const gloo_rs_tcp_store_options_t,
+    store: *mut *mut gloo_rs_store_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_store_create_tcp_with", || {
+        // SAFETY: the header's rules for pointers.
+        unsafe { create_tcp(host, port, serve, timeout_ms, options, store) }
+    })
+}
+
+/// # Safety
+/// The header's rules for pointers.
+unsafe fn create_tcp(
+    host: *const c_char,
+    port: u16,
+    serve: bool,
+    timeout_ms: i64,
+    options: *const gloo_rs_tcp_store_options_t,
+    store: *mut *mut gloo_rs_store_t,
+) -> Result<()> {
+    // SAFETY: the same contract.
+    let (out, host, options) =
+        unsafe { (Out::handle(store, "store")?, pointer::text(host, "host")?, options::read_or_default(options)?) };
+    let timeout = timeout(timeout_ms)?;
+    let options = TcpStoreOptions {
+        // SAFETY: the same contract, for the string in the options.
+        token: unsafe { pointer::optional_secret(options.token) }.map(JobToken::new),
+        log: log_callback(options.log, options.log_user),
+    };
+    let store = if serve {
+        TcpStore::serve_with(host, port, &options)
+    } else {
+        TcpStore::connect_with(host, port, timeout, &options)
+    };
+    let store = Arc::new(store?);
+    create(store.clone(), Some(store), out);
+    Ok(())
 }
 
 /// The port of a store made by gloo_rs_store_create_tcp; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
@@ -76,11 +165,7 @@ pub unsafe extern "C" fn gloo_rs_store_port(store: *const gloo_rs_store_t, port:
     guard("gloo_rs_store_port", || {
         // SAFETY: the header's rules for pointers.
         let (handle, out) = unsafe { (handle::get(store, "store")?, Out::new(port, "port")?) };
-        let port = handle.port.ok_or_else(|| {
-            let store = handle.store.describe();
-            Error::new(ErrorKind::InvalidOperation, format!("{store} was not made by gloo_rs_store_create_tcp"))
-        })?;
-        out.set(port);
+        out.set(handle.tcp()?.port());
         Ok(())
     })
 }

@@ -115,6 +115,12 @@ impl Header {
             1 => Space::Collective,
             other => return bad(format!("space {other}")),
         };
+        if wire[3] & !FLAG_ANNOUNCED != 0 {
+            return bad(format!("flags {:#04x}", wire[3]));
+        }
+        if u32_at(12) != 0 {
+            return bad(format!("{:#010x} where zeros stand", u32_at(12)));
+        }
         let header = Self {
             kind,
             space,
@@ -151,7 +157,7 @@ mod tests {
         #[test]
         fn any_header_survives_the_wire(kind in 1u8..=12, flags: u8, check: u32, slot: u64, bytes in 0u64..4096, offset: u64, identity: u32) {
             let header = Header {
-                kind: Kind::from_byte(kind).unwrap(), space: Space::Collective, flags, check, slot, bytes, offset,
+                kind: Kind::from_byte(kind).unwrap(), space: Space::Collective, flags: flags & FLAG_ANNOUNCED, check, slot, bytes, offset,
             };
             prop_assert_eq!(Header::decode(&header.encode(identity), identity).unwrap(), header);
             prop_assert!(Header::decode(&header.encode(identity), identity ^ 1).is_err());

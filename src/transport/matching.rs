@@ -27,6 +27,9 @@ use crate::types::{Rank, Slot};
 /// Messages up to this length are sent without asking.
 pub const EAGER_BYTES: usize = 64 << 10;
 
+/// Counted for each message that is kept or announced, beside its bytes: for what it costs to remember it.
+pub const EARLY_OVERHEAD: usize = 256;
+
 const NIL: u32 = u32::MAX;
 const ANY: u32 = u32::MAX;
 
@@ -202,6 +205,8 @@ pub struct Receives {
     granted: Queues<u32>,
     early: Slab<Early>,
     early_order: Queues<u32>,
+    /// What is kept from each rank, in bytes.
+    kept: QuickMap<u32, usize>,
     sequence: u64,
     turn: usize,
     /// Memory for kept messages, for the next ones.
@@ -235,6 +240,23 @@ impl Receives {
     /// Messages that no receive has met: sender and header.
     pub fn unmet(&self) -> impl Iterator<Item = (Rank, &Header)> {
         self.early.iter().filter(|(_, e)| e.op.is_none()).map(|(_, e)| (e.from, &e.header))
+    }
+
+    /// What is kept from `from` without a receive: its bytes, and [`EARLY_OVERHEAD`] for each message.
+    pub fn kept(&self, from: Rank) -> usize {
+        if self.kept.is_empty() { 0 } else { self.kept.get(&(from as u32)).copied().unwrap_or(0) }
+    }
+
+    /// Counts `bytes` that are kept from `from`.
+    pub fn charge(&mut self, from: Rank, bytes: usize) {
+        *self.kept.entry(from as u32).or_insert(0) += bytes;
+    }
+
+    /// Ends `charge`.
+    pub fn refund(&mut self, from: Rank, bytes: usize) {
+        if let Some(kept) = self.kept.get_mut(&(from as u32)) {
+            *kept = kept.saturating_sub(bytes);
+        }
     }
 
     /// Posts a receive.
@@ -272,6 +294,10 @@ impl Receives {
         op.matched = Some(from);
         let key = Key::new(from, space, slot);
         self.early_order.pop(key);
+        let bytes = EARLY_OVERHEAD + message.data.as_ref().map_or(0, Vec::len);
+        if let Some(kept) = self.kept.get_mut(&(from as u32)) {
+            *kept = kept.saturating_sub(bytes);
+        }
         match &message.data {
             None => {
                 self.early.remove(index);
@@ -350,6 +376,7 @@ impl Receives {
         let data = Some(self.spare.pop().unwrap_or_default());
         let early = self.early.insert(Early { from, header: *header, data, op: None });
         self.early_order.push(key, early);
+        self.charge(from, EARLY_OVERHEAD);
         Arrival::Early(early)
     }
 
@@ -375,6 +402,7 @@ impl Receives {
         }
         let early = self.early.insert(Early { from, header: *header, data: None, op: None });
         self.early_order.push(key, early);
+        self.charge(from, EARLY_OVERHEAD);
         false
     }
 
@@ -383,6 +411,9 @@ impl Receives {
         let message = &mut self.early[early];
         let data = message.data.get_or_insert_default();
         data.extend_from_slice(bytes);
+        if message.op.is_none() {
+            *self.kept.entry(message.from as u32).or_insert(0) += bytes.len();
+        }
         if data.len() < message.header.payload() || message.op.is_none() {
             return None;
         }
@@ -478,6 +509,9 @@ impl Receives {
             .collect();
         for index in partial {
             if let Some(message) = self.early.remove(index) {
+                if message.op.is_none() {
+                    self.refund(lost, EARLY_OVERHEAD + message.data.as_ref().map_or(0, Vec::len));
+                }
                 self.early_order.remove(Key::new(lost, message.header.space, message.header.slot), index);
             }
         }

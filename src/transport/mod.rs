@@ -4,6 +4,7 @@
 //! Operations are posted, [`Transport::progress`] moves them on, and every operation ends with exactly one [`Event`],
 //! unless [`Transport::cancel`] took it back.
 
+pub mod admission;
 pub mod frame;
 pub mod matching;
 pub mod slab;

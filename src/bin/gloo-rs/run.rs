@@ -12,7 +12,8 @@ use crate::launcher::{self, Job, StartError};
 /// Start a job's ranks, on this host or on several
 ///
 /// Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, and where the ranks meet in MASTER_ADDR,
-/// MASTER_PORT and GLOO_RS_STORE. Rank 0 serves that store. Rank 0 reads this command's standard input unless that is a
+/// MASTER_PORT and GLOO_RS_STORE. Rank 0 serves that store. GLOO_RS_TOKEN holds a random token of the job, which keeps
+/// others out; set it beforehand to choose one, or none by an empty one. Rank 0 reads this command's standard input unless that is a
 /// terminal; the others read nothing.
 ///
 /// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all ranks. When one rank fails, the others are ended, and
@@ -69,11 +70,14 @@ pub struct Args {
 pub fn run(args: Args) -> u8 {
     let mut command = args.command.iter().cloned();
     let program = command.next().unwrap_or_default();
-    let mut job = Job::new(program, command.collect(), args.ranks.unwrap_or(1) as usize);
+    let mut job = match Job::new(program, command.collect(), args.ranks.unwrap_or(1) as usize) {
+        Ok(job) => job,
+        Err(error) => return crate::fail(&error.message, error.code),
+    };
     job.prefix = !args.no_prefix;
     job.grace = args.grace;
     job.bind = args.bind_to;
-    job.environment = environment(&args);
+    job.environment.extend(environment(&args));
     let result = match &args.hosts {
         None => launcher::launch(&job),
         Some(file) => match on_hosts(file, &args) {

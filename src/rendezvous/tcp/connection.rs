@@ -7,7 +7,10 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::super::support::Deadline;
-use super::protocol::{self, MAGIC, MAX_FRAME_BYTES, SERVER_HELLO_BYTES, VERSION};
+use super::greeting::{self, PROOF_BYTES, SERVER_BYTES, WELCOME};
+use super::protocol::{MAGIC, MAX_FRAME_BYTES, VERSION};
+use crate::secret::SecretKey;
+use crate::sys;
 
 /// Time for one attempt to connect, so that an address that swallows packets leaves time for the next.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,8 +42,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects and exchanges hellos, once.
-    pub(super) fn open(address: SocketAddr, deadline: &Deadline) -> Result<Self, Fault> {
+    /// Connects, exchanges hellos, and proves to each other that both have the token; once.
+    pub(super) fn open(address: SocketAddr, key: &SecretKey, deadline: &Deadline) -> Result<Self, Fault> {
         let time = deadline.remaining().clamp(Duration::from_millis(1), ATTEMPT_TIMEOUT);
         let mut stream = TcpStream::connect_timeout(&address, time)?;
         // With no listener, a loopback connection can meet itself when its own port happens to be the one it calls.
@@ -49,24 +52,37 @@ impl Connection {
         }
         prepare(&stream)?;
         stream.set_write_timeout(Some(STALL_TIMEOUT))?;
-        stream.write_all(&protocol::client_hello())?;
+        let client = greeting::client(key, &sys::random()?);
+        stream.write_all(&client)?;
 
-        let mut hello = [0; SERVER_HELLO_BYTES];
-        let (magic, version) = hello.split_at_mut(8);
+        let mut server = [0; SERVER_BYTES];
+        let (magic, version) = server.split_at_mut(8);
         read_by(&mut stream, magic, deadline)?;
         if *magic != MAGIC {
             return Err(Fault::Foreign("what listens there is not a gloo_rs store".to_owned()));
         }
-        let (version, instance) = version.split_at_mut(4);
+        let (version, rest) = version.split_at_mut(4);
         read_by(&mut stream, version, deadline)?;
         if *version != VERSION.to_le_bytes() {
             let theirs = u32::from_le_bytes([version[0], version[1], version[2], version[3]]);
             return Err(Fault::Foreign(format!("the server speaks version {theirs}, and this library {VERSION}")));
         }
-        read_by(&mut stream, instance, deadline)?;
-        let mut number = [0; 8];
-        number.copy_from_slice(instance);
-        Ok(Self { stream, instance: u64::from_le_bytes(number) })
+        read_by(&mut stream, rest, deadline)?;
+        let instance = u64::from_le_bytes(std::array::from_fn(|i| rest[i]));
+        match greeting::proof(key, &client, &server) {
+            Ok(proof) => stream.write_all(&proof)?,
+            Err(fault) => {
+                // No proof at all, so that the server can say what is the matter, too.
+                let _ = stream.write_all(&[0; PROOF_BYTES]);
+                return Err(Fault::Foreign(format!("cannot use the server at {address}: {fault}")));
+            }
+        }
+        let mut welcome = [0];
+        read_by(&mut stream, &mut welcome, deadline)?;
+        if welcome != [WELCOME] {
+            return Err(Fault::Foreign(format!("the server at {address} did not welcome this client")));
+        }
+        Ok(Self { stream, instance })
     }
 
     /// Sends a request, which has its length in front, and returns the answer's frame without its length. After the request has

@@ -2,6 +2,7 @@
 
 mod connection;
 mod epoll;
+mod greeting;
 mod listen;
 mod peer;
 mod protocol;
@@ -17,6 +18,9 @@ use std::time::Duration;
 use super::Store;
 use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds};
 use crate::error::{Error, ErrorKind, Result};
+use crate::secret::{JobToken, SecretKey};
+use crate::transport::LogCallback;
+use crate::transport::admission::ConnectionStatistics;
 use connection::{Connection, Fault};
 use protocol::{Answer, MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Request};
 use server::{Limits, Server};
@@ -42,14 +46,31 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Dropping the store of the rank that serves ends the server, but only when every other client has disconnected or 2 s
 /// have passed, so that ranks that are a little behind still read what they need.
 ///
-/// The server needs a descriptor for each client. Whoever reaches its port can read and change every key.
+/// The server needs a descriptor for each client. With a job token, both sides prove that they have it before any request is
+/// read; without one, whoever reaches the server's port can read and change every key.
 pub struct TcpStore {
     /// As the user wrote it.
     url: String,
     address: SocketAddr,
     instance: u64,
+    key: SecretKey,
     idle: Mutex<Vec<Connection>>,
     server: Option<Server>,
+}
+
+/// How a [`TcpStore`] behaves.
+#[derive(Clone, Default)]
+pub struct TcpStoreOptions {
+    /// What server and clients must all have; an empty one is none. `None` stands for what `GLOO_RS_TOKEN` holds.
+    pub token: Option<JobToken>,
+    /// Told by the server which connections it drops. Called from its own thread.
+    pub log: Option<LogCallback>,
+}
+
+impl TcpStoreOptions {
+    fn key(&self) -> SecretKey {
+        greeting::key(&self.token.clone().unwrap_or_else(JobToken::from_environment))
+    }
 }
 
 impl TcpStore {
@@ -58,27 +79,40 @@ impl TcpStore {
     /// `host` is what the other ranks are told. An IP address is listened on as it is, unless it is not this host's; then, and
     /// for names other than `localhost`, the server listens on all addresses.
     pub fn serve(host: &str, port: u16) -> Result<Self> {
-        Self::serve_with(host, port, Limits::default())
+        Self::serve_with(host, port, &TcpStoreOptions::default())
     }
 
-    fn serve_with(host: &str, port: u16, limits: Limits) -> Result<Self> {
+    /// The same with options.
+    pub fn serve_with(host: &str, port: u16, options: &TcpStoreOptions) -> Result<Self> {
+        Self::start(host, port, options, Limits::default())
+    }
+
+    fn start(host: &str, port: u16, options: &TcpStoreOptions, limits: Limits) -> Result<Self> {
         check_host(host)?;
+        let key = options.key();
         let failed = |error: &io::Error| Error::io(format!("{}: cannot serve a store", url(host, port)), error);
-        let server = listen::listen(host, port).and_then(|listener| Server::start(listener, limits));
+        let server = listen::listen(host, port)
+            .and_then(|listener| Server::start(listener, limits, key.clone(), options.log.clone()));
         let server = server.map_err(|error| failed(&error))?;
         let address = listen::reachable(server.address());
         let url = url(host, address.port());
-        let connection = Connection::open(address, &Deadline::after(LEAST_PATIENCE))
+        let connection = Connection::open(address, &key, &Deadline::after(LEAST_PATIENCE))
             .map_err(|fault| explain(&url, address, "cannot connect to its own server", fault, Duration::ZERO))?;
         let instance = connection.instance;
-        Ok(Self { url, address, instance, idle: Mutex::new(vec![connection]), server: Some(server) })
+        Ok(Self { url, address, instance, key, idle: Mutex::new(vec![connection]), server: Some(server) })
     }
 
     /// Connects to the store that another rank serves, now or soon: tries again until `timeout`.
     ///
-    /// Fails at once if something else than a store listens there, or a store of another version.
+    /// Fails at once if something else than a store listens there, a store of another version, or one with another token.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self> {
+        Self::connect_with(host, port, timeout, &TcpStoreOptions::default())
+    }
+
+    /// The same with options.
+    pub fn connect_with(host: &str, port: u16, timeout: Duration, options: &TcpStoreOptions) -> Result<Self> {
         check_host(host)?;
+        let key = options.key();
         let url = url(host, port);
         if port == 0 {
             return Err(Error::invalid(format!("{url}: no server has port 0")));
@@ -88,10 +122,10 @@ impl TcpStore {
         let mut tries = 0;
         loop {
             tries += 1;
-            let failure = match connect_once(host, port, &deadline) {
+            let failure = match connect_once(host, port, &key, &deadline) {
                 Ok((address, connection)) => {
                     let instance = connection.instance;
-                    return Ok(Self { url, address, instance, idle: Mutex::new(vec![connection]), server: None });
+                    return Ok(Self { url, address, instance, key, idle: Mutex::new(vec![connection]), server: None });
                 }
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
                 Err(Fault::Silent) => "connected, but the server did not answer".to_owned(),
@@ -109,6 +143,11 @@ impl TcpStore {
     /// The server's port.
     pub fn port(&self) -> u16 {
         self.address.port()
+    }
+
+    /// What has become of the connections that have arrived, on the rank that serves.
+    pub fn statistics(&self) -> Option<ConnectionStatistics> {
+        self.server.as_ref().map(Server::statistics)
     }
 
     /// The server's answer to a request, on a connection of this call's own.
@@ -129,7 +168,7 @@ impl TcpStore {
     }
 
     fn connect_again(&self, deadline: &Deadline) -> Result<Connection, Fault> {
-        let connection = Connection::open(self.address, deadline)?;
+        let connection = Connection::open(self.address, &self.key, deadline)?;
         if connection.instance == self.instance {
             return Ok(connection);
         }
@@ -202,10 +241,15 @@ fn url(host: &str, port: u16) -> String {
 }
 
 /// One round over the addresses of `host`, whose name may be new to the resolver only later.
-fn connect_once(host: &str, port: u16, deadline: &Deadline) -> Result<(SocketAddr, Connection), Fault> {
+fn connect_once(
+    host: &str,
+    port: u16,
+    key: &SecretKey,
+    deadline: &Deadline,
+) -> Result<(SocketAddr, Connection), Fault> {
     let mut result = Err(Fault::Lost(io::Error::new(io::ErrorKind::NotFound, "the host has no address")));
     for address in (host, port).to_socket_addrs().map_err(Fault::Lost)? {
-        result = Connection::open(address, deadline).map(|connection| (address, connection));
+        result = Connection::open(address, key, deadline).map(|connection| (address, connection));
         if result.is_ok() {
             break;
         }

@@ -6,7 +6,9 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use super::epoll::Readiness;
+use super::greeting::{CLIENT_BYTES, PROOF_BYTES, SERVER_BYTES};
 use super::protocol::Chunk;
+use crate::transport::admission::Refusal;
 
 /// The connection is of no more use: it ended, broke, or its other end does not keep to the protocol.
 pub(super) struct Gone;
@@ -21,10 +23,23 @@ pub(super) struct Waiting {
     pub(super) until: Option<Instant>,
 }
 
+/// How far a client is.
+pub(super) enum Stage {
+    /// It has not said who it is.
+    Hello,
+    /// It is to prove that it has the token.
+    Proof { client: [u8; CLIENT_BYTES], server: [u8; SERVER_BYTES] },
+    /// It makes requests.
+    Greeted,
+}
+
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
-    /// Whether the hello has come.
-    pub(super) greeted: bool,
+    /// The address that it came from.
+    pub(super) from: String,
+    pub(super) stage: Stage,
+    /// Why it is dropped while it proves itself, if not because it ended.
+    pub(super) refusal: Refusal,
     /// What came and is not used up. Grows only with what has really come, to one frame and one read at most.
     pub(super) input: Vec<u8>,
     output: VecDeque<Chunk>,
@@ -39,10 +54,12 @@ pub(super) struct Peer {
 
 impl Peer {
     /// `stream` is non-blocking.
-    pub(super) fn new(stream: TcpStream, interest: Readiness) -> Self {
+    pub(super) fn new(stream: TcpStream, from: String, interest: Readiness) -> Self {
         Self {
             stream,
-            greeted: false,
+            from,
+            stage: Stage::Hello,
+            refusal: Refusal::Incomplete,
             input: Vec::new(),
             output: VecDeque::new(),
             sent: 0,
@@ -67,9 +84,19 @@ impl Peer {
         !self.input.is_empty() || !self.output.is_empty()
     }
 
-    /// Reads once, so that nobody keeps the server from the others.
+    /// Whether it may make requests.
+    pub(super) fn is_greeted(&self) -> bool {
+        matches!(self.stage, Stage::Greeted)
+    }
+
+    /// Reads once, so that nobody keeps the server from the others; of who has proven nothing no more than its next words.
     pub(super) fn fill(&mut self, scratch: &mut [u8]) -> Result<(), Gone> {
-        match self.stream.read(scratch) {
+        let most = match &self.stage {
+            Stage::Hello => CLIENT_BYTES - self.input.len(),
+            Stage::Proof { .. } => PROOF_BYTES - self.input.len(),
+            Stage::Greeted => scratch.len(),
+        };
+        match self.stream.read(&mut scratch[..most]) {
             Ok(0) => Err(Gone),
             Ok(count) => {
                 self.input.extend_from_slice(&scratch[..count]);
@@ -95,6 +122,12 @@ impl Peer {
         }
         self.output = VecDeque::new();
         Ok(())
+    }
+
+    /// Notes why the client is dropped.
+    pub(super) fn refuse(&mut self, refusal: Refusal) -> Gone {
+        self.refusal = refusal;
+        Gone
     }
 
     /// Lines up an answer; no chunk is empty.

@@ -2,9 +2,10 @@
 //!
 //! A wait is kept here until its keys have values or its time is up, so a client that waits costs neither polling nor a
 //! thread, and a set costs only those that wait for its key. A client that breaks the protocol, or stops in the middle of a
-//! request or an answer, is dropped. There is no authentication: who reaches the port can read and change every key.
+//! request or an answer, is dropped. With a job token a client proves first that it has it, too; without one, who reaches the
+//! port can read and change every key.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr, TcpListener};
@@ -17,9 +18,14 @@ use std::time::{Duration, Instant};
 use super::super::table::Table;
 use super::connection::prepare;
 use super::epoll::{Epoll, Readiness};
-use super::peer::{Gone, Peer, Waiting};
+use super::greeting::{self, CLIENT_BYTES, PROOF_BYTES, WELCOME};
+use super::peer::{Gone, Peer, Stage, Waiting};
 use super::protocol::{self, CLIENT_HELLO_BYTES, Chunk, MAX_FRAME_BYTES, Request};
-use crate::sys::ForkMark;
+use crate::secret::SecretKey;
+use crate::sys::{self, ForkMark};
+use crate::transport::LogCallback;
+use crate::transport::admission::{Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, MAX_GREETINGS, Refusal};
+use crate::transport::tcp::handshake::Fault;
 
 /// How long a server is patient.
 #[derive(Clone, Copy)]
@@ -51,21 +57,31 @@ const NOTHING: Readiness = Readiness { read: false, write: false, gone: false };
 /// A running server. Dropping it lets the clients finish, for `linger` at most, then closes all and joins the thread.
 pub(super) struct Server {
     address: SocketAddr,
+    counters: Counters,
     stop: UnixStream,
     thread: Option<JoinHandle<()>>,
     mark: ForkMark,
 }
 
 impl Server {
-    pub(super) fn start(listener: TcpListener, limits: Limits) -> io::Result<Self> {
+    pub(super) fn start(
+        listener: TcpListener,
+        limits: Limits,
+        key: SecretKey,
+        log: Option<LogCallback>,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (stop, stopped) = UnixStream::pair()?;
         let epoll = Epoll::new()?;
         epoll.add(listener.as_fd(), LISTENER, READ)?;
         epoll.add(stopped.as_fd(), STOP, READ)?;
+        let counters = Counters::default();
         let server = Loop {
             limits,
+            key,
+            admissions: Admissions::new("store", log, counters.clone()),
+            greeting: BTreeMap::new(),
             epoll,
             listener,
             accept_again: None,
@@ -83,11 +99,15 @@ impl Server {
             block_signals();
             server.run();
         })?;
-        Ok(Self { address, stop, thread: Some(thread), mark })
+        Ok(Self { address, counters, stop, thread: Some(thread), mark })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    pub(super) fn statistics(&self) -> ConnectionStatistics {
+        self.counters.statistics()
     }
 }
 
@@ -127,6 +147,10 @@ struct State {
 
 struct Loop {
     limits: Limits,
+    key: SecretKey,
+    admissions: Admissions,
+    /// Clients that have not proven themselves, the oldest first, and since when.
+    greeting: BTreeMap<u64, Instant>,
     epoll: Epoll,
     listener: TcpListener,
     /// Set while accepting pauses.
@@ -161,6 +185,7 @@ impl Loop {
             }
             let now = Instant::now();
             self.expire(now);
+            self.admissions.tick(now);
             if self.accept_again.is_some_and(|again| again <= now) {
                 self.accept_again = None;
                 if self.epoll.modify(self.listener.as_fd(), LISTENER, READ).is_err() {
@@ -178,7 +203,8 @@ impl Loop {
 
     /// How long to sleep at most; `None` without end.
     fn next_deadline(&self) -> Option<Duration> {
-        let deadlines = [self.deadlines.first().map(|(at, _)| *at), self.accept_again, self.linger_until];
+        let first = self.deadlines.first().map(|(at, _)| *at);
+        let deadlines = [first, self.accept_again, self.linger_until, self.admissions.next_tick()];
         let next = deadlines.into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
@@ -188,11 +214,15 @@ impl Loop {
             return;
         }
         for _ in 0..128 {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
+            let (stream, from) = match self.listener.accept() {
+                Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                        // Strangers must not keep descriptors from ranks.
+                        if self.make_room(FAIR_CHANCE) {
+                            continue;
+                        }
                         // Level-triggered: without the pause this would spin until somebody disconnects.
                         if self.epoll.modify(self.listener.as_fd(), LISTENER, NOTHING).is_ok() {
                             self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
@@ -209,11 +239,23 @@ impl Loop {
                 .and_then(|()| self.epoll.add(stream.as_fd(), token, READ));
             if ready.is_ok() {
                 self.next_token += 1;
-                let mut peer = Peer::new(stream, READ);
+                if self.greeting.len() >= MAX_GREETINGS {
+                    self.make_room(Duration::ZERO);
+                }
+                self.greeting.insert(token, Instant::now());
+                let mut peer = Peer::new(stream, from.to_string(), READ);
                 self.set_deadline(token, &mut peer, Some(Instant::now() + self.limits.hello));
                 self.clients.insert(token, peer);
             }
         }
+    }
+
+    /// Drops the oldest client that has not proven itself in this time, if there is one.
+    fn make_room(&mut self, chance: Duration) -> bool {
+        let oldest = self.greeting.first_key_value().filter(|(_, since)| since.elapsed() >= chance);
+        let Some(oldest) = oldest.map(|(token, _)| *token) else { return false };
+        self.with_client(oldest, |_, peer| Err(peer.refuse(Refusal::CrowdedOut)));
+        true
     }
 
     /// Does `work` with a client, then goes on with its requests and sees to what it waits for next, or forgets it.
@@ -226,6 +268,9 @@ impl Loop {
         match result {
             Ok(()) => drop(self.clients.insert(token, peer)),
             Err(Gone) => {
+                if self.greeting.remove(&token).is_some() {
+                    self.admissions.refused(&peer.from, None, peer.refusal);
+                }
                 self.set_deadline(token, &mut peer, None);
                 self.state.unregister(token, &peer);
             }
@@ -246,27 +291,14 @@ impl Loop {
         let mut used = 0;
         while peer.may_ask() {
             let rest = &input[used..];
-            let length = if peer.greeted { 4 } else { CLIENT_HELLO_BYTES };
-            let Some((head, rest)) = rest.split_at_checked(length) else {
-                if !peer.greeted && !protocol::client_hello().starts_with(&rest[..rest.len().min(8)]) {
-                    return Err(Gone);
+            if !peer.is_greeted() {
+                match self.greet(token, peer, rest)? {
+                    0 => break,
+                    length => used += length,
                 }
-                break;
-            };
-            if !peer.greeted {
-                if head[..8] != protocol::MAGIC {
-                    return Err(Gone);
-                }
-                // A client of another version is answered too, so that it can tell its user which this is.
-                peer.answer([Chunk::Own(protocol::server_hello(self.instance).to_vec())]);
-                peer.flush()?;
-                if head != protocol::client_hello() {
-                    return Err(Gone);
-                }
-                peer.greeted = true;
-                used += length;
                 continue;
             }
+            let Some((head, rest)) = rest.split_at_checked(4) else { break };
             let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
             if length > MAX_FRAME_BYTES {
                 return Err(Gone);
@@ -282,6 +314,38 @@ impl Loop {
         Ok(())
     }
 
+    /// Goes on with a client that has not proven itself, given what it has said; how much of that was used up.
+    fn greet(&mut self, token: u64, peer: &mut Peer, said: &[u8]) -> Result<usize, Gone> {
+        if let Stage::Proof { client, server } = &peer.stage {
+            let Some(proof) = said.first_chunk() else { return Ok(0) };
+            greeting::verify(&self.key, client, server, proof).map_err(|fault| peer.refuse(Refusal::Fault(fault)))?;
+            peer.stage = Stage::Greeted;
+            self.greeting.remove(&token);
+            self.admissions.accepted();
+            peer.answer([Chunk::Own(vec![WELCOME])]);
+            peer.flush()?;
+            return Ok(PROOF_BYTES);
+        }
+        let magic = said.len().min(protocol::MAGIC.len());
+        if said[..magic] != protocol::MAGIC[..magic] {
+            return Err(peer.refuse(Refusal::Fault(Fault::Foreign)));
+        }
+        if let Some(hello) = said.first_chunk::<CLIENT_HELLO_BYTES>().filter(|h| **h != protocol::client_hello()) {
+            // It is answered, so that it can tell its user which version this is.
+            peer.answer([Chunk::Own(protocol::server_hello(self.instance).to_vec())]);
+            peer.flush()?;
+            return Err(peer.refuse(Refusal::Fault(Fault::Version(hello[8]))));
+        }
+        let Some(client) = said.first_chunk::<CLIENT_BYTES>() else { return Ok(0) };
+        let nonce = sys::random().map_err(|_| Gone)?;
+        let (server, verdict) = greeting::server(&self.key, client, self.instance, &nonce);
+        peer.answer([Chunk::Own(server.to_vec())]);
+        peer.flush()?;
+        verdict.map_err(|fault| peer.refuse(Refusal::Fault(fault)))?;
+        peer.stage = Stage::Proof { client: *client, server };
+        Ok(CLIENT_BYTES)
+    }
+
     /// Sets what is waited for next: readiness and time.
     fn settle(&mut self, token: u64, peer: &mut Peer) -> Result<(), Gone> {
         let wanted = peer.wanted();
@@ -291,7 +355,7 @@ impl Loop {
         }
         let deadline = match &peer.waiting {
             Some(waiting) => waiting.until,
-            None if !peer.greeted => peer.deadline,
+            None if !peer.is_greeted() => peer.deadline,
             None => peer.is_in_the_middle().then(|| Instant::now() + self.limits.stall),
         };
         self.set_deadline(token, peer, deadline);
@@ -326,7 +390,7 @@ impl Loop {
             self.with_client(token, |this, peer| {
                 peer.deadline = None;
                 this.state.unregister(token, peer);
-                let waiting = peer.waiting.take().ok_or(Gone)?;
+                let waiting = peer.waiting.take().ok_or_else(|| peer.refuse(Refusal::TimedOut))?;
                 peer.answer([Chunk::Own(protocol::answer_missing(&this.state.missing(&waiting.keys)))]);
                 Ok(())
             });

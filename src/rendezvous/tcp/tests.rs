@@ -21,7 +21,7 @@ fn serve() -> TcpStore {
 /// A server that has little patience.
 fn serve_impatiently() -> TcpStore {
     let limits = Limits { hello: SHORT, stall: SHORT, linger: SHORT };
-    TcpStore::serve_with("127.0.0.1", 0, limits).unwrap()
+    TcpStore::start("127.0.0.1", 0, &TcpStoreOptions::default(), limits).unwrap()
 }
 
 /// A connection that the test speaks on by itself; reads fail rather than hang.
@@ -32,11 +32,19 @@ fn raw(store: &TcpStore) -> TcpStream {
     stream
 }
 
-/// The same after the hellos.
+fn no_key() -> SecretKey {
+    greeting::key(&JobToken::none())
+}
+
+/// The same after the handshake.
 fn greeted(store: &TcpStore) -> TcpStream {
     let mut stream = raw(store);
-    stream.write_all(&protocol::client_hello()).unwrap();
-    stream.read_exact(&mut [0; protocol::SERVER_HELLO_BYTES]).unwrap();
+    let client = greeting::client(&no_key(), &[1; 32]);
+    stream.write_all(&client).unwrap();
+    let mut server = [0; greeting::SERVER_BYTES];
+    stream.read_exact(&mut server).unwrap();
+    stream.write_all(&greeting::proof(&no_key(), &client, &server).unwrap()).unwrap();
+    stream.read_exact(&mut [0]).unwrap();
     stream
 }
 
@@ -64,16 +72,27 @@ fn who_breaks_the_protocol_is_dropped() {
     let store = serve();
     let mut version_2 = protocol::client_hello();
     version_2[8] = 2;
-    let hello_then = |bytes: &[u8]| [&protocol::client_hello(), bytes].concat();
     let too_long = (MAX_FRAME_BYTES as u32 + 1).to_le_bytes();
-    let frame = |bytes: &[u8]| hello_then(&[&(bytes.len() as u32).to_le_bytes(), bytes].concat());
+    let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes(), bytes].concat();
+    let mut odd_flags = greeting::client(&no_key(), &[1; 32]);
+    odd_flags[protocol::CLIENT_HELLO_BYTES] = 2;
+    let no_proof = [&greeting::client(&no_key(), &[1; 32])[..], &[0; 32]].concat();
     for (what, bytes) in [
         ("another protocol", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec()),
         ("a first byte that is wrong", b"x".to_vec()),
         ("another version", version_2.to_vec()),
-        ("a length over the limit", hello_then(&too_long)),
-        ("the greatest length", hello_then(&[255; 4])),
-        ("an empty request", hello_then(&[0; 4])),
+        ("flags that nobody has", odd_flags.to_vec()),
+        ("no proof", no_proof),
+    ] {
+        let mut stream = raw(&store);
+        stream.write_all(&bytes).unwrap();
+        assert!(is_dropped(stream), "{what} was put up with");
+        works(&store);
+    }
+    for (what, bytes) in [
+        ("a length over the limit", too_long.to_vec()),
+        ("the greatest length", vec![255; 4]),
+        ("an empty request", vec![0; 4]),
         ("an unknown request", frame(&[99])),
         ("a request that is cut short", frame(&[1, 1, 0, 0, 0, 3, 0, b'a'])),
         ("a count of 2^32 - 1", frame(&[3, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255])),
@@ -81,7 +100,7 @@ fn who_breaks_the_protocol_is_dropped() {
         ("a key that is not UTF-8", frame(&[6, 1, 0, 0xff])),
         ("an empty key", frame(&[6, 0, 0])),
     ] {
-        let mut stream = raw(&store);
+        let mut stream = greeted(&store);
         stream.write_all(&bytes).unwrap();
         assert!(is_dropped(stream), "{what} was put up with");
         works(&store);
@@ -95,6 +114,8 @@ fn who_stops_half_way_is_dropped() {
     for (what, mut stream, bytes) in [
         ("no hello", raw(&store), &b""[..]),
         ("half a hello", raw(&store), &protocol::client_hello()[..5]),
+        ("a hello and nothing else", raw(&store), &protocol::client_hello()),
+        ("no proof", raw(&store), &greeting::client(&no_key(), &[1; 32])),
         ("half a length", greeted(&store), &request[..2]),
         ("half a request", greeted(&store), &request[..500]),
         ("the start of a request of 64 MiB", greeted(&store), &(MAX_FRAME_BYTES as u32).to_le_bytes()),
@@ -282,6 +303,26 @@ fn connecting_to_nobody_ends_with_the_timeout() {
     assert!(error.message().contains("tcp://no.such.host.invalid:1"), "{error}");
 }
 
+/// A server that greets its clients, says `words`, and answers nothing.
+fn mute_store(words: &[u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let words = words.to_vec();
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming().take(100) {
+            let mut stream = stream.unwrap();
+            let mut client = [0; greeting::CLIENT_BYTES];
+            stream.read_exact(&mut client).unwrap();
+            stream.write_all(&greeting::server(&no_key(), &client, 1, &[2; 32]).0).unwrap();
+            stream.read_exact(&mut [0; greeting::PROOF_BYTES]).unwrap();
+            stream.write_all(&[&[greeting::WELCOME], &words[..]].concat()).unwrap();
+            kept.push(stream);
+        }
+    });
+    port
+}
+
 /// A listener that sends `hello` to each of its connections, of which it keeps those that came last, and answers nothing.
 fn mute_server(hello: &[u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -316,7 +357,7 @@ fn a_server_that_says_nothing_is_given_up() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("did not answer"), "{error}");
 
-    let store = TcpStore::connect("127.0.0.1", mute_server(&protocol::server_hello(1)), LONG).unwrap();
+    let store = TcpStore::connect("127.0.0.1", mute_store(b""), LONG).unwrap();
     let began = Instant::now();
     let error = store.get("k", SHORT).unwrap_err();
     assert!(began.elapsed() < LEAST_PATIENCE + Duration::from_secs(1));
@@ -326,10 +367,10 @@ fn a_server_that_says_nothing_is_given_up() {
 
 #[test]
 fn answers_that_make_no_sense_are_reported() {
-    let frame = |bytes: &[u8]| [&protocol::server_hello(1), &(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
-    let huge = [&protocol::server_hello(1)[..], &[255; 4]].concat();
+    let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
+    let huge = vec![255; 4];
     for answer in [frame(&[]), frame(&[9]), frame(&[0, 0, 0, 0, 0]), frame(&[0, 2, 0, 0, 0, 0, 0, 0, 0]), huge] {
-        let store = TcpStore::connect("127.0.0.1", mute_server(&answer), LONG).unwrap();
+        let store = TcpStore::connect("127.0.0.1", mute_store(&answer), LONG).unwrap();
         let error = store.get("k", LONG).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Mismatch);
         assert!(error.message().contains("\"k\""), "{error}");
@@ -355,6 +396,40 @@ fn batches_hold_everything_and_fit() {
     assert_eq!(split, [&sizes[..1], &sizes[1..2], &sizes[2..5], &sizes[5..]]);
     let many = vec![(); MAX_FRAME_KEYS * 2 + 1];
     assert_eq!(batches(&many, |_| 2).iter().map(|b| b.len()).collect::<Vec<_>>(), [MAX_FRAME_KEYS, MAX_FRAME_KEYS, 1]);
+}
+
+fn with_token(token: &str) -> TcpStoreOptions {
+    TcpStoreOptions { token: Some(JobToken::new(token)), log: None }
+}
+
+#[test]
+fn a_client_needs_the_servers_token() {
+    let server = TcpStore::serve_with("127.0.0.1", 0, &with_token("swordfish")).unwrap();
+    let connect = |token| TcpStore::connect_with("127.0.0.1", server.port(), LONG, &with_token(token));
+    connect("swordfish").unwrap().set("k", b"v").unwrap();
+    let open = serve();
+    let to_open = TcpStore::connect_with("127.0.0.1", open.port(), LONG, &with_token("swordfish"));
+    let began = Instant::now();
+    for (result, part) in [
+        (connect("herring"), "its job token (GLOO_RS_TOKEN) another one"),
+        (connect(""), "it has a job token and this process has none: GLOO_RS_TOKEN"),
+        (to_open, "it has no job token and this process has one: GLOO_RS_TOKEN"),
+    ] {
+        let error = result.err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Mismatch);
+        assert!(error.message().contains(part) && error.message().contains("tcp://127.0.0.1:"), "{error}");
+        assert!(!error.message().contains("herring") && !error.message().contains("swordfish"), "{error}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // No request of who has proven nothing is read, even behind all that a handshake has.
+    let mut stream = raw(&server);
+    let hello = greeting::client(&greeting::key(&JobToken::new("herring")), &[1; 32]);
+    let forged = [&hello[..], &[7; 32], &Request::Set(vec![("k", b"w")]).encode()].concat();
+    stream.write_all(&forged).unwrap();
+    assert!(is_dropped(stream));
+    assert_eq!(server.get("k", LONG).unwrap(), b"v");
+    let statistics = server.statistics().unwrap();
+    assert_eq!((statistics.accepted, statistics.unproven, statistics.refused()), (2, 3, 3), "{statistics:?}");
 }
 
 fn open_descriptors() -> usize {
@@ -420,15 +495,24 @@ fn a_server_without_descriptors_goes_on_when_there_are_some() {
     let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
     // SAFETY: the limit is read during the call.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
-    let mut streams = Vec::new();
-    while let Ok(stream) = TcpStream::connect(server.address) {
-        streams.push(stream);
+    let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let waiting: Vec<_> = (0..10).map(|_| socket()).collect();
+    let silent = raw(&server);
+    works(&server);
+    let mut files = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        files.push(file);
     }
-    // Those of the queue that were not accepted and those that were.
+    // The silent one makes room as soon as it has had its chance, and no more than one of these takes its place.
+    waiting.iter().for_each(|socket| socket.connect(&server.address.into()).unwrap());
+    assert!(is_dropped(silent));
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        files.push(file);
+    }
     server.set("k", b"v").unwrap();
     let error = TcpStore::connect("127.0.0.1", server.port(), SHORT).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("Too many open files"), "{error}");
-    drop(streams);
+    drop((files, waiting));
     works(&server);
 }

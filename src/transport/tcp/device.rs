@@ -18,10 +18,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::secret::SecretKey;
 use crate::sys::{self, Epoll, ForkMark, Waker};
+use crate::transport::admission::{Admissions, ConnectionStatistics, Counters, FAIR_CHANCE};
 use crate::transport::tcp::address::Address;
 use crate::transport::tcp::choice::{Choice, Chosen, Surroundings};
 use crate::transport::tcp::connection::Parting;
-use crate::transport::tcp::greeting::{Dropped, Failure, Greetings};
+use crate::transport::tcp::greeting::{Dropped, Greetings};
 use crate::transport::tcp::handshake::{Handle, Proven};
 use crate::transport::{LogCallback, Watch};
 use crate::types::Rank;
@@ -82,6 +83,7 @@ struct Shared {
     /// Only ever grows.
     listeners: Mutex<Vec<Arc<Listener>>>,
     log: Option<LogCallback>,
+    counters: Counters,
     epoll: Epoll,
     waker: Waker,
     mark: ForkMark,
@@ -124,6 +126,7 @@ impl Device {
             port: options.port,
             listeners: Mutex::default(),
             log: options.log.clone(),
+            counters: Counters::default(),
             epoll,
             waker,
             mark,
@@ -139,8 +142,11 @@ impl Device {
         }
         let thread = {
             let shared = shared.clone();
-            let work =
-                move || Thread { shared, greetings: Greetings::default(), listening: true, serving: Vec::new() }.run();
+            let admissions = Admissions::new("device", options.log.clone(), shared.counters.clone());
+            let work = move || {
+                Thread { shared, greetings: Greetings::default(), admissions, listening: true, serving: Vec::new() }
+                    .run()
+            };
             std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
         };
         Ok(Arc::new(Device { shared, thread: Some(thread) }))
@@ -215,6 +221,11 @@ impl Device {
             0 => None,
             number => Some(io::Error::from_raw_os_error(number)),
         }
+    }
+
+    /// What has become of the connections that have arrived. From any thread, at any time.
+    pub fn statistics(&self) -> ConnectionStatistics {
+        self.shared.counters.statistics()
     }
 
     /// Gives a context, known as `handle`, reached by who has `key`, and polled through `fd`, a place. It begins armed.
@@ -389,6 +400,7 @@ impl Shared {
 struct Thread {
     shared: Arc<Shared>,
     greetings: Greetings,
+    admissions: Admissions,
     /// Whether the listeners are watched: not while descriptors have run out.
     listening: bool,
     serving: Vec<Weak<dyn Served>>,
@@ -414,7 +426,8 @@ impl Thread {
                     return;
                 }
             }
-            let idle = self.greetings.is_empty() && self.listening && !lingering;
+            let idle =
+                self.greetings.is_empty() && self.listening && !lingering && self.admissions.next_tick().is_none();
             self.shared.asleep.store(idle, Ordering::SeqCst);
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
             let n = self.shared.epoll.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
@@ -450,6 +463,7 @@ impl Thread {
         while let Some(dropped) = self.greetings.expire(now) {
             self.report(&dropped);
         }
+        self.admissions.tick(now);
         if !self.listening {
             self.listening = self.shared.watch_listeners(sys::READ);
         }
@@ -484,6 +498,11 @@ impl Thread {
                 }
                 Err(e) => {
                     if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) {
+                        // Strangers must not keep descriptors from ranks.
+                        if let Some(dropped) = self.greetings.make_room(FAIR_CHANCE) {
+                            self.report(&dropped);
+                            continue;
+                        }
                         self.shared.log(1, &format!("cannot accept connections for a while: {}", error::in_words(&e)));
                         self.shared.cannot_accept.store(e.raw_os_error().unwrap_or(0), Ordering::Relaxed);
                         self.shared.watch_listeners(0);
@@ -517,20 +536,14 @@ impl Thread {
                 let _ = self.shared.epoll.remove(socket.as_raw_fd());
                 let served = self.shared.contexts().by_handle.get(&peer.to).and_then(|e| e.served.upgrade());
                 if let Some(served) = served {
+                    self.admissions.accepted();
                     served.accept(socket, &peer);
                 }
             }
         }
     }
 
-    fn report(&self, Dropped { from, claims, failure }: &Dropped) {
-        let who = claims.map_or(String::new(), |rank| format!(" that says it is rank {rank}"));
-        let why = match failure {
-            Failure::Fault(fault) => fault.to_string(),
-            Failure::Ended => "it ended in the middle of the handshake".into(),
-            Failure::Slow => "it did not finish the handshake in time".into(),
-            Failure::Crowded => "it made room for newer ones".into(),
-        };
-        self.shared.log(1, &format!("dropped a connection from {from}{who}: {why}"));
+    fn report(&mut self, Dropped { from, claims, refusal }: &Dropped) {
+        self.admissions.refused(from, *claims, *refusal);
     }
 }

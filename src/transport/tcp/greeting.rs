@@ -7,25 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::secret::SecretKey;
 use crate::sys;
-use crate::transport::tcp::handshake::{Accepting, Acceptor, Fault, HELLO_BYTES, Handle, Nonce, Proven};
+use crate::transport::admission::{MAX_GREETINGS, Refusal};
+use crate::transport::tcp::handshake::{Accepting, Acceptor, HELLO_BYTES, Handle, Nonce, Proven};
 
 /// Time that a new connection has for the whole handshake.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections that may be in the handshake at once.
-const MAX: usize = 512;
-
-/// How a handshake ended that came to nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The other side did not keep to the protocol, or proved nothing.
-    Fault(Fault),
-    /// The connection ended or broke in the middle.
-    Ended,
-    /// It took too long.
-    Slow,
-    /// It made room for a newer one.
-    Crowded,
-}
 
 /// A connection that was dropped.
 #[derive(Debug)]
@@ -35,7 +21,7 @@ pub struct Dropped {
     /// The rank that it said it was, to a context that is here.
     pub claims: Option<u32>,
     /// Why.
-    pub failure: Failure,
+    pub refusal: Refusal,
 }
 
 /// A connection that has not proven itself.
@@ -43,12 +29,12 @@ struct Greeting {
     socket: OwnedFd,
     from: String,
     acceptor: Acceptor,
-    until: Instant,
+    since: Instant,
 }
 
 impl Greeting {
-    fn dropped(self, failure: Failure) -> Dropped {
-        Dropped { from: self.from, claims: self.acceptor.claims(), failure }
+    fn dropped(self, refusal: Refusal) -> Dropped {
+        Dropped { from: self.from, claims: self.acceptor.claims(), refusal }
     }
 }
 
@@ -71,16 +57,17 @@ impl Greetings {
     /// context that is here makes room, or else the oldest: an honest rank takes two round trips, so it is among the
     /// youngest however many strangers come.
     pub fn insert(&mut self, number: u64, socket: OwnedFd, from: String, nonce: Nonce) -> Option<Dropped> {
-        let victim = if self.0.len() < MAX {
-            None
-        } else {
-            let silent = self.0.iter().find(|(_, greeting)| !greeting.acceptor.is_challenged());
-            silent.or_else(|| self.0.first_key_value()).map(|(number, _)| *number)
-        };
-        let dropped = victim.and_then(|victim| self.0.remove(&victim)).map(|g| g.dropped(Failure::Crowded));
-        let until = Instant::now() + TIMEOUT;
-        self.0.insert(number, Greeting { socket, from, acceptor: Acceptor::new(nonce), until });
+        let dropped = if self.0.len() < MAX_GREETINGS { None } else { self.make_room(Duration::ZERO) };
+        self.0.insert(number, Greeting { socket, from, acceptor: Acceptor::new(nonce), since: Instant::now() });
         dropped
+    }
+
+    /// Drops one that has not proven itself in this time, if there is one; see [`Greetings::insert`].
+    pub fn make_room(&mut self, chance: Duration) -> Option<Dropped> {
+        let silent = self.0.iter().find(|(_, greeting)| !greeting.acceptor.is_challenged());
+        let victim = silent.or_else(|| self.0.first_key_value());
+        let victim = *victim.filter(|(_, greeting)| greeting.since.elapsed() >= chance)?.0;
+        self.0.remove(&victim).map(|greeting| greeting.dropped(Refusal::CrowdedOut))
     }
 
     /// Reads what has come for `number`, and answers. The connection, once it has proven itself; why it was dropped; or
@@ -94,14 +81,14 @@ impl Greetings {
         let fd = greeting.socket.as_raw_fd();
         let mut bytes = [0; HELLO_BYTES];
         let wanted = greeting.acceptor.wanted();
-        let failure = match sys::receive(fd, &mut [IoSliceMut::new(&mut bytes[..wanted])]) {
-            Ok(0) => Failure::Ended,
+        let refusal = match sys::receive(fd, &mut [IoSliceMut::new(&mut bytes[..wanted])]) {
+            Ok(0) => Refusal::Incomplete,
             Ok(n) => match greeting.acceptor.take(&bytes[..n], find) {
                 Ok(Accepting::Waiting) => return None,
                 // It fits into the buffer of a socket that nothing was sent on.
                 Ok(Accepting::Send(challenge)) => match sys::send(fd, &[IoSlice::new(&challenge)]) {
                     Ok(sent) if sent == challenge.len() => return None,
-                    _ => Failure::Ended,
+                    _ => Refusal::Incomplete,
                 },
                 Ok(Accepting::Proven(proven)) => return self.0.remove(&number).map(|g| Ok((g.socket, proven))),
                 Err(fault) => {
@@ -110,18 +97,18 @@ impl Greetings {
                         let _ = sys::receive(fd, &mut [IoSliceMut::new(&mut [0; 1024])]);
                         let _ = sys::send(fd, &[IoSlice::new(&answer.encode())]);
                     }
-                    Failure::Fault(fault)
+                    Refusal::Fault(fault)
                 }
             },
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
-            Err(_) => Failure::Ended,
+            Err(_) => Refusal::Incomplete,
         };
-        self.0.remove(&number).map(|g| Err(g.dropped(failure)))
+        self.0.remove(&number).map(|g| Err(g.dropped(refusal)))
     }
 
     /// Drops one whose time is up at `now`, if there is one.
     pub fn expire(&mut self, now: Instant) -> Option<Dropped> {
-        let oldest = self.0.first_entry().filter(|entry| entry.get().until <= now)?;
-        Some(oldest.remove().dropped(Failure::Slow))
+        let oldest = self.0.first_entry().filter(|entry| now.duration_since(entry.get().since) >= TIMEOUT)?;
+        Some(oldest.remove().dropped(Refusal::TimedOut))
     }
 }

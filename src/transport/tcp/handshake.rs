@@ -159,12 +159,12 @@ impl std::fmt::Display for Fault {
             Self::Malformed => f.write_str("its handshake is malformed"),
             Self::NoContext => f.write_str("it seeks a context that is not here"),
             Self::OneToken { theirs: true } => f.write_str(
-                "it has a job token and this process has none: GLOO_RS_TOKEN, or the context's option, must be the same \
-                 on all ranks",
+                "it has a job token and this process has none: GLOO_RS_TOKEN, or the option in its place, must be the \
+                 same on all ranks",
             ),
             Self::OneToken { theirs: false } => f.write_str(
-                "it has no job token and this process has one: GLOO_RS_TOKEN, or the context's option, must be the same \
-                 on all ranks",
+                "it has no job token and this process has one: GLOO_RS_TOKEN, or the option in its place, must be the \
+                 same on all ranks",
             ),
             Self::Proof => f.write_str(
                 "it did not prove that it belongs to this job: is its job token (GLOO_RS_TOKEN) another one?",

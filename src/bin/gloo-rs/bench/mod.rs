@@ -140,8 +140,8 @@ fn start(args: &Args) -> u8 {
         Err(error) => return crate::fail(&format!("cannot find this program's file: {error}"), 1),
     };
     let args = std::env::args_os().skip(1).collect();
-    let job = Job { prefix: false, ..Job::new(program, args, ranks) };
-    launcher::launch(&job).unwrap_or_else(|error| crate::fail(&error.message, error.code))
+    let launched = Job::new(program, args, ranks).and_then(|job| launcher::launch(&Job { prefix: false, ..job }));
+    launched.unwrap_or_else(|error| crate::fail(&error.message, error.code))
 }
 
 impl Args {

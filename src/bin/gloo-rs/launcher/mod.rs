@@ -21,6 +21,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use binding::Bind;
+use gloo_rs::secret::{JobToken, TOKEN_VARIABLE};
 use node::Control;
 use rank::{Forwarded, Outcome, Rank, Stream, Target};
 use serde::{Deserialize, Serialize};
@@ -65,13 +66,22 @@ pub struct Master {
 }
 
 impl Job {
-    /// A job on this host.
-    pub fn new(program: OsString, args: Vec<OsString>, ranks: usize) -> Self {
+    /// A job on this host, whose ranks get a token of its own.
+    pub fn new(program: OsString, args: Vec<OsString>, ranks: usize) -> Result<Self, StartError> {
         // A terminal stops those who read from it outside of its foreground group, which a rank is.
         // SAFETY: no memory is involved.
         let input = unsafe { libc::isatty(libc::STDIN_FILENO) } == 0;
         let part = Part { first_rank: 0, ranks, size: ranks, place: None, input };
-        Self { program, args, environment: Vec::new(), prefix: true, grace: Duration::from_secs(5), bind: None, part }
+        let mut environment = Vec::new();
+        // One that the user has set stands, also an empty one, and is inherited.
+        if std::env::var_os(TOKEN_VARIABLE).is_none() {
+            let token = JobToken::random_text().map_err(|error| StartError {
+                message: format!("cannot draw a token for the job: {error}"),
+                code: 1,
+            })?;
+            environment.push((TOKEN_VARIABLE.into(), token.into()));
+        }
+        Ok(Self { program, args, environment, prefix: true, grace: Duration::from_secs(5), bind: None, part })
     }
 }
 

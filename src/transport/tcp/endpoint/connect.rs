@@ -311,6 +311,7 @@ impl Endpoint {
         self.log(2, &format!("rank {}: {error}", self.rank));
         self.links.retain(|r| *r != rank);
         self.connecting.retain(|r| *r != rank);
+        self.paused.retain(|r| *r != rank);
         let peer = self.peer(rank);
         peer.state = State::Closed(error.clone());
         let dropped = peer.reset();

@@ -2,6 +2,7 @@
 
 mod connect;
 mod describe;
+mod early;
 mod farewell;
 mod receive;
 mod remote;
@@ -109,6 +110,11 @@ pub struct Endpoint {
     /// Messages queued or held.
     outgoing: usize,
     staging: Box<[u8]>,
+    /// Limits on what is kept from one peer; see [`early`].
+    pause_bytes: usize,
+    most_bytes: usize,
+    /// Ranks whose connections are not read, because too much is kept from them.
+    paused: Vec<Rank>,
     events: Vec<Event>,
     sent: Vec<Sent>,
     closed: Option<Error>,
@@ -161,6 +167,9 @@ impl Endpoint {
             early_writes: QuickMap::default(),
             outgoing: 0,
             staging: vec![0; STAGING_BYTES].into_boxed_slice(),
+            pause_bytes: early::PAUSE_BYTES,
+            most_bytes: early::MOST_BYTES,
+            paused: Vec::new(),
             events: Vec::new(),
             sent: Vec::new(),
             closed: None,
@@ -438,6 +447,9 @@ impl Transport for Endpoint {
 
     fn progress(&mut self, events: &mut Vec<Event>) -> bool {
         let mut moved = false;
+        if !self.paused.is_empty() {
+            self.resume();
+        }
         while let Some(rank) = self.dirty.pop() {
             moved |= self.flush_to(rank);
         }
@@ -458,6 +470,9 @@ impl Transport for Endpoint {
     }
 
     fn flush(&mut self, events: &mut Vec<Event>) {
+        if !self.paused.is_empty() {
+            self.resume();
+        }
         while let Some(rank) = self.dirty.pop() {
             self.flush_to(rank);
         }

@@ -6,7 +6,7 @@ use super::{Binding, DIRECT_BYTES, EarlyWrite, Endpoint, READS_PER_TURN, in_rang
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::transport::frame::{Header, Kind};
-use crate::transport::matching::{Arrival, Key, Op, refusal};
+use crate::transport::matching::{Arrival, EARLY_OVERHEAD, Key, Op, refusal};
 use crate::transport::tcp::connection::{Finish, Incoming, Peer, Target};
 use crate::transport::{Call, EVERYONE, Outcome, Space, Token};
 use crate::types::{Rank, Slot};
@@ -42,6 +42,9 @@ impl Endpoint {
 
     /// Reads what has come from `rank`. Whether anything had.
     pub(super) fn read(&mut self, rank: Rank) -> bool {
+        if self.holds_back(rank) {
+            return false;
+        }
         let Some(mut peer) = self.peers[rank].take() else { return false };
         if !peer.is_established() {
             self.peers[rank] = Some(peer);
@@ -141,6 +144,9 @@ impl Endpoint {
                     Target::Text(text) => {
                         incoming.done += n;
                         text.extend_from_slice(now);
+                        if incoming.header.kind == Kind::Write {
+                            self.receives.charge(rank, n);
+                        }
                     }
                     Target::Memory(_) | Target::Discard => incoming.done += n,
                 }
@@ -212,7 +218,10 @@ impl Endpoint {
                         region.bytes
                     ),
                 )),
-                None => incoming(Target::Text(Vec::new()), Finish::Nothing),
+                None => {
+                    self.receives.charge(rank, EARLY_OVERHEAD);
+                    incoming(Target::Text(Vec::new()), Finish::Nothing)
+                }
             },
             Kind::Put => match self.regions.get(&header.check) {
                 Some(region) if in_range(header.offset, header.bytes, region.bytes) => {

@@ -2,7 +2,7 @@
 
 use super::{Binding, EarlyWrite, Endpoint, Region, Request, in_range};
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::matching::Key;
+use crate::transport::matching::{EARLY_OVERHEAD, Key};
 use crate::transport::{Outcome, Remote, Space, Token};
 use crate::types::{Rank, Slot};
 
@@ -69,6 +69,7 @@ impl Endpoint {
     /// A write that came, or began to, before its buffer was bound.
     pub(super) fn write_late(&mut self, key: Key, binding: Binding, EarlyWrite { offset, data }: &EarlyWrite) {
         let Binding { region: Region { memory, bytes }, token } = binding;
+        self.receives.refund(key.rank(), EARLY_OVERHEAD + data.len());
         let outcome = if in_range(*offset, data.len() as u64, bytes) {
             // SAFETY: the range was just checked; the poster vouches for the memory.
             unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), memory.add(*offset as usize), data.len()) };

@@ -1,0 +1,150 @@
+//! How client and server of a store prove to each other that they have the job's token, before any request is read.
+//! Without I/O.
+//!
+//! | from | bytes |
+//! |---|---|
+//! | client | hello of the [protocol](super::protocol), flags (1), nonce (32) |
+//! | server | hello of the protocol, flags (1), nonce (32), proof (32) |
+//! | client | proof (32) |
+//! | server | 1 for welcome |
+//!
+//! Flag 1: the sender has a token. Each proof covers all that was said before it. Without a token on either side the same is
+//! said, and proves nothing: then who reaches the port is let in.
+
+use super::protocol::{CLIENT_HELLO_BYTES, SERVER_HELLO_BYTES, client_hello, server_hello};
+use crate::secret::{JobToken, Proof, SecretKey};
+use crate::transport::tcp::handshake::{Fault, Nonce};
+
+/// Length of a client's first words.
+pub(super) const CLIENT_BYTES: usize = CLIENT_HELLO_BYTES + 33;
+/// Length of the server's answer.
+pub(super) const SERVER_BYTES: usize = SERVER_HELLO_BYTES + 65;
+/// Length of the client's proof.
+pub(super) const PROOF_BYTES: usize = 32;
+/// The server's last word before requests.
+pub(super) const WELCOME: u8 = 1;
+
+/// Where the server's proof begins.
+const PROOF_AT: usize = SERVER_BYTES - PROOF_BYTES;
+
+const SERVER: &str = "gloo_rs store server";
+const CLIENT: &str = "gloo_rs store client";
+
+/// The key of all proofs of a job's stores.
+pub(super) fn key(token: &JobToken) -> SecretKey {
+    SecretKey::derive(token, "gloo_rs store", &[])
+}
+
+/// A client's first words.
+pub(super) fn client(key: &SecretKey, nonce: &Nonce) -> [u8; CLIENT_BYTES] {
+    let mut out = [0; CLIENT_BYTES];
+    out[..CLIENT_HELLO_BYTES].copy_from_slice(&client_hello());
+    out[CLIENT_HELLO_BYTES] = u8::from(key.has_token());
+    out[CLIENT_HELLO_BYTES + 1..].copy_from_slice(nonce);
+    out
+}
+
+/// The answer to a client's first words, whose hello is right; a client that has a token where the server has none, or the
+/// other way round, gets no proof.
+pub(super) fn server(
+    key: &SecretKey,
+    client: &[u8; CLIENT_BYTES],
+    instance: u64,
+    nonce: &Nonce,
+) -> ([u8; SERVER_BYTES], Result<(), Fault>) {
+    let mut out = [0; SERVER_BYTES];
+    out[..SERVER_HELLO_BYTES].copy_from_slice(&server_hello(instance));
+    out[SERVER_HELLO_BYTES] = u8::from(key.has_token());
+    out[SERVER_HELLO_BYTES + 1..PROOF_AT].copy_from_slice(nonce);
+    let fault = check_flag(key, client[CLIENT_HELLO_BYTES]);
+    if fault.is_ok() {
+        let proof = key.prove(SERVER, &[client, &out[..PROOF_AT]]);
+        out[PROOF_AT..].copy_from_slice(&proof);
+    }
+    (out, fault)
+}
+
+/// The client's proof, if the server's is right.
+pub(super) fn proof(key: &SecretKey, client: &[u8; CLIENT_BYTES], server: &[u8; SERVER_BYTES]) -> Result<Proof, Fault> {
+    check_flag(key, server[SERVER_HELLO_BYTES])?;
+    let theirs: Proof = std::array::from_fn(|i| server[PROOF_AT + i]);
+    if !key.verify(SERVER, &[client, &server[..PROOF_AT]], &theirs) {
+        return Err(Fault::Proof);
+    }
+    Ok(key.prove(CLIENT, &[client, server]))
+}
+
+/// Whether the client's proof is right.
+pub(super) fn verify(
+    key: &SecretKey,
+    client: &[u8; CLIENT_BYTES],
+    server: &[u8; SERVER_BYTES],
+    proof: &Proof,
+) -> Result<(), Fault> {
+    if key.verify(CLIENT, &[client, server], proof) { Ok(()) } else { Err(Fault::Proof) }
+}
+
+fn check_flag(key: &SecretKey, flag: u8) -> Result<(), Fault> {
+    match flag {
+        0 | 1 if (flag == 1) == key.has_token() => Ok(()),
+        0 | 1 => Err(Fault::OneToken { theirs: flag == 1 }),
+        _ => Err(Fault::Malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(tokens: [&str; 2]) -> [SecretKey; 2] {
+        tokens.map(|token| key(&JobToken::new(token)))
+    }
+
+    #[test]
+    fn the_same_token_is_proven_by_both_and_another_by_none() {
+        for (tokens, ok) in [(["t", "t"], true), (["", ""], true), (["t", "u"], false)] {
+            let [ours, theirs] = keys(tokens);
+            let hello = client(&ours, &[1; 32]);
+            let (answer, fault) = server(&theirs, &hello, 5, &[2; 32]);
+            assert_eq!(fault, Ok(()));
+            let proof = proof(&ours, &hello, &answer);
+            assert_eq!(proof.is_ok(), ok);
+            let proof = proof.unwrap_or(ours.prove(CLIENT, &[&hello, &answer]));
+            assert_eq!(verify(&theirs, &hello, &answer, &proof).is_ok(), ok);
+            // Replayed to a server that has drawn another nonce; the server's own, sent back.
+            let (another, _) = server(&theirs, &hello, 5, &[3; 32]);
+            assert_eq!(verify(&theirs, &hello, &another, &proof), Err(Fault::Proof));
+            let reflected = std::array::from_fn(|i| answer[PROOF_AT + i]);
+            assert_eq!(verify(&theirs, &hello, &answer, &reflected), Err(Fault::Proof));
+        }
+    }
+
+    #[test]
+    fn a_token_on_one_side_is_told_to_both() {
+        for (tokens, client_has) in [(["t", ""], true), (["", "t"], false)] {
+            let [ours, theirs] = keys(tokens);
+            let hello = client(&ours, &[1; 32]);
+            let (answer, fault) = server(&theirs, &hello, 5, &[2; 32]);
+            assert_eq!(fault, Err(Fault::OneToken { theirs: client_has }));
+            assert_eq!(proof(&ours, &hello, &answer), Err(Fault::OneToken { theirs: !client_has }));
+        }
+    }
+
+    #[test]
+    fn every_bit_counts() {
+        let [ours, theirs] = keys(["t", "t"]);
+        let hello = client(&ours, &[1; 32]);
+        let (answer, _) = server(&theirs, &hello, 5, &[2; 32]);
+        for bit in 0..SERVER_BYTES * 8 {
+            let mut wrong = answer;
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            assert!(proof(&ours, &hello, &wrong).is_err(), "bit {bit}");
+        }
+        for bit in CLIENT_HELLO_BYTES * 8..CLIENT_BYTES * 8 {
+            let mut wrong = hello;
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            let (answer, fault) = server(&theirs, &wrong, 5, &[2; 32]);
+            assert!(fault.is_err() || proof(&ours, &hello, &answer).is_err(), "bit {bit}");
+        }
+    }
+}

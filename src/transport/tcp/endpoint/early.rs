@@ -1,0 +1,99 @@
+//! How much a peer may send that nobody has asked for.
+//!
+//! Messages that meet no receive are kept. From [`PAUSE_BYTES`] on the peer's connection is not read while nothing here
+//! depends on the peer: then TCP holds the peer back, and it goes on as receives are posted. Something that does depend on it
+//! may stand behind what is kept, so for that the connection is read on, up to [`MOST_BYTES`], which end it.
+
+use std::os::fd::AsRawFd;
+
+use super::Endpoint;
+use crate::error::{Error, ErrorKind};
+use crate::sys;
+use crate::transport::Source;
+use crate::transport::tcp::connection::Finish;
+use crate::types::Rank;
+
+/// Kept from one peer before its connection is left alone.
+pub const PAUSE_BYTES: usize = 64 << 20;
+/// Kept from one peer at most.
+pub const MOST_BYTES: usize = 1 << 30;
+
+impl Endpoint {
+    /// Other limits than [`PAUSE_BYTES`] and [`MOST_BYTES`].
+    #[cfg(test)]
+    pub(crate) fn set_early_limits(&mut self, pause: usize, most: usize) {
+        (self.pause_bytes, self.most_bytes) = (pause, most);
+    }
+
+    /// What is kept from `rank`, in bytes.
+    #[cfg(test)]
+    pub(crate) fn kept(&self, rank: Rank) -> usize {
+        self.receives.kept(rank)
+    }
+
+    /// Whether the connection to `rank` is not to be read now. Costs something only for who has sent too much.
+    pub(super) fn holds_back(&mut self, rank: Rank) -> bool {
+        let kept = self.receives.kept(rank);
+        if kept < self.pause_bytes {
+            return false;
+        }
+        if self.paused.contains(&rank) {
+            return true;
+        }
+        if !self.depends_on(rank) {
+            // Not only without interest in it: a connection that breaks would wake whoever polls, again and again.
+            let Some(fd) = self.peers[rank].as_deref().and_then(|p| p.socket.as_ref()).map(|s| s.as_raw_fd()) else {
+                return false;
+            };
+            if self.epoll.remove(fd).is_ok() {
+                self.paused.push(rank);
+                return true;
+            }
+        } else if kept >= self.most_bytes {
+            let text = format!(
+                "{} has sent {kept} bytes that no receive was posted for, and what is waited for has not come; at most {} \
+                 are kept",
+                self.name(rank),
+                self.most_bytes
+            );
+            self.lose(rank, Error::new(ErrorKind::ResourceExhausted, text));
+            return true;
+        }
+        false
+    }
+
+    /// Reads connections again that were left alone, where there is room now or something depends on the peer.
+    pub(super) fn resume(&mut self) {
+        for i in (0..self.paused.len()).rev() {
+            let rank = self.paused[i];
+            if self.receives.kept(rank) >= self.pause_bytes && !self.depends_on(rank) {
+                continue;
+            }
+            self.paused.swap_remove(i);
+            let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { continue };
+            peer.write_armed = false;
+            if let Err(e) = self.epoll.add(peer.fd(), sys::READ, rank as u64) {
+                self.io_lost(rank, "receiving", &e);
+            } else {
+                self.mark_dirty(rank);
+            }
+        }
+    }
+
+    /// Whether anything here waits for `rank`, to receive, to send, or for an answer.
+    fn depends_on(&self, rank: Rank) -> bool {
+        let Some(peer) = self.peers[rank].as_deref() else { return false };
+        let receives = || {
+            self.receives.ops().any(|(_, op)| match (op.matched, &op.recv.from) {
+                (Some(from), _) | (None, &Source::Rank(from)) => from == rank,
+                (None, Source::AnyOf(ranks)) => ranks.contains(&rank),
+            })
+        };
+        peer.has_output()
+            || peer.incoming.as_ref().is_some_and(|incoming| incoming.finish != Finish::Nothing)
+            || receives()
+            || self.held_sends.iter().any(|(_, held)| held.send.to == rank)
+            || self.requests.iter().any(|(_, request)| request.rank == rank)
+            || self.bindings.keys().any(|key| key.rank() == rank)
+    }
+}
