@@ -93,14 +93,13 @@ impl RedisStore {
         let (connection, mut replies) = store
             .retry(&time, || Connection::open(&store.target, &greeting, &time.limit))
             .map_err(|fault| store.explain("connect", fault, &time))?;
-        // Setting fails on a replica, or for a user that may only read; the sign is not there then.
-        match (replies.swap_remove(0), replies.pop()) {
-            (Value::ServerError(error), _) | (_, Some(Value::ServerError(error))) => {
-                return Err(store.refused("connect", &error));
-            }
-            (_, Some(Value::BulkString(sign))) => store.sign = sign,
-            (_, other) => return Err(store.nonsense("connect", other.as_ref())),
+        let last = replies.pop();
+        // Setting fails on a replica, or for a user that may only read.
+        if let (Some(Value::ServerError(error)), _) | (_, Some(Value::ServerError(error))) = (replies.first(), &last) {
+            return Err(store.refused("connect", error));
         }
+        let Some(Value::BulkString(sign)) = last else { return Err(store.nonsense("connect", last.as_ref())) };
+        store.sign = sign;
         store.keep(connection);
         Ok(store)
     }
@@ -207,7 +206,9 @@ impl RedisStore {
 
     /// One attempt. A connection that was kept may have broken since, which says nothing about the server.
     fn exchange(&self, commands: &Pipeline, twice: Twice, limit: &Deadline) -> Result<Vec<Value>, Fault> {
-        if let Some(mut kept) = self.idle().pop() {
+        // On a line of its own: the lock is not held while this talks to the server.
+        let kept = self.idle().pop();
+        if let Some(mut kept) = kept {
             let replies = match twice {
                 Twice::Harmless => kept.exchange(commands, limit).map(Some),
                 Twice::Harmful => kept.exchange(pipe().cmd("PING"), limit).map(|_| None),
