@@ -59,6 +59,7 @@ impl RedisServer {
     fn try_start(&mut self) -> bool {
         let directory = self.directory.path();
         let mut command = Command::new("redis-server");
+        let _ = std::fs::remove_file(directory.join("log"));
         command.args(["--bind", &self.address, "--daemonize", "no", "--appendonly", "no", "--save", ""]);
         command.arg("--dir").arg(directory).arg("--logfile").arg(directory.join("log"));
         let port = self.port.to_string();
@@ -80,7 +81,8 @@ impl RedisServer {
         }
         let mut child = command.spawn().expect("redis-server is needed: scripts/setup.sh installs it");
         let end = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect((&*self.address, self.port)).is_err() {
+        // It may listen before it has understood all its arguments, so it is to say so itself.
+        while !self.log().contains("Ready to accept connections") {
             if child.try_wait().unwrap().is_some() {
                 return false;
             }

@@ -234,9 +234,10 @@ impl RedisStore {
         limit: &Deadline,
     ) -> Result<Vec<Value>, Fault> {
         let replies = connection.exchange(commands, limit).map_err(|fault| match fault {
-            Fault::Lost(lost) if twice == Twice::Harmful => {
-                Fault::Final(ErrorKind::ConnectionLost, format!("lost the server, which may have done it or not: {lost}"))
-            }
+            Fault::Lost(lost) if twice == Twice::Harmful => Fault::Final(
+                ErrorKind::ConnectionLost,
+                format!("lost the server, which may have done it or not: {lost}"),
+            ),
             fault => fault,
         })?;
         self.keep(connection);
@@ -436,7 +437,8 @@ impl Store for RedisStore {
     fn delete(&self, key: &str) -> Result<bool> {
         self.check(key, 0)?;
         let doing = doing("delete", &[key]);
-        let replies = self.ask(&doing, pipe().cmd("DEL").arg(self.name(key)), Twice::Harmful, &Time::new(CALL_TIMEOUT))?;
+        let replies =
+            self.ask(&doing, pipe().cmd("DEL").arg(self.name(key)), Twice::Harmful, &Time::new(CALL_TIMEOUT))?;
         match replies.first() {
             Some(Value::Int(count)) => Ok(*count > 0),
             other => Err(self.nonsense(&doing, other)),
