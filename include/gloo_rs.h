@@ -127,6 +127,33 @@ typedef struct gloo_rs_store_callbacks_t {
   void (*destroy)(void *user);
 } gloo_rs_store_callbacks_t;
 
+/// How to use a Redis server. Set up by gloo_rs_redis_options_init.
+typedef struct gloo_rs_redis_options_t {
+  /// sizeof(gloo_rs_redis_options_t).
+  size_t struct_size;
+  /// A user of the server's access control list; NULL for the default user.
+  const char *username;
+  /// The user's, or the server's, password; NULL for none. In no message.
+  const char *password;
+  /// What is put in front of every key; NULL for `gloo_rs/`. Each job needs one that no job used before, unless it has a
+  /// server or a database for itself.
+  const char *prefix;
+  /// With `tls`: a file in PEM format with the only authorities to trust; NULL for those that the system trusts.
+  const char *ca_file;
+  /// With `tls`: a file in PEM format with the certificate to show; NULL for none.
+  const char *cert_file;
+  /// With `cert_file`: a file in PEM format with its private key.
+  const char *key_file;
+  /// Number of the server's database.
+  uint32_t database;
+  /// Seconds that a key lives after it was written last, 86400 by default; 0 for ever.
+  uint32_t ttl_s;
+  /// 1 to speak TLS, 0 (the default) not to.
+  uint32_t tls;
+  /// With `tls`: 1 to take any certificate, which is for tests only; 0 by default.
+  uint32_t insecure;
+} gloo_rs_redis_options_t;
+
 /// How a context behaves. Set up by gloo_rs_context_options_init.
 typedef struct gloo_rs_context_options_t {
   /// sizeof(gloo_rs_context_options_t).
@@ -734,7 +761,7 @@ extern "C" {
 /// The library's version: `1.2.3`. A static string.
 const char *gloo_rs_version(void);
 
-/// What this build of the library holds, separated by commas: `tcp`. A static string.
+/// What this build of the library holds, separated by commas: `tcp`, and `redis` unless it was left out. A static string.
 const char *gloo_rs_built_features(void);
 
 /// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
@@ -809,9 +836,11 @@ gloo_rs_status_t gloo_rs_store_create_prefix(const char *prefix,
                                              struct gloo_rs_store_t *base,
                                              struct gloo_rs_store_t **store);
 
-/// The store that `url` names: `tcp://HOST:PORT`, which rank 0 serves and the others connect to until `timeout_ms`,
-/// GLOO_RS_TIMEOUT_DEFAULT for 30 s; `file:///DIRECTORY`; or `inproc://NAME`, in this process. The caller owns the result
-/// and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// The store that `url` names: `tcp://HOST:PORT`, which rank 0 serves; `file:///DIRECTORY`;
+/// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, over TLS with `rediss`; or `inproc://NAME`, in this process. A server is
+/// looked for until `timeout_ms`, GLOO_RS_TIMEOUT_DEFAULT for 30 s. The options of gloo_rs_redis_options_t stand behind a
+/// question mark: `?prefix=job-17/&ttl=3600&ca=FILE&cert=FILE&key=FILE&insecure=true`; user, password and options may hold
+/// escapes like `%40`. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
 gloo_rs_status_t gloo_rs_store_create_url(const char *url,
                                           int32_t rank,
                                           int64_t timeout_ms,
@@ -874,6 +903,19 @@ gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callb
 /// Hands the value that a `get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
 /// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread; the last call counts.
 gloo_rs_status_t gloo_rs_store_return_value(void *sink, const void *value, size_t bytes);
+
+/// Sets the defaults. `struct_size` is sizeof(gloo_rs_redis_options_t). NULL is left alone.
+void gloo_rs_redis_options_init(struct gloo_rs_redis_options_t *options, size_t struct_size);
+
+/// A store in the Redis server at `host` and `port`, which is looked for until `timeout_ms`, GLOO_RS_TIMEOUT_DEFAULT for
+/// 30 s. `options` may be NULL. All ranks use the same server and options; any number of them may come and go. Fails with
+/// GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (gloo_rs_built_features tells). The caller owns the result and
+/// ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+gloo_rs_status_t gloo_rs_store_create_redis(const char *host,
+                                            uint16_t port,
+                                            const struct gloo_rs_redis_options_t *options,
+                                            int64_t timeout_ms,
+                                            struct gloo_rs_store_t **store);
 
 /// Opens the store of a launched job and tells this process's rank and the number of ranks, from the environment as
 /// `gloo-rs run` and other launchers set it: RANK and WORLD_SIZE, and GLOO_RS_STORE (a URL as for gloo_rs_store_create_url)

@@ -15,6 +15,9 @@ use crate::types::{DataType, ReduceOp};
 
 const LIST: &str = "addresses";
 
+/// A store that answers later than this after a wait's end is one that does not answer.
+const LATE: Duration = Duration::from_millis(500);
+
 fn rank_key(rank: usize) -> String {
     format!("address/{rank}")
 }
@@ -25,17 +28,18 @@ impl Context {
         let (deadline, timeout) = self.deadline(None);
         let own = self.lock()?.transport.address();
         let failed = |e: Error| e.context(format_args!("{}: cannot connect over {}", self.own(), store.describe()));
-        store.set(&rank_key(self.rank), &own).map_err(failed)?;
+        store.set_within(&rank_key(self.rank), &own, left(deadline)).map_err(failed)?;
         let list = if self.rank == 0 {
             let keys: Vec<String> = (0..self.size).map(rank_key).collect();
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            let list =
-                store.multi_get(&keys, left(deadline)).map_err(|e| failed(self.name_missing(store, e, timeout)))?;
+            let list = store
+                .multi_get(&keys, left(deadline))
+                .map_err(|e| failed(self.name_missing(store, e, deadline, timeout)))?;
             let list = list.concat();
-            store.set(LIST, &list).map_err(failed)?;
+            store.set_within(LIST, &list, left(deadline)).map_err(failed)?;
             list
         } else {
-            store.get(LIST, left(deadline)).map_err(|e| failed(self.name_missing(store, e, timeout)))?
+            store.get(LIST, left(deadline)).map_err(|e| failed(self.name_missing(store, e, deadline, timeout)))?
         };
         self.set_peers(&list, &own, deadline, timeout).map_err(failed)
     }
@@ -70,8 +74,11 @@ impl Context {
     }
 
     /// Adds the ranks whose address is not in the store to a timeout.
-    fn name_missing(&self, store: &dyn Store, error: Error, timeout: Duration) -> Error {
-        if error.kind() != ErrorKind::Timeout {
+    fn name_missing(&self, store: &dyn Store, error: Error, deadline: Instant, timeout: Duration) -> Error {
+        // This rank's own address is there; a store that does not say so, at once, says nothing about the others.
+        let own = rank_key(self.rank);
+        let answers = || Instant::now() < deadline + LATE && store.wait(&[&own], Duration::ZERO).is_ok();
+        if error.kind() != ErrorKind::Timeout || !answers() {
             return error;
         }
         let missing: Vec<String> = (0..self.size)

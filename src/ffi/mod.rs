@@ -21,6 +21,8 @@ mod store;
 
 mod store_callbacks;
 
+mod store_redis;
+
 mod launch;
 
 mod context;
@@ -50,5 +52,6 @@ pub use pair::*;
 pub use status::*;
 pub use store::*;
 pub use store_callbacks::*;
+pub use store_redis::*;
 pub use types::*;
 pub use unbound_buffer::*;

@@ -72,7 +72,11 @@ impl FileStore {
 
     /// Waits for the lock. It is opened anew each time, because a forked child would share an open file's lock.
     fn lock(&self, doing: impl Fn() -> String) -> Result<Lock<'_>> {
-        let deadline = Deadline::after(LOCK_TIMEOUT);
+        self.lock_within(LOCK_TIMEOUT, doing)
+    }
+
+    fn lock_within(&self, timeout: Duration, doing: impl Fn() -> String) -> Result<Lock<'_>> {
+        let deadline = Deadline::after(timeout);
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.directory.join("gloo_rs.lock");
         let failed = |error: &io::Error| {
@@ -247,8 +251,12 @@ fn fnv1a_128(bytes: &[u8]) -> u128 {
 
 impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.set_within(key, value, LOCK_TIMEOUT)
+    }
+
+    fn set_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
         self.check(key, value.len())?;
-        let lock = self.lock(|| format!("set {}", quote(key)))?;
+        let lock = self.lock_within(timeout.min(LOCK_TIMEOUT), || format!("set {}", quote(key)))?;
         self.write(&lock, key, value)
     }
 

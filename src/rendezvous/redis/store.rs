@@ -36,8 +36,9 @@ const APPEND: &str = "local n = redis.call('STRLEN', KEYS[1]) + #ARGV[1] \
 ///
 /// Each call has a connection of its own while it talks to the server; connections are kept for later calls. Waits poll, at
 /// first every millisecond and later every 100. A server that is gone, starts up, or does not answer is tried again until the
-/// call's time is up, and at most 1 s longer; for calls without a timeout that time is 30 s. What may not happen twice (`add`,
-/// `append`, `delete`) is not repeated once it has left: it then fails with `ConnectionLost`, and may have happened or not.
+/// call's time is up, and at most 1 s longer; then the call fails with `Timeout`. For calls without a timeout that time is
+/// 30 s. What may not happen twice (`add`, `append`, `delete`) is not repeated once it has left: it then fails with
+/// `ConnectionLost`, and may have happened or not.
 ///
 /// A server that comes back without this store's data (it restarted without persistence, or was emptied) fails all calls with
 /// `ConnectionLost` that says so: what other ranks have put there is lost, and nobody else would notice.
@@ -249,7 +250,7 @@ impl RedisStore {
         match fault {
             Fault::Lost(how) => {
                 let message = format!("{}: {doing}: no answer from the server after {after} ({how})", self.url);
-                Error::new(ErrorKind::ConnectionLost, message)
+                Error::new(ErrorKind::Timeout, message)
             }
             Fault::Final(kind, why) => Error::new(kind, format!("{}: {doing}: {why} (after {after})", self.url)),
         }

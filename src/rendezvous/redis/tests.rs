@@ -134,7 +134,7 @@ fn certificates_are_checked() {
     works(&*open(&server.url("", "", &own)));
     // The server asks for a certificate. Its refusal may come when the connection already breaks.
     let error = refused(&server.url("", "", ""), Duration::ZERO);
-    assert!(matches!(error.kind(), ErrorKind::Mismatch | ErrorKind::ConnectionLost), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Mismatch | ErrorKind::Timeout), "{error}");
     is(&refused(&server.url("", "", &format!("cert={}", cert.display())), LONG), ErrorKind::InvalidArgument, &["key"]);
 
     let other = RedisServer::start_with_tls(&["--tls-auth-clients", "no", "--requirepass", "secret"]);
@@ -158,9 +158,9 @@ fn certificates_are_checked() {
     // One end speaks TLS, and the other does not.
     let plain = RedisServer::start(&[]);
     let error = refused(&format!("redis://:secret@{place}"), Duration::ZERO);
-    assert!(matches!(error.kind(), ErrorKind::Mismatch | ErrorKind::ConnectionLost), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Mismatch | ErrorKind::Timeout), "{error}");
     let error = refused(&format!("rediss://:secret@{}?insecure=true", plain.place()), Duration::ZERO);
-    assert!(matches!(error.kind(), ErrorKind::Mismatch | ErrorKind::ConnectionLost), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Mismatch | ErrorKind::Timeout), "{error}");
     assert!(rustls::crypto::CryptoProvider::get_default().is_none(), "the library installed a provider for everybody");
 }
 
@@ -195,7 +195,7 @@ fn what_is_no_redis_server_is_noticed() {
     let error = in_time(Duration::from_millis(500), || {
         Err::<(), _>(refused(&format!("redis://:secret@{silent}"), Duration::from_millis(500)))
     });
-    is(&error, ErrorKind::ConnectionLost, &["does not answer", "connect"]);
+    is(&error, ErrorKind::Timeout, &["does not answer", "connect"]);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn connecting_waits_for_a_server_that_comes_up() {
     let url = server.url("", "", "");
     server.kill();
     let error = in_time(Duration::from_millis(300), || Err::<(), _>(refused(&url, Duration::from_millis(300))));
-    is(&error, ErrorKind::ConnectionLost, &["Connection refused", "tries", &server.place(), " s ("]);
+    is(&error, ErrorKind::Timeout, &["Connection refused", "tries", &server.place(), " s ("]);
     thread::scope(|scope| {
         let late = scope.spawn(|| works(&*open(&url)));
         thread::sleep(Duration::from_millis(100));
@@ -271,11 +271,11 @@ fn a_server_that_dies_or_hangs_ends_calls_in_time() {
     server.pause();
     let error = in_time(timeout, || store.get("k", timeout));
     let parts = ["wait for \"k\"", "no answer from the server after", "does not answer", &server.place()];
-    is(&error, ErrorKind::ConnectionLost, &parts);
+    is(&error, ErrorKind::Timeout, &parts);
     let error = in_time(timeout, || store.set_within("k", b"w", timeout));
-    is(&error, ErrorKind::ConnectionLost, &["set \"k\"", "no answer from the server"]);
+    is(&error, ErrorKind::Timeout, &["set \"k\"", "no answer from the server"]);
     let error = in_time(Duration::ZERO, || store.wait(&["k"], Duration::ZERO));
-    is(&error, ErrorKind::ConnectionLost, &["\"k\""]);
+    is(&error, ErrorKind::Timeout, &["\"k\""]);
     server.go_on();
     works(&*store);
 
@@ -284,7 +284,7 @@ fn a_server_that_dies_or_hangs_ends_calls_in_time() {
         thread::sleep(Duration::from_millis(100));
         server.kill();
         let error = get.join().unwrap();
-        is(&error, ErrorKind::ConnectionLost, &["\"absent\"", "no answer", "Connection refused", &server.place()]);
+        is(&error, ErrorKind::Timeout, &["\"absent\"", "no answer", "Connection refused", &server.place()]);
     });
 }
 
@@ -334,6 +334,6 @@ fn refusals_of_the_server_are_passed_on() {
     let server = RedisServer::start(&["--maxclients", "1"]);
     let first = open(&server.url("", "", ""));
     let error = refused(&server.url("", "", ""), Duration::from_millis(200));
-    is(&error, ErrorKind::ConnectionLost, &["max number of clients"]);
+    is(&error, ErrorKind::Timeout, &["max number of clients"]);
     works(&*first);
 }
