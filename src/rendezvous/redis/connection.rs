@@ -190,6 +190,9 @@ impl Connection {
 
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
+        if let Some(libc::EMFILE | libc::ENFILE) = error.raw_os_error() {
+            return Self::Final(ErrorKind::ResourceExhausted, format!("no socket for a connection: {error}"));
+        }
         match error.kind() {
             // The socket's own timer.
             IoErrorKind::WouldBlock => Self::Lost("it does not answer".to_owned()),

@@ -226,6 +226,10 @@ fn connect_once(host: &str, port: u16, deadline: &Deadline) -> Result<(SocketAdd
 fn explain(url: &str, address: SocketAddr, doing: &str, fault: Fault, after: Duration) -> Error {
     let after = seconds(after);
     match fault {
+        // Nothing is wrong with the server.
+        Fault::Lost(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            Error::io(format_args!("{url}: {doing}: no socket for a connection to the server at {address}"), &error)
+        }
         Fault::Lost(error) => Error::new(
             ErrorKind::ConnectionLost,
             format!("{url}: {doing}: lost the server at {address} after {after}: {error}"),
