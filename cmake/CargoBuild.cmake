@@ -47,7 +47,7 @@ add_dependencies(gloo_rs::static gloo_rs_library)
 
 if(GLOO_RS_BUILD_TOOL)
   add_custom_target(gloo_rs_tool ALL
-    COMMAND ${cargo} --bin gloo-rs --features=cli --target-dir "${tool_out}"
+    COMMAND ${cargo} --bin gloo-rs --no-default-features "--features=cli,${library_features}" --target-dir "${tool_out}"
     BYPRODUCTS "${tool_out}/release/gloo-rs"
     COMMENT "Building the tool gloo-rs with cargo"
     USES_TERMINAL VERBATIM)

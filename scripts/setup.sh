@@ -31,6 +31,7 @@ need valgrind valgrind --version
 need python3 python3 --version
 need python3-pip python3 -m pip --version
 need redis-server redis-server --version
+need openssl openssl version
 need openmpi-bin mpirun.openmpi --version
 need mpich mpiexec.mpich --version
 need openssh-client ssh -V

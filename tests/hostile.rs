@@ -125,7 +125,7 @@ impl Job {
     }
 
     fn device(&self) -> SocketAddr {
-        self.contexts[1].device().address()
+        self.contexts[1].device().addresses()[0]
     }
 
     fn store(&self) -> SocketAddr {

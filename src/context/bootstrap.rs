@@ -31,6 +31,9 @@ struct Round {
 const FIRST_TURN: Duration = Duration::from_millis(100);
 const LAST_TURN: Duration = Duration::from_millis(800);
 
+/// A store that answers later than this after a wait's end is one that does not answer.
+const LATE: Duration = Duration::from_millis(500);
+
 const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived" };
 const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not told where they listen" };
 
@@ -80,15 +83,15 @@ impl Context {
         deadline: Instant,
         timeout: Duration,
     ) -> Result<Vec<u8>> {
-        store.set(&round.rank_key(self.rank), own)?;
-        let missing = |e| self.name_missing(store, round, e, timeout);
+        store.set_within(&round.rank_key(self.rank), own, left(deadline))?;
+        let missing = |e| self.name_missing(store, round, e, deadline, timeout);
         if self.rank != 0 {
             return self.wait_for(deadline, |wait| store.get(round.list, wait)).map_err(missing);
         }
         let keys: Vec<String> = (0..self.size).map(|rank| round.rank_key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let list = self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?.concat();
-        store.set(round.list, &list)?;
+        store.set_within(round.list, &list, left(deadline))?;
         Ok(list)
     }
 
@@ -141,8 +144,18 @@ impl Context {
     }
 
     /// Adds the ranks that have not told to a timeout.
-    fn name_missing(&self, store: &dyn Store, round: &Round, error: Error, timeout: Duration) -> Error {
-        if error.kind() != ErrorKind::Timeout {
+    fn name_missing(
+        &self,
+        store: &dyn Store,
+        round: &Round,
+        error: Error,
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Error {
+        // What this rank has told is there; a store that does not say so, at once, says nothing about the others.
+        let own = round.rank_key(self.rank);
+        let answers = || Instant::now() < deadline + LATE && store.wait(&[&own], Duration::ZERO).is_ok();
+        if error.kind() != ErrorKind::Timeout || !answers() {
             return error;
         }
         let missing: Vec<String> = (0..self.size)

@@ -23,6 +23,8 @@ mod store_callbacks;
 
 mod statistics;
 
+mod store_redis;
+
 mod launch;
 
 mod context;
@@ -53,5 +55,6 @@ pub use statistics::*;
 pub use status::*;
 pub use store::*;
 pub use store_callbacks::*;
+pub use store_redis::*;
 pub use types::*;
 pub use unbound_buffer::*;

@@ -82,10 +82,10 @@ pub extern "C" fn gloo_rs_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// What this build of the library holds, separated by commas: `tcp`. A static string.
+/// What this build of the library holds, separated by commas: `tcp`, and `redis` unless it was left out. A static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn gloo_rs_built_features() -> *const c_char {
-    c"tcp".as_ptr()
+    if cfg!(feature = "redis") { c"tcp,redis".as_ptr() } else { c"tcp".as_ptr() }
 }
 
 /// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after

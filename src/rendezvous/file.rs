@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind as IoErrorKind, Read, Write};
 use std::os::fd::IntoRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -72,7 +73,11 @@ impl FileStore {
 
     /// Waits for the lock. It is opened anew each time, because a forked child would share an open file's lock.
     fn lock(&self, doing: impl Fn() -> String) -> Result<Lock<'_>> {
-        let deadline = Deadline::after(LOCK_TIMEOUT);
+        self.lock_within(LOCK_TIMEOUT, doing)
+    }
+
+    fn lock_within(&self, timeout: Duration, doing: impl Fn() -> String) -> Result<Lock<'_>> {
+        let deadline = Deadline::after(timeout);
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.directory.join("gloo_rs.lock");
         let failed = |error: &io::Error| {
@@ -105,7 +110,8 @@ impl FileStore {
     /// The file of `key`, read up to where its value begins, and the value's length; `None` if there is no such file.
     fn find(&self, key: &str) -> Result<Option<(File, usize)>> {
         let path = self.path(key);
-        let mut file = match File::open(&path) {
+        // Not to hang when a stranger has put a pipe there.
+        let mut file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(None),
             // NFS: replaced by another host between look-up and opening. The next look finds the new file.
@@ -116,6 +122,9 @@ impl FileStore {
             let message = format!("{}: key {}: {} {what}", self.describe(), quote(key), path.display());
             Err(Error::new(ErrorKind::Mismatch, message))
         };
+        if !file.metadata().map_err(|error| self.failed("cannot read", key, &error))?.is_file() {
+            return foreign("is no regular file, so no store has written it");
+        }
         let mut header = [0; HEADER_BYTES];
         let mut found = [0; MAX_KEY_BYTES];
         let length = match file.read_exact(&mut header) {
@@ -167,6 +176,11 @@ impl FileStore {
                 let shown = missing.iter().take(NAMED_KEYS).map(|&i| keys[i]);
                 return Err(no_value(&self.describe(), keys.len(), missing.len(), shown, deadline.elapsed()));
             }
+            if self.directory.try_exists().is_ok_and(|exists| !exists) {
+                let (store, after) = (self.describe(), seconds(deadline.elapsed()));
+                let message = format!("{store}: wait for {}: the directory is gone, after {after}", quote(keys[first]));
+                return Err(Error::new(ErrorKind::Io, message));
+            }
             at = first;
             backoff.sleep(deadline);
         }
@@ -185,12 +199,13 @@ impl FileStore {
             self.find(key)?; // Fails if the file is another key's.
         }
         let path = self.directory.join(name);
-        let (temporary, file) = self.create_temporary().map_err(|error| self.failed("cannot write", key, &error))?;
+        let failed = |error| self.failed(format_args!("cannot write {} bytes for", value.len()), key, &error);
+        let (temporary, file) = self.create_temporary().map_err(failed)?;
         let written = write_and_close(file, &contents).and_then(|()| fs::rename(&temporary, &path));
         written.map_err(|error| {
             // If this fails too, a file stays behind that no reader looks at.
             let _ = fs::remove_file(&temporary);
-            self.failed(format_args!("cannot write {} bytes for", value.len()), key, &error)
+            failed(error)
         })
     }
 
@@ -247,8 +262,12 @@ fn fnv1a_128(bytes: &[u8]) -> u128 {
 
 impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.set_within(key, value, LOCK_TIMEOUT)
+    }
+
+    fn set_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
         self.check(key, value.len())?;
-        let lock = self.lock(|| format!("set {}", quote(key)))?;
+        let lock = self.lock_within(timeout.min(LOCK_TIMEOUT), || format!("set {}", quote(key)))?;
         self.write(&lock, key, value)
     }
 

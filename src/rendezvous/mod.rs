@@ -10,6 +10,7 @@ pub mod file;
 pub mod in_process;
 pub mod launch;
 pub mod prefix;
+pub mod redis;
 mod support;
 mod table;
 pub mod tcp;
@@ -22,6 +23,7 @@ pub use file::FileStore;
 pub use in_process::InProcessStore;
 pub use launch::Launch;
 pub use prefix::PrefixStore;
+pub use redis::RedisOptions;
 pub use tcp::TcpStore;
 
 /// Longest key, in bytes. The same for every kind, so that a program works with all if it works with one.
@@ -37,6 +39,12 @@ pub const MAX_VALUE_BYTES: usize = 64 << 20;
 pub trait Store: Send + Sync {
     /// Sets `key`, replacing its value if it has one.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;
+
+    /// As [`Store::set`], for callers who have only `timeout`: a store that does not answer is given up soon after it. Those
+    /// that answer at once, or not at all, need not care.
+    fn set_within(&self, key: &str, value: &[u8], _timeout: Duration) -> Result<()> {
+        self.set(key, value)
+    }
 
     /// The value of `key`, as soon as it has one. Fails with `Timeout` after `timeout`.
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>>;

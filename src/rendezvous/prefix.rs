@@ -35,6 +35,10 @@ impl Store for PrefixStore {
         self.base.set(&self.key(key), value)
     }
 
+    fn set_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.base.set_within(&self.key(key), value, timeout)
+    }
+
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         self.base.get(&self.key(key), timeout)
     }

@@ -1,8 +1,9 @@
-//! Stores by name: `tcp://10.0.0.1:29500`, `file:///shared/job-17`, `inproc://test`.
+//! Stores by name: `tcp://10.0.0.1:29500`, `file:///shared/job-17`, `redis://10.0.0.1/0?prefix=job-17/`, `inproc://test`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::redis::{self, RedisOptions};
 use super::{FileStore, InProcessStore, Store, TcpStore};
 use crate::error::{Error, Result};
 use crate::types::Rank;
@@ -13,22 +14,59 @@ use crate::types::Rank;
 /// |---|---|
 /// | `tcp://host:port` | rank 0 serves it ([`TcpStore::serve`]), the others connect, for at most `timeout`; IPv6 addresses are in brackets |
 /// | `file:///path` | the directory `/path` ([`FileStore`]); the path is taken as it stands, without escapes |
+/// | `redis://[user:password@]host[:port][/database][?prefix=TEXT&ttl=SECONDS]` | a Redis server ([`redis::open`]), looked for until `timeout` |
+/// | `rediss://...[?ca=FILE&cert=FILE&key=FILE&insecure=true]` | the same over TLS |
 /// | `inproc://name` | this process's store of that name ([`InProcessStore::open`]) |
+///
+/// Errors hold no user and no password.
 pub fn open(url: &str, rank: Rank, timeout: Duration) -> Result<Arc<dyn Store>> {
-    let wrong = |why: &str| Error::invalid(format!("{url:?} is no URL of a store: {why}"));
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return Err(wrong("it should be like tcp://host:port, file:///path or inproc://name"));
-    };
-    match scheme {
-        "tcp" => {
-            let (host, port) = host_and_port(rest).map_err(wrong)?;
-            open_tcp(host, port, rank, timeout)
+    match Place::parse(url)? {
+        Place::Tcp(host, port) => open_tcp(host, port, rank, timeout),
+        Place::File(path) => Ok(Arc::new(FileStore::new(path)?)),
+        Place::Redis(options) => redis::open(*options, timeout),
+        Place::InProcess(name) => Ok(InProcessStore::open(name)?),
+    }
+}
+
+/// The host and port of the server that `url` names, without asking it; `None` for stores without one.
+pub fn server(url: &str) -> Result<Option<(String, u16)>> {
+    Ok(match Place::parse(url)? {
+        Place::Tcp(host, port) => Some((host.to_owned(), port)),
+        Place::Redis(options) => Some((options.host, options.port)),
+        Place::File(_) | Place::InProcess(_) => None,
+    })
+}
+
+/// What a URL names.
+enum Place<'a> {
+    Tcp(&'a str, u16),
+    File(&'a str),
+    Redis(Box<RedisOptions>),
+    InProcess(&'a str),
+}
+
+impl<'a> Place<'a> {
+    fn parse(url: &'a str) -> Result<Self> {
+        let wrong = |why: &str| Error::invalid(format!("{:?} is no URL of a store: {why}", without_secrets(url)));
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Err(wrong("it should be like tcp://host:port, file:///path, redis://host:port or inproc://name"));
+        };
+        let (place, query) = Query::split(rest);
+        if let ("tcp" | "file" | "inproc", Some((name, _))) = (scheme, query.pairs().next()) {
+            return Err(wrong(&query.unknown(name, &[])));
         }
-        "file" if !rest.starts_with('/') => Err(wrong("a file's path begins with a slash, as in file:///path")),
-        "file" => Ok(Arc::new(FileStore::new(rest)?)),
-        "inproc" if rest.is_empty() => Err(wrong("there is no name, as in inproc://name")),
-        "inproc" => Ok(InProcessStore::open(rest)?),
-        _ => Err(wrong("the schemes are tcp, file and inproc")),
+        match scheme {
+            "tcp" => host_and_port(place).map(|(host, port)| Self::Tcp(host, port)).map_err(wrong),
+            "file" if !place.starts_with('/') => Err(wrong("a file's path begins with a slash, as in file:///path")),
+            "file" => Ok(Self::File(place)),
+            "redis" | "rediss" => {
+                let options = RedisOptions::from_url(place, &query, scheme == "rediss");
+                Ok(Self::Redis(Box::new(options.map_err(|why| wrong(&why))?)))
+            }
+            "inproc" if place.is_empty() => Err(wrong("there is no name, as in inproc://name")),
+            "inproc" => Ok(Self::InProcess(place)),
+            _ => Err(wrong("the schemes are tcp, file, redis, rediss and inproc")),
+        }
     }
 }
 
@@ -37,24 +75,56 @@ pub(super) fn open_tcp(host: &str, port: u16, rank: Rank, timeout: Duration) -> 
     Ok(Arc::new(store?))
 }
 
-/// The host and port of the server that `url` names, without asking it; `None` for stores without one.
-pub fn server(url: &str) -> Result<Option<(String, u16)>> {
-    let Some(("tcp", rest)) = url.split_once("://") else { return Ok(None) };
-    let found = host_and_port(rest).map_err(|why| Error::invalid(format!("{url:?} is no URL of a store: {why}")))?;
-    Ok(Some((found.0.to_owned(), found.1)))
+/// What stands behind a URL's question mark.
+pub(super) struct Query<'a>(Option<&'a str>);
+
+impl<'a> Query<'a> {
+    /// What stands in front of the question mark, and what behind it.
+    pub(super) fn split(text: &'a str) -> (&'a str, Self) {
+        match text.split_once('?') {
+            Some((place, query)) => (place, Self(Some(query))),
+            None => (text, Self(None)),
+        }
+    }
+
+    /// Names and values; a value may be missing, and is empty then.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let parts = self.0.into_iter().flat_map(|query| query.split('&'));
+        parts.map(|part| part.split_once('=').unwrap_or((part, "")))
+    }
+
+    /// What is wrong with an option of this `name`.
+    pub(super) fn unknown(&self, name: &str, known: &[&str]) -> String {
+        match known {
+            [] => format!("there is {name:?} behind a question mark, and this kind of store has no options"),
+            known => format!("the option {name:?} is not known; there are {}", known.join(", ")),
+        }
+    }
+}
+
+/// The URL as messages may show it: with stars for user and password, and for options, which could hold secrets by mistake.
+fn without_secrets(url: &str) -> String {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = url.split_at(start);
+    if matches!(scheme, "tcp://" | "file://" | "inproc://") {
+        return url.to_owned();
+    }
+    let (login, place) = rest.rsplit_once('@').map_or(("", rest), |(_, place)| ("***@", place));
+    let (place, options) = place.split_once('?').map_or((place, ""), |(place, _)| (place, "?***"));
+    format!("{scheme}{login}{place}{options}")
 }
 
 /// Takes `host:port` or `[v6]:port` apart.
-fn host_and_port(text: &str) -> Result<(&str, u16), &'static str> {
+pub(super) fn host_and_port(text: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => rest.split_once("]:").ok_or("an address in brackets needs ]:port behind it")?,
         None => text.rsplit_once(':').ok_or("there is no port, as in tcp://host:port")?,
     };
     if host.is_empty() {
-        return Err("there is no host, as in tcp://host:port");
+        return Err("there is no host");
     }
     if !text.starts_with('[') && host.contains(':') {
-        return Err("an IPv6 address stands in brackets, as in tcp://[::1]:29500");
+        return Err("an IPv6 address stands in brackets, as in [::1]:29500");
     }
     if host.contains('/') {
         return Err("there is a slash in the host");
@@ -80,6 +150,7 @@ mod tests {
     #[test]
     fn the_server_of_a_url_is_known_without_asking_it() {
         assert_eq!(server("tcp://[fd00::1]:80").unwrap(), Some(("fd00::1".to_owned(), 80)));
+        assert_eq!(server("redis://:secret@h/3").unwrap(), Some(("h".to_owned(), 6379)));
         assert_eq!(server("file:///shared/job").unwrap(), None);
         assert!(server("tcp://a").unwrap_err().message().contains("no port"));
     }
@@ -102,6 +173,9 @@ mod tests {
             ("tcp://a/b:80", "slash"),
             ("file://relative", "slash"),
             ("inproc://", "no name"),
+            ("inproc://name?ttl=1", "no options"),
+            ("tcp://localhost:80?", "no options"),
+            ("file:///tmp/x?prefix=a", "\"prefix\""),
         ] {
             let error = open(url, 1, Duration::ZERO).err().unwrap_or_else(|| panic!("{url} opened"));
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
@@ -110,6 +184,23 @@ mod tests {
         }
         let error = open("tcp://localhost:0", 1, Duration::ZERO).err().unwrap();
         assert!(error.message().contains("port 0"), "{error}");
+    }
+
+    #[test]
+    fn no_message_holds_a_secret() {
+        for (url, shown) in [
+            ("redis://user:secret@h:port/0", "redis://***@h:port/0"),
+            ("rediss://:sec/ret@h/x", "rediss://***@h/x"),
+            ("redis://:a?secret@h/x", "redis://***@h/x"),
+            ("redis://h?password=secret", "redis://h?***"),
+            ("redsi://user:secret@h", "redsi://***@h"),
+            ("user:secret@h", "***@h"),
+        ] {
+            let error = open(url, 1, Duration::ZERO).err().unwrap_or_else(|| panic!("{url} opened"));
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains(&format!("{shown:?}")), "{url}: {error}");
+            assert!(!error.message().contains("secret"), "{url}: {error}");
+        }
     }
 
     #[test]

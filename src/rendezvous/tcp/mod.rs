@@ -28,20 +28,21 @@ use server::{Limits, Server};
 /// Connections kept open for the next call; more are opened while more threads call at once.
 const IDLE_CONNECTIONS: usize = 4;
 
-/// Time for the answer to a call that does not wait for keys, and least time for one that does: a server that thousands
-/// call at once may be busy for a moment.
+/// Time for the answer to a call that comes without a timeout: a server that thousands call at once may be busy for a moment.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-const LEAST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the answer to a wait may take longer than the wait.
-const GRACE: Duration = Duration::from_secs(1);
+/// Time for a server to answer its own process.
+const OWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What an answer may take longer than the caller's time.
+const GRACE: Duration = Duration::from_millis(900);
 
 /// A client of a store's server and, on the rank that serves, the server.
 ///
 /// Each call has a connection of its own while it runs, so a wait on one thread keeps nothing from the others. Connections
 /// are kept for later calls. A server that is gone stays gone: calls fail with `ConnectionLost`, and a new server at the
 /// same address is not taken for the old one. A server that is there but does not answer fails calls with `Timeout`, at the
-/// latest 1 s after their time or 5 s after their start, whichever is later; calls without a timeout after 30 s.
+/// latest 1 s after their time; calls without a timeout after 30 s.
 ///
 /// Dropping the store of the rank that serves ends the server, but only when every other client has disconnected or 2 s
 /// have passed, so that ranks that are a little behind still read what they need.
@@ -96,7 +97,7 @@ impl TcpStore {
         let server = server.map_err(|error| failed(&error))?;
         let address = listen::reachable(server.address());
         let url = url(host, address.port());
-        let connection = Connection::open(address, &key, &Deadline::after(LEAST_PATIENCE))
+        let connection = Connection::open(address, &key, &Deadline::after(OWN_TIMEOUT))
             .map_err(|fault| explain(&url, address, "cannot connect to its own server", fault, Duration::ZERO))?;
         let instance = connection.instance;
         Ok(Self { url, address, instance, key, idle: Mutex::new(vec![connection]), server: Some(server) })
@@ -180,9 +181,10 @@ impl TcpStore {
         &self,
         doing: &str,
         request: &Request<'_>,
+        patience: Duration,
         read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
     ) -> Result<T> {
-        let frame = self.ask(doing, request, ANSWER_TIMEOUT)?;
+        let frame = self.ask(doing, request, patience)?;
         match Answer::decode(&frame) {
             Some(Answer::Done(mut rest)) => read(&mut rest).ok_or_else(|| self.nonsense(doing)),
             Some(Answer::Refused { kind, message }) => Err(Error::new(kind, format!("{}: {message}", self.url))),
@@ -198,14 +200,22 @@ impl TcpStore {
         timeout: Duration,
         read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
     ) -> Result<Result<T, (usize, Vec<usize>)>> {
-        let patience = timeout.saturating_add(GRACE).max(LEAST_PATIENCE);
-        let frame = self.ask(doing, request, patience)?;
+        let frame = self.ask(doing, request, timeout.saturating_add(GRACE))?;
         match Answer::decode(&frame) {
             Some(Answer::Done(mut rest)) => read(&mut rest).map(Ok).ok_or_else(|| self.nonsense(doing)),
             Some(Answer::Missing { count, places }) => Ok(Err((count, places))),
             Some(Answer::Refused { kind, message }) => Err(Error::new(kind, format!("{}: {message}", self.url))),
             None => Err(self.nonsense(doing)),
         }
+    }
+
+    fn set_all(&self, pairs: &[(&str, &[u8])], patience: Duration) -> Result<()> {
+        pairs.iter().try_for_each(|(key, value)| self.check(key, value.len()))?;
+        for batch in batches(pairs, |(key, value)| 6 + key.len() + value.len()) {
+            let keys: Vec<_> = batch.iter().map(|(key, _)| *key).collect();
+            self.ask_now(&doing("set", &keys), &Request::Set(batch.to_vec()), patience, nothing)?;
+        }
+        Ok(())
     }
 
     fn nonsense(&self, doing: &str) -> Error {
@@ -260,6 +270,10 @@ fn connect_once(
 fn explain(url: &str, address: SocketAddr, doing: &str, fault: Fault, after: Duration) -> Error {
     let after = seconds(after);
     match fault {
+        // Nothing is wrong with the server.
+        Fault::Lost(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            Error::io(format_args!("{url}: {doing}: no socket for a connection to the server at {address}"), &error)
+        }
         Fault::Lost(error) => Error::new(
             ErrorKind::ConnectionLost,
             format!("{url}: {doing}: lost the server at {address} after {after}: {error}"),
@@ -306,7 +320,11 @@ fn nothing(_: &mut Reader<'_>) -> Option<()> {
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.multi_set(&[(key, value)])
+        self.set_all(&[(key, value)], ANSWER_TIMEOUT)
+    }
+
+    fn set_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.set_all(&[(key, value)], timeout.saturating_add(GRACE))
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
@@ -335,12 +353,14 @@ impl Store for TcpStore {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64> {
         self.check(key, 0)?;
-        self.ask_now(&doing("add to", &[key]), &Request::Add { key, amount }, |rest| Some(rest.u64()? as i64))
+        self.ask_now(&doing("add to", &[key]), &Request::Add { key, amount }, ANSWER_TIMEOUT, |rest| {
+            Some(rest.u64()? as i64)
+        })
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
         self.check(key, value.len())?;
-        self.ask_now(&doing("append to", &[key]), &Request::Append { key, value }, nothing)
+        self.ask_now(&doing("append to", &[key]), &Request::Append { key, value }, ANSWER_TIMEOUT, nothing)
     }
 
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
@@ -372,17 +392,12 @@ impl Store for TcpStore {
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
-        pairs.iter().try_for_each(|(key, value)| self.check(key, value.len()))?;
-        for batch in batches(pairs, |(key, value)| 6 + key.len() + value.len()) {
-            let keys: Vec<_> = batch.iter().map(|(key, _)| *key).collect();
-            self.ask_now(&doing("set", &keys), &Request::Set(batch.to_vec()), nothing)?;
-        }
-        Ok(())
+        self.set_all(pairs, ANSWER_TIMEOUT)
     }
 
     fn delete(&self, key: &str) -> Result<bool> {
         self.check(key, 0)?;
-        self.ask_now(&doing("delete", &[key]), &Request::Delete { key }, |rest| Some(rest.u8()? != 0))
+        self.ask_now(&doing("delete", &[key]), &Request::Delete { key }, ANSWER_TIMEOUT, |rest| Some(rest.u8()? != 0))
     }
 
     fn describe(&self) -> String {

@@ -10,7 +10,11 @@ use crate::error::{Error, ErrorKind};
 const SHORT: Duration = Duration::from_millis(60);
 
 macro_rules! for_every_kind {
-    ($($check:ident)*) => { for_every_kind! { @ [in_process file tcp prefix callback] ($($check)*) } };
+    ($($check:ident)*) => {
+        for_every_kind! { @ [in_process file tcp prefix callback] ($($check)*) }
+        #[cfg(feature = "redis")]
+        for_every_kind! { @ [redis rediss] ($($check)*) }
+    };
     (@ [$($kind:ident)*] $checks:tt) => { $(for_every_kind! { % $kind $checks })* };
     (% $kind:ident ($($check:ident)*)) => {
         mod $kind {

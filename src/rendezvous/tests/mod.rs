@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::callback::return_value;
+#[cfg(feature = "redis")]
+use super::redis::tests::RedisServer;
 use super::{CallbackStore, FileStore, InProcessStore, PrefixStore, Store, StoreCallbacks, TcpStore};
 use crate::error::{Error, ErrorKind};
 
@@ -55,6 +57,22 @@ fn prefix() -> Fixture {
 fn callback() -> Fixture {
     let base = InProcessStore::new();
     Fixture { open: Box::new(move || Arc::new(callbacks_over(&base, |_| {}))), _keep: Box::new(()) }
+}
+
+#[cfg(feature = "redis")]
+fn redis() -> Fixture {
+    over(RedisServer::start(&[]))
+}
+
+#[cfg(feature = "redis")]
+fn rediss() -> Fixture {
+    over(RedisServer::start_with_tls(&["--tls-auth-clients", "no"]))
+}
+
+#[cfg(feature = "redis")]
+fn over(server: RedisServer) -> Fixture {
+    let url = server.url("", "", "");
+    Fixture { open: Box::new(move || super::url::open(&url, 1, LONG).unwrap()), _keep: Box::new(server) }
 }
 
 /// A store of C functions over `base`, after `change` has taken some away.

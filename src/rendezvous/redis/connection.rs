@@ -1,0 +1,280 @@
+//! One connection to a Redis server: blocking, one request at a time, never past a deadline.
+//!
+//! Commands and replies are the `redis` crate's. The socket is not: that crate's connection would install rustls' provider for
+//! the whole process, and its timeouts begin anew with every byte.
+
+use std::io::{self, ErrorKind as IoErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::{Parser, Pipeline, ServerErrorKind, Value, pipe};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+
+use super::super::support::Deadline;
+use super::RedisOptions;
+use crate::error::ErrorKind;
+
+/// Time for one attempt to connect, so that an address that swallows packets leaves time for the next; and without a byte
+/// moving, after which a new connection may do better.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How much of a server's reason is shown.
+const SHOWN_BYTES: usize = 300;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// Refused, closed, broken, silent, or "not now": another try may have more luck.
+    Lost(String),
+    /// Another try would end the same way.
+    Final(ErrorKind, String),
+}
+
+/// Where to connect, and as whom.
+pub(super) struct Target {
+    pub(super) options: RedisOptions,
+    pub(super) tls: Option<Arc<ClientConfig>>,
+}
+
+/// A socket that gives up at `limit`.
+struct Timed {
+    socket: TcpStream,
+    limit: Deadline,
+}
+
+impl Timed {
+    fn left(&self) -> Duration {
+        self.limit.remaining().clamp(Duration::from_millis(1), ATTEMPT_TIMEOUT)
+    }
+}
+
+/// Repeats `call` when a signal interrupts it.
+fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == IoErrorKind::Interrupted => continue,
+            result => return result,
+        }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(Some(self.left()))?;
+        uninterrupted(|| self.socket.read(buffer))
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(Some(self.left()))?;
+        uninterrupted(|| self.socket.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+enum Stream {
+    Plain(Timed),
+    Tls(Box<StreamOwned<ClientConnection, Timed>>),
+}
+
+/// Reads for the parser, and keeps the error, which the parser would hide.
+struct Source<'a> {
+    stream: &'a mut Stream,
+    error: Option<io::Error>,
+}
+
+impl Read for Source<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let result = match self.stream {
+            Stream::Plain(stream) => stream.read(buffer),
+            Stream::Tls(stream) => stream.read(buffer),
+        };
+        result.map_err(|error| {
+            let kind = error.kind();
+            self.error = Some(error);
+            kind.into()
+        })
+    }
+}
+
+pub(super) struct Connection {
+    stream: Stream,
+    parser: Parser,
+}
+
+impl Connection {
+    /// The server's address.
+    pub(super) fn server(&self) -> Option<SocketAddr> {
+        let timed = match &self.stream {
+            Stream::Plain(timed) => timed,
+            Stream::Tls(stream) => stream.get_ref(),
+        };
+        timed.socket.peer_addr().ok()
+    }
+
+    /// Connects, logs in, selects the database and, in the same breath, sends `greet`, whose replies come with the connection.
+    pub(super) fn open(target: &Target, greet: &Pipeline, limit: &Deadline) -> Result<(Self, Vec<Value>), Fault> {
+        let options = &target.options;
+        let timed = Timed { socket: connect(&options.host, options.port, limit)?, limit: *limit };
+        let stream = match &target.tls {
+            None => Stream::Plain(timed),
+            Some(config) => {
+                let wrong = |why: String| Fault::Final(ErrorKind::InvalidArgument, why);
+                let name = ServerName::try_from(options.host.clone())
+                    .map_err(|_| wrong(format!("{:?} is no name that a certificate could have", options.host)))?;
+                let client = ClientConnection::new(config.clone(), name).map_err(|error| wrong(error.to_string()))?;
+                Stream::Tls(Box::new(StreamOwned::new(client, timed)))
+            }
+        };
+        let mut connection = Self { stream, parser: Parser::new() };
+        let mut commands = pipe();
+        if let Some(password) = &options.password {
+            commands.cmd("AUTH");
+            if let Some(username) = &options.username {
+                commands.arg(username);
+            }
+            commands.arg(password);
+        }
+        if options.database != 0 {
+            commands.cmd("SELECT").arg(options.database);
+        }
+        commands.cmd("PING");
+        let own = commands.len();
+        for command in greet.cmd_iter() {
+            commands.add_command(command.clone());
+        }
+
+        let mut replies = connection.exchange(&commands, limit).map_err(|fault| hide(fault, options))?;
+        let greetings = replies.split_off(own);
+        for (command, reply) in commands.cmd_iter().zip(&replies) {
+            check_hello(command, reply, options)?;
+        }
+        Ok((connection, greetings))
+    }
+
+    /// Sends `commands` together, and returns a reply for each. After an error the connection is of no more use.
+    pub(super) fn exchange(&mut self, commands: &Pipeline, limit: &Deadline) -> Result<Vec<Value>, Fault> {
+        let request = commands.get_packed_pipeline();
+        let sent = match &mut self.stream {
+            Stream::Plain(stream) => {
+                stream.limit = *limit;
+                stream.write_all(&request)
+            }
+            Stream::Tls(stream) => {
+                stream.sock.limit = *limit;
+                stream.write_all(&request).and_then(|()| stream.flush())
+            }
+        };
+        let mut replies = Vec::with_capacity(commands.len());
+        while replies.len() < commands.len() {
+            let mut source = Source { stream: &mut self.stream, error: None };
+            let Err(error) = self.parser.parse_value(&mut source).map(|reply| replies.push(reply)) else { continue };
+            // A server that sends somebody away says why, and hangs up: that is more than a broken connection tells.
+            let reason = replies.iter().find_map(|reply| match reply {
+                Value::ServerError(error) => Some(reason(error)),
+                _ => None,
+            });
+            return Err(match (reason, source.error, sent) {
+                (Some(reason), ..) => Fault::Lost(format!("it says {reason:?}, and hangs up")),
+                (None, Some(error), _) | (None, None, Err(error)) => error.into(),
+                (None, None, Ok(())) if error.is_io_error() => Fault::Lost("it hung up".to_owned()),
+                (None, None, Ok(())) => {
+                    let other = match self.stream {
+                        Stream::Plain(_) => " without TLS (with TLS it is rediss://)",
+                        Stream::Tls(_) => "",
+                    };
+                    Fault::Final(ErrorKind::Mismatch, format!("what listens there is not a Redis server{other}"))
+                }
+            });
+        }
+        Ok(replies)
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        if let Some(libc::EMFILE | libc::ENFILE) = error.raw_os_error() {
+            return Self::Final(ErrorKind::ResourceExhausted, format!("no socket for a connection: {error}"));
+        }
+        match error.kind() {
+            // The socket's own timer.
+            IoErrorKind::WouldBlock => Self::Lost("it does not answer".to_owned()),
+            // What the other end says is not TLS, or rustls does not trust it.
+            IoErrorKind::InvalidData => Self::Final(ErrorKind::Mismatch, format!("TLS: {error}")),
+            _ => Self::Lost(error.to_string()),
+        }
+    }
+}
+
+/// One round over the addresses of `host`, whose name may be new to the resolver only later.
+fn connect(host: &str, port: u16, limit: &Deadline) -> Result<TcpStream, Fault> {
+    let mut result = Err(Fault::Lost("the host has no address".to_owned()));
+    for address in (host, port).to_socket_addrs()? {
+        let time = limit.remaining().clamp(Duration::from_millis(1), ATTEMPT_TIMEOUT);
+        match TcpStream::connect_timeout(&address, time) {
+            // With no listener, a loopback connection can meet itself when its own port happens to be the one it calls.
+            Ok(socket) if socket.local_addr()? == socket.peer_addr()? => {
+                result = Err(io::Error::from(IoErrorKind::ConnectionRefused).into());
+            }
+            Ok(socket) => {
+                socket.set_nodelay(true)?;
+                return Ok(socket);
+            }
+            Err(error) => result = Err(error.into()),
+        }
+    }
+    result
+}
+
+/// Whether the server takes a command of the greeting.
+fn check_hello(command: &::redis::Cmd, reply: &Value, options: &RedisOptions) -> Result<(), Fault> {
+    let name = match command.args_iter().next() {
+        Some(::redis::Arg::Simple(name)) => name,
+        _ => b"",
+    };
+    let Value::ServerError(error) = reply else {
+        let pong = matches!(reply, Value::SimpleString(text) if text == "PONG");
+        let good = if name == b"PING" { pong } else { *reply == Value::Okay };
+        let what = "what listens there does not answer as a Redis server does";
+        return if good { Ok(()) } else { Err(Fault::Final(ErrorKind::Mismatch, what.to_owned())) };
+    };
+    let refused = match (name, error.code()) {
+        (_, _) if is_passing(error) => return Err(hide(Fault::Lost(reason(error)), options)),
+        (b"AUTH", _) => "the server does not take this user and password".to_owned(),
+        (_, "NOAUTH") => "the server wants a password".to_owned(),
+        (b"SELECT", _) => format!("the server does not let this user have database {}", options.database),
+        _ => "the server does not let this user in".to_owned(),
+    };
+    let fault = Fault::Final(ErrorKind::InvalidArgument, format!("{refused}: {}", reason(error)));
+    Err(hide(fault, options))
+}
+
+/// The fault without the password, which some servers quote when they do not know a command.
+fn hide(fault: Fault, options: &RedisOptions) -> Fault {
+    let Some(password) = options.password.as_deref().filter(|password| !password.is_empty()) else { return fault };
+    match fault {
+        Fault::Lost(text) => Fault::Lost(text.replace(password, "***")),
+        Fault::Final(kind, text) => Fault::Final(kind, text.replace(password, "***")),
+    }
+}
+
+/// What the server says, cut if it is long.
+pub(super) fn reason(error: &::redis::ServerError) -> String {
+    let details = error.details().unwrap_or_default();
+    let text = format!("{} {details}", error.code());
+    text[..text.floor_char_boundary(SHOWN_BYTES)].trim().to_owned()
+}
+
+/// Whether the server would rather be asked again: it loads its data, or fails over, or is full.
+pub(super) fn is_passing(error: &::redis::ServerError) -> bool {
+    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, TryAgain};
+    matches!(error.kind(), Some(BusyLoading | TryAgain | MasterDown | ClusterDown))
+        || error.code() == "BUSY"
+        || error.details().is_some_and(|details| details.contains("max number of clients"))
+}

@@ -1,0 +1,183 @@
+//! The store is gone, or hangs, before, during and after four ranks find each other over it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gloo_rs::error::{Error, ErrorKind};
+use gloo_rs::rendezvous::{Store, url};
+
+use crate::job::{Helper, LONG, SIZE, SLACK, allreduce, await_addresses, connect, each, in_time, is, tell};
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Not a test by itself: the process that serves a TCP store.
+#[test]
+#[ignore = "run by the tests of this file"]
+fn serve() {
+    tell(&url::open("tcp://127.0.0.1:0", 0, LONG).unwrap().describe());
+}
+
+fn serve_tcp() -> (Helper, String) {
+    Helper::start("gone::serve")
+}
+
+fn client(url: &str) -> Arc<dyn Store> {
+    url::open(url, 1, LONG).unwrap()
+}
+
+/// Ranks 1 to 3 connect without rank 0; as soon as their addresses are in the store, `happen` happens to it. Their errors, and
+/// how long after that they came.
+fn without_rank_0(url: &str, timeout: Duration, happen: impl FnOnce()) -> Vec<(Error, Duration)> {
+    let onlooker = client(url);
+    std::thread::scope(|scope| {
+        let ranks = scope.spawn(|| {
+            each(1..SIZE, |rank| {
+                let store = client(url);
+                let error = in_time(timeout, || connect(&*store, rank, SIZE, timeout));
+                is(&error, error.kind(), &[&format!("rank {rank} of {SIZE}"), "cannot connect over", url]);
+                (error, Instant::now())
+            })
+        });
+        await_addresses(&*onlooker, &[1, 2, 3]);
+        let at = Instant::now();
+        happen();
+        let errors = ranks.join().unwrap();
+        errors.into_iter().map(|(error, when)| (error, when.saturating_duration_since(at))).collect()
+    })
+}
+
+/// All ranks find each other, and then `happen` happens to the store: they connect to each other only afterwards.
+fn after_rendezvous(url: &str, happen: impl FnOnce()) {
+    let mut contexts = each(0..SIZE, |rank| connect(&*client(url), rank, SIZE, LONG).unwrap());
+    happen();
+    each(0..SIZE, |rank| (0..10).for_each(|_| allreduce(&contexts[rank])));
+    contexts.clear();
+}
+
+#[test]
+fn a_tcp_store_that_never_comes() {
+    let (mut server, url) = serve_tcp();
+    server.kill();
+    let errors = each(1..SIZE, |rank| in_time(TIMEOUT, || url::open(&url, rank, TIMEOUT)));
+    for error in errors {
+        is(&error, ErrorKind::Timeout, &[&url, "no store to connect to after 2.0", "Connection refused"]);
+    }
+}
+
+#[test]
+fn a_tcp_store_that_dies_during_rendezvous() {
+    let (mut server, url) = serve_tcp();
+    for (error, after) in without_rank_0(&url, LONG, || server.kill()) {
+        is(&error, ErrorKind::ConnectionLost, &["get \"addresses\"", "lost the server at 127.0.0.1:"]);
+        assert!(after < SLACK, "told only after {after:?}: {error}");
+    }
+}
+
+#[test]
+fn a_tcp_store_that_hangs_during_rendezvous() {
+    let (server, url) = serve_tcp();
+    for (error, _) in without_rank_0(&url, TIMEOUT, || server.signal(libc::SIGSTOP)) {
+        is(&error, ErrorKind::Timeout, &["get \"addresses\"", "does not answer"]);
+        assert!(!error.message().contains("have not arrived"), "nobody can know that: {error}");
+    }
+    // Now also before: a rank that comes does not even get its own address into the store.
+    server.signal(libc::SIGCONT);
+    let store = client(&url);
+    server.signal(libc::SIGSTOP);
+    let error = in_time(TIMEOUT, || connect(&*store, 0, SIZE, TIMEOUT));
+    is(&error, ErrorKind::Timeout, &["rank 0 of 4", "set \"address/0\"", "does not answer"]);
+}
+
+#[test]
+fn a_tcp_store_is_not_needed_after_rendezvous() {
+    let (mut server, url) = serve_tcp();
+    after_rendezvous(&url, || server.kill());
+}
+
+#[test]
+fn a_directory_that_vanishes() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", directory.path().canonicalize().unwrap().join("store").display());
+    let gone = || std::fs::remove_dir_all(directory.path().join("store")).unwrap();
+    for (error, after) in without_rank_0(&url, LONG, gone) {
+        is(&error, ErrorKind::Io, &["wait for \"addresses\"", "the directory is gone"]);
+        assert!(after < SLACK, "told only after {after:?}: {error}");
+    }
+    let store = client(&url);
+    gone();
+    let error = in_time(TIMEOUT, || connect(&*store, 0, SIZE, TIMEOUT));
+    is(&error, ErrorKind::Io, &["rank 0 of 4", "set \"address/0\"", "No such file or directory"]);
+    after_rendezvous(&url, gone);
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use super::*;
+    use crate::redis_server::RedisServer;
+
+    #[test]
+    fn a_server_that_never_comes() {
+        let mut server = RedisServer::start(&[]);
+        let url = server.url("", "", "");
+        server.kill();
+        for error in each(0..SIZE, |rank| in_time(TIMEOUT, || url::open(&url, rank, TIMEOUT))) {
+            is(&error, ErrorKind::Timeout, &[&url, "no answer from the server after 2.0", "Connection refused"]);
+        }
+    }
+
+    #[test]
+    fn a_server_that_dies_during_rendezvous() {
+        let mut server = RedisServer::start(&[]);
+        for (error, _) in without_rank_0(&server.url("", "", ""), TIMEOUT, || server.kill()) {
+            is(&error, ErrorKind::Timeout, &["\"addresses\"", "no answer from the server", "Connection refused"]);
+            assert!(!error.message().contains("have not arrived"), "nobody can know that: {error}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_hangs_during_rendezvous() {
+        let server = RedisServer::start(&[]);
+        for (error, _) in without_rank_0(&server.url("", "", ""), TIMEOUT, || server.pause()) {
+            is(&error, ErrorKind::Timeout, &["\"addresses\"", "no answer from the server", "does not answer"]);
+        }
+    }
+
+    #[test]
+    fn a_server_that_restarts_during_rendezvous_with_its_data() {
+        let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+        let url = server.url("", "", "");
+        std::thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                each(1..SIZE, |rank| allreduce(&connect(&*client(&url), rank, SIZE, LONG).unwrap()));
+            });
+            await_addresses(&*client(&url), &[1, 2, 3]);
+            server.kill();
+            // Long enough for all to notice.
+            std::thread::sleep(Duration::from_millis(400));
+            server.start_again();
+            allreduce(&connect(&*client(&url), 0, SIZE, LONG).unwrap());
+            others.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_server_that_restarts_during_rendezvous_without_its_data() {
+        let mut server = RedisServer::start(&[]);
+        let url = server.url("", "", "");
+        let restart = || {
+            server.kill();
+            server.start_again();
+        };
+        for (error, after) in without_rank_0(&url, LONG, restart) {
+            is(&error, ErrorKind::ConnectionLost, &["\"addresses\"", "lost the keys of this job"]);
+            assert!(after < LONG / 4, "told only after {after:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_not_needed_after_rendezvous() {
+        let mut server = RedisServer::start(&[]);
+        let url = server.url("", "", "");
+        after_rendezvous(&url, || server.kill());
+    }
+}
