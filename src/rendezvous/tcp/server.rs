@@ -4,6 +4,9 @@
 //! thread, and a set costs only those that wait for its key. A client that breaks the protocol, or stops in the middle of a
 //! request or an answer, is dropped. There is no authentication: who reaches the port can read and change every key.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};

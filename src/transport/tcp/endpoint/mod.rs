@@ -2,6 +2,8 @@
 
 mod connect;
 mod describe;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod receive;
 mod remote;
 mod send;
