@@ -4,7 +4,9 @@ use std::sync::OnceLock;
 
 use super::*;
 use crate::ffi::context::{gloo_rs_context_create, gloo_rs_context_options_t};
-use crate::ffi::device::{gloo_rs_device_create, gloo_rs_device_options_init, gloo_rs_device_options_t};
+use crate::ffi::device::{
+    gloo_rs_device_create, gloo_rs_device_destroy, gloo_rs_device_options_init, gloo_rs_device_options_t,
+};
 use crate::ffi::options::{self, Options};
 use crate::ffi::store_callbacks::gloo_rs_store_callbacks_t;
 use crate::fuzzing::Input;
@@ -44,16 +46,16 @@ fn any_struct<T: Options>(size: usize, data: &[u8]) {
 fn contexts() -> [*mut gloo_rs_context_t; 2] {
     static CONTEXTS: OnceLock<[usize; 2]> = OnceLock::new();
     let made = CONTEXTS.get_or_init(|| {
-        let mut device = std::ptr::null_mut();
         [(0, 1), (1, 3)].map(|(rank, size)| {
-            let mut context = std::ptr::null_mut();
-            // SAFETY: the pointers are valid; the handles are never destroyed.
+            let (mut device, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+            // SAFETY: the pointers are valid; the contexts are never destroyed.
             unsafe {
                 let mut options: gloo_rs_device_options_t = std::mem::zeroed();
                 gloo_rs_device_options_init(&mut options, size_of_val(&options));
                 options.hostname = c"127.0.0.1".as_ptr();
                 assert_eq!(gloo_rs_device_create(&options, &mut device), 0);
                 assert_eq!(gloo_rs_context_create(device, rank, size, std::ptr::null(), &mut context), 0);
+                gloo_rs_device_destroy(device);
             }
             context as usize
         })

@@ -459,3 +459,22 @@ impl Drop for Pair {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_without_credit_for_a_rank_of_unknown_address_ends_with_the_endpoint() {
+        let mut endpoint = endpoint(0, 3);
+        let message = vec![0; EAGER_BYTES + 1];
+        let token = Token { owner: 1, detail: 0 };
+        let (space, from, bytes) = (Space::Collective, message.as_ptr(), message.len());
+        // SAFETY: the message outlives the endpoint's use of it.
+        unsafe { endpoint.send(Send { to: 2, space, slot: 0, check: 0, from, bytes, token }) };
+        endpoint.close(&Error::invalid("the end"), None);
+        let mut events = Vec::new();
+        endpoint.progress(&mut events);
+        assert!(matches!(&events[..], [Event { token: ended, outcome: Outcome::Failed(_) }] if *ended == token));
+    }
+}
