@@ -1,0 +1,43 @@
+// What the peers' programs share: the list of sizes, data, and the line of JSON with the names of `gloo-rs bench --json`.
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+inline std::vector<size_t> sizes_of(const char *list) {
+  std::vector<size_t> sizes;
+  std::stringstream stream(list);
+  for (std::string item; std::getline(stream, item, ',');) sizes.push_back(std::strtoull(item.c_str(), nullptr, 10));
+  return sizes;
+}
+
+inline int warmup_of(int iterations) { return iterations / 5 + 2; }
+
+// Element `i` of a rank's input. Sums of these are exact.
+inline float element(size_t i, int rank) { return static_cast<float>(i % 1000) + static_cast<float>(rank) + 0.5f; }
+
+// Whether `out` holds the sums over `size` ranks, looking at every 97th element.
+inline bool is_sum(const std::vector<float> &out, int size) {
+  for (size_t i = 0; i < out.size(); i += 97) {
+    float expected = 0;
+    for (int rank = 0; rank < size; ++rank) expected += element(i, rank);
+    if (out[i] != expected) return false;
+  }
+  return true;
+}
+
+// `times`: the slowest rank's time of each iteration, in microseconds.
+inline void report(const char *transport, const std::string &algorithm, int ranks, size_t bytes, std::vector<float> times) {
+  std::sort(times.begin(), times.end());
+  std::printf("{\"collective\":\"allreduce\",\"algorithm\":\"%s\",\"transport\":\"%s\",\"ranks\":%d,\"bytes\":%zu,"
+              "\"iterations\":%zu,\"min_us\":%.2f,\"p50_us\":%.2f,\"p99_us\":%.2f,\"max_us\":%.2f}\n",
+              algorithm.c_str(), transport, ranks, bytes, times.size(), times.front(), times[times.size() / 2],
+              times[times.size() * 99 / 100], times.back());
+  std::fflush(stdout);
+}
