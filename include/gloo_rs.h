@@ -137,6 +137,9 @@ typedef struct gloo_rs_context_options_t {
   uint32_t connect;
   /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
   size_t max_segment_bytes;
+  /// The job's token: every rank must have the same to be let in. NULL for what GLOO_RS_TOKEN holds in the environment;
+  /// empty for none. Copied.
+  const char *token;
 } gloo_rs_context_options_t;
 
 /// How two elements become one: one of GLOO_RS_SUM and the following.

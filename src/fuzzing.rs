@@ -5,6 +5,7 @@ pub use crate::ffi::fuzz::options;
 pub use crate::rendezvous::tcp::fuzz::store_protocol;
 pub use crate::transport::matching::fuzz::matching;
 pub use crate::transport::tcp::endpoint::fuzz::{exchange, frames};
+pub use crate::transport::tcp::handshake::fuzz::handshake;
 
 /// A body.
 pub type Body = fn(&[u8]);
@@ -13,6 +14,7 @@ pub type Body = fn(&[u8]);
 pub const BODIES: &[(&str, Body)] = &[
     ("exchange", exchange),
     ("frames", frames),
+    ("handshake", handshake),
     ("matching", matching),
     ("options", options),
     ("store_protocol", store_protocol),

@@ -13,6 +13,7 @@ pub mod hash;
 pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;
+pub mod secret;
 pub mod sys;
 pub mod transport;
 pub mod tuner;

@@ -21,10 +21,11 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Guard, Spin};
 use crate::error::{Error, ErrorKind, Result};
+use crate::secret::JobToken;
 use crate::transport::Transport;
-use crate::transport::tcp::address::Hello;
 use crate::transport::tcp::device::{Device, Served};
 use crate::transport::tcp::endpoint::Endpoint;
+use crate::transport::tcp::handshake::Proven;
 use crate::types::{Rank, Slot};
 
 /// How long a waiting thread polls before it sleeps, where every rank of this host has a core.
@@ -51,11 +52,14 @@ pub struct ContextOptions {
     pub connect: Connect,
     /// Largest piece, in bytes, that a collective sends as one message. 1 MiB by default. The same on all ranks.
     pub max_segment_bytes: usize,
+    /// What every rank must have, too, to be let in; an empty one is none. `None` stands for what `GLOO_RS_TOKEN` holds when
+    /// the context is created.
+    pub token: Option<JobToken>,
 }
 
 impl Default for ContextOptions {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(30), connect: Connect::Lazy, max_segment_bytes: 1 << 20 }
+        Self { timeout: Duration::from_secs(30), connect: Connect::Lazy, max_segment_bytes: 1 << 20, token: None }
     }
 }
 
@@ -70,9 +74,9 @@ impl Served for Shared {
         self.engine.serve();
     }
 
-    fn accept(&self, socket: OwnedFd, hello: &Hello) {
+    fn accept(&self, socket: OwnedFd, peer: &Proven) {
         if let Ok(mut guard) = self.engine.lock() {
-            guard.transport.accept(socket, hello);
+            guard.transport.accept(socket, peer);
             self.engine.leave(guard);
             // Whoever waits for this connection waits for no event.
             self.engine.wake();
@@ -100,12 +104,13 @@ impl Context {
         if options.timeout.is_zero() || options.max_segment_bytes == 0 {
             return Err(Error::invalid("a context's timeout and its largest segment must not be zero"));
         }
-        let endpoint = Endpoint::new(rank, size, device.address(), device.log())?;
-        let (identity, fd) = (endpoint.identity(), endpoint.poll_fd());
+        let token = options.token.clone().unwrap_or_else(JobToken::from_environment);
+        let endpoint = Endpoint::new(rank, size, &token, device.address(), device.log())?;
+        let (handle, key, fd) = (endpoint.handle(), endpoint.key(), endpoint.poll_fd());
         let engine = Engine::new(endpoint, call::explain, Spin::For(SPIN))?;
         let shared = Arc::new(Shared { engine, device: device.clone() });
         let served: Arc<dyn Served> = shared.clone();
-        let place = device.enter(identity, fd, Arc::downgrade(&served))?;
+        let place = device.enter(handle, key, fd, Arc::downgrade(&served))?;
         shared.engine.set_watch(Box::new(place));
         Ok(Arc::new(Context {
             rank,

@@ -1,6 +1,7 @@
 //! Ranks as threads, over loopback.
 
 mod edges;
+mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Contexts.
 
+use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use super::status::{GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
 use super::store::gloo_rs_store_t;
 use crate::context::{Connect, Context, ContextOptions};
 use crate::error::{Error, Result};
+use crate::secret::JobToken;
 
 /// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
 /// need different tags.
@@ -68,9 +70,12 @@ pub struct gloo_rs_context_options_t {
     pub connect: u32,
     /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
     pub max_segment_bytes: usize,
+    /// The job's token: every rank must have the same to be let in. NULL for what GLOO_RS_TOKEN holds in the environment;
+    /// empty for none. Copied.
+    pub token: *const c_char,
 }
 
-// SAFETY: repr(C), a usize first, and integers only.
+// SAFETY: repr(C), a usize first, and integers and pointers only.
 unsafe impl Options for gloo_rs_context_options_t {
     const NAME: &'static str = "gloo_rs_context_options_t";
     const REQUIRED: usize = size_of::<usize>();
@@ -79,8 +84,12 @@ unsafe impl Options for gloo_rs_context_options_t {
     }
 }
 
-fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
+/// # Safety
+/// `token` is NULL or a string.
+unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
     let defaults = ContextOptions::default();
+    // SAFETY: the same contract.
+    let token = unsafe { pointer::optional_secret(options.token) };
     Ok(ContextOptions {
         timeout: pointer::timeout(options.timeout_ms)?.unwrap_or(defaults.timeout),
         connect: match options.connect {
@@ -94,6 +103,7 @@ fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
             0 => defaults.max_segment_bytes,
             bytes => bytes,
         },
+        token: token.map(JobToken::new),
     })
 }
 
@@ -123,7 +133,9 @@ pub unsafe extern "C" fn gloo_rs_context_create(
         let ranks = usize::try_from(size).ok().filter(|size| *size > 0);
         let ranks = ranks.ok_or_else(|| Error::invalid(format!("size is {size}; a context has at least 1 rank")))?;
         let rank = pointer::rank(rank, ranks, "rank")?;
-        let created = Context::new(&device, rank, ranks, &to_rust(&options)?)?;
+        // SAFETY: as above, for the string in the options.
+        let options = unsafe { to_rust(&options) }?;
+        let created = Context::new(&device, rank, ranks, &options)?;
         handle::create(ContextHandle { context: created, waits: Waits::default() }, out);
         Ok(())
     })

@@ -111,6 +111,15 @@ pub(super) unsafe fn optional_text<'a>(pointer: *const c_char, what: &str) -> Re
     if pointer.is_null() { Ok(None) } else { unsafe { text(pointer, what) }.map(Some) }
 }
 
+/// A secret: any bytes before a NUL byte, which no message shows. NULL is `None`.
+///
+/// # Safety
+/// As [`text`].
+pub(super) unsafe fn optional_secret<'a>(pointer: *const c_char) -> Option<&'a [u8]> {
+    // SAFETY: not NULL; the caller vouches for the rest.
+    (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_bytes())
+}
+
 /// Milliseconds from C; `None` for the default.
 pub(super) fn timeout(ms: i64) -> Result<Option<Duration>> {
     match ms {

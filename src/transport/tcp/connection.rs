@@ -10,7 +10,7 @@ use crate::reduce::Side;
 use crate::sys;
 use crate::transport::frame::Header;
 use crate::transport::matching::EAGER_BYTES;
-use crate::transport::tcp::address::{Identity, frame_identity};
+use crate::transport::tcp::handshake::{Connector, Handle};
 use crate::transport::{ReduceInto, Space, Token};
 
 /// How far a connection is.
@@ -22,8 +22,8 @@ pub enum State {
     Retry(Instant),
     /// The system is connecting.
     Connecting,
-    /// The hello is sent; so much of the reply has come.
-    Greeting { reply: Vec<u8> },
+    /// The hello is sent; both sides prove that they belong together.
+    Greeting(Box<Connector>),
     /// The peer is connecting to us, and its connection is the one to keep.
     Yielded,
     /// Messages flow.
@@ -169,7 +169,7 @@ pub struct Peer {
     /// In the headers of this connection.
     pub identity: u32,
     /// Who the peer says it is.
-    pub theirs: Option<Identity>,
+    pub theirs: Option<Handle>,
     /// Why the last attempt to connect failed, and how many have.
     pub attempts: u32,
     pub last_error: Option<Error>,
@@ -243,10 +243,10 @@ impl Peer {
     }
 
     /// The connection stands: what was queued before knew no identity.
-    pub fn establish(&mut self, socket: OwnedFd, ours: &Identity, theirs: &Identity) {
+    pub fn establish(&mut self, socket: OwnedFd, theirs: &Handle, frames: u32) {
         self.state = State::Established;
         self.socket = Some(socket);
-        self.identity = frame_identity(ours, theirs);
+        self.identity = frames;
         self.theirs = Some(*theirs);
         let bytes = self.identity.to_le_bytes();
         self.control.iter_mut().for_each(|h| h[4..8].copy_from_slice(&bytes));

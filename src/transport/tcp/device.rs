@@ -16,17 +16,15 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::{Error, Result};
+use crate::secret::SecretKey;
 use crate::sys::{self, Epoll, Waker};
-use crate::transport::tcp::address::{Hello, Identity};
+use crate::transport::tcp::greeting::{Dropped, Failure, Greetings};
+use crate::transport::tcp::handshake::{Handle, Proven};
 use crate::transport::tcp::interface;
 use crate::transport::{LogCallback, Watch};
 
 /// How often the thread looks after contexts that nobody has waited on since.
 pub const TICK: Duration = Duration::from_millis(5);
-/// Time that a new connection has to say hello.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections that may be saying hello at once; the oldest makes room.
-const MAX_HELLOS: usize = 512;
 /// How long a connection that we have ended is kept for its peer to acknowledge everything.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -50,18 +48,19 @@ pub struct DeviceOptions {
 pub trait Served: Send + Sync {
     /// The context's descriptor was readable while armed, or a tick has passed while it was not.
     fn serve(&self);
-    /// A peer has connected and asked for this context.
-    fn accept(&self, socket: OwnedFd, hello: &Hello);
+    /// A peer has connected, asked for this context, and proven that it belongs to it.
+    fn accept(&self, socket: OwnedFd, peer: &Proven);
 }
 
 struct Entry {
     served: Weak<dyn Served>,
     number: u64,
+    key: SecretKey,
 }
 
 #[derive(Default)]
 struct Contexts {
-    by_identity: HashMap<Identity, Entry>,
+    by_handle: HashMap<Handle, Entry>,
     lingering: Vec<(OwnedFd, Instant)>,
 }
 
@@ -89,7 +88,7 @@ pub struct Device {
 /// A context's place at its device. Ends with `Drop`.
 pub struct Place {
     device: Arc<Device>,
-    identity: Identity,
+    handle: Handle,
     fd: RawFd,
     number: u64,
     armed: AtomicBool,
@@ -127,8 +126,9 @@ impl Device {
         });
         let thread = {
             let shared = shared.clone();
-            let work =
-                move || Thread { shared, listener, hellos: HashMap::new(), listening: true, serving: Vec::new() }.run();
+            let work = move || {
+                Thread { shared, listener, greetings: Greetings::default(), listening: true, serving: Vec::new() }.run()
+            };
             std::thread::Builder::new().name("gloo_rs".into()).spawn(work).map_err(failed)?
         };
         Ok(Arc::new(Device { shared, thread: Some(thread) }))
@@ -149,11 +149,17 @@ impl Device {
         self.shared.log.clone()
     }
 
-    /// Gives a context, known as `identity` and polled through `fd`, a place. It begins armed.
-    pub fn enter(self: &Arc<Self>, identity: Identity, fd: RawFd, served: Weak<dyn Served>) -> Result<Place> {
+    /// Gives a context, known as `handle`, reached by who has `key`, and polled through `fd`, a place. It begins armed.
+    pub fn enter(
+        self: &Arc<Self>,
+        handle: Handle,
+        key: SecretKey,
+        fd: RawFd,
+        served: Weak<dyn Served>,
+    ) -> Result<Place> {
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
-        self.shared.contexts().by_identity.insert(identity, Entry { served, number });
-        let place = Place { device: self.clone(), identity, fd, number, armed: AtomicBool::new(true) };
+        self.shared.contexts().by_handle.insert(handle, Entry { served, number, key });
+        let place = Place { device: self.clone(), handle, fd, number, armed: AtomicBool::new(true) };
         self.shared.epoll.add(fd, sys::READ, number).map_err(|e| Error::io("cannot watch a context", &e))?;
         Ok(place)
     }
@@ -220,7 +226,7 @@ impl Drop for Place {
         if !self.is_armed() {
             shared.unarmed.fetch_sub(1, Ordering::SeqCst);
         }
-        shared.contexts().by_identity.remove(&self.identity);
+        shared.contexts().by_handle.remove(&self.handle);
     }
 }
 
@@ -236,19 +242,10 @@ impl Shared {
     }
 }
 
-/// A connection that has not said who it is.
-struct Greeting {
-    socket: OwnedFd,
-    from: String,
-    wire: [u8; Hello::BYTES],
-    have: usize,
-    until: Instant,
-}
-
 struct Thread {
     shared: Arc<Shared>,
     listener: Socket,
-    hellos: HashMap<u64, Greeting>,
+    greetings: Greetings,
     /// Whether the listener is watched: not while descriptors have run out.
     listening: bool,
     serving: Vec<Weak<dyn Served>>,
@@ -274,7 +271,7 @@ impl Thread {
                     return;
                 }
             }
-            let idle = self.hellos.is_empty() && self.listening && !lingering;
+            let idle = self.greetings.is_empty() && self.listening && !lingering;
             self.shared.asleep.store(idle, Ordering::SeqCst);
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
             let n = self.shared.epoll.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
@@ -285,7 +282,7 @@ impl Thread {
                 match number {
                     LISTENER => self.accept(),
                     WAKER => self.shared.waker.clear(),
-                    number if self.hellos.contains_key(&number) => self.greet(number),
+                    number if self.greetings.contains(number) => self.greet(number),
                     number => self.serve(|entry| entry.number == number),
                 }
             }
@@ -299,7 +296,7 @@ impl Thread {
     /// Serves the contexts that `which` selects, without the lock on their list: what a context does may change it.
     fn serve(&mut self, which: impl Fn(&Entry) -> bool) {
         let contexts = self.shared.contexts();
-        self.serving.extend(contexts.by_identity.values().filter(|e| which(e)).map(|e| e.served.clone()));
+        self.serving.extend(contexts.by_handle.values().filter(|e| which(e)).map(|e| e.served.clone()));
         drop(contexts);
         self.serving.drain(..).filter_map(|served| served.upgrade()).for_each(|served| served.serve());
     }
@@ -307,11 +304,8 @@ impl Thread {
     fn tick(&mut self) {
         self.serve(|_| true);
         let now = Instant::now();
-        let late: Vec<u64> = self.hellos.iter().filter(|(_, h)| h.until <= now).map(|(n, _)| *n).collect();
-        for number in late {
-            if let Some(greeting) = self.hellos.remove(&number) {
-                self.shared.log(1, &format!("dropped a connection from {} that said nothing", greeting.from));
-            }
+        while let Some(dropped) = self.greetings.expire(now) {
+            self.report(&dropped);
         }
         if !self.listening {
             self.listening = self.shared.epoll.modify(self.listener.as_raw_fd(), sys::READ, LISTENER).is_ok();
@@ -355,45 +349,38 @@ impl Thread {
             if self.shared.epoll.add(socket.as_raw_fd(), sys::READ, number).is_err() {
                 continue;
             }
-            if self.hellos.len() >= MAX_HELLOS
-                && let Some(oldest) = self.hellos.keys().min().copied()
-            {
-                self.hellos.remove(&oldest);
+            let Ok(nonce) = sys::random() else { continue };
+            if let Some(dropped) = self.greetings.insert(number, socket, from, nonce) {
+                self.report(&dropped);
             }
-            let until = Instant::now() + HELLO_TIMEOUT;
-            self.hellos.insert(number, Greeting { socket, from, wire: [0; Hello::BYTES], have: 0, until });
             self.greet(number);
         }
     }
 
-    /// Reads as much of a hello as has come; hands the connection to its context once it is whole.
+    /// Goes on with a handshake; hands the connection to its context once it has proven itself.
     fn greet(&mut self, number: u64) {
-        let Some(greeting) = self.hellos.get_mut(&number) else { return };
-        let rest = &mut greeting.wire[greeting.have..];
-        let verdict = match sys::receive(greeting.socket.as_raw_fd(), &mut [IoSliceMut::new(rest)]) {
-            Ok(0) => Err("it closed the connection in the middle of its hello".to_owned()),
-            Ok(n) => {
-                greeting.have += n;
-                match Hello::check_prefix(&greeting.wire[..greeting.have]) {
-                    Err(e) => Err(e.to_string()),
-                    Ok(()) if greeting.have < Hello::BYTES => return,
-                    Ok(()) => Hello::decode(&greeting.wire).map_err(|e| e.to_string()),
+        let find = |handle: &Handle| self.shared.contexts().by_handle.get(handle).map(|entry| entry.key.clone());
+        match self.greetings.advance(number, find) {
+            None => {}
+            Some(Err(dropped)) => self.report(&dropped),
+            Some(Ok((socket, peer))) => {
+                let _ = self.shared.epoll.remove(socket.as_raw_fd());
+                let served = self.shared.contexts().by_handle.get(&peer.to).and_then(|e| e.served.upgrade());
+                if let Some(served) = served {
+                    served.accept(socket, &peer);
                 }
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-            Err(e) => Err(e.to_string()),
-        };
-        let Some(Greeting { socket, from, .. }) = self.hellos.remove(&number) else { return };
-        let _ = self.shared.epoll.remove(socket.as_raw_fd());
-        let served = verdict.and_then(|hello| {
-            let contexts = self.shared.contexts();
-            let entry = contexts.by_identity.get(&hello.to);
-            let served = entry.and_then(|e| e.served.upgrade());
-            served.map(|s| (s, hello)).ok_or_else(|| "it seeks a context that is not here".into())
-        });
-        match served {
-            Ok((served, hello)) => served.accept(socket, &hello),
-            Err(why) => self.shared.log(1, &format!("dropped a connection from {from}: {why}")),
         }
+    }
+
+    fn report(&self, Dropped { from, claims, failure }: &Dropped) {
+        let who = claims.map_or(String::new(), |rank| format!(" that says it is rank {rank}"));
+        let why = match failure {
+            Failure::Fault(fault) => fault.to_string(),
+            Failure::Ended => "it ended in the middle of the handshake".into(),
+            Failure::Slow => "it did not finish the handshake in time".into(),
+            Failure::Crowded => "it made room for newer ones".into(),
+        };
+        self.shared.log(1, &format!("dropped a connection from {from}{who}: {why}"));
     }
 }

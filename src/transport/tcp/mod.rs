@@ -8,6 +8,8 @@ pub mod address;
 mod connection;
 pub mod device;
 pub mod endpoint;
+mod greeting;
+pub mod handshake;
 pub mod interface;
 
 pub use device::{Device, DeviceOptions};

@@ -1,6 +1,6 @@
 //! How connections begin and end.
 
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
@@ -12,8 +12,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::transport::frame::{Header, Kind, MAX_ABORT_BYTES};
 use crate::transport::matching::Key;
-use crate::transport::tcp::address::{Hello, Identity, Reply};
+use crate::transport::tcp::address::Address;
 use crate::transport::tcp::connection::{Peer, State};
+use crate::transport::tcp::handshake::{
+    self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Connector, Handle, Hello, Identity, NO_PROOF, Proven,
+    Reason,
+};
 use crate::transport::{Outcome, Token, Transport};
 use crate::types::Rank;
 
@@ -77,69 +81,102 @@ impl Endpoint {
 
     /// Moves a connection that is being made.
     pub(super) fn advance_connect(&mut self, rank: Rank) {
-        let name = self.name(rank);
-        let hello = Hello { to: [0; 16], from: self.local.identity, rank: self.rank as u32 };
         let Some(to) = self.addresses[rank].as_ref().map(|a| a.identity) else { return };
-        let epoll = self.epoll.clone();
-        let peer = self.peer(rank);
-        let outcome = (|| -> Result<Option<Reply>> {
-            let Some(socket) = &peer.socket else { return Ok(None) };
-            let fd = socket.as_raw_fd();
-            let failed = |e: &io::Error| Error::io(format_args!("cannot connect to {name}"), e);
-            if matches!(peer.state, State::Connecting) {
-                let socket = socket2::SockRef::from(socket);
-                if let Some(e) = socket.take_error().map_err(|e| failed(&e))? {
-                    return Err(failed(&e));
-                }
-                match sys::send(fd, &[io::IoSlice::new(&Hello { to, ..hello }.encode())]) {
-                    Ok(Hello::BYTES) => {}
-                    Ok(_) => return Err(Error::new(ErrorKind::Io, format!("cannot send a hello to {name}"))),
-                    Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOTCONN)) => return Ok(None),
-                    Err(e) => return Err(failed(&e)),
-                }
-                let _ = epoll.modify(fd, sys::READ, rank as u64);
-                peer.state = State::Greeting { reply: Vec::with_capacity(Reply::BYTES) };
-            }
-            let State::Greeting { reply } = &mut peer.state else { return Ok(None) };
-            let mut bytes = [0; Reply::BYTES];
-            let rest = &mut bytes[reply.len()..];
-            match sys::receive(fd, &mut [IoSliceMut::new(rest)]) {
-                Ok(0) => Err(Error::new(ErrorKind::ConnectionLost, format!("{name} closed the connection unanswered"))),
-                Ok(n) => {
-                    let at = reply.len();
-                    reply.extend_from_slice(&bytes[at..at + n]);
-                    let Ok(whole) = reply.as_slice().try_into() else { return Ok(None) };
-                    Reply::decode(whole).map(Some).map_err(|e| e.context(&name))
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-                Err(e) => Err(failed(&e)),
-            }
-        })();
-        match outcome {
+        match self.greet(rank, &to) {
             Ok(None) => {}
-            Ok(Some(Reply::Accepted)) => {
+            Ok(Some((Answer::Accepted, frames))) => {
                 let socket = self.peer(rank).socket.take();
                 if let Some(socket) = socket {
-                    self.established(rank, socket, &to);
+                    self.established(rank, socket, &handshake::handle(&to), frames);
                 }
             }
-            Ok(Some(Reply::Yield)) => {
+            Ok(Some((Answer::Yield, _))) => {
                 let peer = self.peer(rank);
                 peer.socket = None;
                 peer.state = State::Yielded;
                 self.connecting.retain(|r| *r != rank);
             }
-            Ok(Some(Reply::Refused)) => {
-                let error = Error::new(ErrorKind::ConnectionLost, format!("{name} refused the connection"));
-                self.lose(rank, error);
+            // Another process has its port now, or it is about to end.
+            Ok(Some((Answer::Refused(Reason::NoContext), _))) => {
+                let text = format!("{} has closed its context", self.name(rank));
+                self.retry_later(rank, Error::new(ErrorKind::ConnectionLost, text));
+            }
+            Ok(Some((Answer::Refused(reason), _))) => {
+                let why = match reason {
+                    Reason::Version => "it speaks another version of the protocol",
+                    Reason::Proof => "it does not believe that this rank belongs to its job",
+                    Reason::Stranger => "it knows this rank by another address",
+                    Reason::Over => "its context is closed, or has lost this rank already",
+                    Reason::Connected => "it has a connection to this rank already",
+                    Reason::NoContext | Reason::OneToken => "it does not know this context",
+                };
+                let text = format!("{} refused the connection: {why}", self.name(rank));
+                self.lose(rank, Error::new(ErrorKind::ConnectionLost, text));
             }
             Err(error) if error.kind() == ErrorKind::Mismatch => self.lose(rank, error),
             Err(error) => self.retry_later(rank, error),
         }
     }
 
-    pub(super) fn established(&mut self, rank: Rank, socket: OwnedFd, theirs: &Identity) {
-        let ours = self.local.identity;
+    /// Goes on with the handshake to `rank`, whose context is `to`: the answer and the number for frames, once it is over.
+    fn greet(&mut self, rank: Rank, to: &Identity) -> Result<Option<(Answer, u32)>> {
+        let name = self.name(rank);
+        let failed = |e: &io::Error| Error::io(format_args!("cannot connect to {name}"), e);
+        if matches!(self.peer(rank).state, State::Connecting) && !self.say_hello(rank, to).map_err(|e| failed(&e))? {
+            return Ok(None);
+        }
+        let peer = self.peer(rank);
+        let (State::Greeting(connector), Some(socket)) = (&mut peer.state, &peer.socket) else { return Ok(None) };
+        let fd = socket.as_raw_fd();
+        loop {
+            let mut bytes = [0; CHALLENGE_BYTES];
+            let wanted = connector.wanted();
+            let n = match sys::receive(fd, &mut [IoSliceMut::new(&mut bytes[..wanted])]) {
+                // Not a refusal: whoever is short of descriptors, or ends, does the same.
+                Ok(0) => return Err(Error::new(ErrorKind::Io, format!("{name} closed the connection unanswered"))),
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(e) => return Err(failed(&e)),
+            };
+            match connector.take(&bytes[..n]) {
+                Ok(Connecting::Waiting) => {}
+                Ok(Connecting::Send(proof)) => {
+                    sys::send(fd, &[IoSlice::new(&proof)]).map_err(|e| failed(&e))?;
+                }
+                Ok(Connecting::Done(answer, frames)) => return Ok(Some((answer, frames))),
+                Err(fault) => {
+                    let _ = sys::send(fd, &[IoSlice::new(&NO_PROOF)]);
+                    return Err(Error::new(ErrorKind::Mismatch, format!("cannot connect to {name}: {fault}")));
+                }
+            }
+        }
+    }
+
+    /// Sends the hello once the system has connected. Whether it is out.
+    fn say_hello(&mut self, rank: Rank, to: &Identity) -> io::Result<bool> {
+        let (own, own_rank, key) = (self.handle(), self.rank as u32, handshake::key(&self.token, to));
+        let epoll = self.epoll.clone();
+        let peer = self.peer(rank);
+        let Some(socket) = &peer.socket else { return Ok(false) };
+        let fd = socket.as_raw_fd();
+        if let Some(e) = socket2::SockRef::from(socket).take_error()? {
+            return Err(e);
+        }
+        let nonce = sys::random()?;
+        let hello = Hello { has_token: key.has_token(), rank: own_rank, to: handshake::handle(to), from: own, nonce };
+        let connector = Connector::new(key, &hello);
+        match sys::send(fd, &[IoSlice::new(connector.hello())]) {
+            Ok(n) if n == connector.hello().len() => {}
+            Ok(_) => return Err(io::Error::other("the system did not take the hello")),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOTCONN)) => return Ok(false),
+            Err(e) => return Err(e),
+        }
+        let _ = epoll.modify(fd, sys::READ, rank as u64);
+        peer.state = State::Greeting(Box::new(connector));
+        Ok(true)
+    }
+
+    pub(super) fn established(&mut self, rank: Rank, socket: OwnedFd, theirs: &Handle, frames: u32) {
         let fd = socket.as_raw_fd();
         self.connecting.retain(|r| *r != rank);
         if self.epoll.modify(fd, sys::READ, rank as u64).is_err()
@@ -154,33 +191,37 @@ impl Endpoint {
             let _ = socket2::SockRef::from(&socket).set_send_buffer_size(LOCAL_SEND_BUFFER);
         }
         let peer = self.peer(rank);
-        peer.establish(socket, &ours, theirs);
+        peer.establish(socket, theirs, frames);
         self.links.push(rank);
         self.mark_dirty(rank);
         self.log(3, &format!("rank {}: connected to {}", self.rank, self.name(rank)));
     }
 
-    /// A peer has connected to the device and asked for this context.
-    pub fn accept(&mut self, socket: OwnedFd, hello: &Hello) {
-        let rank = hello.rank as usize;
-        let answer = if rank >= self.addresses.len() || rank == self.rank || self.closed.is_some() {
-            Reply::Refused
-        } else if self.addresses[rank].as_ref().is_some_and(|a| a.identity != hello.from) {
+    /// A peer has connected to the device, asked for this context, and proven that it belongs to it.
+    pub fn accept(&mut self, socket: OwnedFd, proven: &Proven) {
+        let rank = proven.rank as usize;
+        let stranger = |a: &Address| handshake::handle(&a.identity) != proven.from;
+        let answer = if rank >= self.addresses.len() || rank == self.rank {
+            Answer::Refused(Reason::Stranger)
+        } else if self.closed.is_some() {
+            Answer::Refused(Reason::Over)
+        } else if self.addresses[rank].as_ref().is_some_and(stranger) {
             self.log(1, &format!("rank {}: refused a stranger that says it is rank {rank}", self.rank));
-            Reply::Refused
+            Answer::Refused(Reason::Stranger)
         } else {
             let ours_is_kept = self.rank < rank;
             match self.peer(rank).state {
-                State::Connecting | State::Greeting { .. } if ours_is_kept => Reply::Yield,
-                State::Established | State::Closed(_) => Reply::Refused,
-                _ => Reply::Accepted,
+                State::Connecting | State::Greeting(_) if ours_is_kept => Answer::Yield,
+                State::Established => Answer::Refused(Reason::Connected),
+                State::Closed(_) => Answer::Refused(Reason::Over),
+                _ => Answer::Accepted,
             }
         };
-        // Nine bytes fit into the buffer of a socket that nothing was sent on.
-        let sent = sys::send(socket.as_raw_fd(), &[io::IoSlice::new(&answer.encode())]);
-        if answer == Reply::Accepted && matches!(sent, Ok(Reply::BYTES)) {
+        // It fits into the buffer of a socket whose peer has just read all that was sent.
+        let sent = sys::send(socket.as_raw_fd(), &[IoSlice::new(&answer.encode())]);
+        if answer == Answer::Accepted && matches!(sent, Ok(ANSWER_BYTES)) {
             self.peer(rank).socket = None;
-            self.established(rank, socket, &hello.from);
+            self.established(rank, socket, &proven.from, proven.frames);
         }
     }
 

@@ -10,14 +10,16 @@ use super::Endpoint;
 use crate::error::Error;
 use crate::fuzzing::Input;
 use crate::reduce;
+use crate::secret::JobToken;
 use crate::transport::frame::Header;
 use crate::transport::matching::EAGER_BYTES;
-use crate::transport::tcp::address::Identity;
+use crate::transport::tcp::handshake::Handle;
 use crate::transport::{EVERYONE, Event, Outcome, Recv, ReduceInto, Remote, Send, Source, Space, Token, Transport};
 use crate::types::{DataType, Rank, ReduceOp};
 
-const OURS: Identity = [1; 16];
-const THEIRS: Identity = [2; 16];
+/// What a handshake would have agreed on: the peer's handle, and what frames carry.
+const PEER: Handle = [2; 16];
+const FRAMES: u32 = 0x0102_0304;
 
 /// Around the lengths at which messages are treated differently.
 const SIZES: [usize; 11] = [0, 1, 3, 8, 40, 64, 4095, 5000, EAGER_BYTES, EAGER_BYTES + 1, 70_001];
@@ -26,7 +28,7 @@ const SIZES: [usize; 11] = [0, 1, 3, 8, 40, 64, 4095, 5000, EAGER_BYTES, EAGER_B
 const MAX_STEPS: usize = 100;
 
 fn endpoint(rank: Rank, size: usize) -> Endpoint {
-    Endpoint::new(rank, size, ([127, 0, 0, 1], 1).into(), None).expect("an endpoint")
+    Endpoint::new(rank, size, &JobToken::none(), ([127, 0, 0, 1], 1).into(), None).expect("an endpoint")
 }
 
 fn sockets() -> (UnixStream, UnixStream) {
@@ -59,8 +61,7 @@ struct Attacked {
 pub fn frames(data: &[u8]) {
     let (ours, peer) = sockets();
     let mut endpoint = endpoint(0, 3);
-    endpoint.local.identity = OURS;
-    endpoint.established(1, OwnedFd::from(ours), &THEIRS);
+    endpoint.established(1, OwnedFd::from(ours), &PEER, FRAMES);
     let mut attacked = Attacked { endpoint, peer, open: BTreeMap::new(), regions: BTreeMap::new(), next: 1 };
     let mut input = Input(data);
     for _ in 0..MAX_STEPS {
@@ -138,8 +139,7 @@ impl Attacked {
         match input.below(16)? {
             0..=4 => {
                 // Mostly sensible, so that fuzzing gets past the first header.
-                let identity = self.endpoint.peer(1).identity;
-                let mut header = Header::new(crate::transport::frame::Kind::Data, 0, 0).encode(identity);
+                let mut header = Header::new(crate::transport::frame::Kind::Data, 0, 0).encode(FRAMES);
                 header[0] = input.pick(&[1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 10, 0, 255])?;
                 let shape = input.byte()?;
                 header[2] = shape & 1;
@@ -298,10 +298,8 @@ struct Pair {
 pub fn exchange(data: &[u8]) {
     let (left, right) = sockets();
     let mut endpoints = [endpoint(0, 2), endpoint(1, 2)];
-    endpoints[0].local.identity = OURS;
-    endpoints[1].local.identity = THEIRS;
-    endpoints[0].established(1, OwnedFd::from(left), &THEIRS);
-    endpoints[1].established(0, OwnedFd::from(right), &OURS);
+    endpoints[0].established(1, OwnedFd::from(left), &PEER, FRAMES);
+    endpoints[1].established(0, OwnedFd::from(right), &PEER, FRAMES);
     let mut pair = Pair { endpoints, posted: Vec::new(), cancelled_recvs: false };
     let mut input = Input(data);
     for _ in 0..MAX_STEPS {

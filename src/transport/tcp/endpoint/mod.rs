@@ -15,12 +15,14 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
+use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll};
 use crate::transport::frame::{Header, Kind};
 use crate::transport::matching::{EAGER_BYTES, Key, Posting, Queues, Receives};
 use crate::transport::slab::Slab;
-use crate::transport::tcp::address::{self, Address, Identity, peer_name};
+use crate::transport::tcp::address::{self, Address, peer_name};
 use crate::transport::tcp::connection::{Finish, Incoming, Peer, Sent, State, Target};
+use crate::transport::tcp::handshake::{self, Handle, Identity};
 use crate::transport::{EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Transport};
 use crate::types::{Rank, Slot};
 
@@ -82,6 +84,7 @@ struct EarlyWrite {
 pub struct Endpoint {
     rank: Rank,
     local: Address,
+    token: JobToken,
     log: Option<LogCallback>,
     epoll: Epoll,
     addresses: Vec<Option<Address>>,
@@ -119,13 +122,20 @@ fn in_range(offset: u64, bytes: u64, size: usize) -> bool {
 }
 
 impl Endpoint {
-    /// Connections for `rank` of `size`; peers find it at `listen`.
-    pub fn new(rank: Rank, size: usize, listen: SocketAddr, log: Option<LogCallback>) -> Result<Self> {
+    /// Connections for `rank` of `size`, whose peers have `token`, too, and find it at `listen`.
+    pub fn new(
+        rank: Rank,
+        size: usize,
+        token: &JobToken,
+        listen: SocketAddr,
+        log: Option<LogCallback>,
+    ) -> Result<Self> {
         let failed = |e| Error::io("cannot create a context", &e);
         let identity: Identity = sys::random().map_err(failed)?;
         Ok(Self {
             rank,
             local: Address { identity, socket: listen, host: address::host() },
+            token: token.clone(),
             log,
             epoll: Epoll::new().map_err(failed)?,
             addresses: vec![None; size],
@@ -151,9 +161,14 @@ impl Endpoint {
         })
     }
 
-    /// Who this context is.
-    pub fn identity(&self) -> Identity {
-        self.local.identity
+    /// What this context is called in the open.
+    pub fn handle(&self) -> Handle {
+        handshake::handle(&self.local.identity)
+    }
+
+    /// What peers must have to connect to it.
+    pub fn key(&self) -> SecretKey {
+        handshake::key(&self.token, &self.local.identity)
     }
 
     fn log(&self, level: u32, text: &str) {
@@ -461,7 +476,7 @@ impl Transport for Endpoint {
     fn set_peer(&mut self, rank: Rank, address: &[u8]) -> Result<()> {
         let address = Address::deserialize(address).map_err(|e| e.context(format_args!("address of rank {rank}")))?;
         let claimed = self.peers[rank].as_deref().and_then(|p| p.theirs);
-        let stranger = claimed.is_some_and(|theirs| theirs != address.identity);
+        let stranger = claimed.is_some_and(|theirs| theirs != handshake::handle(&address.identity));
         self.addresses[rank] = Some(address);
         if stranger {
             let text = format!("{} was impersonated: someone else connected in its name", self.name(rank));

@@ -1,0 +1,144 @@
+//! The job's token, and proofs that somebody knows a secret.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// The environment variable that holds a job's token.
+pub const TOKEN_VARIABLE: &str = "GLOO_RS_TOKEN";
+
+/// A secret that all processes of a job share, or none. It is never shown: not in messages, not in logs, not by `Debug`.
+#[derive(Clone)]
+pub struct JobToken(Arc<[u8]>);
+
+impl JobToken {
+    /// This token; an empty one is none.
+    pub fn new(bytes: impl AsRef<[u8]>) -> Self {
+        Self(bytes.as_ref().into())
+    }
+
+    /// No token.
+    pub fn none() -> Self {
+        Self::new([])
+    }
+
+    /// What `GLOO_RS_TOKEN` holds; none if it is empty or not set.
+    pub fn from_environment() -> Self {
+        use std::os::unix::ffi::OsStrExt;
+        std::env::var_os(TOKEN_VARIABLE).map_or_else(Self::none, |value| Self::new(value.as_bytes()))
+    }
+
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for JobToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_none() { "JobToken(none)" } else { "JobToken(hidden)" })
+    }
+}
+
+/// The result of a [`SecretKey`] over some bytes.
+pub type Proof = [u8; 32];
+
+/// What two sides must both have to understand each other's proofs: made from the job's token and a secret of one of them.
+#[derive(Clone)]
+pub struct SecretKey {
+    bytes: Proof,
+    has_token: bool,
+}
+
+impl SecretKey {
+    /// `purpose` keeps keys apart that are made from one token.
+    pub fn derive(token: &JobToken, purpose: &str, secret: &[u8]) -> Self {
+        Self { bytes: finish(hmac(&token.0, purpose, &[secret])), has_token: !token.is_none() }
+    }
+
+    /// Whether a token went into it.
+    pub fn has_token(&self) -> bool {
+        self.has_token
+    }
+
+    /// Proves to whoever has this key, too, that its owner has seen `parts`. `label` says who proves what.
+    pub fn prove(&self, label: &str, parts: &[&[u8]]) -> Proof {
+        finish(hmac(&self.bytes, label, parts))
+    }
+
+    /// Whether `proof` is what [`SecretKey::prove`] gives. Takes the same time wherever they differ.
+    pub fn verify(&self, label: &str, parts: &[&[u8]], proof: &Proof) -> bool {
+        hmac(&self.bytes, label, parts).verify(proof.into()).is_ok()
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretKey(hidden)")
+    }
+}
+
+/// A name for `secret` that does not tell it.
+pub fn fingerprint(secret: &[u8]) -> [u8; 16] {
+    let whole = finish(hmac(secret, "gloo_rs handle", &[]));
+    std::array::from_fn(|i| whole[i])
+}
+
+fn hmac(key: &[u8], label: &str, parts: &[&[u8]]) -> Hmac<Sha256> {
+    // HMAC takes keys of any length.
+    let mut hmac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("any length");
+    hmac.update(label.as_bytes());
+    // Labels hold no zero, so no label and parts read like others.
+    hmac.update(&[0]);
+    parts.iter().for_each(|part| hmac.update(part));
+    hmac
+}
+
+fn finish(hmac: Hmac<Sha256>) -> Proof {
+    hmac.finalize().into_bytes().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_hmac_sha256() {
+        // RFC 4231, test case 2.
+        let plain = |data: &[u8]| {
+            let mut hmac = <Hmac<Sha256> as KeyInit>::new_from_slice(b"Jefe").unwrap();
+            hmac.update(data);
+            finish(hmac)
+        };
+        let hex: String = plain(b"what do ya want for nothing?").iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+        assert_eq!(finish(hmac(b"Jefe", "label", &[b"one", b"two"])), plain(b"label\0onetwo"));
+    }
+
+    #[test]
+    fn a_key_depends_on_token_purpose_and_secret() {
+        let base = SecretKey::derive(&JobToken::new("t"), "p", b"s");
+        assert!(base.verify("l", &[b"x"], &base.prove("l", &[b"x"])));
+        assert!(!base.verify("m", &[b"x"], &base.prove("l", &[b"x"])));
+        assert!(!base.verify("l", &[b"y"], &base.prove("l", &[b"x"])));
+        for other in [
+            SecretKey::derive(&JobToken::new("u"), "p", b"s"),
+            SecretKey::derive(&JobToken::none(), "p", b"s"),
+            SecretKey::derive(&JobToken::new("t"), "q", b"s"),
+            SecretKey::derive(&JobToken::new("t"), "p", b"r"),
+        ] {
+            assert!(!other.verify("l", &[b"x"], &base.prove("l", &[b"x"])));
+        }
+    }
+
+    #[test]
+    fn nothing_shows_a_secret() {
+        let token = JobToken::new("swordfish");
+        let key = SecretKey::derive(&token, "p", b"s");
+        let shown = format!("{token:?} {key:?} {:?}", JobToken::none());
+        assert_eq!(shown, "JobToken(hidden) SecretKey(hidden) JobToken(none)");
+        assert_eq!((key.has_token(), JobToken::new("").is_none()), (true, true));
+    }
+}
