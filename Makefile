@@ -18,7 +18,8 @@ local_prefix := build/prefix
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup prefix demo bench install clean test \
-  test-format test-lint test-rust test-header test-c test-valgrind test-instructions test-readme test-package test-demo test-summary
+  test-format test-lint test-rust test-header test-c test-valgrind \
+  test-endurance test-instructions test-readme test-package test-demo test-summary tsan fuzz
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +53,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-instructions test-readme test-package test-demo test-summary ## every test
+test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-endurance test-instructions test-readme test-package test-demo test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -77,6 +78,10 @@ test-c: ## C tests against the package in build/prefix
 test-valgrind: ## the same under valgrind
 	$(heading) "C tests under valgrind"
 	@scripts/test-c.sh $(local_prefix) valgrind
+
+test-endurance: ## long runs, with memory and descriptors flat
+	$(heading) "Endurance"
+	@scripts/test-c.sh $(local_prefix) endurance
 
 test-instructions: ## instructions from a call to the first byte sent, as recorded
 	$(heading) "Instructions from the call to the first byte"
