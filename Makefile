@@ -13,6 +13,8 @@ PREFIX ?= /usr/local
 # Numbers of ranks, and rounds, of `make bench`.
 RANKS ?= 2,4
 ROUNDS ?= 5
+# How long `make fuzz` runs each target.
+SECONDS_EACH ?= 60
 
 local_prefix := build/prefix
 heading = @printf '\n==> %s\n'
@@ -98,6 +100,14 @@ test-package: ## find_package, add_subdirectory, pkg-config, moving the prefix
 test-demo: ## the digits example
 	$(heading) "Demo: handwritten digits, data-parallel"
 	@scripts/demo.sh $(local_prefix)
+
+tsan: ## the tests with many threads under ThreadSanitizer; needs rust-src
+	$(heading) "ThreadSanitizer"
+	@scripts/tsan.sh
+
+fuzz: ## every fuzz target for SECONDS_EACH; needs a nightly toolchain and cargo-fuzz
+	$(heading) "Fuzzing"
+	@scripts/fuzz.sh $(SECONDS_EACH)
 
 test-summary:
 	$(heading) "All passed"

@@ -3,6 +3,7 @@
 
 pub use crate::ffi::fuzz::options;
 pub use crate::rendezvous::tcp::fuzz::store_protocol;
+pub use crate::rendezvous::url::fuzz::store_url;
 pub use crate::transport::matching::fuzz::matching;
 pub use crate::transport::tcp::endpoint::fuzz::{exchange, frames};
 pub use crate::transport::tcp::handshake::fuzz::handshake;
@@ -18,6 +19,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("matching", matching),
     ("options", options),
     ("store_protocol", store_protocol),
+    ("store_url", store_url),
 ];
 
 /// Takes a fuzzer's bytes apart: small numbers that choose what is done. Ends when they are used up.
