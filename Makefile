@@ -13,12 +13,15 @@ PREFIX ?= /usr/local
 # Numbers of ranks, and rounds, of `make bench`.
 RANKS ?= 2,4
 ROUNDS ?= 5
+# How long `make fuzz` runs each target.
+SECONDS_EACH ?= 60
 
 local_prefix := build/prefix
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup prefix demo bench install clean test \
-  test-format test-lint test-rust test-header test-c test-valgrind test-instructions test-readme test-package test-demo test-summary
+  test-format test-lint test-rust test-header test-c test-valgrind \
+  test-endurance test-instructions test-readme test-package test-demo test-summary tsan fuzz
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +55,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-instructions test-readme test-package test-demo test-summary ## every test
+test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-endurance test-instructions test-readme test-package test-demo test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -78,6 +81,10 @@ test-valgrind: ## the same under valgrind
 	$(heading) "C tests under valgrind"
 	@scripts/test-c.sh $(local_prefix) valgrind
 
+test-endurance: ## long runs, with memory and descriptors flat
+	$(heading) "Endurance"
+	@scripts/test-c.sh $(local_prefix) endurance
+
 test-instructions: ## instructions from a call to the first byte sent, as recorded
 	$(heading) "Instructions from the call to the first byte"
 	@scripts/test-instructions.sh $(local_prefix)
@@ -93,6 +100,14 @@ test-package: ## find_package, add_subdirectory, pkg-config, moving the prefix
 test-demo: ## the digits example
 	$(heading) "Demo: handwritten digits, data-parallel"
 	@scripts/demo.sh $(local_prefix)
+
+tsan: ## the tests with many threads under ThreadSanitizer; needs rust-src
+	$(heading) "ThreadSanitizer"
+	@scripts/tsan.sh
+
+fuzz: ## every fuzz target for SECONDS_EACH; needs a nightly toolchain and cargo-fuzz
+	$(heading) "Fuzzing"
+	@scripts/fuzz.sh $(SECONDS_EACH)
 
 test-summary:
 	$(heading) "All passed"

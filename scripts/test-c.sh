@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds c_tests/ against the installed package, as a user would, and runs them.
-# usage: scripts/test-c.sh PREFIX [valgrind]
+# usage: scripts/test-c.sh PREFIX [valgrind | endurance]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=$(realpath "$1")
@@ -10,15 +10,19 @@ at=$PWD/build/c_tests/$kind
 rm -rf "$at"
 mkdir -p "$at"
 options=(-DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug)
-label=native
-if [ "$kind" = valgrind ]; then
-  options+=(-DGLOO_RS_TESTS_VALGRIND=ON)
-  label=valgrind
-fi
+label=$kind
+targets=()
+case $kind in
+  plain) label=native ;;
+  valgrind) options+=(-DGLOO_RS_TESTS_VALGRIND=ON) ;;
+  endurance) targets=(--target endurance) ;;
+  *) echo "test-c: no kind of tests is called $kind" >&2 && exit 2 ;;
+esac
 cmake -S c_tests -B "$at" "${options[@]}" >/dev/null
-cmake --build "$at" >/dev/null
+cmake --build "$at" "${targets[@]}" >/dev/null
 if ! ctest --test-dir "$at" -L "$label" --output-on-failure --no-tests=error; then
-  find "$at/valgrind" -name '*.log' -size +0 -exec sh -c 'echo "--- $1"; cat "$1"' _ {} \;
+  [ "$kind" != valgrind ] ||
+    find "$at/valgrind" -name '*.log' -size +0 -exec sh -c 'echo "--- $1"; cat "$1"' _ {} \;
   exit 1
 fi
 if [ "$kind" = valgrind ]; then

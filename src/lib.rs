@@ -6,6 +6,9 @@ pub mod context;
 pub mod engine;
 pub mod error;
 pub mod ffi;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod hash;
 pub mod reduce;
 pub mod rendezvous;

@@ -36,6 +36,8 @@ mod buffer;
 mod unbound_buffer;
 
 mod collective;
+#[cfg(any(test, fuzzing))]
+pub(crate) use collective::fuzz;
 
 mod guard;
 mod handle;

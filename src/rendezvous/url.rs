@@ -1,5 +1,8 @@
 //! Stores by name: `tcp://10.0.0.1:29500`, `file:///shared/job-17`, `redis://10.0.0.1/0?prefix=job-17/`, `inproc://test`.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -17,6 +17,9 @@
 //! As many receives count on a credit as the sender has credits, at most. So a large message that comes unasked, and meets a
 //! receive that gave no credit, has used up another receive's, which must answer the announcement that it meets.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+
 use crate::error::{Error, ErrorKind};
 use crate::hash::QuickMap;
 use crate::transport::frame::{FLAG_ANNOUNCED, Header};

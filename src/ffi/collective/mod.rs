@@ -8,6 +8,8 @@ mod rooted;
 mod every;
 
 mod buffers;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 
 use std::ffi::{c_char, c_void};
 

@@ -7,6 +7,8 @@ mod listen;
 mod peer;
 mod protocol;
 mod server;
+#[cfg(any(test, fuzzing))]
+pub(crate) use server::fuzz;
 #[cfg(test)]
 mod tests;
 

@@ -5,6 +5,9 @@
 //! request or an answer, is dropped. With a job token a client proves first that it has it, too; without one, who reaches the
 //! port can read and change every key.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};

@@ -17,6 +17,9 @@
 //! fresh nonces with it, so one that was recorded is worth nothing; the acceptor's and the connector's have different
 //! labels, so neither can be sent back as the other. The number that the connection's frames carry comes from the same key.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+
 use crate::secret::{self, JobToken, Proof, SecretKey};
 use crate::transport::frame::VERSION;
 

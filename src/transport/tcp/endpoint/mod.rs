@@ -4,6 +4,8 @@ mod connect;
 mod describe;
 mod early;
 mod farewell;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod receive;
 mod remote;
 mod send;
@@ -287,6 +289,8 @@ impl Transport for Endpoint {
             return self.push_message(&send, false);
         }
         let announced = !behind && send.space == Space::User;
+        // The peer that has the message to lose, even if its address is not known yet.
+        self.peer(send.to);
         let index = self.held_sends.insert(Held { send, announced });
         self.held.push(key, index);
         if announced {

@@ -1,0 +1,80 @@
+//! What the fuzz targets in `fuzz/` run: a body for each, which takes any bytes and panics where a promise is broken.
+//! Built for fuzzing and for this crate's own tests, which run every body on the corpus in `fuzz/corpus/`.
+
+pub use crate::ffi::fuzz::options;
+pub use crate::rendezvous::tcp::fuzz::store_protocol;
+pub use crate::rendezvous::url::fuzz::store_url;
+pub use crate::transport::matching::fuzz::matching;
+pub use crate::transport::tcp::endpoint::fuzz::{exchange, frames};
+pub use crate::transport::tcp::handshake::fuzz::handshake;
+
+/// A body.
+pub type Body = fn(&[u8]);
+
+/// Every body, by the name of its target and of its corpus.
+pub const BODIES: &[(&str, Body)] = &[
+    ("exchange", exchange),
+    ("frames", frames),
+    ("handshake", handshake),
+    ("matching", matching),
+    ("options", options),
+    ("store_protocol", store_protocol),
+    ("store_url", store_url),
+];
+
+/// Takes a fuzzer's bytes apart: small numbers that choose what is done. Ends when they are used up.
+pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Input<'a> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    /// A number below `n`, which is at most 256.
+    pub(crate) fn below(&mut self, n: usize) -> Option<usize> {
+        Some(usize::from(self.byte()?) % n)
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+        Some(from[self.below(from.len())?])
+    }
+
+    pub(crate) fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// What fuzzing has found worth keeping, on every toolchain.
+    #[test]
+    fn the_corpus_is_replayed() {
+        let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+        for (name, body) in BODIES {
+            assert!(fuzz.join(format!("fuzz_targets/{name}.rs")).is_file(), "no fuzz target {name}");
+            let entries = std::fs::read_dir(fuzz.join("corpus").join(name)).unwrap();
+            let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+            paths.sort();
+            assert!(!paths.is_empty() && paths.len() <= 200, "{} inputs for {name}", paths.len());
+            for path in paths {
+                let data = std::fs::read(&path).unwrap();
+                // Its output is shown only if the body panics.
+                println!("{}", path.display());
+                body(&data);
+            }
+        }
+        let targets = std::fs::read_dir(fuzz.join("fuzz_targets")).unwrap().count();
+        assert_eq!(targets, BODIES.len(), "each target has its body here");
+    }
+}

@@ -1,0 +1,262 @@
+//! Fuzz body: the protocol, and a server whose clients say anything.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+
+use super::*;
+use crate::fuzzing::Input;
+use crate::rendezvous::tcp::protocol::Answer;
+use crate::secret::JobToken;
+
+const CLIENTS: usize = 3;
+const KEYS: [&str; 4] = ["a", "b", "n", "ключ"];
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct Client {
+    token: u64,
+    stream: UnixStream,
+    /// What the server has said and was not looked at.
+    heard: Vec<u8>,
+    /// The request that has no answer yet; always sensible.
+    asked: Option<Asked>,
+    /// Says only what a client would.
+    honest: bool,
+}
+
+enum Asked {
+    Set(&'static str, Vec<u8>),
+    Append(&'static str, Vec<u8>),
+    Add(&'static str, i64),
+    Delete(&'static str),
+    Wait { keys: Vec<&'static str>, values: bool },
+}
+
+struct World {
+    server: Loop,
+    clients: [Option<Client>; CLIENTS],
+    /// What the table must hold; `None` once somebody has said what no client would.
+    model: Option<BTreeMap<&'static str, Vec<u8>>>,
+}
+
+/// What is decoded is what was encoded. A server answers each request of a client that keeps to the protocol, and as a
+/// table in memory would; whoever does not keep to it is dropped, and leaves nothing behind.
+pub fn store_protocol(data: &[u8]) {
+    if let Some(request) = Request::decode(data) {
+        assert_eq!(&request.encode()[4..], data);
+    }
+    for read in 0..4 {
+        if let Some(Answer::Done(mut rest)) = Answer::decode(data) {
+            match read {
+                0 => drop(rest.values()),
+                1 => drop(rest.value()),
+                2 => drop(rest.u64()),
+                _ => drop(rest.u8()),
+            }
+        }
+    }
+
+    static LISTENER: OnceLock<TcpListener> = OnceLock::new();
+    let listener = LISTENER.get_or_init(|| TcpListener::bind("127.0.0.1:0").expect("a listener"));
+    let server = Loop {
+        limits: Limits::default(),
+        key: greeting::key(&JobToken::new("token")),
+        admissions: Admissions::new("store", None, Counters::default()),
+        greeting: BTreeMap::new(),
+        epoll: Epoll::new().expect("an epoll"),
+        listener: listener.try_clone().expect("a descriptor"),
+        accept_again: None,
+        stopped: None,
+        linger_until: None,
+        instance: 7,
+        clients: HashMap::new(),
+        next_token: FIRST_CLIENT,
+        deadlines: BTreeSet::new(),
+        state: State::default(),
+        scratch: vec![0; 4 << 10],
+    };
+    let mut world = World { server, clients: [const { None }; CLIENTS], model: Some(BTreeMap::new()) };
+    let mut input = Input(data);
+    for _ in 0..200 {
+        if world.step(&mut input).is_none() {
+            break;
+        }
+    }
+    for index in 0..CLIENTS {
+        world.leave(index);
+    }
+    assert!(world.server.clients.is_empty() && world.server.deadlines.is_empty() && world.server.greeting.is_empty());
+    assert!(world.server.state.waiters.is_empty() && world.server.state.woken.is_empty());
+}
+
+impl World {
+    fn step(&mut self, input: &mut Input<'_>) -> Option<()> {
+        let shape = input.byte()?;
+        let index = usize::from(shape >> 4 & 3) % CLIENTS;
+        if self.clients[index].is_none() {
+            self.enter(index, shape & 1 != 0);
+        }
+        match shape & 15 {
+            0..=6 => self.ask(index, input)?,
+            7 | 8 => {
+                let n = input.below(64)?;
+                let bytes = input.take(n)?;
+                let client = self.clients[index].as_mut()?;
+                client.honest = false;
+                let _ = client.stream.write(bytes);
+                self.model = None;
+            }
+            9 => self.leave(index),
+            10 => {
+                self.server.expire(Instant::now() + HOUR);
+                for index in 0..CLIENTS {
+                    self.hear(index, true);
+                }
+            }
+            _ => self.turn(index),
+        }
+        Some(())
+    }
+
+    fn enter(&mut self, index: usize, greets: bool) {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        ours.set_nonblocking(true).and_then(|()| theirs.set_nonblocking(true)).expect("non-blocking sockets");
+        let token = self.server.next_token;
+        self.server.next_token += 1;
+        let mut peer = Peer::new(OwnedFd::from(ours).into(), "here".to_owned(), READ);
+        self.server.epoll.add(peer.stream.as_fd(), token, READ).expect("watched");
+        self.server.set_deadline(token, &mut peer, Some(Instant::now() + self.server.limits.hello));
+        self.server.greeting.insert(token, Instant::now());
+        self.server.clients.insert(token, peer);
+        self.clients[index] = Some(Client { token, stream: theirs, heard: Vec::new(), asked: None, honest: greets });
+        if greets {
+            let hello = greeting::client(&self.server.key, &[9; 32]);
+            let answer = self.exchange(index, &hello);
+            let answer = answer.try_into().expect("the server's first words");
+            let proof = greeting::proof(&self.server.key, &hello, &answer).expect("the server has the token");
+            assert_eq!(self.exchange(index, &proof), [WELCOME]);
+        }
+    }
+
+    /// What the server answers to a part of the handshake.
+    fn exchange(&mut self, index: usize, words: &[u8]) -> Vec<u8> {
+        let client = self.clients[index].as_mut().expect("present");
+        client.stream.write_all(words).expect("room for the handshake");
+        self.turn(index);
+        std::mem::take(&mut self.clients[index].as_mut().expect("present").heard)
+    }
+
+    /// A request that a client might make, if it has no other.
+    fn ask(&mut self, index: usize, input: &mut Input<'_>) -> Option<()> {
+        let (which, key) = (input.below(6)?, input.pick(&KEYS)?);
+        let n = input.below(20)?;
+        let value = if which < 2 { input.take(n)?.to_vec() } else { Vec::new() };
+        let keys: Vec<&'static str> = KEYS.iter().copied().filter(|k| *k <= key).collect();
+        let client = self.clients[index].as_mut()?;
+        if client.asked.is_some() || !client.honest {
+            return Some(());
+        }
+        let timeout = [Duration::ZERO, Duration::from_secs(60), Duration::MAX][n % 3];
+        let (request, asked) = match which {
+            0 => (Request::Set(vec![(key, &value)]), Asked::Set(key, value.clone())),
+            1 => (Request::Append { key, value: &value }, Asked::Append(key, value.clone())),
+            2 => (Request::Add { key: "n", amount: n as i64 }, Asked::Add("n", n as i64)),
+            3 => (Request::Delete { key }, Asked::Delete(key)),
+            4 => (Request::Get { timeout, keys: keys.clone() }, Asked::Wait { keys, values: true }),
+            _ => (Request::Wait { timeout, keys: keys.clone() }, Asked::Wait { keys, values: false }),
+        };
+        client.stream.write_all(&request.encode()).expect("room for one request");
+        client.asked = Some(asked);
+        if n % 2 == 0 {
+            self.turn(index);
+        }
+        Some(())
+    }
+
+    /// The server looks at a client.
+    fn turn(&mut self, index: usize) {
+        let Some(client) = &self.clients[index] else { return };
+        self.server.with_client(client.token, |server, peer| server.take_in(peer, READ));
+        // Who asked, then those whom that has woken.
+        self.hear(index, false);
+        self.server.resume_woken();
+        (0..CLIENTS).for_each(|index| self.hear(index, false));
+    }
+
+    fn leave(&mut self, index: usize) {
+        let Some(client) = self.clients[index].take() else { return };
+        let waits = self.server.clients.get(&client.token).is_some_and(|peer| !peer.may_ask());
+        drop(client.stream);
+        let ready = Readiness { read: !waits, write: false, gone: true };
+        // What it has said before is read first.
+        for _ in 0..100 {
+            self.server.with_client(client.token, |server, peer| server.take_in(peer, ready));
+            self.server.resume_woken();
+            if !self.server.clients.contains_key(&client.token) {
+                break;
+            }
+            if self.server.clients[&client.token].waiting.is_some() {
+                self.server.with_client(client.token, |_, _| Err(Gone));
+            }
+        }
+        self.model = self.model.take().filter(|_| client.asked.is_none());
+        (0..CLIENTS).for_each(|index| self.hear(index, false));
+    }
+
+    /// Reads what the server has answered, and compares.
+    fn hear(&mut self, index: usize, time_is_up: bool) {
+        let Some(client) = &mut self.clients[index] else { return };
+        let mut part = [0; 4096];
+        while let Ok(n @ 1..) = client.stream.read(&mut part) {
+            client.heard.extend_from_slice(&part[..n]);
+        }
+        if !client.honest {
+            return client.heard.clear();
+        }
+        assert!(self.server.clients.contains_key(&client.token) || time_is_up, "an honest client was dropped");
+        let Some((length, frame)) = client.heard.split_at_checked(4) else { return };
+        if client.asked.is_none() {
+            // Its hello is answered.
+            return;
+        }
+        assert_eq!(u32::from_le_bytes(length.try_into().expect("4 bytes")) as usize, frame.len(), "one answer");
+        let (asked, answer) = (client.asked.take().expect("asked"), Answer::decode(frame).expect("an answer"));
+        if let Some(table) = &mut self.model {
+            compare(table, asked, answer, time_is_up);
+        }
+        client.heard.clear();
+    }
+}
+
+/// Does the same to the model, whose answer must be the same.
+fn compare(table: &mut BTreeMap<&'static str, Vec<u8>>, asked: Asked, answer: Answer<'_>, time_is_up: bool) {
+    match (asked, answer) {
+        (Asked::Set(key, value), Answer::Done(_)) => drop(table.insert(key, value)),
+        (Asked::Append(key, value), Answer::Done(_)) => table.entry(key).or_default().extend(value),
+        (Asked::Add(key, amount), Answer::Done(mut rest)) => {
+            let old = table.get(key).map_or(0, |old| std::str::from_utf8(old).unwrap().parse::<i64>().unwrap());
+            assert_eq!(rest.u64().unwrap() as i64, old + amount);
+            table.insert(key, (old + amount).to_string().into_bytes());
+        }
+        (Asked::Add(key, _), Answer::Refused { .. }) => {
+            let old = std::str::from_utf8(&table[key]).ok().and_then(|old| old.parse::<i64>().ok());
+            assert!(old.is_none_or(|old| old > i64::MAX - 20), "{old:?}");
+        }
+        (Asked::Delete(key), Answer::Done(mut rest)) => {
+            assert_eq!(rest.u8().unwrap() != 0, table.remove(key).is_some());
+        }
+        (Asked::Wait { keys, values }, Answer::Done(mut rest)) => {
+            let all: Vec<&[u8]> = keys.iter().map(|key| &table[key][..]).collect();
+            if values {
+                assert_eq!(rest.values().unwrap(), all);
+            }
+        }
+        (Asked::Wait { keys, .. }, Answer::Missing { count, places }) => {
+            let missing: Vec<usize> = (0..keys.len()).filter(|i| !table.contains_key(keys[*i])).collect();
+            assert!(count > 0 && count == missing.len() && places == missing, "{time_is_up}");
+        }
+        (_, answer) => panic!("{answer:?}"),
+    }
+}

@@ -1,0 +1,257 @@
+//! Fuzz body: matching against a model that keeps plain lists.
+
+use std::collections::BTreeSet;
+
+use super::{Arrival, EAGER_BYTES, Posting, Receives};
+use crate::fuzzing::Input;
+use crate::transport::frame::{FLAG_ANNOUNCED, Header, Kind};
+use crate::transport::{Recv, Source, Space, Token};
+use crate::types::Rank;
+
+const RANKS: usize = 3;
+const SLOTS: usize = 2;
+const SOURCES: [&[Rank]; 6] = [&[0], &[1], &[2], &[0, 1], &[1, 2], &[0, 1, 2]];
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Message {
+    Announced,
+    /// Its first byte has come, its last has not; it has met this receive, or none.
+    Half {
+        met: Option<u32>,
+    },
+    Whole,
+}
+
+/// What the matching must do. Messages and receives are known by numbers, in the order in which they began.
+#[derive(Default)]
+struct Model {
+    /// Receive, ranks, slot.
+    posted: Vec<(u32, &'static [Rank], usize)>,
+    /// Receives that have met an announcement, and whether they were taken back since.
+    granted: [[Vec<(u32, bool)>; SLOTS]; RANKS],
+    /// Messages without a receive, or that arrive for one.
+    early: [[Vec<(u32, Message)>; SLOTS]; RANKS],
+    /// Receives, and the matching's own number, that a message is going to right now, by the rank that it comes from.
+    into: [Option<(u32, u32)>; RANKS],
+    lost: BTreeSet<Rank>,
+}
+
+impl Model {
+    /// The message that a new receive from `rank` meets.
+    fn waiting(&self, rank: Rank, slot: usize) -> Option<usize> {
+        self.early[rank][slot].iter().position(|(_, m)| !matches!(m, Message::Half { met: Some(_) }))
+    }
+
+    /// Takes the receive that a new message from `rank` meets.
+    fn meet(&mut self, rank: Rank, slot: usize) -> Option<u32> {
+        if self.waiting(rank, slot).is_some() {
+            return None;
+        }
+        let at = self.posted.iter().position(|(_, ranks, s)| *s == slot && ranks.contains(&rank))?;
+        Some(self.posted.remove(at).0)
+    }
+
+    /// Where the message stands that is coming from `rank` and is kept.
+    fn half(&self, rank: Rank) -> Option<(usize, usize)> {
+        (0..SLOTS).find_map(|slot| {
+            let at = self.early[rank][slot].iter().position(|(_, m)| matches!(m, Message::Half { .. }))?;
+            Some((slot, at))
+        })
+    }
+}
+
+fn header(slot: usize, bytes: usize, flags: u8) -> Header {
+    Header { flags, ..Header::new(Kind::Data, slot as u64, bytes as u64) }
+}
+
+/// The matching does what the model does, for any order of posts, messages, announcements, cancellations and losses.
+pub fn matching(data: &[u8]) {
+    let (mut real, mut model, mut next) = (Receives::default(), Model::default(), 0);
+    // The matching's numbers of kept messages.
+    let mut kept: Vec<(u32, u32)> = Vec::new();
+    let mut input = Input(data);
+    while let Some(shape) = input.byte() {
+        next += 1;
+        let (rank, slot) = (usize::from(shape >> 3) % RANKS, usize::from(shape >> 7));
+        // A rank says one thing after another.
+        let busy = model.half(rank).is_some() || model.into[rank].is_some() || model.lost.contains(&rank);
+        match shape & 7 {
+            0 | 1 => {
+                let ranks = SOURCES[usize::from(shape >> 3 & 15) % SOURCES.len()];
+                let large = shape & 1 == 1;
+                post(&mut real, &mut model, &mut kept, (next, ranks, slot, large));
+            }
+            2 if !busy => {
+                let met = model.meet(rank, slot);
+                match (real.arrive(rank, &header(slot, 4, 0)), met) {
+                    (Arrival::Op(op), Some(owner)) => {
+                        assert_eq!(real.op(op).recv.token.owner, owner);
+                        model.into[rank] = Some((owner, op));
+                    }
+                    (Arrival::Early(early), None) => {
+                        assert!(real.keep(early, &next.to_le_bytes()[..1]).is_none());
+                        model.early[rank][slot].push((next, Message::Half { met: None }));
+                        kept.push((next, early));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            3 if !busy => {
+                let met = model.meet(rank, slot);
+                let grant = real.announce(rank, &header(slot, EAGER_BYTES + 1, 0));
+                match met {
+                    Some(owner) => model.granted[rank][slot].push((owner, false)),
+                    None => {
+                        assert!(!grant, "nobody is there to grant");
+                        model.early[rank][slot].push((next, Message::Announced));
+                    }
+                }
+            }
+            4 if !busy => announced(&mut real, &mut model, &mut kept, rank, slot),
+            5 => {
+                if let Some((_, op)) = model.into[rank].take() {
+                    assert!(real.finish(op).is_some());
+                } else if let Some((slot, at)) = model.half(rank) {
+                    let (number, Message::Half { met }) = model.early[rank][slot][at] else { unreachable!() };
+                    let at_real = kept.iter().position(|(n, _)| *n == number).expect("kept");
+                    let delivered = real.keep(kept.swap_remove(at_real).1, &number.to_le_bytes()[1..]);
+                    let delivered = delivered.map(|(op, from, _, bytes)| {
+                        assert_eq!((from, &bytes[..]), (rank, &number.to_le_bytes()[..]));
+                        op.recv.token.owner
+                    });
+                    match met {
+                        None => model.early[rank][slot][at].1 = Message::Whole,
+                        Some(owner) => {
+                            model.early[rank][slot].remove(at);
+                            assert_eq!(delivered, (owner != TAKEN_BACK).then_some(owner));
+                        }
+                    }
+                }
+            }
+            6 => {
+                let Some(owner) = input.byte().map(u32::from) else { break };
+                let mut arriving = Vec::new();
+                real.cancel(owner, |op| arriving.push(op));
+                model.posted.retain(|(o, ..)| *o != owner);
+                model.granted.iter_mut().flatten().flatten().filter(|(o, _)| *o == owner).for_each(|g| g.1 = true);
+                for (_, message) in model.early.iter_mut().flatten().flatten() {
+                    if let Message::Half { met: Some(met) } = message
+                        && *met == owner
+                    {
+                        *met = TAKEN_BACK;
+                    }
+                }
+                let into = model.into.iter_mut().find(|i| i.is_some_and(|(o, _)| o == owner));
+                let expected = into.and_then(Option::take).map(|(_, op)| op);
+                assert_eq!(arriving, Vec::from_iter(expected));
+            }
+            7 if shape >> 3 & 3 == 3 && !model.lost.contains(&rank) => lose(&mut real, &mut model, &mut kept, rank),
+            _ => {}
+        }
+    }
+}
+
+/// Stands for a receive that was taken back while its message arrived.
+const TAKEN_BACK: u32 = u32::MAX - 1;
+
+fn post(
+    real: &mut Receives,
+    model: &mut Model,
+    kept: &mut Vec<(u32, u32)>,
+    (owner, ranks, slot, large): (u32, &'static [Rank], usize, bool),
+) {
+    let from = if let [rank] = ranks { Source::Rank(*rank) } else { Source::AnyOf(ranks.into()) };
+    let credited = matches!(from, Source::Rank(_)) && large;
+    let posting = real.post(Recv {
+        from,
+        space: Space::User,
+        slot: slot as u64,
+        check: 0,
+        into: std::ptr::null_mut(),
+        bytes: if large { EAGER_BYTES + 1 } else { 4 },
+        exact: false,
+        reduce: None,
+        token: Token { owner, detail: 0 },
+    });
+    let waiting = |rank: &Rank| model.waiting(*rank, slot).map(|at| (*rank, at));
+    let waiting: Vec<(Rank, usize)> = ranks.iter().filter_map(waiting).collect();
+    match posting {
+        Posting::Waits { credit, .. } if waiting.is_empty() => {
+            assert_eq!(credit, credited.then_some(ranks[0]));
+            model.posted.push((owner, ranks, slot));
+        }
+        Posting::Waits { credit, .. } => {
+            // It has met a message that is arriving; which of several ranks it is, the turn decides.
+            assert_eq!(credit, None);
+            let half = |(rank, at): &&(Rank, usize)| matches!(model.early[*rank][slot][*at].1, Message::Half { .. });
+            let halves: Vec<_> = waiting.iter().filter(half).collect();
+            let matched = real.ops().find(|(_, op)| op.recv.token.owner == owner).and_then(|(_, op)| op.matched);
+            let (rank, at) = halves.into_iter().find(|(rank, _)| Some(*rank) == matched).expect("a message arriving");
+            model.early[*rank][slot][*at].1 = Message::Half { met: Some(owner) };
+        }
+        Posting::Granted { to } => {
+            let (_, at) = waiting.iter().find(|(rank, _)| *rank == to).expect("an announcement");
+            assert_eq!(model.early[to][slot].remove(*at).1, Message::Announced);
+            model.granted[to][slot].push((owner, false));
+        }
+        Posting::Message { op, from, data, .. } => {
+            let (_, at) = waiting.iter().find(|(rank, _)| *rank == from).expect("a message");
+            let (number, message) = model.early[from][slot].remove(*at);
+            assert_eq!((op.recv.token.owner, message, &data[..]), (owner, Message::Whole, &number.to_le_bytes()[..]));
+            kept.retain(|(n, _)| *n != number);
+            real.recycle(data);
+        }
+    }
+}
+
+/// An announced message comes.
+fn announced(real: &mut Receives, model: &mut Model, kept: &mut Vec<(u32, u32)>, rank: Rank, slot: usize) {
+    let arrival = real.arrive(rank, &header(slot, 4, FLAG_ANNOUNCED));
+    if !model.granted[rank][slot].is_empty() {
+        match (arrival, model.granted[rank][slot].remove(0)) {
+            (Arrival::Op(op), (owner, false)) => {
+                assert_eq!(real.op(op).recv.token.owner, owner);
+                model.into[rank] = Some((owner, op));
+            }
+            (Arrival::Discard, (_, true)) => {}
+            other => panic!("{other:?}"),
+        }
+        return;
+    }
+    match (arrival, model.early[rank][slot].iter_mut().find(|(_, m)| *m == Message::Announced)) {
+        (Arrival::Early(early), Some((number, message))) => {
+            assert!(real.keep(early, &number.to_le_bytes()[..1]).is_none());
+            *message = Message::Half { met: None };
+            kept.push((*number, early));
+        }
+        (Arrival::Discard, None) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+fn lose(real: &mut Receives, model: &mut Model, kept: &mut Vec<(u32, u32)>, rank: Rank) {
+    model.lost.insert(rank);
+    let mut expected = BTreeSet::new();
+    let is_lost = |ranks: &[Rank]| ranks.contains(&rank) && ranks.iter().all(|r| model.lost.contains(r));
+    expected.extend(model.posted.iter().filter(|(_, ranks, _)| is_lost(ranks)).map(|(owner, ..)| *owner));
+    model.posted.retain(|(owner, ..)| !expected.contains(owner));
+    for slot in 0..SLOTS {
+        let granted = std::mem::take(&mut model.granted[rank][slot]);
+        expected.extend(granted.into_iter().filter(|(_, back)| !back).map(|(owner, _)| owner));
+        model.early[rank][slot].retain(|(number, message)| {
+            if let Message::Half { met: Some(owner) } = message
+                && *owner != TAKEN_BACK
+            {
+                expected.insert(*owner);
+            }
+            let whole = *message == Message::Whole;
+            kept.retain(|(n, _)| whole || n != number);
+            whole
+        });
+    }
+    expected.extend(model.into[rank].take().map(|(owner, _)| owner));
+    let tokens = real.lose(rank, |r| model.lost.contains(&r));
+    let owners: BTreeSet<u32> = tokens.iter().map(|token| token.owner).collect();
+    assert_eq!(owners.len(), tokens.len(), "twice");
+    assert_eq!(owners, expected);
+}
