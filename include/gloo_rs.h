@@ -176,6 +176,33 @@ typedef struct gloo_rs_connection_statistics_t {
   uint64_t crowded_out;
 } gloo_rs_connection_statistics_t;
 
+/// How to use a Redis server. Set up by gloo_rs_redis_options_init.
+typedef struct gloo_rs_redis_options_t {
+  /// sizeof(gloo_rs_redis_options_t).
+  size_t struct_size;
+  /// A user of the server's access control list; NULL for the default user.
+  const char *username;
+  /// The user's, or the server's, password; NULL for none. In no message.
+  const char *password;
+  /// What is put in front of every key; NULL for `gloo_rs/`. Each job needs one that no job used before, unless it has a
+  /// server or a database for itself.
+  const char *prefix;
+  /// With `tls`: a file in PEM format with the only authorities to trust; NULL for those that the system trusts.
+  const char *ca_file;
+  /// With `tls`: a file in PEM format with the certificate to show; NULL for none.
+  const char *cert_file;
+  /// With `cert_file`: a file in PEM format with its private key.
+  const char *key_file;
+  /// Number of the server's database.
+  uint32_t database;
+  /// Seconds that a key lives after it was written last, 86400 by default; 0 for ever.
+  uint32_t ttl_s;
+  /// 1 to speak TLS, 0 (the default) not to.
+  uint32_t tls;
+  /// With `tls`: 1 to take any certificate, which is for tests only; 0 by default.
+  uint32_t insecure;
+} gloo_rs_redis_options_t;
+
 /// How a context behaves. Set up by gloo_rs_context_options_init.
 typedef struct gloo_rs_context_options_t {
   /// sizeof(gloo_rs_context_options_t).
@@ -186,6 +213,9 @@ typedef struct gloo_rs_context_options_t {
   uint32_t connect;
   /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
   size_t max_segment_bytes;
+  /// The job's token: every rank must have the same to be let in. NULL for what GLOO_RS_TOKEN holds in the environment;
+  /// empty for none. Copied.
+  const char *token;
   /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. On, ranks compare their calls before each
   /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
   /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
@@ -787,7 +817,7 @@ extern "C" {
 /// The library's version: `1.2.3`. A static string.
 const char *gloo_rs_version(void);
 
-/// What this build of the library holds, separated by commas: `tcp`. A static string.
+/// What this build of the library holds, separated by commas: `tcp`, and `redis` unless it was left out. A static string.
 const char *gloo_rs_built_features(void);
 
 /// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
@@ -876,9 +906,11 @@ gloo_rs_status_t gloo_rs_store_create_prefix(const char *prefix,
                                              struct gloo_rs_store_t *base,
                                              struct gloo_rs_store_t **store);
 
-/// The store that `url` names: `tcp://HOST:PORT`, which rank 0 serves and the others connect to until `timeout_ms`,
-/// GLOO_RS_TIMEOUT_DEFAULT for 30 s; `file:///DIRECTORY`; or `inproc://NAME`, in this process. The caller owns the result
-/// and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// The store that `url` names: `tcp://HOST:PORT`, which rank 0 serves; `file:///DIRECTORY`;
+/// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, over TLS with `rediss`; or `inproc://NAME`, in this process. A server is
+/// looked for until `timeout_ms`, GLOO_RS_TIMEOUT_DEFAULT for 30 s. The options of gloo_rs_redis_options_t stand behind a
+/// question mark: `?prefix=job-17/&ttl=3600&ca=FILE&cert=FILE&key=FILE&insecure=true`; user, password and options may hold
+/// escapes like `%40`. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
 gloo_rs_status_t gloo_rs_store_create_url(const char *url,
                                           int32_t rank,
                                           int64_t timeout_ms,
@@ -952,15 +984,37 @@ gloo_rs_status_t gloo_rs_device_connection_statistics(const struct gloo_rs_devic
 gloo_rs_status_t gloo_rs_store_connection_statistics(const struct gloo_rs_store_t *store,
                                                      struct gloo_rs_connection_statistics_t *statistics);
 
-/// Opens the store of a launched job and tells this process's rank and the number of ranks, from the environment as
-/// `gloo-rs run` and other launchers set it: RANK and WORLD_SIZE, and GLOO_RS_STORE (a URL as for gloo_rs_store_create_url)
-/// or MASTER_ADDR and MASTER_PORT, where rank 0 serves a TCP store. The others look for it until `timeout_ms`,
+/// Sets the defaults. `struct_size` is sizeof(gloo_rs_redis_options_t). NULL is left alone.
+void gloo_rs_redis_options_init(struct gloo_rs_redis_options_t *options, size_t struct_size);
+
+/// A store in the Redis server at `host` and `port`, which is looked for until `timeout_ms`, GLOO_RS_TIMEOUT_DEFAULT for
+/// 30 s. `options` may be NULL. All ranks use the same server and options; any number of them may come and go. Fails with
+/// GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (gloo_rs_built_features tells). The caller owns the result and
+/// ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+gloo_rs_status_t gloo_rs_store_create_redis(const char *host,
+                                            uint16_t port,
+                                            const struct gloo_rs_redis_options_t *options,
+                                            int64_t timeout_ms,
+                                            struct gloo_rs_store_t **store);
+
+/// Opens the store of a launched job and tells this process's rank and the number of ranks, from the environment that
+/// launchers set: `gloo-rs run`, torchrun, Open MPI's, MPICH's and Intel MPI's mpirun, Slurm's srun. docs/launchers.md says
+/// which variables are read, and which store that gives. GLOO_RS_STORE (a URL as for gloo_rs_store_create_url), or
+/// MASTER_ADDR and MASTER_PORT, where rank 0 serves a TCP store, name the store whatever the launcher.
+///
+/// Collective: every process of the job calls it, once. They look for rank 0's store until `timeout_ms`,
 /// GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the store and ends it with gloo_rs_store_destroy; on failure `*store`
 /// is NULL. The environment must not change meanwhile.
 gloo_rs_status_t gloo_rs_launch_from_env(int64_t timeout_ms,
                                          struct gloo_rs_store_t **store,
                                          int32_t *rank,
                                          int32_t *size);
+
+/// Tells this process's rank among those of its host, and how many of the job's processes run there: to choose a GPU, for
+/// example. From the same environment as gloo_rs_launch_from_env; -1 where the launcher does not say. Opens nothing, and may
+/// be called at any time. The environment must not change meanwhile.
+gloo_rs_status_t gloo_rs_launch_local_rank_from_env(int32_t *local_rank,
+                                                    int32_t *local_size);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_context_options_t), with defaults.
 void gloo_rs_context_options_init(struct gloo_rs_context_options_t *options, size_t struct_size);
