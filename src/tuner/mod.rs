@@ -6,18 +6,15 @@ use crate::collective::{Algorithm, Collective, Shape};
 /// Up to here latency is all that counts.
 const SHORT: usize = 4 << 10;
 /// The same for two ranks, where a butterfly sends no more than a ring does.
-const SHORT_FOR_TWO: usize = 512 << 10;
+const SHORT_FOR_TWO: usize = 64 << 10;
 /// From here on a rank's share of the buffer takes longer on the wire than a ring's many messages cost.
 const LONG_SHARE: usize = 32 << 10;
-/// From here on a step is worth cutting in two, so that one half is passed on while the other is on its way. Shorter ones
-/// lose more by their messages: each of more than 64 KiB waits for its receiver.
-const WORTH_CUTTING: usize = 512 << 10;
-/// What a tree's long steps are not cut below.
-const LEAST: usize = 32 << 10;
+/// From here on a step is worth cutting in two, so that one half is reduced or passed on while the other is on its way.
+const WORTH_CUTTING: usize = 64 << 10;
 
 /// The algorithm for a call with elements of `element_bytes`.
 ///
-/// Allreduce: one process alone needs no network; up to 4 KiB (two ranks: 512 KiB) the fewest steps win; from 32 KiB for each
+/// Allreduce: one process alone needs no network; up to 4 KiB (two ranks: 64 KiB) the fewest steps win; from 32 KiB for each
 /// rank on the fewest bytes, in neighbourly rings; between them halving and doubling, with few steps and few bytes. Reduce: a
 /// tree, but a ring from 32 KiB for each of at least three ranks on, since a tree's root receives the whole several times.
 /// Broadcast: a tree. Barrier: dissemination. The others have one algorithm.
@@ -41,7 +38,7 @@ pub fn choose(shape: &Shape<'_>, element_bytes: usize) -> &'static Algorithm {
 
 /// Bytes of the pieces in which steps are worked through: a multiple of `element_bytes`, and at most `max` if an element is.
 ///
-/// A ring's chunk of 512 KiB or more is cut into at least two pieces, and into equal ones. Steps longer than a chunk, as trees
+/// A ring's chunk of 64 KiB or more is cut into at least two pieces, and into equal ones. Steps longer than a chunk, as trees
 /// have them, are cut into more, but not below 32 KiB. Where blocks differ in length and only some ranks know how long they
 /// are, it is `max`.
 pub fn segment_bytes(shape: &Shape<'_>, element_bytes: usize, max: usize) -> usize {
@@ -56,7 +53,7 @@ pub fn segment_bytes(shape: &Shape<'_>, element_bytes: usize, max: usize) -> usi
         Gatherv | Scatterv | Alltoallv => return most * element_bytes,
         Barrier => 1,
     };
-    let least = (LEAST / element_bytes).max(1);
+    let least = (WORTH_CUTTING / 2 / element_bytes).max(1);
     let pieces = if chunk.saturating_mul(element_bytes) >= WORTH_CUTTING { chunk.div_ceil(most).max(2) } else { 1 };
     chunk.div_ceil(pieces).max(least).min(most) * element_bytes
 }
@@ -77,7 +74,6 @@ mod tests {
         let name = |collective, size, bytes: usize| choose(&shape(collective, size, bytes / 4), 4).name;
         assert_eq!(name(Collective::Allreduce, 1, MIB), "local");
         assert_eq!(name(Collective::Allreduce, 2, 64 << 10), "recursive_doubling");
-        assert_eq!(name(Collective::Allreduce, 2, 512 << 10), "recursive_doubling");
         assert_eq!(name(Collective::Allreduce, 2, MIB), "ring_segmented");
         assert_eq!(name(Collective::Allreduce, 64, 8), "recursive_doubling");
         assert_eq!(name(Collective::Allreduce, 64, MIB), "halving_doubling");
@@ -126,8 +122,8 @@ mod tests {
     fn pieces_are_equal_and_neither_too_small_nor_too_large() {
         let segment =
             |size, count, element, max| segment_bytes(&shape(Collective::Allreduce, size, count), element, max);
-        assert_eq!(segment(4, MIB / 2, 4, MIB), 256 << 10, "a chunk of 512 KiB: two pieces");
-        assert_eq!(segment(4, MIB / 2 - 4, 4, MIB), (512 << 10) - 4, "a smaller one: one piece");
+        assert_eq!(segment(4, 4 * (16 << 10), 4, MIB), 32 << 10, "a chunk of 64 KiB: two pieces");
+        assert_eq!(segment(4, 4 * (16 << 10) - 4, 4, MIB), (64 << 10) - 4, "a smaller one: one piece");
         assert_eq!(segment(4, 256, 4, MIB), 32 << 10, "never below 32 KiB");
         assert_eq!(segment(8, 64 * MIB, 4, MIB), MIB, "never above the limit");
         assert_eq!(segment(1, 5 * MIB / 2, 1, MIB), (5 * MIB / 2usize).div_ceil(3), "three equal pieces");

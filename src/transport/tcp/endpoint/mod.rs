@@ -36,12 +36,8 @@ use crate::types::{Rank, Slot};
 const STAGING_BYTES: usize = 128 << 10;
 /// Payload from which on the rest is read straight into its place.
 const DIRECT_BYTES: usize = 4 << 10;
-/// Reads from one connection before others get their turn: 2 MiB. What has come is still in cache now, and not after more
-/// has been sent.
-const READS_PER_TURN: usize = 16;
-/// Bytes on their way to a rank of the same host. By itself the system lets megabytes pile up there, which leave the cache
-/// before they are read: 32 MiB between two ranks then take 15 ms instead of 8.
-const LOCAL_SEND_BUFFER: usize = 128 << 10;
+/// Reads from one connection before others get their turn.
+const READS_PER_TURN: usize = 4;
 /// Up to so many connections are read without asking the system which are readable.
 const DIRECT_LINKS: usize = 4;
 const FIRST_RETRY: Duration = Duration::from_millis(5);
