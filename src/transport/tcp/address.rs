@@ -74,8 +74,8 @@ impl Address {
         })
     }
 
-    /// The addresses of this rank that one at `from` may connect to, in this rank's order: of families that both have, and
-    /// loopback only on one host.
+    /// The addresses of this rank that one at `from` may connect to, in this rank's order: on one host all, from another those
+    /// that are not loopback and whose family it has, too.
     pub fn ways_from(&self, from: &Address) -> Vec<SocketAddr> {
         let one_host = self.host == from.host;
         let usable = |address: &Address| -> Vec<SocketAddr> {
@@ -83,7 +83,7 @@ impl Address {
         };
         let theirs = usable(from);
         let mut ways = usable(self);
-        ways.retain(|way| theirs.iter().any(|s| s.is_ipv4() == way.is_ipv4()));
+        ways.retain(|way| one_host || theirs.iter().any(|s| s.is_ipv4() == way.is_ipv4()));
         ways
     }
 }
@@ -135,10 +135,10 @@ pub fn check(addresses: &[Address]) -> Result<()> {
         )));
     }
     let only = |v4: bool| {
-        let usable = |s: &&SocketAddr| !several || !s.ip().is_loopback();
+        let usable = |s: &&SocketAddr| !s.ip().is_loopback();
         addresses.iter().position(|a| a.sockets.iter().filter(usable).all(|s| s.is_ipv4() == v4))
     };
-    if let (Some(a), Some(b)) = (only(true), only(false)) {
+    if several && let (Some(a), Some(b)) = (only(true), only(false)) {
         return Err(Error::invalid(format!(
             "rank {a} listens on IPv4 only ({}) and rank {b} on IPv6 only ({}), so they cannot connect to each other: give \
              their hosts a family in common, or name interfaces that have one",
@@ -223,6 +223,7 @@ mod tests {
             (&both, address(1, &["127.0.0.1", "::1"]), &["fd00::1", "10.0.0.1"]),
             (&address(1, &["127.0.0.1", "fd00::1"]), address(2, &["10.0.0.2", "fd00::2"]), &["fd00::1"]),
             (&address(1, &["127.0.0.1"]), address(1, &["10.0.0.1"]), &["127.0.0.1"]),
+            (&address(1, &["127.0.0.1"]), address(1, &["::1"]), &["127.0.0.1"]),
             (&address(1, &["10.0.0.1"]), address(2, &["fd00::2"]), &[]),
         ] {
             let ways: Vec<String> = to.ways_from(&from).iter().map(|s| s.ip().to_string()).collect();
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     fn ranks_that_cannot_connect_are_named() {
         let refused = |addresses: &[Address]| check(addresses).unwrap_err().message().to_owned();
-        check(&[address(1, &["127.0.0.1"]), address(1, &["10.0.0.1"])]).unwrap();
+        check(&[address(1, &["127.0.0.1"]), address(1, &["10.0.0.1"]), address(1, &["::1"])]).unwrap();
         check(&[address(1, &["10.0.0.1"]), address(2, &["10.0.0.2", "fd00::2"]), address(3, &["10.0.0.3"])]).unwrap();
         check(&[address(1, &["10.0.0.1", "::1"]), address(2, &["10.0.0.2"])]).unwrap();
         let text = refused(&[address(1, &["10.0.0.1"]), address(2, &["127.0.0.1", "::1"]), address(2, &["10.0.0.2"])]);

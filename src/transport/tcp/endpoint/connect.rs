@@ -18,7 +18,7 @@ use crate::transport::tcp::handshake::{
     self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Connector, Handle, Hello, Identity, NO_PROOF, Proven,
     Reason,
 };
-use crate::transport::{Outcome, Token, Transport};
+use crate::transport::{Outcome, Token};
 use crate::types::Rank;
 
 /// How long one of several addresses may leave an attempt to connect unanswered.
