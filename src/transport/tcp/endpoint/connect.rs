@@ -7,14 +7,14 @@ use std::time::Instant;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Held;
-use super::{Endpoint, FIRST_RETRY, LAST_RETRY, PATIENCE};
+use super::{Endpoint, FIRST_RETRY, LAST_RETRY, LOCAL_SEND_BUFFER, PATIENCE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::transport::frame::{Header, Kind, MAX_ABORT_BYTES};
 use crate::transport::matching::Key;
 use crate::transport::tcp::address::{Hello, Identity, Reply};
 use crate::transport::tcp::connection::{Peer, State};
-use crate::transport::{Outcome, Token};
+use crate::transport::{Outcome, Token, Transport};
 use crate::types::Rank;
 
 impl Endpoint {
@@ -148,6 +148,10 @@ impl Endpoint {
             let error = Error::io(format_args!("cannot watch the connection to {}", self.name(rank)), &e);
             self.lose(rank, error);
             return;
+        }
+        if self.shares_host(rank) == Some(true) {
+            // If the system refuses, its own choice stays.
+            let _ = socket2::SockRef::from(&socket).set_send_buffer_size(LOCAL_SEND_BUFFER);
         }
         let peer = self.peer(rank);
         peer.establish(socket, &ours, theirs);
