@@ -146,13 +146,16 @@ impl<T: Transport> Core<T> {
         self.turns += 1;
         let moved = self.transport.progress(&mut self.events);
         self.ended |= moved && self.connecting > 0;
-        self.dispatch();
-        moved
+        // What the last flush ended moves as well: a thread that was told otherwise would sleep on what it waits for.
+        self.dispatch() | moved
     }
 
-    /// Hands out what has ended, and sends what was posted in consequence: nobody else might be there to do it.
-    fn dispatch(&mut self) {
+    /// Hands out what has ended, and sends what was posted in consequence: nobody else might be there to do it. Whether
+    /// anything had ended.
+    fn dispatch(&mut self) -> bool {
+        let mut any = false;
         loop {
+            any |= !self.events.is_empty();
             let mut events = std::mem::take(&mut self.events);
             for event in events.drain(..) {
                 self.handle(event);
@@ -160,7 +163,7 @@ impl<T: Transport> Core<T> {
             self.events = events;
             self.transport.flush(&mut self.events);
             if self.events.is_empty() {
-                return;
+                return any;
             }
         }
     }

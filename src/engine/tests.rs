@@ -4,15 +4,22 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::requests::{Ended, Side};
 use super::*;
 use crate::sys::Waker;
 use crate::transport::{Recv, Remote, Send, Token};
 use crate::types::{Rank, Slot};
 
-/// Something always moves, for somebody else.
-struct Busy(Waker);
+/// What the tests want to happen.
+struct Fake {
+    readable: Waker,
+    /// Something always moves, for somebody else.
+    busy: bool,
+    /// Ends when the transport is flushed, and is not seen before: a socket that had no room has some a moment later.
+    ends_late: Option<Token>,
+}
 
-impl Transport for Busy {
+impl Transport for Fake {
     unsafe fn send(&mut self, _: Send) {}
     unsafe fn recv(&mut self, _: Recv) {}
     unsafe fn put(&mut self, _: Remote, _: *const u8, _: usize, _: Token) {}
@@ -25,11 +32,13 @@ impl Transport for Busy {
     }
     fn cancel(&mut self, _: u32) {}
     fn progress(&mut self, _: &mut Vec<Event>) -> bool {
-        true
+        self.busy
     }
-    fn flush(&mut self, _: &mut Vec<Event>) {}
+    fn flush(&mut self, events: &mut Vec<Event>) {
+        events.extend(self.ends_late.take().map(|token| Event { token, outcome: Outcome::Done { rank: 1, bytes: 4 } }));
+    }
     fn poll_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.readable.as_raw_fd()
     }
     fn next_timer(&self) -> Option<Instant> {
         None
@@ -60,22 +69,23 @@ impl Transport for Busy {
     fn close(&mut self, _: &Error, _: Option<&Error>) {}
 }
 
-fn busy() -> Engine<Busy> {
-    let transport = Busy(Waker::new().unwrap());
-    // Always readable, as the transport says.
-    transport.0.wake();
+fn engine(busy: bool) -> Engine<Fake> {
+    let transport = Fake { readable: Waker::new().unwrap(), busy, ends_late: None };
+    if busy {
+        transport.readable.wake();
+    }
     Engine::new(transport, |_| String::new(), Spin::For(Duration::ZERO)).unwrap()
 }
 
 #[test]
 fn traffic_of_others_does_not_take_a_wait_past_its_deadline() {
-    let engine = busy();
+    let engine = engine(true);
     let given_up = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let deadline = Instant::now() + Duration::from_millis(50);
             let guard = engine.lock().unwrap();
-            let ready = |_: &mut Core<Busy>| given_up.load(Ordering::Relaxed).then_some(());
+            let ready = |_: &mut Core<Fake>| given_up.load(Ordering::Relaxed).then_some(());
             let (guard, result) = engine.wait(guard, deadline, ready);
             engine.hand_over(guard);
             result
@@ -91,12 +101,12 @@ fn traffic_of_others_does_not_take_a_wait_past_its_deadline() {
 
 #[test]
 fn traffic_of_others_does_not_keep_the_lock_from_them() {
-    let engine = busy();
+    let engine = engine(true);
     let given_up = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let guard = engine.lock().unwrap();
-            let ready = |_: &mut Core<Busy>| given_up.load(Ordering::Relaxed).then_some(());
+            let ready = |_: &mut Core<Fake>| given_up.load(Ordering::Relaxed).then_some(());
             let (guard, _) = engine.wait(guard, Instant::now() + Duration::from_secs(20), ready);
             engine.hand_over(guard);
         });
@@ -111,4 +121,17 @@ fn traffic_of_others_does_not_keep_the_lock_from_them() {
         waits.join().unwrap();
         assert!(posted, "the lock was never free");
     });
+}
+
+#[test]
+fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
+    let engine = engine(false);
+    let mut guard = engine.lock().unwrap();
+    let owner = guard.requests.enter();
+    guard.transport.ends_late = Some(Requests::token(owner, Side::Send));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(owner, Side::Send));
+    engine.hand_over(guard);
+    assert!(matches!(ended, Some(Ended::Message(1))), "{ended:?}");
+    assert!(Instant::now() < deadline, "it slept although what it waited for had ended");
 }

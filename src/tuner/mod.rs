@@ -6,7 +6,7 @@ use crate::collective::{Algorithm, Collective, Shape};
 /// Up to here latency is all that counts.
 const SHORT: usize = 4 << 10;
 /// The same for two ranks, where a butterfly sends no more than a ring does.
-const SHORT_FOR_TWO: usize = 64 << 10;
+const SHORT_FOR_TWO: usize = 128 << 10;
 /// From here on a rank's share of the buffer takes longer on the wire than a ring's many messages cost.
 const LONG_SHARE: usize = 32 << 10;
 /// From here on a step is worth cutting in two, so that one half is reduced or passed on while the other is on its way.
@@ -14,7 +14,7 @@ const WORTH_CUTTING: usize = 64 << 10;
 
 /// The algorithm for a call with elements of `element_bytes`.
 ///
-/// Allreduce: one process alone needs no network; up to 4 KiB (two ranks: 64 KiB) the fewest steps win; from 32 KiB for each
+/// Allreduce: one process alone needs no network; up to 4 KiB (two ranks: 128 KiB) the fewest steps win; from 32 KiB for each
 /// rank on the fewest bytes, in neighbourly rings; between them halving and doubling, with few steps and few bytes. Reduce: a
 /// tree, but a ring from 32 KiB for each of at least three ranks on, since a tree's root receives the whole several times.
 /// Broadcast: a tree. Barrier: dissemination. The others have one algorithm.
@@ -73,7 +73,8 @@ mod tests {
     fn the_rule() {
         let name = |collective, size, bytes: usize| choose(&shape(collective, size, bytes / 4), 4).name;
         assert_eq!(name(Collective::Allreduce, 1, MIB), "local");
-        assert_eq!(name(Collective::Allreduce, 2, 64 << 10), "recursive_doubling");
+        assert_eq!(name(Collective::Allreduce, 2, 128 << 10), "recursive_doubling");
+        assert_eq!(name(Collective::Allreduce, 2, (128 << 10) + 4), "ring_segmented");
         assert_eq!(name(Collective::Allreduce, 2, MIB), "ring_segmented");
         assert_eq!(name(Collective::Allreduce, 64, 8), "recursive_doubling");
         assert_eq!(name(Collective::Allreduce, 64, MIB), "halving_doubling");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::Held;
-use super::{Endpoint, FIRST_RETRY, LAST_RETRY, PATIENCE};
+use super::{Endpoint, FIRST_RETRY, LAST_RETRY, LOCAL_SEND_BUFFER, PATIENCE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::transport::matching::Key;
@@ -18,7 +18,7 @@ use crate::transport::tcp::handshake::{
     self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Connector, Handle, Hello, Identity, NO_PROOF, Proven,
     Reason,
 };
-use crate::transport::{Outcome, Token};
+use crate::transport::{Outcome, Token, Transport};
 use crate::types::Rank;
 
 /// How long one of several addresses may leave an attempt to connect unanswered.
@@ -256,6 +256,10 @@ impl Endpoint {
             let error = Error::io(format_args!("cannot watch the connection to {}", self.name(rank)), &e);
             self.lose(rank, error);
             return;
+        }
+        if self.shares_host(rank) == Some(true) {
+            // If the system refuses, its own choice stays.
+            let _ = socket2::SockRef::from(&socket).set_send_buffer_size(LOCAL_SEND_BUFFER);
         }
         let peer = self.peer(rank);
         peer.establish(socket, theirs, frames);

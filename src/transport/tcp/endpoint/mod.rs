@@ -38,6 +38,9 @@ const STAGING_BYTES: usize = 128 << 10;
 const DIRECT_BYTES: usize = 4 << 10;
 /// Reads from one connection before others get their turn.
 const READS_PER_TURN: usize = 4;
+/// Bytes on their way to a rank of the same host. By itself the system lets megabytes pile up there, which leave the cache
+/// before they are read: 32 MiB between two ranks then take 15 ms instead of 9.
+const LOCAL_SEND_BUFFER: usize = 128 << 10;
 /// Up to so many connections are read without asking the system which are readable.
 const DIRECT_LINKS: usize = 4;
 const FIRST_RETRY: Duration = Duration::from_millis(5);
