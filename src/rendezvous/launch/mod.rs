@@ -22,8 +22,6 @@ use crate::types::Rank;
 
 /// Ports for jobs whose launcher names none: below those that systems hand out by themselves.
 const PORTS: std::ops::Range<u16> = 10_000..30_000;
-/// How long to try the address that a file has before the file is read again.
-const ONE_TRY: Duration = Duration::from_millis(500);
 /// What to do where a launcher's own means do not serve.
 const NAME_A_STORE: &str = "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, or GLOO_RS_STORE to a \
                             store's URL, for all processes";
@@ -195,12 +193,14 @@ fn over_open_mpi(place: &Place, variables: &Variables<'_>, deadline: &Deadline) 
     // Slashes and the like are not in names that this makes.
     let name: String = job.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let path = Path::new(&session).join(format!("gloo_rs-{name}"));
+    let turn = published::turn(&path, place.rank)?;
+    let path = published::with_end(&path, &turn.to_string());
     if place.rank == 0 {
         let store = TcpStore::serve("127.0.0.1", 0)?;
         published::publish(&path, &store.describe())?;
         return Ok(Arc::new(store));
     }
-    published::look_up(&path, deadline, |address| url::open(address, place.rank, deadline.remaining().min(ONE_TRY)))
+    url::open(&published::look_up(&path, deadline)?, place.rank, deadline.remaining())
 }
 
 fn host_name() -> Result<String> {

@@ -1,18 +1,33 @@
-//! One value from rank 0 to the other processes of its host, through a file.
+//! One value from rank 0 to the other processes of its host, through a folder of the job's.
 
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::support::{Backoff, Deadline, seconds};
+use crate::types::Rank;
+
+/// How often this process, which is `rank`, was here before: the first program that it executed, the second. All ranks count
+/// alike, so that nobody takes what rank 0's earlier program has left, or still serves.
+pub fn turn(path: &Path, rank: Rank) -> Result<usize> {
+    for number in 0.. {
+        let file = with_end(path, &format!("{rank}.{number}"));
+        match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file) {
+            Ok(_) => return Ok(number),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(Error::io(format_args!("cannot make {}", file.display()), &error)),
+        }
+    }
+    unreachable!("a folder with 2^64 files")
+}
 
 /// Puts `value` into the file `path`, whole, for this user only.
 pub fn publish(path: &Path, value: &str) -> Result<()> {
     let failed = |error: &io::Error| Error::io(format_args!("cannot write {}", path.display()), error);
-    let beside = path.with_extension(format!("{}.new", std::process::id()));
+    let beside = with_end(path, &format!("{}.new", std::process::id()));
     let written = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -27,27 +42,28 @@ pub fn publish(path: &Path, value: &str) -> Result<()> {
     })
 }
 
-/// What `open` makes of the value in the file `path`, as soon as there is one that it can use: an earlier program of the same
-/// processes may have left its own.
-pub fn look_up<T>(path: &Path, deadline: &Deadline, mut open: impl FnMut(&str) -> Result<T>) -> Result<T> {
+/// The value in the file `path`, as soon as there is one.
+pub fn look_up(path: &Path, deadline: &Deadline) -> Result<String> {
     let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
-    let mut fault = None;
     loop {
         match fs::read_to_string(path) {
-            Ok(value) => match open(&value) {
-                Ok(found) => return Ok(found),
-                Err(error) => fault = Some(error),
-            },
+            Ok(value) => return Ok(value),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io(format_args!("cannot read {}", path.display()), &error)),
         }
         if deadline.passed() {
-            let waited = seconds(deadline.elapsed());
-            return Err(fault.unwrap_or_else(|| {
-                let path = path.display();
-                Error::new(ErrorKind::Timeout, format!("rank 0 has not written {path} after {waited}: is it there?"))
-            }));
+            let (path, waited) = (path.display(), seconds(deadline.elapsed()));
+            let text = format!("rank 0 has not written {path} after {waited}: is it there?");
+            return Err(Error::new(ErrorKind::Timeout, text));
         }
         backoff.sleep(deadline);
     }
+}
+
+/// `path` with a dot and `end` behind it.
+pub fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(end);
+    name.into()
 }

@@ -283,18 +283,17 @@ fn torchruns_ranks_do_not_take_their_agents_port() {
 #[test]
 fn open_mpis_ranks_meet_through_the_folder_of_the_session() {
     let session = tempfile::tempdir().unwrap();
-    // What an earlier program of the same processes left: nobody listens there.
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    std::fs::write(session.path().join("gloo_rs-4281-1"), format!("tcp://{gone}")).unwrap();
-    let ranks = ["0", "1", "2"].map(|rank| {
+    let rank = |rank| {
         owned(&[
             &[("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", "3"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "3")],
             &[("PMIX_SERVER_TMPDIR", session.path().to_str().unwrap()), ("PMIX_NAMESPACE", "4281/1")],
         ])
-    });
-    meet(ranks.into());
-    let left: Vec<_> = session.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["gloo_rs-4281-1"]);
+    };
+    // A program that rank 0 has not ended when the others begin the next one.
+    let earlier = ["0", "1", "2"].map(|number| Launch::from_variables(rank(number), TIMEOUT).unwrap());
+    assert_eq!(earlier[2].store.add("arrived", 1).unwrap(), 1);
+    meet(["0", "1", "2"].map(rank).into());
+    earlier.into_iter().rev().for_each(drop);
 }
 
 #[test]
