@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -273,7 +274,9 @@ impl Drop for Device {
         self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {
             // The last context may be dropped by the thread itself, which then ends on its own.
-            if thread.thread().id() != std::thread::current().id() {
+            // Not by std's current thread, which would leave memory behind on a thread of the host program.
+            // SAFETY: no memory is involved.
+            if thread.as_pthread_t() != unsafe { libc::pthread_self() } {
                 let _ = thread.join();
             }
         }
