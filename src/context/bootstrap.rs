@@ -137,10 +137,10 @@ impl Context {
         let began = Instant::now();
         let mut turn = FIRST_TURN;
         loop {
-            let left = left(deadline);
-            match wait(turn.min(left)) {
+            match wait(turn.min(left(deadline))) {
                 Ok(value) => return Ok(value),
-                Err(e) if e.kind() == ErrorKind::Timeout && turn < left => {}
+                // A store that does not answer may end a turn late: not to ask it again after the deadline.
+                Err(e) if e.kind() == ErrorKind::Timeout && Instant::now() < deadline => {}
                 // The error tells how long the turn took.
                 Err(e) => return Err(e.context(format_args!("failed after {:.3} s", began.elapsed().as_secs_f64()))),
             }
@@ -190,16 +190,16 @@ impl Context {
             return None;
         }
         let mut missing = Vec::new();
-        let mut unknown = vec![0..self.size];
-        while let Some(ranks) = unknown.pop() {
+        let mut unknown = vec![(0_usize, self.size)];
+        while let Some((first, end)) = unknown.pop() {
             if missing.len() == MISSING_SHOWN {
                 return Some((missing, false));
             }
-            let middle = ranks.start + ranks.len() / 2;
-            match all_told(ranks.clone()) {
+            let middle = first.midpoint(end);
+            match all_told(first..end) {
                 Some(true) => {}
-                Some(false) if ranks.len() == 1 => missing.push(ranks.start),
-                Some(false) => unknown.extend([middle..ranks.end, ranks.start..middle]),
+                Some(false) if end - first == 1 => missing.push(first),
+                Some(false) => unknown.extend([(middle, end), (first, middle)]),
                 None => return (!missing.is_empty()).then_some((missing, false)),
             }
         }

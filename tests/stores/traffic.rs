@@ -49,7 +49,7 @@ fn store_traffic_grows_with_the_ranks_and_not_with_their_square() {
             // It tells, and gets the list.
             assert!((4..=2 + turns).contains(&other.calls), "{other:?} of {size} in {took:?}");
             assert_eq!(other.keys, other.calls, "{other:?} of {size}");
-            assert!(other.bytes <= 2 * (100 + 200 * size) + 10 * turns, "{other:?} of {size}");
+            assert!(other.bytes <= 2 * (200 + 100 * size) + 10 * turns, "{other:?} of {size}");
         }
         // But for the keys of waits that were in vain.
         longest.insert(size, others.iter().map(|used| used.bytes - 10 * (used.calls - 4)).max().unwrap());
@@ -61,7 +61,7 @@ fn store_traffic_grows_with_the_ranks_and_not_with_their_square() {
     }
 }
 
-/// 64 of `size` ranks wait for those of `absent`; their errors, and the most that one used.
+/// All but the `absent` of `size` ranks wait for those, and fail with `parts`. The most that one used.
 fn in_vain(size: usize, absent: &[usize], timeout: Duration, parts: &[&str]) -> Used {
     let base = InProcessStore::new();
     let device = device();
@@ -94,4 +94,36 @@ fn ranks_that_wait_in_vain_do_not_flood_the_store() {
     let parts = ["at least 16 of 128 ranks have not arrived: 3, 4, 5, 6, ", ", 17, 18, ..."];
     let asked = in_vain(128, &absent, timeout, &parts).calls;
     assert!(asked <= 1 + turns(timeout) + 2 + 2 * 16 + 2 * 7, "{asked} calls");
+}
+
+/// A Redis server does not wait for its clients: they poll.
+#[cfg(feature = "redis")]
+#[test]
+fn ranks_that_poll_a_redis_server_do_not_flood_it() {
+    let server = crate::redis_server::RedisServer::start(&[]);
+    let processed = || {
+        let statistics = server.ask("INFO stats");
+        let line = statistics.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).unwrap();
+        line.trim().parse::<usize>().unwrap()
+    };
+    let (size, timeout) = (16, Duration::from_millis(1500));
+    let device = device();
+    let options = ContextOptions { timeout, ..Default::default() };
+    let before = processed();
+    std::thread::scope(|scope| {
+        for rank in 1..size {
+            let (url, device, options) = (server.url("", "", ""), &device, &options);
+            scope.spawn(move || {
+                let store = gloo_rs::rendezvous::url::open(&url, rank, LONG).unwrap();
+                let error = Context::new(device, rank, size, options).unwrap().connect(&*store).unwrap_err();
+                is(&error, ErrorKind::Timeout, &["after 1.5s, 1 of 16 ranks have not arrived: 0"]);
+            });
+        }
+    });
+    let each = (processed() - before) / (size - 1);
+    // A turn of a wait asks after 1, 2, 4, ..., 64 ms and then every 100 ms; at the end each rank asks for all keys, and again
+    // for halves of them.
+    let polls = turns(timeout) * 8 + timeout.as_millis() as usize / 100;
+    assert!(each <= 10 + polls + 4 * size, "{each} commands of each rank");
+    println!("{each} commands of each of {} ranks", size - 1);
 }
