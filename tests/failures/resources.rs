@@ -31,9 +31,10 @@ fn allow(limit: &libc::rlimit) {
 /// Rank 2 has none left when the collectives begin: it can neither connect nor accept.
 pub fn one_rank(rank: &Rank) {
     let contexts = rank.contexts(TIMEOUT);
+    // Before the others begin: whoever has connected to it needs no descriptor of it any more.
+    let before = (rank.rank == VICTIM).then(exhaust_descriptors);
     rank.mark("ready/");
     wait_all(&*rank.store, "ready/");
-    let before = (rank.rank == VICTIM).then(exhaust_descriptors);
     std::thread::scope(|scope| {
         for (collective, context) in &contexts {
             scope.spawn(move || {
