@@ -9,7 +9,7 @@ use crate::transport::tcp::address::Address;
 use crate::transport::tcp::handshake::{self, Answer, Connecting, Connector, Hello};
 
 /// Rank 1 of two, and a connection that it takes for rank 0's, with the number that its frames carry.
-fn victim() -> (Arc<Context>, TcpStream, u32) {
+pub(super) fn victim() -> (Arc<Context>, TcpStream, u32) {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
     let context = Context::new(&device(), 1, 2, &options).unwrap();
     let own = context.lock().unwrap().transport.address();

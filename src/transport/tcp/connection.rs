@@ -25,8 +25,8 @@ pub enum State {
     Connecting,
     /// The hello is sent; both sides prove that they belong together.
     Greeting(Box<Connector>),
-    /// The peer is connecting to us, and its connection is the one to keep.
-    Yielded,
+    /// The peer is connecting to us, and its connection is the one to keep. It is asked again at this time.
+    Yielded(Instant),
     /// Messages flow.
     Established,
     /// Over.
@@ -194,6 +194,8 @@ pub struct Peer {
     pub refused_since: [Option<Instant>; MAX_SOCKETS],
     /// The peer has said that it is done.
     pub goodbye: bool,
+    /// Sending has failed, for this reason: the system tells it only once, and reading might find a mere end.
+    pub broke: Option<Error>,
     /// When it was asked what it is doing; what it has told, and whether the same call waits there.
     pub asked: Option<Instant>,
     pub told: Option<(String, bool)>,
@@ -223,6 +225,7 @@ impl Peer {
             give_up: None,
             refused_since: [None; MAX_SOCKETS],
             goodbye: false,
+            broke: None,
             asked: None,
             told: None,
             write_armed: false,

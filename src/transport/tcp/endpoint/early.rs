@@ -73,7 +73,7 @@ impl Endpoint {
             let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { continue };
             peer.write_armed = false;
             if let Err(e) = self.epoll.add(peer.fd(), sys::READ, rank as u64) {
-                self.io_lost(rank, "receiving", &e);
+                self.lose(rank, self.broke_while(rank, "receiving", &e));
             } else {
                 self.mark_dirty(rank);
             }
