@@ -202,6 +202,9 @@ fn a_thousand_ranks_as_threads_find_each_other() {
     for process in processes {
         let found = finish(process);
         println!("rendezvous s, barrier s, KiB per rank: {found}");
+        // What is promised; two cores need a tenth of it.
+        let rendezvous: f64 = found.split(' ').next().unwrap().parse().unwrap();
+        assert!(rendezvous < 20.0, "the rendezvous took {rendezvous} s");
         let memory: usize = found.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(memory < 4096, "{memory} KiB per rank");
     }
