@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::reduce::Side;
 use crate::sys;
-use crate::transport::frame::Header;
+use crate::transport::frame::{Header, Kind};
 use crate::transport::matching::EAGER_BYTES;
 use crate::transport::tcp::address::MAX_SOCKETS;
 use crate::transport::tcp::handshake::{Connector, Handle};
@@ -267,6 +267,12 @@ impl Peer {
             report,
             owned: None,
         });
+    }
+
+    /// Whether the put that is request `slot` has not left as a whole, so that nobody can have it.
+    pub fn is_putting(&self, slot: u64) -> bool {
+        let slot = slot.to_le_bytes();
+        self.data.iter().any(|out| out.header[0] == Kind::Put as u8 && out.header[16..24] == slot)
     }
 
     /// Queues a message whose payload is our own, and whose end nobody hears of.

@@ -256,6 +256,13 @@ impl Endpoint {
                         format!("{} answered a request that was not made", self.name(rank)),
                     ));
                 };
+                // Its memory would be the poster's again while it is still read.
+                if peer.is_putting(header.slot) {
+                    return Err(Error::new(
+                        ErrorKind::Mismatch,
+                        format!("{} answered a put before it was sent", self.name(rank)),
+                    ));
+                }
                 let refused = header.offset != 0;
                 let is_get = header.kind == Kind::GetDone;
                 let misfit = header.bytes != request.bytes as u64 || (header.bytes > 0 && request.into.is_null());
