@@ -11,17 +11,20 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 # Where `make install` puts things; DESTDIR is respected.
 PREFIX ?= /usr/local
 # Numbers of ranks, and rounds, of `make bench`.
-RANKS ?= 2,4
+RANKS ?= 2,4,8
 ROUNDS ?= 5
+# More arguments for benches/record.py: --keep goes on where an earlier run stopped.
+RECORD ?=
 # How long `make fuzz` runs each target.
 SECONDS_EACH ?= 60
 
 local_prefix := build/prefix
+peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup prefix demo bench install clean test \
+.PHONY: help setup prefix demo bench peers install clean test \
   test-format test-lint test-rust test-header test-c test-valgrind \
-  test-endurance test-instructions test-readme test-package test-demo test-summary tsan fuzz
+  test-endurance test-instructions test-readme test-package test-demo test-bench test-summary tsan fuzz
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,11 +43,16 @@ prefix: setup ## builds library and tool, and installs them into build/prefix
 
 demo: prefix test-demo ## trains on handwritten digits with 1 rank and with 4, and compares
 
-bench: prefix ## times allreduce beside Gloo's, in turn, and records it in docs/benchmarks
-	$(heading) "Benchmarks, beside Gloo"
+bench: prefix peers ## times allreduce beside Gloo, Open MPI and the floor, in turn, and records it in docs/benchmarks
+	$(heading) "Benchmarks, beside Gloo, Open MPI and the floor"
+	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks --ranks $(RANKS) --rounds $(ROUNDS) $(RECORD)
+
+peers:
 	@scripts/setup.sh bench
-	@g++ -std=c++17 -O2 benches/peers/gloo.cpp -lgloo -o build/gloo_peer
-	@benches/record.py $(local_prefix)/bin/gloo-rs build/gloo_peer docs/benchmarks --ranks $(RANKS) --rounds $(ROUNDS)
+	@mkdir -p build/peers
+	@g++ $(peers_flags) benches/peers/gloo.cpp -lgloo -o build/peers/gloo_peer
+	@mpicxx.openmpi $(peers_flags) -DOMPI_SKIP_MPICXX benches/peers/openmpi.cpp -o build/peers/openmpi_peer
+	@g++ $(peers_flags) benches/peers/floor.cpp -o build/peers/floor
 
 install: ## installs into PREFIX (default /usr/local)
 	@cmake -S . -B build/cmake
@@ -55,7 +63,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-endurance test-instructions test-readme test-package test-demo test-summary ## every test
+test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-endurance test-instructions test-readme test-package test-demo test-bench test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -100,6 +108,11 @@ test-package: ## find_package, add_subdirectory, pkg-config, moving the prefix
 test-demo: ## the digits example
 	$(heading) "Demo: handwritten digits, data-parallel"
 	@scripts/demo.sh $(local_prefix)
+
+test-bench: peers ## the benchmark's record, at one small size
+	$(heading) "The benchmark's record"
+	@python3 benches/test_report.py
+	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
 
 tsan: ## the tests with many threads under ThreadSanitizer; needs rust-src
 	$(heading) "ThreadSanitizer"

@@ -1,155 +1,251 @@
 #!/usr/bin/env python3
-"""Times allreduce over loopback TCP, gloo_rs and Gloo in turn, and writes table, CSV and plots.
+"""Times allreduce over loopback TCP: gloo_rs, Gloo, Open MPI, and the floor, in turn. Writes CSV, tables and plots.
 
-    benches/record.py TOOL GLOO_PEER OUTPUT_FOLDER [--ranks 2,4] [--rounds 5] [--sizes ...]
+    benches/record.py TOOL PEERS OUTPUT_FOLDER [--ranks 2,4,8] [--rounds 5] [--sizes 4,64Ki,...] [--keep] [--budget SECONDS]
 
-Machines drift, so both run in every round with the same sizes; a figure is the median of the rounds' medians, and a ratio
-the median of the rounds' ratios. Gloo's figure is that of its best algorithm and mode in that round.
+PEERS is the folder with gloo_peer, openmpi_peer and floor. Machines drift, so all run in every round with the same sizes; a
+figure is the median of the rounds' medians, and a ratio the median of the rounds' ratios. A peer has many settings: a short
+trial of each comes first, and the best few go through the rounds, where the best in a round stands for the peer.
+
+All is kept after every point. --keep goes on where an earlier run of the same command stopped, and --budget stops a run.
 """
 
 import argparse
 import csv
 import json
+import math
 import os
-import platform
-import statistics
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
-SIZES = [4, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20]
+import report
 
-
-def iterations(size):
-    return 2000 if size <= 8 << 10 else 500 if size <= 64 << 10 else 100 if size <= 512 << 10 else 40 if size <= 4 << 20 else 8
-
-
-def lines(text):
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-
-
-def ours(tool, ranks, size):
-    command = [tool, "bench", "allreduce", "--ranks", str(ranks), "--sizes", str(size)]
-    command += ["--iterations", str(iterations(size)), "--json"]
-    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-    (line,) = lines(result.stdout)
-    assert line["verified"], line
-    return line
+SIZES = "4,1Ki,8Ki,64Ki,512Ki,4Mi,32Mi,256Mi"
+FINALISTS = 2  # settings of a peer that go through the rounds
+# Measured calls of one run: as many as fit into the time, within these bounds. 15 is the fewest that a median is taken of.
+SECONDS, FEWEST, MOST = 0.2, 15, 2000
+TRIAL_SECONDS = 8  # what takes longer is out
+PATIENCE = 120  # for a run in a round
+LARGEST_BUSY = 8 << 20
 
 
-def gloo(peer, ranks, size):
-    with tempfile.TemporaryDirectory() as folder:
-        # Fewer of what takes Gloo long: eight modes in turn.
-        command = [str(ranks), folder, str(size), str(min(iterations(size), 100))]
-        started = [
-            subprocess.Popen([peer, str(rank)] + command, stdout=subprocess.PIPE, text=True) for rank in range(ranks)
-        ]
-        try:
-            outputs = [process.communicate(timeout=300)[0] for process in started]
-        finally:
-            for process in started:
+class Failed(Exception):
+    pass
+
+
+def cores_of(ranks):
+    """Each rank's share of the cores, as gloo-rs binds them; None where there are more ranks than cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    if ranks > len(cores):
+        return None
+    return [set(cores[r * len(cores) // ranks : (r + 1) * len(cores) // ranks]) for r in range(ranks)]
+
+
+def run(commands, patience, cores=None, environment=None):
+    """Runs the commands side by side, and returns the one line of JSON that the first prints."""
+    processes = []
+    try:
+        for index, command in enumerate(commands):
+            bind = (lambda own=cores[index]: os.sched_setaffinity(0, own)) if cores else None
+            env = os.environ | (environment or {})
+            processes.append(
+                subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=bind, env=env
+                )
+            )
+        deadline = time.monotonic() + patience
+        outputs = [process.communicate(timeout=max(0, deadline - time.monotonic())) for process in processes]
+    except subprocess.TimeoutExpired:
+        raise Failed(f"not done after {patience} s")
+    finally:
+        # A launcher ends its ranks when it is asked to end, and cannot when it is killed.
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
                 process.kill()
-    assert all(process.returncode == 0 for process in started), [process.returncode for process in started]
-    return lines(outputs[0])
+                process.wait()
+    for process, (_, errors) in zip(processes, outputs):
+        if process.returncode:
+            raise Failed(f"status {process.returncode}: {errors.strip()[-300:]}")
+    return json.loads(next(line for line in outputs[0][0].splitlines() if line.startswith("{")))
 
 
-def machine():
-    with open("/proc/cpuinfo") as file:
-        model = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    return f"{os.cpu_count()} cores of {model}, Linux {platform.release()}, shared with other work"
+class GlooRs:
+    def __init__(self, tool):
+        self.tool = tool
+
+    def settings(self, ranks, size):
+        return [""]
+
+    def measure(self, setting, ranks, size, iterations, patience):
+        command = [self.tool, "bench", "allreduce", "--ranks", str(ranks), "--sizes", str(size), "--json"]
+        line = run([command + ["--iterations", str(iterations), "--warmup", str(iterations // 5 + 2)]], patience)
+        if not line["verified"]:
+            raise Failed("wrong results")
+        return line
 
 
-def human(size):
-    for unit, power in (("Mi", 20), ("Ki", 10)):
-        if size >= 1 << power:
-            return f"{size >> power} {unit}B"
-    return f"{size} B"
+class Gloo:
+    """Bound like ours, and unbound, since its asynchronous mode has a thread of its own."""
+
+    def __init__(self, folder):
+        self.peer = os.path.join(folder, "gloo_peer")
+        self.names = subprocess.run([self.peer, "list"], check=True, capture_output=True, text=True).stdout.splitlines()
+
+    def settings(self, ranks, size):
+        # In the synchronous mode both sides write before they read: what exceeds the sockets' buffers ends in a timeout.
+        names = [name for name in self.names if "busy" not in name or size <= LARGEST_BUSY]
+        return [name + how for name in names for how in (["", ", unbound"] if cores_of(ranks) else [""])]
+
+    def measure(self, setting, ranks, size, iterations, patience):
+        name = setting.removesuffix(", unbound")
+        cores = cores_of(ranks) if name == setting else None
+        with tempfile.TemporaryDirectory() as store:
+            rest = [str(ranks), store, name, str(size), str(iterations)]
+            return run([[self.peer, str(rank)] + rest for rank in range(ranks)], patience, cores)
 
 
-def plot(folder, name, title, ylabel, rows, columns):
-    data = os.path.join(folder, name + ".dat")
-    with open(data, "w") as file:
-        for row in rows:
-            file.write(" ".join([str(row["bytes"])] + [str(row[c]) for c, _ in columns]) + "\n")
-    curves = ", ".join(
-        f"'{data}' using 1:{i + 2} with linespoints pt 7 ps 0.5 title '{label}'" for i, (_, label) in enumerate(columns)
-    )
-    script = f"""set terminal svg size 720,440 background 'white'
-set output '{os.path.join(folder, name)}.svg'
-set logscale x 2
-set logscale y 10
-set format x '%.0b %BB'
-set key left top
-set grid
-set title '{title}'
-set xlabel 'bytes per rank'
-set ylabel '{ylabel}'
-plot {curves}
-"""
-    subprocess.run(["gnuplot"], input=script, text=True, check=True)
-    os.remove(data)
+class OpenMpi:
+    MPIRUN = "mpirun.openmpi --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo"
+
+    def __init__(self, folder):
+        self.peer = os.path.join(folder, "openmpi_peer")
+
+    def settings(self, ranks, size):
+        if cores_of(ranks):
+            return ["--bind-to core", "--bind-to none"]
+        # What Open MPI itself does when it sees more ranks than cores.
+        return ["--oversubscribe --bind-to none --mca mpi_yield_when_idle 1"]
+
+    def measure(self, setting, ranks, size, iterations, patience):
+        command = self.MPIRUN.split() + setting.split() + ["-n", str(ranks), self.peer, str(size), str(iterations)]
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return run([command], patience, environment=root)
+
+
+class Floor:
+    def __init__(self, folder):
+        self.peer = os.path.join(folder, "floor")
+
+    def settings(self, ranks, size):
+        if ranks != 2 or not cores_of(2):
+            return []
+        return [f"send buffer {text}" for text in ("default", "64Ki", "128Ki", "256Ki", "512Ki")]
+
+    def measure(self, setting, ranks, size, iterations, patience):
+        text = setting.split()[-1]
+        return run([[self.peer, str(size), str(iterations), str(0 if text == "default" else parse(text))]], patience)
+
+
+def parse(size):
+    for unit, power in (("Ki", 10), ("Mi", 20), ("Gi", 30)):
+        if size.endswith(unit):
+            return int(size[:-2]) << power
+    return int(size)
+
+
+class Record:
+    """The lines of the CSV file."""
+
+    def __init__(self, path, keep):
+        self.path = path
+        self.rows = report.load(path) if keep and os.path.exists(path) else []
+
+    def add(self, rows):
+        self.rows += rows
+        with open(self.path + ".new", "w", newline="") as file:
+            writer = csv.DictWriter(file, report.FIELDS)
+            writer.writeheader()
+            writer.writerows(self.rows)
+        os.replace(self.path + ".new", self.path)
+
+    def of(self, ranks, size, number):
+        return [row for row in self.rows if (row["ranks"], row["bytes"], row["round"]) == (ranks, size, number)]
+
+
+def trials(record, programs, ranks, size, check):
+    """Returns what goes through the rounds: (program, setting, iterations)."""
+    chosen = []
+    for name, program in programs.items():
+        done = {row["setting"]: row for row in record.of(ranks, size, "trial") if row["program"] == name}
+        for setting in program.settings(ranks, size):
+            if setting in done:
+                continue
+            check()
+            iterations = 3 if size > 512 << 10 else 50 if cores_of(ranks) else 10
+            try:
+                line = program.measure(setting, ranks, size, iterations, TRIAL_SECONDS)
+            except Failed as why:
+                print(f"  {name} {setting}: out, {why}", file=sys.stderr)
+                line = {"p50_us": math.inf}
+            done[setting] = report.row(name, setting, ranks, size, "trial", line)
+            record.add([done[setting]])
+        best = sorted((row for row in done.values() if row["p50_us"] < math.inf), key=lambda row: row["p50_us"])
+        if done and not best:
+            raise SystemExit(f"{name} does not run: {ranks} ranks, {size} bytes")
+        for row in best[:FINALISTS]:
+            fit = int(SECONDS * 1e6 / row["p50_us"])
+            chosen.append((name, row["setting"], min(max(fit, FEWEST), MOST)))
+    return chosen
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tool")
-    parser.add_argument("peer")
+    parser.add_argument("peers")
     parser.add_argument("folder")
-    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--sizes", default=SIZES)
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--budget", type=float, default=math.inf)
     args = parser.parse_args()
-    sizes = [int(s) for s in args.sizes.split(",")]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end = time.monotonic() + args.budget
+
+    def check():
+        if time.monotonic() > end:
+            print("the time is up; --keep goes on from here", file=sys.stderr)
+            sys.exit(75)
+
     os.makedirs(args.folder, exist_ok=True)
-    table = ["# Allreduce of float32 sums over loopback TCP", ""]
-    table += [f"Made by `make bench RANKS={args.ranks} ROUNDS={args.rounds}`, on {machine()}. Median of {args.rounds} rounds; each round runs both, one after the", ""]
-    table[-2] += " other, size by size."
-    table += ["A time is the median iteration's, and an iteration's time its slowest rank's. Gloo is Debian's `libgloo-dev`, the"]
-    table += ["best of its algorithms and modes at each size, busy-polling included. Bus bandwidth as nccl-tests define it.", ""]
-    raw = []
+    record = Record(os.path.join(args.folder, "allreduce.csv"), args.keep)
+    programs = {
+        "gloo_rs": GlooRs(args.tool),
+        "gloo": Gloo(args.peers),
+        "openmpi": OpenMpi(args.peers),
+        "floor": Floor(args.peers),
+    }
     for ranks in map(int, args.ranks.split(",")):
-        rows = []
-        for size in sizes:
-            times, theirs, ratios, names, tails = [], [], [], [], []
-            for number in range(args.rounds):
-                own, others = ours(args.tool, ranks, size), gloo(args.peer, ranks, size)
-                best = min(others, key=lambda line: line["p50_us"])
-                for line in [own] + others:
-                    raw.append({"round": number, **{k: line.get(k) for k in FIELDS}})
-                times.append(own["p50_us"])
-                tails.append(own["p99_us"])
-                theirs.append(best["p50_us"])
-                ratios.append(own["p50_us"] / best["p50_us"])
-                names.append(best["algorithm"])
-            mid = statistics.median
-            bandwidth = lambda us: size / us / 1e3 * 2 * (ranks - 1) / ranks
-            row = {"bytes": size, "ours": mid(times), "p99": mid(tails), "gloo": mid(theirs), "ratio": mid(ratios)}
-            row |= {"algorithm": own["algorithm"], "gloo_algorithm": statistics.mode(names)}
-            row |= {"ours_bus": bandwidth(row["ours"]), "gloo_bus": bandwidth(row["gloo"])}
-            rows.append(row)
-            print(f"{ranks} ranks, {human(size)}: {row['ours']:.1f} us, Gloo {row['gloo']:.1f} us", file=sys.stderr)
-        table += [f"## {ranks} ranks", "", f"![time](time-{ranks}.svg) ![bus bandwidth](bandwidth-{ranks}.svg)", ""]
-        table += ["| size | gloo_rs p50 µs | p99 µs | bus GB/s | algorithm | Gloo p50 µs | bus GB/s | algorithm | ratio |"]
-        table += ["|---|---|---|---|---|---|---|---|---|"]
-        for r in rows:
-            table.append(
-                f"| {human(r['bytes'])} | {r['ours']:.1f} | {r['p99']:.1f} | {r['ours_bus']:.3f} | {r['algorithm']} "
-                f"| {r['gloo']:.1f} | {r['gloo_bus']:.3f} | {r['gloo_algorithm']} | {r['ratio']:.2f} |"
-            )
-        table.append("")
-        plot(args.folder, f"time-{ranks}", f"Allreduce, {ranks} ranks, loopback TCP", "p50 µs", rows,
-             [("ours", "gloo\\\\_rs"), ("gloo", "Gloo, its best")])
-        plot(args.folder, f"bandwidth-{ranks}", f"Allreduce, {ranks} ranks, loopback TCP", "bus bandwidth, GB/s", rows,
-             [("ours_bus", "gloo\\\\_rs"), ("gloo_bus", "Gloo, its best")])
-    with open(os.path.join(args.folder, "allreduce.md"), "w") as file:
-        file.write("\n".join(table))
-    with open(os.path.join(args.folder, "allreduce.csv"), "w", newline="") as file:
-        writer = csv.DictWriter(file, ["round"] + FIELDS)
-        writer.writeheader()
-        writer.writerows(raw)
+        for size in map(parse, args.sizes.split(",")):
+            todo = [number for number in range(args.rounds) if not record.of(ranks, size, number)]
+            if not todo:
+                continue
+            chosen = trials(record, programs, ranks, size, check)
+            for number in todo:
+                check()
+                # Nobody always follows the same one.
+                order = chosen if number % 2 == 0 else chosen[::-1]
+                rows = []
+                for name, setting, count in order:
+                    try:
+                        line = programs[name].measure(setting, ranks, size, count, PATIENCE)
+                        rows.append(report.row(name, setting, ranks, size, number, line))
+                    except Failed as why:
+                        print(f"  {name} {setting}: failed in round {number}, {why}", file=sys.stderr)
+                failed = {name for name, _, _ in chosen} - {row["program"] for row in rows}
+                if failed:
+                    sys.exit(f"{', '.join(failed)} failed: {ranks} ranks, {size} bytes")
+                record.add(rows)
+            print(report.summary(record.rows, ranks, size), file=sys.stderr)
+        report.write(args.folder, record.rows)
 
-
-FIELDS = ["collective", "algorithm", "transport", "ranks", "bytes", "iterations", "min_us", "p50_us", "p99_us", "max_us"]
 
 if __name__ == "__main__":
     main()

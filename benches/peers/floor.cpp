@@ -1,10 +1,10 @@
 // What no allreduce of two ranks over loopback TCP can beat: two processes, one connection, both sides polling, that
-// exchange as many bytes each way as the allreduce must, and compute nothing. The send buffer is the library's: with the
-// system's own choice megabytes leave the cache on their way, and the library would be faster than its floor.
+// exchange as many bytes each way as the allreduce must, and compute nothing.
 //
-//   floor BYTES ITERATIONS
+//   floor BYTES ITERATIONS SEND_BUFFER
 //
-// Prints one JSON object. An iteration's time is that of its slower side, after an exchange of one byte that is not timed.
+// SEND_BUFFER: the sockets' SO_SNDBUF in bytes, 0 for the system's own choice. Each side has a core of its own: a scheduler that moves
+// them makes the times jump between several levels. Prints one JSON object. An iteration's time is that of its slower side, after an exchange of one byte that is not timed.
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -26,6 +26,16 @@ namespace {
   std::_Exit(1);
 }
 
+// Binds this process to the `side`th of the cores that it may use.
+void bind_to_core(int side) {
+  cpu_set_t allowed, own;
+  CPU_ZERO(&own);
+  if (sched_getaffinity(0, sizeof allowed, &allowed)) fail("sched_getaffinity");
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &allowed) && side-- == 0) CPU_SET(core, &own);
+  if (sched_setaffinity(0, sizeof own, &own)) fail("two cores are needed");
+}
+
 // Sends `bytes` and receives as many.
 void exchange(int fd, const char *from, char *into, size_t bytes) {
   for (size_t sent = 0, received = 0; sent < bytes || received < bytes;) {
@@ -38,7 +48,6 @@ void exchange(int fd, const char *from, char *into, size_t bytes) {
       const ssize_t n = recv(fd, into + received, bytes - received, MSG_DONTWAIT);
       if (n == 0 || (n < 0 && errno != EAGAIN)) fail("recv");
       if (n > 0) received += n;
-      if (n < 0) sched_yield();
     }
   }
 }
@@ -46,12 +55,12 @@ void exchange(int fd, const char *from, char *into, size_t bytes) {
 }  // namespace
 
 int main(int argc, char **argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: floor BYTES ITERATIONS\n");
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: floor BYTES ITERATIONS SEND_BUFFER\n");
     return 2;
   }
   const size_t bytes = std::strtoull(argv[1], nullptr, 10);
-  const int iterations = std::atoi(argv[2]), warmup = warmup_of(iterations);
+  const int iterations = std::atoi(argv[2]), warmup = warmup_of(iterations), send_buffer = std::atoi(argv[3]);
   auto *times = static_cast<float *>(mmap(nullptr, 2 * iterations * sizeof(float), PROT_READ | PROT_WRITE,
                                           MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   if (times == MAP_FAILED) fail("mmap");
@@ -66,6 +75,7 @@ int main(int argc, char **argv) {
   const pid_t child = fork();
   if (child < 0) fail("fork");
   const int side = child == 0;
+  bind_to_core(side);
   int fd;
   if (side) {
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -76,8 +86,7 @@ int main(int argc, char **argv) {
   }
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  const int send_buffer = 128 << 10;
-  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
+  if (send_buffer && setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer)) fail("SO_SNDBUF");
   std::vector<float> in(bytes / sizeof(float)), out(in.size());
   for (size_t i = 0; i < in.size(); ++i) in[i] = element(i, side);
   for (int i = 0; i < iterations + warmup; ++i) {

@@ -1,4 +1,4 @@
-// What the peers' programs share: the list of sizes, data, and the line of JSON with the names of `gloo-rs bench --json`.
+// What the peers' programs share: the data, and the line of JSON with the names of `gloo-rs bench --json`.
 
 #pragma once
 
@@ -6,16 +6,8 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <sstream>
 #include <string>
 #include <vector>
-
-inline std::vector<size_t> sizes_of(const char *list) {
-  std::vector<size_t> sizes;
-  std::stringstream stream(list);
-  for (std::string item; std::getline(stream, item, ',');) sizes.push_back(std::strtoull(item.c_str(), nullptr, 10));
-  return sizes;
-}
 
 inline int warmup_of(int iterations) { return iterations / 5 + 2; }
 
@@ -35,9 +27,11 @@ inline bool is_sum(const std::vector<float> &out, int size) {
 // `times`: the slowest rank's time of each iteration, in microseconds.
 inline void report(const char *transport, const std::string &algorithm, int ranks, size_t bytes, std::vector<float> times) {
   std::sort(times.begin(), times.end());
+  // The smallest time that so many percent of the times do not exceed.
+  const auto percentile = [&](size_t percent) { return times[std::max<size_t>((times.size() * percent + 99) / 100, 1) - 1]; };
   std::printf("{\"collective\":\"allreduce\",\"algorithm\":\"%s\",\"transport\":\"%s\",\"ranks\":%d,\"bytes\":%zu,"
               "\"iterations\":%zu,\"min_us\":%.2f,\"p50_us\":%.2f,\"p99_us\":%.2f,\"max_us\":%.2f}\n",
-              algorithm.c_str(), transport, ranks, bytes, times.size(), times.front(), times[times.size() / 2],
-              times[times.size() * 99 / 100], times.back());
+              algorithm.c_str(), transport, ranks, bytes, times.size(), times.front(), percentile(50),
+              percentile(99), times.back());
   std::fflush(stdout);
 }
