@@ -87,16 +87,16 @@ fn who_connects_later_hears_the_reason_and_passes_it_on_as_it_is() {
     let mut guard = contexts[0].lock().unwrap();
     guard.break_with(&reason, Some(&reason));
     contexts[0].finish_closing(guard);
-    for rank in 1..3 {
+    for (rank, context) in contexts.iter().enumerate().skip(1) {
         let mut memory = [0u8; 4];
         // SAFETY: the array outlives the buffer.
-        let buffer = unsafe { contexts[rank].unbound_buffer(memory.as_mut_ptr(), 4).unwrap() };
+        let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), 4).unwrap() };
         buffer.recv(&[rank - 1], 1, 0, 4).unwrap();
         let error = buffer.wait_recv(None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionLost);
         let (who, why) = error.message().split_once(" gave up: ").unwrap();
         assert!(who.contains(&format!("rank {} at 127.0.0.1:", rank - 1)), "{error}");
         assert_eq!(why, "rank 0: it has had enough");
-        contexts[rank].close();
+        context.close();
     }
 }
