@@ -222,7 +222,7 @@ fn litter(directory: &Path, name: impl Fn(&str) -> String) {
     symlink(at("pipe"), at("link_to_pipe")).unwrap();
     fs::File::create(at("huge")).unwrap().set_len(1 << 40).unwrap();
     fs::write(at("unreadable"), "").unwrap();
-    fs::set_permissions(at("unreadable"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(at("unreadable"), fs::Permissions::from_mode(0o0)).unwrap();
 }
 
 const LITTER: [&str; 10] =

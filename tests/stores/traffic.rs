@@ -83,8 +83,7 @@ fn rendezvous(size: usize) -> Vec<Used> {
         let store = Counting { base: base.clone(), used: Mutex::default() };
         let context = Context::new(&device, rank, size, &options).unwrap();
         context.connect(&store).unwrap();
-        let used = *store.used.lock().unwrap();
-        used
+        *store.used.lock().unwrap()
     };
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..size).map(|rank| scope.spawn(move || connect(rank))).collect();

@@ -47,7 +47,8 @@ fn a_malformed_frame_ends_the_connection_with_a_reason() {
     };
     let header = |header: Header| move |frames: u32| header.encode(frames);
     let answer = |kind| Header::new(kind, 7, 0);
-    let cases: [(Box<dyn Fn(u32) -> [u8; Header::BYTES]>, &str); 12] = [
+    type Malformed = Box<dyn Fn(u32) -> [u8; Header::BYTES]>;
+    let cases: [(Malformed, &str); 12] = [
         (Box::new(edited(0, 99)), "malformed frame: kind 99"),
         (Box::new(edited(0, 0)), "malformed frame: kind 0"),
         (Box::new(edited(1, 77)), "malformed frame: version 77"),

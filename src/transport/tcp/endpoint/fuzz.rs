@@ -46,12 +46,15 @@ enum Open {
     Bound,
 }
 
+/// What an operation works on.
+type Memory = Vec<Box<[u8]>>;
+
 /// An endpoint with operations of its own, and the other end of its connection to rank 1. Rank 2 is never there.
 struct Attacked {
     endpoint: Endpoint,
     peer: UnixStream,
     /// Operations without an end, and their memory, which is freed with it: a sanitizer sees who touches it afterwards.
-    open: BTreeMap<u32, (Open, Vec<Box<[u8]>>)>,
+    open: BTreeMap<u32, (Open, Memory)>,
     regions: BTreeMap<u32, Box<[u8]>>,
     next: u32,
 }
