@@ -13,7 +13,8 @@ import statistics
 import subprocess
 import sys
 
-FIELDS = ["round", "program", "setting", "algorithm", "ranks", "bytes", "iterations", "min_us", "p50_us", "p99_us", "max_us"]
+FIELDS = ["round", "program", "setting", "algorithm", "ranks", "bytes", "iterations"]
+FIELDS += ["min_us", "p50_us", "p99_us", "max_us"]
 PEERS = {"gloo": "Gloo", "openmpi": "Open MPI", "floor": "floor"}
 # (ranks, bytes): the most that our time may be of each peer's.
 TARGETS = {
@@ -165,8 +166,8 @@ warm-up, and the buffers hold numbers other than zero. All programs run in every
 figure is the median over the rounds of the rounds' p50 or p99, and a ratio, ours divided by theirs, the median of the
 rounds' ratios. Bus bandwidth is that of nccl-tests. [All lines](allreduce.csv).
 
-- **Gloo** is Debian's `libgloo-dev`: a short trial of every algorithm it has, asynchronous and busy-polling, with ranks bound
-  to cores as ours are and unbound; the best two go through the rounds, and the better one in a round stands for Gloo.
+- **Gloo** is Debian's `libgloo-dev`: a short trial of every algorithm it has, asynchronous and busy-polling, with ranks
+  bound to cores as ours are and unbound; the best two go through the rounds, and the better one in a round stands for Gloo.
 - **Open MPI** is Debian's, over its TCP transport (`--mca pml ob1 --mca btl tcp,self`), with its own choice
   of algorithm; bound and unbound where there are cores enough, and yielding when idle where there are not.
 - The **floor** is two processes, each with a core of its own, that poll one connection and exchange as many bytes each way

@@ -3,8 +3,9 @@
 //
 //   floor BYTES ITERATIONS SEND_BUFFER
 //
-// SEND_BUFFER: the sockets' SO_SNDBUF in bytes, 0 for the system's own choice. Each side has a core of its own: a scheduler that moves
-// them makes the times jump between several levels. Prints one JSON object. An iteration's time is that of its slower side, after an exchange of one byte that is not timed.
+// SEND_BUFFER: the sockets' SO_SNDBUF in bytes, 0 for the system's own choice. Each side has a core of its own: a scheduler
+// that moves them makes the times jump between several levels. Prints one JSON object. An iteration's time is that of its
+// slower side, after an exchange of one byte that is not timed.
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>

@@ -3,8 +3,9 @@
 //   gloo_peer RANK SIZE FOLDER ALGORITHM BYTES ITERATIONS
 //   gloo_peer list
 //
-// `list` prints the algorithms of Debian's libgloo, in both modes. Rank 0 prints one JSON object, with the names and the measure of
-// `gloo-rs bench --json`: an iteration's time is that of the slowest rank, after a barrier that is not timed.
+// `list` prints the algorithms of Debian's libgloo, in both modes. Otherwise rank 0 prints one JSON object, with the names
+// and the measure of `gloo-rs bench --json`: an iteration's time is that of the slowest rank, after a barrier that is not
+// timed.
 
 #include <chrono>
 #include <functional>

@@ -28,7 +28,9 @@ inline bool is_sum(const std::vector<float> &out, int size) {
 inline void report(const char *transport, const std::string &algorithm, int ranks, size_t bytes, std::vector<float> times) {
   std::sort(times.begin(), times.end());
   // The smallest time that so many percent of the times do not exceed.
-  const auto percentile = [&](size_t percent) { return times[std::max<size_t>((times.size() * percent + 99) / 100, 1) - 1]; };
+  const auto percentile = [&](size_t percent) {
+    return times[std::max<size_t>((times.size() * percent + 99) / 100, 1) - 1];
+  };
   std::printf("{\"collective\":\"allreduce\",\"algorithm\":\"%s\",\"transport\":\"%s\",\"ranks\":%d,\"bytes\":%zu,"
               "\"iterations\":%zu,\"min_us\":%.2f,\"p50_us\":%.2f,\"p99_us\":%.2f,\"max_us\":%.2f}\n",
               algorithm.c_str(), transport, ranks, bytes, times.size(), times.front(), percentile(50),
