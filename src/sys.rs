@@ -116,22 +116,8 @@ fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     }
 }
 
-/// Up to so many bytes are sent from one place: copying them costs less than telling the system of several.
-const SMALL: usize = 128;
-
 /// Sends from several places at once, without a signal if the peer is gone.
 pub fn send(fd: RawFd, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-    let mut small = [0; SMALL];
-    let total = parts.iter().map(|part| part.len()).sum();
-    if total <= SMALL {
-        let mut at = 0;
-        for part in parts {
-            small[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        // SAFETY: `small` is readable for as many bytes.
-        return retry(|| unsafe { libc::send(fd, small.as_ptr().cast(), total, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) });
-    }
     // SAFETY: a zeroed msghdr is valid: null pointers with zero lengths.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_ptr().cast_mut().cast();
@@ -142,10 +128,6 @@ pub fn send(fd: RawFd, parts: &[IoSlice<'_>]) -> io::Result<usize> {
 
 /// Receives into several places at once.
 pub fn receive(fd: RawFd, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-    if let [part] = parts {
-        // SAFETY: the part is writable for its length.
-        return retry(|| unsafe { libc::recv(fd, part.as_mut_ptr().cast(), part.len(), libc::MSG_DONTWAIT) });
-    }
     // SAFETY: as above.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr().cast();

@@ -195,7 +195,7 @@ impl<T: Transport> Engine<T> {
                 } else {
                     // Another rank may be waiting for this very core. Where none is, this costs no more than the poll did:
                     // two ranks that share a core exchange 4 bytes in 12 µs so, and in 22 µs if each keeps it for 5 µs.
-                    static XY: std::sync::OnceLock<u64> = std::sync::OnceLock::new(); if now.duration_since(since) >= Duration::from_micros(*XY.get_or_init(|| std::env::var("XY").map_or(0, |t| t.parse().unwrap()))) { std::thread::yield_now(); }
+                    std::thread::yield_now();
                 }
             } else {
                 let until = guard.transport.next_timer().map_or(deadline, |timer| timer.min(deadline));
