@@ -21,7 +21,7 @@ heading = @printf '\n==> %s\n'
 
 .PHONY: help setup prefix demo bench install clean test \
   test-format test-lint test-rust test-header test-c test-valgrind \
-  test-endurance test-instructions test-readme test-package test-demo test-summary tsan fuzz
+  test-threads test-endurance test-instructions test-readme test-package test-demo test-summary tsan fuzz
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,7 +55,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-endurance test-instructions test-readme test-package test-demo test-summary ## every test
+test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -81,6 +81,10 @@ test-valgrind: ## the same under valgrind
 	$(heading) "C tests under valgrind"
 	@scripts/test-c.sh $(local_prefix) valgrind
 
+test-threads: ## C tests with many threads under ThreadSanitizer
+	$(heading) "Threads"
+	@scripts/tsan.sh $(local_prefix)
+
 test-endurance: ## long runs, with memory and descriptors flat
 	$(heading) "Endurance"
 	@scripts/test-c.sh $(local_prefix) endurance
@@ -101,9 +105,9 @@ test-demo: ## the digits example
 	$(heading) "Demo: handwritten digits, data-parallel"
 	@scripts/demo.sh $(local_prefix)
 
-tsan: ## the tests with many threads under ThreadSanitizer; needs rust-src
+tsan: ## the Rust tests with many threads under ThreadSanitizer; needs rust-src
 	$(heading) "ThreadSanitizer"
-	@scripts/tsan.sh
+	@scripts/tsan.sh rust
 
 fuzz: ## every fuzz target for SECONDS_EACH; needs a nightly toolchain and cargo-fuzz
 	$(heading) "Fuzzing"
