@@ -83,7 +83,7 @@ test-valgrind: ## the same under valgrind
 
 test-threads: ## C tests with many threads under ThreadSanitizer
 	$(heading) "Threads"
-	@scripts/tsan.sh $(local_prefix)
+	@scripts/tsan.sh
 
 test-endurance: ## long runs, with memory and descriptors flat
 	$(heading) "Endurance"

@@ -1,9 +1,8 @@
 #!/bin/bash
 # Runs tests with many threads under ThreadSanitizer, which sees only what is compiled for it: so the library, the standard
 # library below it, whose locks it would not understand otherwise, and the C programs above it are. That takes the standard
-# library's sources (rustup component add rust-src), which are installed if no toolchain has them.
-# Where that cannot be, the C programs run under valgrind's helgrind, which sees far less; docs/testing.md says why.
-# usage: scripts/tsan.sh PREFIX                          C programs with many threads
+# library's sources, which are installed if no toolchain has them.
+# usage: scripts/tsan.sh                                 C programs with many threads
 #        scripts/tsan.sh rust [ARGUMENTS OF cargo test]  the Rust tests with many threads
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,35 +19,14 @@ with_sources() { # the first toolchain that has the standard library's sources
     fi
   done
 }
-compile() { # NAME ARGUMENTS: a C program, with what the linker is to be told
-  local name=$1
-  shift
-  cc -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 "${flags[@]}" -c "c_tests/$name.c" -o "$at/$name.o"
-  cc "$at/$name.o" -o "$at/$name" "$@"
-}
-
-toolchain=
-if command -v rustup >/dev/null; then
+toolchain=$(with_sources)
+if [ -z "$toolchain" ]; then
+  echo "tsan: installing the standard library's sources"
+  rustup component add rust-src || { echo "tsan: ThreadSanitizer needs them: rustup component add rust-src" >&2; exit 1; }
   toolchain=$(with_sources)
-  if [ -z "$toolchain" ]; then
-    echo "tsan: installing rust-src"
-    rustup component add rust-src && toolchain=$(with_sources)
-  fi
 fi
 rm -rf "$at"
 mkdir -p "$at"
-
-if [ -z "$toolchain" ]; then
-  [ "${1:-}" != rust ] || { echo "tsan: no toolchain has the standard library's sources: rustup component add rust-src" >&2; exit 1; }
-  echo "tsan: there are no sources of the standard library for ThreadSanitizer; this is valgrind's helgrind instead"
-  flags=(-I"$1/include")
-  for name in "${programs[@]}"; do
-    compile "$name" -L"$1/lib" -Wl,-rpath,"$(realpath "$1")/lib" -lgloo_rs -lpthread
-    GLOO_RS_TESTS_SLOW=1 timeout 600 valgrind --quiet --tool=helgrind --history-level=none --trace-children=yes \
-      --suppressions=c_tests/helgrind.supp --error-exitcode=99 "$at/$name"
-  done
-  exit
-fi
 
 echo "tsan: ThreadSanitizer, with the sources of $toolchain"
 # Unstable flags on a stable compiler: nothing that is installed is built so.
@@ -69,10 +47,10 @@ fi
 
 cargo "+$toolchain" rustc --quiet "${for_tsan[@]}" --lib --crate-type staticlib
 runtime=("$(rustc "+$toolchain" --print target-libdir)"/librustc-*_rt.tsan.a)
-flags=(-fsanitize=thread -Iinclude)
 for name in "${programs[@]}"; do
+  cc -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fsanitize=thread -Iinclude -c "c_tests/$name.c" -o "$at/$name.o"
   # The C compiler's own runtime, of another version, stays out.
-  compile "$name" "$built/$target/debug/libgloo_rs.a" -Wl,--whole-archive "${runtime[@]}" -Wl,--no-whole-archive \
-    -lstdc++ -lpthread -ldl -lm
+  cc "$at/$name.o" "$built/$target/debug/libgloo_rs.a" -Wl,--whole-archive "${runtime[@]}" -Wl,--no-whole-archive \
+    -lstdc++ -lpthread -ldl -lm -o "$at/$name"
   timeout 300 "$at/$name"
 done

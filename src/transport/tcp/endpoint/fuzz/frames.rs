@@ -30,6 +30,8 @@ enum Open {
     Bound,
 }
 
+type Memory = Vec<Box<[u8]>>;
+
 /// An endpoint with operations of its own, and the other end of its connection to rank 1. Rank 2 is never there.
 struct Attacked {
     endpoint: Endpoint,
@@ -40,7 +42,7 @@ struct Attacked {
     heard: Vec<u8>,
     last: Option<Kind>,
     /// Operations without an end, and their memory, which is freed with it: a sanitizer sees who touches it afterwards.
-    open: BTreeMap<u32, (Open, Vec<Box<[u8]>>)>,
+    open: BTreeMap<u32, (Open, Memory)>,
     regions: BTreeMap<u32, Box<[u8]>>,
     next: u32,
 }
@@ -79,7 +81,7 @@ pub fn frames(data: &[u8]) {
 }
 
 impl Attacked {
-    fn begin(&mut self, open: Open, memory: Vec<Box<[u8]>>) -> Token {
+    fn begin(&mut self, open: Open, memory: Memory) -> Token {
         self.next += 1;
         self.open.insert(self.next, (open, memory));
         Token { owner: self.next, detail: 0 }
