@@ -24,7 +24,7 @@ heading = @printf '\n==> %s\n'
 
 .PHONY: help setup prefix demo bench peers install clean test \
   test-format test-lint test-rust test-header test-c test-valgrind \
-  test-endurance test-instructions test-readme test-package test-demo test-bench test-summary tsan fuzz
+  test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-summary tsan fuzz
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-endurance test-instructions test-readme test-package test-demo test-bench test-summary ## every test
+test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -88,6 +88,10 @@ test-c: ## C tests against the package in build/prefix
 test-valgrind: ## the same under valgrind
 	$(heading) "C tests under valgrind"
 	@scripts/test-c.sh $(local_prefix) valgrind
+
+test-threads: ## C tests with many threads under ThreadSanitizer
+	$(heading) "Threads"
+	@scripts/tsan.sh
 
 test-endurance: ## long runs, with memory and descriptors flat
 	$(heading) "Endurance"
@@ -114,9 +118,9 @@ test-bench: peers ## the benchmark's record, at one small size
 	@python3 benches/test_report.py
 	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
 
-tsan: ## the tests with many threads under ThreadSanitizer; needs rust-src
+tsan: ## the Rust tests with many threads under ThreadSanitizer; needs rust-src
 	$(heading) "ThreadSanitizer"
-	@scripts/tsan.sh
+	@scripts/tsan.sh rust
 
 fuzz: ## every fuzz target for SECONDS_EACH; needs a nightly toolchain and cargo-fuzz
 	$(heading) "Fuzzing"

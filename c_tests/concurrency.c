@@ -45,6 +45,23 @@ static void two_tags(void) {
   gloo_rs_context_destroy(context);
 }
 
+/* Each thread has a tag of its own; counts below, at, and above what is sent without being asked for. */
+static void eight_tags(void) {
+  static const size_t counts[] = {1, 3, 100, 1000, 8191, 8192, 8193, 20000};
+  enum { THREADS = sizeof counts / sizeof counts[0] };
+  gloo_rs_context_t *context = connected_context();
+  struct work works[THREADS];
+  pthread_t threads[THREADS];
+  uint32_t i;
+  for (i = 0; i < THREADS; i++) {
+    struct work work = {context, i, counts[i], test_is_slow() ? 3 : 50};
+    works[i] = work;
+    threads[i] = start_thread(sums, &works[i]);
+  }
+  for (i = 0; i < THREADS; i++) join_thread(threads[i]);
+  gloo_rs_context_destroy(context);
+}
+
 /* A thread waits for a message that comes late, while another runs collectives on the same context. */
 static void *wait_for_message(void *argument) {
   int32_t rank = -1;
@@ -129,6 +146,7 @@ int main(int argc, char **argv) {
   static const struct test tests[] = {
       {"two_tags", 2, two_tags, -1},
       {"two_tags", 3, two_tags, -1},
+      {"eight_tags", 2, eight_tags, -1},
       {"messages_beside_collectives", 3, messages_beside_collectives, -1},
       {"ranks_as_threads", 1, ranks_as_threads, -1},
   };

@@ -16,12 +16,14 @@ for target in "${targets[@]}"; do
   # What is found goes to the first folder; the second only begins it.
   cargo +nightly fuzz run "$target" "$found" "fuzz/corpus/$target" -- -max_total_time="$seconds" -timeout=20 \
     -rss_limit_mb=3000 -max_len=1024 -print_final_stats=1
-  # Merging takes small inputs first, so what is dropped beyond the limit is the longest.
   fewest=build/fuzz/$target.fewest
   rm -rf "$fewest"
   mkdir "$fewest"
   cargo +nightly fuzz run "$target" "$fewest" "fuzz/corpus/$target" "$found" -- -merge=1 -rss_limit_mb=3000 2>&1 | tail -n 1
-  rm -f "fuzz/corpus/$target"/*
-  find "$fewest" -type f -printf '%s %p\n' | sort -n | head -n "$most" | cut -d' ' -f2 | xargs -r -I{} cp {} "fuzz/corpus/$target/"
+  # Inputs with a name stay: somebody wrote them, or they were findings. Of the others, which are called by their digests, the
+  # longest are dropped beyond the limit.
+  find "fuzz/corpus/$target" -type f -regextype posix-extended -regex '.*/[0-9a-f]{40}' -delete
+  left=$((most - $(ls "fuzz/corpus/$target" | wc -l)))
+  find "$fewest" -type f -printf '%s %p\n' | sort -n | head -n "$left" | cut -d' ' -f2 | xargs -r -I{} cp {} "fuzz/corpus/$target/"
   ls "fuzz/corpus/$target" | wc -l | sed 's/$/ inputs are kept/'
 done

@@ -1,30 +1,56 @@
 #!/bin/bash
-# Runs the tests with many threads under ThreadSanitizer.
-# It sees only what is compiled for it, and without the standard library's locks it would see races that are none: so the
-# standard library is compiled too, from the sources of a toolchain that has them (rustup component add rust-src).
-# usage: scripts/tsan.sh [ARGUMENTS OF cargo test]
+# Runs tests with many threads under ThreadSanitizer, which sees only what is compiled for it: so the library, the standard
+# library below it, whose locks it would not understand otherwise, and the C programs above it are. That takes the standard
+# library's sources, which are installed if no toolchain has them.
+# usage: scripts/tsan.sh                                 C programs with many threads
+#        scripts/tsan.sh rust [ARGUMENTS OF cargo test]  the Rust tests with many threads
 set -euo pipefail
 cd "$(dirname "$0")/.."
+at=$PWD/build/tsan
+programs=(concurrency unbound_buffer)
+target=$(uname -m)-unknown-linux-gnu
 
-toolchain=
-for candidate in $(rustup show active-toolchain | cut -d' ' -f1) $(rustup toolchain list | cut -d' ' -f1); do
-  if [ -d "$(rustc +"$candidate" --print sysroot)/lib/rustlib/src/rust/library" ]; then
-    toolchain=$candidate
-    break
-  fi
-done
+with_sources() { # the first toolchain that has the standard library's sources
+  local candidate
+  for candidate in $(rustup show active-toolchain | cut -d' ' -f1) $(rustup toolchain list | cut -d' ' -f1); do
+    if [ -d "$(rustc +"$candidate" --print sysroot)/lib/rustlib/src/rust/library" ]; then
+      echo "$candidate"
+      return
+    fi
+  done
+}
+toolchain=$(with_sources)
 if [ -z "$toolchain" ]; then
-  echo "tsan: no toolchain has the standard library's sources: rustup component add rust-src" >&2
-  exit 1
+  echo "tsan: installing the standard library's sources"
+  rustup component add rust-src || { echo "tsan: ThreadSanitizer needs them: rustup component add rust-src" >&2; exit 1; }
+  toolchain=$(with_sources)
 fi
+rm -rf "$at"
+mkdir -p "$at"
 
-tests=("$@")
-if ((${#tests[@]} == 0)); then
-  tests=(--lib --test stress --test failures -- engine:: context:: everything_at_once rank)
-fi
-# An unstable flag on a stable compiler: nothing that is installed is built so.
+echo "tsan: ThreadSanitizer, with the sources of $toolchain"
+# Unstable flags on a stable compiler: nothing that is installed is built so.
 export RUSTC_BOOTSTRAP=1
 export RUSTFLAGS="-Zsanitizer=thread"
 export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}"
-cargo "+$toolchain" test --locked --no-default-features -Zbuild-std --target "$(uname -m)-unknown-linux-gnu" \
-  --target-dir "${CARGO_TARGET_DIR:-target}/tsan" "${tests[@]}"
+built=${CARGO_TARGET_DIR:-target}/tsan
+for_tsan=(--locked --no-default-features -Zbuild-std --target "$target" --target-dir "$built")
+
+if [ "${1:-}" = rust ]; then
+  shift
+  tests=("$@")
+  if ((${#tests[@]} == 0)); then
+    tests=(--lib --test stress --test failures -- engine:: context:: everything_at_once rank)
+  fi
+  exec cargo "+$toolchain" test "${for_tsan[@]}" "${tests[@]}"
+fi
+
+cargo "+$toolchain" rustc --quiet "${for_tsan[@]}" --lib --crate-type staticlib
+runtime=("$(rustc "+$toolchain" --print target-libdir)"/librustc-*_rt.tsan.a)
+for name in "${programs[@]}"; do
+  cc -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fsanitize=thread -Iinclude -c "c_tests/$name.c" -o "$at/$name.o"
+  # The C compiler's own runtime, of another version, stays out.
+  cc "$at/$name.o" "$built/$target/debug/libgloo_rs.a" -Wl,--whole-archive "${runtime[@]}" -Wl,--no-whole-archive \
+    -lstdc++ -lpthread -ldl -lm -o "$at/$name"
+  timeout 300 "$at/$name"
+done

@@ -1,9 +1,10 @@
 //! Handles: the opaque pointers that C callers hold.
 //!
 //! Behind each is a [`Block`] with a word that says of which kind it is, so that a handle of another kind is refused, and
-//! (as far as freed memory can be asked) a destroyed one too. A call clones the `Arc` inside and works on that: what a
-//! running call uses outlives the handle.
+//! (as far as freed memory can be asked) a destroyed one too. The handle is the pointer of an `Arc`, and each call holds
+//! another: what a running call uses, the block itself included, outlives the handle.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,23 +26,32 @@ pub(super) trait Handle: Sized {
 const DESTROYED: u64 = u64::from_ne_bytes(*b"gone    ");
 
 /// The tag stands first in every kind of block, so that it can be read before the kind is known.
+#[derive(Debug)]
 #[repr(C)]
-struct Block<T> {
+pub(super) struct Block<T> {
     tag: AtomicU64,
-    inner: Arc<T>,
+    inner: T,
+}
+
+impl<T> Deref for Block<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
 }
 
 /// Puts a new handle on `inner` into `out`.
 pub(super) fn create<H: Handle>(inner: H::Inner, out: Out<*mut H>) {
-    let block = Block { tag: AtomicU64::new(H::TAG), inner: Arc::new(inner) };
-    out.set(Box::into_raw(Box::new(block)).cast());
+    let block = Block { tag: AtomicU64::new(H::TAG), inner };
+    out.set(Arc::into_raw(Arc::new(block)).cast_mut().cast());
 }
 
 /// What `handle` stands for; `what` is the parameter's name.
 ///
 /// # Safety
 /// `handle` is NULL, or points to readable memory that no other thread is destroying.
-pub(super) unsafe fn get<H: Handle>(handle: *const H, what: &str) -> Result<Arc<H::Inner>> {
+pub(super) unsafe fn get<H: Handle>(handle: *const H, what: &str) -> Result<Arc<Block<H::Inner>>> {
     let block: *const Block<H::Inner> = handle.cast();
     check::<H>(block, what)?;
     // SAFETY: not NULL and aligned; the caller vouches for the memory. The tag is an atomic in every kind of block.
@@ -49,15 +59,18 @@ pub(super) unsafe fn get<H: Handle>(handle: *const H, what: &str) -> Result<Arc<
     if tag != H::TAG {
         return Err(wrong::<H>(what));
     }
-    // SAFETY: the tag says that this is a live block of this kind.
-    Ok(unsafe { &(*block).inner }.clone())
+    // SAFETY: the tag says that this is a live block of this kind, made by `create`, whose own count is not taken yet.
+    Ok(unsafe {
+        Arc::increment_strong_count(block);
+        Arc::from_raw(block)
+    })
 }
 
-/// Frees `handle` and returns what it stood for; `None` for NULL.
+/// Ends `handle` and returns what it stood for; `None` for NULL.
 ///
 /// # Safety
 /// As for [`get`].
-pub(super) unsafe fn take<H: Handle>(handle: *mut H, what: &str) -> Result<Option<Arc<H::Inner>>> {
+pub(super) unsafe fn take<H: Handle>(handle: *mut H, what: &str) -> Result<Option<Arc<Block<H::Inner>>>> {
     let block: *mut Block<H::Inner> = handle.cast();
     if block.is_null() {
         return Ok(None);
@@ -68,9 +81,9 @@ pub(super) unsafe fn take<H: Handle>(handle: *mut H, what: &str) -> Result<Optio
     if tag.compare_exchange(H::TAG, DESTROYED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return Err(wrong::<H>(what));
     }
-    // SAFETY: the tag said that this is a live block of this kind, made by `create`; having changed it, we alone free it.
-    let block = unsafe { Box::from_raw(block) };
-    Ok(Some(block.inner))
+    // SAFETY: the tag said that this is a live block of this kind, made by `create`; having changed it, we alone take the
+    // handle's own count.
+    Ok(Some(unsafe { Arc::from_raw(block) }))
 }
 
 fn check<H: Handle>(block: *const Block<H::Inner>, what: &str) -> Result<()> {

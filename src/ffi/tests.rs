@@ -236,7 +236,7 @@ fn handles_of_another_kind_are_refused() {
     handle::create("inner".to_owned(), unsafe { Out::handle(&mut a, "a") }.unwrap());
     // SAFETY: NULL, misaligned, or a live handle.
     unsafe {
-        assert_eq!(*handle::get(a, "a").unwrap(), "inner");
+        assert_eq!(**handle::get(a, "a").unwrap(), "inner");
         assert_eq!(
             handle::get(a.cast::<b_t>(), "b").unwrap_err().message().split(':').next(),
             Some("b is not a live b_t")
@@ -248,7 +248,7 @@ fn handles_of_another_kind_are_refused() {
         assert!(handle::take::<a_t>(std::ptr::null_mut(), "a").unwrap().is_none());
         let held = handle::get(a, "a").unwrap();
         drop(handle::take(a, "a").unwrap());
-        assert_eq!(*held, "inner", "what a running call uses outlives the handle");
+        assert_eq!(**held, "inner", "what a running call uses outlives the handle");
     }
 }
 

@@ -81,7 +81,7 @@ pub fn frames(data: &[u8]) {
 }
 
 impl Attacked {
-    fn begin(&mut self, open: Open, memory: Vec<Box<[u8]>>) -> Token {
+    fn begin(&mut self, open: Open, memory: Memory) -> Token {
         self.next += 1;
         self.open.insert(self.next, (open, memory));
         Token { owner: self.next, detail: 0 }
