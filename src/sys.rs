@@ -130,7 +130,9 @@ pub fn send(fd: RawFd, parts: &[IoSlice<'_>]) -> io::Result<usize> {
             at += part.len();
         }
         // SAFETY: `small` is readable for as many bytes.
-        return retry(|| unsafe { libc::send(fd, small.as_ptr().cast(), total, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) });
+        return retry(|| unsafe {
+            libc::send(fd, small.as_ptr().cast(), total, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+        });
     }
     // SAFETY: a zeroed msghdr is valid: null pointers with zero lengths.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -236,6 +238,32 @@ impl Drop for ForkMark {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_arrive_in_order_whether_they_are_copied_or_not() {
+        let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let bytes: Vec<u8> = (0..=255).collect();
+        for lengths in [&[40, 0, 4][..], &[SMALL], &[SMALL - 1, 2], &[SMALL, SMALL], &[1], &[]] {
+            let mut rest = &bytes[..];
+            let parts: Vec<_> = lengths.iter().map(|n| IoSlice::new(rest.split_off(..*n).unwrap())).collect();
+            let total = lengths.iter().sum::<usize>();
+            assert_eq!(send(here.as_raw_fd(), &parts).unwrap(), total);
+            let mut one = vec![0; total];
+            let (mut left, mut right) = (vec![0; total / 2], vec![0; total.div_ceil(2)]);
+            if total > 0 {
+                assert_eq!(receive(there.as_raw_fd(), &mut [IoSliceMut::new(&mut one)]).unwrap(), total);
+                assert_eq!(send(here.as_raw_fd(), &parts).unwrap(), total);
+                let two = &mut [IoSliceMut::new(&mut left), IoSliceMut::new(&mut right)];
+                assert_eq!(receive(there.as_raw_fd(), two).unwrap(), total);
+            }
+            assert_eq!(one, bytes[..total]);
+            assert_eq!([left, right].concat(), bytes[..total]);
+        }
+        let error = receive(there.as_raw_fd(), &mut [IoSliceMut::new(&mut [0])]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(there);
+        assert_eq!(send(here.as_raw_fd(), &[IoSlice::new(&[1])]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
 
     #[test]
     fn a_mark_knows_a_child() {
