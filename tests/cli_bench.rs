@@ -1,11 +1,15 @@
 //! `gloo-rs bench`, `info` and `list` from outside. The benchmark verifies what it measures, so that these tests also run
 //! every collective of the library from one process to another.
 
+#[path = "support/netns.rs"]
+mod netns;
+
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
 use gloo_rs::collective::Collective;
 use gloo_rs::types::{DataType, ReduceOp};
+use netns::{Network, ran_as_root_elsewhere};
 use serde_json::Value;
 
 fn gloo_rs(args: &[&str]) -> Command {
@@ -261,6 +265,36 @@ fn info_tells_where_a_rank_would_listen_for_a_list_and_a_store() {
     // The way to a store that is this host itself tells nothing about others.
     let text = String::from_utf8(run(&["info", "--store", "tcp://127.0.0.1:9"]).stdout).unwrap();
     assert!(!text.contains("reaches the store") && text.contains("several     "), "{text}");
+}
+
+#[test]
+fn info_tells_which_card_reaches_a_store_on_another_host() {
+    if ran_as_root_elsewhere("info_tells_which_card_reaches_a_store_on_another_host") {
+        return;
+    }
+    let mut network = Network::new();
+    let host = network.host(&[("eth0", &["10.77.0.2/24"]), ("ib0", &["10.88.0.2/24", "fd88::2/64"])]);
+    let info = |options: &[&str]| {
+        let output = host
+            .command(env!("CARGO_BIN_EXE_gloo-rs"))
+            .arg("info")
+            .args(options)
+            .env_remove("GLOO_RS_SOCKET_IFNAME")
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let ways = [
+        ("10.77.0.1:6379", "10.77.0.2 on eth0: it reaches the store at 10.77.0.1"),
+        ("10.88.0.1:6379", "10.88.0.2 on ib0: it reaches the store at 10.88.0.1"),
+        ("[fd88::1]:6379", "fd88::2 on ib0: it reaches the store at fd88::1"),
+    ];
+    for (scheme, (place, way)) in ["tcp", "redis", "rediss"].iter().flat_map(|scheme| ways.map(|way| (scheme, way))) {
+        let text = info(&["--store", &format!("{scheme}://{place}")]);
+        assert!(text.contains(&format!("several     {way}\n")), "{scheme}://{place}: {text}");
+    }
+    let text = info(&["--store", "tcp://10.77.0.1:6379", "--interface", "^eth*"]);
+    assert!(text.contains("several     10.88.0.2 on ib0: "), "{text}");
 }
 
 #[test]

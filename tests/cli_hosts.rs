@@ -123,7 +123,11 @@ struct Job {
 
 impl Job {
     fn start(sshd: &Sshd, options: &[&str], script: &str) -> Self {
-        let mut launcher = sshd.command(options, &["sh", "-c", script]).spawn().unwrap();
+        Self::spawn(sshd.command(options, &["sh", "-c", script]))
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut launcher = command.spawn().unwrap();
         let (sender, lines) = channel();
         let stdout = BufReader::new(launcher.stdout.take().unwrap());
         thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
@@ -220,6 +224,43 @@ fn a_job_over_two_hosts() {
     let output = sshd.command(&[], &["/nowhere/program"]).output().unwrap();
     assert_eq!(output.status.code(), Some(127));
     assert!(text(&output.stderr).contains("/nowhere/program: No such file"), "{}", text(&output.stderr));
+}
+
+/// The arguments of every process of this machine, as `ps` shows them to everyone.
+fn command_lines() -> Vec<String> {
+    let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path().join("cmdline"));
+    processes.filter_map(|path| Some(text(&fs::read(path).ok()?).replace('\0', " "))).collect()
+}
+
+#[test]
+fn all_hosts_get_the_jobs_token_and_nobody_else_sees_it() {
+    let sshd = Sshd::start();
+    let seen_by = |job: &Job| {
+        let mut tokens: Vec<_> = (0..4).map(|_| job.line().split_once("token=").unwrap().1.to_owned()).collect();
+        let lines = command_lines();
+        // What is looked at has the launcher, its ssh, the helpers and the ranks in it.
+        for (part, times) in [(" run --hosts ", 1), ("UserKnownHostsFile", 3), (" node", 2), ("exec sleep", 5)] {
+            let found = lines.iter().filter(|line| line.contains(part)).count();
+            assert!(found >= times, "{found} processes with {part:?}: {lines:#?}");
+        }
+        assert!(!lines.iter().any(|line| line.contains(&tokens[0])), "{lines:#?}");
+        tokens.dedup();
+        assert_eq!(tokens.len(), 1);
+        tokens.remove(0)
+    };
+    let script = "echo token=$GLOO_RS_TOKEN; sleep 60 & wait # exec sleep";
+    let drawn = Job::start(&sshd, &[], script);
+    let (one, log) = (seen_by(&drawn), sshd.path("log"));
+    drawn.signal(libc::SIGTERM);
+    drawn.end();
+    assert_eq!(one.len(), 64);
+    assert!(!fs::read_to_string(log).unwrap().contains(&one));
+    let mut command = sshd.command(&[], &["sh", "-c", script]);
+    command.env("GLOO_RS_TOKEN", "of the user's own");
+    let chosen = Job::spawn(command);
+    assert_eq!(seen_by(&chosen), "of the user's own");
+    chosen.signal(libc::SIGTERM);
+    chosen.end();
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! the number of ranks.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Collective, Shape};
@@ -33,6 +34,9 @@ const LAST_TURN: Duration = Duration::from_millis(800);
 
 /// A store that answers later than this after a wait's end is one that does not answer.
 const LATE: Duration = Duration::from_millis(500);
+
+/// How many missing ranks a message names.
+const MISSING_SHOWN: usize = 16;
 
 const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived" };
 const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not told where they listen" };
@@ -127,14 +131,18 @@ impl Context {
         self.set_peers(&list, &own, deadline, timeout).map_err(failed)
     }
 
-    /// Waits for the store in turns, to notice that the context is closed meanwhile.
+    /// Waits for the store in turns, to notice that the context is closed meanwhile. A turn that ends without an answer is
+    /// no reason to give up, since the store may come back; whatever else fails is.
     fn wait_for<T>(&self, deadline: Instant, wait: impl Fn(Duration) -> Result<T>) -> Result<T> {
+        let began = Instant::now();
         let mut turn = FIRST_TURN;
         loop {
-            let left = left(deadline);
-            match wait(turn.min(left)) {
-                Err(e) if e.kind() == ErrorKind::Timeout && turn < left => {}
-                other => return other,
+            match wait(turn.min(left(deadline))) {
+                Ok(value) => return Ok(value),
+                // A store that does not answer may end a turn late: not to ask it again after the deadline.
+                Err(e) if e.kind() == ErrorKind::Timeout && Instant::now() < deadline => {}
+                // The error tells how long the turn took.
+                Err(e) => return Err(e.context(format_args!("failed after {:.3} s", began.elapsed().as_secs_f64()))),
             }
             if let Some(error) = self.broken() {
                 return Err(error);
@@ -152,29 +160,50 @@ impl Context {
         deadline: Instant,
         timeout: Duration,
     ) -> Error {
-        // What this rank has told is there; a store that does not say so, at once, says nothing about the others.
-        let own = round.rank_key(self.rank);
-        let answers = || Instant::now() < deadline + LATE && store.wait(&[&own], Duration::ZERO).is_ok();
-        if error.kind() != ErrorKind::Timeout || !answers() {
+        if error.kind() != ErrorKind::Timeout {
             return error;
         }
-        let missing: Vec<String> = (0..self.size)
-            .filter(|rank| {
-                store.wait(&[&round.rank_key(*rank)], Duration::ZERO).is_err_and(|e| e.kind() == ErrorKind::Timeout)
-            })
-            .map(|rank| rank.to_string())
-            .collect();
+        let Some((missing, all)) = self.find_missing(store, round, deadline) else { return error };
         if missing.is_empty() {
             return error.context(format_args!("rank 0 has not published the list of {}", round.list));
         }
-        const SHOWN: usize = 16;
-        let more = missing.len().saturating_sub(SHOWN);
-        let ranks = missing[..missing.len().min(SHOWN)].join(", ");
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        Error::new(
-            ErrorKind::Timeout,
-            format!("after {timeout:?}, {} of {} ranks {}: {ranks}{more}", missing.len(), self.size, round.missing),
-        )
+        let (least, more) = if all { ("", "") } else { ("at least ", ", ...") };
+        let (count, size, what) = (missing.len(), self.size, round.missing);
+        let ranks = missing.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let message = format!("after {timeout:?}, {least}{count} of {size} ranks {what}: {ranks}{more}");
+        Error::new(ErrorKind::Timeout, message)
+    }
+
+    /// The first ranks that have not told, and whether these are all; `None` if the store does not say, at once. Every rank
+    /// asks at the same moment: for many keys in one request, and for fewer only where one is missing.
+    fn find_missing(&self, store: &dyn Store, round: &Round, deadline: Instant) -> Option<(Vec<usize>, bool)> {
+        let keys: Vec<String> = (0..self.size).map(|rank| round.rank_key(rank)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let in_time = || Instant::now().saturating_duration_since(deadline) < LATE;
+        let all_told = |ranks: Range<usize>| match store.wait(&keys[ranks], Duration::ZERO) {
+            Ok(()) => Some(true),
+            Err(e) if e.kind() == ErrorKind::Timeout && in_time() => Some(false),
+            Err(_) => None,
+        };
+        // What this rank has told is there; a store that does not say so says nothing about the others either.
+        if !in_time() || all_told(self.rank..self.rank + 1) != Some(true) {
+            return None;
+        }
+        let mut missing = Vec::new();
+        let mut unknown = vec![(0_usize, self.size)];
+        while let Some((first, end)) = unknown.pop() {
+            if missing.len() == MISSING_SHOWN {
+                return Some((missing, false));
+            }
+            let middle = first.midpoint(end);
+            match all_told(first..end) {
+                Some(true) => {}
+                Some(false) if end - first == 1 => missing.push(first),
+                Some(false) => unknown.extend([(middle, end), (first, middle)]),
+                None => return (!missing.is_empty()).then_some((missing, false)),
+            }
+        }
+        Some((missing, true))
     }
 
     /// What all ranks have told; `own` is what this one has.

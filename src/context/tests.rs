@@ -2,6 +2,7 @@
 
 mod early;
 mod edges;
+mod ends;
 mod malformed;
 mod places;
 mod tokens;

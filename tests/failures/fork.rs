@@ -7,7 +7,7 @@ use gloo_rs::context::{Context, ContextOptions};
 use gloo_rs::error::ErrorKind;
 
 use crate::calls::count_ranks;
-use crate::job::{Job, LONG, Rank, SIZE, VICTIM, by_collective, device};
+use crate::job::{Job, LONG, Rank, SIZE, VICTIM, by_collective, device, wait_all};
 
 pub fn one_rank(rank: &Rank) {
     let options = ContextOptions { timeout: LONG, ..Default::default() };
@@ -22,6 +22,8 @@ pub fn one_rank(rank: &Rank) {
             if child == 0 {
                 // SAFETY: the context is not used any more here.
                 let idle = unsafe { Arc::from_raw(Arc::as_ptr(&idle)) };
+                // SAFETY: ends the child if it hangs.
+                unsafe { libc::alarm(25) };
                 let code = in_the_child(idle, contexts[0].1.clone(), rank);
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(code) };
@@ -29,7 +31,7 @@ pub fn one_rank(rank: &Rank) {
             let mut status = 0;
             // SAFETY: the status is valid.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert_eq!(status, 0, "the child ended with {}", status >> 8);
+            assert_eq!(status, 0, "the child ended with {}, by signal {}", status >> 8, status & 127);
             assert!(began.elapsed() < Duration::from_secs(30));
         }
         // What the child let go of works here.
@@ -37,8 +39,9 @@ pub fn one_rank(rank: &Rank) {
         for (_, context) in contexts {
             assert!(context.broken().is_none());
         }
+        rank.mark("looked/");
         if rank.rank == VICTIM {
-            std::thread::sleep(Duration::from_millis(200));
+            wait_all(&*rank.store, "looked/");
             contexts.iter().for_each(|(_, context)| context.close());
         }
     });

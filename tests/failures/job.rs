@@ -289,7 +289,7 @@ impl Rank {
     /// The ranks `left` connect anew, and sum over themselves.
     pub fn go_on(&self, left: &[usize]) {
         let options = ContextOptions { timeout: LONG, ..Default::default() };
-        let context = self.connect("again", left, &options).unwrap();
+        let context = self.connect(&format!("again {left:?}"), left, &options).unwrap();
         assert_eq!(count_ranks(&context).unwrap(), left.len() as f32);
     }
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use gloo_rs::collective::Collective;
 use gloo_rs::context::ContextOptions;
+use gloo_rs::error::ErrorKind;
 use gloo_rs::rendezvous::Store;
 
 use crate::calls::{Case, count_ranks};
@@ -36,38 +37,31 @@ pub fn one_rank(rank: &Rank) {
         // All ranks draw the same calls.
         let mut random = Random::new(round as u64);
         let mut up = false;
-        let (mut began, error) = (
-            Instant::now(),
-            loop {
-                if round == KILLS && up {
-                    break None;
-                }
-                let mut calls = || {
-                    assert_eq!(count_ranks(&context)?, SIZE as f32);
-                    let collective = random.pick(Collective::ALL);
-                    Case::new(collective, random.pick(&[1, 1000, 60_000])).run(&context)
-                };
-                if let Err(error) = calls() {
-                    break Some(error);
-                }
-                if !std::mem::replace(&mut up, true) {
-                    rank.mark(&format!("up {round}/"));
-                }
-            },
-        );
-        if let Some(error) = &error {
-            began = Instant::now();
-            assert!(error.message().starts_with(&format!("rank {}: ", rank.rank)), "{error}");
-            assert!(error.message().contains(" at 127.0.0.1:"), "{error}");
-            assert!(context.broken().is_some());
-        }
+        let error = loop {
+            if round == KILLS && up {
+                break None;
+            }
+            let mut calls = || {
+                assert_eq!(count_ranks(&context)?, SIZE as f32);
+                let collective = random.pick(Collective::ALL);
+                Case::new(collective, random.pick(&[1, 1000, 60_000])).run(&context)
+            };
+            if let Err(error) = calls() {
+                break Some(error);
+            }
+            if !std::mem::replace(&mut up, true) {
+                rank.mark(&format!("up {round}/"));
+            }
+        };
+        let noticed = Instant::now();
         drop(context);
-        if error.is_some() {
-            assert!(
-                began.elapsed() < Duration::from_secs(5),
-                "a broken context ended only after {:?}",
-                began.elapsed()
-            );
+        if let Some(error) = error {
+            let own = format!("rank {}: ", rank.rank);
+            let (text, ended) = (error.message(), noticed.elapsed());
+            assert!(ended < Duration::from_secs(5), "a broken context ended only after {ended:?}");
+            // Nobody has waited for the timeout.
+            assert_eq!(error.kind(), ErrorKind::ConnectionLost, "round {round}: {text}");
+            assert!(text.starts_with(&own) && text.contains(" at 127.0.0.1:"), "round {round}: {text}");
             rank.mark(&format!("noticed {round}/"));
         }
         if round == first + WARM_UP || round == first + HALF - 1 {

@@ -33,8 +33,8 @@ fn odd_calls(collective: Collective) -> Vec<(&'static str, Case)> {
     if has_root {
         odd.push(("root", Case { root: 1, ..usual }));
     }
-    let names = collective.algorithms().iter().map(|a| a.name).filter(|name| *name != "local");
-    if let Some(name) = names.filter(|name| Some(*name) != usual.algorithm).next_back() {
+    let mut names = collective.algorithms().iter().map(|a| a.name).filter(|name| *name != "local");
+    if let Some(name) = names.rfind(|name| Some(*name) != usual.algorithm) {
         odd.push(("algorithm", Case { algorithm: Some(name), ..usual }));
     }
     odd

@@ -31,9 +31,10 @@ fn allow(limit: &libc::rlimit) {
 /// Rank 2 has none left when the collectives begin: it can neither connect nor accept.
 pub fn one_rank(rank: &Rank) {
     let contexts = rank.contexts(TIMEOUT);
+    // Before the others begin: whoever has connected to it needs no descriptor of it any more.
+    let before = (rank.rank == VICTIM).then(exhaust_descriptors);
     rank.mark("ready/");
     wait_all(&*rank.store, "ready/");
-    let before = (rank.rank == VICTIM).then(exhaust_descriptors);
     std::thread::scope(|scope| {
         for (collective, context) in &contexts {
             scope.spawn(move || {
@@ -51,7 +52,12 @@ pub fn one_rank(rank: &Rank) {
 
 #[test]
 fn descriptors_run_out_in_every_collective() {
-    for (collective, reports) in by_collective(&Job::start("descriptors", "-").finish(&[]), &[0, 1, 2, 3]) {
+    let reports = Job::start("descriptors", "-").finish(&[]);
+    // Others have tried to connect to it.
+    let cannot_accept =
+        "; this process cannot accept connections: Too many open files (os error 24): this process may have ";
+    assert!(reports.iter().any(|r| r.rank == VICTIM && r.text.contains(cannot_accept)), "{reports:#?}");
+    for (collective, reports) in by_collective(&reports, &[0, 1, 2, 3]) {
         let mut seen = false;
         for report in &reports {
             let text = &report.text;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gloo_rs::context::ContextOptions;
 use gloo_rs::rendezvous::Store;
 
-use crate::job::{Job, LONG, Rank, SLACK, VICTIM, assert_complete, by_collective};
+use crate::job::{Job, LONG, Rank, Report, SLACK, VICTIM, assert_complete, by_collective};
 
 const TIMEOUT: Duration = Duration::from_millis(1500);
 const OTHERS: [usize; 3] = [0, 1, 3];
@@ -31,7 +31,8 @@ pub fn one_rank(rank: &Rank) {
         }
         return;
     }
-    rank.run_all(TIMEOUT, &OTHERS, |_| rank.mark("in the middle/"));
+    let left: &[usize] = if rank.rank == VICTIM { &[VICTIM] } else { &OTHERS };
+    rank.run_all(TIMEOUT, left, |_| rank.mark("in the middle/"));
     rank.mark("gone on/");
 }
 
@@ -42,22 +43,27 @@ fn a_rank_is_stopped() {
     std::thread::sleep(Duration::from_millis(100));
     job.signal(VICTIM, libc::SIGSTOP);
     job.store.wait(&["gone on/0", "gone on/1", "gone on/3"], LONG).unwrap();
-    job.signal(VICTIM, libc::SIGKILL);
-    assert_blamed(job, "connected, but it has not answered for 0.", &[VICTIM]);
+    job.signal(VICTIM, libc::SIGCONT);
+    let reports = job.finish(&[]);
+    let of = |victim: bool| reports.iter().filter(|r| (r.rank == VICTIM) == victim).cloned().collect::<Vec<_>>();
+    assert_blamed(&of(false), "connected, but it has not answered for 0.");
+    // Once it goes on it hears that the others have given it up, or it has waited too long itself.
+    for (_, reports) in by_collective(&of(true), &[VICTIM]) {
+        let Report { kind, text, .. } = &reports[0];
+        assert!(matches!(kind.as_str(), "Timeout" | "ConnectionLost"), "{kind}: {text}");
+        assert!(text.contains(" gave up: rank ") || text.contains("timed out after 1.5s"), "{text}");
+    }
 }
 
 #[test]
 fn a_rank_never_comes_to_the_call() {
-    assert_blamed(
-        Job::start("silent", "absent"),
-        "connected; it says that it is in no collective, after 1 on this context",
-        &[],
-    );
+    let reports = Job::start("silent", "absent").finish(&[]);
+    assert_blamed(&reports, "connected; it says that it is in no collective, after 1 on this context");
 }
 
 /// Every rank says whom it waited for, and one of them that rank 2 is `so`.
-fn assert_blamed(job: Job, so: &str, killed: &[usize]) {
-    for (collective, reports) in by_collective(&job.finish(killed), &OTHERS) {
+fn assert_blamed(reports: &[Report], so: &str) {
+    for (collective, reports) in by_collective(reports, &OTHERS) {
         let mut blamed = 0;
         for report in &reports {
             let text = &report.text;

@@ -9,7 +9,7 @@ use gloo_rs::error::{Error, ErrorKind};
 use gloo_rs::rendezvous::{Store, in_process::InProcessStore};
 use gloo_rs::types::{DataType, ReduceOp};
 
-use crate::job::device;
+use crate::job::{LONG, SLACK, device};
 
 fn connect(store: &dyn Store, rank: usize, size: usize, timeout: Duration) -> Result<Arc<Context>, Error> {
     let context = Context::new(&device(), rank, size, &ContextOptions { timeout, ..Default::default() })?;
@@ -139,7 +139,7 @@ fn a_rank_that_never_comes_is_named() {
         for rank in [0, 1, 3] {
             let store = store.clone();
             scope.spawn(move || {
-                let error = connect(&*store, rank, 5, Duration::from_millis(500)).err().unwrap();
+                let error = connect(&*store, rank, 5, Duration::from_secs(2)).err().unwrap();
                 assert_eq!(error.kind(), ErrorKind::Timeout);
                 assert!(error.message().contains("2 of 5 ranks have not arrived: 2, 4"), "{error}");
             });
@@ -169,18 +169,21 @@ fn two_processes_with_one_rank_are_told() {
 #[test]
 fn a_silent_rank_is_named_after_the_timeout() {
     let store = InProcessStore::new();
+    let over = Arc::new(std::sync::Barrier::new(3));
     std::thread::scope(|scope| {
         for rank in 0..3 {
-            let store = store.clone();
+            let (store, over) = (store.clone(), over.clone());
             scope.spawn(move || {
-                let context = connect(&*store, rank, 3, Duration::from_secs(1)).unwrap();
+                let context = connect(&*store, rank, 3, LONG).unwrap();
+                let started = Instant::now();
+                let result = if rank == 2 { Ok(()) } else { ALLREDUCE.with_timeout(&context, Duration::from_secs(1)) };
+                let elapsed = started.elapsed();
+                over.wait();
                 if rank == 2 {
-                    std::thread::sleep(Duration::from_millis(1800));
                     return;
                 }
-                let started = Instant::now();
-                let error = ALLREDUCE.run(&context).unwrap_err();
-                assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+                let error = result.unwrap_err();
+                assert!(elapsed < Duration::from_secs(2) + SLACK, "{elapsed:?}");
                 let text = error.message();
                 assert!(text.contains("allreduce ring_segmented of 1000 float32 (4000 bytes), tag 3"), "{text}");
                 // Rank 0 waits for rank 2; rank 1 waits for rank 0, or has heard of its end.
@@ -237,22 +240,19 @@ fn a_rank_that_gives_up_ends_those_that_wait_for_others() {
                 // another call, and gives up.
                 let started = Instant::now();
                 let result = match rank {
-                    0 => {
-                        std::thread::sleep(Duration::from_secs(3));
-                        connected.wait();
-                        return;
-                    }
+                    0 => Ok(()),
                     1 => {
                         Allreduce { op: ReduceOp::Max, ..ALLREDUCE }.with_timeout(&context, Duration::from_millis(500))
                     }
                     _ => Allreduce { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE }.run(&context),
                 };
-                let error = result.unwrap_err();
-                assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
-                if rank == 2 {
-                    assert!(error.message().contains("rank 1"), "{error}");
-                }
+                let elapsed = started.elapsed();
                 connected.wait();
+                assert!(elapsed < Duration::from_millis(1500) + SLACK, "{elapsed:?}");
+                if rank != 0 {
+                    let error = result.unwrap_err();
+                    assert!(rank == 1 || error.message().contains("rank 1"), "{error}");
+                }
             });
         }
     });

@@ -104,8 +104,7 @@ fn on_a_full_disk() {
     }
     let errors = each(0..SIZE, |rank| in_time(LONG, || connect(&FileStore::new(&path).unwrap(), rank, SIZE, LONG)));
     for (rank, error) in errors.iter().enumerate() {
-        let parts =
-            [&format!("rank {rank} of 4"), "cannot write ", &format!("bytes for key \"address/{rank}\""), full[0]];
+        let parts = [&format!("rank {rank}: "), "cannot write ", &format!("bytes for key \"host/{rank}\""), full[0]];
         is(error, ErrorKind::Io, &parts);
     }
     fs::remove_file(path.join("rest")).unwrap();
@@ -222,7 +221,7 @@ fn litter(directory: &Path, name: impl Fn(&str) -> String) {
     symlink(at("pipe"), at("link_to_pipe")).unwrap();
     fs::File::create(at("huge")).unwrap().set_len(1 << 40).unwrap();
     fs::write(at("unreadable"), "").unwrap();
-    fs::set_permissions(at("unreadable"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(at("unreadable"), fs::Permissions::from_mode(0o000)).unwrap();
 }
 
 const LITTER: [&str; 10] =
@@ -272,15 +271,15 @@ fn foreign_files_in_a_keys_place_are_told_at_once() {
             assert_eq!(store.get(name, Duration::ZERO).unwrap(), b"v");
         }
     }
-    // Also during rendezvous: a directory where rank 2 puts its address.
-    fs::create_dir(path.join("gloo_rs.key.address%2F2")).unwrap();
+    // Also during rendezvous: a directory where rank 2 tells its host.
+    fs::create_dir(path.join("gloo_rs.key.host%2F2")).unwrap();
     let (zero, two) = std::thread::scope(|scope| {
         let rank = |rank| move || in_time(LONG / 4, || connect(&FileStore::new(path).unwrap(), rank, SIZE, LONG));
         let (zero, two) = (scope.spawn(rank(0)), scope.spawn(rank(2)));
         (zero.join().unwrap(), two.join().unwrap())
     });
-    is(&zero, ErrorKind::Mismatch, &["rank 0 of 4", "\"address/2\"", "no regular file"]);
-    is(&two, ErrorKind::Io, &["rank 2 of 4", "\"address/2\"", "Is a directory"]);
+    is(&zero, ErrorKind::Mismatch, &["rank 0: ", "\"host/2\"", "no regular file"]);
+    is(&two, ErrorKind::Io, &["rank 2: ", "\"host/2\"", "Is a directory"]);
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! The store is gone, or hangs, before, during and after four ranks find each other over it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use gloo_rs::error::{Error, ErrorKind};
 use gloo_rs::rendezvous::{Store, url};
 
-use crate::job::{Helper, LONG, SIZE, SLACK, allreduce, await_addresses, connect, each, in_time, is, tell};
+use crate::job::{Helper, LONG, SIZE, SLACK, allreduce, await_ranks, connect, each, in_time, is, tell};
+use crate::spy::Spy;
 
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Ends while a store that does not answer is given its second chance.
+const TIMEOUT: Duration = Duration::from_millis(1250);
 
 /// Not a test by itself: the process that serves a TCP store.
 #[test]
@@ -25,7 +27,7 @@ fn client(url: &str) -> Arc<dyn Store> {
     url::open(url, 1, LONG).unwrap()
 }
 
-/// Ranks 1 to 3 connect without rank 0; as soon as their addresses are in the store, `happen` happens to it. Their errors, and
+/// Ranks 1 to 3 connect without rank 0; as soon as the store knows that they are there, `happen` happens to it. Their errors, and
 /// how long after that they came.
 fn without_rank_0(url: &str, timeout: Duration, happen: impl FnOnce()) -> Vec<(Error, Duration)> {
     let onlooker = client(url);
@@ -34,15 +36,52 @@ fn without_rank_0(url: &str, timeout: Duration, happen: impl FnOnce()) -> Vec<(E
             each(1..SIZE, |rank| {
                 let store = client(url);
                 let error = in_time(timeout, || connect(&*store, rank, SIZE, timeout));
-                is(&error, error.kind(), &[&format!("rank {rank} of {SIZE}"), "cannot connect over", url]);
+                is(&error, error.kind(), &[&format!("rank {rank}: cannot connect over {}", store.describe())]);
                 (error, Instant::now())
             })
         });
-        await_addresses(&*onlooker, &[1, 2, 3]);
+        await_ranks(&*onlooker, &[1, 2, 3]);
         let at = Instant::now();
         happen();
         let errors = ranks.join().unwrap();
         errors.into_iter().map(|(error, when)| (error, when.saturating_duration_since(at))).collect()
+    })
+}
+
+/// The points of a rendezvous at which rank 0 is about to do something, by the key.
+const POINTS: [&str; 4] = ["host/0", "hosts", "address/0", "addresses"];
+
+/// What a [`Spy`] does before the first call for `point`.
+fn once_at(point: &str, happen: impl FnOnce() + Send) -> impl Fn(&str) + Send + Sync {
+    let happen = Mutex::new(Some(happen));
+    move |key| {
+        if key == point {
+            happen.lock().unwrap().take().into_iter().for_each(|happen| happen());
+        }
+    }
+}
+
+/// All ranks find each other, and as soon as rank 0 gets to a point, `happen` happens to the store at `url`: their errors.
+fn at_point(url: &str, point: &str, timeout: Duration, happen: impl FnOnce() + Send) -> Vec<Error> {
+    let before = once_at(point, happen);
+    let all_opened = Barrier::new(SIZE);
+    let fails = |rank: usize| {
+        let store = client(url);
+        all_opened.wait();
+        let error = match rank {
+            0 => in_time(timeout, || connect(&Spy::new(store, &before), rank, SIZE, timeout)),
+            _ => in_time(timeout, || connect(&*store, rank, SIZE, timeout)),
+        };
+        is(&error, error.kind(), &[&format!("rank {rank}: cannot connect over {url}")]);
+        error
+    };
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| each(1..SIZE, fails));
+        // On this thread, since a server that it starts again ends with its thread.
+        let zero = fails(0);
+        let mut errors = others.join().unwrap();
+        errors.insert(0, zero);
+        errors
     })
 }
 
@@ -60,7 +99,7 @@ fn a_tcp_store_that_never_comes() {
     server.kill();
     let errors = each(1..SIZE, |rank| in_time(TIMEOUT, || url::open(&url, rank, TIMEOUT)));
     for error in errors {
-        is(&error, ErrorKind::Timeout, &[&url, "no store to connect to after 2.0", "Connection refused"]);
+        is(&error, ErrorKind::Timeout, &[&url, "no store to connect to after 1.", "Connection refused"]);
     }
 }
 
@@ -68,24 +107,36 @@ fn a_tcp_store_that_never_comes() {
 fn a_tcp_store_that_dies_during_rendezvous() {
     let (mut server, url) = serve_tcp();
     for (error, after) in without_rank_0(&url, LONG, || server.kill()) {
-        is(&error, ErrorKind::ConnectionLost, &["get \"addresses\"", "lost the server at 127.0.0.1:"]);
+        is(&error, ErrorKind::ConnectionLost, &["get \"hosts\"", "lost the server at 127.0.0.1:"]);
         assert!(after < SLACK, "told only after {after:?}: {error}");
+    }
+}
+
+#[test]
+fn a_tcp_store_that_dies_at_any_point() {
+    for point in POINTS {
+        let (mut server, url) = serve_tcp();
+        let began = Instant::now();
+        for error in at_point(&url, point, LONG, || server.kill()) {
+            is(&error, ErrorKind::ConnectionLost, &["lost the server at 127.0.0.1:"]);
+        }
+        assert!(began.elapsed() < LONG / 4, "{point}: told only after {:?}", began.elapsed());
     }
 }
 
 #[test]
 fn a_tcp_store_that_hangs_during_rendezvous() {
     let (server, url) = serve_tcp();
-    for (error, _) in without_rank_0(&url, TIMEOUT, || server.signal(libc::SIGSTOP)) {
-        is(&error, ErrorKind::Timeout, &["get \"addresses\"", "does not answer"]);
+    for (error, _) in without_rank_0(&url, TIMEOUT, || server.pause()) {
+        is(&error, ErrorKind::Timeout, &["get \"hosts\"", "does not answer"]);
         assert!(!error.message().contains("have not arrived"), "nobody can know that: {error}");
     }
     // Now also before: a rank that comes does not even get its own address into the store.
-    server.signal(libc::SIGCONT);
+    server.go_on();
     let store = client(&url);
-    server.signal(libc::SIGSTOP);
+    server.pause();
     let error = in_time(TIMEOUT, || connect(&*store, 0, SIZE, TIMEOUT));
-    is(&error, ErrorKind::Timeout, &["rank 0 of 4", "set \"address/0\"", "does not answer"]);
+    is(&error, ErrorKind::Timeout, &["rank 0: cannot connect over", "set \"host/0\"", "does not answer"]);
 }
 
 #[test]
@@ -100,13 +151,18 @@ fn a_directory_that_vanishes() {
     let url = format!("file://{}", directory.path().canonicalize().unwrap().join("store").display());
     let gone = || std::fs::remove_dir_all(directory.path().join("store")).unwrap();
     for (error, after) in without_rank_0(&url, LONG, gone) {
-        is(&error, ErrorKind::Io, &["wait for \"addresses\"", "the directory is gone"]);
+        is(&error, ErrorKind::Io, &["wait for \"hosts\"", "the directory is gone"]);
         assert!(after < SLACK, "told only after {after:?}: {error}");
     }
-    let store = client(&url);
-    gone();
-    let error = in_time(TIMEOUT, || connect(&*store, 0, SIZE, TIMEOUT));
-    is(&error, ErrorKind::Io, &["rank 0 of 4", "set \"address/0\"", "No such file or directory"]);
+    for point in POINTS {
+        let began = Instant::now();
+        for error in at_point(&url, point, LONG, gone) {
+            is(&error, ErrorKind::Io, &[&directory.path().join("store").display().to_string()]);
+            let text = error.message();
+            assert!(text.contains("the directory is gone") || text.contains("No such file or directory"), "{text}");
+        }
+        assert!(began.elapsed() < LONG / 4, "{point}: told only after {:?}", began.elapsed());
+    }
     after_rendezvous(&url, gone);
 }
 
@@ -121,16 +177,17 @@ mod redis {
         let url = server.url("", "", "");
         server.kill();
         for error in each(0..SIZE, |rank| in_time(TIMEOUT, || url::open(&url, rank, TIMEOUT))) {
-            is(&error, ErrorKind::Timeout, &[&url, "no answer from the server after 2.0", "Connection refused"]);
+            is(&error, ErrorKind::Timeout, &[&url, "no answer from the server after 1.", "Connection refused"]);
         }
     }
 
     #[test]
     fn a_server_that_dies_during_rendezvous() {
-        let mut server = RedisServer::start(&[]);
-        for (error, _) in without_rank_0(&server.url("", "", ""), TIMEOUT, || server.kill()) {
-            is(&error, ErrorKind::Timeout, &["\"addresses\"", "no answer from the server", "Connection refused"]);
+        let mut server = RedisServer::start(&["--requirepass", "secret"]);
+        for (error, _) in without_rank_0(&server.url(":secret", "3", "prefix=job/"), TIMEOUT, || server.kill()) {
+            is(&error, ErrorKind::Timeout, &["\"hosts\"", "no answer from the server", "Connection refused"]);
             assert!(!error.message().contains("have not arrived"), "nobody can know that: {error}");
+            assert!(!error.message().contains("secret"), "{error}");
         }
     }
 
@@ -138,7 +195,7 @@ mod redis {
     fn a_server_that_hangs_during_rendezvous() {
         let server = RedisServer::start(&[]);
         for (error, _) in without_rank_0(&server.url("", "", ""), TIMEOUT, || server.pause()) {
-            is(&error, ErrorKind::Timeout, &["\"addresses\"", "no answer from the server", "does not answer"]);
+            is(&error, ErrorKind::Timeout, &["\"hosts\"", "no answer from the server", "does not answer"]);
         }
     }
 
@@ -150,7 +207,7 @@ mod redis {
             let others = scope.spawn(|| {
                 each(1..SIZE, |rank| allreduce(&connect(&*client(&url), rank, SIZE, LONG).unwrap()));
             });
-            await_addresses(&*client(&url), &[1, 2, 3]);
+            await_ranks(&*client(&url), &[1, 2, 3]);
             server.kill();
             // Long enough for all to notice.
             std::thread::sleep(Duration::from_millis(400));
@@ -169,8 +226,45 @@ mod redis {
             server.start_again();
         };
         for (error, after) in without_rank_0(&url, LONG, restart) {
-            is(&error, ErrorKind::ConnectionLost, &["\"addresses\"", "lost the keys of this job"]);
+            is(&error, ErrorKind::ConnectionLost, &["\"hosts\"", "lost the keys of this job"]);
             assert!(after < LONG / 4, "told only after {after:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_restarts_without_its_data_at_any_point() {
+        for point in POINTS {
+            let mut server = RedisServer::start(&[]);
+            let url = server.url("", "", "");
+            let restart = || {
+                server.kill();
+                server.start_again();
+            };
+            let began = Instant::now();
+            for error in at_point(&url, point, LONG, restart) {
+                is(&error, ErrorKind::ConnectionLost, &["lost the keys of this job"]);
+            }
+            assert!(began.elapsed() < LONG / 2, "{point}: told only after {:?}", began.elapsed());
+        }
+    }
+
+    #[test]
+    fn a_server_that_restarts_with_its_data_at_any_point() {
+        for point in POINTS {
+            let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+            let url = server.url("", "", "");
+            let before = once_at(point, || {
+                server.kill();
+                server.start_again();
+            });
+            let zero = Spy::new(client(&url), &before);
+            std::thread::scope(|scope| {
+                let others = scope.spawn(|| {
+                    each(1..SIZE, |rank| allreduce(&connect(&*client(&url), rank, SIZE, LONG).unwrap()));
+                });
+                allreduce(&connect(&zero, 0, SIZE, LONG).unwrap());
+                others.join().unwrap();
+            });
         }
     }
 

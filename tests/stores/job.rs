@@ -15,7 +15,7 @@ use gloo_rs::types::{DataType, ReduceOp};
 pub const SIZE: usize = 4;
 
 /// Long enough never to be reached by a test that passes.
-pub const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(30);
 
 /// What a failure may take longer than its timeout: a second, and a little for a busy machine.
 pub const SLACK: Duration = Duration::from_millis(1700);
@@ -60,9 +60,9 @@ pub fn each<T: Send>(ranks: impl IntoIterator<Item = usize>, rank: impl Fn(usize
     })
 }
 
-/// Waits, as an onlooker, until `ranks` have put their addresses into `store`.
-pub fn await_addresses(store: &dyn Store, ranks: &[usize]) {
-    let keys: Vec<String> = ranks.iter().map(|rank| format!("address/{rank}")).collect();
+/// Waits, as an onlooker, until `ranks` have told `store` that they are there.
+pub fn await_ranks(store: &dyn Store, ranks: &[usize]) {
+    let keys: Vec<String> = ranks.iter().map(|rank| format!("host/{rank}")).collect();
     store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), LONG).unwrap();
 }
 
@@ -100,9 +100,18 @@ impl Helper {
         (helper, line.expect("the helper process ended too early"))
     }
 
-    pub fn signal(&self, signal: i32) {
-        // SAFETY: a child of ours that nobody has waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    pub fn pause(&self) {
+        let id = self.child.id() as i32;
+        // SAFETY: a child of ours that nobody has waited for. It has stopped only when the system says so.
+        unsafe {
+            assert_eq!(libc::kill(id, libc::SIGSTOP), 0);
+            assert_eq!(libc::waitpid(id, std::ptr::null_mut(), libc::WUNTRACED), id);
+        }
+    }
+
+    pub fn go_on(&self) {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGCONT) }, 0);
     }
 
     pub fn kill(&mut self) {

@@ -7,4 +7,5 @@ mod job;
 #[cfg(feature = "redis")]
 #[path = "../support/redis_server.rs"]
 mod redis_server;
+mod spy;
 mod traffic;

@@ -1,119 +1,129 @@
 //! How much of a store a job uses: in proportion to the number of ranks.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gloo_rs::context::{Context, ContextOptions};
-use gloo_rs::error::Result;
-use gloo_rs::rendezvous::{InProcessStore, Store};
+use gloo_rs::error::ErrorKind;
+use gloo_rs::rendezvous::InProcessStore;
 
-use crate::job::{LONG, device};
+use crate::job::{LONG, SLACK, device, is};
+use crate::spy::{Spy, Used};
 
-/// Calls, keys and bytes of keys and values of one rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Used {
-    calls: usize,
-    keys: usize,
-    bytes: usize,
+/// How often a wait of this length may ask: after 100, 200 and 400 ms, and then every 800 ms.
+fn turns(waited: Duration) -> usize {
+    4 + (waited.as_millis() / 800) as usize
 }
 
-/// A rank's view of a store that counts what the rank asks of it.
-struct Counting {
-    base: Arc<InProcessStore>,
-    used: Mutex<Used>,
-}
-
-impl Counting {
-    fn count(&self, keys: &[&str], value_bytes: usize) {
-        let mut used = self.used.lock().unwrap();
-        used.calls += 1;
-        used.keys += keys.len();
-        used.bytes += keys.iter().map(|key| key.len()).sum::<usize>() + value_bytes;
-    }
-}
-
-impl Store for Counting {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.count(&[key], value.len());
-        self.base.set(key, value)
-    }
-    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        let value = self.base.get(key, timeout);
-        self.count(&[key], value.as_ref().map_or(0, Vec::len));
-        value
-    }
-    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
-        self.count(keys, 0);
-        self.base.wait(keys, timeout)
-    }
-    fn add(&self, key: &str, amount: i64) -> Result<i64> {
-        self.count(&[key], 8);
-        self.base.add(key, amount)
-    }
-    fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.count(&[key], value.len());
-        self.base.append(key, value)
-    }
-    fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
-        let values = self.base.multi_get(keys, timeout);
-        self.count(keys, values.iter().flatten().map(Vec::len).sum());
-        values
-    }
-    fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
-        let keys: Vec<&str> = pairs.iter().map(|(key, _)| *key).collect();
-        self.count(&keys, pairs.iter().map(|(_, value)| value.len()).sum());
-        self.base.multi_set(pairs)
-    }
-    fn delete(&self, key: &str) -> Result<bool> {
-        self.count(&[key], 1);
-        self.base.delete(key)
-    }
-    fn describe(&self) -> String {
-        self.base.describe()
-    }
-}
-
-/// Ranks find each other in an order in which nobody waits but rank 0's list, so that counts do not depend on the clock.
-fn rendezvous(size: usize) -> Vec<Used> {
+/// What each of `size` ranks uses to find the others, and how long that took. On one thread for each.
+fn rendezvous(size: usize) -> (Vec<Used>, Duration) {
     let base = InProcessStore::new();
     let device = device();
     let options = ContextOptions { timeout: LONG, ..Default::default() };
+    let began = Instant::now();
     let connect = |rank: usize| {
-        let store = Counting { base: base.clone(), used: Mutex::default() };
-        let context = Context::new(&device, rank, size, &options).unwrap();
-        context.connect(&store).unwrap();
-        let used = *store.used.lock().unwrap();
-        used
+        let store = Spy::new(base.clone(), |_| {});
+        Context::new(&device, rank, size, &options).unwrap().connect(&store).unwrap();
+        store.used()
     };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..size).map(|rank| scope.spawn(move || connect(rank))).collect();
-        let zero = connect(0);
-        [zero].into_iter().chain(others.into_iter().map(|other| other.join().unwrap())).collect()
-    })
+    let connect = &connect;
+    let used = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..size).map(|rank| scope.spawn(move || connect(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    (used, began.elapsed())
 }
 
 #[test]
 fn store_traffic_grows_with_the_ranks_and_not_with_their_square() {
     let mut longest = BTreeMap::new();
     for size in [4, 16, 64, 256] {
-        let used = rendezvous(size);
+        let (used, took) = rendezvous(size);
+        // There are two rounds, and one wait in each.
+        let turns = 2 * turns(took);
         let (zero, others) = used.split_first().unwrap();
-        // Rank 0: its address, all addresses, their list.
-        assert!(zero.calls <= 3 + 40 && zero.keys >= size, "{zero:?} of {size}");
-        assert!(zero.keys <= zero.calls * size, "{zero:?} of {size}");
+        // Rank 0 tells, collects what all tell, and publishes the list.
+        assert!((6..=4 + turns).contains(&zero.calls), "{zero:?} of {size} in {took:?}");
+        assert!((4 + 2 * size..=4 + turns * size).contains(&zero.keys), "{zero:?} of {size} in {took:?}");
         for other in others {
-            // Its address, and the list; more turns only if the machine is slow.
-            assert!((2..=2 + 40).contains(&other.calls) && other.keys == other.calls, "{other:?} of {size}");
-            // The list is as long as all addresses together: no more than that for each rank.
-            assert!(other.bytes <= 100 + 200 * size, "{other:?} of {size}");
+            // It tells, and gets the list.
+            assert!((4..=2 + turns).contains(&other.calls), "{other:?} of {size} in {took:?}");
+            assert_eq!(other.keys, other.calls, "{other:?} of {size}");
+            assert!(other.bytes <= 2 * (200 + 100 * size) + 10 * turns, "{other:?} of {size}");
         }
-        let calls: usize = used.iter().map(|used| used.calls).sum();
-        longest.insert(size, others.iter().map(|used| used.bytes).max().unwrap());
-        println!("{size} ranks: {calls} calls, rank 0 {zero:?}");
+        // But for the keys of waits that were in vain.
+        longest.insert(size, others.iter().map(|used| used.bytes - 10 * (used.calls - 4)).max().unwrap());
+        println!("{size} ranks in {took:?}: rank 0 {zero:?}, rank 1 {:?}", others[0]);
     }
-    // Four times as many ranks make the list four times as long, no longer.
+    // Four times as many ranks make the lists four times as long, no longer.
     for (small, large) in [(4, 16), (16, 64), (64, 256)] {
         assert!(longest[&large] <= longest[&small] * 4 + 100, "{longest:?}");
     }
+}
+
+/// All but the `absent` of `size` ranks wait for those, and fail with `parts`. The most that one used.
+fn in_vain(size: usize, absent: &[usize], timeout: Duration, parts: &[&str]) -> Used {
+    let base = InProcessStore::new();
+    let device = device();
+    let options = ContextOptions { timeout, ..Default::default() };
+    let connect = |rank: usize| {
+        let store = Spy::new(base.clone(), |_| {});
+        let began = Instant::now();
+        let error = Context::new(&device, rank, size, &options).unwrap().connect(&store).unwrap_err();
+        assert!(began.elapsed() < timeout + SLACK, "gave up only after {:?}: {error}", began.elapsed());
+        is(&error, ErrorKind::Timeout, parts);
+        store.used()
+    };
+    let connect = &connect;
+    std::thread::scope(|scope| {
+        let there = (0..size).filter(|rank| !absent.contains(rank));
+        let ranks: Vec<_> = there.map(|rank| scope.spawn(move || connect(rank))).collect();
+        let used = ranks.into_iter().map(|rank| rank.join().unwrap());
+        used.max_by_key(|used| used.calls).unwrap()
+    })
+}
+
+/// All ask at the same moment who is missing.
+#[test]
+fn ranks_that_wait_in_vain_do_not_flood_the_store() {
+    let timeout = Duration::from_millis(1000);
+    let asked = in_vain(128, &[77], timeout, &["after 1s, 1 of 128 ranks have not arrived: 77"]).calls;
+    // Tells, waits, and asks for its own key and twice for each halving.
+    assert!(asked <= 1 + turns(timeout) + 2 + 2 * 7, "{asked} calls");
+    let absent: Vec<usize> = (3..128).collect();
+    let parts = ["at least 16 of 128 ranks have not arrived: 3, 4, 5, 6, ", ", 17, 18, ..."];
+    let asked = in_vain(128, &absent, timeout, &parts).calls;
+    assert!(asked <= 1 + turns(timeout) + 2 + 2 * 16 + 2 * 7, "{asked} calls");
+}
+
+/// A Redis server does not wait for its clients: they poll.
+#[cfg(feature = "redis")]
+#[test]
+fn ranks_that_poll_a_redis_server_do_not_flood_it() {
+    let server = crate::redis_server::RedisServer::start(&[]);
+    let processed = || {
+        let statistics = server.ask("INFO stats");
+        let line = statistics.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).unwrap();
+        line.trim().parse::<usize>().unwrap()
+    };
+    let (size, timeout) = (16, Duration::from_millis(1500));
+    let device = device();
+    let options = ContextOptions { timeout, ..Default::default() };
+    let before = processed();
+    std::thread::scope(|scope| {
+        for rank in 1..size {
+            let (url, device, options) = (server.url("", "", ""), &device, &options);
+            scope.spawn(move || {
+                let store = gloo_rs::rendezvous::url::open(&url, rank, LONG).unwrap();
+                let error = Context::new(device, rank, size, options).unwrap().connect(&*store).unwrap_err();
+                is(&error, ErrorKind::Timeout, &["after 1.5s, 1 of 16 ranks have not arrived: 0"]);
+            });
+        }
+    });
+    let each = (processed() - before) / (size - 1);
+    // A turn of a wait asks after 1, 2, 4, ..., 64 ms and then every 100 ms; at the end each rank asks for all keys, and again
+    // for halves of them.
+    let polls = turns(timeout) * 8 + timeout.as_millis() as usize / 100;
+    assert!(each <= 10 + polls + 4 * size, "{each} commands of each rank");
+    println!("{each} commands of each of {} ranks", size - 1);
 }

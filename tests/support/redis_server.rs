@@ -123,18 +123,21 @@ impl RedisServer {
         self.directory.path().join("key.pem")
     }
 
-    fn signal(&self, signal: i32) {
-        let id = self.child.as_ref().unwrap().id();
-        // SAFETY: a child of ours that nobody has waited for.
-        assert_eq!(unsafe { libc::kill(id as i32, signal) }, 0);
+    fn id(&self) -> i32 {
+        self.child.as_ref().unwrap().id() as i32
     }
 
     pub fn pause(&self) {
-        self.signal(libc::SIGSTOP);
+        // SAFETY: a child of ours that nobody has waited for. It has stopped only when the system says so.
+        unsafe {
+            assert_eq!(libc::kill(self.id(), libc::SIGSTOP), 0);
+            assert_eq!(libc::waitpid(self.id(), std::ptr::null_mut(), libc::WUNTRACED), self.id());
+        }
     }
 
     pub fn go_on(&self) {
-        self.signal(libc::SIGCONT);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(self.id(), libc::SIGCONT) }, 0);
     }
 
     /// Ends the server without a chance to save anything.

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Show what this build and this host have, and where a rank on this host would listen, and why
 #[derive(clap::Args)]
 pub struct Args {
-    /// The store of the job, as GLOO_RS_STORE would name it: tcp://host:port, file:///path. Nothing is sent to it
+    /// The store of the job, as GLOO_RS_STORE would name it: tcp://host:port, redis://host, file:///path. Nothing is sent to it
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
@@ -22,6 +22,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+const FEATURES: &[&str] = if cfg!(feature = "redis") { &["cli", "redis"] } else { &["cli"] };
 
 #[derive(Serialize)]
 struct Info {
@@ -80,7 +82,7 @@ fn info(args: &Args) -> Result<Info, String> {
     };
     Ok(Info {
         version: env!("CARGO_PKG_VERSION"),
-        features: vec!["cli"],
+        features: FEATURES.to_vec(),
         transports: vec!["tcp"],
         kernels: gloo_rs::reduce::cpu_features(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),

@@ -9,7 +9,7 @@ use crate::transport::tcp::address::Address;
 use crate::transport::tcp::handshake::{self, Answer, Connecting, Connector, Hello};
 
 /// Rank 1 of two, and a connection that it takes for rank 0's, with the number that its frames carry.
-fn victim() -> (Arc<Context>, TcpStream, u32) {
+pub(super) fn victim() -> (Arc<Context>, TcpStream, u32) {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
     let context = Context::new(&device(), 1, 2, &options).unwrap();
     let own = context.lock().unwrap().transport.address();
@@ -47,7 +47,8 @@ fn a_malformed_frame_ends_the_connection_with_a_reason() {
     };
     let header = |header: Header| move |frames: u32| header.encode(frames);
     let answer = |kind| Header::new(kind, 7, 0);
-    let cases: [(Box<dyn Fn(u32) -> [u8; Header::BYTES]>, &str); 12] = [
+    type Frame<'a> = Box<dyn Fn(u32) -> [u8; Header::BYTES] + 'a>;
+    let cases: [(Frame, &str); 12] = [
         (Box::new(edited(0, 99)), "malformed frame: kind 99"),
         (Box::new(edited(0, 0)), "malformed frame: kind 0"),
         (Box::new(edited(1, 77)), "malformed frame: version 77"),

@@ -171,7 +171,10 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
         replaced = buffers::without_null(inputs, outputs);
         (inputs, outputs) = (&replaced.0, &replaced.1);
     }
-    shape.inputs = inputs.len();
+    if shape.inputs != inputs.len() {
+        shape.inputs = inputs.len();
+        shape.check()?;
+    }
     let call = Call {
         shape,
         algorithm,
@@ -184,5 +187,5 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
         max_segment_bytes: (request.max_segment_bytes > 0).then_some(request.max_segment_bytes),
     };
     // SAFETY: `buffers::check` found the pointers possible and outputs apart from all else; the caller vouches for the rest.
-    unsafe { context.run(&call) }
+    unsafe { context.run_checked(&call) }
 }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::place::{Launcher, Place, Variables};
-use super::support::Deadline;
+use super::support::{Backoff, Deadline, seconds};
 use super::{InProcessStore, PrefixStore, Store, TcpStore, url};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::types::Rank;
 
@@ -60,7 +60,7 @@ impl Launch {
     /// | `MASTER_ADDR`, `MASTER_PORT` | rank 0 serves a TCP store there; on another port if torchrun's agent has taken it |
     /// | none, one process | one of its own |
     /// | Open MPI's, one host | rank 0 serves a TCP store and writes its address to a file in `PMIX_SERVER_TMPDIR` |
-    /// | `PMI_FD` | rank 0 serves a TCP store and tells its address over PMI |
+    /// | `PMI_FD`, one host | rank 0 serves a TCP store on a port made of the launcher's process id |
     /// | Slurm's | rank 0 serves a TCP store on the first host of `SLURM_STEP_NODELIST`, on a port made of job and step |
     ///
     /// `timeout` is how long to look for rank 0's server. To be called once in a process, by all of the job's, since rank 0
@@ -92,8 +92,9 @@ impl Launch {
 
 fn open_store(place: &Place, variables: &Variables<'_>, timeout: Duration) -> Result<Arc<dyn Store>> {
     if let Some(store) = variables.text("GLOO_RS_STORE")? {
-        return url::open(&store, place.rank, timeout)
-            .map_err(|error| error.context("the environment variable GLOO_RS_STORE"));
+        let open = |timeout| url::open(&store, place.rank, timeout);
+        let opened = if store.starts_with("tcp://") { fresh(place.rank, timeout, open) } else { open(timeout) };
+        return opened.map_err(|error| error.context("the environment variable GLOO_RS_STORE"));
     }
     if let Some(host) = variables.text("MASTER_ADDR")? {
         return at_master(&host, place, variables, timeout)
@@ -110,7 +111,7 @@ fn open_store(place: &Place, variables: &Variables<'_>, timeout: Duration) -> Re
             place.size
         ))),
         Launcher::OpenMpi => over_open_mpi(place, variables, &deadline),
-        Launcher::Pmi => over_pmi(place, variables, &deadline),
+        Launcher::Pmi => over_pmi(place, variables, timeout),
         Launcher::Slurm => over_slurm(place, variables, timeout),
     }
 }
@@ -124,7 +125,7 @@ fn at_master(host: &str, place: &Place, variables: &Variables<'_>, timeout: Dura
     // There, torchrun's agent serves a store of another kind.
     let taken = variables.text("TORCHELASTIC_USE_AGENT_STORE")?.is_some_and(|value| value == "True");
     if !taken || place.launcher != Launcher::Variables {
-        return url::open_tcp(host, port, place.rank, timeout);
+        return open_tcp(host, port, place.rank, timeout);
     }
     let mut job = format!("torchrun-{port}");
     for name in ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"] {
@@ -133,13 +134,48 @@ fn at_master(host: &str, place: &Place, variables: &Variables<'_>, timeout: Dura
     at_job_port(&job, host, place.rank, timeout)
 }
 
+fn open_tcp(host: &str, port: u16, rank: Rank, timeout: Duration) -> Result<Arc<dyn Store>> {
+    fresh(rank, timeout, |timeout| url::open_tcp(host, port, rank, timeout))
+}
+
+/// Rank 0's TCP store that `open` opens, in which nobody has been `rank` before: a process that has ended one program and
+/// begun the next may still find the store that rank 0 serves in the first.
+fn fresh(rank: Rank, timeout: Duration, open: impl Fn(Duration) -> Result<Arc<dyn Store>>) -> Result<Arc<dyn Store>> {
+    let deadline = Deadline::after(timeout);
+    let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
+    loop {
+        let store = open(deadline.remaining())?;
+        if rank == 0 {
+            return Ok(store);
+        }
+        let error = match store.add(&format!("gloo_rs/rank/{rank}"), 1) {
+            Ok(1) => return Ok(store),
+            Ok(_) => Error::new(
+                ErrorKind::Timeout,
+                format!(
+                    "{}: another process has been rank {rank} there: two processes have the same rank, or rank 0 has not ended \
+                     an earlier program",
+                    store.describe()
+                ),
+            ),
+            Err(error) if error.kind() == ErrorKind::ConnectionLost => error,
+            Err(error) => return Err(error),
+        };
+        drop(store);
+        if deadline.passed() {
+            return Err(error.context(format_args!("after {}", seconds(deadline.elapsed()))));
+        }
+        backoff.sleep(&deadline);
+    }
+}
+
 /// Rank 0's TCP store at a port that follows from the job's name. Another job's ranks that came to the same port would find
 /// none of their keys there.
 fn at_job_port(job: &str, host: &str, rank: Rank, timeout: Duration) -> Result<Arc<dyn Store>> {
     let mut hasher = QuickHasher::default();
     hasher.write(job.as_bytes());
     let port = PORTS.start + (hasher.finish() % PORTS.len() as u64) as u16;
-    let store = url::open_tcp(host, port, rank, timeout)
+    let store = open_tcp(host, port, rank, timeout)
         .map_err(|error| error.context(format_args!("the store of {job} ({NAME_A_STORE}, to choose another)")))?;
     Ok(Arc::new(PrefixStore::new(job, store)))
 }
@@ -157,36 +193,34 @@ fn over_slurm(place: &Place, variables: &Variables<'_>, timeout: Duration) -> Re
     at_job_port(&format!("slurm-{job}.{step}"), &host, place.rank, timeout)
 }
 
-fn over_pmi(place: &Place, variables: &Variables<'_>, deadline: &Deadline) -> Result<Arc<dyn Store>> {
-    let fd = variables.needed("PMI_FD", &format!("the launcher's socket; without it, {NAME_A_STORE}"))?;
-    let pmi = pmi::Pmi::new(&fd, deadline)?;
-    if place.rank != 0 {
-        let address = pmi.share("gloo_rs", None)?;
-        return url::open(&address, place.rank, deadline.remaining());
+/// Refuses a job on several hosts under a launcher that tells the numbers of processes in these variables, but
+/// nobody where rank 0 is.
+fn on_one_host(place: &Place, size: &str, local_size: &str, tell: &str) -> Result<()> {
+    if place.local_size == Some(place.size) {
+        return Ok(());
     }
-    let host = if place.local_size == Some(place.size) {
-        "127.0.0.1".to_owned()
-    } else {
-        // As Hydra's list of hosts has it, or as the host calls itself.
-        match variables.text("MPIR_CVAR_CH3_INTERFACE_HOSTNAME")? {
-            Some(name) => name,
-            None => host_name()?,
-        }
-    };
-    let store = TcpStore::serve(&host, 0)?;
-    pmi.share("gloo_rs", Some(&store.describe()))?;
-    Ok(Arc::new(store))
+    let local = place.local_size.map_or("is not set".into(), |local| format!("is {local}"));
+    Err(Error::invalid(format!(
+        "{size} is {}, but {local_size} {local}: the job is on several hosts, and its launcher tells none where rank 0 is: \
+         {NAME_A_STORE} ({tell})",
+        place.size
+    )))
+}
+
+fn over_pmi(place: &Place, variables: &Variables<'_>, timeout: Duration) -> Result<Arc<dyn Store>> {
+    on_one_host(place, "PMI_SIZE", "MPI_LOCALNRANKS", "mpiexec -genv MASTER_ADDR host -genv MASTER_PORT 29500 ...")?;
+    let fd = variables.needed("PMI_FD", &format!("the launcher's socket; without it, {NAME_A_STORE}"))?;
+    let launcher = pmi::launcher(&fd)?;
+    at_job_port(&format!("pmi-{launcher}"), "127.0.0.1", place.rank, timeout)
 }
 
 fn over_open_mpi(place: &Place, variables: &Variables<'_>, deadline: &Deadline) -> Result<Arc<dyn Store>> {
-    if place.local_size != Some(place.size) {
-        let local = place.local_size.map_or("is not set".into(), |local| format!("is {local}"));
-        return Err(Error::invalid(format!(
-            "OMPI_COMM_WORLD_SIZE is {}, but OMPI_COMM_WORLD_LOCAL_SIZE {local}: the job is on several hosts, and Open MPI tells \
-             none where rank 0 is: {NAME_A_STORE} (mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500 ...)",
-            place.size
-        )));
-    }
+    on_one_host(
+        place,
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500 ...",
+    )?;
     let session = variables
         .needed("PMIX_SERVER_TMPDIR", &format!("the folder of mpirun's session; without it, {NAME_A_STORE}"))?;
     let job = variables.needed("PMIX_NAMESPACE", &format!("the name of mpirun's job; without it, {NAME_A_STORE}"))?;
@@ -201,15 +235,4 @@ fn over_open_mpi(place: &Place, variables: &Variables<'_>, deadline: &Deadline) 
         return Ok(Arc::new(store));
     }
     url::open(&published::look_up(&path, deadline)?, place.rank, deadline.remaining())
-}
-
-fn host_name() -> Result<String> {
-    let mut name = [0u8; 256];
-    // SAFETY: the pointer and the length are those of `name`; its last byte stays zero.
-    if unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) } != 0 {
-        return Err(Error::io("cannot tell this host's name", &std::io::Error::last_os_error()));
-    }
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-    String::from_utf8(name[..end].to_vec())
-        .map_err(|_| Error::invalid(format!("this host's name is not UTF-8; {NAME_A_STORE}")))
 }

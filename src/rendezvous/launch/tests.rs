@@ -1,6 +1,6 @@
 //! Tables of variables, as launchers set them.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -185,6 +185,7 @@ fn fails(tables: &[Table<'_>], timeout: Duration) -> Error {
 #[test]
 fn where_a_launcher_does_not_tell_where_to_meet_the_error_says_what_to_set() {
     let one_host: Table = &[("OMPI_COMM_WORLD_LOCAL_SIZE", "6")];
+    let pmi: Table = &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_LOCAL_SIZE", "2"), ("PMI_LOCAL_RANK", "1")];
     for (tables, parts) in [
         (
             &[OPEN_MPI][..],
@@ -192,9 +193,10 @@ fn where_a_launcher_does_not_tell_where_to_meet_the_error_says_what_to_set() {
         ),
         (&[one_host, OPEN_MPI], &["PMIX_SERVER_TMPDIR is not set"]),
         (&[one_host, OPEN_MPI, &[("PMIX_SERVER_TMPDIR", "/tmp")]], &["PMIX_NAMESPACE is not set"]),
-        (&[HYDRA], &["PMI_FD is not set"]),
-        (&[PMI, &[("PMI_FD", "-1")]], &["PMI_FD=\"-1\""]),
-        (&[PMI, &[("PMI_FD", "99999")]], &["PMI_FD=\"99999\"", "MPI_Finalize"]),
+        (&[HYDRA], &["PMI_SIZE is 8", "MPI_LOCALNRANKS is 4", "mpiexec -genv MASTER_ADDR"]),
+        (&[pmi], &["PMI_FD is not set"]),
+        (&[pmi, &[("PMI_FD", "-1")]], &["PMI_FD=\"-1\""]),
+        (&[pmi, &[("PMI_FD", "99999")]], &["PMI_FD=\"99999\"", "MPI_Finalize"]),
         (&[&SRUN[1..]], &["SLURM_JOB_ID is not set"]),
         (&[SRUN], &["SLURM_JOB_NODELIST is not set"]),
         (&[SRUN, &[("SLURM_STEP_NODELIST", "node[")]], &["SLURM_STEP_NODELIST", "\"node[\""]),
@@ -306,88 +308,60 @@ fn an_open_mpi_rank_without_rank_0_says_what_it_waited_for() {
     assert!(error.message().contains("rank 0 has not written") && error.message().contains("gloo_rs-n"), "{error}");
 }
 
-/// A launcher of two processes with PMI: their ends of its sockets. It serves until both are closed.
-fn pmi_launcher() -> [UnixStream; 2] {
-    let shared = Arc::new((std::sync::Mutex::new(Vec::<(String, String)>::new()), std::sync::Barrier::new(2)));
-    [0, 1].map(|_| {
-        let (own, theirs) = UnixStream::pair().unwrap();
-        let shared = shared.clone();
-        thread::spawn(move || {
-            let mut out = own.try_clone().unwrap();
-            for line in BufReader::new(own).lines().map_while(std::result::Result::ok) {
-                let value = |name| line.split(' ').find_map(|part| part.strip_prefix(name));
-                let (known, barrier) = &*shared;
-                let answer = match value("cmd=").unwrap() {
-                    "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_1".to_owned(),
-                    "put" => {
-                        known.lock().unwrap().push((value("key=").unwrap().into(), value("value=").unwrap().into()));
-                        "cmd=put_result rc=0 msg=success".to_owned()
-                    }
-                    "get" => match known.lock().unwrap().iter().find(|(key, _)| Some(key.as_str()) == value("key=")) {
-                        Some((_, value)) => format!("cmd=get_result rc=0 msg=success value={value}"),
-                        None => "cmd=get_result rc=-1 msg=key_not_found value=unknown".to_owned(),
-                    },
-                    "barrier_in" => {
-                        barrier.wait();
-                        "cmd=barrier_out".to_owned()
-                    }
-                    other => panic!("{other}"),
-                };
-                // In two pieces, as a stream may bring them.
-                let (head, tail) = answer.split_at(7);
-                out.write_all(head.as_bytes()).unwrap();
-                out.write_all(format!("{tail}\n").as_bytes()).unwrap();
-            }
-        });
-        theirs
-    })
-}
-
 #[test]
-fn ranks_meet_over_pmi_and_so_do_those_of_the_next_program() {
-    let sockets = pmi_launcher();
-    for _ in 0..3 {
-        let ranks = [0, 1].map(|rank: usize| {
-            let (number, fd) = (rank.to_string(), sockets[rank].as_raw_fd().to_string());
-            owned(&[
-                &[("PMI_RANK", &number), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2"), ("MPI_LOCALRANKID", &number)],
-                &[("PMI_FD", &fd)],
-            ])
-        });
-        let stores = meet(ranks.into());
-        assert!(stores[0].starts_with("tcp://127.0.0.1:") && stores[1] == stores[0], "{stores:?}");
+fn ranks_of_a_launcher_with_pmi_meet_at_a_port_of_the_launcher_s_and_so_do_those_of_the_next_program() {
+    let sockets = UnixStream::pair().unwrap();
+    let fds = [sockets.0.as_raw_fd().to_string(), sockets.1.as_raw_fd().to_string()];
+    let rank = |rank: usize| {
+        let number = rank.to_string();
+        owned(&[
+            &[("PMI_RANK", &number), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2"), ("MPI_LOCALRANKID", &number)],
+            &[("PMI_FD", &fds[rank])],
+        ])
+    };
+    // Rank 1 begins the next program while rank 0 still serves in the first.
+    let first = [0, 1].map(|number| Launch::from_variables(rank(number), TIMEOUT).unwrap());
+    let next = rank(1);
+    let next = thread::spawn(move || Launch::from_variables(next, TIMEOUT).unwrap());
+    thread::sleep(Duration::from_millis(100));
+    first.into_iter().rev().for_each(drop);
+    let zero = Launch::from_variables(rank(0), TIMEOUT).unwrap();
+    zero.store.set("k", b"second").unwrap();
+    let one = next.join().unwrap();
+    assert_eq!(one.store.get("k", TIMEOUT).unwrap(), b"second");
+    let port = zero.store.describe();
+    drop((one, zero));
+    for _ in 0..2 {
+        let stores = meet([0, 1].map(rank).into());
+        assert!(stores.iter().all(|store| *store == port) && port.contains("tcp://127.0.0.1:"), "{stores:?} {port}");
+    }
+    for socket in [&sockets.0, &sockets.1] {
+        socket.set_nonblocking(true).unwrap();
+        assert!((&*socket).read(&mut [0]).is_err(), "something was said to the launcher");
     }
 }
 
 #[test]
-fn what_goes_wrong_with_pmi_is_said_in_time() {
-    let (launcher, own) = UnixStream::pair().unwrap();
-    let fd = own.as_raw_fd().to_string();
-    let error = fails(&[PMI, &[("PMI_FD", &fd)]], Duration::from_millis(50));
+fn two_processes_of_one_rank_are_told_so() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let rank =
+        |rank| owned(&[&[("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]]);
+    let _jobs = ["0", "1"].map(|number| Launch::from_variables(rank(number), TIMEOUT).unwrap());
+    let error = Launch::from_variables(rank("1"), Duration::from_millis(100)).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert!(error.message().contains("did not answer"), "{error}");
+    assert!(error.message().contains("two processes have the same rank"), "{error}");
+}
 
-    (&launcher).write_all(b"cmd=what\n").unwrap();
-    let error = fails(&[PMI, &[("PMI_FD", &fd)]], TIMEOUT);
-    assert!(error.message().contains("answered get_my_kvsname with \"cmd=what\""), "{error}");
-
-    (&launcher).write_all(b"cmd=my_kvsname kvsname=k\n").unwrap();
-    let error = fails(&[PMI, &[("PMI_FD", &fd)]], Duration::from_millis(50));
-    assert!(error.message().contains("not all of the job's processes"), "{error}");
-
-    (&launcher).write_all(&[b'x'; 10_000]).unwrap();
-    let error = fails(&[PMI, &[("PMI_FD", &fd)]], TIMEOUT);
-    assert_eq!(error.kind(), ErrorKind::Mismatch);
-
-    drop(launcher);
-    let error = fails(&[PMI, &[("PMI_FD", &fd)]], TIMEOUT);
-    assert!(error.message().contains("PMI: cannot ask the launcher"), "{error}");
-
-    // A file that has got the socket's number.
+#[test]
+fn a_descriptor_that_is_not_the_launcher_s_is_told() {
+    let one_host: Table = &[("PMI_LOCAL_SIZE", "2")];
+    // A file, and a socket of another kind, that have got the socket's number.
     let file = tempfile::tempfile().unwrap();
-    let error = fails(&[PMI, &[("PMI_FD", &file.as_raw_fd().to_string())]], TIMEOUT);
-    assert!(error.message().contains("is not the launcher's socket"), "{error}");
-    assert_eq!(file.metadata().unwrap().len(), 0);
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for fd in [file.as_raw_fd(), socket.as_raw_fd()] {
+        let error = fails(&[PMI, one_host, &[("PMI_FD", &fd.to_string())]], TIMEOUT);
+        assert!(error.message().contains("is not the launcher's socket"), "{error}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::super::{Store, url};
+use super::super::{PrefixStore, Store, url};
 use crate::error::{Error, ErrorKind};
 pub(in super::super) use redis_server::RedisServer;
 
@@ -51,7 +51,11 @@ fn works(store: &dyn Store) {
 #[test]
 fn passwords_and_users() {
     let server = RedisServer::start(&["--requirepass", "secret@1"]);
-    works(&*open(&server.url(":secret%401", "", "")));
+    let store = open(&server.url(":secret%401", "", ""));
+    works(&*store);
+    let place = server.place().parse().unwrap();
+    assert_eq!(store.server(), Some(place), "it is what interfaces are chosen by");
+    assert_eq!(PrefixStore::new("job", store).server(), Some(place));
     works(&*open(&server.url("default:secret@1", "", "")));
     let error = in_time(Duration::ZERO, || Err::<(), _>(refused(&server.url(":secret2", "", ""), LONG)));
     is(&error, ErrorKind::InvalidArgument, &["does not take this user and password", "WRONGPASS", &server.place()]);
@@ -139,7 +143,9 @@ fn certificates_are_checked() {
 
     let other = RedisServer::start_with_tls(&["--tls-auth-clients", "no", "--requirepass", "secret"]);
     let place = other.place();
-    works(&*open(&other.url(":secret", "", "")));
+    let store = open(&other.url(":secret", "", ""));
+    works(&*store);
+    assert_eq!(store.server(), Some(place.parse().unwrap()));
     works(&*open(&format!("rediss://:secret@{place}?insecure=true")));
     let foreign = format!("rediss://:secret@{place}?ca={}", cert.display());
     is(&refused(&foreign, LONG), ErrorKind::Mismatch, &["TLS", "certificate", &place]);

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::reduce::Side;
 use crate::sys;
-use crate::transport::frame::Header;
+use crate::transport::frame::{Header, Kind};
 use crate::transport::matching::EAGER_BYTES;
 use crate::transport::tcp::address::MAX_SOCKETS;
 use crate::transport::tcp::handshake::{Connector, Handle};
@@ -25,8 +25,8 @@ pub enum State {
     Connecting,
     /// The hello is sent; both sides prove that they belong together.
     Greeting(Box<Connector>),
-    /// The peer is connecting to us, and its connection is the one to keep.
-    Yielded,
+    /// The peer is connecting to us, and its connection is the one to keep. It is asked again at this time.
+    Yielded(Instant),
     /// Messages flow.
     Established,
     /// Over.
@@ -194,6 +194,8 @@ pub struct Peer {
     pub refused_since: [Option<Instant>; MAX_SOCKETS],
     /// The peer has said that it is done.
     pub goodbye: bool,
+    /// Sending has failed, for this reason: the system tells it only once, and reading might find a mere end.
+    pub broke: Option<Error>,
     /// When it was asked what it is doing; what it has told, and whether the same call waits there.
     pub asked: Option<Instant>,
     pub told: Option<(String, bool)>,
@@ -223,6 +225,7 @@ impl Peer {
             give_up: None,
             refused_since: [None; MAX_SOCKETS],
             goodbye: false,
+            broke: None,
             asked: None,
             told: None,
             write_armed: false,
@@ -264,6 +267,12 @@ impl Peer {
             report,
             owned: None,
         });
+    }
+
+    /// Whether the put that is request `slot` has not left as a whole, so that nobody can have it.
+    pub fn is_putting(&self, slot: u64) -> bool {
+        let slot = slot.to_le_bytes();
+        self.data.iter().any(|out| out.header[0] == Kind::Put as u8 && out.header[16..24] == slot)
     }
 
     /// Queues a message whose payload is our own, and whose end nobody hears of.

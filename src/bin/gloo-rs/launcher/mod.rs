@@ -234,7 +234,7 @@ impl Running {
             let timeout = wait_until(patience.into_iter().chain(silence).min());
             let streams = self.streams.iter().map(|(_, stream)| stream.as_raw_fd());
             let descriptors = streams.chain([self.signals.as_raw_fd()]);
-            let mut polls: Vec<_> = descriptors.map(|fd| readable(fd)).collect();
+            let mut polls: Vec<_> = descriptors.map(readable).collect();
             polls.extend(self.control.iter().flat_map(Control::polls));
             // SAFETY: as many entries as said. An interrupted call leaves every `revents` zero.
             unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };

@@ -23,6 +23,8 @@ use crate::types::Rank;
 
 /// How long one of several addresses may leave an attempt to connect unanswered.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// How long a peer that is connecting to us may take for that.
+const YIELD_TIME: Duration = Duration::from_millis(500);
 /// An idle connection whose peer's host does not answer breaks after a minute. Processes that are busy or stopped do not
 /// matter: it is the system that answers.
 const KEEPALIVE: TcpKeepalive =
@@ -127,6 +129,10 @@ impl Endpoint {
             let peer = self.peer(rank);
             match peer.state {
                 State::Retry(at) if at <= now => self.begin_connect(rank),
+                State::Yielded(at) if at <= now => {
+                    peer.state = State::Idle;
+                    self.begin_connect(rank);
+                }
                 State::Connecting if peer.give_up.is_some_and(|at| at <= now) => {
                     let text = format!("cannot connect to {}: no answer in {ANSWER_TIME:?}", self.name(rank));
                     self.retry_later(rank, Error::new(ErrorKind::Timeout, text));
@@ -141,7 +147,7 @@ impl Endpoint {
     /// When [`Self::retry_due`] has something to do.
     pub(super) fn next_retry(&self) -> Option<Instant> {
         let due = |rank: &Rank| match self.peers[*rank].as_deref()? {
-            Peer { state: State::Retry(at), .. } => Some(*at),
+            Peer { state: State::Retry(at) | State::Yielded(at), .. } => Some(*at),
             Peer { state: State::Connecting, give_up, .. } => *give_up,
             _ => None,
         };
@@ -162,8 +168,8 @@ impl Endpoint {
             Ok(Some((Answer::Yield, _))) => {
                 let peer = self.peer(rank);
                 peer.socket = None;
-                peer.state = State::Yielded;
-                self.connecting.retain(|r| *r != rank);
+                // It may give up its connection, or end, before that reaches us.
+                peer.state = State::Yielded(Instant::now() + YIELD_TIME);
             }
             // Another process has its port now, or it is about to end.
             Ok(Some((Answer::Refused(Reason::NoContext), _))) => {
@@ -338,11 +344,8 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn io_lost(&mut self, rank: Rank, doing: &str, e: &io::Error) {
-        let error = Error::new(
-            ErrorKind::ConnectionLost,
-            format!("the connection to {} broke while {doing}: {e}", self.name(rank)),
-        );
-        self.lose(rank, error);
+    pub(super) fn broke_while(&self, rank: Rank, doing: &str, e: &io::Error) -> Error {
+        let text = format!("the connection to {} broke while {doing}: {e}", self.name(rank));
+        Error::new(ErrorKind::ConnectionLost, text)
     }
 }

@@ -108,6 +108,7 @@ impl Endpoint {
             Some(Peer { state: State::Greeting { .. }, .. }) => {
                 "not connected: its host has taken the connection, but its process has not answered".to_owned()
             }
+            Some(Peer { state: State::Yielded(_), .. }) => "not connected: it is connecting to this rank".to_owned(),
             Some(Peer { last_error: Some(error), attempts, .. }) => {
                 format!("not connected after {attempts} attempts; the last one: {error}")
             }

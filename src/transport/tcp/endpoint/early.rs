@@ -20,13 +20,13 @@ pub const MOST_BYTES: usize = 1 << 30;
 
 impl Endpoint {
     /// Other limits than [`PAUSE_BYTES`] and [`MOST_BYTES`].
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn set_early_limits(&mut self, pause: usize, most: usize) {
         (self.pause_bytes, self.most_bytes) = (pause, most);
     }
 
     /// What is kept from `rank`, in bytes.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn kept(&self, rank: Rank) -> usize {
         self.receives.kept(rank)
     }
@@ -73,7 +73,7 @@ impl Endpoint {
             let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { continue };
             peer.write_armed = false;
             if let Err(e) = self.epoll.add(peer.fd(), sys::READ, rank as u64) {
-                self.io_lost(rank, "receiving", &e);
+                self.lose(rank, self.broke_while(rank, "receiving", &e));
             } else {
                 self.mark_dirty(rank);
             }

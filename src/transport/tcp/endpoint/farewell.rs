@@ -84,19 +84,16 @@ impl Endpoint {
     /// See [`crate::transport::Transport::told`].
     pub(super) fn what_was_told(&self) -> Told {
         let asked = self.asked.iter().filter_map(|rank| self.peers[*rank].as_deref().filter(|p| p.is_established()));
-        let (mut missing, mut same) = (false, false);
+        let (mut same, mut other) = (false, false);
         for peer in asked {
             match peer.told {
-                None => missing = true,
+                // It may be the one that hangs, however late others are.
+                None => return Told::Missing,
                 Some((_, true)) => same = true,
-                Some((_, false)) => return Told::Cause,
+                Some((_, false)) => other = true,
             }
         }
-        match (missing, same) {
-            (true, _) => Told::Missing,
-            (false, true) => Told::SameCall,
-            (false, false) => Told::Cause,
-        }
+        if same && !other { Told::SameCall } else { Told::Cause }
     }
 
     /// See [`crate::transport::Transport::tell`].

@@ -72,14 +72,13 @@ impl Endpoint {
             };
             match result {
                 Ok(0) => {
-                    error = Some(Error::new(
-                        ErrorKind::ConnectionLost,
-                        if peer.goodbye {
-                            format!("{} has closed its context", self.name(rank))
-                        } else {
-                            format!("{} is gone: the connection ended without a goodbye", self.name(rank))
-                        },
-                    ));
+                    let how = if peer.goodbye {
+                        "has closed its context"
+                    } else {
+                        "is gone: the connection ended without a goodbye"
+                    };
+                    let text = || Error::new(ErrorKind::ConnectionLost, format!("{} {how}", self.name(rank)));
+                    error = Some(peer.broke.take().filter(|_| !peer.goodbye).unwrap_or_else(text));
                 }
                 Ok(n) => {
                     any = true;
@@ -96,8 +95,7 @@ impl Endpoint {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(e) => {
-                    let text = format!("the connection to {} broke while receiving: {e}", self.name(rank));
-                    error = Some(Error::new(ErrorKind::ConnectionLost, text));
+                    error = Some(peer.broke.take().unwrap_or_else(|| self.broke_while(rank, "receiving", &e)));
                 }
             }
             break;
@@ -258,6 +256,13 @@ impl Endpoint {
                         format!("{} answered a request that was not made", self.name(rank)),
                     ));
                 };
+                // Its memory would be the poster's again while it is still read.
+                if peer.is_putting(header.slot) {
+                    return Err(Error::new(
+                        ErrorKind::Mismatch,
+                        format!("{} answered a put before it was sent", self.name(rank)),
+                    ));
+                }
                 let refused = header.offset != 0;
                 let is_get = header.kind == Kind::GetDone;
                 let misfit = header.bytes != request.bytes as u64 || (header.bytes > 0 && request.into.is_null());

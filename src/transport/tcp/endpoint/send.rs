@@ -31,9 +31,12 @@ impl Endpoint {
         match result {
             Ok(moved) => moved,
             Err(e) => {
+                let error = self.broke_while(rank, "sending", &e);
+                // A broken pipe only says that the peer has left; reading tells how.
+                self.peer(rank).broke = (e.raw_os_error() != Some(libc::EPIPE)).then(|| error.clone());
                 // What the peer sent before it left still counts.
                 while self.read(rank) {}
-                self.io_lost(rank, "sending", &e);
+                self.lose(rank, error);
                 true
             }
         }

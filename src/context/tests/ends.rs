@@ -1,0 +1,102 @@
+//! How a peer's end is told, and that none is missed.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Instant;
+
+use super::malformed::victim;
+use super::*;
+use crate::transport::frame::{Header, Kind};
+use crate::transport::tcp::address::{Address, host};
+use crate::transport::tcp::handshake::{self, Accepting, Acceptor, Answer};
+use crate::transport::{Outcome, Send, Space, Token};
+
+#[test]
+fn a_peer_that_says_it_is_connecting_and_ends_is_noticed() {
+    let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
+    let context = Context::new(&device(), 1, 2, &options).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address { identity: [9; 16], sockets: vec![listener.local_addr().unwrap()], host: host(), cores: 1 };
+    let mut memory = [0u8; 4];
+    // SAFETY: the array outlives the buffer.
+    let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), 4).unwrap() };
+    context.lock().unwrap().transport.set_peer(0, &address.serialize()).unwrap();
+    std::thread::scope(|scope| {
+        // Rank 0 was about to connect, too, says that its connection is the one to keep, and is killed.
+        scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut acceptor = Acceptor::new([3; 32]);
+            let find = |_: &_| Some(handshake::key(&JobToken::from_environment(), &[9; 16]));
+            loop {
+                let mut bytes = vec![0; acceptor.wanted()];
+                stream.read_exact(&mut bytes).unwrap();
+                match acceptor.take(&bytes, find).unwrap() {
+                    Accepting::Waiting => {}
+                    Accepting::Send(challenge) => stream.write_all(&challenge).unwrap(),
+                    Accepting::Proven(_) => break stream.write_all(&Answer::Yield.encode()).unwrap(),
+                }
+            }
+        });
+        let started = Instant::now();
+        buffer.recv(&[0], 1, 0, 4).unwrap();
+        let error = buffer.wait_recv(None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error}");
+        assert!(error.message().contains(" is gone: cannot connect to rank 0 at 127.0.0.1:"), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    });
+}
+
+/// What a message to rank 0 ends with that is sent when the connection was reset, after `last` came on it.
+fn send_into_a_reset(last: &[Header]) -> Error {
+    let (context, mut stream, frames) = victim();
+    // Nobody reads meanwhile.
+    let mut guard = context.lock().unwrap();
+    last.iter().for_each(|header| stream.write_all(&header.encode(frames)).unwrap());
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    let token = Token { owner: 1, detail: 0 };
+    let message = [0u8; 8];
+    let send = Send { to: 0, space: Space::User, slot: 1, check: 0, from: message.as_ptr(), bytes: 8, token };
+    // SAFETY: the array outlives the connection, which is over before this returns.
+    unsafe { guard.transport.send(send) };
+    let mut events = Vec::new();
+    guard.transport.flush(&mut events);
+    match events.into_iter().find(|e| e.token == token).map(|e| e.outcome) {
+        Some(Outcome::Failed(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_reset_that_sending_meets_is_told() {
+    let error = send_into_a_reset(&[]);
+    assert!(error.message().starts_with("the connection to rank 0"), "{error}");
+    assert!(error.message().ends_with(" broke while sending: Connection reset by peer (os error 104)"), "{error}");
+}
+
+#[test]
+fn a_goodbye_says_more_than_the_reset_behind_it() {
+    let error = send_into_a_reset(&[Header::new(Kind::Goodbye, 0, 0)]);
+    assert!(error.message().ends_with(" has closed its context"), "{error}");
+}
+
+#[test]
+fn who_connects_later_hears_the_reason_and_passes_it_on_as_it_is() {
+    let contexts = group(3);
+    let reason = Error::new(ErrorKind::Timeout, "rank 0: it has had enough");
+    let mut guard = contexts[0].lock().unwrap();
+    guard.break_with(&reason, Some(&reason));
+    contexts[0].finish_closing(guard);
+    for (rank, context) in contexts.iter().enumerate().skip(1) {
+        let mut memory = [0u8; 4];
+        // SAFETY: the array outlives the buffer.
+        let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), 4).unwrap() };
+        buffer.recv(&[rank - 1], 1, 0, 4).unwrap();
+        let error = buffer.wait_recv(None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionLost);
+        let (who, why) = error.message().split_once(" gave up: ").unwrap();
+        assert!(who.contains(&format!("rank {} at 127.0.0.1:", rank - 1)), "{error}");
+        assert_eq!(why, "rank 0: it has had enough");
+        context.close();
+    }
+}

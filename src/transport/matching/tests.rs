@@ -1,0 +1,217 @@
+use super::*;
+use crate::transport::frame::Kind;
+
+fn recv(from: Source, slot: Slot, bytes: usize, owner: u32) -> Recv {
+    Recv {
+        from,
+        space: Space::User,
+        slot,
+        check: 0,
+        into: std::ptr::null_mut(),
+        bytes,
+        exact: false,
+        reduce: None,
+        token: Token { owner, detail: 0 },
+    }
+}
+
+fn data(slot: Slot, bytes: u64) -> Header {
+    Header::new(Kind::Data, slot, bytes)
+}
+
+fn announced(slot: Slot, bytes: u64) -> Header {
+    Header { flags: FLAG_ANNOUNCED, ..data(slot, bytes) }
+}
+
+fn any(ranks: &[Rank]) -> Source {
+    Source::AnyOf(ranks.into())
+}
+
+fn owner_of(r: &Receives, arrival: Arrival) -> u32 {
+    match arrival {
+        Arrival::Op(op) => r.op(op).recv.token.owner,
+        other => panic!("{other:?}"),
+    }
+}
+
+const LARGE: usize = EAGER_BYTES + 1;
+
+#[test]
+fn messages_meet_receives_in_order_by_rank_and_slot() {
+    let mut r = Receives::default();
+    for (owner, (rank, slot)) in [(1, 7), (1, 8), (2, 7), (1, 7)].into_iter().enumerate() {
+        assert!(matches!(r.post(recv(Source::Rank(rank), slot, 4, owner as u32)), Posting::Waits { credit: None, .. }));
+    }
+    let got: Vec<u32> = [(2, 7), (1, 7), (1, 8), (1, 7)]
+        .into_iter()
+        .map(|(rank, slot)| {
+            let arrival = r.arrive(rank, &data(slot, 4));
+            owner_of(&r, arrival)
+        })
+        .collect();
+    assert_eq!(got, [2, 0, 1, 3]);
+    assert!(matches!(r.arrive(1, &data(7, 4)), Arrival::Early(_)));
+}
+
+#[test]
+fn an_early_message_waits_for_its_receive_even_while_it_arrives() {
+    let mut r = Receives::default();
+    let Arrival::Early(first) = r.arrive(3, &data(5, 4)) else { panic!() };
+    let Arrival::Early(second) = r.arrive(3, &data(5, 2)) else { panic!() };
+    assert!(r.keep(first, b"ab").is_none());
+    assert!(matches!(r.post(recv(Source::Rank(3), 5, 4, 1)), Posting::Waits { credit: None, .. }));
+    let (op, from, _, bytes) = r.keep(first, b"cd").unwrap();
+    assert_eq!((op.recv.token.owner, from, &bytes[..]), (1, 3, &b"abcd"[..]));
+    assert!(r.keep(second, b"ef").is_none());
+    match r.post(recv(any(&[9, 3]), 5, 4, 2)) {
+        Posting::Message { from: 3, data, .. } => assert_eq!(data, b"ef"),
+        other => panic!("{other:?}"),
+    }
+    assert!(r.is_empty());
+}
+
+#[test]
+fn receive_from_any_takes_turns() {
+    let mut r = Receives::default();
+    for _ in 0..3 {
+        for rank in [0, 1, 2] {
+            let Arrival::Early(e) = r.arrive(rank, &data(5, 1)) else { panic!() };
+            assert!(r.keep(e, b"x").is_none());
+        }
+    }
+    let mut served = Vec::new();
+    for _ in 0..9 {
+        match r.post(recv(any(&[0, 1, 2]), 5, 1, 0)) {
+            Posting::Message { from, .. } => served.push(from),
+            other => panic!("{other:?}"),
+        }
+    }
+    for round in served.chunks(3) {
+        let mut round = round.to_vec();
+        round.sort_unstable();
+        assert_eq!(round, [0, 1, 2], "{served:?}");
+    }
+}
+
+#[test]
+fn the_receive_posted_first_is_served_first() {
+    let mut r = Receives::default();
+    r.post(recv(any(&[1, 2]), 5, 1, 10));
+    r.post(recv(Source::Rank(1), 5, 1, 11));
+    r.post(recv(any(&[2]), 5, 1, 12));
+    let first = r.arrive(1, &data(5, 1));
+    let second = r.arrive(1, &data(5, 1));
+    let third = r.arrive(2, &data(5, 1));
+    assert_eq!([owner_of(&r, first), owner_of(&r, second), owner_of(&r, third)], [10, 11, 12]);
+}
+
+#[test]
+fn large_receives_give_credit_and_announcements_are_answered_once() {
+    let mut r = Receives::default();
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0)), Posting::Waits { credit: Some(1), .. }));
+    // The announcement crossed the credit on the way: no second grant.
+    assert!(!r.announce(1, &data(5, LARGE as u64)));
+    let arrival = r.arrive(1, &announced(5, LARGE as u64));
+    assert_eq!(owner_of(&r, arrival), 0);
+    // Announced first, received later: one grant.
+    assert!(!r.announce(2, &data(5, LARGE as u64)));
+    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 1)), Posting::Granted { to: 2 }));
+    let arrival = r.arrive(2, &announced(5, LARGE as u64));
+    assert_eq!(owner_of(&r, arrival), 1);
+    // From any, posted first: granted when announced.
+    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 2)), Posting::Waits { credit: None, .. }));
+    assert!(r.announce(1, &data(5, LARGE as u64)));
+}
+
+#[test]
+fn an_announced_message_that_a_credit_set_free_keeps_its_place() {
+    let mut r = Receives::default();
+    assert!(!r.announce(1, &Header::new(Kind::ReadyToSend, 5, LARGE as u64)));
+    let Arrival::Early(early) = r.arrive(1, &announced(5, LARGE as u64)) else { panic!() };
+    assert!(matches!(r.arrive(1, &data(5, 1)), Arrival::Early(_)));
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0)), Posting::Waits { credit: None, .. }));
+    let (op, _, header, bytes) = r.keep(early, &[7; LARGE]).unwrap();
+    assert_eq!((op.recv.token.owner, header.payload(), bytes.len()), (0, LARGE, LARGE));
+    // Not announced at all.
+    assert_eq!(r.arrive(1, &announced(6, LARGE as u64)), Arrival::Discard);
+}
+
+#[test]
+fn a_credit_is_used_up_once() {
+    let mut r = Receives::default();
+    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 0)), Posting::Waits { credit: None, .. }));
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 1)), Posting::Waits { credit: Some(1), .. }));
+    // The sender used the credit of the second receive for what the first one gets.
+    let arrival = r.arrive(1, &data(5, LARGE as u64));
+    assert_eq!(owner_of(&r, arrival), 0);
+    assert!(r.announce(1, &data(5, LARGE as u64)));
+}
+
+#[test]
+fn a_small_message_does_not_overtake_an_announced_one() {
+    let mut r = Receives::default();
+    assert!(!r.announce(1, &data(5, LARGE as u64)));
+    assert!(matches!(r.arrive(1, &data(5, 1)), Arrival::Early(_)));
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0)), Posting::Granted { to: 1 }));
+}
+
+#[test]
+fn cancelled_receives_take_nothing_and_what_was_granted_is_thrown_away() {
+    let mut r = Receives::default();
+    r.post(recv(Source::Rank(1), 5, 4, 7));
+    r.post(recv(Source::Rank(1), 5, 4, 8));
+    r.cancel(7, |_| panic!("nothing was arriving"));
+    let arrival = r.arrive(1, &data(5, 4));
+    assert_eq!(owner_of(&r, arrival), 8);
+    let mut arriving = Vec::new();
+    r.cancel(8, |op| arriving.push(op));
+    assert_eq!(arriving.len(), 1);
+    assert!(r.announce(2, &data(6, LARGE as u64)) || r.is_empty());
+    r.post(recv(Source::Rank(2), 6, LARGE, 9));
+    r.cancel(9, |_| panic!("nothing was arriving"));
+    assert_eq!(r.arrive(2, &announced(6, LARGE as u64)), Arrival::Discard);
+    assert!(r.is_empty());
+}
+
+#[test]
+fn a_lost_rank_fails_what_only_it_could_serve() {
+    let mut r = Receives::default();
+    r.post(recv(Source::Rank(1), 5, 4, 0));
+    r.post(recv(Source::Rank(2), 5, 4, 1));
+    r.post(recv(any(&[1, 2]), 6, 4, 2));
+    r.post(recv(any(&[1]), 7, 4, 3));
+    let Arrival::Early(whole) = r.arrive(1, &data(9, 1)) else { panic!() };
+    assert!(r.keep(whole, b"x").is_none());
+    let Arrival::Early(_part) = r.arrive(1, &data(10, 2)) else { panic!() };
+    let mut owners: Vec<u32> = r.lose(1, |rank| rank == 1).iter().map(|t| t.owner).collect();
+    owners.sort_unstable();
+    assert_eq!(owners, [0, 3]);
+    assert!(matches!(r.post(recv(Source::Rank(1), 9, 1, 4)), Posting::Message { .. }));
+    assert!(matches!(r.post(recv(Source::Rank(1), 10, 2, 5)), Posting::Waits { .. }));
+}
+
+#[test]
+fn refuses_messages_that_do_not_fit() {
+    let mut want = recv(Source::Rank(1), 5, 4, 0);
+    let name = || "rank 1".to_owned();
+    assert!(refusal(&want, 1, &data(5, 3), name).is_none());
+    assert!(
+        matches!(refusal(&want, 1, &data(5, 5), name), Some(Outcome::Failed(e)) if e.message().contains("at most 4"))
+    );
+    want.exact = true;
+    assert!(matches!(refusal(&want, 1, &data(5, 3), name), Some(Outcome::Failed(e)) if e.message().contains("rank 1")));
+    want.check = 9;
+    assert!(matches!(refusal(&want, 1, &data(5, 4), name), Some(Outcome::Mismatch { rank: 1, theirs: 0 })));
+}
+
+#[test]
+fn queues_keep_order_through_removals() {
+    let mut q = Queues::default();
+    let key = Key::new(1, Space::User, 2);
+    (0..5).for_each(|v| q.push(key, v));
+    assert!(q.remove(key, 0) && q.remove(key, 2) && q.remove(key, 4) && !q.remove(key, 4));
+    q.push(key, 5);
+    assert_eq!(q.iter(key).collect::<Vec<_>>(), [1, 3, 5]);
+    assert_eq!((q.pop(key), q.pop(key), q.pop(key), q.pop(key)), (Some(1), Some(3), Some(5), None));
+    assert!(q.is_empty());
+}

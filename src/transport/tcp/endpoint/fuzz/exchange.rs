@@ -1,0 +1,202 @@
+//! Two endpoints that talk to each other.
+
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+
+use super::super::Endpoint;
+use super::{FRAMES, MAX_STEPS, PEER, SIZES, endpoint, sockets};
+use crate::fuzzing::Input;
+use crate::transport::matching::EAGER_BYTES;
+use crate::transport::{Event, Outcome, Recv, Send, Source, Space, Token, Transport};
+
+/// A send or a receive of one of two endpoints.
+struct Posted {
+    /// Side and slot: receives' are those of the messages that they take.
+    side: usize,
+    space: Space,
+    slot: u64,
+    is_send: bool,
+    memory: Box<[u8]>,
+    end: Option<End>,
+}
+
+#[derive(PartialEq)]
+enum End {
+    Cancelled,
+    /// For a receive: it got message so-and-so.
+    Done(u32),
+    Refused,
+}
+
+/// Two endpoints that talk to each other.
+struct Pair {
+    endpoints: [Endpoint; 2],
+    /// By owner.
+    posted: Vec<Posted>,
+    cancelled_recvs: bool,
+}
+
+/// Two endpoints deliver messages whole, in order, once, and as soon as there is a receive for them, whatever is posted and
+/// taken back in which order on both sides.
+pub fn exchange(data: &[u8]) {
+    let (left, right) = sockets();
+    let mut endpoints = [endpoint(0, 2), endpoint(1, 2)];
+    endpoints[0].established(1, OwnedFd::from(left), &PEER, FRAMES);
+    endpoints[1].established(0, OwnedFd::from(right), &PEER, FRAMES);
+    let mut pair = Pair { endpoints, posted: Vec::new(), cancelled_recvs: false };
+    let mut input = Input(data);
+    for _ in 0..MAX_STEPS {
+        if pair.step(&mut input).is_none() {
+            break;
+        }
+    }
+    pair.settle();
+    pair.check();
+}
+
+/// In the space of collectives both sides know the length, by slot.
+const AGREED: [usize; 3] = [16, EAGER_BYTES + 1, 70_001];
+
+/// A message tells its number; what follows is not the same in any two, nor at any two places of one.
+fn fill(message: &mut [u8], number: u32) {
+    static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
+    let noise = NOISE.get_or_init(|| {
+        let words = (0..20_000u64).map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
+        words.flat_map(u64::to_le_bytes).collect()
+    });
+    message.copy_from_slice(&noise[number as usize * 8..][..message.len()]);
+    message[..4].copy_from_slice(&number.to_le_bytes());
+}
+
+impl Pair {
+    fn step(&mut self, input: &mut Input<'_>) -> Option<()> {
+        let shape = input.byte()?;
+        let side = usize::from(shape & 1);
+        let space = if shape & 2 != 0 { Space::Collective } else { Space::User };
+        let slot = u64::from(shape >> 2 & 3) % 3;
+        match shape >> 4 & 7 {
+            kind @ 0..=4 => {
+                let bytes = match space {
+                    Space::User => input.pick(&SIZES[4..])?,
+                    Space::Collective => AGREED[slot as usize],
+                };
+                let is_send = kind & 1 == 0;
+                let owner = self.posted.len() as u32;
+                let mut memory = vec![0; bytes].into_boxed_slice();
+                if is_send {
+                    fill(&mut memory, owner);
+                }
+                let pointer = memory.as_mut_ptr();
+                let sender = if is_send { side } else { 1 - side };
+                self.posted.push(Posted { side: sender, space, slot, is_send, memory, end: None });
+                let (token, check, peer) = (Token { owner, detail: 0 }, 0, 1 - side);
+                let endpoint = &mut self.endpoints[side];
+                // SAFETY: the memory lives as long as the endpoints.
+                unsafe {
+                    if is_send {
+                        endpoint.send(Send { to: peer, space, slot, check, from: pointer, bytes, token });
+                    } else {
+                        let from = if kind == 1 { Source::Rank(peer) } else { Source::AnyOf(vec![peer].into()) };
+                        let from = if space == Space::Collective { Source::Rank(peer) } else { from };
+                        let (into, exact, reduce) = (pointer, false, None);
+                        endpoint.recv(Recv { from, space, slot, check, into, bytes, exact, reduce, token });
+                    }
+                }
+            }
+            5 => {
+                let n = usize::from(input.byte()?);
+                let open: Vec<usize> = (0..self.posted.len()).filter(|i| self.posted[*i].end.is_none()).collect();
+                let owner = *open.get(n % open.len().max(1))?;
+                // Collectives are taken back with their whole context.
+                if self.posted[owner].space == Space::User {
+                    let posted = &mut self.posted[owner];
+                    posted.end = Some(End::Cancelled);
+                    self.cancelled_recvs |= !posted.is_send;
+                    let side = if posted.is_send { posted.side } else { 1 - posted.side };
+                    self.endpoints[side].cancel(owner as u32);
+                    self.posted[owner].memory.fill(0xee);
+                }
+            }
+            _ => {
+                self.progress(side);
+            }
+        }
+        Some(())
+    }
+
+    fn progress(&mut self, side: usize) -> bool {
+        let mut events = Vec::new();
+        let moved = self.endpoints[side].progress(&mut events);
+        for Event { token, outcome } in events {
+            let posted = &self.posted[token.owner as usize];
+            assert!(posted.end.is_none(), "a second end of {}, or one after it was taken back", token.owner);
+            let end = match outcome {
+                Outcome::Done { bytes, .. } if posted.is_send => {
+                    assert_eq!(bytes, posted.memory.len());
+                    End::Done(token.owner)
+                }
+                Outcome::Done { bytes, .. } => End::Done(self.message(&posted.memory[..bytes])),
+                Outcome::Failed(e) if !posted.is_send && e.message().contains("at most") => End::Refused,
+                other => panic!("{other:?}"),
+            };
+            self.posted[token.owner as usize].end = Some(end);
+        }
+        moved
+    }
+
+    /// The number of the message, which must be whole.
+    fn message(&self, received: &[u8]) -> u32 {
+        let number = u32::from_le_bytes(received[..4].try_into().expect("no message is shorter"));
+        let sent = &self.posted[number as usize];
+        let mut expected = vec![0; sent.memory.len()];
+        fill(&mut expected, number);
+        assert!(sent.is_send && received == &expected[..], "message {number} is damaged");
+        number
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let moved = self.progress(0);
+            if !(self.progress(1) || moved) {
+                return;
+            }
+        }
+        panic!("no end of progress");
+    }
+
+    fn check(&self) {
+        for (side, space, slot) in (0..12).map(|i| (i / 6, [Space::User, Space::Collective][i / 3 % 2], (i % 3) as u64))
+        {
+            let here = |p: &&Posted| (p.side, p.space, p.slot) == (side, space, slot);
+            let recvs: Vec<&Posted> = self.posted.iter().filter(here).filter(|p| !p.is_send).collect();
+            let sends: Vec<&Posted> = self.posted.iter().filter(here).filter(|p| p.is_send).collect();
+            let got: Vec<u32> =
+                recvs.iter().filter_map(|p| if let Some(End::Done(n)) = p.end { Some(n) } else { None }).collect();
+            assert!(got.is_sorted_by(|a, b| a < b), "messages {got:?} in slot {slot} came out of order");
+            let waiting = recvs.iter().filter(|p| p.end.is_none()).count();
+            let stuck = sends.iter().filter(|p| p.end.is_none()).count();
+            assert!(
+                waiting == 0 || stuck == 0,
+                "{waiting} receives and {stuck} sends wait for each other in slot {slot}"
+            );
+            let live = sends.iter().filter(|p| p.end != Some(End::Cancelled)).count();
+            let taken = recvs.iter().filter(|p| p.end.is_some()).count();
+            // A receive that was taken back may have taken its message with it.
+            assert!(
+                waiting == 0 || taken >= live,
+                "{waiting} receives wait, {live} messages were sent, {taken} received"
+            );
+            if !self.cancelled_recvs && live == sends.len() {
+                assert_eq!(taken, recvs.len().min(sends.len()));
+            }
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for owner in 0..self.posted.len() as u32 {
+            self.endpoints.iter_mut().for_each(|endpoint| endpoint.cancel(owner));
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! An endpoint whose peer says anything.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use super::super::{Endpoint, READS_PER_TURN, STAGING_BYTES};
+use super::{FRAMES, MAX_STEPS, PEER, SIZES, endpoint, sockets};
+use crate::error::Error;
+use crate::fuzzing::Input;
+use crate::reduce;
+use crate::transport::frame::{Header, Kind};
+use crate::transport::{
+    Call, EVERYONE, Event, Outcome, Recv, ReduceInto, Remote, Send, Source, Space, Token, Transport,
+};
+use crate::types::{DataType, ReduceOp};
+
+/// Limits on what is kept from a peer that are soon reached, and what one turn of reading may add.
+const PAUSE_BYTES: usize = 100_000;
+const MOST_BYTES: usize = 300_000;
+const TURN_BYTES: usize = READS_PER_TURN * STAGING_BYTES;
+
+/// What may still happen to an operation.
+#[derive(Clone, Copy, PartialEq)]
+enum Open {
+    /// It ends with one event.
+    Once,
+    /// It is written again and again.
+    Bound,
+}
+
+type Memory = Vec<Box<[u8]>>;
+
+/// An endpoint with operations of its own, and the other end of its connection to rank 1. Rank 2 is never there.
+struct Attacked {
+    endpoint: Endpoint,
+    peer: UnixStream,
+    /// What the peer will say as soon as it is read.
+    unsaid: Vec<u8>,
+    /// What it has heard of a frame that is not whole, and which kind was the last.
+    heard: Vec<u8>,
+    last: Option<Kind>,
+    /// Operations without an end, and their memory, which is freed with it: a sanitizer sees who touches it afterwards.
+    open: BTreeMap<u32, (Open, Memory)>,
+    regions: BTreeMap<u32, Box<[u8]>>,
+    next: u32,
+}
+
+/// An endpoint keeps its promises whatever an authenticated peer sends: it does not panic, touches no memory but that of
+/// operations under way, keeps no more than it should, ends every operation once, and itself says nothing but whole frames.
+pub fn frames(data: &[u8]) {
+    let (ours, peer) = sockets();
+    let mut endpoint = endpoint(0, 3);
+    endpoint.set_early_limits(PAUSE_BYTES, MOST_BYTES);
+    endpoint.established(1, OwnedFd::from(ours), &PEER, FRAMES);
+    let mut attacked = Attacked {
+        endpoint,
+        peer,
+        unsaid: Vec::new(),
+        heard: Vec::new(),
+        last: None,
+        open: BTreeMap::new(),
+        regions: BTreeMap::new(),
+        next: 1,
+    };
+    let mut input = Input(data);
+    for _ in 0..MAX_STEPS {
+        if attacked.step(&mut input).is_none() {
+            break;
+        }
+    }
+    attacked.progress();
+    let notice = Error::invalid("what peers are told");
+    attacked.endpoint.close(&Error::invalid("the end"), (data.len() % 2 == 1).then_some(&notice));
+    attacked.progress();
+    attacked.part();
+    let left: Vec<u32> = attacked.open.iter().filter(|(_, (open, _))| *open == Open::Once).map(|(n, _)| *n).collect();
+    assert!(left.is_empty(), "operations {left:?} never ended");
+    assert_eq!(attacked.endpoint.outgoing(), 0);
+}
+
+impl Attacked {
+    fn begin(&mut self, open: Open, memory: Vec<Box<[u8]>>) -> Token {
+        self.next += 1;
+        self.open.insert(self.next, (open, memory));
+        Token { owner: self.next, detail: 0 }
+    }
+
+    fn progress(&mut self) {
+        let mut events = Vec::new();
+        for _ in 0..1000 {
+            let moved = self.endpoint.progress(&mut events);
+            for Event { token, outcome } in events.drain(..) {
+                if token.owner == EVERYONE {
+                    if let Outcome::Asked { rank, call } = outcome {
+                        self.endpoint.tell(rank, "it says that it is fuzzed", call.tag == 1);
+                    }
+                    continue;
+                }
+                let (open, memory) =
+                    self.open.remove(&token.owner).expect("an event for an operation that is not over");
+                match (open, &outcome) {
+                    (Open::Bound, Outcome::Written { offset, bytes }) => assert!(offset + bytes <= memory[0].len()),
+                    (Open::Bound, Outcome::Failed(_)) => {}
+                    (Open::Once, Outcome::Done { .. } | Outcome::Mismatch { .. } | Outcome::Failed(_)) => continue,
+                    _ => panic!("{outcome:?}"),
+                }
+                // Bound memory stays bound until it is taken back.
+                self.open.insert(token.owner, (open, memory));
+            }
+            let kept = self.endpoint.kept(1);
+            assert!(kept <= MOST_BYTES + TURN_BYTES, "{kept} bytes are kept");
+            if !moved {
+                return;
+            }
+        }
+        panic!("no end of progress");
+    }
+
+    /// The peer says this, or as much as the endpoint reads.
+    fn say(&mut self, bytes: &[u8]) {
+        self.unsaid.extend_from_slice(bytes);
+        self.speak();
+        while !self.unsaid.is_empty() {
+            let before = self.unsaid.len();
+            self.listen();
+            self.progress();
+            self.speak();
+            if self.unsaid.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn speak(&mut self) {
+        while !self.unsaid.is_empty() {
+            match self.peer.write(&self.unsaid) {
+                Ok(n) => drop(self.unsaid.drain(..n)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => self.unsaid.clear(),
+            }
+        }
+    }
+
+    /// The peer reads what came, which are frames.
+    fn listen(&mut self) {
+        let mut part = [0; 16 << 10];
+        while let Ok(n @ 1..) = self.peer.read(&mut part) {
+            self.heard.extend_from_slice(&part[..n]);
+            let mut at = 0;
+            while let Some(header) = self.heard[at..].first_chunk::<{ Header::BYTES }>() {
+                let header = Header::decode(header, FRAMES).expect("a frame");
+                let whole = at + Header::BYTES + header.payload();
+                if whole > self.heard.len() {
+                    break;
+                }
+                (at, self.last) = (whole, Some(header.kind));
+            }
+            self.heard.drain(..at);
+        }
+    }
+
+    /// A connection that was ended in good order is ended with whole frames, and last words.
+    fn part(&mut self) {
+        for mut parting in self.endpoint.take_retired() {
+            while !parting.speak() {
+                self.listen();
+            }
+            self.listen();
+            assert!(self.heard.is_empty() && matches!(self.last, Some(Kind::Goodbye | Kind::Abort)), "{:?}", self.last);
+        }
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) -> Option<()> {
+        let space = |flag: bool| if flag { Space::Collective } else { Space::User };
+        match input.below(18)? {
+            0..=4 => {
+                // Mostly sensible, so that fuzzing gets past the first header.
+                let mut header = Header::new(Kind::Data, 0, 0).encode(FRAMES);
+                header[0] = input.pick(&[1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12, 0, 255])?;
+                let shape = input.byte()?;
+                header[2] = shape & 1;
+                header[3] = shape >> 1 & 1;
+                header[8] = shape >> 2 & 1;
+                header[16] = input.pick(&[0, 0, 1, 2, 3])?;
+                let bytes = match shape >> 3 & 7 {
+                    0 => usize::from(input.byte()?),
+                    1 => u64::from_le_bytes(input.array()?) as usize,
+                    _ => input.pick(&SIZES)?,
+                };
+                header[24..32].copy_from_slice(&bytes.to_le_bytes());
+                if shape & 64 != 0 {
+                    header[32..40].copy_from_slice(&input.array::<8>()?);
+                }
+                let bytes = if bytes <= 200_000 { bytes } else { 0 };
+                let payload = match header[0] {
+                    1 | 4 | 5 | 8 => vec![header[16]; bytes],
+                    9 | 12 => "é€\n\0".bytes().cycle().take(bytes).collect(),
+                    _ => Vec::new(),
+                };
+                if shape & 128 == 0 {
+                    self.say(&[&header[..], &payload].concat());
+                } else {
+                    // In two parts.
+                    let all = [&header[..], &payload].concat();
+                    let cut = all.len() * input.below(256)? / 256;
+                    self.say(&all[..cut]);
+                    self.progress();
+                    self.say(&all[cut..]);
+                }
+            }
+            5 => {
+                let n = input.below(64)?;
+                let bytes = input.take(n)?;
+                self.say(bytes);
+            }
+            6 | 7 => {
+                let shape = input.byte()?;
+                let bytes = input.pick(&SIZES)?;
+                let from = match shape >> 1 & 3 {
+                    0 | 1 => Source::Rank(1),
+                    2 => Source::AnyOf([1, 2].into()),
+                    _ => Source::Rank(2),
+                };
+                let mut memory = vec![vec![0; bytes].into_boxed_slice(), vec![0; bytes].into_boxed_slice()];
+                let into = memory[0].as_mut_ptr();
+                let kernel = reduce::kernel(DataType::Float32, ReduceOp::Sum).expect("a kernel");
+                let reduce = (shape & 8 != 0 && bytes % 4 == 0).then(|| ReduceInto {
+                    kernel,
+                    with: if shape & 16 != 0 { into } else { memory[1].as_ptr() },
+                    incoming: reduce::Side::Left,
+                    element: 4,
+                });
+                let (slot, exact) = (input.below(3)? as u64, reduce.is_some() || shape & 32 != 0);
+                let (space, check) = (space(shape & 1 != 0), u32::from(shape >> 6 & 1));
+                let token = self.begin(Open::Once, memory);
+                // SAFETY: the memory lives until the end of the operation.
+                unsafe { self.endpoint.recv(Recv { from, space, slot, check, into, bytes, exact, reduce, token }) };
+            }
+            8 => {
+                let (shape, bytes) = (input.byte()?, input.pick(&SIZES)?);
+                let memory = vec![7; bytes].into_boxed_slice();
+                let from = memory.as_ptr();
+                let token = self.begin(Open::Once, vec![memory]);
+                let (to, slot, space) = (1 + usize::from(shape >> 7), u64::from(shape >> 1 & 3), space(shape & 1 != 0));
+                // SAFETY: as above.
+                unsafe { self.endpoint.send(Send { to, space, slot, check: 0, from, bytes, token }) };
+            }
+            9 => {
+                let (shape, bytes) = (input.byte()?, input.pick(&SIZES)?);
+                let mut memory = vec![7; bytes].into_boxed_slice();
+                let pointer = memory.as_mut_ptr();
+                let remote = Remote { rank: usize::from(shape >> 1 & 1) + 1, region: 0, offset: 0 };
+                let token = self.begin(Open::Once, vec![memory]);
+                // SAFETY: as above.
+                unsafe {
+                    match shape >> 2 & 3 {
+                        0 => self.endpoint.put(remote, pointer, bytes, token),
+                        1 => self.endpoint.get(remote, pointer, bytes, token),
+                        _ => self.endpoint.write(remote.rank, 1, 3, pointer, bytes, token),
+                    }
+                }
+            }
+            10 => {
+                let (region, bytes) = (u32::from(input.byte()? & 1), input.pick(&SIZES)?);
+                self.endpoint.unregister(region);
+                let mut memory = vec![0; bytes].into_boxed_slice();
+                // SAFETY: the memory lives until the region is unregistered, or the endpoint is gone.
+                unsafe { self.endpoint.register(region, memory.as_mut_ptr(), bytes) };
+                self.regions.insert(region, memory);
+            }
+            11 => {
+                let (slot, bytes) = (input.below(3)? as u64, input.pick(&SIZES)?);
+                let mut memory = vec![0; bytes].into_boxed_slice();
+                let pointer = memory.as_mut_ptr();
+                let token = self.begin(Open::Bound, vec![memory]);
+                // SAFETY: the memory lives until the operation is taken back.
+                if unsafe { self.endpoint.bind(1, slot, pointer, bytes, token) }.is_err() {
+                    self.open.remove(&token.owner);
+                }
+            }
+            12 => {
+                let n = input.below(32)?;
+                let owner = self.open.keys().nth(n).copied();
+                if let Some(owner) = owner {
+                    self.endpoint.cancel(owner);
+                    self.open.remove(&owner);
+                }
+            }
+            13 => {
+                let region = u32::from(input.byte()? & 1);
+                self.endpoint.unregister(region);
+                self.regions.remove(&region);
+            }
+            14 => self.listen(),
+            15 => {
+                let n = input.below(32)?;
+                if let Some(owner) = self.open.keys().nth(n).copied() {
+                    self.endpoint.ask(owner, Call { check: 0, tag: 1 });
+                    let told = self.endpoint.told();
+                    let _ = (told, self.endpoint.describe(owner), self.endpoint.unasked(0..2));
+                }
+            }
+            _ => {
+                self.speak();
+                self.progress();
+            }
+        }
+        Some(())
+    }
+}
+
+impl Drop for Attacked {
+    fn drop(&mut self) {
+        for owner in std::mem::take(&mut self.open).into_keys() {
+            self.endpoint.cancel(owner);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A running job among attackers: twelve thousand connections of every kind at the device of a rank and at the store's server.
+//!
+//! `speed_under_attack` measures instead of asserting: `cargo test --release --test hostile -- --ignored --nocapture`.
+mod attack;
+mod job;
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use attack::{
+    KINDS, attack, connect, connect_as_rank_0, hold_open, identities, overhear_a_rank, overhear_the_store,
+    use_the_store,
+};
+use gloo_rs::rendezvous::Store;
+use gloo_rs::transport::admission::ConnectionStatistics;
+use gloo_rs::transport::tcp::handshake::Identity;
+use job::{Job, LONG};
+
+/// Tests of this file count descriptors and memory, which belong to the whole process, and need many of the former.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    set_descriptors(8192);
+    guard
+}
+
+/// As many as this process may have now, or as many as it ever may.
+fn set_descriptors(most: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is written by the first call and read by the second.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur = limit.rlim_max.min(most);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+}
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn resident_bytes() -> usize {
+    let pages: usize = std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// The counts since `before`, once there are `n` connections more.
+fn arrived(now: impl Fn() -> ConnectionStatistics, before: &ConnectionStatistics, n: u64) -> ConnectionStatistics {
+    let until = Instant::now() + LONG;
+    loop {
+        let now = now();
+        let since = ConnectionStatistics {
+            accepted: now.accepted - before.accepted,
+            foreign: now.foreign - before.foreign,
+            other_version: now.other_version - before.other_version,
+            unknown_context: now.unknown_context - before.unknown_context,
+            unproven: now.unproven - before.unproven,
+            incomplete: now.incomplete - before.incomplete,
+            timed_out: now.timed_out - before.timed_out,
+            crowded_out: now.crowded_out - before.crowded_out,
+        };
+        if since.accepted + since.refused() >= n || Instant::now() > until {
+            return since;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn twelve_thousand_strangers_harm_nobody() {
+    let _alone = alone();
+    const EACH: usize = 500;
+    let job = Job::start();
+    let of_the_device = || job.contexts[1].device().statistics();
+    let of_the_store = || job.server.statistics().unwrap();
+    let overheard = [overhear_a_rank(&job), overhear_the_store(&job)];
+    job.server.set("overheard", b"twice").unwrap();
+    let before = [of_the_device(), of_the_store()];
+    let rounds = job.work(|| {
+        let descriptors_before = descriptors();
+        let mut resident = 0;
+        for part in 0..2 {
+            thread::scope(|scope| {
+                for (to, overheard) in [job.device(), job.store()].into_iter().zip(&overheard) {
+                    scope.spawn(move || {
+                        for seed in 0..EACH / 2 {
+                            for kind in 0..KINDS {
+                                assert!(attack(to, kind, seed, overheard), "kind {kind} was put up with");
+                            }
+                        }
+                    });
+                }
+            });
+            match part {
+                0 => resident = resident_bytes(),
+                _ => {
+                    let now = resident_bytes();
+                    assert!(now < resident + (8 << 20), "{now} bytes of memory, {resident} half way");
+                }
+            }
+        }
+        let kinds = EACH as u64; // of each kind
+        let expected = ConnectionStatistics { foreign: 3 * kinds, other_version: 2 * kinds, ..Default::default() };
+        let expected = ConnectionStatistics { unproven: 3 * kinds, incomplete: 3 * kinds, ..expected };
+        let device = ConnectionStatistics { unknown_context: kinds, ..expected };
+        assert_eq!(arrived(of_the_device, &before[0], KINDS as u64 * kinds), device);
+        // Hellos of ranks, and the ranks' protocol in another version, are foreign to the store.
+        let store = ConnectionStatistics { foreign: 5 * kinds, other_version: kinds, ..expected };
+        assert_eq!(arrived(of_the_store, &before[1], KINDS as u64 * kinds), store);
+        // The servers close their ends first or second, but soon.
+        let until = Instant::now() + LONG;
+        while descriptors() > descriptors_before && Instant::now() < until {
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(descriptors() <= descriptors_before, "{} descriptors, {descriptors_before} before", descriptors());
+    });
+    assert!(rounds > 10, "{rounds}");
+    // What was overheard and said again has changed nothing.
+    assert_eq!(job.server.get("overheard", LONG).unwrap(), b"twice");
+    let lines = job.log.0.lock().unwrap();
+    assert!(lines.iter().any(|line| line.starts_with("device: dropped a connection from 127.0.0.1:")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.starts_with("store: dropped a connection from 127.0.0.1:")), "{lines:#?}");
+    assert!(lines.len() < 500, "{} lines", lines.len());
+    assert!(!lines.iter().any(|line| line.contains("the job's token")), "{lines:#?}");
+}
+
+#[test]
+fn who_says_little_is_dropped_in_time_however_it_dribbles() {
+    let _alone = alone();
+    let job = Job::start();
+    let overheard = [overhear_a_rank(&job), overhear_the_store(&job)];
+    job.work(|| {
+        thread::scope(|scope| {
+            // A rank has 5 s for its handshake, a client of the store 10 s.
+            let device = scope.spawn(|| hold_open(job.device(), &overheard[0], 77));
+            let store = scope.spawn(|| hold_open(job.store(), &overheard[1], 45));
+            let took = [device.join().unwrap(), store.join().unwrap()];
+            assert!(took[0] < Duration::from_secs(15) && took[1] < Duration::from_secs(20), "{took:?}");
+        });
+        assert_eq!(job.contexts[1].device().statistics().timed_out, 300);
+        assert_eq!(job.server.statistics().unwrap().timed_out, 300);
+    });
+}
+
+#[test]
+fn strangers_make_room_for_ranks() {
+    let _alone = alone();
+    let job = Job::start();
+    // More than may be in the handshake at once.
+    let crowd = |to| -> Vec<TcpStream> { (0..1100).map(|_| connect(to)).collect() };
+    let silent = crowd(job.device());
+    overhear_a_rank(&job);
+    assert!(job.contexts[1].device().statistics().crowded_out >= 1100 - 1024);
+    drop(silent);
+    let silent = crowd(job.store());
+    overhear_the_store(&job);
+    assert!(job.server.statistics().unwrap().crowded_out >= 1100 - 1024);
+    drop(silent);
+    assert!(job.work(|| thread::sleep(Duration::from_millis(100))) > 0);
+}
+
+/// Strangers of another process come in front of a rank and a client, to a process that has few descriptors left.
+#[test]
+fn strangers_do_not_keep_descriptors_from_ranks() {
+    const TEST: &str = "strangers_do_not_keep_descriptors_from_ranks";
+    const OUTSIDE: &str = "GLOO_RS_TEST_OUTSIDE";
+    const STRANGERS: usize = 50;
+    const LEFT: u64 = 20;
+    if let Ok(text) = std::env::var(OUTSIDE) {
+        let ([device, store], identities) = from_text(&text);
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        let crowd = |to| -> Vec<TcpStream> { (0..STRANGERS).map(|_| connect(to)).collect() };
+        let strangers = crowd(device);
+        connect_as_rank_0(device, identities);
+        drop(strangers);
+        let _strangers = crowd(store);
+        return use_the_store(store.port());
+    }
+    let _alone = alone();
+    let job = Job::start();
+    let mut outside = Command::new(std::env::current_exe().unwrap());
+    outside.args(["--exact", TEST]).env(OUTSIDE, to_text([job.device(), job.store()], identities(&job)));
+    let mut outside = outside.stdin(Stdio::piped()).spawn().unwrap();
+    let highest = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    set_descriptors(highest + LEFT);
+    job.work(|| {
+        outside.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        assert!(outside.wait().unwrap().success());
+    });
+    let crowded_out = [job.contexts[1].device().statistics().crowded_out, job.server.statistics().unwrap().crowded_out];
+    assert!(crowded_out.iter().all(|n| *n > 0), "{crowded_out:?}");
+}
+
+/// Addresses and identities for another process.
+fn to_text(addresses: [SocketAddr; 2], identities: [Identity; 2]) -> String {
+    let hex = |identity: Identity| format!("{:032x}", u128::from_be_bytes(identity));
+    let [[a, b], [c, d]] = [addresses.map(|a| a.to_string()), identities.map(hex)];
+    [a, b, c, d].join(" ")
+}
+
+fn from_text(text: &str) -> ([SocketAddr; 2], [Identity; 2]) {
+    let fields: Vec<&str> = text.split(' ').collect();
+    let identity = |i: usize| u128::from_str_radix(fields[i], 16).unwrap().to_be_bytes();
+    ([0, 1].map(|i| fields[i].parse().unwrap()), [2, 3].map(identity))
+}
+
+/// Allreduces a second with and without an attack of some hundred connections a second, in turn.
+#[test]
+#[ignore = "measures"]
+fn speed_under_attack() {
+    let _alone = alone();
+    const PER_SECOND: u64 = 500;
+    let job = Job::start();
+    let overheard = [overhear_a_rank(&job), overhear_the_store(&job)];
+    let window = Duration::from_secs(2);
+    let mut ratios = Vec::new();
+    for _ in 0..8 {
+        let rate = |hostile: bool| {
+            let mut attacks = 0;
+            let rounds = job.work(|| {
+                let began = Instant::now();
+                while began.elapsed() < window {
+                    if hostile {
+                        let (which, kind) = (attacks % 2, attacks / 2 % KINDS);
+                        attack([job.device(), job.store()][which], kind, attacks, &overheard[which]);
+                        attacks += 1;
+                        let due = Duration::from_secs(attacks as u64) / PER_SECOND as u32;
+                        thread::sleep(due.saturating_sub(began.elapsed()));
+                    } else {
+                        thread::sleep(Duration::from_millis(2));
+                    }
+                }
+            });
+            (rounds as f64 / window.as_secs_f64(), attacks as f64 / window.as_secs_f64())
+        };
+        let ((quiet, _), (hostile, attacks)) = (rate(false), rate(true));
+        println!("{quiet:.0} allreduces/s; {hostile:.0} with {attacks:.0} hostile connections/s");
+        ratios.push(hostile / quiet);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("with the attack {:.3} of the speed (median of {})", ratios[ratios.len() / 2], ratios.len());
+}
