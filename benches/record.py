@@ -178,7 +178,7 @@ def trials(record, programs, ranks, size, check):
             if setting in done:
                 continue
             check()
-            iterations = 3 if size > 512 << 10 else 50 if cores_of(ranks) else 10
+            iterations = 1 if size > LARGEST_BUSY else 3 if size > 512 << 10 else 50 if cores_of(ranks) else 10
             try:
                 line = program.measure(setting, ranks, size, iterations, TRIAL_SECONDS)
             except Failed as why:
