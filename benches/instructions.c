@@ -3,7 +3,7 @@
  *   instructions RANK STORE    two of them, ranks 0 and 1, meet over the folder STORE; scripts/test-instructions.sh starts them
  *
  * Callgrind is to collect nothing on its own (--collect-atstart=no). Collecting begins at the call and ends where the library
- * calls sendmsg, so what follows, which depends on when the other rank answers, is not counted. Each counted call ends with
+ * calls send, so what follows, which depends on when the other rank answers, is not counted. Each counted call ends with
  * a dump of its own. Dumping takes so long that the device's thread may take the context over, so each counted call follows
  * one that is not. */
 #include <gloo_rs.h>
@@ -20,12 +20,12 @@ enum { WARM_UP = 100, COUNTED = 15 };
 static _Thread_local int counting = 0;
 
 /* Stands before the C library's, for the whole program. */
-ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+ssize_t send(int fd, const void *bytes, size_t count, int flags) {
   if (counting) {
     CALLGRIND_TOGGLE_COLLECT;
     counting = 0;
   }
-  return syscall(SYS_sendmsg, fd, message, flags);
+  return syscall(SYS_sendto, fd, bytes, count, flags, NULL, 0);
 }
 
 static void must(gloo_rs_status_t status) {

@@ -39,7 +39,7 @@ if [ "${2:-}" = --write ]; then
 # Instructions from the call to the first byte sent
 
 Allreduce of one float32 (4 bytes), two ranks over loopback TCP, after 100 calls of the same: from the call of
-\`gloo_rs_allreduce\` to the library's call of \`sendmsg\`, in the release build that \`make install\` installs.
+\`gloo_rs_allreduce\` to the library's call of \`send\`, in the release build that \`make install\` installs.
 
 instructions: $count
 
