@@ -206,7 +206,7 @@ impl Context {
         let element = if shape.collective == Collective::Barrier { 1 } else { call.dtype.size() };
         let max = call.max_segment_bytes.unwrap_or(self.options.max_segment_bytes);
         let segment = (tuner::segment_bytes(shape, element, max) / element).max(1);
-        let (deadline, timeout) = self.deadline(call.timeout);
+        let (deadline, timeout) = self.deadline_after(started, call.timeout);
         let run = Run { call, algorithm, segment, started, deadline, timeout };
         if self.check_calls && self.size > 1 {
             self.compare_calls(&run)?;

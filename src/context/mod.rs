@@ -31,8 +31,9 @@ use crate::types::{Rank, Slot};
 
 /// How long a waiting thread polls before it sleeps, where every rank of this host has a core.
 const SPIN: Duration = Duration::from_micros(200);
-/// Likewise, where ranks share cores and a polling thread keeps another rank from working.
-const SPIN_SHARED: Duration = Duration::ZERO;
+/// Likewise, where ranks share cores. It offers its core after every look, and what comes soon costs no wake-up: four ranks on
+/// two cores exchange 4 bytes in 40 µs so, and in 90 if each sleeps at once. With 200 µs eight ranks get in each other's way.
+const SPIN_SHARED: Duration = Duration::from_micros(50);
 
 /// When connections to peers are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -217,8 +218,11 @@ impl Context {
     }
 
     fn deadline(&self, timeout: Option<Duration>) -> (Instant, Duration) {
+        self.deadline_after(Instant::now(), timeout)
+    }
+
+    fn deadline_after(&self, now: Instant, timeout: Option<Duration>) -> (Instant, Duration) {
         let timeout = timeout.unwrap_or_else(|| self.timeout());
-        let now = Instant::now();
         // A timeout beyond what the clock can hold is as good as a year.
         (now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400)), timeout)
     }

@@ -37,8 +37,11 @@ pub struct Core<T> {
     pub transport: T,
     /// Plans for shapes seen.
     pub plans: PlanCache,
-    executions: Slab<Execution>,
-    spare: Vec<Execution>,
+    /// In boxes, so that they are not copied to and fro.
+    executions: Slab<Box<Execution>>,
+    // Boxes move between here and the slab; what is in them, which is large, stays.
+    #[allow(clippy::vec_box)]
+    spare: Vec<Box<Execution>>,
     /// The ends of buffers' operations.
     pub requests: Requests,
     events: Vec<Event>,
@@ -81,7 +84,7 @@ impl<T: Transport> Core<T> {
                 format!("a collective with tag {} is running on this context already", binding.tag),
             ));
         }
-        let mut execution = self.spare.pop().unwrap_or_else(|| Execution::new(plan.clone()));
+        let mut execution = self.spare.pop().unwrap_or_else(|| Box::new(Execution::new(plan.clone())));
         execution.reset(plan, binding);
         let index = self.executions.insert(execution);
         let execution = &mut self.executions[index];

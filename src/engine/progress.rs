@@ -25,10 +25,6 @@ pub enum Spin {
 /// How often a polling thread that finds something every time looks at the clock and at who wants the lock.
 const BUSY_TURNS: u32 = 64;
 
-/// How long a polling thread that spins keeps its core to itself. Where every rank has a core of its own, as
-/// is likely where it spins at all, giving way only delays it: 4 bytes between two ranks take 4.0 µs so, and 4.5 without.
-const KEEP_CORE: Duration = Duration::from_micros(5);
-
 /// The lock on a context's state.
 pub type Guard<'a, T> = MutexGuard<'a, Core<T>>;
 
@@ -196,9 +192,9 @@ impl<T: Transport> Engine<T> {
             if spinning {
                 if self.is_wanted(&guard) {
                     guard = self.give_way(guard);
-                } else if now.duration_since(since) >= KEEP_CORE {
-                    // Another rank may be waiting for this very core: two ranks that share one exchange 4 bytes in 12 µs so,
-                    // and in 22 µs if each first keeps it for 5 µs.
+                } else {
+                    // Another rank may be waiting for this very core. Where none is, this costs no more than the poll did:
+                    // two ranks that share a core exchange 4 bytes in 12 µs so, and in 22 µs if each keeps it for 5 µs.
                     std::thread::yield_now();
                 }
             } else {
