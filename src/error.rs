@@ -57,6 +57,13 @@ pub fn in_words(error: &std::io::Error) -> String {
     }
 }
 
+/// The first `shown` of `items` with `separator` between them, and how many more there are: `1, 2, 5 and 3 more`.
+pub fn first_few<T: fmt::Display>(items: impl ExactSizeIterator<Item = T>, shown: usize, separator: &str) -> String {
+    let more = items.len().saturating_sub(shown);
+    let first = items.take(shown).map(|item| item.to_string()).collect::<Vec<_>>().join(separator);
+    if more > 0 { format!("{first} and {more} more") } else { first }
+}
+
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -9,7 +9,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::Context;
 use crate::context::call::{COMPARISON, Call, Run, op_text, position};
 use crate::engine::{Binding, Combine};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::tuner;
 use crate::types::DataType;
 
@@ -106,11 +106,9 @@ impl<'a> Record<'a> {
                 Barrier => return Ok(()),
                 Gatherv | Scatterv | Alltoallv => write!(text, " of {dtype}")?,
                 ReduceScatter | Allgatherv => {
-                    let shown: Vec<String> = list.iter().take(SHOWN).map(u64::to_string).collect();
-                    let more = list.len().saturating_sub(SHOWN);
-                    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                    let shown = first_few(list.iter(), SHOWN, " + ");
                     let sum: u64 = list.iter().fold(0, |a, b| a.saturating_add(*b));
-                    write!(text, " of {sum} {dtype} ({}{more})", shown.join(" + "))?;
+                    write!(text, " of {sum} {dtype} ({shown})")?;
                 }
                 _ => write!(text, " of {} {dtype}", self.0[6])?,
             }
@@ -157,11 +155,8 @@ fn verdict(records: &[Record<'_>]) -> Option<String> {
         .iter()
         .zip(&calls)
         .map(|((_, ranks), call)| {
-            let numbers: Vec<String> = ranks.iter().take(SHOWN).map(usize::to_string).collect();
-            let more = ranks.len().saturating_sub(SHOWN);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let (s, verb) = if ranks.len() == 1 { ("", "calls") } else { ("s", "call") };
-            format!("rank{s} {}{more} {verb} {call}", numbers.join(", "))
+            format!("rank{s} {} {verb} {call}", first_few(ranks.iter(), SHOWN, ", "))
         })
         .collect();
     Some(parts.join("; "))

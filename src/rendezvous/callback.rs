@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Store;
 use super::support::{Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, first_few};
 
 /// The functions of a store of the caller's, each of which gets `user` last.
 ///
@@ -138,13 +138,10 @@ impl CallbackStore {
         if kind == ErrorKind::Timeout && keys.len() == 1 {
             return Err(no_value(&self.describe(), 1, 1, keys.iter().copied(), elapsed));
         }
-        let shown: Vec<_> = keys.iter().take(NAMED_KEYS).map(|key| quote(key)).collect();
-        let more = keys.len() - shown.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let message = format!(
-            "{}: the callback `{callback}` returned status {status} ({kind:?}) for {}{more} after {}",
+            "{}: the callback `{callback}` returned status {status} ({kind:?}) for {} after {}",
             self.describe(),
-            shown.join(", "),
+            first_few(keys.iter().map(|key| quote(key)), NAMED_KEYS, ", "),
             seconds(elapsed)
         );
         Err(Error::new(kind, message))

@@ -61,6 +61,15 @@ pub(super) fn quote(key: &str) -> String {
     }
 }
 
+/// What a call is about, for messages.
+pub(super) fn doing(what: &str, keys: &[&str]) -> String {
+    match keys {
+        [] => what.to_owned(),
+        [key] => format!("{what} {}", quote(key)),
+        [key, rest @ ..] => format!("{what} {} and {} more keys", quote(key), rest.len()),
+    }
+}
+
 /// The `Timeout` of a wait for `asked` keys of which `missing` had no value; `shown` are the first of those.
 pub(super) fn no_value<'a>(
     store: &str,

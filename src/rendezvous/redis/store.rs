@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ::redis::{Pipeline, ServerError, Value, pipe};
 
-use super::super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds};
+use super::super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, quote, seconds};
 use super::super::{MAX_VALUE_BYTES, Store};
 use super::connection::{Connection, Fault, Target, is_passing, reason};
 use super::{RedisOptions, tls};
@@ -355,15 +355,6 @@ impl RedisStore {
             rest = after;
         }
         Ok(())
-    }
-}
-
-/// What a call is about, for messages.
-fn doing(what: &str, keys: &[&str]) -> String {
-    match keys {
-        [] => what.to_owned(),
-        [key] => format!("{what} {}", quote(key)),
-        [key, rest @ ..] => format!("{what} {} and {} more keys", quote(key), rest.len()),
     }
 }
 

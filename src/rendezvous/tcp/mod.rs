@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Store;
-use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds};
+use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, seconds};
 use crate::error::{Error, ErrorKind, Result};
 use crate::secret::{JobToken, SecretKey};
 use crate::transport::LogCallback;
@@ -305,15 +305,6 @@ fn batches<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
         rest = after;
     }
     batches
-}
-
-/// What a call is about, for messages.
-fn doing(what: &str, keys: &[&str]) -> String {
-    match keys {
-        [] => what.to_owned(),
-        [key] => format!("{what} {}", quote(key)),
-        [key, rest @ ..] => format!("{what} {} and {} more keys", quote(key), rest.len()),
-    }
 }
 
 fn nothing(_: &mut Reader<'_>) -> Option<()> {

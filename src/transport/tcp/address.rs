@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::interface;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, first_few};
 use crate::transport::frame::VERSION;
 use crate::transport::tcp::handshake::Identity;
 use crate::types::Rank;
@@ -113,6 +113,9 @@ pub fn count_cores<'a>(addresses: impl Iterator<Item = &'a Address>) -> usize {
     sets.iter().map(|set| (set & 0xffff) as usize).sum()
 }
 
+/// Ranks that a message names.
+const SHOWN: usize = 16;
+
 /// Whether the ranks with these addresses can all connect to each other, as far as addresses tell. All ranks come to the
 /// same result.
 pub fn check(addresses: &[Address]) -> Result<()> {
@@ -130,7 +133,7 @@ pub fn check(addresses: &[Address]) -> Result<()> {
              interface or an address that they reach, by the device's options or GLOO_RS_SOCKET_IFNAME; if a host name was \
              given, see that /etc/hosts does not make it 127.0.0.1 or 127.0.1.1",
             hosts.len(),
-            list(&loopback),
+            first_few(loopback.iter(), SHOWN, ", "),
             ips(&addresses[*first]),
         )));
     }
@@ -147,14 +150,6 @@ pub fn check(addresses: &[Address]) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// `1, 2, 5 and 3 more`.
-fn list(ranks: &[Rank]) -> String {
-    const SHOWN: usize = 16;
-    let shown: Vec<String> = ranks.iter().take(SHOWN).map(Rank::to_string).collect();
-    let more = ranks.len().saturating_sub(SHOWN);
-    if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
 }
 
 fn ips(address: &Address) -> String {
