@@ -1,33 +1,24 @@
 //! `gloo-rs run --hosts` over an sshd of this test's own, which listens on two loopback addresses: two "hosts".
 
+#[path = "support/launcher.rs"]
+mod launcher;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes; reached only when something is broken.
-const PATIENCE: Duration = Duration::from_secs(60);
+use launcher::{Job, PATIENCE, assert_ends, gloo_rs, kill, sorted_lines, text};
+
 const TOOL: &str = env!("CARGO_BIN_EXE_gloo-rs");
 
 fn run_quietly(command: &mut Command) {
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn sorted_lines(bytes: &[u8]) -> Vec<String> {
-    let mut lines: Vec<_> = text(bytes).lines().map(str::to_owned).collect();
-    lines.sort();
-    lines
 }
 
 /// An sshd with keys and configuration in a folder of its own.
@@ -89,16 +80,8 @@ impl Sshd {
         let hosts = self.path("hosts");
         fs::write(&hosts, "# two of them\n127.0.0.2 slots=2\n127.0.0.3:2\n").unwrap();
         let ssh = self.ssh();
-        let mut command = Command::new(TOOL);
-        command.args(["run", "--hosts", &hosts, "--ssh", &ssh]).args(options).arg("--").args(program);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let end_if_stuck = || {
-            // SAFETY: alarm is async-signal-safe. It outlives exec, and ends the launcher, and with it the ranks.
-            unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
-            Ok(())
-        };
-        // SAFETY: the closure only calls alarm.
-        unsafe { command.pre_exec(end_if_stuck) };
+        let mut command = gloo_rs(&["run", "--hosts", &hosts, "--ssh", &ssh]);
+        command.args(options).arg("--").args(program);
         command
     }
 
@@ -115,60 +98,8 @@ impl Drop for Sshd {
     }
 }
 
-/// A job that runs beside the test, which reads its output as it comes.
-struct Job {
-    launcher: Child,
-    lines: Receiver<String>,
-}
-
-impl Job {
-    fn start(sshd: &Sshd, options: &[&str], script: &str) -> Self {
-        Self::spawn(sshd.command(options, &["sh", "-c", script]))
-    }
-
-    fn spawn(mut command: Command) -> Self {
-        let mut launcher = command.spawn().unwrap();
-        let (sender, lines) = channel();
-        let stdout = BufReader::new(launcher.stdout.take().unwrap());
-        thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Self { launcher, lines }
-    }
-
-    fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("a line of output")
-    }
-
-    /// What the four ranks print: `[rank] pid`, in the order of ranks.
-    fn pids(&self) -> Vec<i32> {
-        let mut lines: Vec<_> = (0..4).map(|_| self.line()).collect();
-        lines.sort();
-        lines.iter().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
-    }
-
-    fn signal(&self, signal: i32) {
-        kill(self.launcher.id() as i32, signal);
-    }
-
-    fn end(self) -> Output {
-        self.launcher.wait_with_output().unwrap()
-    }
-}
-
-fn kill(pid: i32, signal: i32) {
-    // SAFETY: no memory is involved; the process is one that this test has started.
-    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-}
-
-fn assert_ends(pid: i32) {
-    let begin = Instant::now();
-    loop {
-        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return };
-        if stat.rsplit(") ").next().unwrap().starts_with('Z') {
-            return;
-        }
-        assert!(begin.elapsed() < PATIENCE, "process {pid} still runs: {stat}");
-        thread::sleep(Duration::from_millis(5));
-    }
+fn start(sshd: &Sshd, options: &[&str], script: &str) -> Job {
+    Job::spawn(sshd.command(options, &["sh", "-c", script]))
 }
 
 /// The parent's process id, from /proc.
@@ -249,7 +180,7 @@ fn all_hosts_get_the_jobs_token_and_nobody_else_sees_it() {
         tokens.remove(0)
     };
     let script = "echo token=$GLOO_RS_TOKEN; sleep 60 & wait # exec sleep";
-    let drawn = Job::start(&sshd, &[], script);
+    let drawn = start(&sshd, &[], script);
     let (one, log) = (seen_by(&drawn), sshd.path("log"));
     drawn.signal(libc::SIGTERM);
     drawn.end();
@@ -268,8 +199,8 @@ fn signals_and_deaths_reach_everyone() {
     let sshd = Sshd::start();
 
     let script = "trap 'echo got TERM; exit 0' TERM; echo $$; while :; do sleep 0.01; done";
-    let job = Job::start(&sshd, &[], script);
-    job.pids();
+    let job = start(&sshd, &[], script);
+    job.pids(4);
     job.signal(libc::SIGTERM);
     let mut lines: Vec<_> = (0..4).map(|_| job.line()).collect();
     lines.sort();
@@ -277,8 +208,8 @@ fn signals_and_deaths_reach_everyone() {
     assert!(job.end().status.success());
 
     // A rank is killed: it is named with its host, and the others end.
-    let job = Job::start(&sshd, &[], "echo $$; exec sleep 60");
-    let pids = job.pids();
+    let job = start(&sshd, &[], "echo $$; exec sleep 60");
+    let pids = job.pids(4);
     kill(pids[2], libc::SIGKILL);
     let output = job.end();
     assert_eq!(output.status.code(), Some(128 + 9));
@@ -290,16 +221,16 @@ fn signals_and_deaths_reach_everyone() {
     pids.into_iter().for_each(assert_ends);
 
     // The launcher is killed: nothing is left, neither the ranks nor what they started.
-    let job = Job::start(&sshd, &[], "trap '' TERM HUP; sleep 60 & echo $! $$; wait");
-    let pids = job.pids();
+    let job = start(&sshd, &[], "trap '' TERM HUP; sleep 60 & echo $! $$; wait");
+    let pids = job.pids(4);
     let helpers: Vec<_> = pids.iter().map(|pid| parent(*pid)).collect();
     job.signal(libc::SIGKILL);
     job.end();
     pids.into_iter().chain(helpers).for_each(assert_ends);
 
     // A helper is killed: its ranks end, and the launcher says which host is lost.
-    let job = Job::start(&sshd, &[], "echo $$; exec sleep 60");
-    let pids = job.pids();
+    let job = start(&sshd, &[], "echo $$; exec sleep 60");
+    let pids = job.pids(4);
     kill(parent(pids[0]), libc::SIGKILL);
     let output = job.end();
     assert_eq!(output.status.code(), Some(1));
@@ -308,8 +239,8 @@ fn signals_and_deaths_reach_everyone() {
     pids.into_iter().for_each(assert_ends);
 
     // The launcher falls silent: the ranks end without it.
-    let job = Job::start(&sshd, &["--lost-after", "2"], "echo $$; exec sleep 60");
-    let pids = job.pids();
+    let job = start(&sshd, &["--lost-after", "2"], "echo $$; exec sleep 60");
+    let pids = job.pids(4);
     job.signal(libc::SIGSTOP);
     pids.into_iter().for_each(assert_ends);
     job.signal(libc::SIGKILL);

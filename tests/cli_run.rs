@@ -1,93 +1,28 @@
 //! `gloo-rs run` from outside, with shell programs as ranks.
 
+#[path = "support/launcher.rs"]
+mod launcher;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
-/// Longer than anything here takes; reached only when something is broken.
-const PATIENCE: Duration = Duration::from_secs(60);
+use launcher::{Job, assert_ends, gloo_rs, kill, sorted_lines, text};
 
-fn gloo_rs(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-rs"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let end_if_stuck = || {
-        // SAFETY: alarm is async-signal-safe. It outlives exec, and ends the launcher, and with it the ranks.
-        unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
-        Ok(())
-    };
-    // SAFETY: the closure only calls alarm.
-    unsafe { command.pre_exec(end_if_stuck) };
-    command
+/// `script` in every rank.
+fn command(ranks: usize, options: &[&str], script: &str) -> Command {
+    let ranks = ranks.to_string();
+    gloo_rs(&[&["run", "-n", &ranks], options, &["--", "sh", "-c", script]].concat())
 }
 
 /// Runs `script` in every rank, to the end.
 fn run(ranks: usize, options: &[&str], script: &str) -> Output {
-    let ranks = ranks.to_string();
-    let args = [&["run", "-n", &ranks], options, &["--", "sh", "-c", script]].concat();
-    gloo_rs(&args).output().unwrap()
+    command(ranks, options, script).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn sorted_lines(bytes: &[u8]) -> Vec<String> {
-    let mut lines: Vec<_> = text(bytes).lines().map(str::to_owned).collect();
-    lines.sort();
-    lines
-}
-
-/// A job that runs beside the test, which reads its output as it comes.
-struct Job {
-    launcher: Child,
-    lines: Receiver<String>,
-}
-
-impl Job {
-    fn start(ranks: usize, options: &[&str], script: &str) -> Self {
-        let ranks = ranks.to_string();
-        let args = [&["run", "-n", &ranks], options, &["--", "sh", "-c", script]].concat();
-        let mut launcher = gloo_rs(&args).spawn().unwrap();
-        let (sender, lines) = channel();
-        let stdout = BufReader::new(launcher.stdout.take().unwrap());
-        thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Self { launcher, lines }
-    }
-
-    fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("a line of output")
-    }
-
-    /// The process ids that the ranks print: `count` lines of `[rank] pid`.
-    fn pids(&self, count: usize) -> Vec<i32> {
-        (0..count).map(|_| self.line().rsplit(' ').next().unwrap().parse().unwrap()).collect()
-    }
-
-    fn signal(&self, signal: i32) {
-        // SAFETY: no memory is involved; the launcher has not been waited for, so the number is still its own.
-        assert_eq!(unsafe { libc::kill(self.launcher.id() as i32, signal) }, 0);
-    }
-
-    fn end(self) -> Output {
-        self.launcher.wait_with_output().unwrap()
-    }
-}
-
-/// Waits until the process has ended; nobody may have waited for it yet.
-fn assert_ends(pid: i32) {
-    let begin = Instant::now();
-    loop {
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return };
-        if stat.rsplit(") ").next().unwrap().starts_with('Z') {
-            return;
-        }
-        assert!(begin.elapsed() < PATIENCE, "process {pid} still runs: {stat}");
-        thread::sleep(Duration::from_millis(5));
-    }
+fn start(ranks: usize, options: &[&str], script: &str) -> Job {
+    Job::spawn(command(ranks, options, script))
 }
 
 #[test]
@@ -158,7 +93,7 @@ fn without_prefix_the_output_is_the_programs_own() {
 
 #[test]
 fn a_line_comes_as_soon_as_it_is_whole() {
-    let mut job = Job::start(1, &[], "echo first; sleep 60");
+    let mut job = start(1, &[], "echo first; sleep 60");
     assert_eq!(job.line(), "[0] first");
     assert!(job.launcher.try_wait().unwrap().is_none());
     job.signal(libc::SIGTERM);
@@ -237,7 +172,7 @@ fn who_ends_in_good_order_on_sigterm_may_take_the_time() {
 fn signals_are_passed_on_to_all_ranks() {
     let script = "n=0; for s in HUP INT TERM USR1 USR2; do trap \"n=\\$((n + 1)); echo got $s\" $s; done
         echo ready; while [ $n -lt 5 ]; do sleep 0.01; done; exit 0";
-    let job = Job::start(3, &[], script);
+    let job = start(3, &[], script);
     (0..3).for_each(|_| assert!(job.line().ends_with(" ready")));
     let signals = [
         (libc::SIGHUP, "HUP"),
@@ -257,7 +192,7 @@ fn signals_are_passed_on_to_all_ranks() {
 
 #[test]
 fn an_interrupt_ends_the_job_with_its_own_status() {
-    let job = Job::start(2, &[], "echo ready; exec sleep 60");
+    let job = start(2, &[], "echo ready; exec sleep 60");
     (0..2).for_each(|_| assert!(job.line().ends_with(" ready")));
     job.signal(libc::SIGINT);
     let output = job.end();
@@ -267,7 +202,7 @@ fn an_interrupt_ends_the_job_with_its_own_status() {
 
 #[test]
 fn no_rank_survives_the_launcher() {
-    let job = Job::start(3, &[], "echo $$; exec sleep 60");
+    let job = start(3, &[], "echo $$; exec sleep 60");
     let pids = job.pids(3);
     job.signal(libc::SIGKILL);
     job.end();
@@ -311,12 +246,11 @@ fn when_nobody_reads_the_output_the_ranks_learn_it() {
 
 #[test]
 fn a_background_process_that_keeps_the_output_open_does_not_hold_up_a_job_that_is_done() {
-    let job = Job::start(2, &[], "sleep 60 & echo $!");
+    let job = start(2, &[], "sleep 60 & echo $!");
     let pids = job.pids(2);
     assert!(job.end().status.success());
     for pid in pids {
-        // SAFETY: no memory is involved; the process is the test's own, and still sleeps.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        kill(pid, libc::SIGKILL);
     }
 }
 
