@@ -25,6 +25,7 @@ pub use promise::{Promise, verify};
 
 use crate::error::{Error, Result};
 use crate::schedule::Schedule;
+use crate::schedule::cost::{Cost, Link, Network};
 use crate::types::Rank;
 
 /// What a collective call is about, as far as its schedule depends on it. All counts are in elements.
@@ -75,6 +76,17 @@ pub struct Shape<'a> {
     pub base: usize,
     /// Partners of a pairwise exchange: step `i` exchanges with rank XOR 2^i.
     pub destinations: usize,
+    /// For algorithms with [`Uses::Groups`]: the group of each rank, such as its host. Empty: all are in one.
+    pub groups: &'a [u32],
+    /// For the same: extent of each dimension of the grid that the ranks form, the first one's neighbours having consecutive
+    /// ranks; their product is `size`. Empty: the algorithm forms one, of the groups if they have equal sizes.
+    pub dims: &'a [usize],
+    /// For algorithms with [`Uses::Links`]: bandwidth from rank to rank, a row of `size` for each sender, in any unit; 0 for
+    /// no link. Empty: all alike.
+    pub links: &'a [u32],
+    /// For algorithms with [`Uses::Counts`], what the others have: gatherv's `recv_counts` and scatterv's `send_counts` of the
+    /// root, alltoallv's `send_counts` of every rank, one after the other.
+    pub counts: &'a [usize],
 }
 
 /// The collectives. The numbers are the C ABI's and never change.
@@ -107,6 +119,74 @@ pub struct Algorithm {
     pub name: &'static str,
     /// Writes this rank's schedule. The shape has passed [`Shape::check`].
     pub generate: fn(&Shape<'_>) -> Result<Schedule>,
+    /// What it costs; a pure function of what all ranks know.
+    pub cost: fn(&Case<'_>) -> Cost,
+    /// What it reads of the shape beyond the sizes: the rest may stay empty.
+    pub uses: Uses,
+}
+
+/// What an algorithm must be told, beyond what the call itself says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uses {
+    /// Nothing.
+    Sizes,
+    /// [`Shape::groups`] and [`Shape::dims`].
+    Groups,
+    /// [`Shape::links`].
+    Links,
+    /// [`Shape::counts`].
+    Counts,
+}
+
+/// A call to be priced.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The call; its rank is of no importance.
+    pub shape: &'a Shape<'a>,
+    /// Bytes of one element.
+    pub element_bytes: usize,
+    /// Bytes of the pieces in which steps are worked through.
+    pub segment_bytes: usize,
+    /// What it runs on.
+    pub network: &'a Network,
+}
+
+impl Case<'_> {
+    /// P.
+    pub fn ranks(&self) -> f64 {
+        self.shape.size as f64
+    }
+
+    /// S: bytes of one buffer of `count` elements.
+    pub fn bytes(&self) -> f64 {
+        self.shape.count as f64 * self.element_bytes as f64
+    }
+
+    /// [`Network::link`] for this call's ranks.
+    pub fn link(&self, distance: usize) -> Link {
+        self.network.link(self.shape.size, distance)
+    }
+
+    /// Messages that `bytes` are cut into.
+    pub fn pieces(&self, bytes: f64) -> f64 {
+        (bytes / self.segment_bytes as f64).ceil()
+    }
+
+    /// Seconds for `steps` messages of `bytes` over `link`, each of which streams behind the one before, segment by segment, as
+    /// in a ring or a chain; `gamma` is 0 where they are not reduced. Of a message that is not cut, `steps (α + n/B + γn)`.
+    pub fn stream(&self, link: Link, steps: f64, bytes: f64, gamma: f64) -> f64 {
+        if steps <= 0.0 || bytes <= 0.0 {
+            return 0.0;
+        }
+        let segment = bytes.min(self.segment_bytes as f64);
+        let first = link.time(segment) + gamma * segment;
+        let each = first.max(bytes / link.bandwidth).max(gamma * bytes);
+        (steps - 1.0) * each + link.time(bytes) + gamma * segment
+    }
+
+    fn unpriced(_: &Case<'_>) -> Cost {
+        Cost { path: f64::INFINITY, ..Cost::default() }
+    }
 }
 
 impl Collective {

@@ -27,6 +27,10 @@ impl Shape<'static> {
             average: false,
             base: 2,
             destinations: 0,
+            groups: &[],
+            dims: &[],
+            links: &[],
+            counts: &[],
         }
     }
 }

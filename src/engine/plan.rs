@@ -110,16 +110,25 @@ pub fn without_receive_and_reduce(schedule: &Schedule) -> Schedule {
     out
 }
 
-/// No counts. An address in memory, unlike that of `&[]`: comparing no bytes at an address without memory costs tens of
-/// nanoseconds with glibc's AVX-512 `memcmp`, whose masked load has its fault suppressed by the processor.
-static NO_COUNTS: [usize; 1] = [0];
+/// Nothing in memory: unlike the address of `&[]`, this one can be read. Comparing no bytes at an address without memory costs
+/// tens of nanoseconds with glibc's AVX-512 `memcmp`, whose masked load has its fault suppressed by the processor.
+static NOTHING: ([usize; 1], [u32; 1]) = ([0], [0]);
 
 fn scalars<'a>(shape: &Shape<'a>) -> Shape<'a> {
-    Shape { send_counts: &NO_COUNTS[..0], recv_counts: &NO_COUNTS[..0], ..*shape }
+    let (none, no_numbers) = (&NOTHING.0[..0], &NOTHING.1[..0]);
+    Shape {
+        send_counts: none,
+        recv_counts: none,
+        groups: no_numbers,
+        dims: none,
+        links: no_numbers,
+        counts: none,
+        ..*shape
+    }
 }
 
 /// For the same reason: does not compare where there is nothing.
-fn same(a: &[usize], b: &[usize]) -> bool {
+fn same<T: PartialEq>(a: &[T], b: &[T]) -> bool {
     a.len() == b.len() && (a.is_empty() || a == b)
 }
 
@@ -127,23 +136,36 @@ fn same(a: &[usize], b: &[usize]) -> bool {
 #[derive(Debug)]
 struct OwnedShape {
     scalars: Shape<'static>,
-    send_counts: Box<[usize]>,
-    recv_counts: Box<[usize]>,
+    /// `send_counts`, `recv_counts`, `dims`, `counts`.
+    counts: [Box<[usize]>; 4],
+    /// `groups`, `links`.
+    numbers: [Box<[u32]>; 2],
 }
 
 impl OwnedShape {
     fn new(shape: &Shape<'_>) -> Self {
+        let (none, no_numbers) = (&NOTHING.0[..0], &NOTHING.1[..0]);
         Self {
-            scalars: Shape { send_counts: &NO_COUNTS[..0], recv_counts: &NO_COUNTS[..0], ..*shape },
-            send_counts: shape.send_counts.into(),
-            recv_counts: shape.recv_counts.into(),
+            scalars: Shape {
+                send_counts: none,
+                recv_counts: none,
+                groups: no_numbers,
+                dims: none,
+                links: no_numbers,
+                counts: none,
+                ..*shape
+            },
+            counts: [shape.send_counts, shape.recv_counts, shape.dims, shape.counts].map(Box::from),
+            numbers: [shape.groups, shape.links].map(Box::from),
         }
     }
 
     fn is(&self, shape: &Shape<'_>) -> bool {
+        let counts = [shape.send_counts, shape.recv_counts, shape.dims, shape.counts];
+        let numbers = [shape.groups, shape.links];
         self.scalars == scalars(shape)
-            && same(&self.send_counts, shape.send_counts)
-            && same(&self.recv_counts, shape.recv_counts)
+            && self.counts.iter().zip(counts).all(|(own, its)| same(own, its))
+            && self.numbers.iter().zip(numbers).all(|(own, its)| same(own, its))
     }
 }
 

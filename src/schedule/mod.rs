@@ -5,9 +5,11 @@
 //! number of elements. A [`Dependency`] therefore need not wait for a whole step: it says how far the earlier step must be
 //! before the later one may work on its first `p` elements, and so chains, trees and rings pipeline by themselves.
 //!
-//! [`Builder`] writes schedules and finds the dependencies; [`verify()`] proves the schedules of all ranks together.
+//! [`Builder`] writes schedules and finds the dependencies; [`verify()`] proves the schedules of all ranks together; [`cost`]
+//! is the model by which they are priced.
 
 mod builder;
+pub mod cost;
 pub mod verify;
 
 pub use builder::Builder;

@@ -198,11 +198,7 @@ impl Case {
             _ => self.count,
         };
         let shape = Shape {
-            collective: self.collective,
-            rank,
-            size: self.size,
             root: self.root,
-            count,
             send_counts: &send_counts,
             recv_counts: &recv_counts,
             inputs,
@@ -210,6 +206,7 @@ impl Case {
             average: self.op == ReduceOp::Average && self.collective.reduces(),
             base: self.base,
             destinations: self.destinations,
+            ..Shape::new(self.collective, rank, self.size, count)
         };
         if matches!(self.collective, Scan | Exscan) && shape.average {
             return Ok(());

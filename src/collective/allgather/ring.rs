@@ -7,11 +7,12 @@
 //! Steps: `P - 1`. Every rank sends `S (P - 1) / P` bytes, `S` being those of the output.
 
 use super::super::phases::ring_allgather;
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "ring", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

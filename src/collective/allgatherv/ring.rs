@@ -6,11 +6,12 @@
 //! Steps: `P - 1` if no block is empty. Every rank sends all blocks but its right neighbour's.
 
 use super::super::phases::ring_allgather;
-use super::super::{Algorithm, Shape, shape};
+use super::super::{Algorithm, Case, Shape, Uses, shape};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "ring", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

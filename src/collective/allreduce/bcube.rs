@@ -13,11 +13,12 @@
 //! `2 S (P - 1) / P` bytes. Lower ranks stand on the left, so the operation need not commute.
 
 use super::super::phases::{contribution, fan_out, sources};
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::{Error, Result};
 use crate::schedule::{Builder, Schedule, Side};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "bcube", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "bcube", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 /// Factors of `size`: the largest that are at most `base`, or else the smallest.
 fn factors(mut size: usize, base: usize) -> Vec<usize> {

@@ -14,11 +14,12 @@
 //! sends `2 S (P - 1) / P` bytes. Lower ranks stand on the left, so the operation need not commute.
 
 use super::super::phases::{contribution, fan_out, sources};
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule, Side, Span};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "halving_doubling", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "halving_doubling", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 /// `2^bits` ranks from `start` on.
 #[derive(Clone, Copy)]

@@ -4,11 +4,12 @@
 //! Steps: 0; nothing is sent.
 
 use super::super::phases::{contribution, fan_out, sources};
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::{Error, Result};
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "local", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "local", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     if shape.size != 1 {

@@ -11,11 +11,12 @@
 //! Steps: `lg P`, and two more if `P` is not a power of two. A power of two sends `S lg P` bytes.
 
 use super::super::phases::{Versions, contribution, fan_out, sources};
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule, Side};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "recursive_doubling", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "recursive_doubling", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

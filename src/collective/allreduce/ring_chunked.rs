@@ -11,11 +11,12 @@
 //! `2 S (P - 1) / P` bytes. (The tables' `4 P` counts the messages, and two more of each kind.)
 
 use super::super::phases::{contribution, fan_out, sources};
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule, Span};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_chunked", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "ring_chunked", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

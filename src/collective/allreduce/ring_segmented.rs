@@ -9,11 +9,12 @@
 //! Steps: `2 (P - 1)`. Every rank sends `2 S (P - 1) / P` bytes.
 
 use super::super::phases::{fan_out, ring_allgather, ring_reduce_scatter};
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule, split};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_segmented", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "ring_segmented", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -7,11 +7,12 @@
 //! Steps: 1, since none of the `P - 1` messages waits for another. Every rank sends all blocks but its own.
 
 use super::super::shape::block;
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule, Span};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "pairwise", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "pairwise", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -2,11 +2,12 @@
 //!
 //! Steps: 1. Every rank sends `P - 1` tokens.
 
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "all_to_all", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "all_to_all", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

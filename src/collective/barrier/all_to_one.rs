@@ -3,11 +3,12 @@
 //!
 //! Steps: 2. The root sends `P - 1` tokens, others one.
 
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "all_to_one", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "all_to_one", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -8,11 +8,12 @@
 //! Steps: `ceil(lg P)`. Every rank sends as many tokens.
 
 use super::super::phases::rounds;
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "dissemination", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "dissemination", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -6,11 +6,12 @@
 //! Steps: `ceil(lg P)`, the root's own sends counted. The root sends `S ceil(lg P)` bytes, others less.
 
 use super::super::phases::{Binomial, fan_out};
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "binomial", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "binomial", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

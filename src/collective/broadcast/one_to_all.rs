@@ -3,11 +3,12 @@
 //! Steps: 1. The root sends `S (P - 1)` bytes.
 
 use super::super::phases::fan_out;
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "one_to_all", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "one_to_all", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -8,11 +8,12 @@
 //! Steps: `ceil(lg P)`. A rank sends `S` bytes in each step in which someone is there to receive.
 
 use super::super::phases::{rounds, sources};
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule, Side, Span};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "recursive_doubling", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "recursive_doubling", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -3,11 +3,12 @@
 //!
 //! Steps: 1; the exchanges do not wait for one another. Every rank sends `destinations` blocks.
 
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "pairwise_exchange", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "pairwise_exchange", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

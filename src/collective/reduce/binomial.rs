@@ -5,11 +5,12 @@
 //! Steps: `ceil(lg P)`. Every rank but the root sends `S` bytes.
 
 use super::super::phases::{Binomial, contribution, sources};
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule, Side};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "binomial", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "binomial", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -6,11 +6,12 @@
 //! Steps: `P`. A rank sends `S` bytes, the root `S (P - 1) / P`.
 
 use super::super::phases::{ring_reduce_scatter, two_places};
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule, Span, split};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "ring", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -8,11 +8,12 @@
 
 use super::super::phases::{relocate, ring_reduce_scatter, two_places};
 use super::super::shape::block;
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "ring", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

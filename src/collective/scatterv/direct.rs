@@ -5,11 +5,12 @@
 
 use super::super::phases::distribute;
 use super::super::shape::block;
-use super::super::{Algorithm, Shape};
+use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::Schedule;
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: "direct", generate };
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "direct", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(distribute(shape, |rank| {

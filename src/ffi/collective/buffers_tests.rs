@@ -4,18 +4,12 @@ use super::*;
 
 fn shape(collective: Collective, rank: usize, inputs: usize, outputs: usize) -> Shape<'static> {
     Shape {
-        collective,
-        rank,
-        size: 4,
-        root: 0,
-        count: 2,
         send_counts: &[2; 4],
         recv_counts: &[2; 4],
         inputs,
         outputs,
-        average: false,
-        base: 2,
         destinations: 1,
+        ..Shape::new(collective, rank, 4, 2)
     }
 }
 

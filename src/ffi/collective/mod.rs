@@ -149,11 +149,7 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
     let algorithm = unsafe { pointer::optional_text(request.algorithm, "algorithm") }?;
     let size = context.size();
     let mut shape = Shape {
-        collective,
-        rank: context.rank(),
-        size,
         root: pointer::rank(request.root, size, "root")?,
-        count: request.count,
         send_counts: counts(request.send_counts, "send_counts")?,
         recv_counts: counts(request.recv_counts, "recv_counts")?,
         inputs: inputs.len(),
@@ -161,6 +157,7 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
         average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
         base: if request.base == 0 { 2 } else { request.base },
         destinations: request.destinations,
+        ..Shape::new(collective, context.rank(), size, request.count)
     };
     shape.check()?;
     let checked = buffers::check(&shape, dtype, inputs, outputs)?;

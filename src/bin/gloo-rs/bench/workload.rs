@@ -307,18 +307,14 @@ impl Workload {
     /// The call's shape; `None` for what is no collective.
     pub fn shape(&self) -> Option<Shape<'_>> {
         Some(Shape {
-            collective: self.collective?,
-            rank: self.rank,
-            size: self.ranks,
             root: self.root,
-            count: self.count,
             send_counts: &self.send_counts,
             recv_counts: &self.recv_counts,
             inputs: self.inputs.len(),
             outputs: self.before.len(),
             average: self.average,
-            base: 2,
             destinations: self.destinations,
+            ..Shape::new(self.collective?, self.rank, self.ranks, self.count)
         })
     }
 
