@@ -2,34 +2,11 @@
 
 use std::time::Duration;
 
-/// Bytes: `4`, `64Ki`, `1Mi`, `2Gi` (powers of 1024), `64K`, `1M`, `2G` (powers of 1000); a `B` may follow.
-pub fn size(text: &str) -> Result<usize, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, suffix) = text.split_at(digits);
-    let unit: usize = match suffix.strip_suffix('B').unwrap_or(suffix) {
-        "" => 1,
-        "K" | "k" => 1000,
-        "M" => 1000 * 1000,
-        "G" => 1000 * 1000 * 1000,
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        _ => return Err(format!("{text:?} is not a size; write bytes, as 4, 64Ki, 1Mi, 2Gi, 64K, 1M, 2G")),
-    };
-    let number: usize = number.parse().map_err(|_| format!("{text:?} is not a size: no number of bytes in front"))?;
-    number
-        .checked_mul(unit)
-        .filter(|&bytes| bytes <= isize::MAX as usize)
-        .ok_or_else(|| format!("{text:?} is too large"))
-}
+pub use gloo_rs::size::text as size_text;
 
-/// The inverse of [`size`], in the largest binary unit that leaves no rest: `64Ki`.
-pub fn size_text(bytes: usize) -> String {
-    let units = [(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
-    match units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
-        Some((unit, suffix)) => format!("{}{suffix}", bytes / unit),
-        None => bytes.to_string(),
-    }
+/// [`gloo_rs::size::parse`], for clap.
+pub fn size(text: &str) -> Result<usize, String> {
+    gloo_rs::size::parse(text).map_err(|error| error.message().to_owned())
 }
 
 /// Seconds, with a fraction if need be; at most a year, so that deadlines can be computed.
@@ -45,55 +22,6 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_with_and_without_units() {
-        let cases = [
-            ("4", 4),
-            ("4B", 4),
-            ("64Ki", 64 << 10),
-            ("64KiB", 64 << 10),
-            ("1Mi", 1 << 20),
-            ("2Gi", 2 << 30),
-            ("64K", 64_000),
-            ("64k", 64_000),
-            ("3M", 3_000_000),
-            ("5GB", 5_000_000_000),
-            ("0", 0),
-        ];
-        for (text, bytes) in cases {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_size() {
-        for text in [
-            "",
-            "Ki",
-            "-4",
-            "4.5Ki",
-            "4 Ki",
-            "4T",
-            "4i",
-            "4KiBB",
-            "0x10",
-            "４",
-            "99999999999999999999",
-            "9223372036854775807Ki",
-        ] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn sizes_as_text_read_back() {
-        for bytes in [0, 1, 4, 1000, 1023, 1024, 1536, 65536, 1 << 20, (1 << 20) + 1024, 3 << 30] {
-            assert_eq!(size(&size_text(bytes)), Ok(bytes));
-        }
-        assert_eq!(size_text(64 << 10), "64Ki");
-        assert_eq!(size_text(1536), "1536");
-    }
 
     #[test]
     fn seconds_with_fraction() {
