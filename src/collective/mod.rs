@@ -21,6 +21,7 @@ mod scatterv;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod two_trees;
 pub use promise::{Promise, verify};
 
 use crate::error::{Error, Result};

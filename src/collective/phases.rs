@@ -24,6 +24,37 @@ pub(super) fn contribution(b: &mut Builder, sources: &[Buffer], offset: usize, l
     sum
 }
 
+/// Receives from each of `children`, in that order, and combines with `held`, in `place`. Returns where the result is.
+pub(super) fn combine_children(
+    b: &mut Builder,
+    children: impl IntoIterator<Item = (usize, Side)>,
+    mut held: Span,
+    place: Span,
+) -> Span {
+    for (child, side) in children {
+        b.recv_reduce(child, place, held, side);
+        held = place;
+    }
+    held
+}
+
+/// Receives everyone's `held` on `root`, all at once, and combines them there in the order of ranks, in `output`.
+pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, held: Span, output: Span) {
+    let places: Vec<Span> =
+        (0..shape.size).map(|rank| if rank == shape.rank { held } else { b.scratch(held.len) }).collect();
+    for from in (0..shape.size).filter(|&rank| rank != shape.rank) {
+        b.recv(from, places[from]);
+    }
+    let mut sum = places[0];
+    for (rank, &place) in places.iter().enumerate().skip(1) {
+        // The own elements may lie in the output until their turn.
+        let into = if rank < shape.rank { sum } else { output };
+        b.reduce(sum, place, into);
+        sum = into;
+    }
+    b.copy(sum, output);
+}
+
 /// Copies a range of `Output(0)` to all other outputs.
 pub(super) fn fan_out(b: &mut Builder, shape: &Shape<'_>, range: Span) {
     for output in 1..shape.outputs as u32 {

@@ -2,11 +2,15 @@
 //! copies the result to the other outputs last, range by range, so that both overlap with the network.
 
 mod bcube;
+mod double_binary_tree;
 mod halving_doubling;
 mod local;
 mod recursive_doubling;
+mod reduce_broadcast;
+mod ring;
 mod ring_chunked;
 mod ring_segmented;
+mod tree;
 
 use super::Algorithm;
 
@@ -16,5 +20,9 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     halving_doubling::ALGORITHM,
     recursive_doubling::ALGORITHM,
     bcube::ALGORITHM,
+    ring::ALGORITHM,
+    tree::ALGORITHM,
+    reduce_broadcast::ALGORITHM,
+    double_binary_tree::ALGORITHM,
     local::ALGORITHM,
 ];
