@@ -5,6 +5,7 @@ mod bound_buffer;
 mod call;
 mod check_calls;
 mod pair;
+mod share_counts;
 #[cfg(test)]
 mod tests;
 mod unbound_buffer;
