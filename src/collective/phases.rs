@@ -1,6 +1,7 @@
 //! Parts that several algorithms are made of.
 
-use super::Shape;
+use super::{Case, Shape};
+use crate::schedule::cost::Cost;
 use crate::schedule::{Buffer, Builder, Schedule, Side, Span};
 
 /// This rank's buffers that are combined: the inputs, or in place the outputs.
@@ -157,6 +158,23 @@ pub(super) fn ring_allgather(
     }
 }
 
+/// What [`ring_allgather`] costs: as long as the `longest` block takes, all blocks having `all` bytes and being `pieces`
+/// messages.
+pub(super) fn ring_allgather_cost(case: &Case<'_>, longest: f64, all: f64, pieces: f64) -> Cost {
+    let others = case.ranks() - 1.0;
+    let path = case.stream(case.link(1), others, longest, 0.0);
+    Cost { path, messages: others * pieces, sent: others * all, reduced: 0.0 }
+}
+
+/// An allgather in one step: `own` is sent to all others, the next rank first, and the others' blocks are received.
+pub(super) fn to_everyone(b: &mut Builder, shape: &Shape<'_>, own: Span, block: impl Fn(usize) -> Span) {
+    for distance in 1..shape.size {
+        b.send(shape.after(distance), own);
+        let from = shape.before(distance);
+        b.recv(from, block(from));
+    }
+}
+
 /// Where a value is that is combined several times while its older versions may still be on their way out: by turns in the
 /// output and in scratch memory, so that the last version lies in the output and no rank waits for its own send.
 pub(super) struct Versions {
@@ -234,6 +252,19 @@ impl Binomial {
         let bits = if self.index == 0 { rounds(self.size) } else { self.index.trailing_zeros() };
         let indices = (0..bits).map(|bit| self.index + (1 << bit)).filter(|&index| index < self.size);
         indices.map(|index| self.rank(index)).collect()
+    }
+
+    /// The number of `rank`, counted from the root.
+    pub fn index(&self, rank: usize) -> usize {
+        (rank + self.size - self.root) % self.size
+    }
+
+    /// Ranks in the subtree of `rank`, itself included: they follow it, around the end.
+    pub fn below(&self, rank: usize) -> usize {
+        match self.index(rank) {
+            0 => self.size,
+            index => (self.size - index).min(1 << index.trailing_zeros()),
+        }
     }
 
     fn rank(&self, index: usize) -> usize {

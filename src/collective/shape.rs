@@ -91,7 +91,50 @@ impl Shape<'_> {
                 self.rank, self.send_counts[self.rank], self.recv_counts[self.rank]
             )));
         }
-        Ok(())
+        let entries = match self.collective {
+            Gatherv | Scatterv => self.size,
+            Alltoallv => self.size.saturating_mul(self.size),
+            _ => 0,
+        };
+        if self.counts.is_empty() || entries == 0 {
+            return Ok(());
+        }
+        if self.counts.len() != entries {
+            return Err(self.refuse(format!("counts has {} entries; it must have {entries}", self.counts.len())));
+        }
+        self.counts_differ().map_or(Ok(()), |why| Err(self.refuse(why)))
+    }
+
+    /// Where `counts`, which has all its entries, and what this rank's call says contradict each other.
+    pub(crate) fn counts_differ(&self) -> Option<String> {
+        use Collective::*;
+        let Self { rank, size, root, count, counts, .. } = *self;
+        if sum(counts) > isize::MAX as usize {
+            return Some(format!("all counts together are more than {}", isize::MAX));
+        }
+        match self.collective {
+            Gatherv if rank == root => (counts != self.recv_counts).then(|| "counts and recv_counts differ".into()),
+            Scatterv if rank == root => (counts != self.send_counts).then(|| "counts and send_counts differ".into()),
+            Gatherv | Scatterv if counts[rank] == count => None,
+            Gatherv => Some(format!(
+                "this rank sends {count} elements, but the root, rank {root}, expects {} from it",
+                counts[rank]
+            )),
+            Scatterv => Some(format!(
+                "this rank expects {count} elements, but the root, rank {root}, sends it {}",
+                counts[rank]
+            )),
+            Alltoallv if counts[rank * size..][..size] != *self.send_counts => {
+                Some("this rank's row of counts and send_counts differ".into())
+            }
+            Alltoallv => {
+                let sent = |from: usize| counts[from * size + rank];
+                let from = (0..size).find(|&from| sent(from) != self.recv_counts[from])?;
+                let (expected, sent) = (self.recv_counts[from], sent(from));
+                Some(format!("this rank expects {expected} elements from rank {from}, which sends {sent}"))
+            }
+            _ => None,
+        }
     }
 
     fn check_buffers(&self) -> Result<()> {
@@ -227,7 +270,7 @@ pub(super) fn block(counts: &[usize], index: usize) -> (usize, usize) {
     (sum(&counts[..index]), counts[index])
 }
 
-fn sum(counts: &[usize]) -> usize {
+pub(super) fn sum(counts: &[usize]) -> usize {
     counts.iter().fold(0, |a, &b| a.saturating_add(b))
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use crate::collective::{Algorithm, Collective, Shape};
+use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::{Context, measure};
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
 use crate::error::{self, Error, ErrorKind, Result};
@@ -125,8 +125,18 @@ const NO_OP: u32 = 9;
 /// The check of the messages by which ranks compare their calls; no call has it.
 pub(super) const COMPARISON: u32 = 31 << 27;
 
+/// The first bits of the check of messages by which ranks share counts; then come those that name collective and algorithm.
+pub(super) const SHARING: u32 = 30 << 27;
+
 /// The reverse of [`Call::check`], for errors.
 pub(super) fn explain(check: u32) -> String {
+    if check >> 27 == SHARING >> 27 {
+        let (collective, position) = (check >> 22 & 31, check >> 18 & 15);
+        let collective = Collective::ALL.iter().find(|c| **c as u32 == collective);
+        let name = collective.map_or("?", |c| c.name());
+        let algorithm = collective.and_then(|c| c.algorithms().get(position as usize)).map_or("?", |a| a.name);
+        return format!("{name} {algorithm}, sharing its counts");
+    }
     if check == COMPARISON {
         return "a comparison of calls, which check_calls asks for (it must be the same on all ranks)".into();
     }
@@ -218,10 +228,15 @@ impl Context {
             tag: call.tag,
             count: call.count(self.rank),
         };
-        match base {
-            Some(base) => self.execute(&run, &Shape { base, ..*shape }, algorithm, &binding),
-            None => self.execute(&run, shape, algorithm, &binding),
+        if algorithm.uses == Uses::Sizes && base.is_none() {
+            return self.execute(&run, shape, algorithm, &binding);
         }
+        let shape = &Shape { base: base.unwrap_or(shape.base), ..*shape };
+        if algorithm.uses != Uses::Counts {
+            return self.execute(&run, shape, algorithm, &binding);
+        }
+        let counts = self.share_counts(&run, &binding)?;
+        self.execute(&run, &Shape { counts: &counts, ..*shape }, algorithm, &binding)
     }
 
     /// Runs `algorithm` for `shape`, as `run` or for it.

@@ -6,6 +6,7 @@ mod call;
 mod check_calls;
 mod measure;
 mod pair;
+mod share_counts;
 #[cfg(test)]
 mod tests;
 mod tuning;

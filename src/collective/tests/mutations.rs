@@ -26,6 +26,11 @@ fn call(collective: Collective, size: usize, in_place: bool) -> Option<Vec<Shape
     let call = Shape {
         send_counts: equal,
         recv_counts: equal,
+        counts: match collective {
+            Gatherv | Scatterv => equal,
+            Alltoallv => &[3; 36][..size * size],
+            _ => &[],
+        },
         inputs: usize::from(!in_place),
         average,
         root: size - 1,
