@@ -2,6 +2,7 @@
 
 mod formulas;
 mod mutations;
+mod places;
 mod random;
 mod shapes;
 
