@@ -31,7 +31,7 @@ const TREES: usize = 256;
 /// Looks at links, in all.
 const WORK: usize = 1 << 24;
 /// Each tree costs messages: the first ones are enough if they reach so many percent of the best rate.
-const ENOUGH: u128 = 95;
+const ENOUGH: u64 = 95;
 
 impl Packing {
     /// The weight of all trees.
@@ -92,14 +92,13 @@ impl Tree {
     }
 }
 
-/// A fraction.
+/// A fraction. Loads are at most [`TREES`] and bandwidths below 2^32, so products of two fractions' terms fit 64 bits.
 #[derive(Clone, Copy)]
 struct Ratio(u64, u64);
 
 impl Ratio {
-    /// Both terms are below 2^33, or one of them is below 2^31.
     fn is_less(self, other: Self) -> bool {
-        u128::from(self.0) * u128::from(other.1) < u128::from(other.0) * u128::from(self.1)
+        self.0 * other.1 < other.0 * self.1
     }
 }
 
@@ -116,8 +115,9 @@ impl Graph<'_> {
         self.links[a * self.size + b].min(self.links[b * self.size + a]).into()
     }
 
-    fn load(&mut self, a: Rank, b: Rank) -> &mut u32 {
-        &mut self.loads[a.min(b) * self.size + a.max(b)]
+    /// Where [`Graph::loads`] has the link between the two.
+    fn index(&self, a: Rank, b: Rank) -> usize {
+        a.min(b) * self.size + a.max(b)
     }
 
     /// The spanning tree of links that would carry least for their bandwidth (Prim 1957), from `start`; of equals the one with
@@ -133,8 +133,7 @@ impl Graph<'_> {
             let mut next: Option<(Ratio, Rank)> = None;
             for rank in (0..self.size).filter(|rank| !inside[*rank]) {
                 let capacity = self.capacity(last, rank);
-                let load = self.loads[last.min(rank) * self.size + last.max(rank)];
-                let carries = Ratio(u64::from(load) + 1, capacity);
+                let carries = Ratio(u64::from(self.loads[self.index(last, rank)]) + 1, capacity);
                 if capacity > 0 && outside[rank].is_none_or(|(least, _)| carries.is_less(least)) {
                     outside[rank] = Some((carries, last));
                 }
@@ -166,9 +165,9 @@ pub(super) fn pack(size: usize, links: &[u32]) -> Result<Packing, (Rank, Rank)> 
         let tree = graph.tree(start).map_err(|rank| (start, rank))?;
         for (child, parent) in tree.iter().enumerate().filter_map(|(child, parent)| Some((child, (*parent)?))) {
             let capacity = graph.capacity(child, parent);
-            let load = graph.load(child, parent);
-            *load += 1;
-            let carries = Ratio((*load).into(), capacity);
+            let index = graph.index(child, parent);
+            graph.loads[index] += 1;
+            let carries = Ratio(graph.loads[index].into(), capacity);
             if full.is_less(carries) {
                 full = carries;
             }
@@ -181,7 +180,7 @@ pub(super) fn pack(size: usize, links: &[u32]) -> Result<Packing, (Rank, Rank)> 
     let best = (1..=tries).map(rate).fold(Ratio(0, 1), |best, rate| if best.is_less(rate) { rate } else { best });
     let enough = |trees: &usize| {
         let Ratio(much, by) = rate(*trees);
-        100 * u128::from(much) * u128::from(best.1) >= ENOUGH * u128::from(best.0) * u128::from(by)
+        100 * much * best.1 >= ENOUGH * best.0 * by
     };
     let count = (1..=tries).find(enough).unwrap_or(tries);
     let Ratio(load, capacity) = fullest[count - 1];
