@@ -1,6 +1,8 @@
 //! Chooses algorithms and segment sizes. All ranks must choose the same without a word, so both are pure functions of what
 //! every rank knows: never of the rank, nor of counts or buffers that only a root has.
 
+pub mod file;
+
 use crate::collective::{Algorithm, Collective, Shape};
 
 /// Up to here latency is all that counts.
