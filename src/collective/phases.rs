@@ -1,5 +1,6 @@
 //! Parts that several algorithms are made of.
 
+use super::circle::Circle;
 use super::{Case, Shape};
 use crate::schedule::cost::Cost;
 use crate::schedule::{Buffer, Builder, Schedule, Side, Span};
@@ -74,23 +75,8 @@ pub(super) fn relocate(b: &mut Builder, from: Span, into: Span) {
     }
 }
 
-/// Ring reduce-scatter (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
-///
-/// Chunk `c` starts on the rank after `c`, travels to the right, and each rank it passes adds its own, until it is complete
-/// on rank `c`. Six ranks, what each sends in each of the five steps:
-///
-/// | step | 0 | 1 | 2 | 3 | 4 | 5 |
-/// |---|---|---|---|---|---|---|
-/// | 0 | 5 | 0 | 1 | 2 | 3 | 4 |
-/// | 1 | 4 | 5 | 0 | 1 | 2 | 3 |
-/// | 2 | 3 | 4 | 5 | 0 | 1 | 2 |
-/// | 3 | 2 | 3 | 4 | 5 | 0 | 1 |
-/// | 4 | 1 | 2 | 3 | 4 | 5 | 0 |
-///
-/// `P - 1` steps, and everything but one chunk is sent: `S (P - 1) / P` bytes.
-///
-/// `chunk` tells where a chunk lies in the sources, `place` where this rank puts (asked once for each chunk, in the order
-/// of the steps) what it has of it. Returns where this rank's complete chunk is, which is its place except on a single rank.
+/// [`Circle::reduce_scatter`] of this rank's buffers over all ranks. `chunk` tells where a chunk lies in the sources, `place`
+/// where this rank puts (asked once for each chunk, in the order of the steps) what it has of it.
 pub(super) fn ring_reduce_scatter(
     b: &mut Builder,
     shape: &Shape<'_>,
@@ -98,20 +84,10 @@ pub(super) fn ring_reduce_scatter(
     mut place: impl FnMut(usize) -> Span,
 ) -> Span {
     let sources = sources(shape);
-    let (left, right) = (shape.before(1), shape.after(1));
-    let (offset, len) = chunk(left);
-    let first = place(left);
-    let mut held = contribution(b, &sources, offset, len, first);
-    for step in 0..shape.size - 1 {
-        b.send(right, held);
-        let arriving = shape.before(step + 2);
-        let (offset, len) = chunk(arriving);
-        let into = place(arriving);
-        let own = contribution(b, &sources, offset, len, into);
-        b.recv_reduce(left, into, own, Side::Left);
-        held = into;
-    }
-    held
+    Circle::of_all(shape).reduce_scatter(b, |b, index| {
+        let ((offset, len), into) = (chunk(index), place(index));
+        (contribution(b, &sources, offset, len, into), into)
+    })
 }
 
 /// Two places in scratch memory, used by turns: for a ring whose partial results need not stay. What is received into one
@@ -128,34 +104,15 @@ pub(super) fn two_places<'a>(
     }
 }
 
-/// Ring allgather: every rank's block goes around to the right. Six ranks, what each sends in each of the five steps:
-///
-/// | step | 0 | 1 | 2 | 3 | 4 | 5 |
-/// |---|---|---|---|---|---|---|
-/// | 0 | 0 | 1 | 2 | 3 | 4 | 5 |
-/// | 1 | 5 | 0 | 1 | 2 | 3 | 4 |
-/// | 2 | 4 | 5 | 0 | 1 | 2 | 3 |
-/// | 3 | 3 | 4 | 5 | 0 | 1 | 2 |
-/// | 4 | 2 | 3 | 4 | 5 | 0 | 1 |
-///
-/// `P - 1` steps; every rank sends all blocks but its right neighbour's.
-///
-/// `own` is where this rank's block is, `block` where the others go; `arrived` is called after each.
+/// [`Circle::allgather`] over all ranks.
 pub(super) fn ring_allgather(
     b: &mut Builder,
     shape: &Shape<'_>,
     own: Span,
     block: impl Fn(usize) -> Span,
-    mut arrived: impl FnMut(&mut Builder, Span),
+    arrived: impl FnMut(&mut Builder, Span),
 ) {
-    let (left, right) = (shape.before(1), shape.after(1));
-    let mut held = own;
-    for step in 0..shape.size - 1 {
-        b.send(right, held);
-        held = block(shape.before(step + 1));
-        b.recv(left, held);
-        arrived(b, held);
-    }
+    Circle::of_all(shape).allgather(b, own, block, arrived);
 }
 
 /// What [`ring_allgather`] costs: as long as the `longest` block takes, all blocks having `all` bytes and being `pieces`

@@ -3,6 +3,7 @@
 mod blocks;
 mod formulas;
 mod mutations;
+mod places;
 mod random;
 mod shapes;
 

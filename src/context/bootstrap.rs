@@ -263,6 +263,7 @@ impl Context {
     fn set_peers(&self, list: &[u8], own: &[u8]) -> Result<Vec<Address>> {
         let addresses = self.parse(list, own)?;
         address::check(&addresses)?;
+        let _ = self.hosts.set(address::number_hosts(&addresses));
         let mut guard = self.lock()?;
         let mut local = 0;
         for (rank, address) in list.chunks_exact(own.len()).enumerate() {

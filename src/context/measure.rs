@@ -25,7 +25,7 @@ const MORE: u8 = 0;
 const LAST: u8 = 1;
 
 /// Tells these messages from those of collectives.
-pub(super) const CHECK: u32 = 30 << 27;
+pub(super) const CHECK: u32 = 29 << 27;
 /// The last slot of all. A collective with this tag would have to send millions of messages from one rank to another.
 const TAG: u32 = u32::MAX;
 const CHANNEL: u32 = (1 << TAG_SHIFT) - 1;

@@ -123,6 +123,11 @@ pub struct Context {
     timeout: Mutex<Duration>,
     slots: AtomicU64,
     regions: AtomicU32,
+    /// The host of each rank, by a number; empty until every rank's is known.
+    hosts: OnceLock<Box<[u32]>>,
+    /// Bandwidth from rank to rank, as [`Shape::links`](crate::collective::Shape::links) has it, where all ranks have agreed on
+    /// what was measured; else empty.
+    links: OnceLock<Box<[u32]>>,
     shared: Arc<Shared>,
 }
 
@@ -156,6 +161,8 @@ impl Context {
             timeout: Mutex::new(options.timeout),
             slots: AtomicU64::new(0),
             regions: AtomicU32::new(0),
+            hosts: OnceLock::new(),
+            links: OnceLock::new(),
             shared,
         }))
     }
@@ -199,6 +206,15 @@ impl Context {
                 format!("the context is not connected: nothing is known of rank {rank}"),
             )
         })
+    }
+
+    /// The host of each rank, by a number that all ranks know it by; empty before the context is connected over a store.
+    fn hosts(&self) -> &[u32] {
+        self.hosts.get().map_or(&[], |hosts| hosts)
+    }
+
+    fn links(&self) -> &[u32] {
+        self.links.get().map_or(&[], |links| links)
     }
 
     /// Ends every connection; what waits fails with `Aborted`. Later calls fail. Idempotent.
