@@ -2,34 +2,11 @@
 
 use std::time::Duration;
 
-/// Bytes: `4`, `64Ki`, `1Mi`, `2Gi` (powers of 1024), `64K`, `1M`, `2G` (powers of 1000); a `B` may follow.
-pub fn size(text: &str) -> Result<usize, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, suffix) = text.split_at(digits);
-    let unit: usize = match suffix.strip_suffix('B').unwrap_or(suffix) {
-        "" => 1,
-        "K" | "k" => 1000,
-        "M" => 1000 * 1000,
-        "G" => 1000 * 1000 * 1000,
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        _ => return Err(format!("{text:?} is not a size; write bytes, as 4, 64Ki, 1Mi, 2Gi, 64K, 1M, 2G")),
-    };
-    let number: usize = number.parse().map_err(|_| format!("{text:?} is not a size: no number of bytes in front"))?;
-    number
-        .checked_mul(unit)
-        .filter(|&bytes| bytes <= isize::MAX as usize)
-        .ok_or_else(|| format!("{text:?} is too large"))
-}
+pub use gloo_rs::size::text as size_text;
 
-/// The inverse of [`size`], in the largest binary unit that leaves no rest: `64Ki`.
-pub fn size_text(bytes: usize) -> String {
-    let units = [(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
-    match units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
-        Some((unit, suffix)) => format!("{}{suffix}", bytes / unit),
-        None => bytes.to_string(),
-    }
+/// [`gloo_rs::size::parse`], for clap.
+pub fn size(text: &str) -> Result<usize, String> {
+    gloo_rs::size::parse(text).map_err(|error| error.message().to_owned())
 }
 
 /// Seconds, with a fraction if need be; at most a year, so that deadlines can be computed.
