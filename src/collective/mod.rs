@@ -8,9 +8,11 @@ mod alltoallv;
 mod barrier;
 mod blocks;
 mod broadcast;
+mod circle;
 mod exscan;
 mod gather;
 mod gatherv;
+mod grid;
 mod pairwise_exchange;
 mod phases;
 mod price;
@@ -23,6 +25,7 @@ mod scatterv;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod two_trees;
 pub use promise::{Promise, verify};
 
 use crate::error::{Error, Result};

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::{Collective, Shape};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, first_few};
 use crate::schedule::{Buffer, Span};
 use crate::types::Rank;
 
@@ -49,6 +49,7 @@ impl Shape<'_> {
             return Err(self.refuse(format!("root is {root}, but size is {size}")));
         }
         self.check_counts()?;
+        self.check_places()?;
         self.check_buffers()?;
         let average = matches!(self.collective, Collective::Allreduce | Collective::Reduce | Collective::ReduceScatter);
         if self.average && !average {
@@ -135,6 +136,26 @@ impl Shape<'_> {
             }
             _ => None,
         }
+    }
+
+    /// Where the ranks are, as far as the shape says.
+    fn check_places(&self) -> Result<()> {
+        let Self { size, groups, dims, links, .. } = *self;
+        if !groups.is_empty() && groups.len() != size {
+            return Err(self.refuse(format!("groups has {} entries, but size is {size}", groups.len())));
+        }
+        if let Some(zero) = dims.iter().position(|extent| *extent == 0) {
+            return Err(self.refuse(format!("dims[{zero}] is 0")));
+        }
+        let product = dims.iter().fold(1, |a: usize, b| a.saturating_mul(*b));
+        if !dims.is_empty() && product != size {
+            let shown = first_few(dims.iter(), 8, " x ");
+            return Err(self.refuse(format!("dims is {shown}, that is {product} ranks, but size is {size}")));
+        }
+        if !links.is_empty() && size.checked_mul(size) != Some(links.len()) {
+            return Err(self.refuse(format!("links has {} entries, not size x size, and size is {size}", links.len())));
+        }
+        Ok(())
     }
 
     fn check_buffers(&self) -> Result<()> {

@@ -3,6 +3,7 @@
 mod blocks;
 mod formulas;
 mod mutations;
+mod places;
 mod random;
 mod shapes;
 
@@ -68,7 +69,7 @@ fn prove_allreduce(name: &str, bases: &[usize]) {
                     let average = (size + count + inputs).is_multiple_of(2);
                     let call = Shape { inputs, outputs, average, base, ..shape(Collective::Allreduce, size, count) };
                     let report = prove(&everyone(call, |_| ()), name);
-                    assert!(report.in_order || name.starts_with("ring"), "{name}, {size} ranks: out of order");
+                    assert!(report.in_order || name.starts_with("ring_"), "{name}, {size} ranks: out of order");
                 }
             }
         }
@@ -98,6 +99,26 @@ fn allreduce_recursive_doubling() {
 #[test]
 fn allreduce_bcube() {
     prove_allreduce("bcube", &[2, 3, 4, 8]);
+}
+
+#[test]
+fn allreduce_ring() {
+    prove_allreduce("ring", &[2]);
+}
+
+#[test]
+fn allreduce_tree() {
+    prove_allreduce("tree", &[2]);
+}
+
+#[test]
+fn allreduce_reduce_broadcast() {
+    prove_allreduce("reduce_broadcast", &[2]);
+}
+
+#[test]
+fn allreduce_double_binary_tree() {
+    prove_allreduce("double_binary_tree", &[2]);
 }
 
 #[test]

@@ -1,18 +1,21 @@
-//! The command-line tool: starts jobs, measures collectives, and shows what there is.
+//! The command-line tool: starts jobs, measures and simulates collectives, and shows what there is.
 
 mod bench;
+mod call;
 mod info;
 mod launcher;
 mod list;
 mod parse;
+mod plot;
 mod run;
+mod simulate;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Collective communications for training jobs: start jobs, measure, and see what there is
+/// Collective communications for training jobs: start jobs, measure, simulate, and see what there is
 #[derive(Parser)]
 #[command(name = "gloo-rs", version, about)]
 struct Cli {
@@ -29,6 +32,7 @@ enum Command {
     Bench(Box<bench::Args>),
     Info(info::Args),
     List(list::Args),
+    Simulate(Box<simulate::Args>),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Info(args) => info::run(args),
         Command::List(args) => list::run(args),
+        Command::Simulate(args) => simulate::run(*args),
     };
     ExitCode::from(code)
 }

@@ -130,6 +130,23 @@ fn counts_that_others_have() {
 }
 
 #[test]
+fn places_of_ranks() {
+    for &collective in Collective::ALL {
+        let fine = fine(collective);
+        let placed = Shape { groups: &[7, 0, 7, 0], dims: &[2, 1, 2], links: &[1; 16], ..fine };
+        placed.check().unwrap();
+        refused(Shape { groups: &[0; 3], ..fine }, "groups has 3 entries, but size is 4");
+        refused(Shape { groups: &[0; 5], ..fine }, "groups has 5 entries, but size is 4");
+        refused(Shape { dims: &[4, 0], ..fine }, "dims[1] is 0");
+        refused(Shape { dims: &[2, 3], ..fine }, "dims is 2 x 3, that is 6 ranks, but size is 4");
+        refused(Shape { dims: &[1], ..fine }, "dims is 1, that is 1 ranks, but size is 4");
+        let wrapping: &[usize] = &[usize::MAX / 2 + 1, 2, 4];
+        refused(Shape { dims: wrapping, ..fine }, "that is 18446744073709551615 ranks");
+        refused(Shape { links: &[1; 15], ..fine }, "links has 15 entries, not size x size, and size is 4");
+    }
+}
+
+#[test]
 fn lengths_that_overflow() {
     use Collective::*;
     let huge = isize::MAX as usize + 1;
