@@ -6,6 +6,7 @@ mod mutations;
 mod places;
 mod random;
 mod shapes;
+mod simulated;
 
 use super::*;
 use crate::schedule::verify::Report;

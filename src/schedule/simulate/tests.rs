@@ -40,3 +40,309 @@ fn a_message_takes_latency_and_its_bytes() {
     assert_eq!((&result.sent[..], &result.reduced[..]), (&[20, 0][..], &[0, 0][..]));
     assert_eq!(result.link_use, 5.0 / 15.0);
 }
+
+#[test]
+fn messages_over_one_link_follow_one_another_without_its_latency() {
+    let result = play(2, options(), |rank, b| {
+        for _ in 0..2 {
+            match rank {
+                0 => b.send(1, span(5)),
+                _ => b.recv(0, Span::new(b.scratch(5).buffer, 0, 5)),
+            }
+        }
+    });
+    assert_eq!(result.finished, [10.0, 20.0]);
+    assert_eq!(
+        (result.steps, result.scratch_bytes),
+        (1, 40),
+        "the second does not wait for the first, only for the link"
+    );
+}
+
+#[test]
+fn links_are_duplex() {
+    let result = play(2, options(), |rank, b| {
+        b.send(1 - rank, span(5));
+        let arrived = b.scratch(5);
+        b.recv(1 - rank, arrived);
+    });
+    assert_eq!(result.finished, [15.0, 15.0]);
+}
+
+#[test]
+fn a_chain_waits_for_each_message() {
+    let result = play(4, options(), |rank, b| {
+        if rank > 0 {
+            b.recv(rank - 1, span(5));
+        }
+        if rank < 3 {
+            b.send(rank + 1, span(5));
+        }
+    });
+    assert_eq!(result.finished, [5.0, 20.0, 35.0, 45.0], "a sender is done when its bytes have left");
+    assert_eq!(result.steps, 3);
+}
+
+#[test]
+fn prefixes_stream_through_a_chain() {
+    let options = Options { segment_bytes: 8, ..options() };
+    // 5 elements as 2 + 2 + 1: the last arrives when the whole has passed the first link and the last segments all others.
+    let result = play(3, options, |rank, b| {
+        if rank > 0 {
+            b.recv(rank - 1, span(5));
+        }
+        if rank < 2 {
+            b.send(rank + 1, span(5));
+        }
+    });
+    // Arrivals at rank 1: 12, 14, 15; it passes them on from 12 to 14, 16, 17; they arrive 10 later.
+    assert_eq!(result.finished, [5.0, 17.0, 27.0]);
+    assert_eq!((result.steps, result.messages), (2, 6));
+}
+
+#[test]
+fn a_rank_reduces_one_message_at_a_time() {
+    // Three ranks send 4 elements to rank 3, which are 4 s on the card and 2 s to reduce.
+    let gather = |rank: Rank, b: &mut Builder| {
+        if rank < 3 {
+            return b.send(3, span(4));
+        }
+        for from in 0..3 {
+            b.recv_reduce(from, span(4), span(4), Side::Left);
+        }
+    };
+    let result = play(4, options(), gather);
+    assert_eq!(
+        result.finished,
+        [4.0, 4.0, 4.0, 24.0],
+        "they come at 14, 18, 22 through the card, the last is reduced to 24"
+    );
+    assert_eq!(result.reduced, [0, 0, 0, 48]);
+    assert_eq!(result.link_use, 12.0 / 24.0, "the receiver's card");
+    assert_eq!(result.steps, 3, "each reduction waits for the one before");
+    // With a link for each pair they all come at 14; the reductions follow one another.
+    let near = Network { per_host: 4, ..NETWORK };
+    assert_eq!(play(4, Options { network: near, ..options() }, gather).finished[3], 14.0 + 3.0 * 2.0);
+}
+
+#[test]
+fn reductions_and_copies_of_ones_own() {
+    let result = play(1, options(), |_, b| {
+        let (left, right) = (b.scratch(8), b.scratch(8));
+        b.reduce(left, right, span(8));
+        b.copy(span(8), left);
+        b.divide(left, 3);
+    });
+    assert_eq!(result.seconds, 4.0, "8 elements of 0.5 s; copies and divisions cost nothing");
+    assert_eq!((result.steps, result.link_use, result.scratch_bytes), (0, 0.0, 64));
+}
+
+#[test]
+fn hosts_share_a_card_and_have_links_inside() {
+    let local = Link { latency: 1.0, bandwidth: 8.0 };
+    let network = Network { local, per_host: 2, ..NETWORK };
+    // Ranks 0 and 1 send 4 elements to 2 and 3 on the next host, and rank 0 also to rank 1.
+    let write = |rank: Rank, b: &mut Builder| {
+        if rank < 2 {
+            b.send(rank + 2, span(4));
+        } else {
+            b.recv(rank - 2, span(4));
+        }
+        if rank == 0 {
+            b.send(1, span(4));
+        }
+        if rank == 1 {
+            let arrived = b.scratch(4);
+            b.recv(0, arrived);
+        }
+    };
+    let result = play(4, Options { network, ..options() }, write);
+    assert_eq!(result.finished, [4.0, 8.0, 14.0, 18.0], "the card takes one after the other");
+    // Between interleaved hosts {0, 2} and {1, 3} only the message inside becomes one between hosts.
+    let result = play(4, Options { network, hosts: &[0, 1, 0, 1], ..options() }, write);
+    assert_eq!(result.finished, [4.0, 14.0, 3.0, 3.0]);
+    let apart = Network { consecutive: false, ..network };
+    assert_eq!(play(4, Options { network: apart, ..options() }, write), result, "the network's own way to say so");
+}
+
+#[test]
+fn what_arrives_first_passes_the_card_first() {
+    // Rank 0 sends 10 elements to rank 1 and then 1 to rank 3; rank 2 sends 4 to rank 3 at the time 0.
+    let result = play(4, options(), |rank, b| match rank {
+        0 => {
+            b.send(1, span(10));
+            b.send(3, span(1));
+        }
+        1 => b.recv(0, span(10)),
+        2 => b.send(3, span(4)),
+        _ => {
+            b.recv(0, Span::new(Buffer::Output(1), 0, 1));
+            b.recv(2, span(4));
+        }
+    });
+    assert_eq!(
+        result.finished,
+        [11.0, 20.0, 4.0, 21.0],
+        "rank 2's message does not wait for rank 0's, which leaves late"
+    );
+}
+
+#[test]
+fn links_of_their_own_for_pairs() {
+    let links = [0.0, 4.0, 2.0, 4.0, 0.0, 0.0, 4.0, 4.0, 0.0];
+    let write = |rank: Rank, b: &mut Builder| match rank {
+        0 => {
+            b.send(1, span(4));
+            b.send(2, span(4));
+        }
+        _ => b.recv(0, span(4)),
+    };
+    let result = play(3, Options { links: &links, ..options() }, write);
+    assert_eq!(result.finished, [8.0, 14.0, 18.0], "both at once, the second at half the speed");
+    let missing = [0.0, 4.0, 0.0, 4.0, 0.0, 0.0, 4.0, 4.0, 0.0];
+    let error = try_play(3, Options { links: &missing, ..options() }, write).unwrap_err();
+    assert!(error.message().contains("rank 0 sends to rank 2, but there is no link between them"), "{error}");
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_in_nobodys_way() {
+    // Rank 1 may receive into its buffer only when it has sent it to rank 2, which it may only after rank 2's message.
+    let result = play(3, options(), |rank, b| match rank {
+        0 => b.send(1, span(5)),
+        1 => {
+            b.recv(2, span(5));
+            b.send(2, span(5));
+            b.recv(0, span(5));
+        }
+        _ => {
+            b.send(1, span(5));
+            b.recv(1, Span::new(Buffer::Output(1), 0, 5));
+        }
+    });
+    // Both messages want rank 1's card at 10: rank 0's passes first, rank 2's is there at 20; the buffer has left at 25.
+    assert_eq!(result.finished, [5.0, 25.0, 35.0]);
+}
+
+#[test]
+fn ranks_that_are_alike_are_played_once_with_the_same_result() {
+    // A ring in which ranks pass on what they reduce, three times; with one element more on the last rank there is no symmetry.
+    let ring = |size: usize, turns: usize, odd: bool| {
+        move |rank: Rank, b: &mut Builder| {
+            let own = span(64);
+            for _ in 0..turns {
+                b.send((rank + 1) % size, own);
+                b.recv_reduce((rank + size - 1) % size, own, own, Side::Left);
+            }
+            if odd && rank == size - 1 {
+                b.copy(Span::new(Buffer::Input(0), 0, 1), Span::new(Buffer::Output(1), 0, 1));
+            }
+        }
+    };
+    for per_host in [1, 2, 4, 8] {
+        let network = Network { local: Link { latency: 0.25, bandwidth: 16.0 }, per_host, ..NETWORK };
+        for segment_bytes in [16, 1 << 20] {
+            let options = Options { network, segment_bytes, trace: &[0, 5], ..options() };
+            let sorted = |mut result: Simulation| {
+                result.trace.sort_unstable();
+                result
+            };
+            let quick = sorted(play(8, options, ring(8, 3, false)));
+            let whole = sorted(play(8, options, ring(8, 3, true)));
+            assert_eq!(quick, whole, "{per_host} on a host, segments of {segment_bytes}");
+            let trace = |rank: Rank| quick.trace.iter().filter(move |work| work.rank == rank).count();
+            assert_eq!(trace(0), 3 * 3 * 256 / segment_bytes.min(256));
+            assert_eq!(trace(5), trace(0));
+            assert!(quick.trace.iter().all(|work| work.peer.is_none_or(|peer| (peer + 8 - work.rank) % 8 % 6 == 1)));
+        }
+    }
+}
+
+#[test]
+fn the_trace_tells_when_wires_and_ranks_were_busy() {
+    let options = Options { trace: &[0, 1], ..options() };
+    let mut trace = play(3, options, |rank, b| match rank {
+        0 => b.send(1, span(4)),
+        1 => {
+            b.recv_reduce(0, span(4), span(4), Side::Left);
+            b.recv_reduce(2, span(4), span(4), Side::Left);
+        }
+        _ => b.send(1, span(4)),
+    })
+    .trace;
+    trace.sort_unstable();
+    let work = |rank, activity, peer, begin: u64, end: u64| Trace {
+        rank,
+        activity,
+        peer,
+        begin: begin * 1_000_000_000_000,
+        end: end * 1_000_000_000_000,
+        bytes: 16,
+    };
+    let expected = [
+        work(0, Activity::Send, Some(1), 0, 4),
+        work(1, Activity::Receive, Some(0), 10, 14),
+        work(1, Activity::Receive, Some(2), 14, 18),
+        work(1, Activity::Reduce, None, 14, 16),
+        work(1, Activity::Reduce, None, 18, 20),
+    ];
+    assert_eq!(trace, expected);
+}
+
+#[test]
+fn what_cannot_be_played() {
+    let pair = |rank: Rank, b: &mut Builder| match rank {
+        0 => b.send(1, span(5)),
+        _ => b.recv(0, span(5)),
+    };
+    let refused = |ranks, options, write: &(dyn Fn(Rank, &mut Builder) + Sync), why: &str| {
+        let error = try_play(ranks, options, write).expect_err(why);
+        assert_eq!(error.kind(), crate::error::ErrorKind::InvalidArgument);
+        assert!(error.message().contains(why), "{error}");
+    };
+    refused(0, options(), &pair, "no ranks");
+    refused(2, options(), &|rank, b: &mut Builder| b.send(1 - rank, span(1)), "which never receives from it");
+    refused(
+        2,
+        options(),
+        &|rank, b: &mut Builder| {
+            if rank == 1 {
+                b.recv(0, span(3))
+            }
+        },
+        "rank 1 never finishes step 0",
+    );
+    let twice = |rank: Rank, b: &mut Builder| {
+        pair(rank, b);
+        if rank == 0 {
+            b.send(1, span(1));
+        }
+    };
+    refused(2, options(), &twice, "sends message 1 to rank 1, which never receives it");
+    let unlike = |rank: Rank, b: &mut Builder| match rank {
+        0 => b.send(1, span(5)),
+        _ => b.recv(0, span(4)),
+    };
+    refused(2, options(), &unlike, "5 elements sent, 4 received");
+    refused(2, options(), &|_, b: &mut Builder| b.send(7, span(1)), "rank 7 cannot be its peer");
+    let circle = |rank: Rank, b: &mut Builder| {
+        b.recv(1 - rank, span(1));
+        b.send(1 - rank, span(1));
+    };
+    refused(2, options(), &circle, "rank 0 never finishes step 0: of message 0 from rank 1, 0 elements of 1 arrived");
+    refused(2, Options { hosts: &[0], ..options() }, &pair, "hosts are given for 1 of 2 ranks");
+    refused(2, Options { hosts: &[0, 2], ..options() }, &pair, "there is a host 2");
+    refused(2, Options { links: &[1.0], ..options() }, &pair, "1 links are given; 2 ranks have 4");
+    refused(2, Options { links: &[1.0, -1.0, 1.0, 1.0], ..options() }, &pair, "a link has -1 B/s");
+    refused(2, Options { element_bytes: 0, ..options() }, &pair, "0 bytes");
+    refused(2, Options { memory: 10, ..options() }, &pair, "need more than the 0 MiB");
+    let with = |latency, bandwidth, gamma| Options::new(Network::flat(Link { latency, bandwidth }, gamma));
+    refused(2, with(f64::NAN, 1.0, 0.0), &pair, "α is NaN");
+    refused(2, with(0.0, 0.0, 0.0), &pair, "a bandwidth is 0 B/s");
+    refused(2, with(0.0, 1.0, -1.0), &pair, "γ is -1 s");
+    refused(2, with(9e5, 1e-3, 1e6), &|rank, b: &mut Builder| pair(rank, b), "might last");
+    let long = |rank: Rank, b: &mut Builder| match rank {
+        0 => b.send(1, span(1 << 32)),
+        _ => b.recv(0, span(1 << 32)),
+    };
+    refused(2, options(), &long, "4294967296 elements; at most 4294967295 can be simulated");
+}
