@@ -47,7 +47,10 @@ fn messages_over_one_link_follow_one_another_without_its_latency() {
         for _ in 0..2 {
             match rank {
                 0 => b.send(1, span(5)),
-                _ => b.recv(0, Span::new(b.scratch(5).buffer, 0, 5)),
+                _ => {
+                    let into = b.scratch(5);
+                    b.recv(0, into);
+                }
             }
         }
     });
