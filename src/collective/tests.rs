@@ -337,3 +337,20 @@ fn scan_and_exscan() {
         }
     }
 }
+
+#[test]
+fn zz_profile() {
+    for (collective, name, count) in [(Collective::Allreduce, "ring_segmented", 1), (Collective::Allreduce, "recursive_doubling", 1), (Collective::Alltoall, "pairwise", 0), (Collective::Barrier, "all_to_all", 0)] {
+        let size = 1023;
+        let call = shape(collective, size, if count == 1 { 2 * size + 1 } else { 2 });
+        let shapes = everyone(call, |s| if collective == Collective::Barrier { (s.inputs, s.outputs) = (0, 0) });
+        let at = std::time::Instant::now();
+        let algorithm = collective.algorithm(name).unwrap();
+        let mut steps = 0;
+        for s in &shapes { steps += (algorithm.generate)(s).unwrap().steps.len(); }
+        let generated = at.elapsed();
+        let at = std::time::Instant::now();
+        prove(&shapes, name);
+        println!("{name}: {steps} steps, generate {generated:?}, all {:?}", at.elapsed());
+    }
+}

@@ -50,14 +50,14 @@ fn must_be_caught(what: &str, damages: impl Fn(&Schedule, usize, &Shape<'_>) -> 
     let mut caught = 0;
     for (shapes, algorithm) in calls() {
         let right: Vec<Schedule> = shapes.iter().map(|shape| (algorithm.generate)(shape).unwrap()).collect();
-        prove_schedules(&right, &Promise(&shapes)).unwrap_or_else(|e| panic!("{}: {e}", algorithm.name));
+        prove_schedules(&right, &Promise::new(&shapes)).unwrap_or_else(|e| panic!("{}: {e}", algorithm.name));
         for (rank, shape) in shapes.iter().enumerate() {
             for step in 0..right[rank].steps.len() {
                 for damaged in damages(&right[rank], step, shape) {
                     let mut schedules = right.clone();
                     schedules[rank] = damaged;
                     assert!(
-                        prove_schedules(&schedules, &Promise(&shapes)).is_err(),
+                        prove_schedules(&schedules, &Promise::new(&shapes)).is_err(),
                         "{what} goes unnoticed: {} {}, {} ranks, {} inputs, rank {rank}, step {step}: {:?}",
                         shape.collective.name(),
                         algorithm.name,
