@@ -1,9 +1,12 @@
-//! Proves every algorithm, for up to 64 ranks: see `schedule::verify` for what a proof is.
+//! Proves every algorithm: see `schedule::verify` for what a proof is. What is special to some is here, for up to 64 ranks;
+//! `sweep` proves all that are in the lists, for up to 1024.
 
+mod calls;
 mod formulas;
 mod mutations;
 mod random;
 mod shapes;
+mod sweep;
 
 use super::*;
 use crate::schedule::verify::Report;
@@ -335,22 +338,5 @@ fn scan_and_exscan() {
                 }
             }
         }
-    }
-}
-
-#[test]
-fn zz_profile() {
-    for (collective, name, count) in [(Collective::Allreduce, "ring_segmented", 1), (Collective::Allreduce, "recursive_doubling", 1), (Collective::Alltoall, "pairwise", 0), (Collective::Barrier, "all_to_all", 0)] {
-        let size = 1023;
-        let call = shape(collective, size, if count == 1 { 2 * size + 1 } else { 2 });
-        let shapes = everyone(call, |s| if collective == Collective::Barrier { (s.inputs, s.outputs) = (0, 0) });
-        let at = std::time::Instant::now();
-        let algorithm = collective.algorithm(name).unwrap();
-        let mut steps = 0;
-        for s in &shapes { steps += (algorithm.generate)(s).unwrap().steps.len(); }
-        let generated = at.elapsed();
-        let at = std::time::Instant::now();
-        prove(&shapes, name);
-        println!("{name}: {steps} steps, generate {generated:?}, all {:?}", at.elapsed());
     }
 }

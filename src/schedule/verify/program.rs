@@ -183,7 +183,8 @@ impl Program {
                         return Err(wrong(what));
                     }
                     _ => {
-                        let what = format!("rank {to} receives message {message} from rank {from}, which never sends it");
+                        let what =
+                            format!("rank {to} receives message {message} from rank {from}, which never sends it");
                         return Err(wrong(what));
                     }
                 }
