@@ -5,6 +5,7 @@ mod mutations;
 mod places;
 mod random;
 mod shapes;
+mod timed;
 
 use super::*;
 use crate::schedule::verify::Report;

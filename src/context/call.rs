@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use crate::collective::{Algorithm, Collective, Shape};
+use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
 use crate::error::{self, Error, ErrorKind, Result};
@@ -30,6 +30,7 @@ pub enum Reduction {
 }
 
 /// A collective call.
+#[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// What is asked, with `rank` and `size` of the context.
     pub shape: Shape<'a>,
@@ -85,6 +86,11 @@ impl Call<'_> {
             Collective::ReduceScatter | Collective::Allgatherv => shape.recv_counts.hash(&mut hasher),
             Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv => {}
             _ => shape.count.hash(&mut hasher),
+        }
+        match algorithm.uses {
+            Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
+            Uses::Links => shape.links.hash(&mut hasher),
+            Uses::Sizes | Uses::Counts => {}
         }
         let digest = hasher.finish() as u32 & 0x7fff;
         (shape.collective as u32) << 27
@@ -201,7 +207,16 @@ impl Context {
                 shape.outputs
             )));
         }
-        let algorithm = call.algorithm()?;
+        let mut placed = *call;
+        if shape.groups.is_empty() {
+            placed.shape.groups = self.hosts();
+        }
+        if shape.links.is_empty() {
+            placed.shape.links = self.links();
+        }
+        let algorithm = placed.algorithm()?;
+        placed.shape = placed.shape.only(algorithm.uses);
+        let (call, shape) = (&placed, &placed.shape);
         let combine = call.combine()?;
         let element = if shape.collective == Collective::Barrier { 1 } else { call.dtype.size() };
         let max = call.max_segment_bytes.unwrap_or(self.options.max_segment_bytes);
