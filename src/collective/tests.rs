@@ -9,6 +9,7 @@ mod places;
 mod random;
 mod shapes;
 mod sweep;
+mod timed;
 
 use super::*;
 use crate::schedule::verify::Report;

@@ -30,6 +30,7 @@ pub enum Reduction {
 }
 
 /// A collective call.
+#[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// What is asked, with `rank` and `size` of the context.
     pub shape: Shape<'a>,
@@ -78,6 +79,11 @@ impl Call<'_> {
             Collective::ReduceScatter | Collective::Allgatherv => shape.recv_counts.hash(&mut hasher),
             Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv => {}
             _ => shape.count.hash(&mut hasher),
+        }
+        match algorithm.uses {
+            Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
+            Uses::Links => shape.links.hash(&mut hasher),
+            Uses::Sizes | Uses::Counts => {}
         }
         let digest = hasher.finish() as u32 & 0x7fff;
         (shape.collective as u32) << 27
