@@ -5,7 +5,9 @@ mod info;
 mod launcher;
 mod list;
 mod parse;
+mod ranks;
 mod run;
+mod tune;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -27,6 +29,7 @@ enum Command {
     #[command(hide = true)]
     Node,
     Bench(Box<bench::Args>),
+    Tune(Box<tune::Args>),
     Info(info::Args),
     List(list::Args),
 }
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(*args),
         Command::Node => launcher::node::run(),
         Command::Bench(args) => bench::run(*args),
+        Command::Tune(args) => tune::run(*args),
         Command::Info(args) => info::run(args),
         Command::List(args) => list::run(args),
     };
