@@ -5,6 +5,8 @@ mod info;
 mod launcher;
 mod list;
 mod parse;
+#[allow(dead_code)]
+mod plot;
 mod ranks;
 mod run;
 mod tune;

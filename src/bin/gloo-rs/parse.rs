@@ -42,6 +42,18 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
 }
 
+/// Seconds as `250 ns`, `10 µs`, `1.5 ms`, `2 s`: three digits at least, no zeros at the end.
+pub fn duration_text(seconds: f64) -> String {
+    let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")];
+    // What rounds up to 1000 of a unit is 1 of the next.
+    let (unit, name) = units.into_iter().find(|(unit, _)| seconds / unit >= 0.999_5).unwrap_or((1e-12, "ps"));
+    let value = seconds / unit;
+    let decimals = if value >= 99.95 { 0 } else { 2 - usize::from(value >= 9.995) };
+    let text = format!("{value:.decimals$}");
+    let text = if decimals > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text} {name}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +105,25 @@ mod tests {
         }
         assert_eq!(size_text(64 << 10), "64Ki");
         assert_eq!(size_text(1536), "1536");
+    }
+
+    #[test]
+    fn durations_as_text() {
+        let cases = [
+            (0.0, "0 ps"),
+            (1e-12, "1 ps"),
+            (2.5e-7, "250 ns"),
+            (9.999e-7, "1 µs"),
+            (1e-5, "10 µs"),
+            (1.2345e-5, "12.3 µs"),
+            (0.001_499, "1.5 ms"),
+            (0.1, "100 ms"),
+            (1.0, "1 s"),
+            (1234.4, "1234 s"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(duration_text(seconds), text);
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub struct Grid<'a> {
     budget: Duration,
     /// Points that nobody has measured or given up yet.
     open: usize,
-    /// Sums of all algorithms' times in µs at the last size, with its bytes.
+    /// What one call of each algorithm took in µs at the last size, with its bytes.
     last: BTreeMap<Collective, (f64, usize)>,
     /// Times in µs at the first size.
     smallest: BTreeMap<(Collective, &'static str), f64>,
@@ -91,7 +91,8 @@ impl<'a> Grid<'a> {
             Repetition { algorithm: AUTO, op: OP, warmup: 0, iterations: 0, thread: 0, slot: 0, name: "tune" };
         let mut runner = Runner::new(context, &work, repetition).map_err(says)?;
         let mut wrong = None;
-        let mut first = Vec::new();
+        // Of one call of each: its time, and what it took with the barrier before it.
+        let (mut first, mut whole) = (Vec::new(), Vec::new());
         for &name in &names {
             runner.select(name);
             runner.spoil();
@@ -99,13 +100,17 @@ impl<'a> Grid<'a> {
             if let Err(what) = runner.verify() {
                 wrong.get_or_insert(format!("{} {name}: {what}", collective.name()));
             }
+            let start = Instant::now();
             first.push(runner.timed().map_err(says)?);
+            whole.push(start.elapsed().as_nanos() as f64 / 1e3);
         }
         first.push(f64::from(u8::from(wrong.is_some())));
         largest_of_all_ranks(context, &mut first).map_err(says)?;
         let verified = first.pop() == Some(0.0);
 
-        let rounds = rounds(&first, left / open as f64 * 1e6);
+        largest_of_all_ranks(context, &mut whole).map_err(says)?;
+        self.last.insert(collective, (whole.iter().sum(), bytes.max(1)));
+        let rounds = rounds(&first, &whole, left / open as f64 * 1e6);
         let mut times = vec![Vec::new(); names.len()];
         for round in 0..rounds.iter().copied().max().unwrap_or(0) {
             for turn in 0..names.len() {
@@ -127,7 +132,7 @@ impl<'a> Grid<'a> {
         }
         let auto = samples.pop().unwrap_or_else(|| Sample::of(vec![0.0]));
         let times: Vec<_> = names.into_iter().zip(samples).collect();
-        self.learn(collective, bytes, &times, auto);
+        self.learn(collective, &times, auto);
         let shape = work.shape().ok_or("a collective without a shape")?;
         Ok(Some(Point {
             collective,
@@ -146,7 +151,7 @@ impl<'a> Grid<'a> {
         algorithms.chain([AUTO]).collect()
     }
 
-    fn learn(&mut self, collective: Collective, bytes: usize, times: &[(&'static str, Sample)], auto: Sample) {
+    fn learn(&mut self, collective: Collective, times: &[(&'static str, Sample)], auto: Sample) {
         let best = times.iter().map(|(_, sample)| sample.us).fold(auto.us, f64::min);
         for &(name, Sample { us, .. }) in times {
             let smallest = *self.smallest.entry((collective, name)).or_insert(us);
@@ -155,22 +160,20 @@ impl<'a> Grid<'a> {
                 self.left_out.insert((collective, name));
             }
         }
-        let sum = times.iter().map(|(_, sample)| sample.us).sum::<f64>() + auto.us;
-        self.last.insert(collective, (sum, bytes.max(1)));
     }
 }
 
-/// How often each algorithm is measured within `share` µs, one call of each having taken `first` µs. Slow ones are measured
-/// no more than need be.
-fn rounds(first: &[f64], share: f64) -> Vec<usize> {
+/// How often each algorithm is measured within `share` µs, where one call took `first` µs of each, and `whole` µs with all
+/// that belongs to it. Slow ones are measured no more than need be.
+fn rounds(first: &[f64], whole: &[f64], share: f64) -> Vec<usize> {
     let (least, most) = (*ROUNDS.start(), *ROUNDS.end());
     let best = first.iter().copied().fold(f64::INFINITY, f64::min);
     let is_slow = |us: &f64| *us > SLOW * best;
-    let all: f64 = first.iter().sum();
-    let fast: f64 = first.iter().filter(|us| !is_slow(us)).sum();
+    let all: f64 = whole.iter().sum();
+    let fast: f64 = first.iter().zip(whole).filter(|(us, _)| !is_slow(us)).map(|(_, whole)| whole).sum();
     let more = (share - (FIRST_CALLS + least) as f64 * all) / fast.max(1.0);
     // From a float, it is cut off at 0 and at the largest.
-    let rounds = (least + more as usize).clamp(least, most);
+    let rounds = (more as usize).saturating_add(least).min(most);
     first.iter().map(|us| if is_slow(us) { least } else { rounds }).collect()
 }
 
@@ -200,6 +203,7 @@ mod tests {
 
     #[test]
     fn the_share_of_a_point_is_spent_on_what_may_win() {
+        let rounds = |first: &[f64], share| rounds(first, first, share);
         assert_eq!(rounds(&[10.0, 10.0], 1e9), [400, 400], "enough is enough");
         assert_eq!(rounds(&[10.0, 20.0, 30.0], 60.0), [3, 3, 3], "at least so many");
         assert_eq!(rounds(&[10.0, 20.0, 30.0], -1.0), [3, 3, 3], "also when nothing is left");
@@ -207,6 +211,7 @@ mod tests {
         // Five calls of the slow one take 500, which leaves 2,000 for the others' 20.
         assert_eq!(rounds(&[10.0, 10.0, 100.0], 5.0 * 120.0 + 2000.0), [103, 103, 3]);
         assert_eq!(rounds(&[0.0, 0.0], 1e9), [400, 400]);
+        assert_eq!(super::rounds(&[10.0, 10.0], &[20.0, 40.0], 60.0 * 25.0), [23, 23], "barriers count");
     }
 
     #[test]

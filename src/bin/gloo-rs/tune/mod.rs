@@ -1,5 +1,6 @@
 //! `gloo-rs tune`: measures a group's links and every algorithm, and writes down what is best.
 
+mod chart;
 mod crossover;
 mod grid;
 mod report;
@@ -184,6 +185,9 @@ fn take_part(args: &Args) -> Result<bool, String> {
         crate::print(&Summary::new(&points, &tuning, unmeasured).text(args.json)?)?;
         if let Some(path) = &args.output {
             report::write(path, &report::merged(old, tuning))?;
+        }
+        if let Some(path) = &args.plot {
+            chart::plot(path, &points, ranks)?;
         }
     }
     // Nobody leaves before all is written: a launcher may end the others as soon as one has failed.

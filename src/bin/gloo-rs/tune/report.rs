@@ -158,7 +158,7 @@ pub fn choices(points: &[Point], ranks: usize) -> Vec<Choice> {
 }
 
 /// In the order of collectives; sizes as they were measured, which is from small to large.
-fn by_collective(points: &[Point]) -> BTreeMap<Collective, Vec<&Point>> {
+pub fn by_collective(points: &[Point]) -> BTreeMap<Collective, Vec<&Point>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     points.iter().for_each(|point| all.entry(point.collective).or_default().push(point));
     all
