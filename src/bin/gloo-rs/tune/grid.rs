@@ -26,6 +26,16 @@ const GROWN: f64 = 2.0;
 const DTYPE: DataType = DataType::Float32;
 const OP: ReduceOp = ReduceOp::Sum;
 
+/// Seconds that an algorithm takes for a byte at least, as long as nothing is known.
+const BYTE: f64 = 1e-9;
+
+/// One call of each of some algorithms.
+struct Calls {
+    bytes: usize,
+    algorithms: usize,
+    seconds: f64,
+}
+
 /// What was found of one collective at one size.
 pub struct Point {
     pub collective: Collective,
@@ -50,8 +60,8 @@ pub struct Grid<'a> {
     budget: Duration,
     /// Points that nobody has measured or given up yet.
     open: usize,
-    /// What one call of each algorithm took in µs at the last size, with its bytes.
-    last: BTreeMap<Collective, (f64, usize)>,
+    /// What one call of each algorithm took together, at the sizes so far.
+    calls: BTreeMap<Collective, Vec<Calls>>,
     /// Times in µs at the first size.
     smallest: BTreeMap<(Collective, &'static str), f64>,
     left_out: BTreeSet<(Collective, &'static str)>,
@@ -60,8 +70,8 @@ pub struct Grid<'a> {
 impl<'a> Grid<'a> {
     /// For `points` points within about `budget`.
     pub fn new(member: &'a Member, budget: Duration, points: usize) -> Self {
-        let (last, smallest, left_out) = Default::default();
-        Self { member, started: Instant::now(), budget, open: points, last, smallest, left_out }
+        let (calls, smallest, left_out) = Default::default();
+        Self { member, started: Instant::now(), budget, open: points, calls, smallest, left_out }
     }
 
     /// One point less to be measured.
@@ -78,15 +88,13 @@ impl<'a> Grid<'a> {
         let left = self.budget.as_secs_f64() - now[0];
         let open = self.open.max(1);
         self.give_up();
-        if let Some((us, last_bytes)) = self.last.get(&collective) {
-            let calls = (FIRST_CALLS + ROUNDS.start()) as f64;
-            if us / 1e6 * calls * (bytes as f64 / *last_bytes as f64).max(1.0) > left {
-                return Ok(None);
-            }
+        let known = self.calls.entry(collective).or_default();
+        if (FIRST_CALLS + ROUNDS.start()) as f64 * expected(known, bytes) > left {
+            return Ok(None);
         }
 
         let work = request(collective, context.size()).workload(context.rank(), bytes, 0)?;
-        let names = self.names(collective, &work);
+        let names = names(collective, &work, &self.left_out);
         let repetition =
             Repetition { algorithm: AUTO, op: OP, warmup: 0, iterations: 0, thread: 0, slot: 0, name: "tune" };
         let mut runner = Runner::new(context, &work, repetition).map_err(says)?;
@@ -109,7 +117,7 @@ impl<'a> Grid<'a> {
         let verified = first.pop() == Some(0.0);
 
         largest_of_all_ranks(context, &mut whole).map_err(says)?;
-        self.last.insert(collective, (whole.iter().sum(), bytes.max(1)));
+        known.push(Calls { bytes, algorithms: names.len(), seconds: whole.iter().sum::<f64>() / 1e6 });
         let rounds = rounds(&first, &whole, left / open as f64 * 1e6);
         let mut times = vec![Vec::new(); names.len()];
         for round in 0..rounds.iter().copied().max().unwrap_or(0) {
@@ -145,12 +153,6 @@ impl<'a> Grid<'a> {
         }))
     }
 
-    /// What takes part, `auto` last.
-    fn names(&self, collective: Collective, work: &Workload) -> Vec<&'static str> {
-        let algorithms = algorithms(collective, work).filter(|name| !self.left_out.contains(&(collective, *name)));
-        algorithms.chain([AUTO]).collect()
-    }
-
     fn learn(&mut self, collective: Collective, times: &[(&'static str, Sample)], auto: Sample) {
         let best = times.iter().map(|(_, sample)| sample.us).fold(auto.us, f64::min);
         for &(name, Sample { us, .. }) in times {
@@ -161,6 +163,24 @@ impl<'a> Grid<'a> {
             }
         }
     }
+}
+
+/// What takes part, `auto` last.
+fn names(
+    collective: Collective,
+    work: &Workload,
+    left_out: &BTreeSet<(Collective, &'static str)>,
+) -> Vec<&'static str> {
+    algorithms(collective, work).filter(|name| !left_out.contains(&(collective, *name))).chain([AUTO]).collect()
+}
+
+/// Seconds that a call of each algorithm will take together: the line through the last two sizes, or steeper.
+fn expected(known: &[Calls], bytes: usize) -> f64 {
+    let Some((last, before)) = known.split_last() else { return 0.0 };
+    let slope = before.last().map(|before| (last.seconds - before.seconds, last.bytes - before.bytes));
+    // What lies closer together tells of noise.
+    let slope = slope.filter(|(_, bytes)| *bytes >= 4 << 10).map_or(0.0, |(seconds, bytes)| seconds / bytes as f64);
+    last.seconds + slope.max(BYTE * last.algorithms as f64) * bytes.saturating_sub(last.bytes) as f64
 }
 
 /// How often each algorithm is measured within `share` µs, where one call took `first` µs of each, and `whole` µs with all
@@ -212,6 +232,20 @@ mod tests {
         assert_eq!(rounds(&[10.0, 10.0, 100.0], 5.0 * 120.0 + 2000.0), [103, 103, 3]);
         assert_eq!(rounds(&[0.0, 0.0], 1e9), [400, 400]);
         assert_eq!(super::rounds(&[10.0, 10.0], &[20.0, 40.0], 60.0 * 25.0), [23, 23], "barriers count");
+    }
+
+    #[test]
+    fn what_a_size_will_take_follows_from_the_last_two() {
+        let calls = |bytes, seconds| Calls { bytes, algorithms: 4, seconds };
+        let about = |known: &[Calls], bytes, seconds: f64| {
+            let found = expected(known, bytes);
+            assert!((found / seconds - 1.0).abs() < 1e-9, "{found} for {seconds}");
+        };
+        assert_eq!(expected(&[], 1 << 30), 0.0, "the first is measured in any case");
+        about(&[calls(4, 1e-3)], 1_000_004, 1e-3 + 4.0 * 1e-3);
+        about(&[calls(4, 1e-3), calls(16, 9e-3)], 1_000_016, 9e-3 + 4.0 * 1e-3);
+        about(&[calls(0, 1e-3), calls(1_000_000, 21e-3)], 5_000_000, 101e-3);
+        about(&[calls(0, 9e-3), calls(1_000_000, 8e-3)], 2_000_000, 12e-3);
     }
 
     #[test]
