@@ -89,7 +89,7 @@ impl<'a> Grid<'a> {
         let open = self.open.max(1);
         self.give_up();
         let known = self.calls.entry(collective).or_default();
-        if (FIRST_CALLS + ROUNDS.start()) as f64 * expected(known, bytes) > left {
+        if (FIRST_CALLS + ROUNDS.start()) as f64 * expected(known, bytes) > left.max(0.0) {
             return Ok(None);
         }
 
