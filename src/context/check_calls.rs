@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
-use crate::context::call::{COMPARISON, Call, Run, op_text, position};
+use crate::context::call::{COMPARISON, Call, Run, op_text};
 use crate::engine::{Binding, Combine};
 use crate::error::{Error, ErrorKind, Result, first_few};
 use crate::tuner;
@@ -44,7 +44,7 @@ fn record(run: &Run<'_>) -> Vec<u64> {
     let only = |holds: bool, value: usize| if holds { value } else { 0 };
     let fields: [usize; FIELDS] = [
         collective as usize,
-        position(collective, algorithm),
+        tuner::position(collective, algorithm),
         dtype,
         run.call.op_code() as usize,
         only(has_root(collective), shape.root),
@@ -205,7 +205,8 @@ impl Context {
             tag: run.call.tag,
             count: own.len(),
         };
-        self.execute(run, &shape, tuner::choose(&shape, size_of::<u64>()), &binding)?;
+        let algorithm = self.tuner().decide(&shape, size_of::<u64>(), None)?.algorithm;
+        self.execute(run, &shape, algorithm, &binding)?;
         let records: Vec<Record<'_>> = all.chunks_exact(own.len()).map(Record).collect();
         let Some(wrong) = verdict(&records) else { return Ok(()) };
         let own = run.call.describe(self.rank, run.algorithm.name);

@@ -1,5 +1,6 @@
 //! Ranks as threads, over loopback.
 
+mod agreement;
 mod early;
 mod edges;
 mod ends;

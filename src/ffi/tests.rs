@@ -124,7 +124,7 @@ fn options_structs_have_no_padding_at_the_end() {
     check! {
         gloo_rs_device_options_t.log_user: *mut ();
         gloo_rs_store_callbacks_t.destroy: *mut ();
-        gloo_rs_context_options_t.check_calls: usize;
+        gloo_rs_context_options_t.tuning: *mut ();
         gloo_rs_tcp_store_options_t.log_user: *mut ();
         gloo_rs_connection_statistics_t.crowded_out: u64;
         gloo_rs_allreduce_options_t.base: usize;

@@ -1,14 +1,15 @@
-//! The command-line tool: starts jobs, measures collectives, and shows what there is.
+//! The command-line tool: starts jobs, measures and simulates collectives, and shows what there is.
 
 mod bench;
+mod call;
 mod info;
 mod launcher;
 mod list;
 mod parse;
-#[allow(dead_code)]
 mod plot;
 mod ranks;
 mod run;
+mod simulate;
 mod tune;
 
 use std::io::Write;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Collective communications for training jobs: start jobs, measure, and see what there is
+/// Collective communications for training jobs: start jobs, measure, simulate, and see what there is
 #[derive(Parser)]
 #[command(name = "gloo-rs", version, about)]
 struct Cli {
@@ -34,6 +35,7 @@ enum Command {
     Tune(Box<tune::Args>),
     Info(info::Args),
     List(list::Args),
+    Simulate(Box<simulate::Args>),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::Tune(args) => tune::run(*args),
         Command::Info(args) => info::run(args),
         Command::List(args) => list::run(args),
+        Command::Simulate(args) => simulate::run(*args),
     };
     ExitCode::from(code)
 }

@@ -5,8 +5,11 @@
 
 use std::path::Path;
 
+use gloo_rs::schedule::simulate::{Activity, Trace};
+use gloo_rs::types::Rank;
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::parse::{duration_text, size_text};
 
@@ -142,6 +145,90 @@ fn marker(index: usize) -> Polygon<(i32, i32)> {
     Polygon::new(corners, COLOURS[index % COLOURS.len()].filled())
 }
 
+/// Pixels.
+const ROW: u32 = 24;
+/// Bars of one kind that are no further apart are drawn as one.
+const GAP: f64 = 0.5;
+
+/// Draws what `ranks` do, a row each, against time: sends, receives and reductions in a lane each, as written down in `trace`.
+pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Result<(), String> {
+    let last = trace.iter().map(|work| work.end).max().unwrap_or(0);
+    if last == 0 {
+        return Err(format!("{}: there is nothing to plot: nothing takes time", path.display()));
+    }
+    let (left, right, top) = (80, 15, 70);
+    let height = top + ROW * ranks.len() as u32 + 50;
+    let width = f64::from(SIZE.0 - left - right);
+    let x = |time: u64| f64::from(left) + time as f64 / last as f64 * width;
+    let row = |index: usize| (top + ROW * index as u32) as i32;
+    let mut bars = trace.to_vec();
+    bars.sort_unstable();
+    write(path, (SIZE.0, height), |area| {
+        area.draw(&Text::new(title.to_owned(), (left as i32, 12), ("sans-serif", 18)))?;
+        for (lane, (name, colour)) in LANES.into_iter().enumerate() {
+            let at = left as i32 + 110 * lane as i32;
+            area.draw(&Rectangle::new([(at, 44), (at + 14, 52)], colour.filled()))?;
+            area.draw(&Text::new(name, (at + 20, 41), ("sans-serif", 14)))?;
+        }
+        for (index, rank) in ranks.iter().enumerate() {
+            let y = row(index);
+            let shade = if index % 2 == 0 { BLACK.mix(0.04) } else { WHITE.mix(1.0) };
+            let corners = [(left as i32, y), ((SIZE.0 - right) as i32, y + ROW as i32)];
+            area.draw(&Rectangle::new(corners, shade.filled()))?;
+            area.draw(&Text::new(format!("rank {rank}"), (8, y + 6), ("sans-serif", 13)))?;
+            let own = &bars[bars.partition_point(|bar| bar.rank < *rank)..];
+            let own = own.iter().take_while(|bar| bar.rank == *rank).filter(|bar| bar.begin < bar.end);
+            let mut open: Option<(Activity, f64, f64)> = None;
+            let draw = |bar: Option<(Activity, f64, f64)>| match bar {
+                Some((activity, begin, end)) => area.draw(&lane_bar(activity, begin, end, y)),
+                None => Ok(()),
+            };
+            for bar in own {
+                let (begin, end) = (x(bar.begin), x(bar.end));
+                match &mut open {
+                    // Wide bars stay apart, so that segments can be told from one another.
+                    Some((activity, since, until))
+                        if *activity == bar.activity && begin - *until < GAP && end - *since < 4.0 =>
+                    {
+                        *until = until.max(end);
+                    }
+                    _ => draw(open.replace((bar.activity, begin, end)))?,
+                }
+            }
+            draw(open)?;
+        }
+        let bottom = row(ranks.len());
+        let (step, from) = (tick(last as f64 / 10.0), left as i32);
+        area.draw(&PathElement::new([(from, bottom), ((SIZE.0 - right) as i32, bottom)], BLACK.stroke_width(1)))?;
+        for number in 0..=(last as f64 / step) as u32 {
+            let time = f64::from(number) * step;
+            let at = x(time as u64) as i32;
+            area.draw(&PathElement::new([(at, bottom), (at, bottom + 5)], BLACK.stroke_width(1)))?;
+            let style = TextStyle::from(("sans-serif", 13).into_font()).pos(Pos::new(HPos::Center, VPos::Top));
+            area.draw(&Text::new(duration_text(time * 1e-12), (at, bottom + 9), style))?;
+        }
+        Ok(())
+    })
+}
+
+const LANES: [(&str, RGBColor); 3] = [("send", COLOURS[0]), ("receive", COLOURS[4]), ("reduce", COLOURS[3])];
+
+/// A bar between two places, in the activity's lane of the row at `y`.
+fn lane_bar(activity: Activity, begin: f64, end: f64, y: i32) -> Rectangle<(i32, i32)> {
+    let lane = activity as i32;
+    let top = y + 2 + 7 * lane;
+    // Of bars that touch, a pixel stays white in between.
+    let (begin, end) = (begin.round() as i32, end.round() as i32);
+    let end = if end - begin > 3 { end - 1 } else { end.max(begin + 1) };
+    Rectangle::new([(begin, top), (end, top + 6)], LANES[lane as usize].1.filled())
+}
+
+/// The round number (1, 2 or 5 and zeros) that is not less than `least`.
+fn tick(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|digit| digit * power).find(|&tick| tick >= least).unwrap_or(10.0 * power)
+}
+
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
@@ -173,6 +260,42 @@ mod tests {
         assert_eq!(range(Unit::Ranks, &[8.0], 14), (8.0..16.0, 2.0));
         let (time, base) = range(Unit::Seconds, &[2e-6, 0.5], 10);
         assert!((time.start * 1e6 - 1.0).abs() < 1e-9 && (time.end - 1.0).abs() < 1e-9 && base == 10.0, "{time:?}");
+    }
+
+    #[test]
+    fn ticks_are_round() {
+        assert_eq!([1.0, 1.1, 2.0, 4.9, 5.1, 99.0, 1001.0].map(tick), [1.0, 2.0, 2.0, 5.0, 10.0, 100.0, 2000.0]);
+    }
+
+    #[test]
+    fn a_gantt_chart_has_a_bar_for_each_activity_of_each_rank() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let work = |rank, activity, begin, end| Trace { rank, activity, peer: Some(0), begin, end, bytes: 4 };
+        let trace = [
+            work(7, Activity::Receive, 500_000, 900_000),
+            work(3, Activity::Send, 0, 500_000),
+            work(3, Activity::Send, 500_000, 1_000_000),
+            work(7, Activity::Reduce, 900_000, 900_001),
+            work(7, Activity::Reduce, 900_001, 900_002),
+            work(9, Activity::Send, 0, 1_000_000),
+        ];
+        gantt(file.path(), "title", &[3, 7], &trace).unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
+        assert!(text.contains("rank 3") && text.contains("rank 7") && !text.contains("rank 9"));
+        let bars = |lane: usize| text.matches(&format!("fill=\"{}\"", hex(LANES[lane].1))).count() - 1;
+        assert_eq!(
+            [0, 1, 2].map(bars),
+            [2, 1, 1],
+            "wide bars stay apart, narrow ones are one; the legend does not count"
+        );
+        assert!(text.contains("500 ns") && text.contains("1 µs"));
+        let error = gantt(file.path(), "title", &[3], &[]).unwrap_err();
+        assert!(error.contains("nothing takes time"), "{error}");
+    }
+
+    fn hex(RGBColor(r, g, b): RGBColor) -> String {
+        format!("#{r:02X}{g:02X}{b:02X}")
     }
 
     #[test]

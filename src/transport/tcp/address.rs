@@ -1,5 +1,6 @@
 //! What a rank tells the others, so that they can connect to it.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::interface;
@@ -111,6 +112,16 @@ pub fn count_cores<'a>(addresses: impl Iterator<Item = &'a Address>) -> usize {
     sets.sort_unstable();
     sets.dedup();
     sets.iter().map(|set| (set & 0xffff) as usize).sum()
+}
+
+/// The host of each rank, by a number: hosts are numbered in the order of their first ranks.
+pub fn number_hosts(addresses: &[Address]) -> Box<[u32]> {
+    let mut numbers = HashMap::new();
+    let number = |address: &Address| {
+        let next = numbers.len() as u32;
+        *numbers.entry(address.host).or_insert(next)
+    };
+    addresses.iter().map(number).collect()
 }
 
 /// Ranks that a message names.
