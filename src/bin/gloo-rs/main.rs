@@ -2,6 +2,7 @@
 
 mod bench;
 mod call;
+mod explain;
 mod info;
 mod launcher;
 mod list;

@@ -18,8 +18,8 @@ pub fn plot(path: &Path, points: &[Point], ranks: usize) -> Result<(), String> {
     for (collective, points) in all {
         let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for point in points {
-            let auto = (AUTO, point.auto.0);
-            for (name, sample) in point.times.iter().copied().chain([auto]) {
+            let times = point.times.iter().map(|time| (time.name, time.sample));
+            for (name, sample) in times.chain([(AUTO, point.auto.0)]) {
                 // A clock that did not advance has no place on a logarithmic axis.
                 lines.entry(name).or_default().push((point.bytes as f64, sample.us.max(1e-3) / 1e6));
             }

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use gloo_rs::collective::{Algorithm, Collective};
+use gloo_rs::collective::{Algorithm, Collective, Uses};
 use gloo_rs::error::Error;
 use gloo_rs::tuner::file::AUTO;
+use gloo_rs::tuner::model;
 use gloo_rs::types::{DataType, ReduceOp};
 
 use super::crossover::Sample;
@@ -44,13 +45,21 @@ pub struct Point {
     /// As a tuning file counts them.
     pub call_bytes: usize,
     /// By algorithm; those that were left out are not there.
-    pub times: Vec<(&'static str, Sample)>,
+    pub times: Vec<Time>,
     /// The time of `auto`, and what it chose.
     pub auto: (Sample, &'static str),
     /// What was wrong with this rank's results, if anything was.
     pub wrong: Option<String>,
     /// Whether every rank's results were right.
     pub verified: bool,
+}
+
+/// What an algorithm takes.
+pub struct Time {
+    pub name: &'static str,
+    pub sample: Sample,
+    /// Whether `auto` may choose it: not if it needs to be told what a call does not say.
+    pub free: bool,
 }
 
 /// What is left to be measured, and what is known that saves time.
@@ -139,13 +148,19 @@ impl<'a> Grid<'a> {
             rest = others;
         }
         let auto = samples.pop().unwrap_or_else(|| Sample::of(vec![0.0]));
-        let times: Vec<_> = names.into_iter().zip(samples).collect();
+        let links = context.tuning().links.as_slice();
+        let free = |name| {
+            let algorithm = collective.algorithms().iter().find(|algorithm| algorithm.name == name);
+            algorithm.is_some_and(|algorithm| model::can_run(collective, algorithm, context.size(), links))
+        };
+        let times = names.into_iter().zip(samples).map(|(name, sample)| Time { name, sample, free: free(name) });
+        let times: Vec<_> = times.collect();
         self.learn(collective, &times, auto);
         let shape = work.shape().ok_or("a collective without a shape")?;
         Ok(Some(Point {
             collective,
             bytes: work.bytes,
-            call_bytes: work.bytes,
+            call_bytes: model::bytes(&shape, DTYPE.size()),
             times,
             auto: (auto, context.choose(&shape, DTYPE)),
             wrong,
@@ -153,9 +168,9 @@ impl<'a> Grid<'a> {
         }))
     }
 
-    fn learn(&mut self, collective: Collective, times: &[(&'static str, Sample)], auto: Sample) {
-        let best = times.iter().map(|(_, sample)| sample.us).fold(auto.us, f64::min);
-        for &(name, Sample { us, .. }) in times {
+    fn learn(&mut self, collective: Collective, times: &[Time], auto: Sample) {
+        let best = times.iter().map(|time| time.sample.us).fold(auto.us, f64::min);
+        for &Time { name, sample: Sample { us, .. }, .. } in times {
             let smallest = *self.smallest.entry((collective, name)).or_insert(us);
             // A ring has many steps, and is slow until bytes count; whoever is slow then stays so.
             if us > SLOW * best && us > GROWN * smallest {
@@ -200,16 +215,21 @@ fn rounds(first: &[f64], whole: &[f64], share: f64) -> Vec<usize> {
 /// The algorithms that can do this.
 fn algorithms(collective: Collective, work: &Workload) -> impl Iterator<Item = &'static str> {
     let shape = work.shape();
-    let can = move |a: &&Algorithm| shape.as_ref().is_some_and(|shape| (a.generate)(shape).is_ok());
+    // Counts of others are shared when it runs.
+    let runs = move |a: &Algorithm| shape.as_ref().is_some_and(|shape| (a.generate)(shape).is_ok());
+    let can = move |algorithm: &&Algorithm| algorithm.uses == Uses::Counts || runs(algorithm);
     collective.algorithms().iter().filter(can).map(|algorithm| algorithm.name)
 }
 
-/// The algorithms of `collective` that `ranks` ranks have.
-pub fn choice(collective: Collective, ranks: usize) -> Result<Vec<&'static str>, String> {
-    let request = request(collective, ranks);
-    request.check()?;
-    let work = request.workload(0, 1 << 10, 0)?;
-    Ok(algorithms(collective, &work).collect())
+/// Whether so many ranks can do it at all.
+pub fn check(collective: Collective, ranks: usize) -> Result<(), String> {
+    request(collective, ranks).check()
+}
+
+/// How many algorithms `auto` has to choose from, if no links were measured.
+pub fn choice(collective: Collective, ranks: usize) -> usize {
+    let can = |algorithm: &&Algorithm| model::can_run(collective, algorithm, ranks, &[]);
+    if check(collective, ranks).is_ok() { collective.algorithms().iter().filter(can).count() } else { 0 }
 }
 
 fn request(collective: Collective, ranks: usize) -> Request {
@@ -250,8 +270,12 @@ mod tests {
 
     #[test]
     fn only_what_can_run_is_measured() {
-        let names = choice(Collective::Allreduce, 4).unwrap();
+        let work = request(Collective::Allreduce, 4).workload(0, 1024, 0).unwrap();
+        let names: Vec<_> = algorithms(Collective::Allreduce, &work).collect();
         assert!(names.contains(&"ring_segmented") && !names.contains(&"local"), "{names:?}");
-        assert!(choice(Collective::PairwiseExchange, 3).unwrap_err().contains("power of two"));
+        assert!(choice(Collective::Allreduce, 4) > 5);
+        assert_eq!(choice(Collective::Scan, 4), 1);
+        assert_eq!(choice(Collective::PairwiseExchange, 3), 0);
+        assert!(check(Collective::PairwiseExchange, 3).unwrap_err().contains("power of two"));
     }
 }

@@ -1,6 +1,7 @@
 //! `gloo-rs tune`: measures a group's links and every algorithm, and writes down what is best.
 
 mod chart;
+mod constants;
 mod crossover;
 mod grid;
 mod report;
@@ -16,6 +17,7 @@ use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::tuner::file::Tuning;
 
 use crate::bench::measure::largest_of_all_ranks;
+use crate::parse;
 use crate::ranks::{self, Member};
 use grid::Grid;
 use report::Summary;
@@ -32,15 +34,15 @@ pub struct Args {
     ranks: Option<u32>,
 
     /// Collectives to measure; by default all that have more than one algorithm
-    #[arg(long, value_name = "C,..", value_delimiter = ',', value_parser = collective)]
+    #[arg(long, value_name = "C,..", value_delimiter = ',', value_parser = parse::collective)]
     collective: Vec<Collective>,
 
-    /// Bytes of a rank's buffer: A..B in steps of 4, or a list as 4,64Ki,1Mi
-    #[arg(long, default_value = "4..256Mi", value_name = "SIZES", value_parser = sizes)]
+    /// Bytes of a rank's buffer: a list as 4,64Ki,1Mi, or a range, twice as much each time: 4..256Mi, or four times: 4..256Mi:4
+    #[arg(long, default_value = "4..256Mi:4", value_name = "SIZES", value_parser = sizes)]
     sizes: Sizes,
 
     /// Time for all measurements; large sizes that do not fit are left out
-    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = crate::parse::seconds)]
+    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = parse::seconds)]
     budget: Duration,
 
     /// The tuning file to write. If it is there, it keeps what it says of other collectives and numbers of ranks
@@ -56,7 +58,7 @@ pub struct Args {
     topology: bool,
 
     /// Time that connecting, and every call, may take
-    #[arg(long, default_value = "120", value_name = "SECONDS", value_parser = crate::parse::seconds)]
+    #[arg(long, default_value = "120", value_name = "SECONDS", value_parser = parse::seconds)]
     timeout: Duration,
 
     /// Network interfaces to use: eth0,ib*,10.0.0.0/8 in order of preference, or ^docker* for all but those
@@ -72,36 +74,14 @@ pub struct Args {
 #[derive(Clone, Debug, PartialEq)]
 struct Sizes(Vec<usize>);
 
-/// From one size of a range to the next.
-const STEP: usize = 4;
-
 fn sizes(text: &str) -> Result<Sizes, String> {
-    let mut sizes = match text.split_once("..") {
-        Some((low, high)) => {
-            let (low, high) = (crate::parse::size(low)?, crate::parse::size(high)?);
-            if low > high {
-                return Err(format!("{text:?} ends before it begins"));
-            }
-            let steps =
-                std::iter::successors(Some(low.max(1)), |size| size.checked_mul(STEP).filter(|size| *size < high));
-            steps.chain([high]).collect()
-        }
-        None => text.split(',').map(crate::parse::size).collect::<Result<Vec<_>, _>>()?,
-    };
+    let mut sizes = parse::several(text, parse::size)?;
     if sizes.contains(&0) {
         return Err("0 bytes are no message".into());
     }
     sizes.sort_unstable();
     sizes.dedup();
     Ok(Sizes(sizes))
-}
-
-fn collective(text: &str) -> Result<Collective, String> {
-    let known = Collective::ALL.iter().find(|collective| collective.name() == text);
-    known.copied().ok_or_else(|| {
-        let names: Vec<_> = Collective::ALL.iter().map(|collective| collective.name()).collect();
-        format!("there are {}", names.join(", "))
-    })
 }
 
 /// Runs the command and returns the exit status.
@@ -127,13 +107,13 @@ impl Args {
             return Err("one rank alone has nothing to tune; say --ranks 2 or more".into());
         }
         if self.collective.is_empty() {
-            let several = |collective: &Collective| grid::choice(*collective, ranks).is_ok_and(|names| names.len() > 1);
+            let several = |collective: &Collective| grid::choice(*collective, ranks) > 1;
             return Ok(Collective::ALL.iter().copied().filter(several).collect());
         }
         let mut chosen = self.collective.clone();
         chosen.sort_unstable();
         chosen.dedup();
-        chosen.iter().try_for_each(|collective| grid::choice(*collective, ranks).map(drop))?;
+        chosen.iter().try_for_each(|collective| grid::check(*collective, ranks))?;
         Ok(chosen)
     }
 
@@ -177,7 +157,8 @@ fn take_part(args: &Args) -> Result<bool, String> {
         points.push(point);
     }
 
-    let mut tuning = Tuning { choices: report::choices(&points, ranks), ..Default::default() };
+    let choices = report::choices(&points, ranks);
+    let mut tuning = Tuning { choices, ..constants::measure(&member, args.timeout).map_err(says)? };
     if args.topology {
         tuning.links = topology::measure(&member).map_err(says)?;
     }
@@ -210,11 +191,9 @@ mod tests {
 
     #[test]
     fn sizes_as_a_range_and_as_a_list() {
-        assert_eq!(sizes("4..256Mi").unwrap().0.len(), 14);
-        assert_eq!(sizes("4..100"), Ok(Sizes(vec![4, 16, 64, 100])));
-        assert_eq!(sizes("1Ki..1Ki"), Ok(Sizes(vec![1024])));
+        assert_eq!(sizes("4..256Mi:4").unwrap().0.len(), 14);
         assert_eq!(sizes("64Ki,4,64Ki"), Ok(Sizes(vec![4, 65536])));
-        for (text, part) in [("8..4", "ends before"), ("0", "0 bytes"), ("4..", "not a size"), ("4Qi", "not a size")] {
+        for (text, part) in [("8..4", "no range"), ("0", "0 bytes"), ("4..", "not a size"), ("4Qi", "not a size")] {
             assert!(sizes(text).unwrap_err().contains(part), "{text}");
         }
     }

@@ -50,9 +50,11 @@ struct Constant {
 }
 
 impl Point {
+    /// Of those that `auto` may choose.
     fn best(&self) -> (&'static str, Sample) {
-        let least = self.times.iter().min_by(|a, b| a.1.us.total_cmp(&b.1.us));
-        least.copied().unwrap_or((AUTO, self.auto.0))
+        let free = self.times.iter().filter(|time| time.free);
+        let least = free.min_by(|a, b| a.sample.us.total_cmp(&b.sample.us));
+        least.map_or((AUTO, self.auto.0), |time| (time.name, time.sample))
     }
 
     /// How much longer `auto` took than the best algorithm.
@@ -72,7 +74,7 @@ pub fn line(point: &Point, ranks: usize, json: bool) -> Result<String, String> {
     let Point { collective, bytes, times, auto: (auto, chosen), verified, .. } = point;
     let (best, Sample { us, .. }) = point.best();
     if json {
-        let times_us = times.iter().map(|(name, sample)| (*name, sample.us)).collect();
+        let times_us = times.iter().map(|time| (time.name, time.sample.us)).collect();
         let row = Row {
             collective: collective.name(),
             ranks,
@@ -140,7 +142,13 @@ pub fn choices(points: &[Point], ranks: usize) -> Vec<Choice> {
     let mut choices = Vec::new();
     for (collective, points) in by_collective(points) {
         let names: Vec<_> = collective.algorithms().iter().map(|algorithm| algorithm.name).collect();
-        let sample = |point: &Point, name| point.times.iter().find(|(of, _)| *of == name).map(|(_, sample)| *sample);
+        // Where only some ranks know the size, auto cannot go by it.
+        if collective != Collective::Barrier && points.iter().any(|point| point.call_bytes == 0) {
+            continue;
+        }
+        let sample = |point: &Point, name| {
+            point.times.iter().find(|time| time.free && time.name == name).map(|time| time.sample)
+        };
         let row = |point: &&Point| (point.call_bytes, names.iter().map(|name| sample(point, *name)).collect());
         let rows: Vec<crossover::Row> = points.iter().map(row).collect();
         let choice = |up_to, algorithm: &str| Choice {
