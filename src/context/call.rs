@@ -12,6 +12,7 @@ use crate::hash::QuickHasher;
 use crate::reduce;
 use crate::transport::tcp::endpoint::Endpoint;
 use crate::transport::{self, Told, Transport};
+use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
 use crate::types::{DataType, ReduceOp, Slot};
 
@@ -170,6 +171,11 @@ impl Context {
     pub fn choose(&self, shape: &Shape<'_>, dtype: DataType) -> &'static str {
         // Only a name can be wrong.
         self.tuner().decide(shape, dtype.size(), None).map_or("", |decision| decision.algorithm.name)
+    }
+
+    /// What the ranks agreed on when they connected: constants that were measured or came from a file, and its choices.
+    pub fn tuning(&self) -> &Tuning {
+        self.tuner().tuning()
     }
 
     /// What `run` would do for `auto` with a call of so many bytes (as the benchmark counts them), and why.
