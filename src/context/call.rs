@@ -227,7 +227,7 @@ impl Context {
         let (call, shape) = match (algorithm.uses, base) {
             (Uses::Sizes, None) => (call, shape),
             _ => {
-                placed = Call { shape: self.place(shape, base), ..*call };
+                placed = Call { shape: self.place(shape, base).only(algorithm.uses), ..*call };
                 (&placed, &placed.shape)
             }
         };
