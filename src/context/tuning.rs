@@ -119,7 +119,9 @@ impl Context {
                     measure::answer(self, 0, until);
                 }
                 let silent = |error: Error| match error.kind() {
-                    ErrorKind::Timeout => error.context(format_args!("after {timeout:?}, rank 0 has not told its tuning")),
+                    ErrorKind::Timeout => {
+                        error.context(format_args!("after {timeout:?}, rank 0 has not told its tuning"))
+                    }
                     _ => error,
                 };
                 let value = self.wait_for(deadline, |wait| store.get(KEY, wait)).map_err(silent)?;

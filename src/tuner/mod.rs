@@ -151,9 +151,8 @@ impl Tuner {
     /// What the model says, of all algorithms or of one; remembered.
     fn look_up(&self, collective: Collective, position: Option<usize>, bytes: usize) -> Decision {
         let algorithms = collective.algorithms();
-        let table = self.tables[collective as usize].get_or_init(|| {
-            (0..SIZES * (algorithms.len() + 1)).map(|_| AtomicU64::new(0)).collect()
-        });
+        let table = self.tables[collective as usize]
+            .get_or_init(|| (0..SIZES * (algorithms.len() + 1)).map(|_| AtomicU64::new(0)).collect());
         let size = bucket(bytes);
         let cell = &table[position.map_or(0, |position| position + 1) * SIZES + size];
         // A decision is one word, and the same whoever makes it.
@@ -235,7 +234,8 @@ fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, size: u
     for choice in choices {
         let algorithm = collective.algorithms().iter().position(|algorithm| algorithm.name == choice.algorithm);
         // What was measured elsewhere may lack here what it needs.
-        let runs = algorithm.is_none_or(|at| model::can_run(collective, &collective.algorithms()[at], size, &tuning.links));
+        let runs =
+            algorithm.is_none_or(|at| model::can_run(collective, &collective.algorithms()[at], size, &tuning.links));
         rules.push(Rule {
             from,
             up_to: choice.up_to,

@@ -191,8 +191,14 @@ impl Counted<'_> {
 
     fn price_segments(&self, algorithm: &'static Algorithm, shape: &Shape<'_>, limit: usize) -> Priced {
         let network = self.question.network;
-        let unpriced =
-            Priced { algorithm, segment_bytes: limit, base: None, total: f64::INFINITY, path: f64::INFINITY, work: 0.0 };
+        let unpriced = Priced {
+            algorithm,
+            segment_bytes: limit,
+            base: None,
+            total: f64::INFINITY,
+            path: f64::INFINITY,
+            work: 0.0,
+        };
         if algorithm.uses == Uses::Counts {
             return unpriced;
         }

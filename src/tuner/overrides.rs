@@ -64,9 +64,9 @@ impl Override {
             let names: Vec<_> = Collective::ALL.iter().map(|collective| collective.name()).collect();
             Error::invalid(format!("there is no collective {collective:?}; there are {}", names.join(", ")))
         })?;
-        let (from, up_to) = range.split_once('-').ok_or_else(|| {
-            Error::invalid(format!("{range:?} is not a range of bytes; write FROM-TO, FROM- or -TO"))
-        })?;
+        let (from, up_to) = range
+            .split_once('-')
+            .ok_or_else(|| Error::invalid(format!("{range:?} is not a range of bytes; write FROM-TO, FROM- or -TO")))?;
         let bound = |text: &str, none| if text.is_empty() { Ok(none) } else { size::parse(text) };
         let (from, up_to) = (bound(from, 0)?, bound(up_to, usize::MAX)?);
         if from > up_to {
@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn parts_with_and_without_ranges() {
-        let text = "allreduce:0-8Ki:recursive_doubling, allreduce:8Ki-:ring_segmented,broadcast:binomial,reduce:-64:auto,";
+        let text =
+            "allreduce:0-8Ki:recursive_doubling, allreduce:8Ki-:ring_segmented,broadcast:binomial,reduce:-64:auto,";
         let overrides = Overrides::parse(text).unwrap();
         let part = |collective, from, up_to, algorithm| Override { collective, from, up_to, algorithm };
         let expected = [

@@ -136,7 +136,8 @@ fn a_file_counts_for_the_nearest_number_of_ranks() {
     ];
     let tuning = Tuning { choices, ..Tuning::default() };
     let chosen = |size| names(&tuner(size, tuning.clone(), ""), &[MIB])[0];
-    for (size, expected) in [(2, "ring_chunked"), (3, "ring_chunked"), (4, "ring_chunked"), (5, "bcube"), (9, "bcube")] {
+    for (size, expected) in [(2, "ring_chunked"), (3, "ring_chunked"), (4, "ring_chunked"), (5, "bcube"), (9, "bcube")]
+    {
         assert_eq!(chosen(size), expected, "{size} ranks");
     }
     assert_eq!((chosen(10), chosen(24)), ("halving_doubling", "halving_doubling"));
@@ -212,7 +213,11 @@ fn pieces_are_equal_and_not_too_large() {
     let segment = |size, count, element, max| segment_bytes(&shape(Collective::Allreduce, size, count), element, max);
     assert_eq!(segment(4, 4 * (16 << 10), 4, 32 << 10), 32 << 10, "a chunk of 64 KiB: two pieces");
     assert_eq!(segment(4, 4 * (16 << 10) + 4, 4, 32 << 10), 21848, "a little more: three equal ones");
-    assert_eq!(segment(4, 256, 4, MIB), MIB, "a chunk that is short enough: what is longer than a chunk may be cut later");
+    assert_eq!(
+        segment(4, 256, 4, MIB),
+        MIB,
+        "a chunk that is short enough: what is longer than a chunk may be cut later"
+    );
     assert_eq!(segment(8, 64 * MIB, 4, MIB), MIB, "never above the limit");
     assert_eq!(segment(1, 5 * MIB / 2, 1, MIB), (5 * MIB / 2usize).div_ceil(3), "three equal pieces");
     assert_eq!(segment(2, 1000, 16, 1), 16, "at least an element");

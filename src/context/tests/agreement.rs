@@ -107,9 +107,10 @@ fn a_context_out_of_a_context_goes_by_what_that_one_goes_by() {
 #[test]
 fn what_is_wrong_with_rank_0_s_file_all_ranks_hear_at_once() {
     let (_file, wrong) = file("version = 1\nlocal = { latency_us = 5.0 }\n");
-    for (tuning, parts) in
-        [(wrong.as_str(), &["tuning.toml", "line 2", "bandwidth"][..]), ("/no/such/file", &["/no/such/file", "No such file"])]
-    {
+    for (tuning, parts) in [
+        (wrong.as_str(), &["tuning.toml", "line 2", "bandwidth"][..]),
+        ("/no/such/file", &["/no/such/file", "No such file"]),
+    ] {
         let began = Instant::now();
         let errors: Vec<_> = connected(&[Some(tuning), None, None]).into_iter().map(|c| c.err().unwrap()).collect();
         assert!(began.elapsed() < Duration::from_secs(10), "not by timeout");
@@ -151,7 +152,12 @@ fn a_context_that_is_closed_while_it_measures_ends_at_once() {
         store.set("host/1", &address()).unwrap();
         contexts[1].listen_somewhere().unwrap();
         store.set("address/1", &address()).unwrap();
-        let others = [0, 2].map(|rank| scope.spawn({ let (c, s) = (&contexts[rank], &*store); move || c.connect(s) }));
+        let others = [0, 2].map(|rank| {
+            scope.spawn({
+                let (c, s) = (&contexts[rank], &*store);
+                move || c.connect(s)
+            })
+        });
         while contexts[0].lock().unwrap().transport.is_isolated() {
             std::thread::sleep(Duration::from_millis(1));
         }
