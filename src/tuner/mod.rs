@@ -113,6 +113,11 @@ impl Tuner {
         &self.network
     }
 
+    /// What was measured or read, for what comes from nowhere else.
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
     /// For [`Shape::links`]; empty if none were measured for this number of ranks.
     pub fn links(&self) -> &[u32] {
         let size = self.places.hosts.len();

@@ -2,13 +2,16 @@
 
 mod bench;
 mod call;
+mod explain;
 mod info;
 mod launcher;
 mod list;
 mod parse;
 mod plot;
+mod ranks;
 mod run;
 mod simulate;
+mod tune;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,6 +33,7 @@ enum Command {
     #[command(hide = true)]
     Node,
     Bench(Box<bench::Args>),
+    Tune(Box<tune::Args>),
     Info(info::Args),
     List(list::Args),
     Simulate(Box<simulate::Args>),
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(*args),
         Command::Node => launcher::node::run(),
         Command::Bench(args) => bench::run(*args),
+        Command::Tune(args) => tune::run(*args),
         Command::Info(args) => info::run(args),
         Command::List(args) => list::run(args),
         Command::Simulate(args) => simulate::run(*args),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use gloo_rs::collective::Collective;
+
 pub use gloo_rs::size::text as size_text;
 
 /// [`gloo_rs::size::parse`], for clap.
@@ -62,17 +64,32 @@ pub fn seconds_per_byte(text: &str) -> Result<f64, String> {
     }
 }
 
-/// One number, several as `1Ki,3Ki`, or `1Ki..64Mi`: from the first on, twice as much each time, up to the last.
+/// A collective by its name.
+pub fn collective(text: &str) -> Result<Collective, String> {
+    let known = Collective::ALL.iter().find(|collective| collective.name() == text);
+    known.copied().ok_or_else(|| {
+        let names: Vec<_> = Collective::ALL.iter().map(|collective| collective.name()).collect();
+        format!("there are {}", names.join(", "))
+    })
+}
+
+/// One number, several as `1Ki,3Ki`, or `1Ki..64Mi`: from the first on, twice as much each time, up to the last;
+/// `1Ki..64Mi:4`: four times as much.
 pub fn several(text: &str, one: impl Fn(&str) -> Result<usize, String>) -> Result<Vec<usize>, String> {
     let Some((low, high)) = text.split_once("..") else {
         return text.split(',').map(one).collect();
     };
+    let (high, factor) = match high.split_once(':') {
+        None => (high, 2),
+        Some((high, factor)) => (high, one(factor)?),
+    };
     let (low, high) = (one(low)?, one(high)?);
-    if low == 0 || low > high {
-        return Err(format!("{text:?} is no range: it must begin above 0 and not end before it begins"));
+    if low == 0 || low > high || factor < 2 {
+        let rules = "it must begin above 0, not end before it begins, and grow at least twofold";
+        return Err(format!("{text:?} is no range: {rules}"));
     }
-    let doubled = std::iter::successors(Some(low), |value| value.checked_mul(2)).take_while(|&value| value < high);
-    Ok(doubled.chain([high]).collect())
+    let grown = std::iter::successors(Some(low), |value| value.checked_mul(factor)).take_while(|&value| value < high);
+    Ok(grown.chain([high]).collect())
 }
 
 /// A finite number of at least 0 and one of `units`.
@@ -181,6 +198,7 @@ mod tests {
         assert_eq!(several("1Ki..8Ki", size), Ok(vec![1024, 2048, 4096, 8192]));
         assert_eq!(several("3..13", size), Ok(vec![3, 6, 12, 13]));
         assert_eq!(several("5..5", size), Ok(vec![5]));
+        assert_eq!(several("4..100:4", size), Ok(vec![4, 16, 64, 100]));
         for text in ["", "4,", "8..4", "0..4", "1..", "..", "1..2..3"] {
             assert!(several(text, size).is_err(), "{text}");
         }

@@ -1,7 +1,7 @@
 //! `gloo-rs simulate`: plays a collective on a model of a network.
 
 mod compare;
-mod network;
+pub mod network;
 mod report;
 
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use report::Row;
 #[derive(clap::Args)]
 pub struct Args {
     /// One of those that `gloo-rs list` shows
-    #[arg(value_name = "COLLECTIVE", value_parser = collective)]
+    #[arg(value_name = "COLLECTIVE", value_parser = parse::collective)]
     collective: Collective,
 
     /// One of those that `gloo-rs list` shows, or auto: the cheapest by the cost model. For --compare several, or all
@@ -107,14 +107,6 @@ pub struct Args {
 /// Numbers given as one argument.
 #[derive(Clone, Debug)]
 struct Several(Vec<usize>);
-
-fn collective(text: &str) -> Result<Collective, String> {
-    let known = Collective::ALL.iter().find(|collective| collective.name() == text);
-    known.copied().ok_or_else(|| {
-        let names: Vec<_> = Collective::ALL.iter().map(|collective| collective.name()).collect();
-        format!("there are {}", names.join(", "))
-    })
-}
 
 fn ranks(text: &str) -> Result<Several, String> {
     let one = |text: &str| match text.parse::<u32>() {

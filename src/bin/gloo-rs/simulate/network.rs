@@ -46,8 +46,16 @@ pub fn dims(text: &str) -> Result<Vec<usize>, String> {
 }
 
 impl Hosts {
+    /// How many ranks they have together.
+    pub fn ranks(&self) -> usize {
+        match self {
+            Self::Alike { hosts, each } => hosts.saturating_mul(*each),
+            Self::Unlike(sizes) => sizes.iter().fold(0, |sum: usize, size| sum.saturating_add(*size)),
+        }
+    }
+
     /// The host of each of `ranks` ranks.
-    fn of_ranks(&self, ranks: usize) -> Result<Vec<u32>, String> {
+    pub fn of_ranks(&self, ranks: usize) -> Result<Vec<u32>, String> {
         let sizes = match self {
             Self::Alike { hosts, each } if hosts.checked_mul(*each) == Some(ranks) => vec![*each; *hosts],
             Self::Unlike(sizes) if sizes.iter().sum::<usize>() == ranks => sizes.clone(),
