@@ -132,30 +132,33 @@ const NO_OP: u32 = 9;
 /// The check of the messages by which ranks compare their calls; no call has it.
 pub(super) const COMPARISON: u32 = 31 << 27;
 
-/// The first bits of the check of messages by which ranks share counts; then come those that name collective and algorithm.
-pub(super) const SHARING: u32 = 30 << 27;
+/// How the check begins of the messages by which ranks share the counts of a call; what that call is follows.
+const SHARING: u32 = 30;
+
+/// The check of the messages that share the counts of a call with this check.
+pub(super) fn sharing(check: u32) -> u32 {
+    let mut hasher = QuickHasher::default();
+    check.hash(&mut hasher);
+    SHARING << 27 | check >> 19 << 14 | hasher.finish() as u32 & 0x3fff
+}
 
 /// The reverse of [`Call::check`], for errors.
 pub(super) fn explain(check: u32) -> String {
-    if check >> 27 == SHARING >> 27 {
-        let (collective, position) = (check >> 22 & 31, check >> 18 & 15);
-        let collective = Collective::ALL.iter().find(|c| **c as u32 == collective);
-        let name = collective.map_or("?", |c| c.name());
-        let algorithm = collective.and_then(|c| c.algorithms().get(position as usize)).map_or("?", |a| a.name);
-        return format!("{name} {algorithm}, sharing its counts");
-    }
     if check == COMPARISON {
         return "a comparison of calls, which check_calls asks for (it must be the same on all ranks)".into();
     }
     if check == measure::CHECK {
         return "a measurement of connecting".into();
     }
+    let shares = check >> 27 == SHARING;
+    let check = if shares { check << 5 } else { check };
     let Some(collective) = Collective::ALL.iter().find(|c| **c as u32 == check >> 27) else {
         return "one that this version does not know".into();
     };
     let algorithm = collective.algorithms().get((check >> 23 & 15) as usize).map_or("?", |a| a.name);
     let dtype = DataType::try_from(check >> 19 & 15).map_or("?", DataType::name);
-    format!("{} {algorithm} of {dtype}{}", collective.name(), op_text(check >> 15 & 15))
+    let more = if shares { ", sharing its counts".into() } else { op_text(check >> 15 & 15) };
+    format!("{} {algorithm} of {dtype}{more}", collective.name())
 }
 
 /// The reverse of [`Call::op_code`]: ` by sum`, or nothing.

@@ -3,17 +3,26 @@
 //! Gatherv and scatterv: the root broadcasts its list. Alltoallv: every rank gathers everyone's. Each rank then compares what
 //! it was told with its own call. Where they differ it fails, and breaks the context, so that nobody waits for it.
 
-use std::hash::{Hash, Hasher};
-
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
-use crate::context::call::{Run, SHARING};
+use crate::context::call::{Run, sharing};
 use crate::engine::{Binding, Combine};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::QuickHasher;
 
 /// Elements of scratch memory that an algorithm may need for each that is counted: twice for each bit of a rank.
 const SCRATCH: usize = 2 * usize::BITS as usize;
+
+/// Bytes that memory can have at most.
+const MOST: usize = isize::MAX as usize;
+
+/// What is wrong with the counts that this rank was told.
+fn objection(told: &Shape<'_>, element: usize) -> Option<String> {
+    let elements = told.counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
+    match elements.saturating_mul(SCRATCH).saturating_mul(element) {
+        0..=MOST => told.counts_differ(),
+        _ => Some(format!("the counts of all ranks together are {elements} elements, which no memory can hold")),
+    }
+}
 
 impl Context {
     /// What [`Shape::counts`] must be for this call. Collective.
@@ -21,13 +30,7 @@ impl Context {
         let shape = &run.call.shape;
         let own = if shape.collective == Collective::Gatherv { shape.recv_counts } else { shape.send_counts };
         let counts = if self.size == 1 { own.to_vec() } else { self.exchange_counts(run, binding, own)? };
-        let elements = counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
-        let needs = elements.checked_mul(SCRATCH).and_then(|n| n.checked_mul(binding.element));
-        let why = match needs {
-            Some(bytes) if bytes <= isize::MAX as usize => Shape { counts: &counts, ..*shape }.counts_differ(),
-            _ => Some(format!("all ranks' counts together are {elements} elements, which no memory can hold")),
-        };
-        let Some(why) = why else { return Ok(counts) };
+        let Some(why) = objection(&Shape { counts: &counts, ..*shape }, binding.element) else { return Ok(counts) };
         let text = format!("{}: {why}", run.call.describe(self.rank, run.algorithm.name));
         let error = Error::new(ErrorKind::Mismatch, text);
         let mut guard = self.lock()?;
@@ -52,19 +55,33 @@ impl Context {
             ..Shape::new(collective, self.rank, self.size, self.size)
         };
         let input = [own.as_ptr().cast()];
-        let mut hasher = QuickHasher::default();
-        binding.check.hash(&mut hasher);
         let binding = Binding {
             inputs: if tells { &input } else { &[] },
             outputs: &[all.as_mut_ptr().cast()],
             element: size_of::<u64>(),
             segment: entries,
             combine: Combine::Nothing,
-            check: SHARING | (binding.check >> 23 << 18) | (hasher.finish() as u32 & 0x3ffff),
+            check: sharing(binding.check),
             tag: binding.tag,
             count: self.size,
         };
         self.execute(run, &shape, collective.algorithm(name)?, &binding)?;
         Ok(all.into_iter().map(|count| usize::try_from(count).unwrap_or(usize::MAX)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_that_no_memory_can_hold_are_refused_before_any_is_asked_for() {
+        let told = |counts| Shape { counts, ..Shape::new(Collective::Gatherv, 1, 3, 2) };
+        assert_eq!(objection(&told(&[1, 2, 3]), 8), None);
+        assert_eq!(objection(&told(&[1 << 52, 2, 3]), 1), None);
+        let huge = objection(&told(&[1 << 54, 2, 3]), 8).unwrap();
+        assert_eq!(huge, "the counts of all ranks together are 18014398509481989 elements, which no memory can hold");
+        assert!(objection(&told(&[usize::MAX, 2, usize::MAX]), 16).unwrap().contains("no memory"));
+        assert!(objection(&told(&[1, 5, 3]), 8).unwrap().contains("expects 5 from it"));
     }
 }

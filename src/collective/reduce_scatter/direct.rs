@@ -66,12 +66,11 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
 /// `α + S (P - 1) / (P B)`, and what the receiver's reductions need beyond that.
 fn cost(case: &Case<'_>) -> Cost {
     let (all, longest, pieces) = case.blocks(case.shape.recv_counts);
-    let others = case.ranks() - 1.0;
-    let gamma = case.network.gamma;
-    // Once all has arrived, the last segment is combined twice; or else the reductions are what takes time, from the second
-    // block on, the first being only stored.
+    let (others, gamma) = (case.ranks() - 1.0, case.network.gamma);
+    // Once all has arrived, the last segment is combined twice; or else the reductions are what takes time: they begin with
+    // the second block, the first being only stored.
     let (segment, two) = (longest.min(case.segment_bytes as f64), others.min(2.0));
     let sending = case.at_once(others * longest, longest, true) + two * gamma * segment;
-    let reducing = case.at_once(two * longest, longest, true) + others * gamma * longest;
+    let reducing = case.at_once((two - 1.0) * longest + segment, segment, true) + others * gamma * longest;
     Cost { path: sending.max(reducing), messages: others * pieces, sent: others * all, reduced: others * all }
 }

@@ -181,7 +181,8 @@ pub unsafe extern "C" fn gloo_rs_alltoall(
 pub struct gloo_rs_alltoallv_options_t {
     /// sizeof(gloo_rs_alltoallv_options_t).
     pub struct_size: usize,
-    /// Algorithm by name, such as "pairwise"; NULL or "auto" lets the library choose. The same on all ranks.
+    /// Algorithm by name, "pairwise" or "bruck"; NULL or "auto" lets the library choose. The same on all ranks. "bruck" first
+    /// brings the counts of all ranks to all ranks, within the same call.
     pub algorithm: *const c_char,
     /// Tells apart calls that run at the same time on one context. The same on all ranks.
     pub tag: u32,

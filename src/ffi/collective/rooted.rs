@@ -126,7 +126,8 @@ pub unsafe extern "C" fn gloo_rs_gather(
 pub struct gloo_rs_gatherv_options_t {
     /// sizeof(gloo_rs_gatherv_options_t).
     pub struct_size: usize,
-    /// Algorithm by name, such as "direct"; NULL or "auto" lets the library choose. The same on all ranks.
+    /// Algorithm by name, "direct" or "binomial"; NULL or "auto" lets the library choose. The same on all ranks. "binomial"
+    /// first brings the root's counts to all ranks, within the same call.
     pub algorithm: *const c_char,
     /// Tells apart calls that run at the same time on one context. The same on all ranks.
     pub tag: u32,
@@ -252,7 +253,8 @@ pub unsafe extern "C" fn gloo_rs_scatter(
 pub struct gloo_rs_scatterv_options_t {
     /// sizeof(gloo_rs_scatterv_options_t).
     pub struct_size: usize,
-    /// Algorithm by name, such as "direct"; NULL or "auto" lets the library choose. The same on all ranks.
+    /// Algorithm by name, "direct" or "binomial"; NULL or "auto" lets the library choose. The same on all ranks. "binomial"
+    /// first brings the root's counts to all ranks, within the same call.
     pub algorithm: *const c_char,
     /// Tells apart calls that run at the same time on one context. The same on all ranks.
     pub tag: u32,
