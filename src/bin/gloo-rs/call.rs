@@ -1,6 +1,6 @@
 //! A collective call of so many bytes, as every rank would make it: for what is computed without running anything.
 
-use gloo_rs::collective::{Collective, Shape, Uses};
+use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::schedule::split;
 
 /// One call of all ranks. The v forms' blocks are as equal as can be.
@@ -43,6 +43,12 @@ impl Call {
             _ if blocks => (0..ranks).map(|rank| split(whole, ranks, rank).1).collect(),
             _ => Vec::new(),
         };
+        // Of more ranks they would be too much to tell.
+        let all_counts = match collective {
+            Gatherv | Scatterv => counts.clone(),
+            Alltoallv if ranks <= 4096 => counts.repeat(ranks),
+            _ => Vec::new(),
+        };
         Self {
             collective,
             ranks,
@@ -55,17 +61,8 @@ impl Call {
             dims: Vec::new(),
             links: Vec::new(),
             base: 2,
-            all_counts: Vec::new(),
+            all_counts,
         }
-    }
-
-    /// Tells what an algorithm that uses more than sizes must know.
-    pub fn tell(&mut self, uses: Uses) {
-        self.all_counts = match (uses, self.collective) {
-            (Uses::Counts, Collective::Alltoallv) => vec![self.count; self.ranks * self.ranks],
-            (Uses::Counts, _) => self.counts.clone(),
-            _ => Vec::new(),
-        };
     }
 
     /// S in elements, as rounded.

@@ -258,9 +258,7 @@ impl<'a> Point<'a> {
 
     /// Plays `algorithm`, and writes down what the ranks in `trace` do.
     fn run(&self, algorithm: &'static Algorithm, trace: &[Rank]) -> Result<(Row, Simulation), String> {
-        let Self { args, surroundings, .. } = self;
-        let mut call = self.call.clone();
-        call.tell(algorithm.uses);
+        let Self { args, surroundings, call } = self;
         let options = Options {
             hosts: &surroundings.hosts,
             links: &surroundings.links,

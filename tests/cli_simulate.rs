@@ -1,0 +1,204 @@
+//! `gloo-rs simulate` from outside.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use gloo_rs::collective::Collective;
+use serde_json::Value;
+
+fn gloo_rs(args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-rs"));
+    command.arg("simulate").args(args.split_whitespace()).stdin(Stdio::null());
+    let end_if_stuck = || {
+        // SAFETY: alarm is async-signal-safe, and outlives exec.
+        unsafe { libc::alarm(240) };
+        Ok(())
+    };
+    // SAFETY: the closure only calls alarm.
+    unsafe { command.pre_exec(end_if_stuck) };
+    command
+}
+
+fn output(args: &str) -> String {
+    let output = gloo_rs(args).output().unwrap();
+    assert!(output.status.success(), "{args}: {}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(args: &str) -> Value {
+    serde_json::from_str(&output(&format!("{args} --json"))).unwrap()
+}
+
+#[track_caller]
+fn refused(args: &str, code: i32, why: &str) {
+    let output = gloo_rs(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{args}: {}", stderr(&output));
+    assert!(stderr(&output).contains(why), "{args}: {} does not say {why:?}", stderr(&output));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn json_has_the_fields_that_scripts_rely_on() {
+    let text = output(
+        "allreduce --algorithm ring_segmented --ranks 8 --bytes 64Mi --alpha 10us --bandwidth 25GB/s --gamma 0.05ns \
+         --segment 1Gi --json",
+    );
+    let value: Value = serde_json::from_str(&text).unwrap();
+    let fields = ["collective", "algorithm", "ranks", "bytes", "time_us", "steps", "bytes_sent_max", "scratch_bytes"];
+    let places: Vec<_> = fields.iter().map(|field| text.find(&format!("\"{field}\":")).unwrap()).collect();
+    assert!(places.is_sorted(), "{text}");
+    assert_eq!((&value["collective"], &value["algorithm"]), (&"allreduce".into(), &"ring_segmented".into()));
+    assert_eq!((&value["ranks"], &value["bytes"], &value["steps"]), (&8.into(), &(64 << 20).into(), &14.into()));
+    assert_eq!((&value["bytes_sent_max"], &value["scratch_bytes"]), (&(112 << 20).into(), &0.into()));
+    let chunk = f64::from(8 << 20);
+    let time = 14.0 * (10.0 + chunk / 25e3) + 7.0 * chunk * 5e-5;
+    assert!((value["time_us"].as_f64().unwrap() / time - 1.0).abs() < 1e-6, "{} is not {time}", value["time_us"]);
+    assert_eq!(text.lines().count(), 1);
+}
+
+#[test]
+fn every_collective_can_be_simulated_on_hosts() {
+    for collective in Collective::ALL {
+        let value = json(&format!(
+            "{} --algorithm {} --ranks 8 --hosts 2x4 --bytes 64Ki --root 0",
+            collective.name(),
+            collective.algorithms()[0].name
+        ));
+        assert!(value["time_us"].as_f64().unwrap() > 1.0, "{value}");
+        assert!(value["link_use"].as_f64().unwrap() <= 1.0, "{value}");
+    }
+}
+
+#[test]
+fn hosts_and_their_links_make_a_difference() {
+    let time = |more: &str| {
+        let args = format!("allgather --algorithm ring --ranks 16 --bytes 16Mi --gamma 0 {more}");
+        json(&args)["time_us"].as_f64().unwrap()
+    };
+    let flat = time("");
+    let near = time("--hosts 1x16 --intra-bandwidth 100GB/s");
+    let shared = time("--hosts 4x4 --bandwidth 1GB/s");
+    assert!(near < flat && flat < shared, "{near} {flat} {shared}");
+    assert_eq!(time("--hosts 16x1"), flat, "every rank on its own host, said in another way");
+    assert!(time("--hosts 4,4,4,4 --bandwidth 1GB/s") == shared);
+    assert!(time("--bandwidth 25GB/s") < flat && time("--alpha 100us") > flat);
+}
+
+#[test]
+fn the_text_says_what_was_simulated() {
+    let text = output("allreduce --algorithm recursive_doubling --ranks 16 --bytes 1Mi --alpha 5us");
+    for part in [
+        "allreduce recursive_doubling: 16 ranks, 1Mi bytes of float32",
+        "each rank on its own host; α 5 µs, 12.5 GB/s; reduces at 20 GB/s",
+        "\nsteps       4 messages",
+        "sent by a rank at most 4.00 MiB, by all 64.0 MiB; reduced by it at most 4.00 MiB",
+        "\nmemory      scratch of a rank at most 1.00 MiB",
+    ] {
+        assert!(text.contains(part), "{text}: no {part:?}");
+    }
+}
+
+/// An SVG of which every tag is closed.
+fn check_svg(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.starts_with("<svg "));
+    let mut open: Vec<&str> = Vec::new();
+    for tag in text.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').expect("a tag ends");
+        match tag.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name)),
+            None if tag.ends_with('/') => {}
+            None => open.push(tag.split_whitespace().next().unwrap()),
+        }
+        assert!(tag.matches('"').count().is_multiple_of(2), "{tag}");
+    }
+    assert!(open.is_empty(), "{open:?}");
+    text
+}
+
+#[test]
+fn plots_are_well_formed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plot.svg");
+    let plot = |args: &str| {
+        let text = output(&format!("{args} --plot {}", file.display()));
+        (text, check_svg(&file))
+    };
+    let (_, svg) = plot("allreduce --algorithm halving_doubling --ranks 8 --bytes 1Mi");
+    assert!(svg.contains("rank 0") && svg.contains("rank 7") && svg.contains("reduce"));
+    let (_, svg) = plot("allreduce --algorithm ring_segmented --ranks 100 --bytes 1Mi");
+    assert_eq!(svg.matches("rank ").count(), 32 + 1, "a selection, and the title's ranks");
+    assert!(svg.contains("rank 0\n") && svg.contains("rank 99\n"), "the first and the last among them");
+    let (table, svg) =
+        plot("allreduce --compare --ranks 4..64 --bytes 64Ki --algorithm ring_segmented,recursive_doubling");
+    assert_eq!(table.lines().count(), 1 + 5, "{table}");
+    assert!(svg.contains("ring_segmented") && svg.contains("recursive_doubling") && svg.contains("ranks"));
+    let (table, svg) = plot("allreduce --compare --ranks 8 --bytes 1Ki..1Mi");
+    assert!(
+        table.contains("- local: ") && !svg.contains(">\nlocal"),
+        "what cannot be done is said and left out: {table}"
+    );
+    let lines = output("broadcast --compare --ranks 8 --bytes 1Ki,64Ki --json");
+    assert_eq!(lines.lines().count(), 2 * Collective::Broadcast.algorithms().len());
+    assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()));
+}
+
+#[test]
+fn links_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("links.csv");
+    std::fs::write(&file, "0,2,2\n2,0,1\n2,1,0\n").unwrap();
+    let args = format!("broadcast --algorithm one_to_all --ranks 3 --bytes 1Mi --links {}", file.display());
+    let time = |bandwidth: &str| json(&format!("{args} --bandwidth {bandwidth}"))["time_us"].as_f64().unwrap();
+    assert!((time("1GB/s") - 10.0 - 1048.576).abs() < 1e-3, "both links of the root at once: {}", time("1GB/s"));
+    std::fs::write(&file, "0,2,0\n2,0,1\n2,1,0\n").unwrap();
+    refused(&args, 1, "rank 0 sends to rank 2, but there is no link between them");
+}
+
+#[test]
+fn what_makes_no_sense_is_said_at_once() {
+    refused("allreduce --algorithm bitonic --ranks 4", 2, "has no algorithm \"bitonic\"; it has auto, ");
+    refused("allreduce --algorithm ring_segmented", 2, "--ranks");
+    refused("allremove --ranks 4", 2, "there are allreduce, reduce");
+    refused("allreduce --ranks 0", 2, "\"0\" is not a number of ranks");
+    refused("reduce --ranks 4 --root 4", 2, "--root is 4, but there are 4 ranks");
+    refused("allreduce --ranks 4 --bandwidth fast", 2, "\"fast\" is not a bandwidth");
+    refused("allreduce --ranks 4 --alpha 10", 2, "is not a duration");
+    refused("allreduce --ranks 5 --hosts 2x2", 2, "2 hosts of 2 ranks are not the 5 ranks");
+    refused("allreduce --ranks 4 --dims 3x2", 2, "--dims is a grid of 6 ranks, but --ranks says 4");
+    refused("allreduce --ranks 2,4", 2, "are for --compare");
+    refused("allreduce --ranks 2,4 --bytes 1Ki,2Ki --compare", 2, "not both");
+    refused("allreduce --ranks 4 --links /nowhere.csv", 2, "cannot read it");
+    refused("allreduce --algorithm local --ranks 4", 1, "local is for one process");
+    refused("allreduce --algorithm ring_segmented --ranks 4000000", 1, "need more than the 4096 MiB of memory");
+    refused("allreduce --algorithm ring_segmented --ranks 512 --memory 1Mi", 1, "need more than the 1 MiB");
+    refused("allreduce --algorithm ring_segmented --ranks 4 --plot /nowhere/a.svg", 1, "cannot write /nowhere/a.svg");
+}
+
+/// With all the memory that it may have being 4 GiB.
+#[test]
+fn thousands_of_ranks_fit() {
+    let mut command = gloo_rs("allreduce --algorithm ring_segmented --ranks 4096 --bytes 256Mi --json");
+    let limit = || {
+        let limit = libc::rlimit { rlim_cur: 4 << 30, rlim_max: 4 << 30 };
+        // SAFETY: setrlimit is async-signal-safe and reads one struct.
+        match unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure only calls setrlimit.
+    unsafe { command.pre_exec(limit) };
+    let begin = std::time::Instant::now();
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    println!("4,096 ranks took {:.1} s (20 s are allowed, in a release build)", begin.elapsed().as_secs_f64());
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["steps"], 2 * 4095);
+    assert_eq!(value["bytes_sent_max"], 2u64 * 4095 * (256 << 20) / 4096);
+}
