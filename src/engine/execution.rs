@@ -3,6 +3,7 @@
 //! Steps are worked through in segments. A segment is posted as soon as everything that it depends on is far enough, so a
 //! step streams behind the steps before it; how far a step is always means a prefix of its span.
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -51,8 +52,8 @@ pub struct Execution {
     plan: Arc<Plan>,
     progress: Vec<Progress>,
     unfinished: usize,
-    /// Steps to look at.
-    work: Vec<u32>,
+    /// Steps to look at, in this order: the schedule's where nothing else decides, so that what it lists first leaves first.
+    work: VecDeque<u32>,
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
     scratch: Vec<u128>,
@@ -103,7 +104,7 @@ impl Execution {
             plan,
             progress: Vec::new(),
             unfinished: 0,
-            work: Vec::new(),
+            work: VecDeque::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
             scratch: Vec::new(),
@@ -126,7 +127,7 @@ impl Execution {
         self.progress.resize(n, Progress::default());
         self.unfinished = n;
         self.work.clear();
-        self.work.extend((0..n as u32).rev());
+        self.work.extend(0..n as u32);
         self.inputs.clear();
         self.inputs.extend_from_slice(binding.inputs);
         self.outputs.clear();
@@ -175,10 +176,9 @@ impl Execution {
             self.unfinished -= 1;
         } else {
             // A window has room again.
-            self.work.push(index);
+            self.work.push_back(index);
         }
-        // What is taken from the end comes in the order of the schedule.
-        self.work.extend(plan.before(step).iter().rev());
+        self.work.extend(plan.before(step));
     }
 
     fn pointer(&mut self, span: &Span, at: usize) -> *mut u8 {
@@ -197,7 +197,7 @@ impl Execution {
             self.work.extend(0..self.plan.steps.len() as u32);
         }
         let plan = self.plan.clone();
-        while let Some(index) = self.work.pop() {
+        while let Some(index) = self.work.pop_front() {
             while self.failed.is_none() && self.step(&plan, index, transport, caller) {}
         }
     }

@@ -4,6 +4,8 @@
 //! everything that it depends on is far enough, a message's when it has arrived as well, and what has been done of a step is
 //! always a prefix of it. A wire and a rank's arithmetic take what comes in the order in which it comes.
 
+use std::collections::VecDeque;
+
 use super::program::{Kind, Program, STATE_BYTES};
 use super::queue::Queue;
 use super::wires::Net;
@@ -58,7 +60,8 @@ pub(super) struct Machine<'a> {
     busy: Vec<u64>,
     /// When a rank has done the last of what it has done so far.
     pub finished: Vec<u64>,
-    work: Vec<u32>,
+    /// Steps to look at, in the engine's order.
+    work: VecDeque<u32>,
     element: u64,
     segment: u32,
     /// Picoseconds to reduce a byte.
@@ -93,7 +96,7 @@ impl<'a> Machine<'a> {
             first,
             busy: vec![0; period],
             finished: vec![0; period],
-            work: Vec::new(),
+            work: VecDeque::new(),
             element: options.element_bytes as u64,
             segment: u32::try_from(segment).unwrap_or(u32::MAX),
             gamma: options.network.gamma * 1e12,
@@ -108,7 +111,7 @@ impl<'a> Machine<'a> {
             // Messages are received when they come.
             let structure = &self.programs[rank].structure;
             let begins = |&index: &u32| !matches!(structure.step(index).kind, Kind::Recv | Kind::RecvReduce);
-            self.work.extend((0..structure.len() as u32).rev().filter(begins));
+            self.work.extend((0..structure.len() as u32).filter(begins));
             self.advance(rank)?;
         }
         while let Some((time, word)) = self.queue.pop() {
@@ -124,7 +127,7 @@ impl<'a> Machine<'a> {
                 Happens::Arrived => {
                     let state = &mut self.states[at];
                     state.arrived = len.min(state.arrived.saturating_add(self.segment));
-                    self.work.push(index);
+                    self.work.push_back(index);
                 }
                 Happens::Left | Happens::Reduced => {
                     let state = &mut self.states[at];
@@ -139,7 +142,7 @@ impl<'a> Machine<'a> {
 
     /// Does everything of `rank`'s that can be.
     fn advance(&mut self, rank: usize) -> Result<()> {
-        while let Some(index) = self.work.pop() {
+        while let Some(index) = self.work.pop_front() {
             while self.begin(rank, index)? {}
         }
         Ok(())
@@ -196,11 +199,10 @@ impl<'a> Machine<'a> {
         state.done += count;
         if state.done < state.begun.max(state.arrived) {
             // The window has room again.
-            self.work.push(index);
+            self.work.push_back(index);
         }
         self.finished[rank] = self.finished[rank].max(self.now);
-        // What is taken from the end comes in the order of the schedule.
-        self.work.extend(self.programs[rank].structure.before(index).iter().rev());
+        self.work.extend(self.programs[rank].structure.before(index));
     }
 
     /// Puts the elements from `begun` to `end` of a send on their way.
