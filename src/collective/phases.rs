@@ -1,6 +1,6 @@
 //! Parts that several algorithms are made of.
 
-use super::Shape;
+use super::{Case, Shape};
 use crate::schedule::{Buffer, Builder, Schedule, Side, Span};
 
 /// This rank's buffers that are combined: the inputs, or in place the outputs.
@@ -53,6 +53,16 @@ pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, held: Span, ou
         sum = into;
     }
     b.copy(sum, output);
+}
+
+/// Seconds until the root has done so: `α + (P - 1) S/B + γS`, or by the sum of the reductions if they take longer.
+pub(super) fn at_root(case: &Case<'_>) -> f64 {
+    if case.is_empty() {
+        return 0.0;
+    }
+    let (bytes, others, gamma) = (case.bytes(), case.ranks() - 1.0, case.network.gamma);
+    let (link, segment) = (case.link(case.shape.size / 2), case.segment(case.bytes()));
+    link.time(segment) + (others * bytes - segment) * gamma.max(1.0 / link.bandwidth) + gamma * segment
 }
 
 /// Copies a range of `Output(0)` to all other outputs.

@@ -1,5 +1,6 @@
 //! Proves every algorithm, for up to 64 ranks: see `schedule::verify` for what a proof is.
 
+mod costs;
 mod formulas;
 mod mutations;
 mod random;
