@@ -183,10 +183,44 @@ impl Case<'_> {
         if steps <= 0.0 || bytes <= 0.0 {
             return 0.0;
         }
-        let segment = bytes.min(self.segment_bytes as f64);
+        (steps - 1.0) * self.step(link, bytes, gamma) + link.time(bytes) + gamma * self.segment(bytes)
+    }
+
+    /// Seconds from one step of such a stream to the next.
+    pub fn step(&self, link: Link, bytes: f64, gamma: f64) -> f64 {
+        let segment = self.segment(bytes);
         let first = link.time(segment) + gamma * segment;
-        let each = first.max(bytes / link.bandwidth).max(gamma * bytes);
-        (steps - 1.0) * each + link.time(bytes) + gamma * segment
+        if bytes > 0.0 { first.max(bytes / link.bandwidth).max(gamma * bytes) } else { 0.0 }
+    }
+
+    /// Seconds to send `bytes` along the edges of a binomial tree from end to end, which are `1, 2, 4, ...` ranks long.
+    pub fn tree(&self, bytes: f64, gamma: f64) -> f64 {
+        self.series((0..phases::rounds(self.shape.size)).map(|bit| self.lone_link(1 << bit)), bytes, gamma)
+    }
+
+    /// As [`Case::stream`], of one step over each link.
+    pub fn series(&self, links: impl DoubleEndedIterator<Item = Link> + Clone, bytes: f64, gamma: f64) -> f64 {
+        let last = links
+            .clone()
+            .next_back()
+            .map_or(0.0, |link| self.stream(link, 1.0, bytes, gamma) - self.step(link, bytes, gamma));
+        links.map(|link| self.step(link, bytes, gamma)).sum::<f64>() + last
+    }
+
+    /// The link over a distance that only few ranks send over, so that none shares its host's card.
+    pub fn lone_link(&self, distance: usize) -> Link {
+        let Network { local, remote, per_host, consecutive, .. } = *self.network;
+        if per_host >= self.shape.size || consecutive && distance < per_host { local } else { remote }
+    }
+
+    /// Bytes of the first segment of a message of `bytes`.
+    pub fn segment(&self, bytes: f64) -> f64 {
+        bytes.min(self.segment_bytes as f64)
+    }
+
+    /// Whether nothing is sent.
+    pub fn is_empty(&self) -> bool {
+        self.shape.size <= 1 || self.bytes() <= 0.0
     }
 
     fn unpriced(_: &Case<'_>) -> Cost {

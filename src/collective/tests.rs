@@ -3,6 +3,7 @@
 
 mod blocks;
 mod calls;
+mod costs;
 mod formulas;
 mod mutations;
 mod places;

@@ -15,10 +15,10 @@
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::{Error, Result};
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Side};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "bcube", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "bcube", generate, cost, uses: Uses::Sizes };
 
 /// Factors of `size`: the largest that are at most `base`, or else the smallest.
 fn factors(mut size: usize, base: usize) -> Vec<usize> {
@@ -31,6 +31,24 @@ fn factors(mut size: usize, base: usize) -> Vec<usize> {
         size /= factor;
     }
     factors
+}
+
+/// For each factor `f` of `P`, of the `n` bytes that are left: `2 (α + (f - 1) n/(fB)) + (f - 1) γn/f`.
+fn cost(case: &Case<'_>) -> Cost {
+    let gamma = case.network.gamma;
+    let (mut bytes, mut stride) = (case.bytes(), 1);
+    let mut cost = Cost { reduced: (case.ranks() - 1.0) * bytes, ..Cost::default() };
+    for factor in factors(case.shape.size, case.shape.base.max(2)) {
+        let (others, part) = ((factor - 1) as f64, bytes / factor as f64);
+        let link = case.link(stride * (factor - 1));
+        // The first of the group reduces nothing before the last part has begun to arrive.
+        let reductions = gamma * (case.segment(part) + (others - 1.0) * part);
+        cost.path += 2.0 * case.stream(link, 1.0, others * part, 0.0) + reductions;
+        cost.messages += 2.0 * case.ranks() * others * case.pieces(part);
+        cost.sent += 2.0 * case.ranks() * others * part;
+        (bytes, stride) = (part, stride * factor);
+    }
+    cost
 }
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {

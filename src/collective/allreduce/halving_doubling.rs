@@ -16,10 +16,10 @@
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Side, Span};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "halving_doubling", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "halving_doubling", generate, cost, uses: Uses::Sizes };
 
 /// `2^bits` ranks from `start` on.
 #[derive(Clone, Copy)]
@@ -46,6 +46,47 @@ fn blocks(size: usize, rank: usize) -> (Vec<Block>, usize) {
 /// What rank `index` of a block has of `whole` after `bits` halvings: bit `i` of the index says which half it kept in step `i`.
 fn piece(whole: Span, index: usize, bits: u32) -> Span {
     (0..bits).fold(whole, |range, bit| range.part(2, index >> bit & 1))
+}
+
+/// `2 lg P α + 2 (P - 1)/P S/B + (P - 1)/P γS` for a power of two. For others the blocks' own times, and what must go from
+/// each to the next.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, gamma) = (case.bytes(), case.network.gamma);
+    let (blocks, _) = blocks(case.shape.size, 0);
+    let part = |bits: u32| bytes / (1_usize << bits) as f64;
+    let exchanges = |bits: u32, gamma: f64| -> f64 {
+        // Segments gain nothing: what is sent next lies behind, or competes with what is still being sent.
+        (0..bits)
+            .map(|bit| (case.link(1 << bit), part(bit + 1)))
+            .map(|(link, part)| link.time(part) + gamma * part)
+            .sum()
+    };
+    // From the smallest block, which has the largest parts, to the largest one, and back.
+    let between = case.link(case.shape.size / 2);
+    let handed = |block: &Block| case.stream(between, 1.0, part(block.bits), 0.0);
+    let mut up = 0.0;
+    for (index, block) in blocks.iter().enumerate().rev() {
+        let own = exchanges(block.bits, gamma);
+        up = blocks.get(index + 1).map_or(own, |smaller| own.max(up + handed(smaller)) + gamma * part(block.bits));
+    }
+    let mut down = 0.0;
+    let mut path = up;
+    let mut messages = 0.0;
+    let mut sent = 0.0;
+    for (index, block) in blocks.iter().enumerate() {
+        let ranks = (1_usize << block.bits) as f64;
+        down += if index > 0 { handed(block) } else { 0.0 };
+        path = path.max(up + down + exchanges(block.bits, 0.0));
+        let pieces: f64 = (0..block.bits).map(|bit| case.pieces(part(bit + 1))).sum();
+        messages += 2.0 * ranks * pieces;
+        sent += 2.0 * (ranks - 1.0) * bytes;
+        if index > 0 {
+            let larger = blocks[index - 1].bits;
+            messages += 2.0 * (1_usize << larger) as f64 * case.pieces(part(larger));
+            sent += 2.0 * bytes;
+        }
+    }
+    Cost { path, messages, sent, reduced: (case.ranks() - 1.0) * bytes }
 }
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {

@@ -6,10 +6,19 @@
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::{Error, Result};
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "local", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "local", generate, cost, uses: Uses::Sizes };
+
+/// `γS (N - 1)`.
+fn cost(case: &Case<'_>) -> Cost {
+    if case.shape.size > 1 {
+        return Cost { path: f64::INFINITY, ..Cost::default() };
+    }
+    let reduced = case.bytes() * (case.shape.contributions() - 1) as f64;
+    Cost { path: case.network.gamma * reduced, reduced, ..Cost::default() }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     if shape.size != 1 {

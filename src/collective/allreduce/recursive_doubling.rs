@@ -13,10 +13,32 @@
 use super::super::phases::{Versions, contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Side};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "recursive_doubling", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "recursive_doubling", generate, cost, uses: Uses::Sizes };
+
+/// `lg P (α + S/B + γS)`, and for other numbers than powers of two `2 (α + S/B) + γS` before and after.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, gamma, size) = (case.bytes(), case.network.gamma, case.shape.size);
+    let bits = size.ilog2();
+    let core = 1 << bits;
+    let (core, pairs) = (core as f64, (size - core) as f64);
+    let next = case.link(1);
+    let (up, down) = match pairs > 0.0 {
+        true => (case.step(next, bytes, gamma), case.stream(next, 1.0, bytes, 0.0)),
+        false => (0.0, 0.0),
+    };
+    let links = (0..bits).map(|bit| case.link(1 << bit));
+    let butterfly = case.series(links, bytes, gamma);
+    let messages = core * f64::from(bits) + 2.0 * pairs;
+    Cost {
+        path: up + butterfly + down,
+        messages: messages * case.pieces(bytes),
+        sent: messages * bytes,
+        reduced: (messages - pairs) * bytes,
+    }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

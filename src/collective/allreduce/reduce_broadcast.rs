@@ -6,13 +6,27 @@
 //! Steps: 2. Rank 0 sends `S (P - 1)` bytes and needs as much scratch memory, the others send `S`. No paper describes it:
 //! it is what one would do by hand.
 
-use super::super::phases::{combine_at_root, contribution, fan_out, sources};
+use super::super::phases::{at_root, combine_at_root, contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "reduce_broadcast", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "reduce_broadcast", generate, cost, uses: Uses::Sizes };
+
+/// `2 (α + (P - 1) S/B) + γS`, or `(P - 1) γS` instead of all receptions but one if that is more. Segments of all ranks come by
+/// turns and are sent on at once.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
+    let link = case.link(case.shape.size / 2);
+    let back = if case.is_empty() { 0.0 } else { link.time(others * case.segment(bytes)) };
+    Cost {
+        path: at_root(case) + back,
+        messages: 2.0 * others * case.pieces(bytes),
+        sent: 2.0 * others * bytes,
+        reduced: others * bytes,
+    }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -14,10 +14,26 @@ use std::collections::VecDeque;
 use super::super::phases::{contribution, fan_out, rounds, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Buffer, Builder, Schedule, Span};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "ring", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate, cost, uses: Uses::Sizes };
+
+/// `(P - 1) (α + S/B) + lg P γS`: no message waits for a reduction, and after the last one `lg P` are left. More where
+/// reducing takes longer than receiving.
+fn cost(case: &Case<'_>) -> Cost {
+    if case.is_empty() {
+        return Cost::default();
+    }
+    let (bytes, gamma, link) = (case.bytes(), case.network.gamma, case.link(1));
+    let (others, rounds) = (case.ranks() - 1.0, f64::from(rounds(case.shape.size)));
+    let segment = case.segment(bytes);
+    let left = (rounds * gamma * segment).max(rounds * gamma * bytes - (bytes - segment) / link.bandwidth);
+    let path = case.stream(link, others, bytes, 0.0) + left;
+    let path = path.max(link.time(segment) + others * gamma * bytes);
+    let messages = case.ranks() * others;
+    Cost { path, messages: messages * case.pieces(bytes), sent: messages * bytes, reduced: messages * bytes }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -13,10 +13,24 @@
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Span};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "ring_chunked", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_chunked", generate, cost, uses: Uses::Sizes };
+
+/// `(P - 1) (2α + 2S/(PB) + γS/P)` at most; less, where one stream of chunks is on its way while the other is reduced.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others, link) = (case.bytes(), case.ranks() - 1.0, case.link(1));
+    let chunk = bytes / (2.0 * case.ranks());
+    let each = |gamma: f64| case.step(link, chunk, gamma).max(2.0 * chunk / link.bandwidth).max(2.0 * gamma * chunk);
+    let second = if case.is_empty() { 0.0 } else { link.latency.min(chunk / link.bandwidth) };
+    Cost {
+        path: others * (each(case.network.gamma) + each(0.0)) + second,
+        messages: 4.0 * case.ranks() * others * case.pieces(chunk),
+        sent: 2.0 * others * bytes,
+        reduced: others * bytes,
+    }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

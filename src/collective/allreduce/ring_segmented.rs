@@ -11,10 +11,22 @@
 use super::super::phases::{fan_out, ring_allgather, ring_reduce_scatter};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, split};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "ring_segmented", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_segmented", generate, cost, uses: Uses::Sizes };
+
+/// `2 (P - 1) (α + S/(PB)) + (P - 1) γS/P`.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others, link) = (case.bytes(), case.ranks() - 1.0, case.link(1));
+    let chunk = bytes / case.ranks();
+    Cost {
+        path: others * case.step(link, chunk, case.network.gamma) + case.stream(link, others, chunk, 0.0),
+        messages: 2.0 * case.ranks() * others * case.pieces(chunk),
+        sent: 2.0 * others * bytes,
+        reduced: others * bytes,
+    }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -10,10 +10,23 @@
 use super::super::phases::{Binomial, combine_children, contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Side};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "tree", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "tree", generate, cost, uses: Uses::Sizes };
+
+/// `lg P (2α + 2S/B + γS)`; the way down begins with the first segment that is up.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
+    let top = case.lone_link(case.shape.size / 2);
+    let both_ways = if case.is_empty() { 0.0 } else { (bytes - case.segment(bytes)) / top.bandwidth };
+    Cost {
+        path: case.tree(bytes, case.network.gamma) + case.tree(bytes, 0.0) - both_ways,
+        messages: 2.0 * others * case.pieces(bytes),
+        sent: 2.0 * others * bytes,
+        reduced: others * bytes,
+    }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

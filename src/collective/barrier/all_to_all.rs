@@ -4,10 +4,18 @@
 
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "all_to_all", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "all_to_all", generate, cost, uses: Uses::Sizes };
+
+/// `α`, and what it takes to send and receive `P - 1` tokens of one element.
+fn cost(case: &Case<'_>) -> Cost {
+    let others = case.ranks() - 1.0;
+    let tokens = others * case.element_bytes as f64;
+    let path = case.stream(case.link(case.shape.size / 2), 1.0, tokens, 0.0);
+    Cost { path, messages: case.ranks() * others, sent: case.ranks() * tokens, reduced: 0.0 }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

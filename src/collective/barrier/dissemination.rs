@@ -10,10 +10,19 @@
 use super::super::phases::rounds;
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "dissemination", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "dissemination", generate, cost, uses: Uses::Sizes };
+
+/// `lg P α`; tokens are of one element.
+fn cost(case: &Case<'_>) -> Cost {
+    let token = case.element_bytes as f64;
+    let steps = rounds(case.shape.size);
+    let messages = case.ranks() * f64::from(steps);
+    let path = (0..steps).map(|round| case.link(1 << round).time(token)).sum();
+    Cost { path, messages, sent: messages * token, reduced: 0.0 }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

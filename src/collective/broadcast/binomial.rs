@@ -5,13 +5,24 @@
 //!
 //! Steps: `ceil(lg P)`, the root's own sends counted. The root sends `S ceil(lg P)` bytes, others less.
 
-use super::super::phases::{Binomial, fan_out};
+use super::super::phases::{Binomial, fan_out, rounds};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "binomial", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "binomial", generate, cost, uses: Uses::Sizes };
+
+/// `lg P (α + S/B)`, with segments as well: the root's links and those of the first below it are busy in turn.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
+    Cost {
+        path: (0..rounds(case.shape.size)).map(|bit| case.stream(case.lone_link(1 << bit), 1.0, bytes, 0.0)).sum(),
+        messages: others * case.pieces(bytes),
+        sent: others * bytes,
+        reduced: 0.0,
+    }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -11,10 +11,21 @@ use super::super::phases::fan_out;
 use super::super::two_trees::{self, Top, TwoTrees};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: two_trees::NAME, generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: two_trees::NAME, generate, cost, uses: Uses::Sizes };
+
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
+    let both = 1.0;
+    Cost {
+        path: 1.0,
+        messages: 2.0 * both * others * case.pieces(bytes / 2.0),
+        sent: both * others * bytes,
+        reduced: 0.0,
+    }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

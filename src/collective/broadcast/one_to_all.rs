@@ -5,10 +5,22 @@
 use super::super::phases::fan_out;
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "one_to_all", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "one_to_all", generate, cost, uses: Uses::Sizes };
+
+/// `α + (P - 1) S/B`.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
+    let link = case.link(case.shape.size / 2);
+    Cost {
+        path: case.stream(link, 1.0, others * bytes, 0.0),
+        messages: others * case.pieces(bytes),
+        sent: others * bytes,
+        reduced: 0.0,
+    }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

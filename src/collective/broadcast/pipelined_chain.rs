@@ -9,10 +9,17 @@
 use super::super::phases::fan_out;
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "pipelined_chain", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "pipelined_chain", generate, cost, uses: Uses::Sizes };
+
+/// `(P - 1) (α + S/B)` of one segment, and of many little more than `(P - 1) α + S/B`.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others, link) = (case.bytes(), case.ranks() - 1.0, case.link(1));
+    let path = if case.is_empty() { 0.0 } else { (others - 1.0) * link.time(case.segment(bytes)) + link.time(bytes) };
+    Cost { path, messages: others * case.pieces(bytes), sent: others * bytes, reduced: 0.0 }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -3,19 +3,35 @@
 //!
 //! Ranks are counted from the root, and there is a block for each. Six ranks, root 0: rank 0 sends the blocks 4 and 5 to rank
 //! 4, then 2 and 3 to rank 2, then 1 to rank 1; rank 4 sends 5 to rank 5, rank 2 sends 3 to rank 3. Then all blocks go
-//! around to the right, as in [`ring_allgather`](super::super::phases::ring_allgather), except to where they have been: rank 0
-//! receives none, rank 2 not block 3, rank 4 not block 5 (Zhou, Marjanovic, Niethammer and Gracia, "A bandwidth-saving
-//! optimization for MPI broadcast collective operation", 2015).
+//! around to the right, as in [`ring_allgather`](super::super::phases::ring_allgather), but not to the root, which has them:
+//! rank 0 sends 0, then 5, 4, 3, 2 to rank 1, and rank 5 sends nothing.
 //!
-//! Steps: `ceil(lg P) + P - 1` at most. Ranks receive `S (P - 1) / P` bytes and send less than `2 S`, the root the most.
+//! Steps: `ceil(lg P) + P - 1` at most. The root sends `2 S (P - 1) / P` bytes, the others less.
 
-use super::super::phases::{Binomial, fan_out};
+use super::super::phases::{Binomial, fan_out, rounds};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Span, split};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "scatter_allgather", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "scatter_allgather", generate, cost, uses: Uses::Sizes };
+
+/// `(P - 1) S/(PB) + (P - 1) (α + S/(PB))`: the root begins to send blocks around as soon as it has sent the subtrees theirs.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
+    let block = bytes / case.ranks();
+    let scattered = others * block / case.lone_link(case.shape.size / 2).bandwidth;
+    // In a power of two `P / 2^(i + 1)` ranks have a subtree of `2^i`.
+    let around = others * others;
+    let (mut messages, mut sent) = (around * case.pieces(block), around * block);
+    for bit in 0..rounds(case.shape.size) {
+        let (subtrees, blocks) = (case.ranks() / f64::from(2 << bit), f64::from(1 << bit));
+        messages += subtrees * case.pieces(blocks * block);
+        sent += subtrees * blocks * block;
+    }
+    let path = scattered + case.stream(case.link(1), others, block, 0.0);
+    Cost { path, messages, sent, reduced: 0.0 }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
@@ -40,16 +56,16 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         b.send(child, blocks(index(child), end(index(child))));
     }
 
+    // What a rank has of others' blocks already comes once more, in step with the rest.
     let (left, right) = (shape.before(1), shape.after(1));
-    let has = |v: usize, block: usize| (v..end(v)).contains(&block);
     for step in 0..size - 1 {
-        let passed_on = (own + size - step) % size;
-        if !has(index(right), passed_on) {
-            b.send(right, blocks(passed_on, passed_on + 1));
+        if right != root {
+            let block = (own + size - step) % size;
+            b.send(right, blocks(block, block + 1));
         }
-        let arriving = (own + size - step - 1) % size;
-        if !has(own, arriving) {
-            b.recv(left, blocks(arriving, arriving + 1));
+        if shape.rank != root {
+            let block = (own + size - step - 1) % size;
+            b.recv(left, blocks(block, block + 1));
         }
     }
     if shape.outputs > 0 {

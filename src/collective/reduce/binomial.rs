@@ -7,10 +7,21 @@
 use super::super::phases::{Binomial, contribution, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Side};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "binomial", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "binomial", generate, cost, uses: Uses::Sizes };
+
+/// `lg P (α + S/B + γS)`.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
+    Cost {
+        path: case.tree(bytes, case.network.gamma),
+        messages: others * case.pieces(bytes),
+        sent: others * bytes,
+        reduced: others * bytes,
+    }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -6,13 +6,19 @@
 //! Steps: 1. Every rank but the root sends `S` bytes; the root needs `S (P - 1)` bytes of scratch memory. (Known as the flat
 //! or linear tree: Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", 2005.)
 
-use super::super::phases::{combine_at_root, contribution, sources};
+use super::super::phases::{at_root, combine_at_root, contribution, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "flat", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "flat", generate, cost, uses: Uses::Sizes };
+
+/// `α + (P - 1) S/B + γS`.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
+    Cost { path: at_root(case), messages: others * case.pieces(bytes), sent: others * bytes, reduced: others * bytes }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

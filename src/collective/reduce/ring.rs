@@ -8,10 +8,22 @@
 use super::super::phases::{ring_reduce_scatter, two_places};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Span, split};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "ring", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate, cost, uses: Uses::Sizes };
+
+/// `(P - 1) (α + S/(PB) + γS/P) + α + (P - 1) S/(PB)`.
+fn cost(case: &Case<'_>) -> Cost {
+    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
+    let (chunk, root) = (bytes / case.ranks(), case.link(case.shape.size / 2));
+    Cost {
+        path: others * case.step(case.link(1), chunk, case.network.gamma) + case.stream(root, 1.0, others * chunk, 0.0),
+        messages: (case.ranks() + 1.0) * others * case.pieces(chunk),
+        sent: others * (bytes + chunk),
+        reduced: others * bytes,
+    }
+}
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::program::{Kind, Program, STATE_BYTES};
 use super::queue::Queue;
-use super::wires::Net;
+use super::wires::{Net, Waiting};
 use super::{Activity, Options, Trace, refuse};
 use crate::error::Result;
 
@@ -129,10 +129,13 @@ impl<'a> Machine<'a> {
                     state.arrived = len.min(state.arrived.saturating_add(self.segment));
                     self.work.push_back(index);
                 }
-                Happens::Left | Happens::Reduced => {
+                happens @ (Happens::Left | Happens::Reduced) => {
                     let state = &mut self.states[at];
                     let count = self.segment.min(len - state.done);
                     self.done(rank, index, count);
+                    if happens == Happens::Left {
+                        self.serve(self.net.way(rank, self.programs[rank].structure.step(index).slot).wire);
+                    }
                 }
             }
             self.advance(rank)?;
@@ -205,7 +208,7 @@ impl<'a> Machine<'a> {
         self.work.extend(self.programs[rank].structure.before(index));
     }
 
-    /// Puts the elements from `begun` to `end` of a send on their way.
+    /// Sends the elements from `begun` to `end` as soon as it is their turn.
     fn send(&mut self, rank: usize, index: u32, begun: u32, end: u32) -> Result<()> {
         let program = &self.programs[rank];
         let step = program.structure.step(index);
@@ -227,6 +230,39 @@ impl<'a> Machine<'a> {
         self.segments += 1;
         let (chain, its) = (self.states[at].chain, self.first[to] + receive as usize);
         self.states[its].chain = self.states[its].chain.max(chain);
+        let waiting = Waiting { rank: rank as u32, index, begun, end };
+        match self.net.wait(step.slot, waiting, u64::from(end - begun) * self.element) {
+            Some(true) => self.serve(way.wire),
+            Some(false) => {}
+            None => {
+                let left = self.leave(waiting);
+                if program.structure.before(index).is_empty() {
+                    // Nobody waits for it.
+                    self.states[at].done = end;
+                    self.finished[rank] = self.finished[rank].max(left);
+                } else {
+                    self.queue.push(left, pack(Happens::Left, rank, index));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the next in line for a wire.
+    fn serve(&mut self, wire: u32) {
+        if let Some(waiting) = self.net.next(wire) {
+            let left = self.leave(waiting);
+            self.queue.push(left, pack(Happens::Left, waiting.rank as usize, waiting.index));
+        }
+    }
+
+    /// Puts a segment on its way; when it has left.
+    fn leave(&mut self, Waiting { rank, index, begun, end }: Waiting) -> u64 {
+        let (rank, program) = (rank as usize, &self.programs[rank as usize]);
+        let step = program.structure.step(index);
+        let way = *self.net.way(rank, step.slot);
+        let to = way.to as usize % self.period;
+        let receive = self.programs[to].structure.receives(way.slot)[step.channel as usize];
         let wire = &mut self.net.wires[way.wire as usize];
         let (begin, left) = wire.take(self.now, u64::from(end - begun) * self.element);
         self.note(Activity::Send, rank, Some(way.to), (begin, left), end - begun);
@@ -235,17 +271,10 @@ impl<'a> Machine<'a> {
             self.note(Activity::Receive, to, Some(sender), (begin + way.latency, left + way.latency), end - begun);
             self.queue.push(left + way.latency, pack(Happens::Arrived, to, receive));
         } else {
-            let last = if end == len { LAST } else { 0 };
+            let last = if end == program.lens[index as usize] { LAST } else { 0 };
             self.queue.push(begin + way.latency, pack(Happens::Reaches, to, receive) | last);
         }
-        if program.structure.before(index).is_empty() {
-            // Nobody waits for it.
-            self.states[at].done = end;
-            self.finished[rank] = self.finished[rank].max(left);
-        } else {
-            self.queue.push(left, pack(Happens::Left, rank, index));
-        }
-        Ok(())
+        left
     }
 
     /// A segment gets its turn at the receiver's card.

@@ -1,5 +1,8 @@
 //! Which ranks are on which hosts, and the wires between them.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use super::program::Program;
 use super::{Options, picoseconds, refuse};
 use crate::error::Result;
@@ -32,6 +35,29 @@ pub(super) struct Way {
     pub shared: bool,
     /// Picoseconds for the first byte.
     pub latency: u64,
+    /// Where this way's next segment stands in the line for its card.
+    turn: u64,
+}
+
+/// A segment that is to be sent: who sends it, by which step, from and to which element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Waiting {
+    pub rank: u32,
+    pub index: u32,
+    pub begun: u32,
+    pub end: u32,
+}
+
+/// Those who wait for a card by which there are several ways out. Each way gets the same share (start-time fair queueing: Goyal,
+/// Vin and Cheng 1996), as connections do; on one way segments stay in order.
+#[derive(Debug, Default)]
+struct Line {
+    /// By turn, then in the order of coming.
+    waiting: BinaryHeap<Reverse<(u64, u64, Waiting)>>,
+    came: u64,
+    /// The turn of the one served last.
+    turn: u64,
+    serving: bool,
 }
 
 /// The wires, and each rank's ways.
@@ -42,6 +68,8 @@ pub(super) struct Net {
     first: Vec<usize>,
     /// The wire by which messages from other hosts come to each rank.
     cards: Vec<u32>,
+    /// Of each card outwards that has several ways.
+    lines: Vec<Option<Line>>,
 }
 
 impl Net {
@@ -57,7 +85,8 @@ impl Net {
     /// The ways of the ranks below `period`, whom the ones after them are like; see [`period`].
     pub fn new(programs: &[Program], hosts: &[u32], period: usize, options: &Options<'_>) -> Result<Self> {
         let ranks = programs.len();
-        let mut net = Self { wires: Vec::new(), ways: Vec::new(), first: Vec::new(), cards: Vec::new() };
+        let mut net =
+            Self { wires: Vec::new(), ways: Vec::new(), first: Vec::new(), cards: Vec::new(), lines: Vec::new() };
         let byte = |bandwidth: f64| 1e12 / bandwidth;
         let cards = if options.links.is_empty() { hosts.iter().max().map_or(0, |&host| host + 1) } else { 0 };
         // The cards, outward and inward, then the links of pairs.
@@ -75,7 +104,8 @@ impl Net {
                 let Ok(place) = its.binary_search_by_key(&(sender as u32), |&(rank, _)| rank) else {
                     return Err(refuse(format!("rank {rank} sends to rank {to}, which never receives from it")));
                 };
-                let mut way = Way { to, slot: its[place].1, wire: net.wires.len() as u32, shared: false, latency: 0 };
+                let mut way =
+                    Way { to, slot: its[place].1, wire: net.wires.len() as u32, shared: false, latency: 0, turn: 0 };
                 if !options.links.is_empty() {
                     let bandwidth = options.links[rank * ranks + to as usize];
                     if bandwidth == 0.0 {
@@ -97,7 +127,31 @@ impl Net {
                 net.ways.push(way);
             }
         }
+        let mut users = vec![0; cards as usize];
+        net.ways.iter().filter(|way| way.wire < cards).for_each(|way| users[way.wire as usize] += 1);
+        net.lines = users.into_iter().map(|users: usize| (users > 1).then(Line::default)).collect();
         Ok(net)
+    }
+
+    /// Puts a segment of `bytes` in line, if there is a line; whether the wire may be asked for the [`Net::next`].
+    pub fn wait(&mut self, slot: u32, waiting: Waiting, bytes: u64) -> Option<bool> {
+        let way = &mut self.ways[self.first[waiting.rank as usize] + slot as usize];
+        let line = self.lines.get_mut(way.wire as usize)?.as_mut()?;
+        let turn = way.turn.max(line.turn);
+        way.turn = turn + bytes;
+        line.waiting.push(Reverse((turn, line.came, waiting)));
+        line.came += 1;
+        Some(!line.serving)
+    }
+
+    /// Who is next on a wire with a line, if anybody is.
+    pub fn next(&mut self, wire: u32) -> Option<Waiting> {
+        let line = self.lines.get_mut(wire as usize)?.as_mut()?;
+        let next = line.waiting.pop();
+        line.serving = next.is_some();
+        let Reverse((turn, _, waiting)) = next?;
+        line.turn = turn;
+        Some(waiting)
     }
 }
 
