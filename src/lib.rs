@@ -14,6 +14,7 @@ pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;
 pub mod secret;
+pub mod size;
 pub mod sys;
 pub mod transport;
 pub mod tuner;

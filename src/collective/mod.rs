@@ -6,12 +6,16 @@ mod allreduce;
 mod alltoall;
 mod alltoallv;
 mod barrier;
+mod blocks;
 mod broadcast;
+mod circle;
 mod exscan;
 mod gather;
 mod gatherv;
+mod grid;
 mod pairwise_exchange;
 mod phases;
+mod price;
 mod promise;
 mod reduce;
 mod reduce_scatter;
@@ -21,6 +25,7 @@ mod scatterv;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod two_trees;
 pub use promise::{Promise, verify};
 
 use crate::error::{Error, Result};

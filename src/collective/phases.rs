@@ -1,6 +1,8 @@
 //! Parts that several algorithms are made of.
 
-use super::Shape;
+use super::circle::Circle;
+use super::{Case, Shape};
+use crate::schedule::cost::Cost;
 use crate::schedule::{Buffer, Builder, Schedule, Side, Span};
 
 /// This rank's buffers that are combined: the inputs, or in place the outputs.
@@ -24,6 +26,37 @@ pub(super) fn contribution(b: &mut Builder, sources: &[Buffer], offset: usize, l
     sum
 }
 
+/// Receives from each of `children`, in that order, and combines with `held`, in `place`. Returns where the result is.
+pub(super) fn combine_children(
+    b: &mut Builder,
+    children: impl IntoIterator<Item = (usize, Side)>,
+    mut held: Span,
+    place: Span,
+) -> Span {
+    for (child, side) in children {
+        b.recv_reduce(child, place, held, side);
+        held = place;
+    }
+    held
+}
+
+/// Receives everyone's `held` on `root`, all at once, and combines them there in the order of ranks, in `output`.
+pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, held: Span, output: Span) {
+    let places: Vec<Span> =
+        (0..shape.size).map(|rank| if rank == shape.rank { held } else { b.scratch(held.len) }).collect();
+    for from in (0..shape.size).filter(|&rank| rank != shape.rank) {
+        b.recv(from, places[from]);
+    }
+    let mut sum = places[0];
+    for (rank, &place) in places.iter().enumerate().skip(1) {
+        // The own elements may lie in the output until their turn.
+        let into = if rank < shape.rank { sum } else { output };
+        b.reduce(sum, place, into);
+        sum = into;
+    }
+    b.copy(sum, output);
+}
+
 /// Copies a range of `Output(0)` to all other outputs.
 pub(super) fn fan_out(b: &mut Builder, shape: &Shape<'_>, range: Span) {
     for output in 1..shape.outputs as u32 {
@@ -42,23 +75,8 @@ pub(super) fn relocate(b: &mut Builder, from: Span, into: Span) {
     }
 }
 
-/// Ring reduce-scatter (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
-///
-/// Chunk `c` starts on the rank after `c`, travels to the right, and each rank it passes adds its own, until it is complete
-/// on rank `c`. Six ranks, what each sends in each of the five steps:
-///
-/// | step | 0 | 1 | 2 | 3 | 4 | 5 |
-/// |---|---|---|---|---|---|---|
-/// | 0 | 5 | 0 | 1 | 2 | 3 | 4 |
-/// | 1 | 4 | 5 | 0 | 1 | 2 | 3 |
-/// | 2 | 3 | 4 | 5 | 0 | 1 | 2 |
-/// | 3 | 2 | 3 | 4 | 5 | 0 | 1 |
-/// | 4 | 1 | 2 | 3 | 4 | 5 | 0 |
-///
-/// `P - 1` steps, and everything but one chunk is sent: `S (P - 1) / P` bytes.
-///
-/// `chunk` tells where a chunk lies in the sources, `place` where this rank puts (asked once for each chunk, in the order
-/// of the steps) what it has of it. Returns where this rank's complete chunk is, which is its place except on a single rank.
+/// [`Circle::reduce_scatter`] of this rank's buffers over all ranks. `chunk` tells where a chunk lies in the sources, `place`
+/// where this rank puts (asked once for each chunk, in the order of the steps) what it has of it.
 pub(super) fn ring_reduce_scatter(
     b: &mut Builder,
     shape: &Shape<'_>,
@@ -66,20 +84,10 @@ pub(super) fn ring_reduce_scatter(
     mut place: impl FnMut(usize) -> Span,
 ) -> Span {
     let sources = sources(shape);
-    let (left, right) = (shape.before(1), shape.after(1));
-    let (offset, len) = chunk(left);
-    let first = place(left);
-    let mut held = contribution(b, &sources, offset, len, first);
-    for step in 0..shape.size - 1 {
-        b.send(right, held);
-        let arriving = shape.before(step + 2);
-        let (offset, len) = chunk(arriving);
-        let into = place(arriving);
-        let own = contribution(b, &sources, offset, len, into);
-        b.recv_reduce(left, into, own, Side::Left);
-        held = into;
-    }
-    held
+    Circle::of_all(shape).reduce_scatter(b, |b, index| {
+        let ((offset, len), into) = (chunk(index), place(index));
+        (contribution(b, &sources, offset, len, into), into)
+    })
 }
 
 /// Two places in scratch memory, used by turns: for a ring whose partial results need not stay. What is received into one
@@ -96,33 +104,31 @@ pub(super) fn two_places<'a>(
     }
 }
 
-/// Ring allgather: every rank's block goes around to the right. Six ranks, what each sends in each of the five steps:
-///
-/// | step | 0 | 1 | 2 | 3 | 4 | 5 |
-/// |---|---|---|---|---|---|---|
-/// | 0 | 0 | 1 | 2 | 3 | 4 | 5 |
-/// | 1 | 5 | 0 | 1 | 2 | 3 | 4 |
-/// | 2 | 4 | 5 | 0 | 1 | 2 | 3 |
-/// | 3 | 3 | 4 | 5 | 0 | 1 | 2 |
-/// | 4 | 2 | 3 | 4 | 5 | 0 | 1 |
-///
-/// `P - 1` steps; every rank sends all blocks but its right neighbour's.
-///
-/// `own` is where this rank's block is, `block` where the others go; `arrived` is called after each.
+/// [`Circle::allgather`] over all ranks.
 pub(super) fn ring_allgather(
     b: &mut Builder,
     shape: &Shape<'_>,
     own: Span,
     block: impl Fn(usize) -> Span,
-    mut arrived: impl FnMut(&mut Builder, Span),
+    arrived: impl FnMut(&mut Builder, Span),
 ) {
-    let (left, right) = (shape.before(1), shape.after(1));
-    let mut held = own;
-    for step in 0..shape.size - 1 {
-        b.send(right, held);
-        held = block(shape.before(step + 1));
-        b.recv(left, held);
-        arrived(b, held);
+    Circle::of_all(shape).allgather(b, own, block, arrived);
+}
+
+/// What [`ring_allgather`] costs: as long as the `longest` block takes, all blocks having `all` bytes and being `pieces`
+/// messages.
+pub(super) fn ring_allgather_cost(case: &Case<'_>, longest: f64, all: f64, pieces: f64) -> Cost {
+    let others = case.ranks() - 1.0;
+    let path = case.stream(case.link(1), others, longest, 0.0);
+    Cost { path, messages: others * pieces, sent: others * all, reduced: 0.0 }
+}
+
+/// An allgather in one step: `own` is sent to all others, the next rank first, and the others' blocks are received.
+pub(super) fn to_everyone(b: &mut Builder, shape: &Shape<'_>, own: Span, block: impl Fn(usize) -> Span) {
+    for distance in 1..shape.size {
+        b.send(shape.after(distance), own);
+        let from = shape.before(distance);
+        b.recv(from, block(from));
     }
 }
 
@@ -203,6 +209,19 @@ impl Binomial {
         let bits = if self.index == 0 { rounds(self.size) } else { self.index.trailing_zeros() };
         let indices = (0..bits).map(|bit| self.index + (1 << bit)).filter(|&index| index < self.size);
         indices.map(|index| self.rank(index)).collect()
+    }
+
+    /// The number of `rank`, counted from the root.
+    pub fn index(&self, rank: usize) -> usize {
+        (rank + self.size - self.root) % self.size
+    }
+
+    /// Ranks in the subtree of `rank`, itself included: they follow it, around the end.
+    pub fn below(&self, rank: usize) -> usize {
+        match self.index(rank) {
+            0 => self.size,
+            index => (self.size - index).min(1 << index.trailing_zeros()),
+        }
     }
 
     fn rank(&self, index: usize) -> usize {

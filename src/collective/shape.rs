@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Collective, Shape};
-use crate::error::{Error, Result};
+use super::{Collective, Shape, Uses};
+use crate::error::{Error, Result, first_few};
 use crate::schedule::{Buffer, Span};
 use crate::types::Rank;
 
@@ -36,6 +36,13 @@ impl Shape<'static> {
 }
 
 impl Shape<'_> {
+    /// The same call with only those places of ranks that an algorithm with `uses` reads.
+    pub(crate) fn only(self, uses: Uses) -> Self {
+        let (groups, dims) = if uses == Uses::Groups { (self.groups, self.dims) } else { (&[][..], &[][..]) };
+        let links = if uses == Uses::Links { self.links } else { &[] };
+        Self { groups, dims, links, ..self }
+    }
+
     /// Refuses what no schedule could serve, with an error that names the field.
     pub fn check(&self) -> Result<()> {
         let Self { rank, size, root, .. } = *self;
@@ -49,6 +56,7 @@ impl Shape<'_> {
             return Err(self.refuse(format!("root is {root}, but size is {size}")));
         }
         self.check_counts()?;
+        self.check_places()?;
         self.check_buffers()?;
         let average = matches!(self.collective, Collective::Allreduce | Collective::Reduce | Collective::ReduceScatter);
         if self.average && !average {
@@ -90,6 +98,69 @@ impl Shape<'_> {
                 "send_counts[{0}] is {1} but recv_counts[{0}] is {2}: what rank {0} sends to itself it must receive",
                 self.rank, self.send_counts[self.rank], self.recv_counts[self.rank]
             )));
+        }
+        let entries = match self.collective {
+            Gatherv | Scatterv => self.size,
+            Alltoallv => self.size.saturating_mul(self.size),
+            _ => 0,
+        };
+        if self.counts.is_empty() || entries == 0 {
+            return Ok(());
+        }
+        if self.counts.len() != entries {
+            return Err(self.refuse(format!("counts has {} entries; it must have {entries}", self.counts.len())));
+        }
+        self.counts_differ().map_or(Ok(()), |why| Err(self.refuse(why)))
+    }
+
+    /// Where `counts`, which has all its entries, and what this rank's call says contradict each other.
+    pub(crate) fn counts_differ(&self) -> Option<String> {
+        use Collective::*;
+        let Self { rank, size, root, count, counts, .. } = *self;
+        if sum(counts) > isize::MAX as usize {
+            return Some(format!("all counts together are more than {}", isize::MAX));
+        }
+        match self.collective {
+            Gatherv if rank == root => (counts != self.recv_counts).then(|| "counts and recv_counts differ".into()),
+            Scatterv if rank == root => (counts != self.send_counts).then(|| "counts and send_counts differ".into()),
+            Gatherv | Scatterv if counts[rank] == count => None,
+            Gatherv => Some(format!(
+                "this rank sends {count} elements, but the root, rank {root}, expects {} from it",
+                counts[rank]
+            )),
+            Scatterv => Some(format!(
+                "this rank expects {count} elements, but the root, rank {root}, sends it {}",
+                counts[rank]
+            )),
+            Alltoallv if counts[rank * size..][..size] != *self.send_counts => {
+                Some("this rank's row of counts and send_counts differ".into())
+            }
+            Alltoallv => {
+                let sent = |from: usize| counts[from * size + rank];
+                let from = (0..size).find(|&from| sent(from) != self.recv_counts[from])?;
+                let (expected, sent) = (self.recv_counts[from], sent(from));
+                Some(format!("this rank expects {expected} elements from rank {from}, which sends {sent}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the ranks are, as far as the shape says.
+    fn check_places(&self) -> Result<()> {
+        let Self { size, groups, dims, links, .. } = *self;
+        if !groups.is_empty() && groups.len() != size {
+            return Err(self.refuse(format!("groups has {} entries, but size is {size}", groups.len())));
+        }
+        if let Some(zero) = dims.iter().position(|extent| *extent == 0) {
+            return Err(self.refuse(format!("dims[{zero}] is 0")));
+        }
+        let product = dims.iter().fold(1, |a: usize, b| a.saturating_mul(*b));
+        if !dims.is_empty() && product != size {
+            let shown = first_few(dims.iter(), 8, " x ");
+            return Err(self.refuse(format!("dims is {shown}, that is {product} ranks, but size is {size}")));
+        }
+        if !links.is_empty() && size.checked_mul(size) != Some(links.len()) {
+            return Err(self.refuse(format!("links has {} entries, not size x size, and size is {size}", links.len())));
         }
         Ok(())
     }
@@ -227,7 +298,7 @@ pub(super) fn block(counts: &[usize], index: usize) -> (usize, usize) {
     (sum(&counts[..index]), counts[index])
 }
 
-fn sum(counts: &[usize]) -> usize {
+pub(super) fn sum(counts: &[usize]) -> usize {
     counts.iter().fold(0, |a, &b| a.saturating_add(b))
 }
 

@@ -2,14 +2,15 @@
 //!
 //! In two rounds: first every rank tells which host it is on and from where that reaches the store; then, knowing where the
 //! others are, it listens, and tells at which addresses. In each round every rank puts what it tells into the store; rank 0
-//! collects it and puts the list there as one value. So each rank makes four requests, and rank 0 two large ones, whatever
-//! the number of ranks.
+//! collects it and puts the list there as one value. Last, rank 0 publishes what algorithms are chosen by (see
+//! [`tuning`](super::tuning)). So each rank makes five requests, and rank 0 two large ones, whatever the number of ranks.
 
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Collective, Shape};
+use crate::context::tuning::{Links, Source};
 use crate::context::{Call, Connect, Context, Reduction, SPIN, SPIN_SHARED};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
@@ -41,6 +42,9 @@ const MISSING_SHOWN: usize = 16;
 const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived" };
 const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not told where they listen" };
 
+/// In front of what is wrong, where rank 0 cannot publish a list. No list begins so.
+const REFUSAL: &[u8] = b"\0refused: ";
+
 impl Round {
     fn rank_key(&self, rank: usize) -> String {
         format!("{}/{rank}", self.key)
@@ -53,12 +57,18 @@ impl Context {
         let (deadline, timeout) = self.deadline(None);
         let failed = |e: Error| e.context(format_args!("{}: cannot connect over {}", self.own(), store.describe()));
         let connect = || {
+            // First, so that nobody waits for a rank 0 that cannot go on.
+            let source = self.source(store, deadline)?;
             let prospect = self.device().prospect(store.server())?;
             let own = self.tell(prospect)?;
-            let everyone = self.parse(&self.exchange(store, &HOSTS, &own, deadline, timeout)?, &own)?;
+            let everyone = self.parse(&self.exchange(store, &HOSTS, &own, &[], deadline, timeout)?, &own)?;
             let own = self.tell(self.device().listen(store.server(), &everyone, self.rank)?)?;
-            let list = self.exchange(store, &ADDRESSES, &own, deadline, timeout)?;
-            self.set_peers(&list, &own, deadline, timeout)
+            let wants = source.as_ref().map_or(0, Source::wants);
+            let mut list = self.exchange(store, &ADDRESSES, &own, &[wants], deadline, timeout)?;
+            let wants = list.pop().unwrap_or(0);
+            let addresses = self.set_peers(&list, &own)?;
+            self.agree(store, source, Links::wanted(wants, &addresses), &addresses, deadline, timeout)?;
+            self.connect_fully(deadline, timeout)
         };
         connect().map_err(failed)
     }
@@ -78,23 +88,39 @@ impl Context {
         Ok(guard.transport.address())
     }
 
-    /// One round: what all ranks tell, in their order.
+    /// Rank 0: what it goes by in tuning. What is wrong with that, all ranks hear at once.
+    fn source(&self, store: &dyn Store, deadline: Instant) -> Result<Option<Source>> {
+        if self.rank != 0 {
+            return Ok(None);
+        }
+        Source::read(self.options.tuning.as_deref()).map(Some).inspect_err(|error| {
+            let text = [REFUSAL, error.message().as_bytes()].concat();
+            // What is wrong says more than that the store does not answer either.
+            let _ = store.set_within(HOSTS.list, &text, left(deadline));
+        })
+    }
+
+    /// One round: what all ranks tell, in their order, and then what rank 0 adds.
     fn exchange(
         &self,
         store: &dyn Store,
         round: &Round,
         own: &[u8],
+        more: &[u8],
         deadline: Instant,
         timeout: Duration,
     ) -> Result<Vec<u8>> {
         store.set_within(&round.rank_key(self.rank), own, left(deadline))?;
         let missing = |e| self.name_missing(store, round, e, deadline, timeout);
         if self.rank != 0 {
-            return self.wait_for(deadline, |wait| store.get(round.list, wait)).map_err(missing);
+            let list = self.wait_for(deadline, |wait| store.get(round.list, wait)).map_err(missing)?;
+            let refusal = list.strip_prefix(REFUSAL).map(String::from_utf8_lossy);
+            return refusal.map_or(Ok(list.clone()), |why| Err(Error::invalid(format!("rank 0: {why}"))));
         }
         let keys: Vec<String> = (0..self.size).map(|rank| round.rank_key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let list = self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?.concat();
+        let mut list = self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?.concat();
+        list.extend_from_slice(more);
         store.set_within(round.list, &list, left(deadline))?;
         Ok(list)
     }
@@ -128,12 +154,14 @@ impl Context {
         };
         // SAFETY: the buffers are as long as the shape says and live until the call returns.
         unsafe { parent.run(&call) }.map_err(|e| e.context("cannot connect out of a context"))?;
-        self.set_peers(&list, &own, deadline, timeout).map_err(failed)
+        self.set_peers(&list, &own).map_err(failed)?;
+        self.adopt(parent.tuner().inherit(self.options.max_segment_bytes));
+        self.connect_fully(deadline, timeout).map_err(failed)
     }
 
     /// Waits for the store in turns, to notice that the context is closed meanwhile. A turn that ends without an answer is
     /// no reason to give up, since the store may come back; whatever else fails is.
-    fn wait_for<T>(&self, deadline: Instant, wait: impl Fn(Duration) -> Result<T>) -> Result<T> {
+    pub(super) fn wait_for<T>(&self, deadline: Instant, wait: impl Fn(Duration) -> Result<T>) -> Result<T> {
         let began = Instant::now();
         let mut turn = FIRST_TURN;
         loop {
@@ -231,9 +259,11 @@ impl Context {
         list.chunks_exact(length).enumerate().map(address).collect()
     }
 
-    fn set_peers(&self, list: &[u8], own: &[u8], deadline: Instant, timeout: Duration) -> Result<()> {
+    /// Where everyone is.
+    fn set_peers(&self, list: &[u8], own: &[u8]) -> Result<Vec<Address>> {
         let addresses = self.parse(list, own)?;
         address::check(&addresses)?;
+        let _ = self.hosts.set(address::number_hosts(&addresses));
         let mut guard = self.lock()?;
         let mut local = 0;
         for (rank, address) in list.chunks_exact(own.len()).enumerate() {
@@ -244,6 +274,11 @@ impl Context {
         let cores = address::count_cores(addresses.iter().filter(|address| address.host == here));
         guard.set_spin(Spin::For(if local <= cores { SPIN } else { SPIN_SHARED }));
         self.engine().leave(guard);
+        Ok(addresses)
+    }
+
+    /// Makes the connections that the options want now.
+    fn connect_fully(&self, deadline: Instant, timeout: Duration) -> Result<()> {
         if self.options.connect == Connect::Full {
             for rank in 0..self.size {
                 self.lock()?.transport.connect(rank);
@@ -256,6 +291,6 @@ impl Context {
     }
 }
 
-fn left(deadline: Instant) -> Duration {
+pub(super) fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }

@@ -4,15 +4,16 @@ use std::ffi::c_void;
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use crate::collective::{Algorithm, Collective, Shape};
-use crate::context::Context;
+use crate::collective::{Algorithm, Collective, Shape, Uses};
+use crate::context::{Context, measure};
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::reduce;
 use crate::transport::tcp::endpoint::Endpoint;
 use crate::transport::{self, Told, Transport};
-use crate::tuner;
+use crate::tuner::file::Tuning;
+use crate::tuner::{self, Decision, Explanation};
 use crate::types::{DataType, ReduceOp, Slot};
 
 /// How a collective combines elements.
@@ -30,6 +31,7 @@ pub enum Reduction {
 }
 
 /// A collective call.
+#[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// What is asked, with `rank` and `size` of the context.
     pub shape: Shape<'a>,
@@ -52,13 +54,6 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn algorithm(&self) -> Result<&'static Algorithm> {
-        match self.algorithm {
-            None | Some("auto") => Ok(tuner::choose(&self.shape, self.dtype.size())),
-            Some(name) => self.shape.collective.algorithm(name),
-        }
-    }
-
     fn combine(&self) -> Result<Combine> {
         if !self.shape.collective.reduces() {
             return Ok(Combine::Nothing);
@@ -77,7 +72,7 @@ impl Call<'_> {
     /// What every message says of the call it belongs to, so that ranks that are in different calls notice.
     fn check(&self, algorithm: &Algorithm, segment: usize) -> u32 {
         let shape = &self.shape;
-        let position = position(shape.collective, algorithm);
+        let position = tuner::position(shape.collective, algorithm);
         // Only what all ranks know.
         let mut hasher = QuickHasher::default();
         (shape.root, segment, shape.size).hash(&mut hasher);
@@ -85,6 +80,11 @@ impl Call<'_> {
             Collective::ReduceScatter | Collective::Allgatherv => shape.recv_counts.hash(&mut hasher),
             Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv => {}
             _ => shape.count.hash(&mut hasher),
+        }
+        match algorithm.uses {
+            Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
+            Uses::Links => shape.links.hash(&mut hasher),
+            Uses::Sizes | Uses::Counts => {}
         }
         let digest = hasher.finish() as u32 & 0x7fff;
         (shape.collective as u32) << 27
@@ -126,21 +126,29 @@ impl Call<'_> {
     }
 }
 
-/// Which of its collective's algorithms.
-pub(super) fn position(collective: Collective, algorithm: &Algorithm) -> usize {
-    collective.algorithms().iter().position(|a| std::ptr::eq(a, algorithm)).unwrap_or(0)
-}
-
 const USER_OP: u32 = 8;
 const NO_OP: u32 = 9;
 
 /// The check of the messages by which ranks compare their calls; no call has it.
 pub(super) const COMPARISON: u32 = 31 << 27;
 
+/// The first bits of the check of messages by which ranks share counts; then come those that name collective and algorithm.
+pub(super) const SHARING: u32 = 30 << 27;
+
 /// The reverse of [`Call::check`], for errors.
 pub(super) fn explain(check: u32) -> String {
+    if check >> 27 == SHARING >> 27 {
+        let (collective, position) = (check >> 22 & 31, check >> 18 & 15);
+        let collective = Collective::ALL.iter().find(|c| **c as u32 == collective);
+        let name = collective.map_or("?", |c| c.name());
+        let algorithm = collective.and_then(|c| c.algorithms().get(position as usize)).map_or("?", |a| a.name);
+        return format!("{name} {algorithm}, sharing its counts");
+    }
     if check == COMPARISON {
         return "a comparison of calls, which check_calls asks for (it must be the same on all ranks)".into();
+    }
+    if check == measure::CHECK {
+        return "a measurement of connecting".into();
     }
     let Some(collective) = Collective::ALL.iter().find(|c| **c as u32 == check >> 27) else {
         return "one that this version does not know".into();
@@ -161,7 +169,18 @@ pub(super) fn op_text(code: u32) -> String {
 impl Context {
     /// The algorithm that `run` would choose for `shape` and `dtype` when asked for `auto`.
     pub fn choose(&self, shape: &Shape<'_>, dtype: DataType) -> &'static str {
-        tuner::choose(shape, dtype.size()).name
+        // Only a name can be wrong.
+        self.tuner().decide(shape, dtype.size(), None).map_or("", |decision| decision.algorithm.name)
+    }
+
+    /// What the ranks agreed on when they connected: constants that were measured or came from a file, and its choices.
+    pub fn tuning(&self) -> &Tuning {
+        self.tuner().tuning()
+    }
+
+    /// What `run` would do for `auto` with a call of so many bytes (as the benchmark counts them), and why.
+    pub fn explain(&self, collective: Collective, bytes: usize) -> Explanation {
+        self.tuner().explain(collective, bytes)
     }
 
     /// Runs a collective and returns when this rank's part is done.
@@ -201,11 +220,19 @@ impl Context {
                 shape.outputs
             )));
         }
-        let algorithm = call.algorithm()?;
         let combine = call.combine()?;
         let element = if shape.collective == Collective::Barrier { 1 } else { call.dtype.size() };
-        let max = call.max_segment_bytes.unwrap_or(self.options.max_segment_bytes);
-        let segment = (tuner::segment_bytes(shape, element, max) / element).max(1);
+        let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
+        let placed;
+        let (call, shape) = match (algorithm.uses, base) {
+            (Uses::Sizes, None) => (call, shape),
+            _ => {
+                placed = Call { shape: self.place(shape, base), ..*call };
+                (&placed, &placed.shape)
+            }
+        };
+        let max = call.max_segment_bytes.unwrap_or(usize::MAX);
+        let segment = (tuner::segment_bytes(shape, element, segment_bytes.min(max)) / element).max(1);
         let (deadline, timeout) = self.deadline_after(started, call.timeout);
         let run = Run { call, algorithm, segment, started, deadline, timeout };
         if self.check_calls && self.size > 1 {
@@ -221,7 +248,22 @@ impl Context {
             tag: call.tag,
             count: call.count(self.rank),
         };
-        self.execute(&run, shape, algorithm, &binding)
+        if algorithm.uses != Uses::Counts {
+            return self.execute(&run, shape, algorithm, &binding);
+        }
+        let counts = self.share_counts(&run, &binding)?;
+        self.execute(&run, &Shape { counts: &counts, ..*shape }, algorithm, &binding)
+    }
+
+    /// `shape` with what the caller has left to the context.
+    fn place<'a>(&'a self, shape: &Shape<'a>, base: Option<usize>) -> Shape<'a> {
+        let or = |given: &'a [u32], known: &'a [u32]| if given.is_empty() { known } else { given };
+        Shape {
+            base: base.unwrap_or(shape.base),
+            groups: or(shape.groups, self.hosts()),
+            links: or(shape.links, self.tuner().links()),
+            ..*shape
+        }
     }
 
     /// Runs `algorithm` for `shape`, as `run` or for it.

@@ -4,9 +4,12 @@ mod bootstrap;
 mod bound_buffer;
 mod call;
 mod check_calls;
+mod measure;
 mod pair;
+mod share_counts;
 #[cfg(test)]
 mod tests;
+mod tuning;
 mod unbound_buffer;
 
 pub use crate::engine::UserFunction;
@@ -17,7 +20,7 @@ pub use unbound_buffer::{RemoteKey, UnboundBuffer};
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Guard, Spin};
@@ -27,6 +30,8 @@ use crate::transport::Transport;
 use crate::transport::tcp::device::{Device, Served};
 use crate::transport::tcp::endpoint::Endpoint;
 use crate::transport::tcp::handshake::Proven;
+use crate::tuner::Tuner;
+use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
 
 /// How long a waiting thread polls before it sleeps, where every rank of this host has a core.
@@ -61,6 +66,10 @@ pub struct ContextOptions {
     /// fail on every rank, with a message that says who calls what, and leave the context usable. `None`: as the environment
     /// variable `GLOO_RS_CHECK_CALLS` says, else not. The same on all ranks.
     pub check_calls: Option<bool>,
+    /// Where the constants come from by which algorithms are priced, and choices that were measured: a tuning file's path,
+    /// `measure`, or `default` for built-in constants. `None`: as the environment variable `GLOO_RS_TUNING` says, else
+    /// `measure`. Only rank 0's counts; it decides for all.
+    pub tuning: Option<String>,
 }
 
 impl Default for ContextOptions {
@@ -71,6 +80,7 @@ impl Default for ContextOptions {
             max_segment_bytes: 1 << 20,
             token: None,
             check_calls: None,
+            tuning: None,
         }
     }
 }
@@ -104,9 +114,17 @@ pub struct Context {
     size: usize,
     options: ContextOptions,
     check_calls: bool,
+    /// What the environment of this rank says; rank 0's counts.
+    overrides: Overrides,
+    /// What all ranks agreed on when they connected.
+    agreed: OnceLock<Tuner>,
+    /// For contexts that were connected by their pairs, without agreement.
+    built_in: OnceLock<Tuner>,
     timeout: Mutex<Duration>,
     slots: AtomicU64,
     regions: AtomicU32,
+    /// The host of each rank, by a number; empty until every rank's is known.
+    hosts: OnceLock<Box<[u32]>>,
     shared: Arc<Shared>,
 }
 
@@ -120,6 +138,7 @@ impl Context {
             return Err(Error::invalid("a context's timeout and its largest segment must not be zero"));
         }
         let check_calls = options.check_calls.map_or_else(check_calls::from_environment, Ok)?;
+        let overrides = Overrides::from_environment()?;
         let token = options.token.clone().unwrap_or_else(JobToken::from_environment);
         let endpoint = Endpoint::new(rank, size, &token, device.prospect(None)?, device.log())?;
         let (handle, key, fd) = (endpoint.handle(), endpoint.key(), endpoint.poll_fd());
@@ -133,9 +152,13 @@ impl Context {
             size,
             options: options.clone(),
             check_calls,
+            overrides,
+            agreed: OnceLock::new(),
+            built_in: OnceLock::new(),
             timeout: Mutex::new(options.timeout),
             slots: AtomicU64::new(0),
             regions: AtomicU32::new(0),
+            hosts: OnceLock::new(),
             shared,
         }))
     }
@@ -181,6 +204,11 @@ impl Context {
         })
     }
 
+    /// The host of each rank, by a number that all ranks know it by; empty before the context is connected over a store.
+    fn hosts(&self) -> &[u32] {
+        self.hosts.get().map_or(&[], |hosts| hosts)
+    }
+
     /// Ends every connection; what waits fails with `Aborted`. Later calls fail. Idempotent.
     pub fn close(&self) {
         let closed = Error::new(ErrorKind::Aborted, format!("rank {} has closed this context", self.rank));
@@ -206,6 +234,12 @@ impl Context {
         self.engine().hand_over(guard);
         self.engine().wake();
         self.device().linger(retired);
+    }
+
+    /// By what algorithms are chosen.
+    fn tuner(&self) -> &Tuner {
+        let built_in = || Tuner::built_in(self.size, self.options.max_segment_bytes);
+        self.agreed.get().unwrap_or_else(|| self.built_in.get_or_init(built_in))
     }
 
     fn engine(&self) -> &Engine<Endpoint> {

@@ -1,11 +1,13 @@
 //! Ranks as threads, over loopback.
 
+mod agreement;
 mod early;
 mod edges;
 mod ends;
 mod malformed;
 mod places;
 mod tokens;
+mod where_ranks_are;
 
 use std::sync::Arc;
 use std::time::Duration;

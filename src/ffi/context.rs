@@ -84,6 +84,11 @@ pub struct gloo_rs_context_options_t {
     /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
     /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
     pub check_calls: usize,
+    /// Where the constants come from by which `auto` chooses algorithms: the path of a tuning file (from `gloo-rs tune`);
+    /// `measure`, to measure them in gloo_rs_context_connect, in a few milliseconds; or `default`, for built-in ones. NULL for
+    /// what GLOO_RS_TUNING holds in the environment, else `measure`. Only rank 0's counts. A file that cannot be read fails
+    /// gloo_rs_context_connect on every rank. Copied.
+    pub tuning: *const c_char,
 }
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -96,11 +101,13 @@ unsafe impl Options for gloo_rs_context_options_t {
 }
 
 /// # Safety
-/// `token` is NULL or a string.
+/// `token` and `tuning` are NULL or strings.
 unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
     let defaults = ContextOptions::default();
     // SAFETY: the same contract.
     let token = unsafe { pointer::optional_secret(options.token) };
+    // SAFETY: likewise.
+    let tuning = unsafe { pointer::optional_text(options.tuning, "tuning") }?;
     Ok(ContextOptions {
         timeout: pointer::timeout(options.timeout_ms)?.unwrap_or(defaults.timeout),
         connect: match options.connect {
@@ -125,6 +132,7 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
                 )));
             }
         },
+        tuning: tuning.map(str::to_owned),
     })
 }
 

@@ -6,10 +6,11 @@
 //! before the later one may work on its first `p` elements, and so chains, trees and rings pipeline by themselves.
 //!
 //! [`Builder`] writes schedules and finds the dependencies; [`verify()`] proves the schedules of all ranks together; [`cost`]
-//! is the model by which they are priced.
+//! is the model by which they are priced, and [`simulate`] plays them on it.
 
 mod builder;
 pub mod cost;
+pub mod simulate;
 pub mod verify;
 
 pub use builder::Builder;

@@ -1,135 +1,317 @@
-//! Chooses algorithms and segment sizes. All ranks must choose the same without a word, so both are pure functions of what
-//! every rank knows: never of the rank, nor of counts or buffers that only a root has.
+//! Chooses algorithms and segment sizes. All ranks must choose the same without a word, so a choice is a pure function of what
+//! they agreed on when they connected, and of what every rank knows of the call: never of the rank, nor of counts or buffers
+//! that only a root has.
+//!
+//! [`model`] prices the algorithms. What a tuning [`file`](mod@file) measured beats it, and [`overrides`] beat both. A call's
+//! decision is looked up by size in quarters of powers of two, and priced when one is seen first.
+
+pub mod file;
+pub mod model;
+pub mod overrides;
+#[cfg(test)]
+mod tests;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::collective::{Algorithm, Collective, Shape};
+use crate::error::Result;
+use crate::schedule::cost::Network;
+use file::{AUTO, Choice, Tuning};
+use model::{Places, Priced, Question};
+use overrides::Overrides;
 
-/// Up to here latency is all that counts.
-const SHORT: usize = 4 << 10;
-/// The same for two ranks, where a butterfly sends no more than a ring does.
-const SHORT_FOR_TWO: usize = 128 << 10;
-/// From here on a rank's share of the buffer takes longer on the wire than a ring's many messages cost.
-const LONG_SHARE: usize = 32 << 10;
-/// From here on a step is worth cutting in two, so that one half is reduced or passed on while the other is on its way.
-const WORTH_CUTTING: usize = 64 << 10;
-
-/// The algorithm for a call with elements of `element_bytes`.
-///
-/// Allreduce: one process alone needs no network; up to 4 KiB (two ranks: 128 KiB) the fewest steps win; from 32 KiB for each
-/// rank on the fewest bytes, in neighbourly rings; between them halving and doubling, with few steps and few bytes. Reduce: a
-/// tree, but a ring from 32 KiB for each of at least three ranks on, since a tree's root receives the whole several times.
-/// Broadcast: a tree. Barrier: dissemination. The others have one algorithm.
-pub fn choose(shape: &Shape<'_>, element_bytes: usize) -> &'static Algorithm {
-    let Shape { collective, size, count, .. } = *shape;
-    let bytes = count.saturating_mul(element_bytes);
-    let long = bytes / size.max(1) >= LONG_SHARE;
-    let name = match collective {
-        Collective::Allreduce if size <= 1 => "local",
-        Collective::Allreduce if bytes <= if size == 2 { SHORT_FOR_TWO } else { SHORT } => "recursive_doubling",
-        Collective::Allreduce if long => "ring_segmented",
-        Collective::Allreduce => "halving_doubling",
-        Collective::Reduce if long && size > 2 => "ring",
-        Collective::Reduce | Collective::Broadcast => "binomial",
-        Collective::Barrier => "dissemination",
-        _ => "",
-    };
-    let algorithms = collective.algorithms();
-    algorithms.iter().find(|algorithm| algorithm.name == name).unwrap_or(&algorithms[0])
+/// What the ranks of a context agreed on, and what follows from it.
+pub struct Tuner {
+    tuning: Tuning,
+    overrides: Overrides,
+    places: Places,
+    network: Network,
+    max_segment_bytes: usize,
+    /// What comes before the model, by collective.
+    rules: [Vec<Rule>; COLLECTIVES],
+    /// What was decided, by collective: for `auto` and each algorithm, by size.
+    tables: [OnceLock<Box<[AtomicU64]>>; COLLECTIVES],
 }
 
-/// Bytes of the pieces in which steps are worked through: a multiple of `element_bytes`, and at most `max` if an element is.
+/// How a call is done.
+#[derive(Clone, Copy)]
+pub struct Decision {
+    /// By which algorithm.
+    pub algorithm: &'static Algorithm,
+    /// Largest piece, in bytes; for [`segment_bytes`].
+    pub segment_bytes: usize,
+    /// Group size, where `bcube` was chosen and not asked for.
+    pub base: Option<usize>,
+}
+
+/// Where a choice comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It has the lowest price.
+    Model,
+    /// It was the fastest when `gloo-rs tune` measured with so many ranks.
+    File {
+        /// Those.
+        ranks: usize,
+    },
+    /// [`overrides::VARIABLE`] names it.
+    Override,
+}
+
+/// A choice with its reasons.
+#[derive(Clone)]
+pub struct Explanation {
+    /// What is chosen.
+    pub chosen: Priced,
+    /// Why.
+    pub why: Why,
+    /// Everything that could run, the cheapest first.
+    pub candidates: Vec<Priced>,
+}
+
+/// Calls of these bytes have their algorithm, or the model's.
+#[derive(Clone, Debug)]
+struct Rule {
+    from: usize,
+    up_to: usize,
+    /// Position in the collective's list.
+    algorithm: Option<usize>,
+    segment_bytes: Option<usize>,
+    why: Why,
+}
+
+const COLLECTIVES: usize = Collective::ALL.len();
+
+/// Sizes that are told apart: none, and four for each power of two.
+const SIZES: usize = 1 + 4 * usize::BITS as usize;
+
+/// Another number of ranks is as good as the call's if neither is more than so many times the other.
+const NEAR: usize = 2;
+
+impl Tuner {
+    /// For ranks that lie so, and `max_segment_bytes` as largest segment.
+    pub fn new(tuning: Tuning, overrides: Overrides, places: Places, max_segment_bytes: usize) -> Self {
+        let network = places.network(&tuning);
+        let rules = std::array::from_fn(|index| rules(Collective::ALL[index], &tuning, &overrides, places.hosts.len()));
+        let tables = std::array::from_fn(|_| OnceLock::new());
+        Self { tuning, overrides, places, network, max_segment_bytes, rules, tables }
+    }
+
+    /// For ranks of which nothing is known.
+    pub fn built_in(size: usize, max_segment_bytes: usize) -> Self {
+        Self::new(Tuning::default(), Overrides::default(), Places::apart(size), max_segment_bytes)
+    }
+
+    /// The same agreement for a context with another largest segment.
+    pub fn inherit(&self, max_segment_bytes: usize) -> Self {
+        Self::new(self.tuning.clone(), self.overrides.clone(), self.places.clone(), max_segment_bytes)
+    }
+
+    /// The network that algorithms are priced on.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// What was measured or read, for what comes from nowhere else.
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// For [`Shape::links`]; empty if none were measured for this number of ranks.
+    pub fn links(&self) -> &[u32] {
+        let size = self.places.hosts.len();
+        if self.tuning.links.len() == size * size { &self.tuning.links } else { &[] }
+    }
+
+    /// How a call is done: by the algorithm of that name, or by the best one for `auto` and `None`.
+    pub fn decide(&self, shape: &Shape<'_>, element_bytes: usize, named: Option<&str>) -> Result<Decision> {
+        let bytes = model::bytes(shape, element_bytes);
+        match named {
+            None | Some(AUTO) => Ok(self.choose(shape.collective, bytes)),
+            Some(name) => {
+                let algorithm = shape.collective.algorithm(name)?;
+                let position = position(shape.collective, algorithm);
+                let decision = self.look_up(shape.collective, Some(position), bytes);
+                Ok(Decision { base: None, ..decision })
+            }
+        }
+    }
+
+    fn choose(&self, collective: Collective, bytes: usize) -> Decision {
+        match self.rule(collective, bytes) {
+            None => self.look_up(collective, None, bytes),
+            Some(rule) => {
+                let decision = self.look_up(collective, rule.algorithm, bytes);
+                let segment_bytes = rule.segment_bytes.unwrap_or(decision.segment_bytes);
+                Decision { segment_bytes, ..decision }
+            }
+        }
+    }
+
+    fn rule(&self, collective: Collective, bytes: usize) -> Option<&Rule> {
+        self.rules[collective as usize].iter().find(|rule| (rule.from..=rule.up_to).contains(&bytes))
+    }
+
+    /// What the model says, of all algorithms or of one; remembered.
+    fn look_up(&self, collective: Collective, position: Option<usize>, bytes: usize) -> Decision {
+        let algorithms = collective.algorithms();
+        let table = self.tables[collective as usize]
+            .get_or_init(|| (0..SIZES * (algorithms.len() + 1)).map(|_| AtomicU64::new(0)).collect());
+        let size = bucket(bytes);
+        let cell = &table[position.map_or(0, |position| position + 1) * SIZES + size];
+        // A decision is one word, and the same whoever makes it.
+        let known = cell.load(Ordering::Relaxed);
+        if known != 0 {
+            return unpack(known, algorithms);
+        }
+        let decision = self.price(collective, position, first_of(size));
+        cell.store(pack(&decision, collective), Ordering::Relaxed);
+        decision
+    }
+
+    #[cold]
+    fn price(&self, collective: Collective, position: Option<usize>, bytes: usize) -> Decision {
+        let question = self.question(collective, bytes);
+        let priced = match position {
+            Some(position) => question.candidate(&collective.algorithms()[position]),
+            None => cheapest(&question.candidates()),
+        };
+        Decision { algorithm: priced.algorithm, segment_bytes: priced.segment_bytes, base: priced.base }
+    }
+
+    fn question(&self, collective: Collective, bytes: usize) -> Question<'_> {
+        Question {
+            collective,
+            bytes,
+            size: self.places.hosts.len(),
+            network: &self.network,
+            groups: &self.places.hosts,
+            links: self.links(),
+            max_segment_bytes: self.max_segment_bytes,
+        }
+    }
+
+    /// What `auto` is for a call of `bytes` (as [`model::bytes`] counts them), and why.
+    pub fn explain(&self, collective: Collective, bytes: usize) -> Explanation {
+        let question = self.question(collective, first_of(bucket(bytes)));
+        let mut candidates = question.candidates();
+        let cheapest = cheapest(&candidates);
+        let rule = self.rule(collective, bytes);
+        let (chosen, why) = match rule.and_then(|rule| Some((rule, rule.algorithm?))) {
+            None => (cheapest, Why::Model),
+            Some((rule, position)) => {
+                let priced = question.candidate(&collective.algorithms()[position]);
+                let segment_bytes = rule.segment_bytes.unwrap_or(priced.segment_bytes);
+                (Priced { segment_bytes, ..priced }, rule.why)
+            }
+        };
+        candidates.sort_by(|a, b| a.total.total_cmp(&b.total));
+        Explanation { chosen, why, candidates }
+    }
+}
+
+/// The rules for `collective`, those that count first in front.
+fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, size: usize) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = overrides
+        .iter()
+        .filter(|part| part.collective == collective)
+        .map(|part| Rule {
+            from: part.from,
+            up_to: part.up_to,
+            algorithm: part.algorithm().map(|algorithm| position(collective, algorithm)),
+            segment_bytes: None,
+            why: Why::Override,
+        })
+        .collect();
+    let of = |choice: &&Choice| choice.collective == collective;
+    let near = |ranks: usize| {
+        let (least, most) = (ranks.min(size), ranks.max(size));
+        most <= least.saturating_mul(NEAR)
+    };
+    // The nearest by ratio; of two equally near the smaller.
+    let ranks = tuning.choices.iter().filter(of).map(|choice| choice.ranks).filter(|ranks| near(*ranks));
+    let distance = |ranks: &usize| (ranks.max(&size) * 1024 / ranks.min(&size).max(&1), *ranks);
+    let Some(ranks) = ranks.min_by_key(distance) else { return rules };
+    let mut choices: Vec<&Choice> = tuning.choices.iter().filter(of).filter(|choice| choice.ranks == ranks).collect();
+    choices.sort_by_key(|choice| choice.up_to);
+    let mut from = 0;
+    for choice in choices {
+        let algorithm = collective.algorithms().iter().position(|algorithm| algorithm.name == choice.algorithm);
+        // What was measured elsewhere may lack here what it needs.
+        let runs =
+            algorithm.is_none_or(|at| model::can_run(collective, &collective.algorithms()[at], size, &tuning.links));
+        rules.push(Rule {
+            from,
+            up_to: choice.up_to,
+            algorithm: algorithm.filter(|_| runs),
+            segment_bytes: choice.segment_bytes.filter(|_| runs),
+            why: Why::File { ranks },
+        });
+        from = choice.up_to.saturating_add(1);
+    }
+    rules
+}
+
+/// The first of those with the lowest price; the first of all where none has a price.
+fn cheapest(candidates: &[Priced]) -> Priced {
+    *candidates.iter().min_by(|a, b| a.total.total_cmp(&b.total)).expect("every collective has an algorithm")
+}
+
+/// Which of its collective's algorithms.
+pub fn position(collective: Collective, algorithm: &Algorithm) -> usize {
+    collective.algorithms().iter().position(|a| std::ptr::eq(a, algorithm)).unwrap_or(0)
+}
+
+/// Which size `bytes` count as.
+fn bucket(bytes: usize) -> usize {
+    if bytes == 0 {
+        return 0;
+    }
+    let power = bytes.ilog2();
+    let quarter = if power < 2 { bytes << (2 - power) } else { bytes >> (power - 2) } & 3;
+    1 + 4 * power as usize + quarter
+}
+
+/// The fewest bytes that count as that size; powers of two are exact.
+fn first_of(bucket: usize) -> usize {
+    match bucket.checked_sub(1) {
+        None => 0,
+        Some(place) => ((4 + place % 4) as u128 * (1u128 << (place / 4)) / 4) as usize,
+    }
+}
+
+/// Never 0.
+fn pack(decision: &Decision, collective: Collective) -> u64 {
+    let segment = u32::try_from(decision.segment_bytes).unwrap_or(u32::MAX);
+    let base = decision.base.unwrap_or(0) as u64;
+    1 << 63 | base << 40 | (position(collective, decision.algorithm) as u64) << 32 | u64::from(segment)
+}
+
+fn unpack(word: u64, algorithms: &'static [Algorithm]) -> Decision {
+    let base = (word >> 40 & 0xffff) as usize;
+    Decision {
+        algorithm: &algorithms[(word >> 32 & 0xff) as usize],
+        segment_bytes: word as u32 as usize,
+        base: (base > 0).then_some(base),
+    }
+}
+
+/// Bytes of the pieces in which steps are worked through: a multiple of `element_bytes`, and at most `limit` if an element is.
 ///
-/// A ring's chunk of 64 KiB or more is cut into at least two pieces, and into equal ones. Steps longer than a chunk, as trees
-/// have them, are cut into more, but not below 32 KiB. Where blocks differ in length and only some ranks know how long they
-/// are, it is `max`.
-pub fn segment_bytes(shape: &Shape<'_>, element_bytes: usize, max: usize) -> usize {
+/// What is longer than `limit` in a ring or a direct exchange is cut into equal pieces. Where blocks differ in length and
+/// only some ranks know how long they are, it is `limit`.
+pub fn segment_bytes(shape: &Shape<'_>, element_bytes: usize, limit: usize) -> usize {
     use Collective::*;
     let element_bytes = element_bytes.max(1);
-    let most = (max / element_bytes).max(1);
+    let most = (limit / element_bytes).max(1);
     let chunk = match shape.collective {
         Allreduce | Reduce | Broadcast | Scan | Exscan => shape.count.div_ceil(shape.size.max(1)),
         Allgather => shape.count.saturating_mul(shape.inputs.max(1)),
         Gather | Scatter | Alltoall | PairwiseExchange => shape.count,
         ReduceScatter | Allgatherv => shape.recv_counts.iter().copied().max().unwrap_or(0),
-        Gatherv | Scatterv | Alltoallv => return most * element_bytes,
-        Barrier => 1,
+        Gatherv | Scatterv | Alltoallv | Barrier => 0,
     };
-    let least = (WORTH_CUTTING / 2 / element_bytes).max(1);
-    let pieces = if chunk.saturating_mul(element_bytes) >= WORTH_CUTTING { chunk.div_ceil(most).max(2) } else { 1 };
-    chunk.div_ceil(pieces).max(least).min(most) * element_bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::Rank;
-
-    const MIB: usize = 1 << 20;
-
-    fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
-        Shape::new(collective, 0, size, count)
-    }
-
-    #[test]
-    fn the_rule() {
-        let name = |collective, size, bytes: usize| choose(&shape(collective, size, bytes / 4), 4).name;
-        assert_eq!(name(Collective::Allreduce, 1, MIB), "local");
-        assert_eq!(name(Collective::Allreduce, 2, 128 << 10), "recursive_doubling");
-        assert_eq!(name(Collective::Allreduce, 2, (128 << 10) + 4), "ring_segmented");
-        assert_eq!(name(Collective::Allreduce, 2, MIB), "ring_segmented");
-        assert_eq!(name(Collective::Allreduce, 64, 8), "recursive_doubling");
-        assert_eq!(name(Collective::Allreduce, 64, MIB), "halving_doubling");
-        assert_eq!(name(Collective::Allreduce, 64, 256 * MIB), "ring_segmented");
-        assert_eq!(name(Collective::Reduce, 8, 8), "binomial");
-        assert_eq!(name(Collective::Reduce, 2, 256 * MIB), "binomial");
-        assert_eq!(name(Collective::Reduce, 8, 256 * MIB), "ring");
-        assert_eq!(name(Collective::Broadcast, 8, 8), "binomial");
-        assert_eq!(name(Collective::Barrier, 8, 0), "dissemination");
-    }
-
-    #[test]
-    fn it_always_chooses_what_can_run() {
-        for &collective in Collective::ALL {
-            for size in [1, 2, 3, 8, 100] {
-                for count in [0, 1, 1000, 10_000_000, usize::MAX] {
-                    let chosen = choose(&shape(collective, size, count), 8);
-                    assert!(collective.algorithm(chosen.name).is_ok());
-                    assert_eq!(chosen.name == "local", collective == Collective::Allreduce && size == 1);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn all_ranks_agree() {
-        for &collective in Collective::ALL {
-            // What the root knows and has differs from what others do.
-            let on = |rank: Rank| {
-                let counts: &'static [usize] = if rank == 0 { &[MIB, 0, 7 * MIB] } else { &[] };
-                let (recv_counts, send_counts) = match collective {
-                    Collective::ReduceScatter | Collective::Allgatherv => (&[MIB, 0, 7 * MIB][..], counts),
-                    _ => (counts, counts),
-                };
-                let own = matches!(collective, Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv);
-                let count = if own { rank * MIB } else { MIB };
-                let shape = Shape { rank, send_counts, recv_counts, ..shape(collective, 3, count) };
-                (choose(&shape, 4).name, segment_bytes(&shape, 4, MIB))
-            };
-            assert_eq!(on(0), on(1));
-            assert_eq!(on(0), on(2));
-        }
-    }
-
-    #[test]
-    fn pieces_are_equal_and_neither_too_small_nor_too_large() {
-        let segment =
-            |size, count, element, max| segment_bytes(&shape(Collective::Allreduce, size, count), element, max);
-        assert_eq!(segment(4, 4 * (16 << 10), 4, MIB), 32 << 10, "a chunk of 64 KiB: two pieces");
-        assert_eq!(segment(4, 4 * (16 << 10) - 4, 4, MIB), (64 << 10) - 4, "a smaller one: one piece");
-        assert_eq!(segment(4, 256, 4, MIB), 32 << 10, "never below 32 KiB");
-        assert_eq!(segment(8, 64 * MIB, 4, MIB), MIB, "never above the limit");
-        assert_eq!(segment(1, 5 * MIB / 2, 1, MIB), (5 * MIB / 2usize).div_ceil(3), "three equal pieces");
-        assert_eq!(segment(2, 1000, 16, 1), 16, "at least an element");
-        assert_eq!(segment(2, usize::MAX, 16, 1000), 992, "whole elements");
-        assert_eq!(segment(2, 0, 3, 0), 3);
-    }
+    let segment = if chunk <= most { most } else { chunk.div_ceil(chunk.div_ceil(most)) };
+    segment * element_bytes
 }

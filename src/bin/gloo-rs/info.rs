@@ -7,7 +7,9 @@ use gloo_rs::transport::tcp::choice::{Choice, Chosen, Surroundings};
 use gloo_rs::transport::tcp::interface::{self, Interface};
 use serde::Serialize;
 
-/// Show what this build and this host have, and where a rank on this host would listen, and why
+use crate::explain;
+
+/// Show what this build and this host have, and where a rank on this host would listen, and why; or why auto chooses what
 #[derive(clap::Args)]
 pub struct Args {
     /// The store of the job, as GLOO_RS_STORE would name it: tcp://host:port, redis://host, file:///path. Nothing is sent to it
@@ -17,6 +19,9 @@ pub struct Args {
     /// Network interfaces to use: eth0,ib*,10.0.0.0/8 in order of preference, or ^docker* for all but those
     #[arg(long, value_name = "LIST")]
     interface: Option<String>,
+
+    #[command(flatten)]
+    explain: explain::Args,
 
     /// Print a JSON object
     #[arg(long)]
@@ -60,9 +65,12 @@ struct Listens {
 
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
-    let text = info(&args).and_then(|info| {
-        if args.json { serde_json::to_string(&info).map_err(|error| error.to_string()) } else { Ok(table(&info)) }
-    });
+    let here = || {
+        info(&args).and_then(|info| {
+            if args.json { serde_json::to_string(&info).map_err(|error| error.to_string()) } else { Ok(table(&info)) }
+        })
+    };
+    let text = args.explain.text(args.json).unwrap_or_else(here);
     match text.and_then(|text| crate::print(&text)) {
         Ok(()) => 0,
         Err(message) => crate::fail(&message, 1),

@@ -1,18 +1,24 @@
-//! The command-line tool: starts jobs, measures collectives, and shows what there is.
+//! The command-line tool: starts jobs, measures and simulates collectives, and shows what there is.
 
 mod bench;
+mod call;
+mod explain;
 mod info;
 mod launcher;
 mod list;
 mod parse;
+mod plot;
+mod ranks;
 mod run;
+mod simulate;
+mod tune;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Collective communications for training jobs: start jobs, measure, and see what there is
+/// Collective communications for training jobs: start jobs, measure, simulate, and see what there is
 #[derive(Parser)]
 #[command(name = "gloo-rs", version, about)]
 struct Cli {
@@ -27,8 +33,10 @@ enum Command {
     #[command(hide = true)]
     Node,
     Bench(Box<bench::Args>),
+    Tune(Box<tune::Args>),
     Info(info::Args),
     List(list::Args),
+    Simulate(Box<simulate::Args>),
 }
 
 fn main() -> ExitCode {
@@ -36,8 +44,10 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(*args),
         Command::Node => launcher::node::run(),
         Command::Bench(args) => bench::run(*args),
+        Command::Tune(args) => tune::run(*args),
         Command::Info(args) => info::run(args),
         Command::List(args) => list::run(args),
+        Command::Simulate(args) => simulate::run(*args),
     };
     ExitCode::from(code)
 }

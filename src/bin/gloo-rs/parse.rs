@@ -2,34 +2,13 @@
 
 use std::time::Duration;
 
-/// Bytes: `4`, `64Ki`, `1Mi`, `2Gi` (powers of 1024), `64K`, `1M`, `2G` (powers of 1000); a `B` may follow.
-pub fn size(text: &str) -> Result<usize, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, suffix) = text.split_at(digits);
-    let unit: usize = match suffix.strip_suffix('B').unwrap_or(suffix) {
-        "" => 1,
-        "K" | "k" => 1000,
-        "M" => 1000 * 1000,
-        "G" => 1000 * 1000 * 1000,
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        _ => return Err(format!("{text:?} is not a size; write bytes, as 4, 64Ki, 1Mi, 2Gi, 64K, 1M, 2G")),
-    };
-    let number: usize = number.parse().map_err(|_| format!("{text:?} is not a size: no number of bytes in front"))?;
-    number
-        .checked_mul(unit)
-        .filter(|&bytes| bytes <= isize::MAX as usize)
-        .ok_or_else(|| format!("{text:?} is too large"))
-}
+use gloo_rs::collective::Collective;
 
-/// The inverse of [`size`], in the largest binary unit that leaves no rest: `64Ki`.
-pub fn size_text(bytes: usize) -> String {
-    let units = [(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
-    match units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
-        Some((unit, suffix)) => format!("{}{suffix}", bytes / unit),
-        None => bytes.to_string(),
-    }
+pub use gloo_rs::size::text as size_text;
+
+/// [`gloo_rs::size::parse`], for clap.
+pub fn size(text: &str) -> Result<usize, String> {
+    gloo_rs::size::parse(text).map_err(|error| error.message().to_owned())
 }
 
 /// Seconds, with a fraction if need be; at most a year, so that deadlines can be computed.
@@ -40,6 +19,98 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         return Err(error());
     }
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
+}
+
+/// Seconds with a unit: `250ns`, `10us` or `10µs`, `1.5ms`, `2s`, `5ps`.
+pub fn duration(text: &str) -> Result<f64, String> {
+    let units = [("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9), ("ps", 1e-12), ("s", 1.0)];
+    number_with_unit(text, &units)
+        .ok_or_else(|| format!("{text:?} is not a duration; write 10us, 250ns, 1.5ms, 2s (ps, ns, us, ms, s)"))
+}
+
+/// Bytes per second: `25GB/s`, `100MiB/s`, `10Gbit/s`, or a plain number of bytes.
+pub fn bandwidth(text: &str) -> Result<f64, String> {
+    let prefixes = [
+        ("K", 1e3),
+        ("k", 1e3),
+        ("M", 1e6),
+        ("G", 1e9),
+        ("T", 1e12),
+        ("Ki", 1024.0),
+        ("Mi", 1_048_576.0),
+        ("Gi", 1_073_741_824.0),
+        ("", 1.0),
+    ];
+    let rate =
+        text.strip_suffix("/s").and_then(|amount| match (amount.strip_suffix('B'), amount.strip_suffix("bit")) {
+            (Some(bytes), _) => number_with_unit(bytes, &prefixes),
+            (_, Some(bits)) => Some(number_with_unit(bits, &prefixes)? / 8.0),
+            _ => None,
+        });
+    rate.or_else(|| number_with_unit(text, &[("", 1.0)])).filter(|&rate| rate > 0.0).ok_or_else(|| {
+        format!(
+            "{text:?} is not a bandwidth; write 25GB/s, 100MiB/s, 10Gbit/s, or a number of bytes per second above 0"
+        )
+    })
+}
+
+/// Seconds for each byte: a duration, as `0.05ns`, or how many bytes take a second, as `20GB/s`.
+pub fn seconds_per_byte(text: &str) -> Result<f64, String> {
+    match text {
+        "0" => Ok(0.0),
+        _ => duration(text)
+            .or_else(|_| bandwidth(text).map(|rate| 1.0 / rate))
+            .map_err(|_| format!("{text:?} is neither a time for each byte, as 0.05ns, nor a rate, as 20GB/s, nor 0")),
+    }
+}
+
+/// A collective by its name.
+pub fn collective(text: &str) -> Result<Collective, String> {
+    let known = Collective::ALL.iter().find(|collective| collective.name() == text);
+    known.copied().ok_or_else(|| {
+        let names: Vec<_> = Collective::ALL.iter().map(|collective| collective.name()).collect();
+        format!("there are {}", names.join(", "))
+    })
+}
+
+/// One number, several as `1Ki,3Ki`, or `1Ki..64Mi`: from the first on, twice as much each time, up to the last;
+/// `1Ki..64Mi:4`: four times as much.
+pub fn several(text: &str, one: impl Fn(&str) -> Result<usize, String>) -> Result<Vec<usize>, String> {
+    let Some((low, high)) = text.split_once("..") else {
+        return text.split(',').map(one).collect();
+    };
+    let (high, factor) = match high.split_once(':') {
+        None => (high, 2),
+        Some((high, factor)) => (high, one(factor)?),
+    };
+    let (low, high) = (one(low)?, one(high)?);
+    if low == 0 || low > high || factor < 2 {
+        let rules = "it must begin above 0, not end before it begins, and grow at least twofold";
+        return Err(format!("{text:?} is no range: {rules}"));
+    }
+    let grown = std::iter::successors(Some(low), |value| value.checked_mul(factor)).take_while(|&value| value < high);
+    Ok(grown.chain([high]).collect())
+}
+
+/// A finite number of at least 0 and one of `units`.
+fn number_with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, suffix) = text.split_at(digits);
+    let (_, unit) = units.iter().find(|(name, _)| *name == suffix)?;
+    let value = number.parse::<f64>().ok()? * unit;
+    value.is_finite().then_some(value)
+}
+
+/// Seconds as `250 ns`, `10 µs`, `1.5 ms`, `2 s`: three digits at least, no zeros at the end.
+pub fn duration_text(seconds: f64) -> String {
+    let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")];
+    // What rounds up to 1000 of a unit is 1 of the next.
+    let (unit, name) = units.into_iter().find(|(unit, _)| seconds / unit >= 0.999_5).unwrap_or((1e-12, "ps"));
+    let value = seconds / unit;
+    let decimals = if value >= 99.95 { 0 } else { 2 - usize::from(value >= 9.995) };
+    let text = format!("{value:.decimals$}");
+    let text = if decimals > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text} {name}")
 }
 
 #[cfg(test)]
@@ -93,6 +164,63 @@ mod tests {
         }
         assert_eq!(size_text(64 << 10), "64Ki");
         assert_eq!(size_text(1536), "1536");
+    }
+
+    #[test]
+    fn durations_and_rates_with_units() {
+        let near = |a: Result<f64, String>, b: f64| assert!((a.clone().unwrap() / b - 1.0).abs() < 1e-12, "{a:?} {b}");
+        near(duration("10us"), 1e-5);
+        near(duration("1.5µs"), 1.5e-6);
+        near(duration("250ns"), 2.5e-7);
+        near(duration("2s"), 2.0);
+        assert_eq!(duration("0s"), Ok(0.0));
+        near(bandwidth("25GB/s"), 25e9);
+        near(bandwidth("1.5MiB/s"), 1_572_864.0);
+        near(bandwidth("10Gbit/s"), 1.25e9);
+        near(bandwidth("800"), 800.0);
+        near(bandwidth("8B/s"), 8.0);
+        near(seconds_per_byte("0.05ns"), 5e-11);
+        near(seconds_per_byte("20GB/s"), 5e-11);
+        assert_eq!(seconds_per_byte("0"), Ok(0.0));
+        for text in ["", "10", "us", "-1us", "1e3us", "inf s", "10 us", "1.2.3us", "µ", "10m"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        for text in ["", "GB/s", "0", "0GB/s", "-5GB/s", "25GB", "25Gb/s", "nan", "1µB/s"] {
+            assert!(bandwidth(text).is_err(), "{text}");
+        }
+        assert!(seconds_per_byte("20").is_ok() && seconds_per_byte("x").is_err());
+    }
+
+    #[test]
+    fn lists_and_ranges() {
+        assert_eq!(several("4", size), Ok(vec![4]));
+        assert_eq!(several("4,1Ki,3", size), Ok(vec![4, 1024, 3]));
+        assert_eq!(several("1Ki..8Ki", size), Ok(vec![1024, 2048, 4096, 8192]));
+        assert_eq!(several("3..13", size), Ok(vec![3, 6, 12, 13]));
+        assert_eq!(several("5..5", size), Ok(vec![5]));
+        assert_eq!(several("4..100:4", size), Ok(vec![4, 16, 64, 100]));
+        for text in ["", "4,", "8..4", "0..4", "1..", "..", "1..2..3"] {
+            assert!(several(text, size).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_as_text() {
+        let cases = [
+            (0.0, "0 ps"),
+            (1e-12, "1 ps"),
+            (2.5e-7, "250 ns"),
+            (9.999e-7, "1 µs"),
+            (1e-5, "10 µs"),
+            (1.2345e-5, "12.3 µs"),
+            (0.001_499, "1.5 ms"),
+            (0.1, "100 ms"),
+            (1.0, "1 s"),
+            (1234.4, "1234 s"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(duration_text(seconds), text);
+        }
     }
 
     #[test]

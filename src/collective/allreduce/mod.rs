@@ -2,11 +2,21 @@
 //! copies the result to the other outputs last, range by range, so that both overlap with the network.
 
 mod bcube;
+mod branches;
+mod double_binary_tree;
 mod halving_doubling;
+mod hierarchical;
 mod local;
+mod mesh_2d;
 mod recursive_doubling;
+mod reduce_broadcast;
+mod ring;
 mod ring_chunked;
 mod ring_segmented;
+mod spanning_trees;
+mod torus_2d;
+mod torus_nd;
+mod tree;
 
 use super::Algorithm;
 
@@ -16,5 +26,14 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     halving_doubling::ALGORITHM,
     recursive_doubling::ALGORITHM,
     bcube::ALGORITHM,
+    ring::ALGORITHM,
+    tree::ALGORITHM,
+    reduce_broadcast::ALGORITHM,
+    double_binary_tree::ALGORITHM,
+    hierarchical::ALGORITHM,
+    torus_2d::ALGORITHM,
+    torus_nd::ALGORITHM,
+    mesh_2d::ALGORITHM,
+    spanning_trees::ALGORITHM,
     local::ALGORITHM,
 ];

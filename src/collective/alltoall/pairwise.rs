@@ -1,5 +1,5 @@
 //! In step `i` everyone sends to the rank `i` after it and receives from the rank `i` before it (Thakur, Rabenseifner and
-//! Gropp 2005): at any time all ranks receive the same amount.
+//! Gropp 2005): at any time all ranks receive the same amount. Every block travels once, so the best but for small ones.
 //!
 //! Six ranks: rank 0 sends to 1 and receives from 5, then to 2 and from 4, to 3 and from 3, to 4 and from 2, to 5 and from 1.
 //! No step waits for another; their order is only the order in which they start. In place, what is sent is first copied
@@ -9,10 +9,10 @@
 
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Span};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "pairwise", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "pairwise", generate, cost, uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
@@ -37,4 +37,15 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         b.copy(block(shape.input(0), shape.rank), block(output, shape.rank));
     }
     Ok(b.build())
+}
+
+/// `α + S (P - 1) / (P B)`.
+fn cost(case: &Case<'_>) -> Cost {
+    let (block, others) = (case.bytes(), case.ranks() - 1.0);
+    Cost {
+        path: case.at_once(others * block, block, true),
+        messages: case.ranks() * others * case.pieces(block),
+        sent: case.ranks() * others * block,
+        reduced: 0.0,
+    }
 }

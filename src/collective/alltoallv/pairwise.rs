@@ -1,27 +1,24 @@
 //! In step `i` everyone sends to the rank `i` after it and receives from the rank `i` before it (Thakur, Rabenseifner and
-//! Gropp 2005).
+//! Gropp 2005). Every block travels once, so the best but for small ones.
 //!
 //! Six ranks: rank 0 sends to 1 and receives from 5, then to 2 and from 4, to 3 and from 3, to 4 and from 2, to 5 and from 1.
 //! No step waits for another; empty blocks are not sent.
 //!
 //! Steps: 1, since none of the `P - 1` messages waits for another. Every rank sends all blocks but its own.
 
-use super::super::shape::block;
+use super::super::blocks::{Blocks, everyone_told};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
-use crate::schedule::{Builder, Schedule, Span};
+use crate::schedule::cost::Cost;
+use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "pairwise", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "pairwise", generate, cost, uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
-    let part = |of: Span, counts: &[usize], rank: usize| {
-        let (offset, len) = block(counts, rank);
-        of.slice(offset, len)
-    };
-    let sent = |rank| part(shape.input(0), shape.send_counts, rank);
-    let received = |rank| part(shape.output(0), shape.recv_counts, rank);
+    let (outgoing, incoming) = (Blocks::new(shape.send_counts), Blocks::new(shape.recv_counts));
+    let sent = |rank| outgoing.span(shape.input(0), rank);
+    let received = |rank| incoming.span(shape.output(0), rank);
     for distance in 1..shape.size {
         let (to, from) = (shape.after(distance), shape.before(distance));
         b.send(to, sent(to));
@@ -29,4 +26,28 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     }
     b.copy(sent(shape.rank), received(shape.rank));
     Ok(b.build())
+}
+
+/// `α + S (P - 1) / (P B)` for equal blocks, `S` being those of a rank's input; they count only where everyone knows them.
+fn cost(case: &Case<'_>) -> Cost {
+    let size = case.shape.size;
+    let mut cost = Cost::default();
+    let Ok(counts) = everyone_told(case.shape) else { return cost };
+    let (mut busiest, mut longest) = (0.0f64, 0.0f64);
+    let mut received = vec![0.0; size];
+    for (rank, row) in counts.chunks_exact(size).enumerate() {
+        let mut sent = 0.0;
+        for (to, &count) in row.iter().enumerate().filter(|(to, _)| *to != rank) {
+            let bytes = case.of(count);
+            sent += bytes;
+            received[to] += bytes;
+            longest = longest.max(bytes);
+            cost.messages += case.pieces(bytes);
+        }
+        busiest = busiest.max(sent);
+        cost.sent += sent;
+    }
+    busiest = received.into_iter().fold(busiest, f64::max);
+    cost.path = case.at_once(busiest, longest, true);
+    cost
 }

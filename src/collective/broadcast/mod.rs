@@ -1,8 +1,17 @@
 //! Broadcast: the root's elements, for everyone.
 
 mod binomial;
+mod double_binary_tree;
 mod one_to_all;
+mod pipelined_chain;
+mod scatter_allgather;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[binomial::ALGORITHM, one_to_all::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] = &[
+    binomial::ALGORITHM,
+    one_to_all::ALGORITHM,
+    pipelined_chain::ALGORITHM,
+    scatter_allgather::ALGORITHM,
+    double_binary_tree::ALGORITHM,
+];

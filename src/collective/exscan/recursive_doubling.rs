@@ -10,10 +10,10 @@
 use super::super::phases::{rounds, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Side, Span};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "recursive_doubling", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "recursive_doubling", generate, cost, uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
@@ -48,4 +48,27 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         }
     }
     Ok(b.build())
+}
+
+/// `lg P (α + S / B) + 2 (lg P - 1) γ S`: in the first step nothing is combined with what arrives, after the last nothing
+/// is sent on; else what arrives is combined with the result, and the result with the own elements.
+fn cost(case: &Case<'_>) -> Cost {
+    let (size, steps, bytes) = (case.shape.size, rounds(case.shape.size), case.bytes());
+    let gamma = case.network.gamma;
+    // In step `i` the last `P - 2^i` ranks receive; of these the first `P - 3 * 2^i` send on what they then have.
+    let received = |step: u32| size - (1 << step);
+    let sent: usize = (0..steps).map(received).sum();
+    let combined: usize = (1..steps).map(received).sum();
+    let totals: usize = (0..steps).map(|step| size.saturating_sub(3 << step)).sum();
+    // Each step but the first and the last ones has two reductions; so many more than one in each.
+    let segment = bytes.min(case.segment_bytes as f64);
+    let more = f64::from(steps) - 2.0;
+    let path = case.stream(case.link(size), steps.into(), bytes, gamma)
+        + if steps > 1 { more * gamma * segment } else { -gamma * segment };
+    Cost {
+        path: if bytes > 0.0 { path } else { 0.0 },
+        messages: sent as f64 * case.pieces(bytes),
+        sent: sent as f64 * bytes,
+        reduced: (combined + totals) as f64 * bytes,
+    }
 }

@@ -1,17 +1,23 @@
-//! Everyone sends to the root. Six ranks, root 0: ranks 1 to 5 each send their block to rank 0, which receives all at once;
+//! Everyone sends to the root, which alone knows all counts. Best for large blocks, and for few ranks. Six ranks, root 0: ranks 1 to 5 each send their block to rank 0, which receives all at once;
 //! empty blocks are not sent.
 //!
 //! Steps: 1. Every rank but the root sends its block.
 
+use super::super::blocks::one_to_all_cost;
 use super::super::phases::collect;
 use super::super::shape::block;
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::Schedule;
+use crate::schedule::cost::Cost;
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "direct", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "direct", generate, cost, uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(collect(shape, |rank| block(shape.recv_counts, rank)))
+}
+
+/// `α + S (P - 1) / (P B)` for equal blocks; they count only where everyone knows them.
+fn cost(case: &Case<'_>) -> Cost {
+    one_to_all_cost(case, case.shape.counts)
 }

@@ -1,14 +1,15 @@
-//! Step `i` exchanges block `i` with the rank whose number differs in bit `i` (Gloo's `pairwise_exchange`). Eight ranks (the
+//! Step `i` exchanges block `i` with the rank whose number differs in bit `i` (Gloo's `pairwise_exchange`): for tests of
+//! bandwidth. Eight ranks (the
 //! number must be a power of two, so six are refused) and three destinations: rank 5 exchanges with 4, 7 and 1.
 //!
 //! Steps: 1; the exchanges do not wait for one another. Every rank sends `destinations` blocks.
 
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "pairwise_exchange", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "pairwise_exchange", generate, cost, uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
@@ -19,4 +20,21 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         b.recv(peer, shape.output(0).slice(offset, shape.count));
     }
     Ok(b.build())
+}
+
+/// `α + D S / B` for `D` destinations and blocks of `S` bytes.
+fn cost(case: &Case<'_>) -> Cost {
+    let (destinations, block) = (case.shape.destinations as f64, case.bytes());
+    // Of a host's ranks those partners are on other hosts whose numbers differ in a high bit.
+    let near = if case.network.consecutive { case.network.per_host.min(case.shape.size).ilog2() } else { 0 };
+    let far = (destinations - f64::from(near)).max(0.0);
+    let inside = if far < destinations { case.network.local.time(block) } else { 0.0 };
+    let outside = case.network.remote.time(far * block * case.network.per_host as f64);
+    let sent = case.ranks() * destinations;
+    Cost {
+        path: if sent * block == 0.0 { 0.0 } else { inside.max(if far > 0.0 { outside } else { 0.0 }) },
+        messages: sent * case.pieces(block),
+        sent: sent * block,
+        reduced: 0.0,
+    }
 }

@@ -1,4 +1,5 @@
-//! The ring of [`ring_reduce_scatter`], with the blocks that the caller asks for as chunks; they may differ in length.
+//! The ring of [`ring_reduce_scatter`], with the blocks that the caller asks for as chunks; they may differ in length. Only
+//! neighbours talk, so the best for large blocks (Patarasu and Yuan 2009). The operation must commute.
 //!
 //! Six ranks: rank 0 sends its block 5, receives block 4, adds its own and sends that on, ..., and in the fifth step
 //! receives block 0, which with its own is complete. Partial results lie in two blocks of scratch memory, or in place
@@ -6,19 +7,20 @@
 //!
 //! Steps: `P - 1`. Every rank sends all blocks but its own: `S (P - 1) / P` bytes if they are equal.
 
+use super::super::blocks::Blocks;
 use super::super::phases::{relocate, ring_reduce_scatter, two_places};
-use super::super::shape::block;
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "ring", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate, cost, uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let counts = shape.recv_counts;
-    let chunk = |index| block(counts, index);
+    let blocks = Blocks::new(counts);
+    let chunk = |index| blocks.of_rank(index);
     let output = shape.output(0);
     let result = output.slice(0, counts[shape.rank]);
     if shape.inputs == 0 {
@@ -35,4 +37,12 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         b.divide(result, shape.divisor());
     }
     Ok(b.build())
+}
+
+/// As long as the longest block takes: `(P - 1) (α + S / (P B) + γ S / P)` for equal ones.
+fn cost(case: &Case<'_>) -> Cost {
+    let (all, longest, pieces) = case.blocks(case.shape.recv_counts);
+    let others = case.ranks() - 1.0;
+    let path = case.stream(case.link(1), others, longest, case.network.gamma);
+    Cost { path, messages: others * pieces, sent: others * all, reduced: others * all }
 }

@@ -9,10 +9,10 @@
 use super::super::phases::{Versions, rounds, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Side, Span};
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "recursive_doubling", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "recursive_doubling", generate, cost, uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
@@ -31,4 +31,18 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     }
     versions.finish(&mut b);
     Ok(b.build())
+}
+
+/// `lg P (α + S / B + γ S)`.
+fn cost(case: &Case<'_>) -> Cost {
+    let (size, steps, bytes) = (case.shape.size, rounds(case.shape.size), case.bytes());
+    // In step `i` the last `P - 2^i` ranks receive.
+    let received: usize = (0..steps).map(|step| size - (1 << step)).sum();
+    let received = received as f64;
+    Cost {
+        path: case.stream(case.link(size), steps.into(), bytes, case.network.gamma),
+        messages: received * case.pieces(bytes),
+        sent: received * bytes,
+        reduced: received * bytes,
+    }
 }

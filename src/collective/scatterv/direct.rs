@@ -1,20 +1,26 @@
-//! The root sends to everyone. Six ranks, root 0: rank 0 sends the blocks 1 to 5 to the ranks 1 to 5, all at once; empty
+//! The root sends to everyone, which alone knows all counts. Best for large blocks, and for few ranks. Six ranks, root 0: rank 0 sends the blocks 1 to 5 to the ranks 1 to 5, all at once; empty
 //! blocks are not sent.
 //!
 //! Steps: 1. The root sends all blocks but its own.
 
+use super::super::blocks::one_to_all_cost;
 use super::super::phases::distribute;
 use super::super::shape::block;
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::Schedule;
+use crate::schedule::cost::Cost;
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "direct", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "direct", generate, cost, uses: Uses::Sizes };
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(distribute(shape, |rank| {
         let (offset, len) = block(shape.send_counts, rank);
         if shape.inputs == 0 { shape.output(0).slice(offset, len) } else { shape.input(0).slice(offset, len) }
     }))
+}
+
+/// `α + S (P - 1) / (P B)` for equal blocks; they count only where everyone knows them.
+fn cost(case: &Case<'_>) -> Cost {
+    one_to_all_cost(case, case.shape.counts)
 }

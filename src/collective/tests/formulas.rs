@@ -3,14 +3,14 @@
 use super::*;
 use crate::schedule::verify::Traffic;
 
-const COUNT: usize = 4;
+pub(super) const COUNT: usize = 4;
 
 fn log2(size: usize) -> usize {
     size.ilog2() as usize
 }
 
 /// `ceil(log2(size))`
-fn height(size: usize) -> usize {
+pub(super) fn height(size: usize) -> usize {
     log2(size.next_power_of_two())
 }
 
@@ -19,7 +19,7 @@ fn allreduce(name: &str, size: usize, base: usize, in_place: bool) -> Report {
     prove(&everyone(call, |_| ()), name)
 }
 
-fn all_send(report: &Report, messages: usize, elements: usize) {
+pub(super) fn all_send(report: &Report, messages: usize, elements: usize) {
     for traffic in &report.traffic {
         assert_eq!((traffic.messages, traffic.elements), (messages, elements), "{} ranks", report.traffic.len());
     }
@@ -128,30 +128,6 @@ fn broadcast() {
         assert!(report.steps <= height(size));
         assert!(!size.is_power_of_two() || report.steps == height(size));
         assert_eq!(report.traffic.iter().map(|t| t.messages).sum::<usize>(), size - 1);
-    }
-}
-
-#[test]
-fn rings_of_blocks() {
-    for size in RANKS {
-        let equal = vec![COUNT; size];
-        for collective in [Collective::ReduceScatter, Collective::Allgather, Collective::Allgatherv] {
-            for inputs in [0, 1] {
-                let call = Shape { recv_counts: &equal, inputs, ..shape(collective, size, COUNT) };
-                let report = prove(&everyone(call, |_| ()), "ring");
-                assert_eq!(report.steps, size - 1, "{} of {size} ranks, {inputs} inputs", collective.name());
-                all_send(&report, size - 1, (size - 1) * COUNT);
-            }
-        }
-    }
-}
-
-#[test]
-fn alltoall() {
-    for size in RANKS {
-        let report = prove(&everyone(shape(Collective::Alltoall, size, COUNT), |_| ()), "pairwise");
-        all_send(&report, size - 1, (size - 1) * COUNT);
-        assert!(report.traffic.iter().all(|t| t.scratch == 0));
     }
 }
 

@@ -18,28 +18,18 @@ proptest! {
                 prove(&everyone(call, |_| ()), name);
             }
         }
-        let call = Shape { recv_counts: &counts, root, ..shape(Collective::Gatherv, size, 0) };
-        let adjust = |s: &mut Shape<'_>| {
-            s.count = counts[s.rank];
-            (s.inputs, s.outputs) = if s.rank == root { (inputs, 1) } else { (1, 0) };
-        };
-        prove(&everyone(call, adjust), "direct");
-        let call = Shape { send_counts: &counts, root, ..shape(Collective::Scatterv, size, 0) };
-        let adjust = |s: &mut Shape<'_>| {
-            s.count = counts[s.rank];
-            s.inputs = if s.rank == root { inputs } else { 0 };
-        };
-        prove(&everyone(call, adjust), "direct");
+        for collective in [Collective::Gatherv, Collective::Scatterv] {
+            for algorithm in collective.algorithms() {
+                prove(&rooted(collective, algorithm, &counts, root, in_place), algorithm.name);
+            }
+        }
     }
 
     #[test]
     fn blocks_of_all_lengths_between_all_ranks(sent in (1..9usize).prop_flat_map(|size| prop::collection::vec(prop::collection::vec(0..9usize, size), size))) {
-        let received: Vec<Vec<usize>> = (0..sent.len()).map(|rank| sent.iter().map(|row| row[rank]).collect()).collect();
-        let mut shapes = everyone(shape(Collective::Alltoallv, sent.len(), 0), |_| ());
-        for s in &mut shapes {
-            (s.send_counts, s.recv_counts) = (&sent[s.rank], &received[s.rank]);
+        for algorithm in Collective::Alltoallv.algorithms() {
+            prove_alltoallv(&sent, algorithm);
         }
-        prove(&shapes, "pairwise");
     }
 
     #[test]

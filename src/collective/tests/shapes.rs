@@ -96,6 +96,56 @@ fn counts_for_each_rank() {
     refused(unlike, "send_counts[2] is 3 but recv_counts[2] is 1");
 }
 
+/// What others have, where an algorithm needs it.
+#[test]
+fn counts_that_others_have() {
+    use Collective::*;
+    let call = |collective, rank, count, counts| {
+        let (gathers, is_root) = (collective == Gatherv, rank == 0);
+        let (inputs, outputs) = (usize::from(gathers || is_root), usize::from(!gathers || is_root));
+        Shape { rank, count, counts, inputs, outputs, ..fine(collective) }
+    };
+    let own: &[usize] = &[1, 2, 3, 4];
+    for (collective, name) in [(Gatherv, "recv_counts"), (Scatterv, "send_counts")] {
+        call(collective, 0, 5, own).check().unwrap();
+        call(collective, 2, 3, own).check().unwrap();
+        refused(call(collective, 2, 3, &own[..3]), "counts has 3 entries; it must have 4");
+        refused(call(collective, 0, 5, &[1, 2, 3, 5]), &format!("counts and {name} differ"));
+    }
+    refused(call(Gatherv, 2, 7, own), "this rank sends 7 elements, but the root, rank 0, expects 3 from it");
+    refused(call(Scatterv, 2, 7, own), "this rank expects 7 elements, but the root, rank 0, sends it 3");
+    refused(call(Gatherv, 1, 2, &[usize::MAX, 2, 1, 1]), "all counts together are more than 9223372036854775807");
+    let all = [own, own, own, own].concat();
+    let alltoallv = Shape { rank: 2, recv_counts: &[3; 4], ..fine(Alltoallv) };
+    Shape { counts: &all, ..alltoallv }.check().unwrap();
+    refused(Shape { counts: own, ..alltoallv }, "counts has 4 entries; it must have 16");
+    refused(Shape { counts: &[3; 16], ..alltoallv }, "this rank's row of counts and send_counts differ");
+    let wrong = Shape { counts: &all, recv_counts: &[3, 9, 3, 3], ..alltoallv };
+    refused(wrong, "this rank expects 9 elements from rank 1, which sends 3");
+    for (collective, name) in [(Gatherv, "binomial"), (Scatterv, "binomial"), (Alltoallv, "bruck")] {
+        let algorithm = collective.algorithm(name).unwrap();
+        let error = (algorithm.generate)(&fine(collective)).unwrap_err();
+        assert!(error.message().contains("needs the counts of others"), "{error}");
+    }
+}
+
+#[test]
+fn places_of_ranks() {
+    for &collective in Collective::ALL {
+        let fine = fine(collective);
+        let placed = Shape { groups: &[7, 0, 7, 0], dims: &[2, 1, 2], links: &[1; 16], ..fine };
+        placed.check().unwrap();
+        refused(Shape { groups: &[0; 3], ..fine }, "groups has 3 entries, but size is 4");
+        refused(Shape { groups: &[0; 5], ..fine }, "groups has 5 entries, but size is 4");
+        refused(Shape { dims: &[4, 0], ..fine }, "dims[1] is 0");
+        refused(Shape { dims: &[2, 3], ..fine }, "dims is 2 x 3, that is 6 ranks, but size is 4");
+        refused(Shape { dims: &[1], ..fine }, "dims is 1, that is 1 ranks, but size is 4");
+        let wrapping: &[usize] = &[usize::MAX / 2 + 1, 2, 4];
+        refused(Shape { dims: wrapping, ..fine }, "that is 18446744073709551615 ranks");
+        refused(Shape { links: &[1; 15], ..fine }, "links has 15 entries, not size x size, and size is 4");
+    }
+}
+
 #[test]
 fn lengths_that_overflow() {
     use Collective::*;

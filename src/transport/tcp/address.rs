@@ -1,5 +1,6 @@
 //! What a rank tells the others, so that they can connect to it.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::interface;
@@ -113,6 +114,16 @@ pub fn count_cores<'a>(addresses: impl Iterator<Item = &'a Address>) -> usize {
     sets.iter().map(|set| (set & 0xffff) as usize).sum()
 }
 
+/// The host of each rank, by a number: hosts are numbered in the order of their first ranks.
+pub fn number_hosts(addresses: &[Address]) -> Box<[u32]> {
+    let mut numbers = HashMap::new();
+    let number = |address: &Address| {
+        let next = numbers.len() as u32;
+        *numbers.entry(address.host).or_insert(next)
+    };
+    addresses.iter().map(number).collect()
+}
+
 /// Ranks that a message names.
 const SHOWN: usize = 16;
 
@@ -224,6 +235,13 @@ mod tests {
             let ways: Vec<String> = to.ways_from(&from).iter().map(|s| s.ip().to_string()).collect();
             assert_eq!(ways, expected, "{to:?} from {from:?}");
         }
+    }
+
+    #[test]
+    fn hosts_are_numbered_in_the_order_of_ranks() {
+        let addresses = [9, 3, 9, 0, 3].map(|host| address(host, &[]));
+        assert_eq!(*number_hosts(&addresses), [0, 1, 0, 2, 1]);
+        assert!(number_hosts(&[]).is_empty());
     }
 
     #[test]

@@ -19,6 +19,8 @@ const CONTROL: u32 = 0;
 const LATE: Duration = Duration::from_millis(10);
 /// How many ranks are the last one in turn.
 const LATE_RANKS: usize = 8;
+/// What no result consists of.
+const SPOILT: u8 = 0x5a;
 
 /// How often, by which algorithm, and what keeps this measurement apart from others.
 #[derive(Clone, Copy, Debug)]
@@ -61,13 +63,9 @@ pub fn measure(
     };
     let mut times = Vec::with_capacity(repetition.iterations);
     for iteration in 0..repetition.warmup + repetition.iterations {
-        runner.restore();
-        barrier(context, repetition.thread as u32 * 2 + 1)?;
-        let start = Instant::now();
-        runner.run()?;
-        let elapsed = start.elapsed();
+        let time = runner.timed()?;
         if iteration >= repetition.warmup {
-            times.push(elapsed.as_nanos() as f64 / 1e3);
+            times.push(time);
             progress();
         }
     }
@@ -87,7 +85,8 @@ pub fn largest_of_all_ranks(context: &Context, numbers: &mut [f64]) -> Result<()
     unsafe { context.run(&call(shape, None, DataType::Float64, reduction, &[], outputs, tag)) }
 }
 
-fn barrier(context: &Context, tag: u32) -> Result<()> {
+/// Waits for all ranks; they pass the same tag.
+pub fn barrier(context: &Context, tag: u32) -> Result<()> {
     let shape = empty_shape(context, Collective::Barrier);
     // SAFETY: a barrier has no buffers.
     unsafe { context.run(&call(shape, None, DataType::Uint8, Reduction::Op(ReduceOp::Sum), &[], &[], tag)) }
@@ -109,7 +108,8 @@ fn call<'a>(
     Call { shape, algorithm, dtype, reduction, inputs, outputs, tag, timeout: None, max_segment_bytes: None }
 }
 
-struct Runner<'a> {
+/// The buffers of a measurement on one thread, and the call on them.
+pub struct Runner<'a> {
     context: &'a Arc<Context>,
     work: &'a Workload,
     repetition: Repetition<'a>,
@@ -123,7 +123,8 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn new(context: &'a Arc<Context>, work: &'a Workload, repetition: Repetition<'a>) -> Result<Self> {
+    /// Allocates and fills the buffers.
+    pub fn new(context: &'a Arc<Context>, work: &'a Workload, repetition: Repetition<'a>) -> Result<Self> {
         let size = work.dtype.size();
         let mut inputs = Vec::new();
         for (index, pieces) in work.inputs.iter().enumerate() {
@@ -152,6 +153,26 @@ impl<'a> Runner<'a> {
         Ok(runner)
     }
 
+    /// From now on, the call is done by this algorithm.
+    pub fn select(&mut self, algorithm: &'a str) {
+        self.repetition.algorithm = algorithm;
+    }
+
+    /// Leaves nothing of earlier results, so that they cannot be taken for the next one's.
+    pub fn spoil(&mut self) {
+        self.outputs.iter_mut().for_each(|output| output.bytes_mut().fill(SPOILT));
+        self.restore();
+    }
+
+    /// The call's time in µs, of this rank, after a barrier.
+    pub fn timed(&mut self) -> Result<f64> {
+        self.restore();
+        barrier(self.context, self.repetition.thread as u32 * 2 + 1)?;
+        let start = Instant::now();
+        self.run()?;
+        Ok(start.elapsed().as_nanos() as f64 / 1e3)
+    }
+
     /// Puts what the call reads back into the outputs, where it works in place.
     fn restore(&mut self) {
         for (buffer, pieces) in self.outputs.iter_mut().zip(&self.work.before) {
@@ -160,7 +181,7 @@ impl<'a> Runner<'a> {
     }
 
     /// What is measured.
-    fn run(&mut self) -> Result<()> {
+    pub fn run(&mut self) -> Result<()> {
         let Repetition { algorithm, op, thread, slot, .. } = self.repetition;
         let Some(shape) = self.work.shape() else { return self.exchange(slot) };
         let tag = thread as u32 * 2 + 2;
@@ -184,7 +205,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Whether every buffer holds what it must, and nothing beside was touched.
-    fn verify(&self) -> Result<(), String> {
+    pub fn verify(&self) -> Result<(), String> {
         let dtype = self.work.dtype;
         let inputs = self.inputs.iter().zip(&self.work.inputs).enumerate();
         let outputs = self.outputs.iter().zip(&self.work.after).enumerate();

@@ -1,26 +1,23 @@
 //! `gloo-rs bench`: measures a collective.
 
-mod buffer;
-mod measure;
+pub mod buffer;
+pub mod measure;
 mod pattern;
 mod report;
 #[cfg(test)]
 mod tests;
-mod workload;
+pub mod workload;
 
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gloo_rs::collective::Collective;
-use gloo_rs::context::{Context, ContextOptions};
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::launch::Launch;
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::types::{DataType, ReduceOp};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::launcher::{self, Job};
+use crate::ranks::{self, Member};
 use measure::{Measured, Repetition, largest_of_all_ranks, measure};
 use report::{Bandwidth, NO_OP, Row, Times};
 use workload::{Request, Subject, Workload};
@@ -129,19 +126,13 @@ pub fn run(args: Args) -> u8 {
     }
 }
 
-/// Starts this program once more for each rank, with the same arguments.
+/// Starts the ranks if the command makes sense.
 fn start(args: &Args) -> u8 {
     let ranks = args.ranks.unwrap_or(2) as usize;
-    if let Err(message) = args.request(ranks) {
-        return crate::fail(&message, 2);
+    match args.request(ranks) {
+        Ok(_) => ranks::start(ranks),
+        Err(message) => crate::fail(&message, 2),
     }
-    let program = match std::env::current_exe() {
-        Ok(program) => program.into_os_string(),
-        Err(error) => return crate::fail(&format!("cannot find this program's file: {error}"), 1),
-    };
-    let args = std::env::args_os().skip(1).collect();
-    let launched = Job::new(program, args, ranks).and_then(|job| launcher::launch(&Job { prefix: false, ..job }));
-    launched.unwrap_or_else(|error| crate::fail(&error.message, error.code))
 }
 
 impl Args {
@@ -178,27 +169,19 @@ impl Args {
 
 /// One rank's part. Whether all results were right, on all ranks.
 fn take_part(args: &Args) -> Result<bool, String> {
-    let launch = Launch::from_environment(args.timeout).map_err(|error| error.to_string())?;
-    let says = |error: Error| format!("rank {}: {error}", launch.rank);
-    if let Some(ranks) = args.ranks.filter(|&ranks| ranks as usize != launch.size) {
-        return Err(format!("--ranks is {ranks}, but the job that this is part of has {}", launch.size));
-    }
+    let launch = ranks::place(args.ranks, args.timeout)?;
     let request = args.request(launch.size)?;
-    let device =
-        Device::create(&DeviceOptions { interface: args.interface.clone(), ..Default::default() }).map_err(says)?;
-    let options = ContextOptions { timeout: args.timeout, ..Default::default() };
-    let context = Context::new(&device, launch.rank, launch.size, &options).map_err(says)?;
-    context.connect(&*launch.store).map_err(says)?;
-
+    let member = Member::join(launch, args.timeout, args.interface.as_deref())?;
+    let (context, rank) = (&member.context, member.context.rank());
     let barrier = args.subject == Subject::Collective(Collective::Barrier);
     let sizes = if barrier { &[0][..] } else { &args.sizes };
-    let progress = Progress::new(args, launch.rank == 0, sizes.len());
+    let progress = Progress::new(args, rank == 0, sizes.len());
     let mut all_right = true;
     for (index, &bytes) in sizes.iter().enumerate() {
         progress.size(bytes);
-        let row = measure_size(args, &request, &context, &launch, index, bytes, &progress)?;
+        let row = measure_size(args, &request, &member, index, bytes, &progress)?;
         all_right &= row.verified;
-        if launch.rank == 0 {
+        if rank == 0 {
             let line = match (args.json, index) {
                 (true, _) => serde_json::to_string(&row).map_err(|error| error.to_string())?,
                 (false, 0) => {
@@ -212,7 +195,7 @@ fn take_part(args: &Args) -> Result<bool, String> {
     }
     progress.end();
     // Nobody leaves before the report is written: a launcher may end the others as soon as one has failed.
-    largest_of_all_ranks(&context, &mut [0.0]).map_err(says)?;
+    largest_of_all_ranks(context, &mut [0.0]).map_err(|error| format!("rank {rank}: {error}"))?;
     Ok(all_right)
 }
 
@@ -220,15 +203,16 @@ fn take_part(args: &Args) -> Result<bool, String> {
 fn measure_size(
     args: &Args,
     request: &Request,
-    context: &Arc<Context>,
-    launch: &Launch,
+    member: &Member,
     index: usize,
     bytes: usize,
     progress: &Progress,
 ) -> Result<Row, String> {
-    let says = |error: Error| format!("rank {}: {error}", launch.rank);
+    let Member { context, store } = member;
+    let (rank, ranks) = (context.rank(), context.size());
+    let says = |error: Error| format!("rank {rank}: {error}");
     let slots = context.next_slot(args.threads);
-    let works = (0..args.threads).map(|thread| request.workload(launch.rank, bytes, thread.into()));
+    let works = (0..args.threads).map(|thread| request.workload(rank, bytes, thread.into()));
     let works = works.collect::<Result<Vec<_>, _>>()?;
     let first = &works[0];
     let name = index.to_string();
@@ -242,7 +226,7 @@ fn measure_size(
             slot: slots + thread as u64,
             name: &name,
         };
-        measure(context, &*launch.store, work, repetition, &|| {
+        measure(context, &**store, work, repetition, &|| {
             if thread == 0 {
                 progress.step()
             }
@@ -266,7 +250,7 @@ fn measure_size(
         if let Some(wrong) = wrong {
             slowest[args.iterations as usize] = 1.0;
             let size = crate::parse::size_text(first.bytes);
-            let message = format!("rank {}, thread {thread}: {} of {size}: {wrong}", launch.rank, args.subject.name());
+            let message = format!("rank {rank}, thread {thread}: {} of {size}: {wrong}", args.subject.name());
             progress.suspend(|| crate::fail(&message, 1));
         }
     }
@@ -282,7 +266,7 @@ fn measure_size(
         collective: args.subject.name(),
         algorithm,
         transport: "tcp",
-        ranks: launch.size,
+        ranks,
         bytes: first.bytes,
         count: first.bytes / args.dtype.size(),
         dtype: args.dtype.name(),
@@ -290,7 +274,7 @@ fn measure_size(
         inputs: args.inputs as usize,
         iterations: args.iterations as usize,
         times,
-        bandwidth: Bandwidth::of(args.subject, launch.size, first.bytes * args.threads as usize, times.p50_us),
+        bandwidth: Bandwidth::of(args.subject, ranks, first.bytes * args.threads as usize, times.p50_us),
         verified: !wrong,
     })
 }

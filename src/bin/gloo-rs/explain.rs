@@ -1,0 +1,183 @@
+//! `gloo-rs info --explain`: what `auto` would choose for a call, and why.
+
+use std::path::PathBuf;
+
+use gloo_rs::collective::Collective;
+use gloo_rs::context::ContextOptions;
+use gloo_rs::error::Error;
+use gloo_rs::schedule::cost::{Link, Network};
+use gloo_rs::tuner::file::Tuning;
+use gloo_rs::tuner::model::{Places, Priced};
+use gloo_rs::tuner::overrides::{Overrides, VARIABLE};
+use gloo_rs::tuner::{Explanation, Tuner, Why};
+use serde::Serialize;
+
+use crate::parse::{self, size_text};
+use crate::simulate::network::{self, Hosts};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Show instead what every algorithm would cost for a call of so many bytes, which one auto chooses, and why. A barrier
+    /// has 0 bytes
+    #[arg(long, num_args = 2, value_names = ["COLLECTIVE", "BYTES"])]
+    explain: Option<Vec<String>>,
+
+    /// Ranks of the call; those of --hosts, or 2
+    #[arg(short = 'n', long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..), requires = "explain")]
+    ranks: Option<u32>,
+
+    /// The tuning file that GLOO_RS_TUNING would name; built-in constants where it says nothing
+    #[arg(long, value_name = "FILE", requires = "explain")]
+    tuning: Option<PathBuf>,
+
+    /// Ranks with consecutive numbers on each host: 4x8 for 4 hosts of 8, or 8,8,4. Without it all are on one
+    #[arg(long, value_name = "HOSTS", value_parser = network::hosts, requires = "explain")]
+    hosts: Option<Hosts>,
+
+    /// Cores that the ranks of a host share; as many as here if nothing is said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "explain")]
+    cores: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    collective: &'static str,
+    bytes: usize,
+    ranks: usize,
+    hosts: usize,
+    cores: usize,
+    /// Constants of the model.
+    local: Constants,
+    remote: Constants,
+    reduction_bytes_per_s: f64,
+    chosen: Candidate,
+    why: String,
+    /// The cheapest first.
+    candidates: Vec<Candidate>,
+}
+
+#[derive(Serialize)]
+struct Constants {
+    latency_us: f64,
+    bandwidth: f64,
+    built_in: bool,
+}
+
+#[derive(Serialize)]
+struct Candidate {
+    algorithm: &'static str,
+    /// Group size, of `bcube`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base: Option<usize>,
+    segment_bytes: usize,
+    /// None if the algorithm has no price.
+    total_us: Option<f64>,
+    path_us: Option<f64>,
+    work_us: Option<f64>,
+}
+
+impl Args {
+    /// The text, if an explanation was asked for.
+    pub fn text(&self, json: bool) -> Option<Result<String, String>> {
+        let [collective, bytes] = self.explain.as_deref()? else { return None };
+        Some(self.report(collective, bytes).and_then(|report| {
+            if json { serde_json::to_string(&report).map_err(|error| error.to_string()) } else { Ok(table(&report)) }
+        }))
+    }
+
+    fn report(&self, collective: &str, bytes: &str) -> Result<Report, String> {
+        let collective = parse::collective(collective).map_err(|what| format!("--explain {collective}: {what}"))?;
+        let bytes = parse::size(bytes).map_err(|what| format!("--explain: {what}"))?;
+        let ranks = self.ranks.map(|ranks| ranks as usize);
+        let ranks = ranks.or(self.hosts.as_ref().map(Hosts::ranks)).unwrap_or(2);
+        if collective == Collective::PairwiseExchange && (ranks < 2 || !ranks.is_power_of_two()) {
+            return Err(format!("{} needs a power of two of ranks, at least 2, not {ranks}", collective.name()));
+        }
+        let here = || std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = self.cores.map_or_else(here, |cores| cores as usize);
+        let places = match &self.hosts {
+            None => Places::together(ranks, cores),
+            Some(hosts) => Places { hosts: hosts.of_ranks(ranks)?, cores },
+        };
+        let hosts = places.hosts.iter().max().map_or(0, |host| *host as usize + 1);
+        let says = |error: Error| error.to_string();
+        let tuning = self.tuning.as_deref().map_or(Ok(Tuning::default()), Tuning::read).map_err(says)?;
+        let overrides = Overrides::from_environment().map_err(says)?;
+        let known = (tuning.local.is_some(), tuning.remote.is_some());
+        let tuner = Tuner::new(tuning, overrides, places, ContextOptions::default().max_segment_bytes);
+        let Explanation { chosen, why, candidates } = tuner.explain(collective, bytes);
+        let Network { local, remote, gamma, .. } = *tuner.network();
+        let constants = |link: Link, known: bool| Constants {
+            latency_us: link.latency * 1e6,
+            bandwidth: link.bandwidth,
+            built_in: !known,
+        };
+        Ok(Report {
+            collective: collective.name(),
+            bytes,
+            ranks,
+            hosts,
+            cores,
+            local: constants(local, known.0),
+            remote: constants(remote, known.1),
+            reduction_bytes_per_s: 1.0 / gamma.max(1e-18),
+            chosen: chosen.into(),
+            why: match why {
+                Why::Model => "it has the lowest price".to_owned(),
+                Why::File { ranks } => format!("the tuning file says so of {ranks} ranks"),
+                Why::Override => format!("the environment variable {VARIABLE} says so"),
+            },
+            candidates: candidates.into_iter().map(Candidate::from).collect(),
+        })
+    }
+}
+
+impl From<Priced> for Candidate {
+    fn from(priced: Priced) -> Self {
+        let us = |seconds: f64| seconds.is_finite().then_some(seconds * 1e6);
+        Self {
+            algorithm: priced.algorithm.name,
+            base: priced.base,
+            segment_bytes: priced.segment_bytes,
+            total_us: us(priced.total),
+            path_us: us(priced.path),
+            work_us: us(priced.work),
+        }
+    }
+}
+
+impl Candidate {
+    fn name(&self) -> String {
+        let base = self.base.map(|base| format!(", groups of {base}")).unwrap_or_default();
+        format!("{}{base}", self.algorithm)
+    }
+}
+
+fn table(report: &Report) -> String {
+    let Report { collective, bytes, ranks, hosts, cores, chosen, why, candidates, .. } = report;
+    let several = if *hosts > 1 { "hosts" } else { "host" };
+    let constants = |name: &str, of: &Constants| {
+        let built_in = if of.built_in { " (built in)" } else { "" };
+        format!("{name:11} {:.2} µs, {:.3} GB/s{built_in}", of.latency_us, of.bandwidth / 1e9)
+    };
+    let mut lines = vec![
+        format!("{collective} of {}, {ranks} ranks on {hosts} {several} with {cores} cores", size_text(*bytes)),
+        constants("local", &report.local),
+    ];
+    if *hosts > 1 {
+        lines.push(constants("remote", &report.remote));
+    }
+    lines.push(format!("reduction   {:.3} GB/s", report.reduction_bytes_per_s / 1e9));
+    let segments = size_text(chosen.segment_bytes);
+    lines.push(format!("chosen      {}, segments of up to {segments}: {why}", chosen.name()));
+    lines.push(String::new());
+    lines.push(format!("{:<26}{:>10}{:>14}{:>14}{:>14}", "algorithm", "segment", "price µs", "path µs", "work µs"));
+    for candidate in candidates {
+        let us = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.2}"));
+        let Candidate { segment_bytes, total_us, path_us, work_us, .. } = candidate;
+        let (name, segment) = (candidate.name(), size_text(*segment_bytes));
+        let numbers = [total_us, path_us, work_us].map(|number| format!("{:>14}", us(*number))).concat();
+        lines.push(format!("{name:<26}{segment:>10}{numbers}"));
+    }
+    lines.join("\n")
+}

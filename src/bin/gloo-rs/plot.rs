@@ -1,0 +1,323 @@
+//! Charts as SVG files, over the `plotters` crate.
+//!
+//! Series differ by colour and by marker: the colours are those that people with any common colour blindness tell apart (Okabe
+//! and Ito 2008), and there are more pairs of both than there are algorithms.
+
+use std::path::Path;
+
+use gloo_rs::schedule::simulate::{Activity, Trace};
+use gloo_rs::types::Rank;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::parse::{duration_text, size_text};
+
+/// Colours of series, in the order in which they are given out.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+const MARKERS: usize = 4;
+
+const GRID: RGBColor = RGBColor(215, 215, 215);
+const SIZE: (u32, u32) = (1000, 600);
+const LEGEND: u32 = 210;
+
+/// What an axis counts, and so how its ticks are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// `4`, `1Ki`, `64Mi`.
+    Bytes,
+    /// Plain numbers, in powers of two.
+    Ranks,
+    /// Seconds: `10 µs`, `1 ms`.
+    Seconds,
+}
+
+/// An axis with a logarithmic scale.
+#[derive(Clone, Copy, Debug)]
+pub struct Axis<'a> {
+    /// What stands beside it.
+    pub label: &'a str,
+    /// What it counts.
+    pub unit: Unit,
+}
+
+/// A line with a marker at each point; both coordinates of a point are above 0.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// For the legend.
+    pub name: String,
+    /// From left to right.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Unit {
+    fn base(self) -> f64 {
+        match self {
+            Self::Bytes | Self::Ranks => 2.0,
+            Self::Seconds => 10.0,
+        }
+    }
+
+    fn text(self, value: f64) -> String {
+        match self {
+            Self::Bytes => size_text(value.round() as usize),
+            Self::Ranks => format!("{}", value.round()),
+            Self::Seconds => duration_text(value),
+        }
+    }
+
+    /// Powers of the base around `values`, and how many powers lie between two ticks, of which there are to be `ticks` at most.
+    fn range(self, values: impl Iterator<Item = f64> + Clone, ticks: i32) -> (std::ops::Range<f64>, f64) {
+        let log = |value: f64| value.ln() / self.base().ln();
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values {
+            (low, high) = (low.min(log(value)), high.max(log(value)));
+        }
+        // A value that is a power of the base lies on the frame.
+        let (low, mut high) = ((low + 1e-9).floor(), (high - 1e-9).ceil());
+        high = high.max(low + 1.0);
+        let every = ((high - low) / f64::from(ticks)).ceil();
+        (self.base().powf(low)..self.base().powf(low + every * ((high - low) / every).ceil()), self.base().powf(every))
+    }
+}
+
+/// Draws `series` on logarithmic axes and writes the SVG to `path`.
+pub fn lines(path: &Path, title: &str, x: Axis<'_>, y: Axis<'_>, series: &[Series]) -> Result<(), String> {
+    if series.iter().all(|series| series.points.is_empty()) {
+        return Err(format!("{}: there is nothing to plot", path.display()));
+    }
+    write(path, SIZE, |area| {
+        let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
+        let points = series.iter().flat_map(|series| &series.points);
+        let (x_range, x_base) = x.unit.range(points.clone().map(|point| point.0), 14);
+        let (y_range, y_base) = y.unit.range(points.map(|point| point.1), 10);
+        let mut chart = ChartBuilder::on(&area)
+            .caption(title, ("sans-serif", 18))
+            .margin(12)
+            .x_label_area_size(45)
+            .y_label_area_size(75)
+            .build_cartesian_2d(x_range.log_scale().base(x_base), y_range.log_scale().base(y_base))?;
+        chart
+            .configure_mesh()
+            .x_desc(x.label)
+            .y_desc(y.label)
+            .x_labels(15)
+            .y_labels(11)
+            .x_label_formatter(&|value| x.unit.text(*value))
+            .y_label_formatter(&|value| y.unit.text(*value))
+            .label_style(("sans-serif", 13))
+            .axis_desc_style(("sans-serif", 14))
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .draw()?;
+        for (index, Series { points, .. }) in series.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            chart.draw_series([PathElement::new(points.clone(), colour.stroke_width(2))])?;
+            chart.draw_series(points.iter().map(|&point| EmptyElement::at(point) + marker(index)))?;
+        }
+        for (index, Series { name, .. }) in series.iter().enumerate() {
+            let y = 60 + 22 * index as i32;
+            let colour = COLOURS[index % COLOURS.len()];
+            legend.draw(&PathElement::new(vec![(0, y), (30, y)], colour.stroke_width(2)))?;
+            legend.draw(&(EmptyElement::at((15, y)) + marker(index)))?;
+            legend.draw(&Text::new(name.clone(), (38, y - 6), ("sans-serif", 14)))?;
+        }
+        Ok(())
+    })
+}
+
+/// The marker of the series with that index, around the place that it is put at.
+fn marker(index: usize) -> Polygon<(i32, i32)> {
+    // Each round of colours begins with another marker, and neighbours differ as well.
+    let corners: &[(i32, i32)] = match (index + index / COLOURS.len()) % MARKERS {
+        0 => &[(-5, -2), (-2, -5), (2, -5), (5, -2), (5, 2), (2, 5), (-2, 5), (-5, 2)],
+        1 => &[(-4, -4), (4, -4), (4, 4), (-4, 4)],
+        2 => &[(0, -6), (6, 5), (-6, 5)],
+        _ => &[(-6, 0), (0, -6), (6, 0), (0, 6)],
+    };
+    Polygon::new(corners, COLOURS[index % COLOURS.len()].filled())
+}
+
+/// Pixels.
+const ROW: u32 = 24;
+/// Bars of one kind that are no further apart are drawn as one.
+const GAP: f64 = 0.5;
+
+/// Draws what `ranks` do, a row each, against time: sends, receives and reductions in a lane each, as written down in `trace`.
+pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Result<(), String> {
+    let last = trace.iter().map(|work| work.end).max().unwrap_or(0);
+    if last == 0 {
+        return Err(format!("{}: there is nothing to plot: nothing takes time", path.display()));
+    }
+    let (left, right, top) = (80, 15, 70);
+    let height = top + ROW * ranks.len() as u32 + 50;
+    let width = f64::from(SIZE.0 - left - right);
+    let x = |time: u64| f64::from(left) + time as f64 / last as f64 * width;
+    let row = |index: usize| (top + ROW * index as u32) as i32;
+    let mut bars = trace.to_vec();
+    bars.sort_unstable_by_key(|bar| (bar.rank, bar.activity, bar.begin, bar.end));
+    write(path, (SIZE.0, height), |area| {
+        area.draw(&Text::new(title.to_owned(), (left as i32, 12), ("sans-serif", 18)))?;
+        for (lane, (name, colour)) in LANES.into_iter().enumerate() {
+            let at = left as i32 + 110 * lane as i32;
+            area.draw(&Rectangle::new([(at, 44), (at + 14, 52)], colour.filled()))?;
+            area.draw(&Text::new(name, (at + 20, 41), ("sans-serif", 14)))?;
+        }
+        for (index, rank) in ranks.iter().enumerate() {
+            let y = row(index);
+            let shade = if index % 2 == 0 { SHADE } else { WHITE };
+            let corners = [(left as i32, y), ((SIZE.0 - right) as i32, y + ROW as i32)];
+            area.draw(&Rectangle::new(corners, shade.filled()))?;
+            area.draw(&Text::new(format!("rank {rank}"), (8, y + 6), ("sans-serif", 13)))?;
+            let own = &bars[bars.partition_point(|bar| bar.rank < *rank)..];
+            let own = own.iter().take_while(|bar| bar.rank == *rank).filter(|bar| bar.begin < bar.end);
+            let mut open: Option<(Activity, f64, f64)> = None;
+            let draw = |bar: Option<(Activity, f64, f64)>| match bar {
+                Some((activity, begin, end)) => area.draw(&lane_bar(activity, begin, end, y)),
+                None => Ok(()),
+            };
+            for bar in own {
+                let (begin, end) = (x(bar.begin), x(bar.end));
+                match &mut open {
+                    // Wide bars stay apart, so that segments can be told from one another.
+                    Some((activity, since, until))
+                        if *activity == bar.activity && begin - *until < GAP && end - *since < 4.0 =>
+                    {
+                        *until = until.max(end);
+                    }
+                    _ => draw(open.replace((bar.activity, begin, end)))?,
+                }
+            }
+            draw(open)?;
+        }
+        let bottom = row(ranks.len());
+        let (step, from) = (tick(last as f64 / 10.0), left as i32);
+        area.draw(&PathElement::new([(from, bottom), ((SIZE.0 - right) as i32, bottom)], BLACK.stroke_width(1)))?;
+        for number in 0..=(last as f64 / step) as u32 {
+            let time = f64::from(number) * step;
+            let at = x(time as u64) as i32;
+            area.draw(&PathElement::new([(at, bottom), (at, bottom + 5)], BLACK.stroke_width(1)))?;
+            let style = TextStyle::from(("sans-serif", 13).into_font()).pos(Pos::new(HPos::Center, VPos::Top));
+            area.draw(&Text::new(duration_text(time * 1e-12), (at, bottom + 9), style))?;
+        }
+        Ok(())
+    })
+}
+
+const SHADE: RGBColor = RGBColor(245, 245, 245);
+const LANES: [(&str, RGBColor); 3] = [("send", COLOURS[0]), ("receive", COLOURS[4]), ("reduce", COLOURS[3])];
+
+/// A bar between two places, in the activity's lane of the row at `y`.
+fn lane_bar(activity: Activity, begin: f64, end: f64, y: i32) -> Rectangle<(i32, i32)> {
+    let lane = activity as i32;
+    let top = y + 2 + 7 * lane;
+    // Of bars that touch, a pixel stays white in between.
+    let (begin, end) = (begin.round() as i32, end.round() as i32);
+    let end = if end - begin > 3 { end - 1 } else { end.max(begin + 1) };
+    Rectangle::new([(begin, top), (end, top + 6)], LANES[lane as usize].1.filled())
+}
+
+/// The round number (1, 2 or 5 and zeros) that is not less than `least`.
+fn tick(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|digit| digit * power).find(|&tick| tick >= least).unwrap_or(10.0 * power)
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
+
+/// Draws on white, and writes the file only if all went well.
+fn write(
+    path: &Path,
+    size: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> Result<(), Failed<'static>>,
+) -> Result<(), String> {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        let drawn = area.fill(&WHITE).and_then(|()| draw(&area)).and_then(|()| area.present());
+        drawn.map_err(|error| format!("cannot draw {}: {error}", path.display()))?;
+    }
+    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_powers_that_hold_all_values() {
+        let range = |unit: Unit, values: &[f64], ticks| unit.range(values.iter().copied(), ticks);
+        assert_eq!(range(Unit::Bytes, &[4.0, 1024.0], 14), (4.0..1024.0, 2.0));
+        assert_eq!(range(Unit::Bytes, &[1.0, f64::from(1 << 20)], 14), (1.0..f64::from(1 << 20), 4.0));
+        assert_eq!(range(Unit::Ranks, &[3.0, 5.0], 14), (2.0..8.0, 2.0));
+        assert_eq!(range(Unit::Ranks, &[8.0], 14), (8.0..16.0, 2.0));
+        let (time, base) = range(Unit::Seconds, &[2e-6, 0.5], 10);
+        assert!((time.start * 1e6 - 1.0).abs() < 1e-9 && (time.end - 1.0).abs() < 1e-9 && base == 10.0, "{time:?}");
+    }
+
+    #[test]
+    fn ticks_are_round() {
+        assert_eq!([1.0, 1.1, 2.0, 4.9, 5.1, 99.0, 1001.0].map(tick), [1.0, 2.0, 2.0, 5.0, 10.0, 100.0, 2000.0]);
+    }
+
+    #[test]
+    fn a_gantt_chart_has_a_bar_for_each_activity_of_each_rank() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let work = |rank, activity, begin, end| Trace { rank, activity, peer: Some(0), begin, end, bytes: 4 };
+        let trace = [
+            work(7, Activity::Receive, 500_000, 900_000),
+            work(3, Activity::Send, 0, 50_000),
+            Trace { peer: Some(9), ..work(3, Activity::Send, 100_000, 200_000) },
+            Trace { peer: Some(5), ..work(3, Activity::Send, 600_000, 1_000_000) },
+            work(7, Activity::Reduce, 900_000, 900_001),
+            work(7, Activity::Reduce, 900_001, 900_002),
+            work(9, Activity::Send, 0, 1_000_000),
+        ];
+        gantt(file.path(), "title", &[3, 7], &trace).unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
+        assert!(text.contains("rank 3") && text.contains("rank 7") && !text.contains("rank 9"));
+        let bars = |lane: usize| text.matches(&format!("fill=\"{}\"", hex(LANES[lane].1))).count() - 1;
+        assert_eq!(
+            [0, 1, 2].map(bars),
+            [2, 1, 1],
+            "wide bars stay apart, narrow ones are one; the legend does not count"
+        );
+        assert!(text.contains("500 ns") && text.contains("1 µs"));
+        let error = gantt(file.path(), "title", &[3], &[]).unwrap_err();
+        assert!(error.contains("nothing takes time"), "{error}");
+    }
+
+    fn hex(RGBColor(r, g, b): RGBColor) -> String {
+        format!("#{r:02X}{g:02X}{b:02X}")
+    }
+
+    #[test]
+    fn a_chart_has_a_line_for_each_series() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let named = |name: &str, points: &[(f64, f64)]| Series { name: name.into(), points: points.into() };
+        let series: Vec<_> =
+            (1..=9).map(|i| named(&format!("a<{i}>"), &[(4.0, 1e-6 * f64::from(i)), (64e6, 0.1)])).collect();
+        let (x, y) = (Axis { label: "bytes", unit: Unit::Bytes }, Axis { label: "time", unit: Unit::Seconds });
+        lines(file.path(), "title & more", x, y, &series).unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
+        assert!(text.contains("title &amp; more") && text.contains("a&lt;9&gt;"), "what is special in XML is escaped");
+        assert!(text.contains("1Ki") && text.contains("100 µs"), "ticks are written in units");
+        let polylines = text.matches("stroke-width=\"2\"").count();
+        assert!(polylines >= 18, "{polylines}: a line in the chart and one in the legend");
+        let error = lines(file.path(), "title", x, y, &[]).unwrap_err();
+        assert!(error.contains("nothing to plot"), "{error}");
+        let error = lines(Path::new("/nowhere/a.svg"), "title", x, y, &series).unwrap_err();
+        assert!(error.contains("cannot write /nowhere/a.svg"), "{error}");
+    }
+}

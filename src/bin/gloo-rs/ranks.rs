@@ -1,0 +1,51 @@
+//! The ranks of a command that does its work in several processes: started here, or by a launcher before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gloo_rs::context::{Context, ContextOptions};
+use gloo_rs::error::Error;
+use gloo_rs::rendezvous::Store;
+use gloo_rs::rendezvous::launch::Launch;
+use gloo_rs::transport::tcp::{Device, DeviceOptions};
+
+use crate::launcher::{self, Job};
+
+/// Starts this program once more for each rank, with the same arguments, and returns the exit status.
+pub fn start(ranks: usize) -> u8 {
+    let program = match std::env::current_exe() {
+        Ok(program) => program.into_os_string(),
+        Err(error) => return crate::fail(&format!("cannot find this program's file: {error}"), 1),
+    };
+    let args = std::env::args_os().skip(1).collect();
+    let launched = Job::new(program, args, ranks).and_then(|job| launcher::launch(&Job { prefix: false, ..job }));
+    launched.unwrap_or_else(|error| crate::fail(&error.message, error.code))
+}
+
+/// This process as a rank, connected with the others.
+pub struct Member {
+    pub context: Arc<Context>,
+    pub store: Arc<dyn Store>,
+}
+
+/// This process's place in the job that it was started for, of `ranks` ranks if the command line says so.
+pub fn place(ranks: Option<u32>, timeout: Duration) -> Result<Launch, String> {
+    let launch = Launch::from_environment(timeout).map_err(|error| error.to_string())?;
+    match ranks.filter(|&ranks| ranks as usize != launch.size) {
+        Some(ranks) => Err(format!("--ranks is {ranks}, but the job that this is part of has {}", launch.size)),
+        None => Ok(launch),
+    }
+}
+
+impl Member {
+    /// Connects with the others.
+    pub fn join(launch: Launch, timeout: Duration, interface: Option<&str>) -> Result<Self, String> {
+        let says = |error: Error| format!("rank {}: {error}", launch.rank);
+        let interface = interface.map(str::to_owned);
+        let device = Device::create(&DeviceOptions { interface, ..Default::default() }).map_err(says)?;
+        let options = ContextOptions { timeout, ..Default::default() };
+        let context = Context::new(&device, launch.rank, launch.size, &options).map_err(says)?;
+        context.connect(&*launch.store).map_err(says)?;
+        Ok(Self { context, store: launch.store })
+    }
+}

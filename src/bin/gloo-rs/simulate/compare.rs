@@ -1,0 +1,79 @@
+//! Several algorithms over several sizes or numbers of ranks.
+
+use gloo_rs::collective::Algorithm;
+
+use super::{Args, Point};
+use crate::parse::{duration_text, size_text};
+use crate::plot::{self, Axis, Series, Unit};
+
+/// Simulates each algorithm at each point, prints a table or lines of JSON, and draws the chart.
+pub fn run(args: &Args) -> Result<(), String> {
+    let by_ranks = args.ranks.0.len() > 1;
+    let places: Vec<(usize, usize)> = match by_ranks {
+        true => args.ranks.0.iter().map(|&ranks| (ranks, args.bytes.0[0])).collect(),
+        false => args.bytes.0.iter().map(|&bytes| (args.ranks.0[0], bytes)).collect(),
+    };
+    let algorithms = algorithms(args)?;
+    let name = |x: usize| if by_ranks { x.to_string() } else { size_text(x) };
+    let width = |algorithm: &Algorithm| algorithm.name.len().max(8) + 2;
+    let mut head = format!("{:>8}", if by_ranks { "ranks" } else { "bytes" });
+    head.extend(algorithms.iter().map(|algorithm| format!("{:>1$}", algorithm.name, width(algorithm))));
+    let mut times: Vec<Vec<(f64, f64)>> = vec![Vec::new(); algorithms.len()];
+    let mut refused: Vec<Option<String>> = vec![None; algorithms.len()];
+    for (index, &(ranks, bytes)) in places.iter().enumerate() {
+        let point = Point::new(args, ranks, bytes)?;
+        let x = if by_ranks { ranks } else { bytes };
+        let mut line = format!("{:>8}", name(x));
+        for (number, &algorithm) in algorithms.iter().enumerate() {
+            let text = match point.run(algorithm, &[]) {
+                Ok((row, simulation)) => {
+                    if args.json {
+                        crate::print(&serde_json::to_string(&row).map_err(|error| error.to_string())?)?;
+                    }
+                    times[number].push((x as f64, simulation.seconds));
+                    duration_text(simulation.seconds)
+                }
+                Err(error) => {
+                    refused[number].get_or_insert(error);
+                    "-".to_owned()
+                }
+            };
+            line.push_str(&format!("{text:>0$}", width(algorithm)));
+        }
+        if !args.json {
+            crate::print(&if index == 0 { format!("{head}\n{line}") } else { line })?;
+        }
+    }
+    let notes: Vec<String> = algorithms
+        .iter()
+        .zip(&refused)
+        .filter_map(|(algorithm, why)| Some(format!("- {}: {}", algorithm.name, why.as_ref()?)))
+        .collect();
+    if times.iter().all(Vec::is_empty) {
+        return Err(format!("none of the algorithms can do it:\n{}", notes.join("\n")));
+    }
+    if !args.json && !notes.is_empty() {
+        crate::print(&notes.join("\n"))?;
+    }
+    let Some(path) = &args.plot else { return Ok(()) };
+    let (x, of) = match by_ranks {
+        true => {
+            let bytes = size_text(args.bytes.0[0]);
+            (Axis { label: "ranks", unit: Unit::Ranks }, format!("{bytes} bytes"))
+        }
+        false => (Axis { label: "bytes", unit: Unit::Bytes }, format!("{} ranks", args.ranks.0[0])),
+    };
+    let series = algorithms.iter().zip(times).filter(|(_, points)| !points.is_empty());
+    let series: Vec<_> = series.map(|(algorithm, points)| Series { name: algorithm.name.into(), points }).collect();
+    let title = format!("{} of {of}, simulated", args.collective.name());
+    plot::lines(path, &title, x, Axis { label: "time", unit: Unit::Seconds }, &series)
+}
+
+/// Those named, or all.
+fn algorithms(args: &Args) -> Result<Vec<&'static Algorithm>, String> {
+    if args.algorithm.is_empty() || args.algorithm.iter().any(|name| name == "all") {
+        return Ok(args.collective.algorithms().iter().collect());
+    }
+    let named = args.algorithm.iter().map(|name| args.collective.algorithm(name));
+    named.collect::<Result<_, _>>().map_err(|error| error.to_string())
+}

@@ -1,0 +1,291 @@
+//! `gloo-rs simulate`: plays a collective on a model of a network.
+
+mod compare;
+pub mod network;
+mod report;
+
+use std::path::PathBuf;
+
+use gloo_rs::collective::{Algorithm, Case, Collective};
+use gloo_rs::schedule::cost::Link;
+use gloo_rs::schedule::simulate::{Options, Simulation, simulate};
+use gloo_rs::tuner;
+use gloo_rs::types::{DataType, Rank};
+
+use crate::call::Call;
+use crate::{parse, plot};
+use network::{Hosts, Surroundings};
+use report::Row;
+
+/// Play a collective's schedules on a model of a network
+///
+/// Nothing is sent: the schedules of all ranks are played, message by message, on links of the given latency and bandwidth. See
+/// docs/tool.md for the model.
+#[derive(clap::Args)]
+pub struct Args {
+    /// One of those that `gloo-rs list` shows
+    #[arg(value_name = "COLLECTIVE", value_parser = parse::collective)]
+    collective: Collective,
+
+    /// One of those that `gloo-rs list` shows, or auto: the cheapest by the cost model. For --compare several, or all
+    #[arg(long, value_name = "A", value_delimiter = ',')]
+    algorithm: Vec<String>,
+
+    /// Number of ranks. For --compare several: 2,3,8 or 4..4096
+    #[arg(short = 'n', long, value_name = "P", value_parser = ranks)]
+    ranks: Several,
+
+    /// Bytes of the larger of a rank's two buffers, as 4, 64Ki, 256Mi. For --compare several: 1Ki,1Mi or 1Ki..64Mi
+    #[arg(long, default_value = "1Mi", value_name = "S", value_parser = sizes)]
+    bytes: Several,
+
+    /// α: time from sending to arrival of an empty message
+    #[arg(long, default_value = "10us", value_name = "TIME", value_parser = parse::duration)]
+    alpha: f64,
+
+    /// B: of each link, or host's network card, each way
+    #[arg(long, default_value = "12.5GB/s", value_name = "RATE", value_parser = parse::bandwidth)]
+    bandwidth: f64,
+
+    /// γ: time to reduce a byte, as 0.05ns, or bytes reduced in a second, as 20GB/s
+    #[arg(long, default_value = "20GB/s", value_name = "TIME", value_parser = parse::seconds_per_byte)]
+    gamma: f64,
+
+    /// Pieces in which steps are worked through; by default those that the library would choose, 1Mi at most
+    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    segment: Option<usize>,
+
+    /// The root, where there is one
+    #[arg(long, default_value_t = 0, value_name = "R")]
+    root: usize,
+
+    /// Type of the elements
+    #[arg(long, default_value = "float32", value_name = "D")]
+    element: DataType,
+
+    /// Ranks with consecutive numbers on each host: 128x8 for 128 hosts of 8, or 8,8,4. Without it each rank has its own
+    #[arg(long, value_name = "HOSTS", value_parser = network::hosts)]
+    hosts: Option<Hosts>,
+
+    /// α inside a host
+    #[arg(long, default_value = "1us", value_name = "TIME", value_parser = parse::duration)]
+    intra_alpha: f64,
+
+    /// B of the link of each pair of ranks inside a host, each way
+    #[arg(long, default_value = "100GB/s", value_name = "RATE", value_parser = parse::bandwidth)]
+    intra_bandwidth: f64,
+
+    /// Grid of the ranks, for algorithms on grids, as 4x8x8; by default the algorithm forms one
+    #[arg(long, value_name = "GRID", value_parser = grid)]
+    dims: Option<Several>,
+
+    /// Group size of bcube
+    #[arg(long, default_value_t = 2, value_name = "B", value_parser = clap::value_parser!(u32).range(2..))]
+    base: u32,
+
+    /// Bandwidths from rank to rank: a row of values separated by commas for each sender, or a tuning file (.toml)
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    links: Option<PathBuf>,
+
+    /// Memory that the compiled schedules may take
+    #[arg(long, default_value = "4Gi", value_name = "SIZE", value_parser = parse::size)]
+    memory: usize,
+
+    /// Compare algorithms over several --bytes or --ranks
+    #[arg(long)]
+    compare: bool,
+
+    /// Draw an SVG: ranks against time, or with --compare time against bytes or ranks
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    /// Print a JSON object; with --compare one a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Numbers given as one argument.
+#[derive(Clone, Debug)]
+struct Several(Vec<usize>);
+
+fn ranks(text: &str) -> Result<Several, String> {
+    let one = |text: &str| match text.parse::<u32>() {
+        Ok(number) if number > 0 => Ok(number as usize),
+        _ => Err(format!("{text:?} is not a number of ranks")),
+    };
+    parse::several(text, one).map(Several)
+}
+
+fn sizes(text: &str) -> Result<Several, String> {
+    parse::several(text, parse::size).map(Several)
+}
+
+fn grid(text: &str) -> Result<Several, String> {
+    network::dims(text).map(Several)
+}
+
+/// Ranks that a chart of ranks against time shows.
+const SHOWN: usize = 32;
+
+/// Runs the command and returns the exit status.
+pub fn run(args: Args) -> u8 {
+    let done = args.check().map_err(|message| (message, 2)).and_then(|()| {
+        let done = if args.compare { compare::run(&args) } else { single(&args) };
+        done.map_err(|message| (message, 1))
+    });
+    match done {
+        Ok(()) => 0,
+        Err((message, code)) => crate::fail(&message, code),
+    }
+}
+
+fn single(args: &Args) -> Result<(), String> {
+    let (ranks, bytes) = (args.ranks.0[0], args.bytes.0[0]);
+    let point = Point::new(args, ranks, bytes)?;
+    let name = args.algorithm.first().map_or("auto", String::as_str);
+    let algorithm = if name == "auto" { point.cheapest()? } else { point.named(name)? };
+    // Ranks at equal distances, the first and the last among them.
+    let shown = ranks.min(SHOWN);
+    let trace: Vec<Rank> = (0..shown).map(|i| i * (ranks - 1) / shown.saturating_sub(1).max(1)).collect();
+    let (row, simulation) = point.run(algorithm, if args.plot.is_some() { &trace } else { &[] })?;
+    if let Some(path) = &args.plot {
+        let title = format!(
+            "{} {}, {ranks} ranks, {} bytes: {}",
+            row.collective,
+            row.algorithm,
+            parse::size_text(row.bytes),
+            parse::duration_text(simulation.seconds)
+        );
+        plot::gantt(path, &title, &trace, &simulation.trace)?;
+    }
+    let text = match args.json {
+        true => serde_json::to_string(&row).map_err(|error| error.to_string())?,
+        false => row.text(&point.surroundings.text),
+    };
+    crate::print(&text)
+}
+
+/// One number of ranks and one size.
+struct Point<'a> {
+    args: &'a Args,
+    surroundings: Surroundings,
+    call: Call,
+}
+
+impl Args {
+    /// Says what makes no sense, before anything is computed.
+    fn check(&self) -> Result<(), String> {
+        if let Some(&ranks) = self.ranks.0.iter().find(|&&ranks| self.root >= ranks) {
+            return Err(format!("--root is {}, but there are {ranks} ranks", self.root));
+        }
+        let several = self.ranks.0.len() > 1 || self.bytes.0.len() > 1;
+        if !self.compare && (several || self.algorithm.len() > 1) {
+            return Err("several algorithms, numbers of ranks or sizes are for --compare".into());
+        }
+        if self.ranks.0.len() > 1 && self.bytes.0.len() > 1 {
+            return Err("--compare: either --ranks or --bytes can be several, not both".into());
+        }
+        if self.segment == Some(0) {
+            return Err("--segment is 0".into());
+        }
+        let special = |name: &String| (name == "auto" && !self.compare) || (name == "all" && self.compare);
+        for name in self.algorithm.iter().filter(|name| !special(name)) {
+            self.collective.algorithm(name).map_err(|error| format!("--algorithm: {error}"))?;
+        }
+        for &ranks in &self.ranks.0 {
+            if let Some(product) = self.dims.as_ref().map(|dims| dims.0.iter().product::<usize>())
+                && product != ranks
+            {
+                return Err(format!("--dims is a grid of {product} ranks, but --ranks says {ranks}"));
+            }
+            self.surroundings(ranks)?;
+        }
+        Ok(())
+    }
+
+    fn surroundings(&self, ranks: usize) -> Result<Surroundings, String> {
+        let remote = Link { latency: self.alpha, bandwidth: self.bandwidth };
+        let local = Link { latency: self.intra_alpha, bandwidth: self.intra_bandwidth };
+        Surroundings::new(ranks, remote, local, self.gamma, self.hosts.as_ref(), self.links.as_deref())
+    }
+}
+
+impl<'a> Point<'a> {
+    fn new(args: &'a Args, ranks: usize, bytes: usize) -> Result<Self, String> {
+        let surroundings = args.surroundings(ranks)?;
+        let mut call = Call::new(args.collective, ranks, bytes / args.element.size(), args.root);
+        call.base = args.base as usize;
+        call.dims = args.dims.as_ref().map_or_else(Vec::new, |dims| dims.0.clone());
+        call.links = surroundings.links_in_megabytes();
+        if args.hosts.is_some() {
+            call.groups = surroundings.hosts.clone();
+        }
+        Ok(Self { args, surroundings, call })
+    }
+
+    fn named(&self, name: &str) -> Result<&'static Algorithm, String> {
+        self.args.collective.algorithm(name).map_err(|error| error.to_string())
+    }
+
+    fn segment(&self) -> usize {
+        let element = self.args.element.size();
+        self.args.segment.unwrap_or_else(|| tuner::segment_bytes(&self.call.shape(self.args.root), element, 1 << 20))
+    }
+
+    /// Seconds by the algorithm's formula, if it has one.
+    fn formula(&self, algorithm: &Algorithm) -> Option<f64> {
+        let shape = self.call.shape(self.args.root);
+        let case = Case {
+            shape: &shape,
+            element_bytes: self.args.element.size(),
+            segment_bytes: self.segment(),
+            network: &self.surroundings.network,
+        };
+        Some((algorithm.cost)(&case).path).filter(|seconds| seconds.is_finite())
+    }
+
+    /// The algorithm that costs the least of those that can do it.
+    fn cheapest(&self) -> Result<&'static Algorithm, String> {
+        let priced = self.args.collective.algorithms().iter().filter_map(|algorithm| {
+            let can = (algorithm.generate)(&self.call.shape(self.args.root)).is_ok();
+            self.formula(algorithm).filter(|_| can).map(|seconds| (seconds, algorithm))
+        });
+        let cheapest = priced.min_by(|a, b| a.0.total_cmp(&b.0));
+        cheapest.map(|(_, algorithm)| algorithm).ok_or_else(|| {
+            format!("--algorithm auto: no algorithm of {} has a price here", self.args.collective.name())
+        })
+    }
+
+    /// Plays `algorithm`, and writes down what the ranks in `trace` do.
+    fn run(&self, algorithm: &'static Algorithm, trace: &[Rank]) -> Result<(Row, Simulation), String> {
+        let Self { args, surroundings, .. } = self;
+        let mut call = self.call.clone();
+        call.tell(algorithm.uses);
+        let options = Options {
+            hosts: &surroundings.hosts,
+            links: &surroundings.links,
+            element_bytes: args.element.size(),
+            segment_bytes: self.segment(),
+            memory: args.memory,
+            trace,
+            ..Options::new(surroundings.network)
+        };
+        let generate = |rank| {
+            let shape = call.shape(rank);
+            shape.check()?;
+            (algorithm.generate)(&shape)
+        };
+        let ranks = surroundings.hosts.len();
+        let simulation = simulate(ranks, &generate, &options).map_err(|error| error.to_string())?;
+        let row = Row::new(
+            args.collective,
+            algorithm,
+            args.element,
+            call.elements(),
+            &options,
+            self.formula(algorithm),
+            &simulation,
+        );
+        Ok((row, simulation))
+    }
+}

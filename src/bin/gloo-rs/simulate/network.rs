@@ -1,0 +1,232 @@
+//! The network that is simulated, as the command line describes it.
+
+use std::path::Path;
+
+use gloo_rs::schedule::cost::{Link, Network};
+use gloo_rs::tuner::file::Tuning;
+
+use crate::parse;
+
+/// The network, for a number of ranks.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    pub network: Network,
+    /// The host of each rank.
+    pub hosts: Vec<u32>,
+    /// Bytes per second from rank to rank; empty if none were given.
+    pub links: Vec<f64>,
+    /// What they are called in a report.
+    pub text: String,
+}
+
+/// Ranks on each host: `128x8`, or `8,8,4`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hosts {
+    Alike { hosts: usize, each: usize },
+    Unlike(Vec<usize>),
+}
+
+/// Hosts as people write them.
+pub fn hosts(text: &str) -> Result<Hosts, String> {
+    let error =
+        || format!("{text:?} does not say which hosts there are; write 128x8 for 128 hosts of 8 ranks, or 8,8,4");
+    let number = |text: &str| text.parse::<u32>().ok().filter(|&n| n > 0).map(|n| n as usize).ok_or_else(error);
+    match text.split_once('x') {
+        Some((hosts, each)) => Ok(Hosts::Alike { hosts: number(hosts)?, each: number(each)? }),
+        None => Ok(Hosts::Unlike(text.split(',').map(number).collect::<Result<_, _>>()?)),
+    }
+}
+
+/// Dimensions of a grid, as `4x8x8`.
+pub fn dims(text: &str) -> Result<Vec<usize>, String> {
+    let number = |text: &str| text.parse::<u32>().ok().filter(|&n| n > 0).map(|n| n as usize);
+    text.split('x')
+        .map(|extent| number(extent).ok_or_else(|| format!("{text:?} is no grid; write its dimensions, as 4x8x8")))
+        .collect()
+}
+
+impl Hosts {
+    /// How many ranks they have together.
+    pub fn ranks(&self) -> usize {
+        match self {
+            Self::Alike { hosts, each } => hosts.saturating_mul(*each),
+            Self::Unlike(sizes) => sizes.iter().fold(0, |sum: usize, size| sum.saturating_add(*size)),
+        }
+    }
+
+    /// The host of each of `ranks` ranks.
+    pub fn of_ranks(&self, ranks: usize) -> Result<Vec<u32>, String> {
+        let sizes = match self {
+            Self::Alike { hosts, each } if hosts.checked_mul(*each) == Some(ranks) => vec![*each; *hosts],
+            Self::Unlike(sizes) if sizes.iter().sum::<usize>() == ranks => sizes.clone(),
+            Self::Alike { hosts, each } => {
+                return Err(format!(
+                    "--hosts: {hosts} hosts of {each} ranks are not the {ranks} ranks that --ranks says"
+                ));
+            }
+            Self::Unlike(sizes) => {
+                let sum: usize = sizes.iter().sum();
+                return Err(format!("--hosts: the hosts have {sum} ranks together, but --ranks says {ranks}"));
+            }
+        };
+        Ok(sizes.iter().zip(0..).flat_map(|(&size, host)| std::iter::repeat_n(host, size)).collect())
+    }
+}
+
+impl Surroundings {
+    /// For `ranks` ranks; without `hosts` every rank has one of its own.
+    pub fn new(
+        ranks: usize,
+        remote: Link,
+        local: Link,
+        gamma: f64,
+        hosts: Option<&Hosts>,
+        links: Option<&Path>,
+    ) -> Result<Self, String> {
+        let own = Network::flat(remote, gamma);
+        let link = |link: Link| format!("α {}, {}", parse::duration_text(link.latency), rate(link.bandwidth));
+        let gamma = if gamma > 0.0 { rate(1.0 / gamma) } else { "no time".to_owned() };
+        let mut surroundings = match hosts {
+            None => Self {
+                network: own,
+                hosts: (0..ranks as u32).collect(),
+                links: Vec::new(),
+                text: format!("each rank on its own host; {}; reduces at {gamma}", link(remote)),
+            },
+            Some(hosts) => {
+                let hosts = hosts.of_ranks(ranks)?;
+                let number = hosts.last().map_or(0, |&host| host + 1);
+                let each = hosts.chunk_by(|a, b| a == b).map(<[u32]>::len);
+                let (least, most) = each.fold((usize::MAX, 0), |(low, high), n| (low.min(n), high.max(n)));
+                let network = Network { local, per_host: most, cores: most, ..own };
+                let each = if least == most { most.to_string() } else { format!("{least} to {most}") };
+                let text = format!(
+                    "{number} hosts of {each} ranks; between hosts {}; inside {}; reduces at {gamma}",
+                    link(remote),
+                    link(local)
+                );
+                Self { network, hosts, links: Vec::new(), text }
+            }
+        };
+        if let Some(path) = links {
+            let says = |error: String| format!("--links {}: {error}", path.display());
+            surroundings.links = matrix(path, remote.bandwidth).map_err(says)?;
+            let rows = surroundings.links.len().isqrt();
+            if rows != ranks {
+                return Err(says(format!("it is of {rows} ranks, but --ranks says {ranks}")));
+            }
+            surroundings.text = format!("links of {}; reduces at {gamma}", path.display());
+        }
+        Ok(surroundings)
+    }
+
+    /// The links as algorithms are told of them.
+    pub fn links_in_megabytes(&self) -> Vec<u32> {
+        let whole = |bandwidth: f64| match bandwidth {
+            0.0 => 0,
+            _ => (bandwidth / 1e6).round().clamp(1.0, f64::from(u32::MAX)) as u32,
+        };
+        self.links.iter().map(|&bandwidth| whole(bandwidth)).collect()
+    }
+}
+
+/// Bytes per second from rank to rank, of a file with a row for each sender: values separated by commas, or `links` of a tuning
+/// file. Numbers with a unit are bandwidths; without one they are relative, and the largest is as fast as `fastest`.
+fn matrix(path: &Path, fastest: f64) -> Result<Vec<f64>, String> {
+    if path.extension().is_some_and(|extension| extension == "toml") {
+        let links = Tuning::read(path).map_err(|error| error.to_string())?.links;
+        if links.is_empty() {
+            return Err("there are no links in it".into());
+        }
+        return Ok(relative(links.into_iter().map(f64::from).collect(), fastest));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read it: {error}"))?;
+    let rows = || text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty() && !line.starts_with('#'));
+    let ranks = rows().count();
+    let mut links = Vec::with_capacity(ranks * ranks);
+    let mut units = false;
+    for (row, line) in rows() {
+        let values: Vec<&str> = row.split(',').map(str::trim).collect();
+        if values.len() != ranks {
+            return Err(format!("line {line} has {} values, but there are {ranks} rows", values.len()));
+        }
+        for value in values {
+            units |= value.ends_with("/s");
+            let plain = value.parse::<f64>().ok().filter(|v| (0.0..1e18).contains(v));
+            links.push(plain.map_or_else(|| parse::bandwidth(value).map_err(|e| format!("line {line}: {e}")), Ok)?);
+        }
+    }
+    if links.is_empty() {
+        return Err("there is nothing in it".into());
+    }
+    Ok(if units { links } else { relative(links, fastest) })
+}
+
+fn relative(links: Vec<f64>, fastest: f64) -> Vec<f64> {
+    let most = links.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    links.into_iter().map(|link| link / most * fastest).collect()
+}
+
+/// `25 GB/s`.
+fn rate(bandwidth: f64) -> String {
+    let units = [(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")];
+    let (unit, name) = units.into_iter().find(|(unit, _)| bandwidth >= *unit).unwrap_or((1.0, "B/s"));
+    format!("{} {name}", (bandwidth / unit * 100.0).round() / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const LINK: Link = Link { latency: 1e-5, bandwidth: 1e9 };
+
+    fn new(ranks: usize, hosts: Option<&Hosts>, links: Option<&Path>) -> Result<Surroundings, String> {
+        Surroundings::new(ranks, LINK, LINK, 5e-11, hosts, links)
+    }
+
+    #[test]
+    fn hosts_as_people_write_them() {
+        assert_eq!(hosts("128x8"), Ok(Hosts::Alike { hosts: 128, each: 8 }));
+        assert_eq!(hosts("8,8,4"), Ok(Hosts::Unlike(vec![8, 8, 4])));
+        assert_eq!(hosts("5"), Ok(Hosts::Unlike(vec![5])));
+        for text in ["", "x", "0x4", "4x", "4,0", "4,,4", "2x2x2", "-1"] {
+            assert!(hosts(text).is_err(), "{text}");
+        }
+        assert_eq!(dims("4x2"), Ok(vec![4, 2]));
+        assert!(dims("4x").is_err() && dims("0x4").is_err());
+        let two = new(4, Some(&hosts("2x2").unwrap()), None).unwrap();
+        assert_eq!((&two.hosts[..], two.network.per_host), (&[0, 0, 1, 1][..], 2));
+        let uneven = new(5, Some(&hosts("1,3,1").unwrap()), None).unwrap();
+        assert_eq!((&uneven.hosts[..], uneven.network.per_host), (&[0, 1, 1, 1, 2][..], 3));
+        let error = new(5, Some(&hosts("2x2").unwrap()), None).unwrap_err();
+        assert!(error.contains("2 hosts of 2 ranks are not the 5 ranks"), "{error}");
+        let error = new(5, Some(&hosts("2,2").unwrap()), None).unwrap_err();
+        assert!(error.contains("4 ranks together, but --ranks says 5"), "{error}");
+    }
+
+    fn file(text: &str, suffix: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::Builder::new().suffix(suffix).tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    #[test]
+    fn links_from_files() {
+        let links = |text: &str, suffix: &str| new(2, None, Some(file(text, suffix).path())).map(|s| s.links);
+        assert_eq!(links("0, 4\n2, 0\n", ".csv"), Ok(vec![0.0, 1e9, 5e8, 0.0]), "relative to --bandwidth");
+        assert_eq!(links("# who to whom\n0,4MB/s\n2GB/s,0\n", ".csv"), Ok(vec![0.0, 4e6, 2e9, 0.0]));
+        assert_eq!(links("version = 1\nlinks = [[0, 10], [5, 0]]\n", ".toml"), Ok(vec![0.0, 1e9, 5e8, 0.0]));
+        let refused = |text: &str, suffix: &str, why: &str| {
+            let error = links(text, suffix).unwrap_err();
+            assert!(error.starts_with("--links ") && error.contains(why), "{error}");
+        };
+        refused("0,1\n", ".csv", "line 1 has 2 values, but there are 1 rows");
+        refused("0,1,1\n1,0,1\n1,1,0\n", ".csv", "it is of 3 ranks, but --ranks says 2");
+        refused("0,fast\n1,0\n", ".csv", "line 1: \"fast\" is not a bandwidth");
+        refused("", ".csv", "nothing in it");
+        refused("version = 1\n", ".toml", "no links");
+        let error = new(2, None, Some(Path::new("/nowhere.csv"))).unwrap_err();
+        assert!(error.contains("cannot read it"), "{error}");
+    }
+}

@@ -1,0 +1,189 @@
+//! Finds where one algorithm becomes better than another.
+
+/// A measured time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// The median in µs.
+    pub us: f64,
+    /// How far off the median may be, as a share of it: the standard error, about.
+    pub error: f64,
+}
+
+/// A gain that is not worth a change of algorithms between two sizes.
+const CHANGE: f64 = 0.03;
+
+impl Sample {
+    /// Of at least one time.
+    pub fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        let quantile = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+        let us = quantile(0.5);
+        // For a normal distribution the standard error of a median is 1.25 σ / √n, and the quartiles are 1.35 σ apart.
+        let error = 0.93 * (quantile(0.75) - quantile(0.25)) / (times.len() as f64).sqrt();
+        Self { us, error: if us > 0.0 { error / us } else { 0.0 } }
+    }
+}
+
+/// One size: its bytes, and what each algorithm took, `None` where it was not measured.
+pub type Row = (usize, Vec<Option<Sample>>);
+
+/// Which algorithm (by its index) is best up to and including how many bytes. `rows` go from small to large, and every row
+/// has a sample.
+///
+/// What is minimal is the sum over sizes of how much longer each choice takes than the best there, as a share and as far as
+/// that is more than noise, and of a price for each change of algorithms. So one does not take the place of another for a
+/// gain by chance at one size, but for a small one at many sizes it does.
+pub fn choices(rows: &[Row]) -> Vec<(usize, usize)> {
+    let algorithms = rows.iter().map(|(_, row)| row.len()).max().unwrap_or(0);
+    // By algorithm: the least that the sizes so far cost with it at the last of them.
+    let mut cost = vec![0.0; algorithms];
+    // By size and algorithm: which one to have had before.
+    let mut before: Vec<Vec<usize>> = Vec::new();
+    for (_, row) in rows {
+        let best = index_of_least(&cost);
+        let from: Vec<usize> =
+            (0..algorithms).map(|index| if cost[index] <= cost[best] + CHANGE { index } else { best }).collect();
+        cost =
+            (0..algorithms).map(|index| cost[from[index]] + change(from[index], index) + excess(row, index)).collect();
+        before.push(from);
+    }
+    let mut chosen = vec![index_of_least(&cost)];
+    for from in before.iter().skip(1).rev() {
+        chosen.push(from[chosen[chosen.len() - 1]]);
+    }
+    chosen.reverse();
+    let mut choices: Vec<(usize, usize)> = Vec::new();
+    for (index, algorithm) in chosen.into_iter().enumerate().take(rows.len()) {
+        match choices.last_mut() {
+            Some((up_to, last)) if *last == algorithm => *up_to = rows[index].0,
+            Some((up_to, last)) => {
+                *up_to = crossing(&rows[index - 1], &rows[index], *last, algorithm);
+                choices.push((rows[index].0, algorithm));
+            }
+            None => choices.push((rows[index].0, algorithm)),
+        }
+    }
+    choices
+}
+
+fn change(from: usize, to: usize) -> f64 {
+    if from == to { 0.0 } else { CHANGE }
+}
+
+fn index_of_least(numbers: &[f64]) -> usize {
+    (0..numbers.len()).min_by(|&a, &b| numbers[a].total_cmp(&numbers[b])).unwrap_or(0)
+}
+
+/// How much longer than the best this one takes, beyond noise.
+fn excess(row: &[Option<Sample>], index: usize) -> f64 {
+    let Some(own) = row.get(index).copied().flatten() else { return f64::INFINITY };
+    let samples = row.iter().flatten();
+    let Some(best) = samples.min_by(|a, b| a.us.total_cmp(&b.us)) else { return f64::INFINITY };
+    let noise = own.error.hypot(best.error);
+    // A logarithm, so that one bad size weighs no more than two that are half as bad.
+    if own.us <= best.us { 0.0 } else { ((own.us / best.us).ln() - noise).max(0.0) }
+}
+
+/// The size between two rows where `right` becomes better than `left`: where the lines through both rows' times cross, on log
+/// axes; half way, where that is not known.
+fn crossing(from: &Row, to: &Row, left: usize, right: usize) -> usize {
+    let lead = |row: &Row| Some((row.1.get(right).copied()??.us / row.1.get(left).copied()??.us).ln());
+    let share = match (lead(from), lead(to)) {
+        (Some(before), Some(after)) if before > 0.0 && after < 0.0 => before / (before - after),
+        _ => 0.5,
+    };
+    let (low, high) = (from.0.max(1) as f64, to.0 as f64);
+    let bytes = (low.ln() + share * (high / low).ln()).exp().round() as usize;
+    bytes.clamp(from.0, to.0 - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(bytes: usize, times: &[f64]) -> Row {
+        // 0 stands for none.
+        let sample = |&us: &f64| (us > 0.0).then_some(Sample { us, error: 0.01 });
+        (bytes, times.iter().map(sample).collect())
+    }
+
+    #[test]
+    fn one_that_is_best_everywhere_is_one_choice() {
+        let rows: Vec<_> = (2..20).map(|lg| row(1 << lg, &[10.0, 12.0])).collect();
+        assert_eq!(choices(&rows), [(1 << 19, 0)]);
+        assert_eq!(choices(&rows[..1]), [(4, 0)]);
+        assert_eq!(choices(&[]), []);
+        assert_eq!(choices(&[row(0, &[3.0, 2.0])]), [(0, 1)], "a barrier");
+    }
+
+    #[test]
+    fn the_lines_cross_where_the_model_says() {
+        // 10 µs and 1 ns a byte against 30 µs and 0.1 ns a byte: equal at 20 µs / 0.9 ns = 22,222 bytes.
+        let rows: Vec<_> = (2..26).map(|lg| 1usize << lg).collect();
+        let rows: Vec<_> = rows.iter().map(|&n| row(n, &[10.0 + n as f64 / 1e3, 30.0 + n as f64 / 1e4])).collect();
+        let found = choices(&rows);
+        assert_eq!((found.len(), found[0].1, found[1]), (2, 0, (1 << 25, 1)));
+        assert!((21_000..=23_500).contains(&found[0].0), "{found:?}");
+    }
+
+    #[test]
+    fn a_gain_by_chance_at_one_size_changes_nothing() {
+        let mut rows: Vec<_> = (2..20).map(|lg| row(1 << lg, &[100.0, 110.0])).collect();
+        rows[5] = row(1 << 7, &[104.0, 100.0]);
+        assert_eq!(choices(&rows), [(1 << 19, 0)]);
+        rows[5] = row(1 << 7, &[130.0, 100.0]);
+        assert_eq!(choices(&rows).len(), 3, "a large one is none by chance");
+        // At either end there is one change less to be paid for.
+        let last = rows.len() - 1;
+        rows[5] = row(1 << 7, &[100.0, 110.0]);
+        rows[last] = row(1 << 19, &[103.0, 100.0]);
+        assert_eq!(choices(&rows), [(1 << 19, 0)]);
+    }
+
+    #[test]
+    fn a_small_gain_at_many_sizes_counts() {
+        let mut rows: Vec<_> = (2..8).map(|lg| row(1 << lg, &[100.0, 120.0])).collect();
+        rows.extend((8..20).map(|lg| row(1 << lg, &[104.0, 100.0])));
+        let found = choices(&rows);
+        assert_eq!((found.len(), found[1]), (2, (1 << 19, 1)), "{found:?}");
+    }
+
+    #[test]
+    fn within_noise_all_are_alike() {
+        let noisy = |bytes, a, b| {
+            let sample = |us| Some(Sample { us, error: 0.1 });
+            (bytes, vec![sample(a), sample(b)])
+        };
+        let rows: Vec<_> = (2..20)
+            .map(|lg| if lg % 2 == 0 { noisy(1 << lg, 100.0, 112.0) } else { noisy(1 << lg, 112.0, 100.0) })
+            .collect();
+        assert_eq!(choices(&rows).len(), 1);
+    }
+
+    #[test]
+    fn who_was_left_out_is_not_chosen() {
+        let rows = [row(4, &[1.0, 2.0]), row(16, &[0.0, 3.0]), row(64, &[0.0, 4.0])];
+        assert_eq!(choices(&rows), [(8, 0), (64, 1)]);
+    }
+
+    #[test]
+    fn three_in_turn() {
+        let times = |n: f64| [10.0 + n, 20.0 + n / 4.0, 50.0 + n / 16.0];
+        let rows: Vec<_> = (0..14).map(|lg| row(1 << lg, &times(f64::from(1 << lg)))).collect();
+        let found = choices(&rows);
+        assert_eq!(found.iter().map(|choice| choice.1).collect::<Vec<_>>(), [0, 1, 2]);
+        // 10 + n = 20 + n/4 at 13.3; 20 + n/4 = 50 + n/16 at 160.
+        assert!((12..=15).contains(&found[0].0) && (150..=170).contains(&found[1].0), "{found:?}");
+    }
+
+    #[test]
+    fn samples_know_how_sure_they_are() {
+        let exact = Sample::of(vec![5.0; 10]);
+        assert_eq!(exact, Sample { us: 5.0, error: 0.0 });
+        let few = Sample::of(vec![90.0, 100.0, 110.0]);
+        let many = Sample::of((0..300).map(|i| [90.0, 100.0, 110.0][i % 3]).collect());
+        assert_eq!((few.us, many.us), (100.0, 100.0));
+        assert!(few.error > 0.05 && many.error < 0.02, "{few:?} {many:?}");
+        assert_eq!(Sample::of(vec![0.0]), Sample { us: 0.0, error: 0.0 });
+    }
+}

@@ -1,0 +1,281 @@
+//! Measures collectives over sizes: every algorithm, and `auto`, in turn. All ranks do the same, since all that they decide by
+//! are numbers that they have compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use gloo_rs::collective::{Algorithm, Collective, Uses};
+use gloo_rs::error::Error;
+use gloo_rs::tuner::file::AUTO;
+use gloo_rs::tuner::model;
+use gloo_rs::types::{DataType, ReduceOp};
+
+use super::crossover::Sample;
+use crate::bench::measure::{Repetition, Runner, largest_of_all_ranks};
+use crate::bench::workload::{Request, Subject, Workload};
+use crate::ranks::Member;
+
+/// Calls that are measured of each algorithm: at least, even of a slow one, and at most.
+const ROUNDS: std::ops::RangeInclusive<usize> = 3..=400;
+/// Calls before those: one to verify, one to know what the others will take.
+const FIRST_CALLS: usize = 2;
+/// So many times slower than the best is slow.
+const SLOW: f64 = 4.0;
+/// An algorithm whose time has grown by so much since the smallest size is slow for its bytes, not for its steps.
+const GROWN: f64 = 2.0;
+
+const DTYPE: DataType = DataType::Float32;
+const OP: ReduceOp = ReduceOp::Sum;
+
+/// Seconds that an algorithm takes for a byte at least, as long as nothing is known.
+const BYTE: f64 = 1e-9;
+
+/// One call of each of some algorithms.
+struct Calls {
+    bytes: usize,
+    algorithms: usize,
+    seconds: f64,
+}
+
+/// What was found of one collective at one size.
+pub struct Point {
+    pub collective: Collective,
+    /// As `gloo-rs bench` counts them.
+    pub bytes: usize,
+    /// As a tuning file counts them.
+    pub call_bytes: usize,
+    /// By algorithm; those that were left out are not there.
+    pub times: Vec<Time>,
+    /// The time of `auto`, and what it chose.
+    pub auto: (Sample, &'static str),
+    /// What was wrong with this rank's results, if anything was.
+    pub wrong: Option<String>,
+    /// Whether every rank's results were right.
+    pub verified: bool,
+}
+
+/// What an algorithm takes.
+pub struct Time {
+    pub name: &'static str,
+    pub sample: Sample,
+    /// Whether `auto` may choose it: not if it needs to be told what a call does not say.
+    pub free: bool,
+}
+
+/// What is left to be measured, and what is known that saves time.
+pub struct Grid<'a> {
+    member: &'a Member,
+    started: Instant,
+    budget: Duration,
+    /// Points that nobody has measured or given up yet.
+    open: usize,
+    /// What one call of each algorithm took together, at the sizes so far.
+    calls: BTreeMap<Collective, Vec<Calls>>,
+    /// Times in µs at the first size.
+    smallest: BTreeMap<(Collective, &'static str), f64>,
+    left_out: BTreeSet<(Collective, &'static str)>,
+}
+
+impl<'a> Grid<'a> {
+    /// For `points` points within about `budget`.
+    pub fn new(member: &'a Member, budget: Duration, points: usize) -> Self {
+        let (calls, smallest, left_out) = Default::default();
+        Self { member, started: Instant::now(), budget, open: points, calls, smallest, left_out }
+    }
+
+    /// One point less to be measured.
+    pub fn give_up(&mut self) {
+        self.open = self.open.saturating_sub(1);
+    }
+
+    /// Measures one point, all algorithms in turn. `None` if the budget does not reach for it, nor for a larger one then.
+    pub fn measure(&mut self, collective: Collective, bytes: usize) -> Result<Option<Point>, String> {
+        let context = &self.member.context;
+        let says = |error: Error| format!("rank {}: {error}", context.rank());
+        let mut now = [self.started.elapsed().as_secs_f64()];
+        largest_of_all_ranks(context, &mut now).map_err(says)?;
+        let left = self.budget.as_secs_f64() - now[0];
+        let open = self.open.max(1);
+        self.give_up();
+        let known = self.calls.entry(collective).or_default();
+        if (FIRST_CALLS + ROUNDS.start()) as f64 * expected(known, bytes) > left.max(0.0) {
+            return Ok(None);
+        }
+
+        let work = request(collective, context.size()).workload(context.rank(), bytes, 0)?;
+        let names = names(collective, &work, &self.left_out);
+        let repetition =
+            Repetition { algorithm: AUTO, op: OP, warmup: 0, iterations: 0, thread: 0, slot: 0, name: "tune" };
+        let mut runner = Runner::new(context, &work, repetition).map_err(says)?;
+        let mut wrong = None;
+        // Of one call of each: its time, and what it took with the barrier before it.
+        let (mut first, mut whole) = (Vec::new(), Vec::new());
+        for &name in &names {
+            runner.select(name);
+            runner.spoil();
+            runner.run().map_err(says)?;
+            if let Err(what) = runner.verify() {
+                wrong.get_or_insert(format!("{} {name}: {what}", collective.name()));
+            }
+            let start = Instant::now();
+            first.push(runner.timed().map_err(says)?);
+            whole.push(start.elapsed().as_nanos() as f64 / 1e3);
+        }
+        first.push(f64::from(u8::from(wrong.is_some())));
+        largest_of_all_ranks(context, &mut first).map_err(says)?;
+        let verified = first.pop() == Some(0.0);
+
+        largest_of_all_ranks(context, &mut whole).map_err(says)?;
+        known.push(Calls { bytes, algorithms: names.len(), seconds: whole.iter().sum::<f64>() / 1e6 });
+        let rounds = rounds(&first, &whole, left / open as f64 * 1e6);
+        let mut times = vec![Vec::new(); names.len()];
+        for round in 0..rounds.iter().copied().max().unwrap_or(0) {
+            for turn in 0..names.len() {
+                let index = (round + turn) % names.len();
+                if round < rounds[index] {
+                    runner.select(names[index]);
+                    times[index].push(runner.timed().map_err(says)?);
+                }
+            }
+        }
+        let mut all = times.concat();
+        largest_of_all_ranks(context, &mut all).map_err(says)?;
+        let mut rest = &all[..];
+        let mut samples = Vec::new();
+        for count in rounds {
+            let (own, others) = rest.split_at(count);
+            samples.push(Sample::of(own.to_vec()));
+            rest = others;
+        }
+        let auto = samples.pop().unwrap_or_else(|| Sample::of(vec![0.0]));
+        let links = context.tuning().links.as_slice();
+        let free = |name| {
+            let algorithm = collective.algorithms().iter().find(|algorithm| algorithm.name == name);
+            algorithm.is_some_and(|algorithm| model::can_run(collective, algorithm, context.size(), links))
+        };
+        let times = names.into_iter().zip(samples).map(|(name, sample)| Time { name, sample, free: free(name) });
+        let times: Vec<_> = times.collect();
+        self.learn(collective, &times, auto);
+        let shape = work.shape().ok_or("a collective without a shape")?;
+        Ok(Some(Point {
+            collective,
+            bytes: work.bytes,
+            call_bytes: model::bytes(&shape, DTYPE.size()),
+            times,
+            auto: (auto, context.choose(&shape, DTYPE)),
+            wrong,
+            verified,
+        }))
+    }
+
+    fn learn(&mut self, collective: Collective, times: &[Time], auto: Sample) {
+        let best = times.iter().map(|time| time.sample.us).fold(auto.us, f64::min);
+        for &Time { name, sample: Sample { us, .. }, .. } in times {
+            let smallest = *self.smallest.entry((collective, name)).or_insert(us);
+            // A ring has many steps, and is slow until bytes count; whoever is slow then stays so.
+            if us > SLOW * best && us > GROWN * smallest {
+                self.left_out.insert((collective, name));
+            }
+        }
+    }
+}
+
+/// What takes part, `auto` last.
+fn names(
+    collective: Collective,
+    work: &Workload,
+    left_out: &BTreeSet<(Collective, &'static str)>,
+) -> Vec<&'static str> {
+    algorithms(collective, work).filter(|name| !left_out.contains(&(collective, *name))).chain([AUTO]).collect()
+}
+
+/// Seconds that a call of each algorithm will take together: the line through the last two sizes, or steeper.
+fn expected(known: &[Calls], bytes: usize) -> f64 {
+    let Some((last, before)) = known.split_last() else { return 0.0 };
+    let slope = before.last().map(|before| (last.seconds - before.seconds, last.bytes - before.bytes));
+    // What lies closer together tells of noise.
+    let slope = slope.filter(|(_, bytes)| *bytes >= 4 << 10).map_or(0.0, |(seconds, bytes)| seconds / bytes as f64);
+    last.seconds + slope.max(BYTE * last.algorithms as f64) * bytes.saturating_sub(last.bytes) as f64
+}
+
+/// How often each algorithm is measured within `share` µs, where one call took `first` µs of each, and `whole` µs with all
+/// that belongs to it. Slow ones are measured no more than need be.
+fn rounds(first: &[f64], whole: &[f64], share: f64) -> Vec<usize> {
+    let (least, most) = (*ROUNDS.start(), *ROUNDS.end());
+    let best = first.iter().copied().fold(f64::INFINITY, f64::min);
+    let is_slow = |us: &f64| *us > SLOW * best;
+    let all: f64 = whole.iter().sum();
+    let fast: f64 = first.iter().zip(whole).filter(|(us, _)| !is_slow(us)).map(|(_, whole)| whole).sum();
+    let more = (share - (FIRST_CALLS + least) as f64 * all) / fast.max(1.0);
+    // From a float, it is cut off at 0 and at the largest.
+    let rounds = (more as usize).saturating_add(least).min(most);
+    first.iter().map(|us| if is_slow(us) { least } else { rounds }).collect()
+}
+
+/// The algorithms that can do this.
+fn algorithms(collective: Collective, work: &Workload) -> impl Iterator<Item = &'static str> {
+    let shape = work.shape();
+    // Counts of others are shared when it runs.
+    let runs = move |a: &Algorithm| shape.as_ref().is_some_and(|shape| (a.generate)(shape).is_ok());
+    let can = move |algorithm: &&Algorithm| algorithm.uses == Uses::Counts || runs(algorithm);
+    collective.algorithms().iter().filter(can).map(|algorithm| algorithm.name)
+}
+
+/// Whether so many ranks can do it at all.
+pub fn check(collective: Collective, ranks: usize) -> Result<(), String> {
+    request(collective, ranks).check()
+}
+
+/// How many algorithms `auto` has to choose from, if no links were measured.
+pub fn choice(collective: Collective, ranks: usize) -> usize {
+    let can = |algorithm: &&Algorithm| model::can_run(collective, algorithm, ranks, &[]);
+    if check(collective, ranks).is_ok() { collective.algorithms().iter().filter(can).count() } else { 0 }
+}
+
+fn request(collective: Collective, ranks: usize) -> Request {
+    let subject = Subject::Collective(collective);
+    Request { subject, dtype: DTYPE, op: OP, ranks, root: 0, buffers: 1, in_place: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_a_point_is_spent_on_what_may_win() {
+        let rounds = |first: &[f64], share| rounds(first, first, share);
+        assert_eq!(rounds(&[10.0, 10.0], 1e9), [400, 400], "enough is enough");
+        assert_eq!(rounds(&[10.0, 20.0, 30.0], 60.0), [3, 3, 3], "at least so many");
+        assert_eq!(rounds(&[10.0, 20.0, 30.0], -1.0), [3, 3, 3], "also when nothing is left");
+        assert_eq!(rounds(&[10.0, 20.0, 30.0], 60.0 * 25.0), [23, 23, 23], "with the first calls, 25");
+        // Five calls of the slow one take 500, which leaves 2,000 for the others' 20.
+        assert_eq!(rounds(&[10.0, 10.0, 100.0], 5.0 * 120.0 + 2000.0), [103, 103, 3]);
+        assert_eq!(rounds(&[0.0, 0.0], 1e9), [400, 400]);
+        assert_eq!(super::rounds(&[10.0, 10.0], &[20.0, 40.0], 60.0 * 25.0), [23, 23], "barriers count");
+    }
+
+    #[test]
+    fn what_a_size_will_take_follows_from_the_last_two() {
+        let calls = |bytes, seconds| Calls { bytes, algorithms: 4, seconds };
+        let about = |known: &[Calls], bytes, seconds: f64| {
+            let found = expected(known, bytes);
+            assert!((found / seconds - 1.0).abs() < 1e-9, "{found} for {seconds}");
+        };
+        assert_eq!(expected(&[], 1 << 30), 0.0, "the first is measured in any case");
+        about(&[calls(4, 1e-3)], 1_000_004, 1e-3 + 4.0 * 1e-3);
+        about(&[calls(4, 1e-3), calls(16, 9e-3)], 1_000_016, 9e-3 + 4.0 * 1e-3);
+        about(&[calls(0, 1e-3), calls(1_000_000, 21e-3)], 5_000_000, 101e-3);
+        about(&[calls(0, 9e-3), calls(1_000_000, 8e-3)], 2_000_000, 12e-3);
+    }
+
+    #[test]
+    fn only_what_can_run_is_measured() {
+        let work = request(Collective::Allreduce, 4).workload(0, 1024, 0).unwrap();
+        let names: Vec<_> = algorithms(Collective::Allreduce, &work).collect();
+        assert!(names.contains(&"ring_segmented") && !names.contains(&"local"), "{names:?}");
+        assert!(choice(Collective::Allreduce, 4) > 5);
+        assert_eq!(choice(Collective::Scan, 4), 1);
+        assert_eq!(choice(Collective::PairwiseExchange, 3), 0);
+        assert!(check(Collective::PairwiseExchange, 3).unwrap_err().contains("power of two"));
+    }
+}

@@ -1,0 +1,207 @@
+//! `gloo-rs tune`: measures a group's links and every algorithm, and writes down what is best.
+
+mod chart;
+mod constants;
+mod crossover;
+mod grid;
+mod report;
+mod topology;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gloo_rs::collective::Collective;
+use gloo_rs::error::Error;
+use gloo_rs::rendezvous::launch::Launch;
+use gloo_rs::tuner::file::Tuning;
+
+use crate::bench::measure::largest_of_all_ranks;
+use crate::parse;
+use crate::ranks::{self, Member};
+use grid::Grid;
+use report::Summary;
+
+/// Measure which algorithm is best for what, and write it to a file that GLOO_RS_TUNING names
+///
+/// Starts ranks of its own on this host, or takes part in a job that a launcher started (whose variables are set; see
+/// docs/launchers.md): `gloo-rs run --hosts FILE -- gloo-rs tune ...`. Every algorithm's result is verified. `auto` is measured in turn with
+/// the algorithms, and compared with the best of them.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Number of ranks; 2 by default, or those of the job
+    #[arg(short = 'n', long, value_name = "P", value_parser = clap::value_parser!(u32).range(2..))]
+    ranks: Option<u32>,
+
+    /// Collectives to measure; by default all that have more than one algorithm
+    #[arg(long, value_name = "C,..", value_delimiter = ',', value_parser = parse::collective)]
+    collective: Vec<Collective>,
+
+    /// Bytes of a rank's buffer: a list as 4,64Ki,1Mi, or a range, twice as much each time: 4..256Mi, or four times: 4..256Mi:4
+    #[arg(long, default_value = "4..256Mi:4", value_name = "SIZES", value_parser = sizes)]
+    sizes: Sizes,
+
+    /// Time for all measurements; large sizes that do not fit are left out
+    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = parse::seconds)]
+    budget: Duration,
+
+    /// The tuning file to write. If it is there, it keeps what it says of other collectives and numbers of ranks
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Draw time against bytes as an SVG; one for each collective, FILE-allreduce.svg, if there are several
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    /// Measure the bandwidth from each rank to each, too, for spanning_trees
+    #[arg(long)]
+    topology: bool,
+
+    /// Time that connecting, and every call, may take
+    #[arg(long, default_value = "120", value_name = "SECONDS", value_parser = parse::seconds)]
+    timeout: Duration,
+
+    /// Network interfaces to use: eth0,ib*,10.0.0.0/8 in order of preference, or ^docker* for all but those
+    #[arg(long, value_name = "LIST")]
+    interface: Option<String>,
+
+    /// Print JSON objects, one a line: for each size one, and one at the end
+    #[arg(long)]
+    json: bool,
+}
+
+/// From small to large.
+#[derive(Clone, Debug, PartialEq)]
+struct Sizes(Vec<usize>);
+
+fn sizes(text: &str) -> Result<Sizes, String> {
+    let mut sizes = parse::several(text, parse::size)?;
+    if sizes.contains(&0) {
+        return Err("0 bytes are no message".into());
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    Ok(Sizes(sizes))
+}
+
+/// Runs the command and returns the exit status.
+pub fn run(args: Args) -> u8 {
+    if Launch::is_launched() {
+        return match take_part(&args) {
+            Ok(true) => 0,
+            Ok(false) => 1,
+            Err(message) => crate::fail(&message, 1),
+        };
+    }
+    let ranks = args.ranks.unwrap_or(2) as usize;
+    match args.collectives(ranks).and_then(|_| args.old()) {
+        Ok(_) => ranks::start(ranks),
+        Err(message) => crate::fail(&message, 2),
+    }
+}
+
+impl Args {
+    /// What to measure.
+    fn collectives(&self, ranks: usize) -> Result<Vec<Collective>, String> {
+        if ranks < 2 {
+            return Err("one rank alone has nothing to tune; say --ranks 2 or more".into());
+        }
+        if self.collective.is_empty() {
+            let several = |collective: &Collective| grid::choice(*collective, ranks) > 1;
+            return Ok(Collective::ALL.iter().copied().filter(several).collect());
+        }
+        let mut chosen = self.collective.clone();
+        chosen.sort_unstable();
+        chosen.dedup();
+        chosen.iter().try_for_each(|collective| grid::check(*collective, ranks))?;
+        Ok(chosen)
+    }
+
+    /// What the file says that is to be written.
+    fn old(&self) -> Result<Tuning, String> {
+        self.output.as_deref().map_or(Ok(Tuning::default()), report::read)
+    }
+}
+
+/// One rank's part. Whether all results were right, on all ranks.
+fn take_part(args: &Args) -> Result<bool, String> {
+    let launch = ranks::place(args.ranks, args.timeout)?;
+    let (rank, ranks) = (launch.rank, launch.size);
+    let collectives = args.collectives(ranks)?;
+    // Before anybody waits for what cannot be written in the end.
+    let old = if rank == 0 { args.old()? } else { Tuning::default() };
+    let member = Member::join(launch, args.timeout, args.interface.as_deref())?;
+    let says = |error: Error| format!("rank {rank}: {error}");
+
+    let first = rank == 0;
+    let print = |text: String| if first { crate::print(&text) } else { Ok(()) };
+    if !args.json {
+        print(report::head(ranks))?;
+    }
+    let plan = plan(&collectives, &args.sizes.0);
+    let mut grid = Grid::new(&member, args.budget, plan.len());
+    let (mut points, mut unmeasured) = (Vec::new(), BTreeMap::new());
+    for (collective, bytes) in plan {
+        if unmeasured.contains_key(collective.name()) {
+            grid.give_up();
+            continue;
+        }
+        let Some(point) = grid.measure(collective, bytes)? else {
+            unmeasured.insert(collective.name(), bytes);
+            continue;
+        };
+        if let Some(wrong) = &point.wrong {
+            crate::fail(&format!("rank {rank}: {} bytes of {wrong}", point.bytes), 1);
+        }
+        print(report::line(&point, ranks, args.json)?)?;
+        points.push(point);
+    }
+
+    let choices = report::choices(&points, ranks);
+    let mut tuning = Tuning { choices, ..constants::measure(&member, args.timeout).map_err(says)? };
+    if args.topology {
+        tuning.links = topology::measure(&member).map_err(says)?;
+    }
+    if first {
+        crate::print(&Summary::new(&points, &tuning, unmeasured).text(args.json)?)?;
+        if let Some(path) = &args.output {
+            report::write(path, &report::merged(old, tuning))?;
+        }
+        if let Some(path) = &args.plot {
+            chart::plot(path, &points, ranks)?;
+        }
+    }
+    // Nobody leaves before all is written: a launcher may end the others as soon as one has failed.
+    largest_of_all_ranks(&member.context, &mut [0.0]).map_err(says)?;
+    Ok(points.iter().all(|point| point.verified))
+}
+
+/// All points; small sizes of all collectives first, so that what the budget does not reach for are large ones of all.
+fn plan(collectives: &[Collective], sizes: &[usize]) -> Vec<(Collective, usize)> {
+    let (barriers, others): (Vec<_>, Vec<_>) =
+        collectives.iter().partition(|&&collective| collective == Collective::Barrier);
+    let barriers = barriers.into_iter().map(|barrier| (barrier, 0));
+    let of_size = |&bytes: &usize| others.iter().map(move |collective| (*collective, bytes));
+    barriers.chain(sizes.iter().flat_map(of_size)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_a_range_and_as_a_list() {
+        assert_eq!(sizes("4..256Mi:4").unwrap().0.len(), 14);
+        assert_eq!(sizes("64Ki,4,64Ki"), Ok(Sizes(vec![4, 65536])));
+        for (text, part) in [("8..4", "no range"), ("0", "0 bytes"), ("4..", "not a size"), ("4Qi", "not a size")] {
+            assert!(sizes(text).unwrap_err().contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn small_sizes_come_first_and_a_barrier_has_one() {
+        use Collective::*;
+        let plan = plan(&[Allreduce, Broadcast, Barrier], &[4, 16]);
+        assert_eq!(plan, [(Barrier, 0), (Allreduce, 4), (Broadcast, 4), (Allreduce, 16), (Broadcast, 16)]);
+    }
+}

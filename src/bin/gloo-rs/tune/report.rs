@@ -1,0 +1,212 @@
+//! What tuning found: a table or lines of JSON, the tuning file, and charts.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use gloo_rs::collective::Collective;
+use gloo_rs::tuner::file::{AUTO, Choice, Tuning};
+use serde::Serialize;
+
+use super::crossover::{self, Sample};
+use super::grid::Point;
+use crate::parse::size_text;
+
+/// A point as `--json` prints it.
+#[derive(Serialize)]
+struct Row<'a> {
+    collective: &'static str,
+    ranks: usize,
+    bytes: usize,
+    best: &'static str,
+    best_us: f64,
+    /// What auto chose.
+    auto: &'static str,
+    auto_us: f64,
+    ratio: f64,
+    verified: bool,
+    times_us: BTreeMap<&'a str, f64>,
+}
+
+/// What comes last.
+#[derive(Serialize)]
+pub struct Summary {
+    /// Of the times of auto and the best algorithm, over all sizes.
+    median_ratio: f64,
+    worst_ratio: f64,
+    #[serde(skip)]
+    worst: String,
+    /// What the budget did not reach for: the smallest size that was left out, by collective.
+    pub unmeasured: BTreeMap<&'static str, usize>,
+    links: Vec<Constant>,
+    reduction_bytes_per_s: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Constant {
+    link: &'static str,
+    latency_us: f64,
+    bandwidth: f64,
+}
+
+impl Point {
+    /// Of those that `auto` may choose.
+    fn best(&self) -> (&'static str, Sample) {
+        let free = self.times.iter().filter(|time| time.free);
+        let least = free.min_by(|a, b| a.sample.us.total_cmp(&b.sample.us));
+        least.map_or((AUTO, self.auto.0), |time| (time.name, time.sample))
+    }
+
+    /// How much longer `auto` took than the best algorithm.
+    fn ratio(&self) -> f64 {
+        if self.best().1.us > 0.0 { self.auto.0.us / self.best().1.us } else { 1.0 }
+    }
+}
+
+pub fn head(ranks: usize) -> String {
+    format!(
+        "# {ranks} ranks over tcp, float32, sum\n{:<18} {:>8}  {:<22}{:>12}  {:<22}{:>12} {:>9} verified",
+        "collective", "size", "best", "µs", "auto's choice", "µs", "auto/best"
+    )
+}
+
+pub fn line(point: &Point, ranks: usize, json: bool) -> Result<String, String> {
+    let Point { collective, bytes, times, auto: (auto, chosen), verified, .. } = point;
+    let (best, Sample { us, .. }) = point.best();
+    if json {
+        let times_us = times.iter().map(|time| (time.name, time.sample.us)).collect();
+        let row = Row {
+            collective: collective.name(),
+            ranks,
+            bytes: *bytes,
+            best,
+            best_us: us,
+            auto: chosen,
+            auto_us: auto.us,
+            ratio: point.ratio(),
+            verified: *verified,
+            times_us,
+        };
+        return serde_json::to_string(&row).map_err(|error| error.to_string());
+    }
+    let (name, size, ratio) = (collective.name(), size_text(*bytes), point.ratio());
+    let verified = if *verified { "yes" } else { "NO" };
+    Ok(format!("{name:<18} {size:>8}  {best:<22}{us:>12.2}  {chosen:<22}{:>12.2} {ratio:>9.2} {verified:>8}", auto.us))
+}
+
+impl Summary {
+    pub fn new(points: &[Point], tuning: &Tuning, unmeasured: BTreeMap<&'static str, usize>) -> Self {
+        let mut ratios: Vec<_> = points.iter().map(|point| (point.ratio(), point)).collect();
+        ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let worst = ratios
+            .last()
+            .map(|(ratio, point)| (*ratio, format!("{} of {}", point.collective.name(), size_text(point.bytes))));
+        let (worst_ratio, worst) = worst.unwrap_or((1.0, String::new()));
+        let constant = |link, of: Option<gloo_rs::schedule::cost::Link>| {
+            of.map(|of| Constant { link, latency_us: of.latency * 1e6, bandwidth: of.bandwidth })
+        };
+        Self {
+            median_ratio: ratios.get(ratios.len() / 2).map_or(1.0, |(ratio, _)| *ratio),
+            worst_ratio,
+            worst,
+            unmeasured,
+            links: [constant("local", tuning.local), constant("remote", tuning.remote)].into_iter().flatten().collect(),
+            reduction_bytes_per_s: tuning.gamma.filter(|gamma| *gamma > 0.0).map(|gamma| 1.0 / gamma),
+        }
+    }
+
+    pub fn text(&self, json: bool) -> Result<String, String> {
+        if json {
+            return serde_json::to_string(self).map_err(|error| error.to_string());
+        }
+        let Self { median_ratio, worst_ratio, worst, unmeasured, links, reduction_bytes_per_s } = self;
+        let mut lines = vec![format!("# auto/best: median {median_ratio:.2}, worst {worst_ratio:.2} ({worst})")];
+        for Constant { link, latency_us, bandwidth } in links {
+            lines.push(format!("# {link}: {latency_us:.2} µs, {:.3} GB/s", bandwidth / 1e9));
+        }
+        if let Some(bytes) = reduction_bytes_per_s {
+            lines.push(format!("# reduction: {:.3} GB/s", bytes / 1e9));
+        }
+        for (collective, bytes) in unmeasured {
+            lines.push(format!("# {collective}: from {} on not measured: --budget does not reach", size_text(*bytes)));
+        }
+        Ok(lines.join("\n"))
+    }
+}
+
+/// Latency alone counts up to here: what is best for the smallest size that was measured is best for smaller ones.
+const SHORT: usize = 1 << 10;
+
+/// What the points say about which algorithm is best.
+pub fn choices(points: &[Point], ranks: usize) -> Vec<Choice> {
+    let mut choices = Vec::new();
+    for (collective, points) in by_collective(points) {
+        let names: Vec<_> = collective.algorithms().iter().map(|algorithm| algorithm.name).collect();
+        // Where only some ranks know the size, auto cannot go by it.
+        if collective != Collective::Barrier && points.iter().any(|point| point.call_bytes == 0) {
+            continue;
+        }
+        let sample = |point: &Point, name| {
+            point.times.iter().find(|time| time.free && time.name == name).map(|time| time.sample)
+        };
+        let row = |point: &&Point| (point.call_bytes, names.iter().map(|name| sample(point, *name)).collect());
+        let rows: Vec<crossover::Row> = points.iter().map(row).collect();
+        let choice = |up_to, algorithm: &str| Choice {
+            collective,
+            ranks,
+            up_to,
+            algorithm: algorithm.to_owned(),
+            segment_bytes: None,
+        };
+        choices.extend(rows.first().filter(|row| row.0 > SHORT).map(|row| choice(row.0 - 1, AUTO)));
+        let found = crossover::choices(&rows);
+        choices.extend(found.into_iter().map(|(up_to, index)| choice(up_to, names[index])));
+    }
+    choices
+}
+
+/// In the order of collectives; sizes as they were measured, which is from small to large.
+pub fn by_collective(points: &[Point]) -> BTreeMap<Collective, Vec<&Point>> {
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    points.iter().for_each(|point| all.entry(point.collective).or_default().push(point));
+    all
+}
+
+/// What a file says already, if there is one: of other numbers of ranks and other collectives it stays.
+pub fn read(path: &Path) -> Result<Tuning, String> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
+        return Err(format!("--output: there is no directory {}", parent.display()));
+    }
+    if path.exists() { Tuning::read(path).map_err(|error| format!("--output: {error}")) } else { Ok(Tuning::default()) }
+}
+
+/// Replaces what `old` says by what `new` says.
+pub fn merged(mut old: Tuning, new: Tuning) -> Tuning {
+    let measured =
+        |choice: &Choice| new.choices.iter().any(|n| (n.collective, n.ranks) == (choice.collective, choice.ranks));
+    old.choices.retain(|choice| !measured(choice));
+    old.choices.extend(new.choices);
+    old.choices.sort_by_key(|choice| (choice.collective, choice.ranks, choice.up_to));
+    Tuning {
+        local: new.local.or(old.local),
+        remote: new.remote.or(old.remote),
+        gamma: new.gamma.or(old.gamma),
+        choices: old.choices,
+        links: if new.links.is_empty() { old.links } else { new.links },
+    }
+}
+
+/// Writes the whole file or nothing of it.
+pub fn write(path: &Path, tuning: &Tuning) -> Result<(), String> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let partial = parent.join(format!(".gloo-rs-tune.{}", std::process::id()));
+    let written = std::fs::File::create(&partial)
+        .and_then(|mut file| file.write_all(tuning.to_toml().as_bytes()))
+        .and_then(|()| std::fs::rename(&partial, path));
+    written.map_err(|error| {
+        // It may not even be there.
+        let _ = std::fs::remove_file(&partial);
+        format!("cannot write {}: {error}", path.display())
+    })
+}

@@ -1,0 +1,113 @@
+//! Measures the bandwidth from every rank to every other, for `spanning_trees`.
+
+use std::time::Instant;
+
+use gloo_rs::context::UnboundBuffer;
+use gloo_rs::error::Result;
+use gloo_rs::types::{Rank, Slot};
+
+use crate::bench::buffer::Buffer;
+use crate::bench::measure::{barrier, largest_of_all_ranks};
+use crate::ranks::Member;
+
+/// Bytes of a message: so long that its latency counts for little.
+const MESSAGE: usize = 4 << 20;
+/// Messages on each way; the fastest counts. One more comes first, and makes the connection.
+const MESSAGES: usize = 4;
+
+/// A row of bandwidths in MB/s for each sender, the same on all ranks. In each round, every rank is in one pair at most.
+pub fn measure(member: &Member) -> Result<Vec<u32>> {
+    let context = &member.context;
+    let (rank, ranks) = (context.rank(), context.size());
+    let memory = Buffer::new(MESSAGE)?;
+    // SAFETY: `memory` is that long, nobody else uses it, and it is dropped after `buffer`.
+    let buffer = unsafe { context.unbound_buffer(memory.as_ptr(), MESSAGE) }?;
+    let mut links = vec![0.0; ranks * ranks];
+    for round in 0..rounds(ranks) {
+        let slot = context.next_slot(2);
+        for low_first in [true, false] {
+            barrier(context, 1)?;
+            match partner(rank, ranks, round) {
+                Some(partner) if (rank < partner) == low_first => send(&buffer, partner, slot)?,
+                Some(partner) => links[partner * ranks + rank] = receive(&buffer, partner, slot)?,
+                None => {}
+            }
+        }
+    }
+    largest_of_all_ranks(context, &mut links)?;
+    let link = |(index, bandwidth): (usize, f64)| {
+        let between_two = index / ranks != index % ranks;
+        if between_two { (bandwidth / 1e6).round().clamp(1.0, u32::MAX.into()) as u32 } else { 0 }
+    };
+    Ok(links.into_iter().enumerate().map(link).collect())
+}
+
+/// Rounds until everyone was in a pair with everyone.
+fn rounds(ranks: usize) -> usize {
+    if ranks < 2 { 0 } else { ranks.next_multiple_of(2) - 1 }
+}
+
+/// With whom `rank` is in a pair, as in a round-robin tournament: one stands still, the others go round.
+fn partner(rank: Rank, ranks: usize, round: usize) -> Option<Rank> {
+    let circle = rounds(ranks);
+    let partner = match rank {
+        // Who would be in a pair with itself is so with the one that stands still.
+        _ if rank == circle => (0..circle).find(|other| 2 * other % circle == round)?,
+        _ => match (round + circle - rank) % circle {
+            other if other == rank => circle,
+            other => other,
+        },
+    };
+    (partner < ranks).then_some(partner)
+}
+
+/// Sends each time the other says that it is ready.
+fn send(buffer: &UnboundBuffer, to: Rank, slot: Slot) -> Result<()> {
+    for _ in 0..=MESSAGES {
+        buffer.recv(&[to], slot + 1, 0, 1)?;
+        buffer.wait_recv(None)?;
+        buffer.send(to, slot, 0, MESSAGE)?;
+        buffer.wait_send(None)?;
+    }
+    Ok(())
+}
+
+/// The bandwidth in bytes per second.
+fn receive(buffer: &UnboundBuffer, from: Rank, slot: Slot) -> Result<f64> {
+    let mut least = f64::INFINITY;
+    for message in 0..=MESSAGES {
+        buffer.recv(&[from], slot, 0, MESSAGE)?;
+        let start = Instant::now();
+        buffer.send(from, slot + 1, 0, 1)?;
+        buffer.wait_send(None)?;
+        buffer.wait_recv(None)?;
+        if message > 0 {
+            least = least.min(start.elapsed().as_secs_f64());
+        }
+    }
+    Ok(MESSAGE as f64 / least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everyone_meets_everyone_once() {
+        for ranks in 1..=17 {
+            let mut met = vec![0; ranks * ranks];
+            for round in 0..rounds(ranks) {
+                for rank in 0..ranks {
+                    if let Some(other) = partner(rank, ranks, round) {
+                        assert_eq!(partner(other, ranks, round), Some(rank), "{ranks} ranks, round {round}");
+                        assert_ne!(other, rank);
+                        met[rank * ranks + other] += 1;
+                    }
+                }
+            }
+            for (index, times) in met.into_iter().enumerate() {
+                assert_eq!(times, usize::from(index / ranks != index % ranks), "{ranks} ranks");
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Two binary trees at once, each for one half of the data: up to their tops, then down again (Sanders, Speck and Träff,
+//! "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; NCCL 2.4). The latency of a tree with nearly
+//! the bandwidth of a ring: best for large buffers on many ranks.
+//!
+//! Six ranks (see [`TwoTrees`]): in the first tree ranks 1 and 3 send the first half to 2, ranks 2 and 5 to 4, and 4 to 0;
+//! in the second, 0 and 3 send the second half to 1, 2 and 4 to 3, and 1 to 5. Each half then goes back down the same way.
+//! Segments stream up and down: all ranks send and receive all the time.
+//!
+//! Cut into `k` segments, each half goes up in `2 h + 2 k` steps of half its links, `h = ceil(lg P)`, and down in as many.
+//! A rank sends `2 S` bytes at most. Subtrees are neighbouring ranks and stand in order, so the operation need not commute.
+
+use super::super::phases::{combine_children, contribution, fan_out, sources};
+use super::super::two_trees::{self, Place, Top, TwoTrees};
+use super::super::{Algorithm, Case, Shape, Uses};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule, Side, Span};
+
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: two_trees::NAME, generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let sources = sources(shape);
+    let places = TwoTrees::new(shape.size, Top::Ends).places(shape.rank);
+    let half = |place: &Place| -> Span { shape.output(0).part(2, place.tree) };
+    for place in &places {
+        let half = half(place);
+        let own = contribution(&mut b, &sources, half.offset, half.len, half);
+        // Up goes in the reverse order of down.
+        let children = place.children.iter().rev();
+        let sides = children.map(|&child| (child, if child < shape.rank { Side::Left } else { Side::Right }));
+        let held = combine_children(&mut b, sides, own, half);
+        match place.parent {
+            Some(parent) => b.send(parent, held),
+            None => {
+                b.copy(held, half);
+                b.divide(half, shape.divisor());
+            }
+        }
+    }
+    for place in &places {
+        let half = half(place);
+        if let Some(parent) = place.parent {
+            b.recv(parent, half);
+        }
+        for &child in &place.children {
+            b.send(child, half);
+        }
+        fan_out(&mut b, shape, half);
+    }
+    Ok(b.build())
+}

@@ -1,0 +1,83 @@
+//! Groups, such as the ranks of one host, reduce to a leader; the leaders do a ring allreduce; each gives its group the result
+//! (Jia et al., "Highly scalable deep learning training system with mixed-precision: training ImageNet in four minutes",
+//! arXiv 1807.11205, 2018). Best for few large hosts on a slow network, where buffers are short of what `torus_2d` needs: a
+//! ring over `m` leaders has fewer steps than one over `P` ranks, and no rank but a leader uses the network.
+//!
+//! Groups are the hosts, or the caller's; they may differ in size, and their ranks be in any order. The rank with the lowest
+//! number leads.
+//!
+//! Six ranks in groups of `0 1 2` and `3 4 5`: 1 and 2 send everything to 0, as do 4 and 5 to 3. Rank 0 sends half of the sum
+//! of its group to 3 and gets the other half of 3's; each adds its own, and they exchange these complete halves. Then 0
+//! sends everything to 1 and 2, and 3 to 4 and 5.
+//!
+//! Steps: `2 (m - 1) + 2`, where those in which a leader receives from its `n - 1` members at once count as one. A leader sends
+//! `2 S (m - 1) / m` bytes to other groups and `S` to each of its members, which send `S`.
+
+use super::super::circle::Circle;
+use super::super::grid::{group_link, groups};
+use super::super::phases::{contribution, fan_out, sources};
+use super::super::{Algorithm, Case, Shape, Uses};
+use crate::error::Result;
+use crate::schedule::cost::Cost;
+use crate::schedule::{Builder, Schedule, Side};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "hierarchical", generate, cost, uses: Uses::Groups };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let groups = groups(shape);
+    let group = groups.iter().find(|group| group.contains(&shape.rank)).expect("every rank is in a group");
+    let (leader, members) = (group[0], &group[1..]);
+    let output = shape.output(0);
+    let mut held = contribution(&mut b, &sources(shape), 0, output.len, output);
+    if shape.rank != leader {
+        b.send(leader, held);
+        b.recv(leader, output);
+        fan_out(&mut b, shape, output);
+        return Ok(b.build());
+    }
+    for &member in members {
+        b.recv_reduce(member, output, held, Side::Right);
+        held = output;
+    }
+    let circle = Circle::new(groups.iter().map(|group| group[0]).collect(), leader);
+    let chunk = |place| output.part(circle.len(), place);
+    let own = chunk(circle.place());
+    let complete = circle.reduce_scatter(&mut b, |_, place| {
+        let into = chunk(place);
+        (held.slice(into.offset, into.len), into)
+    });
+    b.copy(complete, own);
+    b.divide(own, shape.divisor());
+    circle.allgather(&mut b, own, chunk, |_, _| ());
+    for &member in members {
+        b.send(member, output);
+    }
+    fan_out(&mut b, shape, output);
+    Ok(b.build())
+}
+
+/// In the group `α + S/B + (n-1)γS`, between leaders `2(m-1)(α + S/(mB)) + (m-1)γS/m`, in the group `α + S/B`.
+fn cost(case: &Case<'_>) -> Cost {
+    let groups = groups(case.shape);
+    let (ranks, leaders, bytes, gamma) = (case.ranks(), groups.len() as f64, case.bytes(), case.network.gamma);
+    let longest = groups.iter().map(Vec::len).max().unwrap_or(1);
+    let members = longest as f64 - 1.0;
+    let mut path = 0.0;
+    if members > 0.0 {
+        let link = group_link(case, longest);
+        // On one host each member has its own way to the leader, else they share the leader's card.
+        let own_ways = longest <= case.network.per_host;
+        let arrive = if own_ways { bytes } else { members * bytes } / link.bandwidth;
+        let segment = bytes.min(case.segment_bytes as f64);
+        let behind = if own_ways { members } else { 1.0 } * gamma * segment;
+        path += link.latency + (arrive + behind).max(segment / link.bandwidth + members * gamma * bytes);
+        path += link.latency + arrive;
+    }
+    let link = case.link(longest);
+    let chunk = bytes / leaders;
+    path += case.stream(link, leaders - 1.0, chunk, gamma) + case.stream(link, leaders - 1.0, chunk, 0.0);
+    let messages = 2.0 * (ranks - leaders) * case.pieces(bytes) + 2.0 * leaders * (leaders - 1.0) * case.pieces(chunk);
+    let reduced = (ranks - 1.0) * bytes;
+    Cost { path, messages, sent: 2.0 * reduced, reduced }
+}

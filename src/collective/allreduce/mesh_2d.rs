@@ -1,0 +1,84 @@
+//! A mesh without links around its edges, as TPU pods had in parts, where only neighbours talk (Ying, Kumar, Chen, Wang and
+//! Cheng, "Image classification at supercomputer scale", arXiv 1811.06992, 2018, for the two halves). Best where links join
+//! neighbours of a grid only.
+//!
+//! Half of the buffer is combined along rows and then along a column at the edge, the other half along columns and then
+//! along a row; each half again in two quarters that go in opposite directions to opposite corners, so that both directions of
+//! all links are used at once. From the corners the result goes back the same ways.
+//!
+//! The mesh is what the caller's `dims` say (length of a row, number of rows), or the groups where they have one size, or
+//! as square as can be.
+//!
+//! Six ranks in rows of `0 1 2` and `3 4 5`: the first quarter goes from 0 to 1 to 2 and from 3 to 4 to 5, and from 2 to 5,
+//! the second the opposite way, from 5 and 2 to 3 and 0, and from 3 to 0; the third from 3, 4, 5 to 0, 1, 2, and along these
+//! to 2; the last from 0, 1, 2 to 3, 4, 5, and along these to 3.
+//!
+//! Steps: `2 (n + m - 2)`. A message is `S / 4` bytes; a link carries `S / 2` each way, at the edges `3 S / 4`.
+
+use super::super::grid::Grid;
+use super::super::{Algorithm, Case, Shape, Uses};
+use super::branches::{self, Branch};
+use crate::error::Result;
+use crate::schedule::Schedule;
+use crate::schedule::cost::Cost;
+
+const NAME: &str = "mesh_2d";
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: NAME, generate, cost, uses: Uses::Groups };
+
+/// Column and row.
+type Place = (usize, usize);
+
+/// A tree for a quarter: along one dimension towards its end or beginning, then along the other.
+struct Comb {
+    along_rows_first: bool,
+    /// Which corner is the root.
+    root: Place,
+}
+
+impl Comb {
+    fn parent(&self, place: Place) -> Option<Place> {
+        let (x, y) = place;
+        let towards = |from: usize, to: usize| if from < to { from + 1 } else { from - 1 };
+        let in_row = (x != self.root.0).then(|| (towards(x, self.root.0), y));
+        let in_column = (y != self.root.1).then(|| (x, towards(y, self.root.1)));
+        if self.along_rows_first { in_row.or(in_column) } else { in_column.or(in_row) }
+    }
+}
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let grid = Grid::rectangular(shape, NAME)?;
+    let (y, x) = grid.find(shape.rank);
+    let (right, bottom) = (grid.longest() - 1, grid.rows.len() - 1);
+    let at = |(x, y): Place| grid.rows[y][x];
+    let beside = [(x.wrapping_sub(1), y), (x + 1, y)];
+    let above = [(x, y.wrapping_sub(1)), (x, y + 1)];
+    let roots = [(true, (right, bottom)), (true, (0, 0)), (false, (right, 0)), (false, (0, bottom))];
+    let branch = |(quarter, (along_rows_first, root))| {
+        let comb = Comb { along_rows_first, root };
+        // What comes along the first dimension is complete sooner.
+        let neighbours = if along_rows_first { [beside, above] } else { [above, beside] };
+        let inside = neighbours.into_iter().flatten().filter(|&(x, y)| x <= right && y <= bottom);
+        Branch {
+            range: shape.output(0).part(roots.len(), quarter),
+            parent: comb.parent((x, y)).map(at),
+            children: inside.filter(|&other| comb.parent(other) == Some((x, y))).map(at).collect(),
+        }
+    };
+    Ok(branches::allreduce(shape, &roots.into_iter().enumerate().map(branch).collect::<Vec<_>>()))
+}
+
+/// `2(n+m-2)(α + S/(4B)) + (n+m-2)γS/4`.
+fn cost(case: &Case<'_>) -> Cost {
+    let Ok(grid) = Grid::rectangular(case.shape, NAME) else { return Case::unpriced(case) };
+    let (ranks, bytes, gamma) = (case.ranks(), case.bytes(), case.network.gamma);
+    let quarter = bytes / 4.0;
+    let along = |link, extent: usize| {
+        let steps = extent as f64 - 1.0;
+        case.stream(link, steps, quarter, gamma) + case.stream(link, steps, quarter, 0.0)
+    };
+    let path =
+        along(grid.row_link(case), grid.longest()) + along(grid.column_link(case, 1, grid.rows.len()), grid.rows.len());
+    let reduced = (ranks - 1.0) * bytes;
+    Cost { path, messages: 8.0 * (ranks - 1.0) * case.pieces(quarter), sent: 2.0 * reduced, reduced }
+}

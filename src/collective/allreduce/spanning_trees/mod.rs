@@ -1,0 +1,101 @@
+//! Spanning trees packed into the graph of links; each carries a share of the buffer (Wang, Venkataraman, Phanishayee, Thelin,
+//! Devanur and Stoica, "Blink: fast and generic collectives for distributed ML", MLSys 2020). Best where links differ: a ring is
+//! as fast as its slowest link, trees go around it.
+//!
+//! Along a tree a share is combined up to the root and spread back, so each edge is used once in both directions: shares are in
+//! proportion to what the trees may send while no link gets more than its part (`packing.rs`). The bandwidths come from the
+//! caller, or were measured. If links are all alike the best packing is known: every rank is the root of a star.
+//!
+//! Six ranks, links alike: the buffer has six shares; rank 0 gets everyone's first share and returns the sum, rank 1 the
+//! second, and so on. With links between neighbours of a ring only, six trees are packed: the ring without one edge, another
+//! for each, with the root in the middle; rank 0 combines the share of the tree 3 - 2 - 1 - 0 - 5 - 4, and so on, and every
+//! link carries five sixths of the buffer each way.
+//!
+//! Steps: twice the height of the highest tree; 2 for stars, where the `P - 1` messages to a root at once count as one. Every
+//! tree's share is sent `2 (P - 1)` times by all ranks together, so a rank sends `2 S (P - 1) / P` bytes on average. The time
+//! for a large buffer is `S` by the rate of all trees together, which is at most that of the smallest cut of the graph.
+
+mod packing;
+
+use super::super::{Algorithm, Case, Shape, Uses};
+use super::branches::{self, Branch};
+use crate::error::{Error, Result};
+use crate::schedule::cost::Cost;
+use crate::schedule::{Schedule, Span};
+use packing::Packing;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "spanning_trees", generate, cost, uses: Uses::Links };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    if shape.links.is_empty() {
+        return Ok(branches::allreduce(shape, &stars(shape)));
+    }
+    let packing = packing::pack(shape.size, shape.links).map_err(|(from, to)| {
+        Error::invalid(format!(
+            "allreduce spanning_trees: no links lead both ways between rank {from} and rank {to}, or over other ranks"
+        ))
+    })?;
+    Ok(branches::allreduce(shape, &trees(shape, &packing)))
+}
+
+/// Every rank is the root of a star over its share. This rank's messages to and from the others are in such an order that in
+/// each step every rank sends to one and receives from one.
+fn stars(shape: &Shape<'_>) -> Vec<Branch> {
+    let share = |rank| shape.output(0).part(shape.size, rank);
+    let leaf = |root| Branch { range: share(root), parent: Some(root), children: Vec::new() };
+    let others = || 1..shape.size;
+    let children = others().map(|distance| shape.before(distance)).collect();
+    let own = Branch { range: share(shape.rank), parent: None, children };
+    others().map(|distance| leaf(shape.after(distance))).chain([own]).collect()
+}
+
+/// This rank's place in the trees of a packing.
+fn trees(shape: &Shape<'_>, packing: &Packing) -> Vec<Branch> {
+    let output = shape.output(0);
+    // Numbers below 2^32 times lengths: not in 64 bits.
+    let cut = |weight: u64| (output.len as u128 * u128::from(weight) / u128::from(packing.weight())) as usize;
+    let mut begin = 0;
+    let branch = |tree: &packing::Tree| {
+        let range: Span = output.slice(cut(begin), cut(begin + tree.weight) - cut(begin));
+        begin += tree.weight;
+        Branch { range, parent: tree.parents[shape.rank], children: tree.children(shape.rank) }
+    };
+    packing.trees.iter().map(branch).collect()
+}
+
+/// Of stars `2(α + (P-1)S/(PB)) + (P-1)γS/P`. With links given `2hα + S/R`, where the trees reach the rate `R` if the fastest
+/// link has the bandwidth of the network's fastest.
+fn cost(case: &Case<'_>) -> Cost {
+    let (ranks, bytes, network) = (case.ranks(), case.bytes(), case.network);
+    let reduced = (ranks - 1.0) * bytes;
+    let total = |path, messages| Cost { path, messages, sent: 2.0 * reduced, reduced };
+    if case.shape.links.is_empty() {
+        let share = bytes / ranks;
+        let messages = 2.0 * ranks * (ranks - 1.0) * case.pieces(share);
+        if ranks <= 1.0 || bytes <= 0.0 {
+            return total(0.0, messages);
+        }
+        let here = ranks.min(network.per_host as f64);
+        // All ranks of a host send to all of other hosts over its card.
+        let there = (ranks - here) * here;
+        let (link, card) = if there > 0.0 { (network.remote, there * share) } else { (network.local, share) };
+        let segment = share.min(case.segment_bytes as f64);
+        let spread =
+            link.latency + (card / link.bandwidth).max(if here > 1.0 { share / network.local.bandwidth } else { 0.0 });
+        let reduce =
+            spread + (network.gamma * segment).max((ranks - 1.0) * network.gamma * share - card / link.bandwidth);
+        return total(reduce + spread, messages);
+    }
+    let Ok(packing) = packing::pack(case.shape.size, case.shape.links) else { return Case::unpriced(case) };
+    let links = [network.local, network.remote];
+    let latency = links.iter().map(|link| link.latency).fold(0.0, f64::max);
+    let fastest = links.iter().map(|link| link.bandwidth).fold(0.0, f64::max);
+    let rate = packing.rate() * fastest;
+    let height = packing.trees.iter().map(|tree| tree.height()).max().unwrap_or(0) as f64;
+    let share = |weight: u64| bytes * weight as f64 / packing.weight() as f64;
+    let pieces: f64 = packing.trees.iter().map(|tree| case.pieces(share(tree.weight))).sum();
+    let longest = packing.trees.iter().map(|tree| share(tree.weight)).fold(0.0, f64::max);
+    let segment = longest.min(case.segment_bytes as f64);
+    let hop = latency + segment * (1.0 / fastest + network.gamma);
+    total(2.0 * height * hop + bytes / rate, 2.0 * (ranks - 1.0) * pieces)
+}

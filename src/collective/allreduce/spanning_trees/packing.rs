@@ -1,0 +1,338 @@
+//! Packs spanning trees into a graph of links: greedily, each where the ones before have left most (Thorup, "Fully-dynamic
+//! min-cut", Combinatorica 2007, shows that the more trees there are, the nearer the loads come to the best).
+//!
+//! Only integers are compared, so all ranks find the same trees.
+
+use crate::types::Rank;
+
+/// A spanning tree, rooted in its middle.
+#[derive(Debug)]
+pub(super) struct Tree {
+    /// By rank; `None` for the root.
+    pub parents: Vec<Option<Rank>>,
+    /// By rank: edges to the farthest rank below it.
+    heights: Vec<usize>,
+    /// Its share of the data, as part of all trees' weights.
+    pub weight: u64,
+}
+
+/// Trees that together use the links well.
+#[derive(Debug)]
+pub(super) struct Packing {
+    pub trees: Vec<Tree>,
+    /// The weight on the link that has most to carry for its bandwidth.
+    load: u64,
+    /// That link's bandwidth.
+    capacity: u64,
+}
+
+/// Trees to choose from, in graphs that are small enough.
+const TREES: usize = 256;
+/// Looks at links, in all.
+const WORK: usize = 1 << 24;
+/// Each tree costs messages: the first ones are enough if they reach so many percent of the best rate.
+const ENOUGH: u64 = 95;
+
+impl Packing {
+    /// The weight of all trees.
+    pub fn weight(&self) -> u64 {
+        self.trees.iter().map(|tree| tree.weight).sum()
+    }
+
+    /// What all trees together may carry, each way, in the unit of the links' bandwidths.
+    pub fn rate(&self) -> f64 {
+        self.weight() as f64 * self.capacity as f64 / self.load.max(1) as f64
+    }
+}
+
+impl Tree {
+    /// `parents` rooted anew, in the middle; of two middles in the lower rank.
+    fn centred(parents: &[Option<Rank>]) -> Self {
+        let mut neighbours = vec![Vec::new(); parents.len()];
+        for (child, parent) in parents.iter().enumerate().filter_map(|(child, parent)| Some((child, (*parent)?))) {
+            neighbours[child].push(parent);
+            neighbours[parent].push(child);
+        }
+        let rooted = (0..parents.len()).map(|root| Self::rooted(&neighbours, root));
+        rooted.min_by_key(Self::height).expect("a tree has a rank")
+    }
+
+    fn rooted(neighbours: &[Vec<Rank>], root: Rank) -> Self {
+        let mut parents = vec![None; neighbours.len()];
+        let mut order = vec![root];
+        for next in 0..neighbours.len() {
+            let rank = order[next];
+            for &child in &neighbours[rank] {
+                if parents[rank] != Some(child) {
+                    parents[child] = Some(rank);
+                    order.push(child);
+                }
+            }
+        }
+        let mut heights = vec![0; neighbours.len()];
+        for &rank in order.iter().rev() {
+            if let Some(parent) = parents[rank] {
+                heights[parent] = heights[parent].max(heights[rank] + 1);
+            }
+        }
+        Self { parents, heights, weight: 1 }
+    }
+
+    /// Edges from the root to the farthest rank.
+    pub fn height(&self) -> usize {
+        self.heights.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The children of `rank`, the one with the lowest subtree first.
+    pub fn children(&self, rank: Rank) -> Vec<Rank> {
+        let mut children: Vec<Rank> =
+            (0..self.parents.len()).filter(|child| self.parents[*child] == Some(rank)).collect();
+        children.sort_by_key(|child| self.heights[*child]);
+        children
+    }
+}
+
+/// A fraction. Loads are at most [`TREES`] and bandwidths below 2^32, so products of two fractions' terms fit 64 bits.
+#[derive(Clone, Copy)]
+struct Ratio(u64, u64);
+
+impl Ratio {
+    fn is_less(self, other: Self) -> bool {
+        self.0 * other.1 < other.0 * self.1
+    }
+}
+
+struct Graph<'a> {
+    size: usize,
+    links: &'a [u32],
+    /// Trees on each link so far.
+    loads: Vec<u32>,
+}
+
+impl Graph<'_> {
+    /// What may be sent between the two both ways at once: a tree needs as much in one direction as in the other.
+    fn capacity(&self, a: Rank, b: Rank) -> u64 {
+        self.links[a * self.size + b].min(self.links[b * self.size + a]).into()
+    }
+
+    /// Where [`Graph::loads`] has the link between the two.
+    fn index(&self, a: Rank, b: Rank) -> usize {
+        a.min(b) * self.size + a.max(b)
+    }
+
+    /// The spanning tree of links that would carry least for their bandwidth (Prim 1957), from `start`; of equals the one with
+    /// the shortest ways. Or a rank that no links lead to.
+    fn tree(&self, start: Rank) -> Result<Vec<Option<Rank>>, Rank> {
+        let mut parents = vec![None; self.size];
+        // By rank outside the tree: what its best link would carry, and where that begins.
+        let mut outside: Vec<Option<(Ratio, Rank)>> = vec![None; self.size];
+        let mut inside = vec![false; self.size];
+        let mut last = start;
+        for _ in 1..self.size {
+            inside[last] = true;
+            let mut next: Option<(Ratio, Rank)> = None;
+            for rank in (0..self.size).filter(|rank| !inside[*rank]) {
+                let capacity = self.capacity(last, rank);
+                let carries = Ratio(u64::from(self.loads[self.index(last, rank)]) + 1, capacity);
+                if capacity > 0 && outside[rank].is_none_or(|(least, _)| carries.is_less(least)) {
+                    outside[rank] = Some((carries, last));
+                }
+                if let Some((carries, _)) = outside[rank]
+                    && next.is_none_or(|(least, _)| carries.is_less(least))
+                {
+                    next = Some((carries, rank));
+                }
+            }
+            let unreached = || (0..self.size).find(|rank| !inside[*rank]).unwrap_or(start);
+            last = next.ok_or_else(unreached)?.1;
+            parents[last] = outside[last].map(|(_, parent)| parent);
+        }
+        Ok(parents)
+    }
+}
+
+/// Packs trees into the graph of `size` ranks, at least one, with [`links`](crate::collective::Shape::links). If it falls
+/// apart: two ranks that no links join.
+pub(super) fn pack(size: usize, links: &[u32]) -> Result<Packing, (Rank, Rank)> {
+    let mut graph = Graph { size, links, loads: vec![0; size * size] };
+    let tries = TREES.min(WORK / (size * size)).max(1);
+    let mut found = Vec::new();
+    // After each tree: the fullest link's load and bandwidth.
+    let mut fullest = Vec::new();
+    let mut full = Ratio(0, 1);
+    for turn in 0..tries {
+        let start = turn % size;
+        let tree = graph.tree(start).map_err(|rank| (start, rank))?;
+        for (child, parent) in tree.iter().enumerate().filter_map(|(child, parent)| Some((child, (*parent)?))) {
+            let capacity = graph.capacity(child, parent);
+            let index = graph.index(child, parent);
+            graph.loads[index] += 1;
+            let carries = Ratio(graph.loads[index].into(), capacity);
+            if full.is_less(carries) {
+                full = carries;
+            }
+        }
+        found.push(tree);
+        fullest.push(full);
+    }
+    // So many trees have the rate `trees * bandwidth / load`.
+    let rate = |trees: usize| Ratio(trees as u64 * fullest[trees - 1].1, fullest[trees - 1].0.max(1));
+    let best = (1..=tries).map(rate).fold(Ratio(0, 1), |best, rate| if best.is_less(rate) { rate } else { best });
+    let enough = |trees: &usize| {
+        let Ratio(much, by) = rate(*trees);
+        100 * much * best.1 >= ENOUGH * best.0 * by
+    };
+    let count = (1..=tries).find(enough).unwrap_or(tries);
+    let Ratio(load, capacity) = fullest[count - 1];
+    let mut trees: Vec<Tree> = Vec::new();
+    for tree in found[..count].iter().map(|parents| Tree::centred(parents)) {
+        match trees.iter_mut().find(|other| other.parents == tree.parents) {
+            Some(same) => same.weight += 1,
+            None => trees.push(tree),
+        }
+    }
+    Ok(Packing { trees, load, capacity })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All links of `edges` both ways.
+    fn graph(size: usize, edges: impl IntoIterator<Item = (Rank, Rank, u32)>) -> Vec<u32> {
+        let mut links = vec![0; size * size];
+        for (a, b, bandwidth) in edges {
+            (links[a * size + b], links[b * size + a]) = (bandwidth, bandwidth);
+        }
+        links
+    }
+
+    fn complete(size: usize, bandwidth: impl Fn(Rank, Rank) -> u32) -> Vec<u32> {
+        let pairs = (0..size).flat_map(|a| (0..a).map(move |b| (b, a)));
+        graph(size, pairs.map(|(a, b)| (a, b, bandwidth(a, b))))
+    }
+
+    /// The rate that no packing exceeds and the best one reaches: over all ways to part the ranks into groups, the least
+    /// bandwidth between groups for each group but one (Tutte 1961, Nash-Williams 1961). Between two groups that is a cut.
+    fn bound(size: usize, links: &[u32]) -> f64 {
+        let mut least = f64::INFINITY;
+        let mut groups = vec![0; size];
+        loop {
+            let count = groups.iter().max().unwrap() + 1;
+            if count > 1 {
+                let crossing =
+                    (0..size).flat_map(|a| (0..a).map(move |b| (a, b))).filter(|(a, b)| groups[*a] != groups[*b]);
+                let sum: f64 = crossing.map(|(a, b)| f64::from(links[a * size + b].min(links[b * size + a]))).sum();
+                least = least.min(sum / (count as f64 - 1.0));
+            }
+            // The next one: a rank may be in the groups of those before it, or in one more.
+            let highest = |rank: usize| groups[..rank].iter().max().unwrap() + 1;
+            let Some(last) = (1..size).rev().find(|rank| groups[*rank] < highest(*rank)) else { return least };
+            groups[last] += 1;
+            groups[last + 1..].fill(0);
+        }
+    }
+
+    /// Packs, checks what every packing must be, and returns its rate.
+    fn check(size: usize, links: &[u32]) -> (Packing, f64) {
+        let packing = pack(size, links).unwrap();
+        let mut loads = vec![0; size * size];
+        for tree in &packing.trees {
+            assert!(tree.weight > 0);
+            assert_eq!(tree.parents.iter().filter(|parent| parent.is_none()).count(), 1, "one root");
+            for (rank, parent) in tree.parents.iter().enumerate().filter_map(|(rank, parent)| Some((rank, (*parent)?)))
+            {
+                let above = |rank: &Rank| tree.parents[*rank];
+                let way = std::iter::successors(Some(rank), above).take(size + 1).count();
+                assert!(way <= tree.height() + 1, "rank {rank} does not reach the root: {:?}", tree.parents);
+                assert!(tree.children(parent).contains(&rank));
+                loads[rank.min(parent) * size + rank.max(parent)] += tree.weight;
+            }
+        }
+        let rate = packing.rate();
+        for a in 0..size {
+            for b in a..size {
+                let carried = loads[a * size + b] as f64 * rate / packing.weight() as f64;
+                let capacity = f64::from(links[a * size + b].min(links[b * size + a]));
+                assert!(carried <= capacity * (1.0 + 1e-12), "{a} to {b}: {carried} of {capacity}");
+            }
+        }
+        (packing, rate)
+    }
+
+    #[track_caller]
+    fn near_bound(size: usize, links: &[u32]) -> Packing {
+        let (packing, rate) = check(size, links);
+        let bound = bound(size, links);
+        assert!(rate <= bound * (1.0 + 1e-12), "{rate} is above the bound {bound}: the bound is wrong");
+        assert!(rate >= 0.93 * bound, "{rate} of {bound}");
+        packing
+    }
+
+    #[test]
+    fn the_bound_of_known_graphs() {
+        assert_eq!(bound(2, &complete(2, |_, _| 7)), 7.0);
+        assert_eq!(bound(6, &complete(6, |_, _| 1)), 3.0, "half the ranks");
+        assert_eq!(bound(6, &graph(6, (0..6).map(|a| (a, (a + 1) % 6, 5)))), 6.0, "a ring but for one link");
+        assert_eq!(bound(4, &graph(4, [(0, 1, 5), (1, 2, 2), (2, 3, 9)])), 2.0, "a chain's slowest link");
+    }
+
+    #[test]
+    fn rates_are_near_what_cuts_allow() {
+        for size in 2..=8 {
+            let packing = near_bound(size, &complete(size, |_, _| 1000));
+            assert!(packing.trees.iter().all(|tree| tree.height() == 1), "stars: {packing:?}");
+            near_bound(size, &complete(size, |a, _| if a == 0 { 1 } else { 3 }));
+            // One slow link.
+            near_bound(size, &complete(size, |a, b| if (a, b) == (1, 0) { 100 } else { 1000 }));
+            // Two hosts.
+            near_bound(size, &complete(size, |a, b| if (2 * a < size) == (2 * b < size) { 5000 } else { 120 }));
+            near_bound(size, &complete(size, |a, b| (a * 7 + b * 13) as u32 % 11 + 1));
+        }
+        for size in 3..=8 {
+            near_bound(size, &graph(size, (0..size).map(|a| (a, (a + 1) % size, 10))));
+            near_bound(size, &graph(size, (0..size).map(|a| (a, (a + 1) % size, 1 + (a == 0) as u32 * 9))));
+        }
+        // A mesh of 3 by 2, a chain, a wheel, and the eight GPUs of a DGX-1 with their links of one and two lanes.
+        near_bound(6, &graph(6, [(0, 1, 1), (1, 2, 1), (3, 4, 1), (4, 5, 1), (0, 3, 1), (1, 4, 1), (2, 5, 1)]));
+        near_bound(5, &graph(5, [(0, 1, 5), (1, 2, 2), (2, 3, 9), (3, 4, 8)]));
+        near_bound(6, &graph(6, (1..6).flat_map(|a| [(0, a, 3), (a, a % 5 + 1, 2)])));
+        let lanes = [(0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2), (2, 6, 1)];
+        let more = [(3, 7, 1), (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2)];
+        near_bound(8, &graph(8, lanes.into_iter().chain(more)));
+    }
+
+    #[test]
+    fn one_direction_counts_as_much_as_the_slower() {
+        let mut links = complete(2, |_, _| 10);
+        links[1] = 3;
+        assert_eq!(check(2, &links).1, 3.0);
+        assert_eq!(check(1, &[0]).0.trees.len(), 1);
+    }
+
+    #[test]
+    fn ranks_that_no_links_join() {
+        assert_eq!(pack(3, &graph(3, [(0, 1, 1)])).unwrap_err(), (0, 2));
+        let mut links = graph(3, [(0, 1, 1), (1, 2, 1)]);
+        links[2 * 3 + 1] = 0;
+        assert_eq!(pack(3, &links).unwrap_err(), (0, 2), "a link one way only");
+    }
+
+    #[test]
+    fn few_trees_are_preferred() {
+        let ring = near_bound(6, &graph(6, (0..6).map(|a| (a, (a + 1) % 6, 10))));
+        assert_eq!(ring.trees.len(), 6, "the ring without one edge, another for each");
+        assert!(ring.trees.iter().all(|tree| tree.height() == 3));
+        assert_eq!(near_bound(5, &graph(5, (1..5).map(|a| (a - 1, a, 10)))).trees.len(), 1, "a chain");
+    }
+
+    #[test]
+    fn large_graphs() {
+        for size in [64, 200] {
+            let (packing, rate) = check(size, &complete(size, |_, _| u32::MAX));
+            assert!(rate >= 0.93 * f64::from(u32::MAX) * size as f64 / 2.0);
+            assert!(packing.trees.len() <= size);
+        }
+        assert_eq!(check(1000, &complete(1000, |a, b| (a + b) as u32)).0.weight(), 16, "fewer tries");
+    }
+}

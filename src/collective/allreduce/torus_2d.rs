@@ -1,0 +1,146 @@
+//! A grid of rows and columns: a reduce-scatter along the row, an allreduce of the part along the column, an allgather along
+//! the row, all in rings (Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash", arXiv
+//! 1811.05233, 2018). Best for large buffers on hosts of several ranks, which are the rows then: all ranks of a host use
+//! its network card at once, and only `S / n` bytes of each cross it.
+//!
+//! Rows are the hosts, or the caller's groups, or what the caller's `dims` say (length of a row, number of rows). If there is
+//! one group only, or one for each rank, the grid is as square as can be.
+//!
+//! Six ranks in rows of `0 1 2` and `3 4 5`: after two steps ranks 0 and 3 have the sum of their rows' first thirds, 1 and 4
+//! those of the second, 2 and 5 those of the last. 0 and 3 exchange sixths, each completes one and returns it; so do 1 and
+//! 4, and 2 and 5. In two more steps the complete thirds go around the rows.
+//!
+//! Rows may differ in length. Each cuts the buffer for its own length; columns are made for every range that no row's cut
+//! crosses, of the rank in each row that has it. Rows of two and four ranks, 8 elements: the first row has cuts at 4, the
+//! second at 2, 4 and 6, so there are four ranges and columns: rank 0 shares the first with rank 2 and the second with rank 3.
+//!
+//! Steps: `2 (n - 1) + 2 (m - 1)` for `m` rows of at most `n`. With equal rows every rank sends
+//! `2 S (n - 1) / n + 2 (S / n) (m - 1) / m` bytes, which is `2 S (P - 1) / P`.
+
+use super::super::circle::Circle;
+use super::super::grid::Grid;
+use super::super::phases::{contribution, fan_out, sources};
+use super::super::{Algorithm, Case, Shape, Uses};
+use crate::error::Result;
+use crate::schedule::cost::Cost;
+use crate::schedule::{Builder, Schedule, Span, split};
+use crate::types::Rank;
+
+const NAME: &str = "torus_2d";
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: NAME, generate, cost, uses: Uses::Groups };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    Ok(over(shape, &Grid::flat(shape, NAME)?))
+}
+
+fn cost(case: &Case<'_>) -> Cost {
+    // Without a grid there is no schedule either: that call fails.
+    Grid::flat(case.shape, NAME).map_or_else(|_| Case::unpriced(case), |grid| price(case, &grid))
+}
+
+/// The schedule for any grid.
+pub(super) fn over(shape: &Shape<'_>, grid: &Grid) -> Schedule {
+    let mut b = Builder::new();
+    let sources = sources(shape);
+    let output = shape.output(0);
+    let (row, place) = grid.find(shape.rank);
+    let circle = Circle::new(grid.rows[row].clone(), shape.rank);
+    let chunk = |place| output.part(circle.len(), place);
+    let own = chunk(place);
+    let held = circle.reduce_scatter(&mut b, |b, place| {
+        let into = chunk(place);
+        (contribution(b, &sources, into.offset, into.len, into), into)
+    });
+    for (offset, len) in uncut(shape, grid, own) {
+        let owners = grid.rows.iter().map(|row| row[part_at(output.len, row.len(), offset)]).collect();
+        let column = Column { owners, row, extents: &grid.columns };
+        column.allreduce(&mut b, shape, held.slice(offset - own.offset, len), output.slice(offset, len));
+    }
+    circle.allgather(&mut b, own, chunk, |b, chunk| fan_out(b, shape, chunk));
+    b.build()
+}
+
+/// `own` cut wherever a row cuts its buffer: offset and length of each piece.
+fn uncut(shape: &Shape<'_>, grid: &Grid, own: Span) -> Vec<(usize, usize)> {
+    let mut lengths: Vec<usize> = grid.rows.iter().map(Vec::len).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let cuts = lengths.iter().flat_map(|&parts| (0..parts).map(move |index| split(shape.count, parts, index).0));
+    let mut cuts: Vec<usize> = cuts.filter(|cut| (own.offset..own.end()).contains(cut)).chain([own.end()]).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2).map(|ends| (ends[0], ends[1] - ends[0])).collect()
+}
+
+/// Which part of `len` elements, cut as [`split`] does it, holds element `index`.
+fn part_at(len: usize, parts: usize, index: usize) -> usize {
+    let (each, longer) = (len / parts, len % parts);
+    let boundary = longer * (each + 1);
+    if index < boundary { index / (each + 1) } else { longer + (index - boundary) / each }
+}
+
+/// The ranks that own one range, a rank of each row.
+struct Column<'a> {
+    owners: Vec<Rank>,
+    /// This rank's row.
+    row: usize,
+    extents: &'a [usize],
+}
+
+impl Column<'_> {
+    /// In each dimension a reduce-scatter of what the one before left, then the allgathers back. `held` is this rank's part of
+    /// `range`, which gets the result.
+    fn allreduce(&self, b: &mut Builder, shape: &Shape<'_>, mut held: Span, mut range: Span) {
+        let mut stride = 1;
+        let mut levels = Vec::new();
+        for &extent in self.extents {
+            let first = self.row - self.row / stride % extent * stride;
+            let ranks = (0..extent).map(|index| self.owners[first + index * stride]).collect();
+            let circle = Circle::new(ranks, shape.rank);
+            let whole = range;
+            held = circle.reduce_scatter(b, |_, place| {
+                let part = whole.part(extent, place);
+                (held.slice(part.offset - whole.offset, part.len), part)
+            });
+            range = whole.part(extent, circle.place());
+            levels.push((circle, whole));
+            stride *= extent;
+        }
+        b.copy(held, range);
+        b.divide(range, shape.divisor());
+        fan_out(b, shape, range);
+        for (circle, whole) in levels.into_iter().rev() {
+            let part = |place| whole.part(circle.len(), place);
+            circle.allgather(b, part(circle.place()), part, |b, part| fan_out(b, shape, part));
+        }
+    }
+}
+
+/// In each dimension `2(n-1)(α + s/(nB)) + (n-1)γs/n`, of `s` bytes that the dimensions before have left of `S`; between
+/// hosts with the part of the network card that each of its ranks gets.
+pub(super) fn price(case: &Case<'_>, grid: &Grid) -> Cost {
+    let (ranks, rows, bytes, gamma) = (case.ranks(), grid.rows.len() as f64, case.bytes(), case.network.gamma);
+    let ring = |link, length: f64, chunk| {
+        case.stream(link, length - 1.0, chunk, gamma) + case.stream(link, length - 1.0, chunk, 0.0)
+    };
+    let along = |row: &Vec<Rank>| ring(grid.row_link(case), row.len() as f64, bytes / row.len() as f64);
+    let mut path = grid.rows.iter().map(along).fold(0.0, f64::max);
+    let of_rows = |row: &Vec<Rank>| row.len() as f64 * (row.len() as f64 - 1.0) * case.pieces(bytes / row.len() as f64);
+    let mut messages = 2.0 * grid.rows.iter().map(of_rows).sum::<f64>();
+    // Rows cut at different places: as many ranges as cuts, and each rank has some of them.
+    let equal = grid.longest() == grid.shortest();
+    let ranges = if equal { grid.longest() as f64 } else { ranks - rows + 1.0 };
+    let (mut part, mut range) = (bytes / grid.shortest() as f64, bytes / ranges);
+    let mut before = 1;
+    for &extent in &grid.columns {
+        let length = extent as f64;
+        part /= length;
+        range /= length;
+        path += ring(grid.column_link(case, before, extent), length, part);
+        messages += 2.0 * ranges * rows * (length - 1.0) * case.pieces(range);
+        before *= extent;
+    }
+    let reduced = (ranks - 1.0) * bytes;
+    Cost { path, messages, sent: 2.0 * reduced, reduced }
+}

@@ -1,0 +1,40 @@
+//! Reduction up a binomial tree to rank 0, then broadcast down the same tree. Few messages in all, so it is best where ranks
+//! share cores or a network that serves one message at a time, and buffers are small.
+//!
+//! Six ranks: ranks 1, 3, 5 send to 0, 2, 4; then 2 sends to 0; then 4 does, and rank 0 has everything. It sends to 4, 2, 1;
+//! rank 4 sends to 5 and rank 2 to 3. Segments stream up and down: the first may be back while others are on their way up.
+//!
+//! Steps: `2 ceil(lg P)`. All ranks together send `2 (P - 1)` messages of `S` bytes, rank 0 `ceil(lg P)` of them (Thakur,
+//! Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, for the two halves).
+
+use super::super::phases::{Binomial, combine_children, contribution, fan_out, sources};
+use super::super::{Algorithm, Case, Shape, Uses};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule, Side};
+
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "tree", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let tree = Binomial::new(&Shape { root: 0, ..*shape });
+    let output = shape.output(0);
+    let held = contribution(&mut b, &sources(shape), 0, shape.count, output);
+    let children = tree.children();
+    let held = combine_children(&mut b, children.iter().map(|&child| (child, Side::Right)), held, output);
+    match tree.parent() {
+        Some(parent) => {
+            b.send(parent, held);
+            b.recv(parent, output);
+        }
+        None => {
+            b.copy(held, output);
+            b.divide(output, shape.divisor());
+        }
+    }
+    for &child in children.iter().rev() {
+        b.send(child, output);
+    }
+    fan_out(&mut b, shape, output);
+    Ok(b.build())
+}

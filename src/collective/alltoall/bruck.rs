@@ -1,0 +1,41 @@
+//! Blocks travel by the bits of their distance, many in one message ([`bruck`]; Bruck, Ho, Kipnis, Upfal and Weathersby 1997).
+//! The fewest messages, so the best for small blocks and many ranks; each block is sent up to `lg P` times.
+//!
+//! Six ranks: in the first step rank 0 sends to rank 1 its blocks for the ranks 1, 3 and 5, which have an odd distance to go,
+//! and receives three from rank 5. In the second it sends to rank 2 those that must go 2 or 3 ranks in all: its own for rank
+//! 2, and rank 5's, just received, for that same rank. In the third it sends to rank 4 those that must go 4 or 5 in all: its
+//! own for rank 4, and rank 5's for that same rank.
+//!
+//! Steps: `ceil(lg P)`. A power of two sends `lg P S / 2` bytes. What is sent and received lies in scratch memory, as much as
+//! that twice.
+
+use super::super::blocks::{bruck, bruck_blocks};
+use super::super::phases::rounds;
+use super::super::{Algorithm, Case, Shape, Uses};
+use crate::error::Result;
+use crate::schedule::Schedule;
+use crate::schedule::cost::Cost;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "bruck", generate, cost, uses: Uses::Sizes };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let from = if shape.inputs > 0 { shape.input(0) } else { shape.output(0) };
+    let count = shape.count;
+    let received = |rank| shape.output(0).slice(rank * count, count);
+    Ok(bruck(shape, |_, _| count, |rank| from.slice(rank * count, count), received))
+}
+
+/// `lg P (α + S / (2 B))` for powers of two.
+fn cost(case: &Case<'_>) -> Cost {
+    let mut cost = Cost::default();
+    if case.shape.count == 0 {
+        return cost;
+    }
+    for bit in 0..rounds(case.shape.size) {
+        let bytes = bruck_blocks(case.shape.size, bit) as f64 * case.bytes();
+        cost.path += case.link(1 << bit).time(bytes);
+        cost.messages += case.ranks() * case.pieces(bytes);
+        cost.sent += case.ranks() * bytes;
+    }
+    cost
+}

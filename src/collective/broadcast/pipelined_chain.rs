@@ -1,0 +1,32 @@
+//! Broadcast down a chain: everyone passes on what it receives. Segments stream, so with enough of them the time is little
+//! more than that of one message: best for large buffers and few ranks.
+//!
+//! Six ranks, root 0: rank 0 sends the first segment to 1; while it sends the second, 1 sends the first to 2; and so on to 5.
+//!
+//! Steps: `P - 1`, of one segment; with `k` segments `P - 2 + k`. Every rank but the last sends `S` bytes (the pipeline of
+//! Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", 2005).
+
+use super::super::phases::fan_out;
+use super::super::{Algorithm, Case, Shape, Uses};
+use crate::error::Result;
+use crate::schedule::{Builder, Schedule};
+
+pub(super) const ALGORITHM: Algorithm =
+    Algorithm { name: "pipelined_chain", generate, cost: |case| Case::unpriced(case), uses: Uses::Sizes };
+
+fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+    let mut b = Builder::new();
+    let output = shape.output(0);
+    let held = if shape.inputs > 0 { shape.input(0) } else { output };
+    if shape.rank != shape.root {
+        b.recv(shape.before(1), held);
+    }
+    if shape.after(1) != shape.root {
+        b.send(shape.after(1), held);
+    }
+    if shape.outputs > 0 {
+        b.copy(held, output);
+        fan_out(&mut b, shape, output);
+    }
+    Ok(b.build())
+}

@@ -1,0 +1,205 @@
+//! How ranks lie: in groups, such as hosts, and in grids made of them.
+
+use std::collections::BTreeMap;
+
+use super::{Case, Shape};
+use crate::error::{Error, Result};
+use crate::schedule::cost::Link;
+use crate::types::Rank;
+
+/// The groups of a call, each in the order of ranks; the one with the lowest rank comes first.
+pub(super) fn groups(shape: &Shape<'_>) -> Vec<Vec<Rank>> {
+    if shape.groups.is_empty() {
+        return vec![(0..shape.size).collect()];
+    }
+    let mut by_number = BTreeMap::<u32, Vec<Rank>>::new();
+    for (rank, number) in shape.groups.iter().enumerate() {
+        by_number.entry(*number).or_default().push(rank);
+    }
+    let mut groups: Vec<_> = by_number.into_values().collect();
+    groups.sort_unstable_by_key(|group| group[0]);
+    groups
+}
+
+/// Ranks in rows, which may differ in length, and the rows in further dimensions.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Grid {
+    /// Every rank is in one of them.
+    pub rows: Vec<Vec<Rank>>,
+    /// The extents of the other dimensions; the first one's neighbours are neighbouring rows. Their product is the number of
+    /// rows.
+    pub columns: Vec<usize>,
+    /// Whether the rows are the caller's groups, or the hosts.
+    grouped: bool,
+}
+
+impl Grid {
+    /// The grid that the caller's `dims` say, in as many dimensions as they like.
+    fn of_dims(shape: &Shape<'_>, dims: &[usize]) -> Self {
+        let length = dims.first().copied().unwrap_or(1);
+        let rows = (0..shape.size).step_by(length).map(|first| (first..first + length).collect()).collect();
+        Self { rows, columns: dims.get(1..).unwrap_or_default().to_vec(), grouped: false }
+    }
+
+    /// Groups as rows, unless there is one only, or one for each rank: these say nothing about a grid.
+    fn of_groups(shape: &Shape<'_>) -> Option<Self> {
+        let rows = groups(shape);
+        (1 < rows.len() && rows.len() < shape.size).then(|| Self { columns: vec![rows.len()], rows, grouped: true })
+    }
+
+    /// In two dimensions: the caller's `dims`, else its groups, else as square as can be.
+    pub fn flat(shape: &Shape<'_>, algorithm: &str) -> Result<Self> {
+        match shape.dims.len() {
+            0 => Ok(Self::of_groups(shape).unwrap_or_else(|| Self::of_dims(shape, &square(shape.size)))),
+            2 => Ok(Self::of_dims(shape, shape.dims)),
+            n => Err(Error::invalid(format!(
+                "{} {algorithm}: dims has {n} entries; it must have 2, or none for the library's choice",
+                shape.collective.name()
+            ))),
+        }
+    }
+
+    /// The same with rows of one length: groups that differ in size do not count.
+    pub fn rectangular(shape: &Shape<'_>, algorithm: &str) -> Result<Self> {
+        let grid = Self::flat(shape, algorithm)?;
+        let equal = grid.rows.iter().all(|row| row.len() == grid.rows[0].len());
+        Ok(if equal { grid } else { Self::of_dims(shape, &square(shape.size)) })
+    }
+
+    /// In many dimensions: the caller's `dims`, else its groups and the prime factors of their number, else prime factors.
+    pub fn deep(shape: &Shape<'_>) -> Self {
+        if !shape.dims.is_empty() {
+            return Self::of_dims(shape, shape.dims);
+        }
+        match Self::of_groups(shape) {
+            Some(grid) => Self { columns: prime_factors(grid.rows.len()), ..grid },
+            None => Self::of_dims(shape, &prime_factors(shape.size)),
+        }
+    }
+
+    /// The row that `rank` is in, and its place there.
+    pub fn find(&self, rank: Rank) -> (usize, usize) {
+        let place = |row: &Vec<Rank>| row.iter().position(|other| *other == rank);
+        let mut rows = self.rows.iter().enumerate();
+        rows.find_map(|(index, row)| Some((index, place(row)?))).expect("every rank is in the grid")
+    }
+
+    /// The longest row.
+    pub fn longest(&self) -> usize {
+        self.rows.iter().map(Vec::len).max().unwrap_or(1)
+    }
+
+    /// The shortest row.
+    pub fn shortest(&self) -> usize {
+        self.rows.iter().map(Vec::len).min().unwrap_or(1)
+    }
+
+    /// What a rank gets when all send to their neighbour in the row.
+    pub fn row_link(&self, case: &Case<'_>) -> Link {
+        if self.grouped { group_link(case, self.longest()) } else { near_link(case, 1, self.longest()) }
+    }
+
+    /// The same for the neighbour in a column's dimension; `before` is the product of the extents before it, without the row's.
+    pub fn column_link(&self, case: &Case<'_>, before: usize, extent: usize) -> Link {
+        near_link(case, self.longest() * before, extent)
+    }
+}
+
+/// The link between ranks of a group of at most `longest`: groups that fit on a host are taken to be on one.
+pub(super) fn group_link(case: &Case<'_>, longest: usize) -> Link {
+    let network = case.network;
+    if longest <= network.per_host && network.per_host > 1 { network.local } else { case.link(1) }
+}
+
+/// The link between neighbours of a dimension whose neighbours are `stride` ranks apart: one that divides hosts stays on them.
+fn near_link(case: &Case<'_>, stride: usize, extent: usize) -> Link {
+    let network = case.network;
+    let within = network.consecutive && network.per_host.is_multiple_of((stride * extent).max(1));
+    if within && network.per_host > 1 { network.local } else { case.link(stride) }
+}
+
+/// The two factors of `size` that are nearest to each other, the larger first.
+fn square(size: usize) -> [usize; 2] {
+    let small = (1..=size.isqrt()).rev().find(|f| size.is_multiple_of(*f)).unwrap_or(1);
+    [size / small, small]
+}
+
+/// The prime factors of `size`, the largest first.
+fn prime_factors(mut size: usize) -> Vec<usize> {
+    let mut factors = Vec::new();
+    let mut factor = 2;
+    while size > 1 {
+        if factor * factor > size {
+            factor = size;
+        }
+        while size.is_multiple_of(factor) {
+            factors.push(factor);
+            size /= factor;
+        }
+        factor += 1;
+    }
+    factors.reverse();
+    factors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Collective;
+
+    fn shape<'a>(size: usize, groups: &'a [u32], dims: &'a [usize]) -> Shape<'a> {
+        Shape { groups, dims, ..Shape::new(Collective::Allreduce, 0, size, 1) }
+    }
+
+    #[test]
+    fn factors() {
+        assert_eq!(square(1), [1, 1]);
+        assert_eq!(square(12), [4, 3]);
+        assert_eq!(square(16), [4, 4]);
+        assert_eq!(square(7), [7, 1]);
+        assert!(prime_factors(1).is_empty());
+        assert_eq!(prime_factors(12), [3, 2, 2]);
+        assert_eq!(prime_factors(97), [97]);
+        assert_eq!(prime_factors(98), [7, 7, 2]);
+        for size in 1..300 {
+            assert_eq!(prime_factors(size).iter().product::<usize>(), size);
+            assert_eq!(square(size).iter().product::<usize>(), size);
+        }
+    }
+
+    #[test]
+    fn groups_in_any_order() {
+        assert_eq!(groups(&shape(3, &[], &[])), [[0, 1, 2]]);
+        assert_eq!(groups(&shape(5, &[9, 0, 9, 4, 0], &[])), [vec![0, 2], vec![1, 4], vec![3]]);
+    }
+
+    #[test]
+    fn what_grids_are_made_of() {
+        let flat = |groups: &'static [u32], dims: &'static [usize]| {
+            let grid = Grid::flat(&shape(6, groups, dims), "torus_2d").unwrap();
+            assert_eq!(grid.columns, [grid.rows.len()]);
+            grid.rows
+        };
+        assert_eq!(flat(&[], &[]), [[0, 1, 2], [3, 4, 5]]);
+        assert_eq!(flat(&[0, 0, 0, 0, 0, 0], &[]), [[0, 1, 2], [3, 4, 5]], "one group");
+        assert_eq!(flat(&[5, 4, 3, 2, 1, 0], &[]), [[0, 1, 2], [3, 4, 5]], "a group for each rank");
+        assert_eq!(flat(&[0, 1, 0, 1, 1, 1], &[]), [vec![0, 2], vec![1, 3, 4, 5]]);
+        assert_eq!(flat(&[0, 1, 0, 1, 1, 1], &[2, 3]), [[0, 1], [2, 3], [4, 5]], "dims come first");
+        assert_eq!(flat(&[], &[1, 6]).len(), 6);
+        let error = Grid::flat(&shape(6, &[], &[6]), "torus_2d").unwrap_err();
+        assert!(error.message().contains("allreduce torus_2d: dims has 1 entries; it must have 2"), "{error}");
+        let rectangular = |groups| Grid::rectangular(&shape(6, groups, &[]), "mesh_2d").unwrap().rows;
+        assert_eq!(rectangular(&[0, 1, 0, 1, 2, 2]), [[0, 2], [1, 3], [4, 5]]);
+        assert_eq!(rectangular(&[0, 1, 0, 1, 1, 1]), [[0, 1, 2], [3, 4, 5]], "uneven groups do not count");
+        let deep = |groups, dims| {
+            let grid = Grid::deep(&shape(12, groups, dims));
+            (grid.rows.len(), grid.longest(), grid.shortest(), grid.columns)
+        };
+        assert_eq!(deep(&[], &[]), (4, 3, 3, vec![2, 2]));
+        assert_eq!(deep(&[], &[2, 3, 2]), (6, 2, 2, vec![3, 2]));
+        assert_eq!(deep(&[], &[12]), (1, 12, 12, vec![]));
+        assert_eq!(deep(&[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5], &[]), (6, 2, 2, vec![3, 2]));
+        assert_eq!(deep(&[0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 3], &[]), (4, 5, 2, vec![2, 2]), "uneven groups");
+        assert_eq!(Grid::deep(&shape(1, &[], &[])).rows, [[0]]);
+    }
+}

@@ -1,0 +1,246 @@
+//! Steps, messages and bytes of the collectives that move blocks: those of the literature, and those of the prices.
+
+use super::formulas::{COUNT, all_send, height};
+use super::*;
+use crate::schedule::cost::{Link, Network};
+use crate::schedule::{Action, Schedule};
+
+/// An allgather, alltoall, ... of `COUNT` elements for each rank; gather and scatter with root 0.
+fn equal(collective: Collective, name: &str, size: usize) -> Report {
+    let counts = vec![COUNT; size];
+    let all = counts.repeat(size);
+    let told = if collective == Collective::Alltoallv { &all } else { &counts };
+    prove(&shapes(collective, &counts, told), name)
+}
+
+/// All ranks' shapes of a call with these blocks for each, and counts that everyone knows.
+fn shapes<'a>(collective: Collective, blocks: &'a [usize], told: &'a [usize]) -> Vec<Shape<'a>> {
+    use Collective::*;
+    let size = blocks.len();
+    let call = Shape { send_counts: blocks, recv_counts: blocks, counts: told, ..shape(collective, size, blocks[0]) };
+    everyone(call, |s| {
+        let is_root = s.rank == s.root;
+        match collective {
+            Gather | Gatherv => s.outputs = usize::from(is_root),
+            Scatter | Scatterv => s.inputs = usize::from(is_root),
+            _ => {}
+        }
+        match collective {
+            Gatherv | Scatterv => s.count = blocks[s.rank],
+            _ => {}
+        }
+    })
+}
+
+#[test]
+fn rings() {
+    for size in RANKS {
+        for collective in [Collective::ReduceScatter, Collective::Allgather, Collective::Allgatherv] {
+            let report = equal(collective, "ring", size);
+            assert_eq!(report.steps, size - 1, "{} of {size} ranks", collective.name());
+            all_send(&report, size - 1, (size - 1) * COUNT);
+            assert!(collective == Collective::ReduceScatter || report.traffic.iter().all(|t| t.scratch == 0));
+        }
+    }
+}
+
+#[test]
+fn all_at_once() {
+    use Collective::*;
+    let exchanges = [(ReduceScatter, "direct"), (Allgather, "direct"), (Allgatherv, "direct")];
+    for size in RANKS {
+        for (collective, name) in exchanges.into_iter().chain([(Alltoall, "pairwise"), (Alltoallv, "pairwise")]) {
+            let report = equal(collective, name, size);
+            // A rank combines what arrives one after the other; no message waits for that.
+            let steps = if collective == ReduceScatter { size - 1 } else { usize::from(size > 1) };
+            assert_eq!(report.steps, steps, "{name}, {size} ranks");
+            all_send(&report, size - 1, (size - 1) * COUNT);
+            let scratch = if collective == ReduceScatter { COUNT } else { 0 };
+            assert!(report.traffic.iter().all(|t| t.scratch <= scratch), "{name}, {size} ranks: more than a block");
+        }
+        for collective in [Gather, Gatherv, Scatter, Scatterv] {
+            assert_eq!(equal(collective, "direct", size).steps, usize::from(size > 1));
+        }
+    }
+}
+
+#[test]
+fn reduce_scatter_halving() {
+    for size in RANKS {
+        let report = equal(Collective::ReduceScatter, "halving_doubling", size);
+        let groups = size.count_ones() as usize;
+        if groups == 1 {
+            assert_eq!(report.steps, height(size));
+            all_send(&report, height(size), (size - 1) * COUNT);
+        } else {
+            assert!(report.steps <= size.ilog2() as usize + groups, "{size} ranks: {} steps", report.steps);
+        }
+        for t in &report.traffic {
+            // All that is not its own, and at most one block that it took on.
+            assert!(t.elements <= size * COUNT, "{size} ranks: {t:?}");
+            assert!(t.scratch == if size <= 2 { 0 } else { size * COUNT });
+        }
+    }
+}
+
+#[test]
+fn allgather_in_few_steps() {
+    for size in RANKS {
+        let bruck = equal(Collective::Allgather, "bruck", size);
+        let doubling = equal(Collective::Allgather, "recursive_doubling", size);
+        assert_eq!(doubling.steps, height(size), "{size} ranks");
+        // Where one block is left for the last step, that need not wait: it is the sender's own.
+        let waits = size < 3 || !(size - 1).is_power_of_two();
+        assert_eq!(bruck.steps, height(size) - usize::from(!waits), "{size} ranks");
+        assert!(bruck.traffic.iter().all(|t| t.elements == (size - 1) * COUNT && t.scratch == 0));
+        let messages: usize = bruck.traffic.iter().map(|t| t.messages).sum();
+        assert_eq!(messages, size * height(size) + size - 1 - height(size), "{size} ranks");
+        if size.is_power_of_two() {
+            all_send(&doubling, height(size), (size - 1) * COUNT);
+        }
+        assert!(doubling.traffic.iter().all(|t| t.elements <= 2 * size * COUNT && t.scratch == 0));
+    }
+}
+
+#[test]
+fn trees_of_blocks() {
+    use Collective::*;
+    for size in RANKS {
+        for collective in [Gather, Gatherv, Scatter, Scatterv] {
+            let report = equal(collective, "binomial", size);
+            let sum = |of: fn(&crate::schedule::verify::Traffic) -> usize| report.traffic.iter().map(of).sum::<usize>();
+            assert_eq!(sum(|t| t.messages), size - 1);
+            assert!(report.steps <= height(size));
+            // Every block goes down as many edges as its rank has bits.
+            let edges: usize = (0..size).map(|rank| rank.count_ones() as usize).sum();
+            assert_eq!(sum(|t| t.elements), COUNT * edges);
+            assert!(!size.is_power_of_two() || report.steps == height(size));
+            let root = report.traffic[0];
+            assert_eq!(root.scratch, 0);
+            if matches!(collective, Scatter | Scatterv) {
+                assert_eq!((root.messages, root.elements), (height(size), (size - 1) * COUNT));
+            }
+        }
+    }
+}
+
+#[test]
+fn alltoall_bruck() {
+    for size in RANKS {
+        for collective in [Collective::Alltoall, Collective::Alltoallv] {
+            let report = equal(collective, "bruck", size);
+            assert!(report.steps <= height(size) && (report.steps == height(size) || !size.is_power_of_two()));
+            let bits: usize = (0..size).map(|distance| distance.count_ones() as usize).sum();
+            all_send(&report, height(size), bits * COUNT);
+            assert!(!size.is_power_of_two() || bits == height(size) * size / 2);
+            assert!(report.traffic.iter().all(|t| t.scratch == 2 * bits * COUNT));
+        }
+    }
+}
+
+/// Messages, elements sent, elements reduced by all ranks together.
+fn totals(schedules: &[Schedule]) -> (f64, f64, f64) {
+    let reduced = |schedule: &Schedule| -> usize {
+        let reductions =
+            schedule.steps.iter().filter(|s| matches!(s.action, Action::RecvReduce { .. } | Action::Reduce { .. }));
+        reductions.map(|step| step.action.elements()).sum()
+    };
+    let sum = |of: &dyn Fn(&Schedule) -> usize| schedules.iter().map(of).sum::<usize>() as f64;
+    (sum(&Schedule::messages_sent), sum(&Schedule::elements_sent), sum(&reduced))
+}
+
+/// The collectives whose algorithms are priced to the message and the byte for any number of ranks.
+const PRICED: [Collective; 11] = [
+    Collective::ReduceScatter,
+    Collective::Allgather,
+    Collective::Allgatherv,
+    Collective::Gather,
+    Collective::Gatherv,
+    Collective::Scatter,
+    Collective::Scatterv,
+    Collective::Alltoall,
+    Collective::Alltoallv,
+    Collective::Scan,
+    Collective::Exscan,
+];
+
+const FLAT: Network = Network::flat(Link { latency: 1e-5, bandwidth: 1e9 }, 1e-10);
+
+#[track_caller]
+fn price(shape: &Shape<'_>, algorithm: &Algorithm) -> Cost {
+    (algorithm.cost)(&Case { shape, element_bytes: 1, segment_bytes: usize::MAX, network: &FLAT })
+}
+
+#[test]
+fn prices_count_what_schedules_do() {
+    for size in 1..=33 {
+        for blocks in [vec![0; size], vec![COUNT; size], uneven(size, size), uneven(size, 2)] {
+            for collective in PRICED {
+                for root in [0, size / 3, size - 1] {
+                    // One row for all: a rank receives as much from everyone, and so sends.
+                    let told =
+                        if collective == Collective::Alltoallv { vec![COUNT; size * size] } else { blocks.clone() };
+                    let blocks = if collective == Collective::Alltoallv { &vec![COUNT; size] } else { &blocks };
+                    let mut shapes = shapes(collective, blocks, &told);
+                    for s in &mut shapes {
+                        s.root = root;
+                        match collective {
+                            Collective::Gather | Collective::Gatherv => s.outputs = usize::from(s.rank == root),
+                            Collective::Scatter | Collective::Scatterv => s.inputs = usize::from(s.rank == root),
+                            _ => {}
+                        }
+                    }
+                    for algorithm in collective.algorithms() {
+                        let schedules: Vec<_> = shapes.iter().map(|s| (algorithm.generate)(s).unwrap()).collect();
+                        let cost = price(&shapes[0], algorithm);
+                        assert_eq!(
+                            (cost.messages, cost.sent, cost.reduced),
+                            totals(&schedules),
+                            "{} {}, {size} ranks, root {root}, {blocks:?}",
+                            collective.name(),
+                            algorithm.name
+                        );
+                        assert_eq!(cost.path > 0.0, cost.messages > 0.0);
+                        assert!(shapes.iter().all(|s| price(s, algorithm) == cost), "ranks price differently");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// For powers of two and equal blocks, the table's formulas.
+#[test]
+fn prices_are_those_of_the_literature() {
+    let (alpha, beta, gamma) = (FLAT.remote.latency, 1.0 / FLAT.remote.bandwidth, FLAT.gamma);
+    for bits in 1..=10 {
+        let size = 1usize << bits;
+        let (p, h, n) = (size as f64, f64::from(bits), 1000.0);
+        let blocks = vec![1000; size];
+        let near = |name: &str, collective, expected: f64| {
+            let algorithm = Collective::algorithm(collective, name).unwrap();
+            let path = price(&shapes(collective, &blocks, &blocks)[0], algorithm).path;
+            assert!((path / expected - 1.0).abs() < 1e-9, "{name}, {size} ranks: {path} instead of {expected}");
+        };
+        use Collective::*;
+        let others = p - 1.0;
+        near("ring", ReduceScatter, others * (alpha + n * beta + gamma * n));
+        near("halving_doubling", ReduceScatter, h * alpha + others * n * (beta + gamma));
+        let after = if size == 2 { 1.0 } else { 2.0 };
+        near("direct", ReduceScatter, alpha + others * n * beta + after * gamma * n);
+        for collective in [Allgather, Allgatherv] {
+            near("ring", collective, others * (alpha + n * beta));
+            near("direct", collective, alpha + others * n * beta);
+        }
+        near("bruck", Allgather, h * alpha + others * n * beta);
+        near("recursive_doubling", Allgather, h * alpha + others * n * beta);
+        for collective in [Gather, Gatherv, Scatter, Scatterv] {
+            near("direct", collective, alpha + others * n * beta);
+            near("binomial", collective, h * alpha + others * n * beta);
+        }
+        near("pairwise", Alltoall, alpha + others * n * beta);
+        near("bruck", Alltoall, h * (alpha + p / 2.0 * n * beta));
+        near("recursive_doubling", Scan, h * (alpha + n * beta + gamma * n));
+        near("recursive_doubling", Exscan, h * (alpha + n * beta) + (2.0 * h - 2.0) * gamma * n);
+    }
+}

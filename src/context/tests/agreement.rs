@@ -1,0 +1,173 @@
+//! All ranks choose as rank 0 says, whatever they themselves measure, or have been given.
+
+use std::time::Instant;
+
+use super::*;
+use crate::collective::{Collective, Shape};
+use crate::rendezvous::InProcessStore;
+use crate::types::DataType;
+
+/// Connects a context for each of these, as its tuning option; all on one store.
+fn connected(tunings: &[Option<&str>]) -> Vec<Result<Arc<Context>>> {
+    let store = InProcessStore::new();
+    let connect = |rank: usize, tuning: Option<&str>| {
+        let tuning = tuning.map(str::to_owned);
+        let options = ContextOptions { timeout: Duration::from_secs(20), tuning, ..Default::default() };
+        let context = Context::new(&device(), rank, tunings.len(), &options)?;
+        context.connect(&*store).map(|()| context)
+    };
+    let connect = &connect;
+    std::thread::scope(|scope| {
+        let ranks = tunings.iter().enumerate().map(|(rank, tuning)| scope.spawn(move || connect(rank, *tuning)));
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// What a context would do for calls of many kinds and sizes.
+fn choices(context: &Context) -> Vec<(&'static str, usize, Option<usize>)> {
+    let mut choices = Vec::new();
+    for &collective in Collective::ALL {
+        for count in (0..28).flat_map(|power| [1 << power, 3 << power]) {
+            let counts = vec![count; context.size()];
+            let shape = Shape {
+                send_counts: &counts,
+                recv_counts: &counts,
+                ..Shape::new(collective, context.rank(), context.size(), count)
+            };
+            let decision = context.tuner().decide(&shape, DataType::Float32.size(), None).unwrap();
+            choices.push((decision.algorithm.name, decision.segment_bytes, decision.base));
+        }
+    }
+    choices
+}
+
+/// A tuning file in a folder of its own.
+fn file(text: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.toml");
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (folder, path)
+}
+
+const SLOW: &str = "version = 1
+local = { latency_us = 5000.0, bandwidth = 1e12 }
+gamma = 1e-15
+choices = [{ collective = \"allreduce\", ranks = 3, up_to = 100, algorithm = \"ring_chunked\" }]
+";
+const NARROW: &str = "version = 1
+local = { latency_us = 0.001, bandwidth = 1e5 }
+gamma = 1e-6
+choices = [{ collective = \"allreduce\", ranks = 3, up_to = 5000, algorithm = \"bcube\" }]
+";
+
+#[test]
+fn all_ranks_choose_as_rank_0_says() {
+    let ((_slow, slow), (_narrow, narrow)) = (file(SLOW), file(NARROW));
+    let mut seen = Vec::new();
+    for tunings in [
+        [Some(slow.as_str()), Some(narrow.as_str()), None],
+        [Some(narrow.as_str()), Some("default"), Some(slow.as_str())],
+        [Some("default"), None, Some("/no/such/file")],
+        [Some("measure"), Some("default"), Some(slow.as_str())],
+        [None, Some(slow.as_str()), Some(narrow.as_str())],
+    ] {
+        let contexts: Vec<_> = connected(&tunings).into_iter().map(Result::unwrap).collect();
+        let all: Vec<_> = contexts.iter().map(|context| choices(context)).collect();
+        assert!(all[0] == all[1] && all[0] == all[2], "{tunings:?}");
+        let networks: Vec<_> = contexts.iter().map(|context| *context.tuner().network()).collect();
+        assert!(networks[0] == networks[1] && networks[0] == networks[2], "{networks:?}");
+        seen.push((all[0].clone(), networks[0]));
+    }
+    assert_ne!(seen[0].0, seen[1].0, "the files say different things");
+    assert_eq!((seen[0].1.local.latency, seen[1].1.gamma), (5e-3, 1e-6));
+    for (_, network) in &seen[3..] {
+        let built_in = seen[2].1;
+        assert!(network.local != built_in.local && network.gamma != built_in.gamma, "it was measured: {network:?}");
+        assert!(network.local.latency < 0.1 && network.local.bandwidth > 1e6, "{network:?}");
+        assert_eq!(network.remote, built_in.remote, "there is no other host to measure with");
+    }
+}
+
+#[test]
+fn a_context_out_of_a_context_goes_by_what_that_one_goes_by() {
+    let (_file, slow) = file(SLOW);
+    let parents: Vec<_> = connected(&[Some(&slow), None, None]).into_iter().map(Result::unwrap).collect();
+    let options = ContextOptions { timeout: Duration::from_secs(20), max_segment_bytes: 4 << 20, ..Default::default() };
+    run(&parents, |parent| {
+        let child = Context::new(&device(), parent.rank(), parent.size(), &options).unwrap();
+        child.connect_from(parent, 3).unwrap();
+        let names = |context: &Context| choices(context).into_iter().map(|(name, ..)| name).collect::<Vec<_>>();
+        assert_eq!(child.tuner().network(), parent.tuner().network());
+        assert_eq!(names(&child)[0], "ring_chunked");
+    });
+}
+
+#[test]
+fn what_is_wrong_with_rank_0_s_file_all_ranks_hear_at_once() {
+    let (_file, wrong) = file("version = 1\nlocal = { latency_us = 5.0 }\n");
+    for (tuning, parts) in [
+        (wrong.as_str(), &["tuning.toml", "line 2", "bandwidth"][..]),
+        ("/no/such/file", &["/no/such/file", "No such file"]),
+    ] {
+        let began = Instant::now();
+        let errors: Vec<_> = connected(&[Some(tuning), None, None]).into_iter().map(|c| c.err().unwrap()).collect();
+        assert!(began.elapsed() < Duration::from_secs(10), "not by timeout");
+        for (rank, error) in errors.iter().enumerate() {
+            assert!(parts.iter().all(|part| error.message().contains(part)), "rank {rank}: {error}");
+            assert!(error.message().contains("the context's options"), "{error}");
+            assert_eq!(error.message().contains("rank 0: the context's options"), rank != 0, "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_partner_that_does_not_take_part_is_no_error() {
+    let store = InProcessStore::new();
+    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
+    let contexts: Vec<_> = (0..2).map(|rank| Context::new(&device(), rank, 2, &options).unwrap()).collect();
+    std::thread::scope(|scope| {
+        let zero = scope.spawn(|| contexts[0].connect(&*store));
+        // Rank 1 tells where it is, and does nothing more.
+        use crate::rendezvous::Store;
+        let address = || contexts[1].lock().unwrap().transport.address();
+        store.set("host/1", &address()).unwrap();
+        contexts[1].listen_somewhere().unwrap();
+        store.set("address/1", &address()).unwrap();
+        zero.join().unwrap().unwrap();
+    });
+    assert_eq!(contexts[0].tuner().network().local, crate::tuner::model::LOCAL);
+}
+
+#[test]
+fn a_context_that_is_closed_while_it_measures_ends_at_once() {
+    let store = InProcessStore::new();
+    let options = ContextOptions { timeout: Duration::from_secs(60), ..Default::default() };
+    let contexts: Vec<_> = (0..3).map(|rank| Context::new(&device(), rank, 3, &options).unwrap()).collect();
+    std::thread::scope(|scope| {
+        use crate::rendezvous::Store;
+        // Rank 1 is silent, and rank 2 waits for what rank 0 will say.
+        let address = || contexts[1].lock().unwrap().transport.address();
+        store.set("host/1", &address()).unwrap();
+        contexts[1].listen_somewhere().unwrap();
+        store.set("address/1", &address()).unwrap();
+        let others = [0, 2].map(|rank| {
+            scope.spawn({
+                let (c, s) = (&contexts[rank], &*store);
+                move || c.connect(s)
+            })
+        });
+        while contexts[0].lock().unwrap().transport.is_isolated() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        contexts[2].close();
+        let began = Instant::now();
+        let [zero, two] = others;
+        assert_eq!(two.join().unwrap().unwrap_err().kind(), ErrorKind::Aborted);
+        assert!(began.elapsed() < Duration::from_secs(10));
+        contexts[0].close();
+        let _ = zero.join().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(20));
+    });
+}

@@ -1,0 +1,153 @@
+//! How the ranks of a context come to agree on what algorithms are chosen by.
+//!
+//! Rank 0 alone decides: by the file that it was given, and by what it measures together with one other rank of its host and
+//! one of another host. It publishes the result, and every rank, rank 0 too, goes by what was published. Ranks know from rank
+//! 0's list of addresses whether it is going to measure, so nobody waits in vain.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::context::Context;
+use crate::context::bootstrap::left;
+use crate::context::measure;
+use crate::error::{Error, ErrorKind, Result};
+use crate::rendezvous::Store;
+use crate::transport::tcp::address::{self, Address};
+use crate::tuner::Tuner;
+use crate::tuner::file::Tuning;
+use crate::tuner::model::Places;
+use crate::tuner::overrides::Overrides;
+use crate::types::Rank;
+
+/// The environment variable that stands for [`super::ContextOptions::tuning`].
+const VARIABLE: &str = "GLOO_RS_TUNING";
+
+/// Where rank 0 publishes it: the overrides in a line, then the text of a tuning file.
+const KEY: &str = "tuning";
+
+/// A link is not measured if its other end does not answer for so long.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What rank 0 was told to go by.
+pub(super) struct Source {
+    tuning: Tuning,
+    /// Whether what is missing there is measured, or else built in.
+    measures: bool,
+}
+
+/// The links that rank 0 measures, each with the rank at its other end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Links {
+    local: Option<Rank>,
+    remote: Option<Rank>,
+}
+
+impl Source {
+    /// What `option`, or else the environment, says.
+    pub(super) fn read(option: Option<&str>) -> Result<Self> {
+        let variable = || std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
+        let (text, named) = match option {
+            Some(text) => (Some(text.to_owned()), "the context's options"),
+            None => (variable(), VARIABLE),
+        };
+        let (tuning, measures) = match text.as_deref() {
+            None | Some("" | "measure") => (Tuning::default(), true),
+            Some("default") => (Tuning::default(), false),
+            Some(path) => (Tuning::read(Path::new(path)).map_err(|error| error.context(named))?, true),
+        };
+        Ok(Self { tuning, measures })
+    }
+
+    /// What of it is to be measured, as one byte for the other ranks.
+    pub(super) fn wants(&self) -> u8 {
+        let missing = |known: bool, bit: u8| if self.measures && !known { bit } else { 0 };
+        missing(self.tuning.local.is_some(), LOCAL) | missing(self.tuning.remote.is_some(), REMOTE)
+    }
+}
+
+const LOCAL: u8 = 1;
+const REMOTE: u8 = 2;
+
+impl Links {
+    /// The links that rank 0 measures if it wants that: to the first other rank of its host, and the first of another host.
+    pub(super) fn wanted(wants: u8, addresses: &[Address]) -> Self {
+        let first = |bit: u8, local: bool| {
+            let mut others = addresses.iter().enumerate().skip(1);
+            let found = others.find(|(_, address)| (address.host == addresses[0].host) == local);
+            found.map(|(rank, _)| rank).filter(|_| wants & bit != 0)
+        };
+        Self { local: first(LOCAL, true), remote: first(REMOTE, false) }
+    }
+}
+
+/// How ranks lie on hosts, as all of them see it.
+pub(super) fn places(addresses: &[Address]) -> Places {
+    let hosts = address::number_hosts(addresses).into_vec();
+    let count = hosts.iter().max().map_or(0, |last| last + 1);
+    let of = |host: u32| addresses.iter().zip(&hosts).filter(move |(_, own)| **own == host).map(|(address, _)| address);
+    let cores = (0..count).map(|host| address::count_cores(of(host))).min().unwrap_or(1);
+    Places { hosts, cores }
+}
+
+impl Context {
+    /// Comes to an agreement with all ranks. Rank 0 has the `source`.
+    pub(super) fn agree(
+        &self,
+        store: &dyn Store,
+        source: Option<Source>,
+        links: Links,
+        addresses: &[Address],
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<()> {
+        // Not to use up what the rest of connecting needs.
+        let until = Instant::now() + PATIENCE.min(left(deadline) / 4);
+        let text = match source {
+            Some(source) => {
+                let text = self.publish(source, links, until);
+                store.set_within(KEY, text.as_bytes(), left(deadline))?;
+                text
+            }
+            None => {
+                if [links.local, links.remote].contains(&Some(self.rank)) {
+                    measure::answer(self, 0, until);
+                }
+                let silent = |error: Error| match error.kind() {
+                    ErrorKind::Timeout => {
+                        error.context(format_args!("after {timeout:?}, rank 0 has not told its tuning"))
+                    }
+                    _ => error,
+                };
+                let value = self.wait_for(deadline, |wait| store.get(KEY, wait)).map_err(silent)?;
+                String::from_utf8_lossy(&value).into_owned()
+            }
+        };
+        let (overrides, tuning) = text.split_once('\n').unwrap_or_default();
+        let published = |error: Error| error.context("what rank 0 has published as tuning");
+        let tuning = Tuning::parse(tuning).map_err(published)?;
+        let overrides = Overrides::parse(overrides).map_err(published)?;
+        self.adopt(Tuner::new(tuning, overrides, places(addresses), self.options.max_segment_bytes));
+        Ok(())
+    }
+
+    /// Goes by `tuner` from now on. What was agreed on first stays.
+    pub(super) fn adopt(&self, tuner: Tuner) {
+        let _ = self.agreed.set(tuner);
+    }
+
+    /// Rank 0: measures what `source` lacks, and writes it all down.
+    fn publish(&self, source: Source, links: Links, until: Instant) -> String {
+        let Source { mut tuning, measures } = source;
+        if measures && self.size > 1 {
+            // The other ends wait for as long, each from when it heard of the addresses.
+            if let Some(rank) = links.local {
+                tuning.local = measure::link(self, rank, until);
+            }
+            if let Some(rank) = links.remote {
+                tuning.remote = measure::link(self, rank, until);
+            }
+            tuning.gamma = tuning.gamma.or_else(measure::gamma);
+        }
+        format!("{}\n{}", self.overrides, tuning.to_toml())
+    }
+}

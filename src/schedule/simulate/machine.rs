@@ -1,0 +1,316 @@
+//! The run: what happens when.
+//!
+//! A step is worked through in segments, exactly as the engine does it (`src/engine/execution.rs`): a segment begins when
+//! everything that it depends on is far enough, a message's when it has arrived as well, and what has been done of a step is
+//! always a prefix of it. A wire and a rank's arithmetic take what comes in the order in which it comes.
+
+use super::program::{Kind, Program, STATE_BYTES};
+use super::queue::Queue;
+use super::wires::Net;
+use super::{Activity, Options, Trace, refuse};
+use crate::error::Result;
+
+/// Segments of one reducing receive that are under way at once: as the engine's.
+const WINDOW: u32 = 8;
+
+/// How far a step is, in elements.
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// Of a message to here.
+    arrived: u32,
+    begun: u32,
+    done: u32,
+    /// Messages in the longest chain that ends with this step.
+    chain: u32,
+}
+
+const _: () = assert!(size_of::<State>() == STATE_BYTES);
+
+/// What happens, packed into a word: the kind in the upper 3 bits, whether it is a step's last segment, the rank in 28 bits,
+/// the step in 32.
+#[derive(Clone, Copy, PartialEq)]
+enum Happens {
+    /// The first byte of a segment reaches the receiver's card.
+    Reaches,
+    /// A segment has arrived.
+    Arrived,
+    /// A segment has left.
+    Left,
+    /// A segment has been reduced.
+    Reduced,
+}
+
+const LAST: u64 = 1 << 60;
+const RANKS: usize = 1 << 28;
+
+pub(super) struct Machine<'a> {
+    programs: &'a [Program],
+    /// Ranks that are simulated; see [`super::wires::period`].
+    period: usize,
+    net: Net,
+    queue: Queue,
+    now: u64,
+    /// Of all steps, by rank.
+    states: Vec<State>,
+    /// Where a rank's states begin.
+    first: Vec<usize>,
+    /// When a rank has done with its reductions so far.
+    busy: Vec<u64>,
+    /// When a rank has done the last of what it has done so far.
+    pub finished: Vec<u64>,
+    work: Vec<u32>,
+    element: u64,
+    segment: u32,
+    /// Picoseconds to reduce a byte.
+    gamma: f64,
+    /// Whether what a rank does is written down.
+    traced: Vec<bool>,
+    pub trace: Vec<Trace>,
+    pub segments: u64,
+}
+
+impl<'a> Machine<'a> {
+    pub fn new(programs: &'a [Program], period: usize, net: Net, options: &Options<'_>) -> Result<Self> {
+        if programs.len() > RANKS {
+            return Err(refuse(format!("{} ranks; at most {RANKS} can be simulated", programs.len())));
+        }
+        let mut first = Vec::with_capacity(period);
+        let mut steps = 0;
+        for program in &programs[..period] {
+            first.push(steps);
+            steps += program.structure.len();
+        }
+        let mut traced = vec![false; period];
+        options.trace.iter().filter(|&&rank| rank < programs.len()).for_each(|rank| traced[rank % period] = true);
+        let segment = (options.segment_bytes / options.element_bytes).max(1);
+        Ok(Self {
+            programs,
+            period,
+            net,
+            queue: Queue::new(),
+            now: 0,
+            states: vec![State::default(); steps],
+            first,
+            busy: vec![0; period],
+            finished: vec![0; period],
+            work: Vec::new(),
+            element: options.element_bytes as u64,
+            segment: u32::try_from(segment).unwrap_or(u32::MAX),
+            gamma: options.network.gamma * 1e12,
+            traced,
+            trace: Vec::new(),
+            segments: 0,
+        })
+    }
+
+    pub fn run(&mut self) -> Result<()> {
+        for rank in 0..self.period {
+            // Messages are received when they come.
+            let structure = &self.programs[rank].structure;
+            let begins = |&index: &u32| !matches!(structure.step(index).kind, Kind::Recv | Kind::RecvReduce);
+            self.work.extend((0..structure.len() as u32).rev().filter(begins));
+            self.advance(rank)?;
+        }
+        while let Some((time, word)) = self.queue.pop() {
+            self.now = time;
+            let (rank, index) = ((word >> 32) as usize & (RANKS - 1), word as u32);
+            let at = self.first[rank] + index as usize;
+            let len = self.programs[rank].lens[index as usize];
+            match unpack(word) {
+                Happens::Reaches => {
+                    self.reaches(rank, index, word & LAST != 0);
+                    continue;
+                }
+                Happens::Arrived => {
+                    let state = &mut self.states[at];
+                    state.arrived = len.min(state.arrived.saturating_add(self.segment));
+                    self.work.push(index);
+                }
+                Happens::Left | Happens::Reduced => {
+                    let state = &mut self.states[at];
+                    let count = self.segment.min(len - state.done);
+                    self.done(rank, index, count);
+                }
+            }
+            self.advance(rank)?;
+        }
+        self.check_all_done()
+    }
+
+    /// Does everything of `rank`'s that can be.
+    fn advance(&mut self, rank: usize) -> Result<()> {
+        while let Some(index) = self.work.pop() {
+            while self.begin(rank, index)? {}
+        }
+        Ok(())
+    }
+
+    /// Begins the next segment of a step, if it may; whether it did.
+    fn begin(&mut self, rank: usize, index: u32) -> Result<bool> {
+        let program = &self.programs[rank];
+        let step = *program.structure.step(index);
+        let len = program.lens[index as usize];
+        let first = self.first[rank];
+        let State { arrived, begun, done, .. } = self.states[first + index as usize];
+        if begun == len {
+            return Ok(false);
+        }
+        let end = len.min(begun.saturating_add(self.segment));
+        let receives = matches!(step.kind, Kind::Recv | Kind::RecvReduce);
+        if receives && (arrived < end || begun - done >= WINDOW.saturating_mul(self.segment)) {
+            return Ok(false);
+        }
+        let mut chain = 0;
+        let after = program.structure.after(index);
+        for (&other, &shift) in program.structure.after[after.clone()].iter().zip(&program.shifts[after]) {
+            let need = i64::from(end).saturating_add(shift).clamp(0, i64::from(program.lens[other as usize]));
+            let other = &self.states[first + other as usize];
+            if i64::from(other.done) < need {
+                return Ok(false);
+            }
+            if need > 0 {
+                chain = chain.max(other.chain);
+            }
+        }
+        let state = &mut self.states[first + index as usize];
+        state.begun = end;
+        state.chain = state.chain.max(chain + u32::from(receives || step.kind == Kind::Send));
+        let count = end - begun;
+        match step.kind {
+            Kind::Send => self.send(rank, index, begun, end)?,
+            Kind::RecvReduce | Kind::Reduce if self.gamma > 0.0 => {
+                let duration = (f64::from(count) * self.element as f64 * self.gamma).round() as u64;
+                let begin = self.busy[rank].max(self.now);
+                self.busy[rank] = begin + duration;
+                self.queue.push(begin + duration, pack(Happens::Reduced, rank, index));
+                self.note(Activity::Reduce, rank, None, (begin, begin + duration), count);
+            }
+            _ => self.done(rank, index, count),
+        }
+        Ok(true)
+    }
+
+    /// `count` more elements of a step are done.
+    fn done(&mut self, rank: usize, index: u32, count: u32) {
+        let state = &mut self.states[self.first[rank] + index as usize];
+        state.done += count;
+        if state.done < state.begun.max(state.arrived) {
+            // The window has room again.
+            self.work.push(index);
+        }
+        self.finished[rank] = self.finished[rank].max(self.now);
+        // What is taken from the end comes in the order of the schedule.
+        self.work.extend(self.programs[rank].structure.before(index).iter().rev());
+    }
+
+    /// Puts the elements from `begun` to `end` of a send on their way.
+    fn send(&mut self, rank: usize, index: u32, begun: u32, end: u32) -> Result<()> {
+        let program = &self.programs[rank];
+        let step = program.structure.step(index);
+        let way = *self.net.way(rank, step.slot);
+        let to = way.to as usize % self.period;
+        let receiver = &self.programs[to];
+        let (len, at) = (program.lens[index as usize], self.first[rank] + index as usize);
+        let Some(&receive) = receiver.structure.receives(way.slot).get(step.channel as usize) else {
+            let text =
+                format!("rank {rank} sends message {} to rank {}, which never receives it", step.channel, way.to);
+            return Err(refuse(text));
+        };
+        if receiver.lens[receive as usize] != len {
+            return Err(refuse(format!(
+                "message {} from rank {rank} to rank {}: {len} elements sent, {} received",
+                step.channel, way.to, receiver.lens[receive as usize]
+            )));
+        }
+        self.segments += 1;
+        let (chain, its) = (self.states[at].chain, self.first[to] + receive as usize);
+        self.states[its].chain = self.states[its].chain.max(chain);
+        let wire = &mut self.net.wires[way.wire as usize];
+        let (begin, left) = wire.take(self.now, u64::from(end - begun) * self.element);
+        self.note(Activity::Send, rank, Some(way.to), (begin, left), end - begun);
+        if !way.shared {
+            let sender = self.turned(rank, to, way.to);
+            self.note(Activity::Receive, to, Some(sender), (begin + way.latency, left + way.latency), end - begun);
+            self.queue.push(left + way.latency, pack(Happens::Arrived, to, receive));
+        } else {
+            let last = if end == len { LAST } else { 0 };
+            self.queue.push(begin + way.latency, pack(Happens::Reaches, to, receive) | last);
+        }
+        if program.structure.before(index).is_empty() {
+            // Nobody waits for it.
+            self.states[at].done = end;
+            self.finished[rank] = self.finished[rank].max(left);
+        } else {
+            self.queue.push(left, pack(Happens::Left, rank, index));
+        }
+        Ok(())
+    }
+
+    /// A segment gets its turn at the receiver's card.
+    fn reaches(&mut self, rank: usize, index: u32, last: bool) {
+        let program = &self.programs[rank];
+        let len = program.lens[index as usize];
+        let count = if last { (len - 1) % self.segment + 1 } else { self.segment };
+        let sender = program.from[program.structure.step(index).slot as usize];
+        let card = self.net.card(rank);
+        let (begin, end) = self.net.wires[card].take(self.now, u64::from(count) * self.element);
+        self.note(Activity::Receive, rank, Some(sender), (begin, end), count);
+        self.queue.push(end, pack(Happens::Arrived, rank, index));
+    }
+
+    /// Who `rank` is for `receiver`, if it is `to` for that rank.
+    fn turned(&self, rank: usize, receiver: usize, to: u32) -> u32 {
+        ((rank + self.programs.len() + receiver - to as usize) % self.programs.len()) as u32
+    }
+
+    fn note(&mut self, activity: Activity, rank: usize, peer: Option<u32>, (begin, end): (u64, u64), count: u32) {
+        if self.traced[rank] {
+            let bytes = u64::from(count) * self.element;
+            let peer = peer.map(|peer| peer as usize);
+            self.trace.push(Trace { rank, activity, peer, begin, end, bytes });
+        }
+    }
+
+    fn check_all_done(&self) -> Result<()> {
+        for (rank, program) in self.programs[..self.period].iter().enumerate() {
+            for (index, &len) in program.lens.iter().enumerate() {
+                let State { arrived, done, .. } = self.states[self.first[rank] + index];
+                if done < len {
+                    let step = program.structure.step(index as u32);
+                    let arrived = match step.kind {
+                        Kind::Recv | Kind::RecvReduce => format!(
+                            ": of message {} from rank {}, {arrived} elements of {len} arrived",
+                            step.channel, program.from[step.slot as usize]
+                        ),
+                        _ => String::new(),
+                    };
+                    return Err(refuse(format!("rank {rank} never finishes step {index}{arrived}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The longest chain of messages that waited for one another.
+    pub fn longest_chain(&self) -> usize {
+        self.states.iter().map(|state| state.chain).max().unwrap_or(0) as usize
+    }
+
+    /// The longest time for which one wire was in use.
+    pub fn busiest(&self) -> u64 {
+        self.net.wires.iter().map(|wire| wire.busy).max().unwrap_or(0)
+    }
+}
+
+fn pack(happens: Happens, rank: usize, index: u32) -> u64 {
+    (happens as u64) << 61 | (rank as u64) << 32 | u64::from(index)
+}
+
+fn unpack(word: u64) -> Happens {
+    match word >> 61 {
+        0 => Happens::Reaches,
+        1 => Happens::Arrived,
+        2 => Happens::Left,
+        _ => Happens::Reduced,
+    }
+}

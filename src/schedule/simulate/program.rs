@@ -1,0 +1,357 @@
+//! The schedules of all ranks, compact: what thousands of ranks have in common is kept once.
+//!
+//! A rank's peers are numbered in the order in which it first sends to them, and receives from them. With these numbers in
+//! place of ranks, the steps of all ranks of a ring, and of most ranks of a tree, are the same.
+
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Options, refuse};
+use crate::error::Result;
+use crate::hash::{QuickHasher, QuickMap};
+use crate::schedule::{Action, Schedule};
+use crate::types::Rank;
+
+/// What a step does, as far as its duration depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Send,
+    Recv,
+    RecvReduce,
+    Reduce,
+    /// Copies and divisions, which cost nothing.
+    Free,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Step {
+    pub kind: Kind,
+    /// Number of the peer among those sent to, or received from.
+    pub slot: u32,
+    /// Which message to or from that peer.
+    pub channel: u32,
+    /// Where its dependencies begin in [`Structure::after`]; they end where the next step's begin.
+    after: u32,
+    /// The same for [`Structure::before`].
+    before: u32,
+}
+
+/// What steps there are and which waits for which.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Structure {
+    /// With one more at the end, where lists end.
+    steps: Vec<Step>,
+    /// Steps that a step waits for.
+    pub after: Vec<u32>,
+    /// Steps that wait for a step.
+    before: Vec<u32>,
+    /// By number of a peer received from: where its receives begin in `receives`, and one more.
+    first_receive: Vec<u32>,
+    /// The receives from each peer, in order.
+    receives: Vec<u32>,
+}
+
+/// One rank's schedule.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub structure: Arc<Structure>,
+    /// Elements of each step.
+    pub lens: Arc<Vec<u32>>,
+    /// The shift of each of [`Structure::after`].
+    pub shifts: Arc<Vec<i64>>,
+    /// Ranks sent to, by their numbers.
+    pub to: Vec<u32>,
+    /// Ranks received from, by their numbers.
+    pub from: Vec<u32>,
+    pub scratch: usize,
+    pub sent: u64,
+    pub reduced: u64,
+}
+
+impl Program {
+    /// Whether the two differ in nothing but the ranks of their peers.
+    pub fn like(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.structure, &other.structure)
+            && Arc::ptr_eq(&self.lens, &other.lens)
+            && Arc::ptr_eq(&self.shifts, &other.shifts)
+    }
+}
+
+impl Structure {
+    pub fn len(&self) -> usize {
+        self.steps.len() - 1
+    }
+
+    pub fn step(&self, index: u32) -> &Step {
+        &self.steps[index as usize]
+    }
+
+    /// Where the dependencies of a step are in `after` and in the shifts.
+    pub fn after(&self, index: u32) -> std::ops::Range<usize> {
+        self.steps[index as usize].after as usize..self.steps[index as usize + 1].after as usize
+    }
+
+    /// The steps that wait for `index`.
+    pub fn before(&self, index: u32) -> &[u32] {
+        &self.before[self.steps[index as usize].before as usize..self.steps[index as usize + 1].before as usize]
+    }
+
+    /// The receives from the peer with number `slot`.
+    pub fn receives(&self, slot: u32) -> &[u32] {
+        let slot = slot as usize;
+        &self.receives[self.first_receive[slot] as usize..self.first_receive[slot + 1] as usize]
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&self.steps[..])
+            + size_of::<u32>() * (self.after.len() + self.before.len() + self.first_receive.len() + self.receives.len())
+    }
+}
+
+/// Generates and compiles the schedules of all ranks on all cores.
+pub(super) fn compile(
+    ranks: usize,
+    generate: &(dyn Fn(Rank) -> Result<Schedule> + Sync),
+    options: &Options<'_>,
+) -> Result<Vec<Program>> {
+    let shared = Shared {
+        ranks,
+        limit: options.memory as u64,
+        used: AtomicU64::new(0),
+        structures: Mutex::default(),
+        lens: Mutex::default(),
+        shifts: Mutex::default(),
+    };
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || -> Vec<(Rank, Result<Program>)> {
+        let mut compiler = Compiler::default();
+        let mut done = Vec::new();
+        while !failed.load(Ordering::Relaxed) {
+            let rank = next.fetch_add(1, Ordering::Relaxed);
+            if rank >= ranks {
+                break;
+            }
+            let program = generate(rank).and_then(|schedule| compiler.compile(rank, &schedule, &shared));
+            failed.fetch_or(program.is_err(), Ordering::Relaxed);
+            done.push((rank, program));
+        }
+        done
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(ranks);
+    let mut programs: Vec<_> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let own = work();
+        let others = others.into_iter().map(|other| other.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+        own.into_iter().chain(others.flatten()).collect()
+    });
+    programs.sort_unstable_by_key(|(rank, _)| *rank);
+    programs.into_iter().map(|(_, program)| program).collect()
+}
+
+/// Parts that several ranks have, by their hashes.
+type Interned<T> = Mutex<QuickMap<u64, Vec<Arc<T>>>>;
+
+struct Shared {
+    ranks: usize,
+    /// Bytes that all of it may take, and does.
+    limit: u64,
+    used: AtomicU64,
+    structures: Interned<Structure>,
+    lens: Interned<Vec<u32>>,
+    shifts: Interned<Vec<i64>>,
+}
+
+/// Bytes for each step that a run needs.
+pub(super) const STATE_BYTES: usize = 16;
+
+impl Shared {
+    /// Accounts for `bytes` more.
+    fn take(&self, bytes: usize) -> Result<()> {
+        let used = self.used.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        if used > self.limit {
+            return Err(self.too_much());
+        }
+        Ok(())
+    }
+
+    fn too_much(&self) -> crate::error::Error {
+        refuse(format!(
+            "the schedules of {} ranks need more than the {} MiB of memory there are for them; simulate fewer ranks, or an \
+             algorithm with fewer steps",
+            self.ranks,
+            self.limit >> 20
+        ))
+    }
+
+    /// The one copy of `part`, which takes `bytes` if it is the first; `last` is what this thread got before.
+    fn intern<T: Eq + Hash>(
+        &self,
+        kept: &Interned<T>,
+        last: &mut Option<Arc<T>>,
+        part: T,
+        bytes: usize,
+    ) -> Result<Arc<T>> {
+        if let Some(last) = last.as_ref().filter(|last| ***last == part) {
+            return Ok(last.clone());
+        }
+        let mut hasher = QuickHasher::default();
+        part.hash(&mut hasher);
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = kept.entry(hasher.finish()).or_default();
+        let found = match same.iter().find(|other| ***other == part) {
+            Some(found) => found.clone(),
+            None => {
+                self.take(bytes)?;
+                same.push(Arc::new(part));
+                same[same.len() - 1].clone()
+            }
+        };
+        *last = Some(found.clone());
+        Ok(found)
+    }
+}
+
+/// What one thread needs to compile.
+#[derive(Default)]
+struct Compiler {
+    structure: Option<Arc<Structure>>,
+    lens: Option<Arc<Vec<u32>>>,
+    shifts: Option<Arc<Vec<i64>>>,
+}
+
+/// Numbers peers in the order in which they come.
+#[derive(Default)]
+struct Peers {
+    ranks: Vec<u32>,
+    numbers: QuickMap<u32, u32>,
+    last: Option<(u32, u32)>,
+}
+
+impl Peers {
+    fn number(&mut self, rank: u32) -> u32 {
+        match self.last {
+            Some((last, number)) if last == rank => number,
+            _ => {
+                let number = *self.numbers.entry(rank).or_insert_with(|| {
+                    self.ranks.push(rank);
+                    self.ranks.len() as u32 - 1
+                });
+                self.last = Some((rank, number));
+                number
+            }
+        }
+    }
+}
+
+impl Compiler {
+    fn compile(&mut self, rank: Rank, schedule: &Schedule, shared: &Shared) -> Result<Program> {
+        let count = schedule.steps.len();
+        // All ranks' steps are about as many, at least where there are many.
+        if rank == 0 && (count as u64).saturating_mul((STATE_BYTES * shared.ranks) as u64) > shared.limit {
+            return Err(shared.too_much());
+        }
+        let too_long = |index: usize, what: &str| refuse(format!("rank {rank}, step {index}: {what}"));
+        let (mut to, mut from) = (Peers::default(), Peers::default());
+        let mut steps = Vec::with_capacity(count + 1);
+        let mut lens = Vec::with_capacity(count);
+        let mut after = Vec::with_capacity(2 * count);
+        let mut shifts = Vec::with_capacity(2 * count);
+        let mut dependents = vec![0u32; count + 1];
+        let mut incoming = Vec::new();
+        let (mut sent, mut reduced) = (0, 0);
+        for (index, step) in schedule.steps.iter().enumerate() {
+            let len = step.action.elements();
+            let kind = match step.action {
+                Action::Send { .. } => Kind::Send,
+                Action::Recv { .. } => Kind::Recv,
+                Action::RecvReduce { .. } => Kind::RecvReduce,
+                Action::Reduce { .. } => Kind::Reduce,
+                Action::Copy { .. } | Action::Divide { .. } => Kind::Free,
+            };
+            let peer = step.action.destination().or(step.action.source());
+            if let Some(peer) = peer.filter(|&peer| peer >= shared.ranks || peer == rank) {
+                return Err(too_long(index, &format!("rank {peer} cannot be its peer")));
+            }
+            let slot = match (step.action.destination(), step.action.source()) {
+                (Some(rank), _) => {
+                    sent += len as u64;
+                    to.number(rank as u32)
+                }
+                (_, Some(rank)) => {
+                    let slot = from.number(rank as u32);
+                    incoming.push((slot, index as u32));
+                    slot
+                }
+                _ => 0,
+            };
+            if matches!(kind, Kind::RecvReduce | Kind::Reduce) {
+                reduced += len as u64;
+            }
+            let len = u32::try_from(len)
+                .map_err(|_| too_long(index, &format!("{len} elements; at most {} can be simulated", u32::MAX)))?;
+            steps.push(Step { kind, slot, channel: step.channel, after: after.len() as u32, before: 0 });
+            lens.push(len);
+            for dependency in &step.after {
+                after.push(dependency.step);
+                shifts.push(dependency.shift as i64);
+                dependents[dependency.step as usize] += 1;
+            }
+        }
+        steps.push(Step { kind: Kind::Free, slot: 0, channel: 0, after: after.len() as u32, before: 0 });
+        let before = invert(&mut steps, &after, dependents);
+        let (first_receive, receives) = by_slot(&incoming, from.ranks.len());
+        shared.take(STATE_BYTES * count + size_of::<Program>() + 24 * to.ranks.len() + 8 * from.ranks.len())?;
+        let structure = Structure { steps, after, before, first_receive, receives };
+        let bytes = structure.bytes();
+        let lens_bytes = size_of_val(&lens[..]);
+        let shifts_bytes = size_of_val(&shifts[..]);
+        Ok(Program {
+            structure: shared.intern(&shared.structures, &mut self.structure, structure, bytes)?,
+            lens: shared.intern(&shared.lens, &mut self.lens, lens, lens_bytes)?,
+            shifts: shared.intern(&shared.shifts, &mut self.shifts, shifts, shifts_bytes)?,
+            to: to.ranks,
+            from: from.ranks,
+            scratch: schedule.scratch,
+            sent,
+            reduced,
+        })
+    }
+}
+
+/// The lists of steps that wait for each step; `dependents` says how many they are.
+fn invert(steps: &mut [Step], after: &[u32], mut dependents: Vec<u32>) -> Vec<u32> {
+    let mut next = 0;
+    for (step, dependents) in steps.iter_mut().zip(&mut dependents) {
+        step.before = next;
+        next += std::mem::replace(dependents, next);
+    }
+    let mut before = vec![0; after.len()];
+    for index in 0..steps.len() - 1 {
+        for &earlier in &after[steps[index].after as usize..steps[index + 1].after as usize] {
+            let place = &mut dependents[earlier as usize];
+            before[*place as usize] = index as u32;
+            *place += 1;
+        }
+    }
+    before
+}
+
+/// Receives by the number of their peer, in order.
+fn by_slot(incoming: &[(u32, u32)], slots: usize) -> (Vec<u32>, Vec<u32>) {
+    let mut first = vec![0; slots + 1];
+    for &(slot, _) in incoming {
+        first[slot as usize + 1] += 1;
+    }
+    for slot in 0..slots {
+        first[slot + 1] += first[slot];
+    }
+    let mut next = first.clone();
+    let mut receives = vec![0; incoming.len()];
+    for &(slot, step) in incoming {
+        let place = &mut next[slot as usize];
+        receives[*place as usize] = step;
+        *place += 1;
+    }
+    (first, receives)
+}

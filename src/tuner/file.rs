@@ -1,0 +1,301 @@
+//! The tuning file: how fast a group's links are, which algorithm is best up to which size, and which ranks are joined how
+//! well. TOML, written by `gloo-rs tune` and by hand.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::collective::Collective;
+use crate::error::{Error, Result};
+use crate::schedule::cost::Link;
+
+/// Of the format. A file of another version is refused.
+const VERSION: usize = 1;
+
+/// The name of no algorithm: the cost model chooses.
+pub const AUTO: &str = "auto";
+
+/// What a tuning file says. What it leaves out is measured or chosen as without one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tuning {
+    /// Between two ranks of one host.
+    pub local: Option<Link>,
+    /// Between hosts.
+    pub remote: Option<Link>,
+    /// γ: seconds to reduce one byte.
+    pub gamma: Option<f64>,
+    /// Which algorithm is best for what, in any order.
+    pub choices: Vec<Choice>,
+    /// Bandwidth from rank to rank, a row for each sender, in any unit, as `spanning_trees` takes it; 0 for no link. Empty,
+    /// or of as many rows as columns.
+    pub links: Vec<u32>,
+}
+
+/// The algorithm for calls up to a size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Which collective.
+    pub collective: Collective,
+    /// For calls of so many ranks.
+    pub ranks: usize,
+    /// Bytes of the call, inclusive; the next smaller `up_to` of the same collective and ranks is the lower bound.
+    /// `usize::MAX` has no upper bound.
+    pub up_to: usize,
+    /// Its name, or [`AUTO`].
+    pub algorithm: String,
+    /// Bytes of a segment; `None`: as the tuner finds.
+    pub segment_bytes: Option<usize>,
+}
+
+impl Tuning {
+    /// Reads a file. Errors name it, the line and the key.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Error::io(format_args!("cannot read the tuning file {}", path.display()), &error))?;
+        Self::parse(&text).map_err(|error| error.context(format_args!("the tuning file {}", path.display())))
+    }
+
+    /// Reads what [`Tuning::to_toml`] writes. Errors name the line and the key.
+    pub fn parse(text: &str) -> Result<Self> {
+        let table = DeTable::parse(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            Error::invalid(format!("line {}: {}", line_of(text, at), error.message()))
+        })?;
+        let (span, table) = (table.span(), DeValue::Table(table.into_inner()));
+        let value = Spanned::new(span, table);
+        let file = Value { text, key: String::new(), value: &value };
+        // First, since what else there may be depends on it.
+        let version = file.get("version")?.ok_or_else(|| Error::invalid("line 1: version: missing; it is 1"))?;
+        if version.whole()? != VERSION {
+            return Err(version.error(format_args!("this is version {}; known is {VERSION}", version.whole()?)));
+        }
+        file.known(&["version", "local", "remote", "gamma", "choices", "links"])?;
+        Ok(Self {
+            local: file.get("local")?.map(|link| link.link()).transpose()?,
+            remote: file.get("remote")?.map(|link| link.link()).transpose()?,
+            gamma: file.get("gamma")?.map(|gamma| gamma.number(0.0..=MOST)).transpose()?,
+            choices: file.get("choices")?.map(|choices| choices.choices()).transpose()?.unwrap_or_default(),
+            links: file.get("links")?.map(|links| links.square()).transpose()?.unwrap_or_default(),
+        })
+    }
+
+    /// The file's text, with comments for people. [`Tuning::parse`] reads it back, equal for numbers of up to 15 digits.
+    pub fn to_toml(&self) -> String {
+        let mut text =
+            format!("# How fast the links are, and which algorithm is best for what.\nversion = {VERSION}\n");
+        // Nothing fails in writing to a string.
+        let _ = self.write(&mut text);
+        text
+    }
+
+    fn write(&self, to: &mut String) -> std::fmt::Result {
+        if self.local.is_some() || self.remote.is_some() || self.gamma.is_some() {
+            writeln!(to, "\n# Time from sending to arrival of an empty message, and bytes per second, each way.")?;
+        }
+        for (name, link, what) in
+            [("local", self.local, "between two ranks of one host"), ("remote", self.remote, "between hosts")]
+        {
+            if let Some(Link { latency, bandwidth }) = link {
+                let latency_us = scaled(latency, 6);
+                writeln!(to, "{name} = {{ latency_us = {latency_us:?}, bandwidth = {bandwidth:e} }}  # {what}")?;
+            }
+        }
+        if let Some(gamma) = self.gamma {
+            writeln!(to, "gamma = {gamma:e}  # seconds to reduce one byte")?;
+        }
+        if !self.choices.is_empty() {
+            writeln!(to, "\n# Best up to and including so many bytes; beyond the last, the cost model chooses.")?;
+            writeln!(to, "choices = [")?;
+            for Choice { collective, ranks, up_to, algorithm, segment_bytes } in &self.choices {
+                write!(to, "    {{ collective = \"{}\", ranks = {ranks}, ", collective.name())?;
+                if *up_to != usize::MAX {
+                    write!(to, "up_to = {up_to}, ")?;
+                }
+                write!(to, "algorithm = \"{algorithm}\"")?;
+                if let Some(bytes) = segment_bytes {
+                    write!(to, ", segment_bytes = {bytes}")?;
+                }
+                writeln!(to, " }},")?;
+            }
+            writeln!(to, "]")?;
+        }
+        let ranks = self.links.len().isqrt();
+        if ranks > 0 {
+            writeln!(to, "\n# Bandwidth from each rank (a row) to each (a column), in any unit; 0: no link.")?;
+            writeln!(to, "links = [")?;
+            for row in self.links.chunks(ranks) {
+                let row: Vec<_> = row.iter().map(u32::to_string).collect();
+                writeln!(to, "    [{}],", row.join(", "))?;
+            }
+            writeln!(to, "]")?;
+        }
+        Ok(())
+    }
+
+    /// What is said of calls of `collective` with so many ranks and bytes.
+    pub fn choice(&self, collective: Collective, ranks: usize, bytes: usize) -> Option<&Choice> {
+        let of = |choice: &&Choice| choice.collective == collective && choice.ranks == ranks && bytes <= choice.up_to;
+        self.choices.iter().filter(of).min_by_key(|choice| choice.up_to)
+    }
+}
+
+/// Beyond any time, speed or size that there is; it keeps sums and products finite.
+const MOST: f64 = 1e18;
+
+/// `number` with its decimal point moved, as exactly as a float can be.
+fn scaled(number: f64, places: i32) -> f64 {
+    let text = format!("{number:e}");
+    let moved = text.split_once('e').and_then(|(digits, exponent)| {
+        let exponent: i32 = exponent.parse().ok()?;
+        format!("{digits}e{}", exponent + places).parse().ok()
+    });
+    moved.unwrap_or(number)
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1
+}
+
+/// A value of the file, and where it stands.
+struct Value<'a> {
+    text: &'a str,
+    /// With those around it: `choices[3].up_to`. Empty for the whole file.
+    key: String,
+    value: &'a Spanned<DeValue<'a>>,
+}
+
+impl<'a> Value<'a> {
+    fn error(&self, what: impl std::fmt::Display) -> Error {
+        let line = line_of(self.text, self.value.span().start);
+        Error::invalid(format!("line {line}: {}: {what}", self.key))
+    }
+
+    fn wrong(&self, expected: impl std::fmt::Display) -> Error {
+        let found = &self.text[self.value.span()];
+        let found: String = found.chars().take(40).collect();
+        self.error(format_args!("{found} is not {expected}"))
+    }
+
+    fn table(&self) -> Result<&'a DeTable<'a>> {
+        self.value.get_ref().as_table().ok_or_else(|| self.wrong("a table, as { key = value }"))
+    }
+
+    fn inner(&self, key: impl std::fmt::Display, value: &'a Spanned<DeValue<'a>>) -> Value<'a> {
+        let dot = if self.key.is_empty() { "" } else { "." };
+        Value { text: self.text, key: format!("{}{dot}{key}", self.key), value }
+    }
+
+    fn get(&self, key: &str) -> Result<Option<Value<'a>>> {
+        Ok(self.table()?.get(key).map(|value| self.inner(key, value)))
+    }
+
+    fn required(&self, key: &str) -> Result<Value<'a>> {
+        self.get(key)?.ok_or_else(|| self.error(format_args!("{key} is missing")))
+    }
+
+    /// Refuses a table with other keys.
+    fn known(&self, keys: &[&str]) -> Result<()> {
+        let other = self.table()?.keys().find(|key| !keys.contains(&key.get_ref().as_ref()));
+        other.map_or(Ok(()), |key| {
+            let (line, inner) = (line_of(self.text, key.span().start), self.inner(key.get_ref(), self.value));
+            Err(Error::invalid(format!("line {line}: {}: no such key; there are {}", inner.key, keys.join(", "))))
+        })
+    }
+
+    fn items(&self) -> Result<impl ExactSizeIterator<Item = Value<'a>>> {
+        let array = self.value.get_ref().as_array().ok_or_else(|| self.wrong("an array"))?;
+        let (text, key) = (self.text, self.key.clone());
+        Ok(array.iter().enumerate().map(move |(index, value)| Value { text, key: format!("{key}[{index}]"), value }))
+    }
+
+    fn string(&self) -> Result<&'a str> {
+        self.value.get_ref().as_str().ok_or_else(|| self.wrong("a string"))
+    }
+
+    fn whole(&self) -> Result<usize> {
+        let number = self.value.get_ref().as_integer();
+        let number = number.and_then(|n| usize::from_str_radix(n.as_str(), n.radix()).ok());
+        number.ok_or_else(|| self.wrong("a whole number, 0 or above"))
+    }
+
+    fn number(&self, range: std::ops::RangeInclusive<f64>) -> Result<f64> {
+        let number = match self.value.get_ref() {
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            _ => self.whole().ok().map(|number| number as f64),
+        };
+        let (least, most) = (range.start(), range.end());
+        number
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| self.wrong(format_args!("a number of {least:e} to {most:e}")))
+    }
+
+    fn link(&self) -> Result<Link> {
+        self.known(&["latency_us", "bandwidth"])?;
+        Ok(Link {
+            latency: scaled(self.required("latency_us")?.number(0.0..=MOST)?, -6),
+            bandwidth: self.required("bandwidth")?.number(1.0..=MOST)?,
+        })
+    }
+
+    fn choices(&self) -> Result<Vec<Choice>> {
+        let mut choices: Vec<Choice> = Vec::new();
+        for item in self.items()? {
+            let choice = item.choice()?;
+            let Choice { collective, ranks, up_to, .. } = choice;
+            if choices.iter().any(|other| (other.collective, other.ranks, other.up_to) == (collective, ranks, up_to)) {
+                let name = collective.name();
+                return Err(
+                    item.error(format_args!("there is a choice for {name}, {ranks} ranks, up to there already"))
+                );
+            }
+            choices.push(choice);
+        }
+        Ok(choices)
+    }
+
+    fn choice(&self) -> Result<Choice> {
+        self.known(&["collective", "ranks", "up_to", "algorithm", "segment_bytes"])?;
+        let positive = |value: Value<'_>| match value.whole()? {
+            0 => Err(value.wrong("above 0")),
+            number => Ok(number),
+        };
+        let (name, algorithm) = (self.required("collective")?, self.required("algorithm")?);
+        let collective =
+            *Collective::ALL.iter().find(|c| name.string().is_ok_and(|n| n == c.name())).ok_or_else(|| {
+                let names: Vec<_> = Collective::ALL.iter().map(|collective| collective.name()).collect();
+                name.wrong(format_args!("one of {}", names.join(", ")))
+            })?;
+        if algorithm.string()? != AUTO {
+            collective.algorithm(algorithm.string()?).map_err(|error| algorithm.error(error))?;
+        }
+        Ok(Choice {
+            collective,
+            ranks: positive(self.required("ranks")?)?,
+            up_to: self.get("up_to")?.map_or(Ok(usize::MAX), |value| value.whole())?,
+            algorithm: algorithm.string()?.to_owned(),
+            segment_bytes: self.get("segment_bytes")?.map(positive).transpose()?,
+        })
+    }
+
+    /// The rows, one behind the other.
+    fn square(&self) -> Result<Vec<u32>> {
+        let rows = self.items()?;
+        let ranks = rows.len();
+        let mut links = Vec::new();
+        for row in rows {
+            let columns = row.items()?;
+            if columns.len() != ranks {
+                return Err(row.error(format_args!("{} columns, but there are {ranks} rows", columns.len())));
+            }
+            for link in columns {
+                links.push(u32::try_from(link.whole()?).map_err(|_| link.wrong("a number below 2^32"))?);
+            }
+        }
+        Ok(links)
+    }
+}

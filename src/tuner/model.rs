@@ -1,0 +1,213 @@
+//! What a call would cost, algorithm by algorithm.
+
+use crate::collective::{Algorithm, Case, Collective, Shape, Uses};
+use crate::schedule::cost::{Link, Network};
+use crate::tuner::file::Tuning;
+
+/// Between two ranks of one host where nothing was measured: TCP over loopback.
+pub const LOCAL: Link = Link { latency: 6e-6, bandwidth: 4e9 };
+/// Between hosts where nothing was measured: Ethernet of 10 Gbit/s.
+pub const REMOTE: Link = Link { latency: 20e-6, bandwidth: 1.2e9 };
+/// Seconds to reduce a byte where nothing was measured.
+pub const GAMMA: f64 = 5e-11;
+
+/// Seconds that a core is busy with one message, on both sides together.
+const CPU_MESSAGE: f64 = 5e-6;
+/// Likewise with each byte of it.
+const CPU_BYTE: f64 = 2e-10;
+
+/// The smallest segments that are priced.
+const LEAST_SEGMENT: usize = 32 << 10;
+/// Group sizes of `bcube` that are priced.
+const BASES: [usize; 4] = [2, 3, 4, 8];
+
+/// How the ranks of a context lie on hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The host of each rank, as a number that is 0 for rank 0's.
+    pub hosts: Vec<u32>,
+    /// Cores that the ranks of a host share; where hosts differ, the fewest.
+    pub cores: usize,
+}
+
+impl Places {
+    /// Every rank on a host of its own, as long as nothing is known.
+    pub fn apart(size: usize) -> Self {
+        Self { hosts: (0..size as u32).collect(), cores: 1 }
+    }
+
+    /// All ranks on one host.
+    pub fn together(size: usize, cores: usize) -> Self {
+        Self { hosts: vec![0; size], cores }
+    }
+
+    /// The network between them.
+    pub fn network(&self, tuning: &Tuning) -> Network {
+        let mut counts = std::collections::HashMap::new();
+        self.hosts.iter().for_each(|host| *counts.entry(*host).or_insert(0) += 1);
+        // Each host begins once, if its ranks stand together.
+        let begins = self.hosts.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
+        Network {
+            local: tuning.local.unwrap_or(LOCAL),
+            remote: tuning.remote.unwrap_or(REMOTE),
+            gamma: tuning.gamma.unwrap_or(GAMMA),
+            per_host: counts.values().copied().max().unwrap_or(1),
+            consecutive: begins <= counts.len(),
+            cores: self.cores.max(1),
+        }
+    }
+}
+
+/// An algorithm with its best segment size.
+#[derive(Clone, Copy)]
+pub struct Priced {
+    /// Which.
+    pub algorithm: &'static Algorithm,
+    /// Largest piece, in bytes, that it sends as one message.
+    pub segment_bytes: usize,
+    /// Group size, of `bcube`.
+    pub base: Option<usize>,
+    /// Seconds that decide: the larger of the next two. Infinite where the algorithm has no price.
+    pub total: f64,
+    /// Seconds from the first message to the last result, were every rank to have a core of its own.
+    pub path: f64,
+    /// Seconds for which the cores of a host are busy.
+    pub work: f64,
+}
+
+/// A call as all ranks know it: of so many bytes, as [`bytes`] counts them.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// Which collective.
+    pub collective: Collective,
+    /// Bytes.
+    pub bytes: usize,
+    /// Ranks.
+    pub size: usize,
+    /// What they are connected by.
+    pub network: &'a Network,
+    /// See [`Shape::groups`].
+    pub groups: &'a [u32],
+    /// See [`Shape::links`].
+    pub links: &'a [u32],
+    /// Largest segment.
+    pub max_segment_bytes: usize,
+}
+
+/// Bytes of a call, as the benchmark counts them: of the buffer that every rank has, or, where the root or the result has the
+/// blocks of all ranks, of these. 0 where no rank knows that of the others.
+pub fn bytes(shape: &Shape<'_>, element_bytes: usize) -> usize {
+    use Collective::*;
+    let elements = match shape.collective {
+        Allreduce | Reduce | Broadcast | Scan | Exscan => shape.count,
+        Allgather => shape.count.saturating_mul(shape.inputs.max(1)).saturating_mul(shape.size),
+        Gather | Scatter | Alltoall => shape.count.saturating_mul(shape.size),
+        PairwiseExchange => shape.count.saturating_mul(shape.destinations),
+        ReduceScatter | Allgatherv => shape.recv_counts.iter().fold(0, |sum: usize, n| sum.saturating_add(*n)),
+        Gatherv | Scatterv | Alltoallv | Barrier => 0,
+    };
+    elements.saturating_mul(element_bytes)
+}
+
+/// Whether `auto` may stand for it: it needs nothing that is not known.
+pub fn can_run(collective: Collective, algorithm: &Algorithm, size: usize, links: &[u32]) -> bool {
+    match algorithm.uses {
+        Uses::Counts => false,
+        Uses::Links => size > 1 && links.len() == size.saturating_mul(size),
+        // Alone there is nothing else to be done.
+        Uses::Sizes | Uses::Groups => (algorithm.name == "local") == (collective == Collective::Allreduce && size <= 1),
+    }
+}
+
+impl Question<'_> {
+    /// Every algorithm that could run, in the order of the collective's list.
+    pub fn candidates(&self) -> Vec<Priced> {
+        let algorithms = self.collective.algorithms().iter();
+        let run = |algorithm: &&Algorithm| can_run(self.collective, algorithm, self.size, self.links);
+        self.counted(|question| algorithms.filter(run).map(|a| question.price(a)).collect())
+    }
+
+    /// One algorithm.
+    pub fn candidate(&self, algorithm: &'static Algorithm) -> Priced {
+        self.counted(|question| question.price(algorithm))
+    }
+
+    fn counted<T>(&self, ask: impl FnOnce(&Counted<'_>) -> T) -> T {
+        use Collective::*;
+        let (size, bytes) = (self.size.max(1), self.bytes);
+        let each = bytes.div_ceil(size);
+        let counts = match self.collective {
+            ReduceScatter | Allgatherv | Gatherv | Scatterv | Alltoallv => vec![each; size],
+            _ => Vec::new(),
+        };
+        let destinations = if self.collective == PairwiseExchange { size.ilog2() as usize } else { 0 };
+        let count = match self.collective {
+            Allgather | Gather | Scatter | Alltoall => each,
+            PairwiseExchange => bytes.div_ceil(destinations.max(1)),
+            ReduceScatter | Allgatherv | Gatherv | Scatterv | Alltoallv => each,
+            Allreduce | Reduce | Broadcast | Scan | Exscan | Barrier => bytes,
+        };
+        let shape = Shape {
+            send_counts: &counts,
+            recv_counts: &counts,
+            groups: self.groups,
+            links: self.links,
+            destinations,
+            ..Shape::new(self.collective, 0, size, count)
+        };
+        ask(&Counted { question: self, shape })
+    }
+}
+
+/// A question in the terms that prices are written in: elements of one byte, blocks of equal length, root 0.
+struct Counted<'a> {
+    question: &'a Question<'a>,
+    shape: Shape<'a>,
+}
+
+impl Counted<'_> {
+    /// The best of the segment sizes, the largest among equals.
+    fn price(&self, algorithm: &'static Algorithm) -> Priced {
+        let max = self.question.max_segment_bytes;
+        let bases = if algorithm.name == "bcube" { BASES.map(Some).to_vec() } else { vec![None] };
+        let mut best: Option<Priced> = None;
+        for base in bases {
+            let shape = Shape { base: base.unwrap_or(2), ..self.shape };
+            let mut limit = max;
+            loop {
+                let priced = Priced { base, ..self.price_segments(algorithm, &shape, limit) };
+                if best.is_none_or(|best| priced.total < best.total) {
+                    best = Some(priced);
+                }
+                // An algorithm that reads more than there is here cannot be priced; one size is as good as another.
+                if limit / 2 < LEAST_SEGMENT || algorithm.uses == Uses::Counts {
+                    break;
+                }
+                limit /= 2;
+            }
+        }
+        best.expect("a segment size was priced")
+    }
+
+    fn price_segments(&self, algorithm: &'static Algorithm, shape: &Shape<'_>, limit: usize) -> Priced {
+        let network = self.question.network;
+        let unpriced = Priced {
+            algorithm,
+            segment_bytes: limit,
+            base: None,
+            total: f64::INFINITY,
+            path: f64::INFINITY,
+            work: 0.0,
+        };
+        if algorithm.uses == Uses::Counts {
+            return unpriced;
+        }
+        let segment_bytes = super::segment_bytes(shape, 1, limit);
+        let cost = (algorithm.cost)(&Case { shape, element_bytes: 1, segment_bytes, network });
+        let here = network.per_host.min(shape.size) as f64 / shape.size as f64;
+        let busy = cost.messages * CPU_MESSAGE + cost.sent * CPU_BYTE + cost.reduced * network.gamma;
+        let work = busy * here / network.cores as f64;
+        let total = cost.path.max(work);
+        if total.is_nan() { unpriced } else { Priced { total, path: cost.path, work, ..unpriced } }
+    }
+}

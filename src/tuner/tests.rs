@@ -1,0 +1,226 @@
+use super::*;
+use crate::collective::Uses;
+use crate::schedule::cost::Link;
+use crate::types::Rank;
+
+const MIB: usize = 1 << 20;
+
+fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
+    Shape::new(collective, 0, size, count)
+}
+
+/// On one host with a core for each rank.
+fn tuner(size: usize, tuning: Tuning, overrides: &str) -> Tuner {
+    Tuner::new(tuning, Overrides::parse(overrides).unwrap(), Places::together(size, size), MIB)
+}
+
+fn choice(collective: Collective, ranks: usize, up_to: usize, algorithm: &str) -> Choice {
+    Choice { collective, ranks, up_to, algorithm: algorithm.into(), segment_bytes: None }
+}
+
+/// The names that are chosen for allreduces of these bytes.
+fn names(tuner: &Tuner, bytes: &[usize]) -> Vec<&'static str> {
+    let name = |bytes: &usize| {
+        let shape = shape(Collective::Allreduce, tuner.places.hosts.len(), *bytes);
+        tuner.decide(&shape, 1, None).unwrap().algorithm.name
+    };
+    bytes.iter().map(name).collect()
+}
+
+#[test]
+fn it_always_chooses_what_can_run() {
+    for &collective in Collective::ALL {
+        for size in [1, 2, 3, 8, 100] {
+            let tuner = tuner(size, Tuning::default(), "");
+            for count in [0, 1, 1000, 10_000_000, usize::MAX] {
+                let counts = vec![count / 128; size];
+                let shape = Shape { send_counts: &counts, recv_counts: &counts, ..shape(collective, size, count) };
+                let Decision { algorithm, segment_bytes, .. } = tuner.decide(&shape, 8, None).unwrap();
+                assert!(collective.algorithm(algorithm.name).is_ok());
+                assert_eq!(algorithm.name == "local", collective == Collective::Allreduce && size == 1);
+                assert!(!matches!(algorithm.uses, Uses::Links | Uses::Counts), "{}", algorithm.name);
+                assert!((1..=MIB).contains(&segment_bytes));
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_decide_alike_whatever_they_alone_know() {
+    let tuner = tuner(3, Tuning::default(), "");
+    for &collective in Collective::ALL {
+        // What the root knows and has differs from what others do.
+        let on = |rank: Rank| {
+            let counts: &'static [usize] = if rank == 0 { &[MIB, 0, 7 * MIB] } else { &[] };
+            let (recv_counts, send_counts) = match collective {
+                Collective::ReduceScatter | Collective::Allgatherv => (&[MIB, 0, 7 * MIB][..], counts),
+                _ => (counts, counts),
+            };
+            let own = matches!(collective, Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv);
+            let count = if own { rank * MIB } else { MIB };
+            let shape = Shape { rank, send_counts, recv_counts, ..shape(collective, 3, count) };
+            let Decision { algorithm, segment_bytes: limit, base } = tuner.decide(&shape, 4, None).unwrap();
+            (algorithm.name, limit, base, segment_bytes(&shape, 4, limit))
+        };
+        assert_eq!(on(0), on(1));
+        assert_eq!(on(0), on(2));
+    }
+}
+
+#[test]
+fn a_decision_comes_out_of_the_table_as_it_went_in() {
+    let algorithms = Collective::Allreduce.algorithms();
+    for (position, algorithm) in algorithms.iter().enumerate() {
+        for (segment_bytes, base) in [(1, None), (MIB, Some(2)), (u32::MAX as usize, Some(65_535)), (0, None)] {
+            let decision = Decision { algorithm, segment_bytes, base };
+            let back = unpack(pack(&decision, Collective::Allreduce), algorithms);
+            assert!(std::ptr::eq(back.algorithm, &raw const algorithms[position]));
+            assert_eq!((back.segment_bytes, back.base), (segment_bytes, base));
+        }
+    }
+    let huge = Decision { algorithm: &algorithms[0], segment_bytes: usize::MAX, base: None };
+    assert_eq!(unpack(pack(&huge, Collective::Allreduce), algorithms).segment_bytes, u32::MAX as usize);
+}
+
+#[test]
+fn sizes_are_told_apart_by_quarters_of_powers_of_two() {
+    assert_eq!((bucket(0), first_of(0)), (0, 0));
+    assert!(bucket(usize::MAX) < SIZES);
+    for power in 0..usize::BITS {
+        assert_eq!(first_of(bucket(1 << power)), 1 << power, "powers are exact");
+    }
+    let mut last = 0;
+    for bytes in (1..5000).chain([MIB - 1, MIB, MIB + 1, 5 * MIB / 4 - 1, 5 * MIB / 4, usize::MAX / 3, usize::MAX]) {
+        let (size, first) = (bucket(bytes), first_of(bucket(bytes)));
+        assert!(size >= last && first <= bytes && bytes - first <= first / 4, "{bytes} count as {first}");
+        assert_eq!(bucket(first), size);
+        last = size;
+    }
+    assert_eq!(first_of(bucket(5 * MIB / 4 - 1)), MIB);
+    assert_eq!(first_of(bucket(5 * MIB / 4)), 5 * MIB / 4);
+}
+
+#[test]
+fn overrides_beat_files_and_files_the_model() {
+    let allreduce = Collective::Allreduce;
+    let choices = vec![
+        choice(allreduce, 4, 100, "ring_chunked"),
+        choice(allreduce, 4, 1000, "bcube"),
+        choice(allreduce, 4, 2000, "auto"),
+        choice(Collective::Reduce, 4, MIB, "ring"),
+    ];
+    let tuning = Tuning { choices, ..Tuning::default() };
+    let model = names(&tuner(4, Tuning::default(), ""), &[100, 1000, 1500, 5000]);
+    let sizes = [0, 100, 101, 1000, 1500, 5000];
+    let with = |overrides| names(&tuner(4, tuning.clone(), overrides), &sizes);
+    assert_eq!(with(""), ["ring_chunked", "ring_chunked", "bcube", "bcube", model[2], model[3]]);
+    assert_eq!(
+        with("reduce:ring,allreduce:100-1000:halving_doubling,allreduce:5000-:ring_segmented,allreduce:5000-:bcube"),
+        ["ring_chunked", "halving_doubling", "halving_doubling", "halving_doubling", model[2], "ring_segmented"]
+    );
+    assert_eq!(with("allreduce:-500:auto")[1], model[0], "auto in an override beats the file, too");
+    // A caller's own choice beats all.
+    let tuner = tuner(4, tuning, "allreduce:halving_doubling");
+    let named = tuner.decide(&shape(allreduce, 4, 100), 1, Some("recursive_doubling")).unwrap();
+    assert_eq!(named.algorithm.name, "recursive_doubling");
+    assert!(tuner.decide(&shape(allreduce, 4, 100), 1, Some("rong")).is_err());
+}
+
+#[test]
+fn a_file_counts_for_the_nearest_number_of_ranks() {
+    let allreduce = Collective::Allreduce;
+    let choices = vec![
+        choice(allreduce, 2, usize::MAX, "ring_chunked"),
+        choice(allreduce, 8, usize::MAX, "bcube"),
+        choice(allreduce, 12, usize::MAX, "halving_doubling"),
+    ];
+    let tuning = Tuning { choices, ..Tuning::default() };
+    let chosen = |size| names(&tuner(size, tuning.clone(), ""), &[MIB])[0];
+    for (size, expected) in [(2, "ring_chunked"), (3, "ring_chunked"), (4, "ring_chunked"), (5, "bcube"), (9, "bcube")]
+    {
+        assert_eq!(chosen(size), expected, "{size} ranks");
+    }
+    assert_eq!((chosen(10), chosen(24)), ("halving_doubling", "halving_doubling"));
+    let model = names(&tuner(25, Tuning::default(), ""), &[MIB])[0];
+    assert_eq!(chosen(25), model, "more than twice as many");
+    assert_eq!(chosen(1), "local");
+}
+
+#[test]
+fn a_file_s_segments_count() {
+    let with = |segment_bytes| {
+        let choices = vec![Choice { segment_bytes, ..choice(Collective::Allreduce, 4, MIB, "ring_segmented") }];
+        let decided = tuner(4, Tuning { choices, ..Tuning::default() }, "").decide(
+            &shape(Collective::Allreduce, 4, 1000),
+            4,
+            None,
+        );
+        decided.unwrap().segment_bytes
+    };
+    assert_eq!(with(Some(12_345)), 12_345);
+    assert!(with(None) <= MIB);
+}
+
+#[test]
+fn what_a_file_names_and_cannot_run_here_is_left_out() {
+    let choices = vec![choice(Collective::Allreduce, 2, usize::MAX, "local")];
+    let tuned = tuner(2, Tuning { choices, ..Tuning::default() }, "");
+    assert_eq!(names(&tuned, &[MIB]), names(&tuner(2, Tuning::default(), ""), &[MIB]));
+}
+
+#[test]
+fn a_choice_is_explained() {
+    let choices = vec![choice(Collective::Allreduce, 4, 1000, "bcube")];
+    let tuner = tuner(4, Tuning { choices, ..Tuning::default() }, "allreduce:5000-:ring_segmented");
+    for bytes in [4, 3000, 70_000] {
+        let Explanation { chosen, why, candidates } = tuner.explain(Collective::Allreduce, bytes);
+        let expected = match bytes {
+            4 => Why::File { ranks: 4 },
+            3000 => Why::Model,
+            _ => Why::Override,
+        };
+        assert_eq!(why, expected);
+        assert_eq!(names(&tuner, &[bytes]), [chosen.algorithm.name]);
+        assert!(candidates.is_sorted_by(|a, b| a.total <= b.total));
+        let mut listed: Vec<_> = candidates.iter().map(|priced| priced.algorithm.name).collect();
+        let mut known: Vec<_> = Collective::Allreduce.algorithms().iter().map(|algorithm| algorithm.name).collect();
+        known.retain(|name| !["local", "spanning_trees"].contains(name));
+        (listed.sort_unstable(), known.sort_unstable());
+        assert_eq!(listed, known);
+        if why == Why::Model {
+            assert_eq!(candidates[0].total, chosen.total);
+        }
+    }
+}
+
+#[test]
+fn networks_are_what_places_say() {
+    let network = |hosts: &[u32]| Places { hosts: hosts.into(), cores: 2 }.network(&Tuning::default());
+    let shape = |hosts| (network(hosts).per_host, network(hosts).consecutive);
+    assert_eq!(shape(&[0, 0, 0]), (3, true));
+    assert_eq!(shape(&[0, 0, 1, 1]), (2, true));
+    assert_eq!(shape(&[0, 1, 0, 1]), (2, false));
+    assert_eq!(shape(&[0, 1, 1, 1, 2]), (3, true));
+    assert_eq!(shape(&[0, 1, 2]), (1, true));
+    let link = Link { latency: 1.0, bandwidth: 2.0 };
+    let tuning = Tuning { local: Some(link), gamma: Some(3.0), ..Tuning::default() };
+    let network = Places::together(2, 0).network(&tuning);
+    assert_eq!((network.local, network.remote, network.gamma, network.cores), (link, model::REMOTE, 3.0, 1));
+}
+
+#[test]
+fn pieces_are_equal_and_not_too_large() {
+    let segment = |size, count, element, max| segment_bytes(&shape(Collective::Allreduce, size, count), element, max);
+    assert_eq!(segment(4, 4 * (16 << 10), 4, 32 << 10), 32 << 10, "a chunk of 64 KiB: two pieces");
+    assert_eq!(segment(4, 4 * (16 << 10) + 4, 4, 32 << 10), 21848, "a little more: three equal ones");
+    assert_eq!(
+        segment(4, 256, 4, MIB),
+        MIB,
+        "a chunk that is short enough: what is longer than a chunk may be cut later"
+    );
+    assert_eq!(segment(8, 64 * MIB, 4, MIB), MIB, "never above the limit");
+    assert_eq!(segment(1, 5 * MIB / 2, 1, MIB), (5 * MIB / 2usize).div_ceil(3), "three equal pieces");
+    assert_eq!(segment(2, 1000, 16, 1), 16, "at least an element");
+    assert_eq!(segment(2, usize::MAX, 16, 1000), 992, "whole elements");
+    assert_eq!(segment(2, 0, 3, 1), 3);
+}

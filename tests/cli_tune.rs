@@ -1,0 +1,191 @@
+//! `gloo-rs tune` from outside, and jobs that use what it wrote.
+
+#[allow(dead_code)]
+#[path = "support/launcher.rs"]
+mod launcher;
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use gloo_rs::collective::Collective;
+use gloo_rs::tuner::file::Tuning;
+use launcher::{Job, gloo_rs, text};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Runs a command line, in which `DIR` stands for a directory.
+fn run(line: &str, dir: &Path) -> Output {
+    let line = line.replace("DIR", dir.to_str().unwrap());
+    let args: Vec<_> = line.split_whitespace().collect();
+    gloo_rs(&args).env_remove("GLOO_RS_TUNING").env_remove("GLOO_RS_ALGORITHM").output().unwrap()
+}
+
+/// The JSON lines of a command that is to succeed.
+fn json(line: &str, dir: &Path) -> Vec<Value> {
+    let output = run(line, dir);
+    assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn dir() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn files(dir: &TempDir) -> Vec<PathBuf> {
+    let mut files: Vec<_> = dir.path().read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn it_measures_every_algorithm_and_writes_down_the_best() {
+    let dir = dir();
+    let line = "tune -n 2 --collective broadcast,allreduce,barrier --sizes 4,4Ki,256Ki --budget 20 --topology --json \
+                --output DIR/t.toml --plot DIR/times.svg";
+    let mut rows = json(line, dir.path());
+    let summary = rows.pop().unwrap();
+    let points: Vec<_> =
+        rows.iter().map(|row| (row["collective"].as_str().unwrap(), row["bytes"].as_u64().unwrap())).collect();
+    let (small, middle, large) = (4, 4096, 262_144);
+    let expected = [
+        ("barrier", 0),
+        ("allreduce", small),
+        ("broadcast", small),
+        ("allreduce", middle),
+        ("broadcast", middle),
+        ("allreduce", large),
+        ("broadcast", large),
+    ];
+    assert_eq!(points, expected);
+    for row in &rows {
+        assert_eq!((&row["ranks"], &row["verified"]), (&2.into(), &true.into()), "{row}");
+        let (best, times) = (row["best"].as_str().unwrap(), row["times_us"].as_object().unwrap());
+        let us = |value: &Value| value.as_f64().filter(|us| *us > 0.0).unwrap_or_else(|| panic!("no time in {row}"));
+        assert!(times.values().all(|time| us(time) >= us(&row["best_us"])), "{row}");
+        assert_eq!(times[best], row["best_us"]);
+        assert!((us(&row["ratio"]) * us(&row["best_us"]) / us(&row["auto_us"]) - 1.0).abs() < 1e-9, "{row}");
+        assert!(times.contains_key(row["auto"].as_str().unwrap()), "{row}");
+        if row["bytes"] == small {
+            // None can be left out yet.
+            let collective = Collective::ALL.iter().find(|c| row["collective"] == c.name()).unwrap();
+            let names: Vec<_> =
+                collective.algorithms().iter().map(|a| a.name).filter(|name| *name != "local").collect();
+            assert!(names.iter().all(|name| times.contains_key(*name)), "{row} has not all of {names:?}");
+        }
+    }
+    assert!(summary["worst_ratio"].as_f64() >= summary["median_ratio"].as_f64(), "{summary}");
+    assert_eq!(summary["unmeasured"], Value::Object(Default::default()));
+
+    let tuning = Tuning::read(&dir.path().join("t.toml")).unwrap();
+    for (collective, largest) in
+        [(Collective::Allreduce, large), (Collective::Broadcast, large), (Collective::Barrier, 0)]
+    {
+        for bytes in [0, largest as usize] {
+            let choice = tuning.choice(collective, 2, bytes).unwrap_or_else(|| panic!("nothing for {collective:?}"));
+            assert!(collective.algorithm(&choice.algorithm).is_ok());
+        }
+        assert_eq!(tuning.choice(collective, 2, largest as usize + 1), None, "beyond, the model knows better");
+    }
+    assert!(tuning.links.len() == 4 && tuning.links[0] == 0 && tuning.links[3] == 0, "{:?}", tuning.links);
+    assert!(tuning.links[1] > 1 && tuning.links[2] > 1, "{:?}", tuning.links);
+
+    let names: Vec<_> = files(&dir).iter().map(|file| file.file_name().unwrap().to_owned()).collect();
+    assert_eq!(names, ["t.toml", "times-allreduce.svg", "times-broadcast.svg"], "nothing else is left");
+    let svg = std::fs::read_to_string(dir.path().join("times-broadcast.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
+    assert!(["broadcast over TCP, 2 ranks", "binomial", "one_to_all", "auto"].iter().all(|part| svg.contains(part)));
+}
+
+#[test]
+fn a_file_keeps_what_it_says_of_other_ranks_and_collectives() {
+    let dir = dir();
+    let old = "version = 1\ngamma = 1e-10\nchoices = [\n\
+               { collective = 'allreduce', ranks = 2, up_to = 999999999, algorithm = 'bcube' },\n\
+               { collective = 'allreduce', ranks = 3, up_to = 5, algorithm = 'bcube' },\n\
+               { collective = 'reduce', ranks = 2, up_to = 6, algorithm = 'binomial' },\n]\n";
+    std::fs::write(dir.path().join("t.toml"), old).unwrap();
+    json("tune --collective allreduce --sizes 4..64 --budget 10 --json --output DIR/t.toml", dir.path());
+    let tuning = Tuning::read(&dir.path().join("t.toml")).unwrap();
+    let of = |collective, ranks| {
+        tuning.choices.iter().filter(move |c| (c.collective, c.ranks) == (collective, ranks)).map(|c| c.up_to).max()
+    };
+    assert_eq!(of(Collective::Allreduce, 2), Some(64));
+    assert_eq!(of(Collective::Allreduce, 3), Some(5));
+    assert_eq!(of(Collective::Reduce, 2), Some(6));
+}
+
+#[test]
+fn the_budget_ends_it_and_what_it_did_not_reach_is_named() {
+    let dir = dir();
+    let started = std::time::Instant::now();
+    let line = "tune --collective allreduce,reduce --sizes 4,256Mi --budget 0.2 --output DIR/t.toml";
+    let output = run(line, dir.path());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    // 256 MiB would take several times as long, for each algorithm.
+    assert!(started.elapsed().as_secs() < 30);
+    let said = text(&output.stdout);
+    let first = said.lines().nth(2).unwrap();
+    assert!(first.starts_with("allreduce") && first.ends_with(" yes"), "{said}");
+    for collective in ["allreduce", "reduce"] {
+        assert!(
+            said.contains(&format!("# {collective}: from 256Mi on not measured: --budget does not reach")),
+            "{said}"
+        );
+    }
+    let tuning = Tuning::read(&dir.path().join("t.toml")).unwrap();
+    assert_eq!(tuning.choices.iter().map(|choice| choice.up_to).collect::<Vec<_>>(), [4, 4]);
+}
+
+#[test]
+fn a_launched_job_is_joined() {
+    let dir = dir();
+    let tool = env!("CARGO_BIN_EXE_gloo-rs");
+    let job =
+        format!("run -n 3 --no-prefix -- {tool} tune --collective broadcast --sizes 64 --budget 1 --output DIR/t.toml");
+    let rows = json(&format!("{job} --json"), dir.path());
+    assert_eq!((rows.len(), &rows[0]["ranks"]), (2, &3.into()), "{rows:?}");
+    let tuning = Tuning::read(&dir.path().join("t.toml")).unwrap();
+    assert!(tuning.choices.iter().all(|choice| choice.ranks == 3));
+    let output = run(&format!("{job} -n 2"), dir.path());
+    assert!(text(&output.stderr).contains("--ranks is 2, but the job that this is part of has 3"));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn interrupted_it_leaves_nothing_behind() {
+    let dir = dir();
+    let output = dir.path().join("t.toml");
+    let args = ["tune", "--collective", "allreduce", "--sizes", "4..16Mi", "--budget", "50", "--output"];
+    let job = Job::spawn(gloo_rs(&[&args[..], &[output.to_str().unwrap()]].concat()));
+    job.line();
+    job.line();
+    // A rank measures by now.
+    job.line();
+    job.signal(libc::SIGINT);
+    let ended = job.end();
+    assert_eq!(ended.status.code(), Some(128 + libc::SIGINT), "{}", text(&ended.stderr));
+    assert_eq!(files(&dir), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn what_makes_no_sense_is_said_before_any_rank_starts() {
+    let dir = dir();
+    std::fs::write(dir.path().join("bad.toml"), "version = 1\nchoice = []").unwrap();
+    for (line, part) in [
+        ("tune --collective nonsense", "there are allreduce, reduce,"),
+        ("tune --collective pairwise_exchange -n 3", "power of two"),
+        ("tune -n 1", "1 is not in 2.."),
+        ("tune --sizes 64Ki..4", "ends before it begins"),
+        ("tune --sizes 4..4Qi", "not a size"),
+        ("tune --sizes 0", "0 bytes"),
+        ("tune --budget soon", "not a number of seconds"),
+        ("tune --output DIR/missing/t.toml", "--output: there is no directory "),
+        ("tune --output DIR/bad.toml", "bad.toml: line 2: choice: no such key"),
+        ("tune --output DIR", "cannot read the tuning file"),
+    ] {
+        let output = run(line, dir.path());
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        assert!(text(&output.stderr).contains(part), "{line}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), "");
+    }
+}
