@@ -126,9 +126,9 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
     let mut machine = Machine::new(&program, contract);
     let longest = program.steps.iter().map(|step| step.len).max().unwrap_or(0);
     for (segment, order) in [(1, Order::Newest), (3, Order::Oldest), (u32::MAX, Order::Oldest)] {
-        // Where no step has more than three elements, segments of three are all elements.
-        if segment == 3 && longest <= 3 {
-            continue;
+        // Where no step has more than three elements, segments of three were all elements already.
+        if segment > 3 && longest <= 3 {
+            break;
         }
         machine.run(segment, order).map_err(|e| e.context(format!("with segments of {segment}")))?;
     }
