@@ -65,7 +65,6 @@ fn play(context: &Context, plan: &Arc<Plan>, bytes: usize, from: &[u8], into: &m
         tag: TAG,
         count: bytes,
     };
-    debug_assert!(bytes <= from.len() && bytes <= into.len());
     let Ok(mut guard) = context.lock() else { return false };
     let Ok(index) = guard.start(plan.clone(), &binding) else { return false };
     let engine = context.engine();
