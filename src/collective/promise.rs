@@ -1,24 +1,43 @@
 //! What each collective promises, element by element: the other half of a proof that an algorithm is right. Written from
 //! the table at [`Shape`] only, not from the algorithms.
 
-use super::shape::block;
 use super::{Algorithm, Collective, Shape};
 use crate::error::Result;
 use crate::schedule::verify::{Contract, Expect, Leaf, Report};
-use crate::schedule::{Buffer, Schedule, verify as prove};
+use crate::schedule::{Buffer, verify as prove};
 use crate::types::Rank;
 
-/// The promise of one call, given the shapes of all ranks in the order of ranks.
-pub struct Promise<'a>(pub &'a [Shape<'a>]);
+/// The promise of one call.
+pub struct Promise<'a> {
+    shapes: &'a [Shape<'a>],
+    /// By rank: where its blocks begin, and where the last ends.
+    sent: Vec<Vec<usize>>,
+    received: Vec<Vec<usize>>,
+}
 
 /// Generates the schedules of all ranks with `algorithm` and proves them; the shapes are those of all ranks, in order.
 pub fn verify(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Result<Report> {
-    let generate = |shape: &Shape<'_>| {
-        shape.check()?;
-        (algorithm.generate)(shape)
-    };
-    let schedules = shapes.iter().map(generate).collect::<Result<Vec<Schedule>>>()?;
-    prove(&schedules, &Promise(shapes))
+    shapes.iter().try_for_each(Shape::check)?;
+    let mut failed = None;
+    let schedules = shapes.iter().map_while(|shape| (algorithm.generate)(shape).map_err(|e| failed = Some(e)).ok());
+    let report = prove(schedules, &Promise::new(shapes));
+    failed.map_or(report, Err)
+}
+
+impl<'a> Promise<'a> {
+    /// Of the call that has these shapes, of all ranks in the order of ranks.
+    pub fn new(shapes: &'a [Shape<'a>]) -> Self {
+        let begins = |counts: &[usize]| {
+            let ends = counts.iter().scan(0usize, |end, &count| {
+                *end = end.saturating_add(count);
+                Some(*end)
+            });
+            std::iter::once(0).chain(ends).collect()
+        };
+        let sent = shapes.iter().map(|shape| begins(shape.send_counts)).collect();
+        let received = shapes.iter().map(|shape| begins(shape.recv_counts)).collect();
+        Self { shapes, sent, received }
+    }
 }
 
 impl Promise<'_> {
@@ -27,21 +46,26 @@ impl Promise<'_> {
         Expect::Reduced { ranks, element, divisor: u64::from(shape.divisor()), in_order }
     }
 
-    /// Whose block element `index` lies in, and where in it.
-    fn find(counts: &[usize], index: usize) -> (Rank, usize) {
-        let rank = (0..counts.len()).find(|&rank| index < block(counts, rank).0 + counts[rank]);
-        let rank = rank.expect("the index lies in the buffer");
-        (rank, index - block(counts, rank).0)
+    /// Whose block element `index` of what `rank` receives lies in, and where in it.
+    fn find(&self, rank: Rank, index: usize) -> (Rank, usize) {
+        let begins = &self.received[rank];
+        let from = begins.partition_point(|&begin| begin <= index) - 1;
+        (from, index - begins[from])
     }
+}
+
+/// Offset and length of block `index` of those that begin at `begins`.
+fn block(begins: &[usize], index: usize) -> (usize, usize) {
+    (begins[index], begins[index + 1] - begins[index])
 }
 
 impl Contract for Promise<'_> {
     fn ranks(&self) -> usize {
-        self.0.len()
+        self.shapes.len()
     }
 
     fn len(&self, rank: Rank, buffer: Buffer) -> Option<usize> {
-        let shape = &self.0[rank];
+        let shape = &self.shapes[rank];
         match buffer {
             Buffer::Input(index) => ((index as usize) < shape.inputs).then(|| shape.input_len(index as usize)),
             Buffer::Output(index) => ((index as usize) < shape.outputs).then(|| shape.output_len(index as usize)),
@@ -50,12 +74,12 @@ impl Contract for Promise<'_> {
     }
 
     fn contributions(&self, rank: Rank) -> u32 {
-        self.0[rank].contributions().max(1) as u32
+        self.shapes[rank].contributions().max(1) as u32
     }
 
     fn initial(&self, rank: Rank, buffer: Buffer, index: usize) -> Option<Leaf> {
         use Collective::*;
-        let shape = &self.0[rank];
+        let shape = &self.shapes[rank];
         let output = match buffer {
             Buffer::Input(input) => return Some(Leaf { rank, input, element: index }),
             Buffer::Output(output) if shape.inputs == 0 => output,
@@ -65,7 +89,7 @@ impl Contract for Promise<'_> {
         // The own block, in those collectives where only that lies in the output.
         let own = match shape.collective {
             Allgather | Gather => (rank * shape.count, shape.count),
-            Allgatherv | Gatherv if rank < shape.recv_counts.len() => block(shape.recv_counts, rank),
+            Allgatherv | Gatherv if rank < shape.recv_counts.len() => block(&self.received[rank], rank),
             _ => (0, usize::MAX),
         };
         let holds = match shape.collective {
@@ -80,14 +104,14 @@ impl Contract for Promise<'_> {
 
     fn expected(&self, rank: Rank, _output: u32, index: usize) -> Expect {
         use Collective::*;
-        let shape = &self.0[rank];
+        let shape = &self.shapes[rank];
         let Shape { size, root, count, .. } = *shape;
         let copy = |rank, input: usize, element| Expect::Copy(Leaf { rank, input: input as u32, element });
         match shape.collective {
             Allreduce => Self::reduced(shape, 0..size, index),
             Reduce if rank == root => Self::reduced(shape, 0..size, index),
             Reduce => Expect::Untouched,
-            ReduceScatter => match block(shape.recv_counts, rank) {
+            ReduceScatter => match block(&self.received[rank], rank) {
                 (offset, len) if index < len => Self::reduced(shape, 0..size, offset + index),
                 _ => Expect::Anything,
             },
@@ -98,20 +122,20 @@ impl Contract for Promise<'_> {
             }
             Gather => copy(index / count, 0, index % count),
             Allgatherv | Gatherv => {
-                let (from, element) = Self::find(shape.recv_counts, index);
+                let (from, element) = self.find(rank, index);
                 copy(from, 0, element)
             }
             Scatter if index >= count => Expect::Anything,
-            Scatter if self.0[root].inputs > 1 => copy(root, rank, index),
+            Scatter if self.shapes[root].inputs > 1 => copy(root, rank, index),
             Scatter => copy(root, 0, rank * count + index),
-            Scatterv => match block(self.0[root].send_counts, rank) {
+            Scatterv => match block(&self.sent[root], rank) {
                 (offset, len) if index < len => copy(root, 0, offset + index),
                 _ => Expect::Anything,
             },
             Alltoall => copy(index / count, 0, rank * count + index % count),
             Alltoallv => {
-                let (from, element) = Self::find(shape.recv_counts, index);
-                copy(from, 0, block(self.0[from].send_counts, rank).0 + element)
+                let (from, element) = self.find(rank, index);
+                copy(from, 0, self.sent[from][rank] + element)
             }
             Barrier => Expect::Anything,
             PairwiseExchange => copy(rank ^ (1 << (index / count)), 0, index),
@@ -122,6 +146,6 @@ impl Contract for Promise<'_> {
     }
 
     fn synchronizes(&self) -> bool {
-        self.0.iter().any(|shape| shape.collective == Collective::Barrier)
+        self.shapes.iter().any(|shape| shape.collective == Collective::Barrier)
     }
 }

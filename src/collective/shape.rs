@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Collective, Shape};
+use super::{Collective, Shape, Uses};
 use crate::error::{Error, Result, first_few};
 use crate::schedule::{Buffer, Span};
 use crate::types::Rank;
@@ -36,6 +36,13 @@ impl Shape<'static> {
 }
 
 impl Shape<'_> {
+    /// The same call with only those places of ranks that an algorithm with `uses` reads.
+    pub(crate) fn only(self, uses: Uses) -> Self {
+        let (groups, dims) = if uses == Uses::Groups { (self.groups, self.dims) } else { (&[][..], &[][..]) };
+        let links = if uses == Uses::Links { self.links } else { &[] };
+        Self { groups, dims, links, ..self }
+    }
+
     /// Refuses what no schedule could serve, with an error that names the field.
     pub fn check(&self) -> Result<()> {
         let Self { rank, size, root, .. } = *self;

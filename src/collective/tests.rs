@@ -1,11 +1,15 @@
-//! Proves every algorithm, for up to 64 ranks: see `schedule::verify` for what a proof is.
+//! Proves every algorithm: see `schedule::verify` for what a proof is. What is special to some is here, for up to 64 ranks;
+//! `sweep` proves all that are in the lists, for up to 1024.
 
 mod blocks;
+mod calls;
 mod formulas;
 mod mutations;
 mod places;
 mod random;
 mod shapes;
+mod sweep;
+mod timed;
 
 use super::*;
 use crate::schedule::verify::Report;

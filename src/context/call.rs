@@ -31,6 +31,7 @@ pub enum Reduction {
 }
 
 /// A collective call.
+#[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// What is asked, with `rank` and `size` of the context.
     pub shape: Shape<'a>,
@@ -79,6 +80,11 @@ impl Call<'_> {
             Collective::ReduceScatter | Collective::Allgatherv => shape.recv_counts.hash(&mut hasher),
             Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv => {}
             _ => shape.count.hash(&mut hasher),
+        }
+        match algorithm.uses {
+            Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
+            Uses::Links => shape.links.hash(&mut hasher),
+            Uses::Sizes | Uses::Counts => {}
         }
         let digest = hasher.finish() as u32 & 0x7fff;
         (shape.collective as u32) << 27
@@ -217,6 +223,14 @@ impl Context {
         let combine = call.combine()?;
         let element = if shape.collective == Collective::Barrier { 1 } else { call.dtype.size() };
         let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
+        let placed;
+        let (call, shape) = match (algorithm.uses, base) {
+            (Uses::Sizes, None) => (call, shape),
+            _ => {
+                placed = Call { shape: self.place(shape, base).only(algorithm.uses), ..*call };
+                (&placed, &placed.shape)
+            }
+        };
         let max = call.max_segment_bytes.unwrap_or(usize::MAX);
         let segment = (tuner::segment_bytes(shape, element, segment_bytes.min(max)) / element).max(1);
         let (deadline, timeout) = self.deadline_after(started, call.timeout);
@@ -234,15 +248,22 @@ impl Context {
             tag: call.tag,
             count: call.count(self.rank),
         };
-        if algorithm.uses == Uses::Sizes && base.is_none() {
-            return self.execute(&run, shape, algorithm, &binding);
-        }
-        let shape = &Shape { base: base.unwrap_or(shape.base), ..*shape };
         if algorithm.uses != Uses::Counts {
             return self.execute(&run, shape, algorithm, &binding);
         }
         let counts = self.share_counts(&run, &binding)?;
         self.execute(&run, &Shape { counts: &counts, ..*shape }, algorithm, &binding)
+    }
+
+    /// `shape` with what the caller has left to the context.
+    fn place<'a>(&'a self, shape: &Shape<'a>, base: Option<usize>) -> Shape<'a> {
+        let or = |given: &'a [u32], known: &'a [u32]| if given.is_empty() { known } else { given };
+        Shape {
+            base: base.unwrap_or(shape.base),
+            groups: or(shape.groups, self.hosts()),
+            links: or(shape.links, self.tuner().links()),
+            ..*shape
+        }
     }
 
     /// Runs `algorithm` for `shape`, as `run` or for it.

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::collective::{Collective, Shape};
+use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
 use crate::context::call::{COMPARISON, Call, Run, op_text};
 use crate::engine::{Binding, Combine};
@@ -35,7 +35,7 @@ pub(super) fn from_environment() -> Result<bool> {
 }
 
 /// What must be the same on all ranks, and the counts that one rank has of others: `FIELDS` numbers, then the sent and the
-/// received counts by rank, zeros where the collective has none.
+/// received counts by rank, zeros where the collective has none; or groups and dims, where the algorithm has them.
 fn record(run: &Run<'_>) -> Vec<u64> {
     let Call { shape, dtype, .. } = run.call;
     let Shape { collective, size, .. } = *shape;
@@ -55,7 +55,15 @@ fn record(run: &Run<'_>) -> Vec<u64> {
         shape.destinations,
     ];
     let list = |counts: &[usize]| (0..size).map(|rank| counts.get(rank).copied().unwrap_or(0)).collect::<Vec<_>>();
-    [&fields[..], &list(shape.send_counts), &list(shape.recv_counts)].concat().into_iter().map(|n| n as u64).collect()
+    let groups: Vec<usize> = shape.groups.iter().map(|group| *group as usize).collect();
+    // A grid whose extents are not 1 has fewer dimensions than ranks.
+    let lists = if places(algorithm) { [&groups, shape.dims] } else { [shape.send_counts, shape.recv_counts] };
+    [&fields[..], &list(lists[0]), &list(lists[1])].concat().into_iter().map(|n| n as u64).collect()
+}
+
+/// Whether a record's lists are groups and dims.
+fn places(algorithm: &Algorithm) -> bool {
+    algorithm.uses == Uses::Groups
 }
 
 fn has_root(collective: Collective) -> bool {
@@ -72,6 +80,11 @@ impl<'a> Record<'a> {
         Collective::ALL.iter().copied().find(|c| *c as u64 == self.0[0])
     }
 
+    fn algorithm(self) -> Option<&'static Algorithm> {
+        self.collective()?.algorithms().get(self.0[1] as usize)
+    }
+
+    /// Sent and received counts; or groups and dims.
     fn counts(self) -> (&'a [u64], &'a [u64]) {
         let lists = &self.0[FIELDS..];
         lists.split_at(lists.len() / 2)
@@ -88,6 +101,7 @@ impl<'a> Record<'a> {
                 fields[6] = 0;
                 fields.extend(self.counts().1);
             }
+            _ if self.algorithm().is_some_and(places) => fields.extend(&self.0[FIELDS..]),
             _ => {}
         }
         fields
@@ -97,7 +111,7 @@ impl<'a> Record<'a> {
     fn describe(self, fully: bool) -> String {
         use Collective::*;
         let Some(collective) = self.collective() else { return "one that this version does not know".into() };
-        let algorithm = collective.algorithms().get(self.0[1] as usize).map_or("?", |a| a.name);
+        let algorithm = self.algorithm().map_or("?", |a| a.name);
         let mut text = format!("{} {algorithm}", collective.name());
         let dtype = u32::try_from(self.0[2]).ok().and_then(|n| DataType::try_from(n).ok()).map_or("?", DataType::name);
         let list = self.counts().1;
@@ -115,6 +129,16 @@ impl<'a> Record<'a> {
             write!(text, "{}", op_text(self.0[3] as u32))?;
             if has_root(collective) {
                 write!(text, ", root {}", self.0[4])?;
+            }
+            if fully && self.algorithm().is_some_and(places) {
+                let (groups, dims) = self.counts();
+                let dims: Vec<&u64> = dims.iter().filter(|extent| **extent > 0).collect();
+                write!(text, ", groups {}", first_few(groups.iter(), SHOWN, ","))?;
+                write!(
+                    text,
+                    ", dims {}",
+                    if dims.is_empty() { "none".into() } else { first_few(dims.iter(), SHOWN, "x") }
+                )?;
             }
             if fully {
                 write!(

@@ -53,7 +53,8 @@ fn plan(peer: Rank, bytes: usize, asks: bool) -> Arc<Plan> {
     Arc::new(Plan::new(&schedule))
 }
 
-/// Plays one side's part in a message; whether it went well until `until`.
+/// Plays one side's part in a message, which is as long as the buffers or shorter (who answers sends nothing of its own);
+/// whether it went well until `until`.
 fn play(context: &Context, plan: &Arc<Plan>, bytes: usize, from: &[u8], into: &mut [u8], until: Instant) -> bool {
     let binding = Binding {
         inputs: &[from.as_ptr()],

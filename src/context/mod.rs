@@ -125,9 +125,6 @@ pub struct Context {
     regions: AtomicU32,
     /// The host of each rank, by a number; empty until every rank's is known.
     hosts: OnceLock<Box<[u32]>>,
-    /// Bandwidth from rank to rank, as [`Shape::links`](crate::collective::Shape::links) has it, where all ranks have agreed on
-    /// what was measured; else empty.
-    links: OnceLock<Box<[u32]>>,
     shared: Arc<Shared>,
 }
 
@@ -162,7 +159,6 @@ impl Context {
             slots: AtomicU64::new(0),
             regions: AtomicU32::new(0),
             hosts: OnceLock::new(),
-            links: OnceLock::new(),
             shared,
         }))
     }
@@ -211,10 +207,6 @@ impl Context {
     /// The host of each rank, by a number that all ranks know it by; empty before the context is connected over a store.
     fn hosts(&self) -> &[u32] {
         self.hosts.get().map_or(&[], |hosts| hosts)
-    }
-
-    fn links(&self) -> &[u32] {
-        self.links.get().map_or(&[], |links| links)
     }
 
     /// Ends every connection; what waits fails with `Aborted`. Later calls fail. Idempotent.

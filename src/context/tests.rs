@@ -7,6 +7,7 @@ mod ends;
 mod malformed;
 mod places;
 mod tokens;
+mod where_ranks_are;
 
 use std::sync::Arc;
 use std::time::Duration;

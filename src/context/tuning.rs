@@ -82,17 +82,11 @@ impl Links {
 
 /// How ranks lie on hosts, as all of them see it.
 pub(super) fn places(addresses: &[Address]) -> Places {
-    let mut hosts: Vec<u64> = Vec::new();
-    let mut number = |address: &Address| {
-        hosts.iter().position(|host| *host == address.host).unwrap_or_else(|| {
-            hosts.push(address.host);
-            hosts.len() - 1
-        }) as u32
-    };
-    let numbers = addresses.iter().map(&mut number).collect();
-    let cores = |host: &u64| address::count_cores(addresses.iter().filter(|address| address.host == *host));
-    let cores = hosts.iter().map(cores).min().unwrap_or(1);
-    Places { hosts: numbers, cores }
+    let hosts = address::number_hosts(addresses).into_vec();
+    let count = hosts.iter().max().map_or(0, |last| last + 1);
+    let of = |host: u32| addresses.iter().zip(&hosts).filter(move |(_, own)| **own == host).map(|(address, _)| address);
+    let cores = (0..count).map(|host| address::count_cores(of(host))).min().unwrap_or(1);
+    Places { hosts, cores }
 }
 
 impl Context {

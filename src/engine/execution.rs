@@ -177,7 +177,8 @@ impl Execution {
             // A window has room again.
             self.work.push(index);
         }
-        self.work.extend_from_slice(plan.before(step));
+        // What is taken from the end comes in the order of the schedule.
+        self.work.extend(plan.before(step).iter().rev());
     }
 
     fn pointer(&mut self, span: &Span, at: usize) -> *mut u8 {

@@ -91,6 +91,15 @@ pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
+/// As [`slice`]; NULL is an empty one, whatever `count` is.
+///
+/// # Safety
+/// As [`slice`].
+pub(super) unsafe fn optional_slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T]> {
+    // SAFETY: the same contract.
+    if pointer.is_null() { Ok(&[]) } else { unsafe { slice(pointer, count, what) } }
+}
+
 /// A string that ends with a NUL byte.
 ///
 /// # Safety

@@ -127,7 +127,7 @@ fn options_structs_have_no_padding_at_the_end() {
         gloo_rs_context_options_t.tuning: *mut ();
         gloo_rs_tcp_store_options_t.log_user: *mut ();
         gloo_rs_connection_statistics_t.crowded_out: u64;
-        gloo_rs_allreduce_options_t.base: usize;
+        gloo_rs_allreduce_options_t.num_dims: usize;
         gloo_rs_reduce_options_t.count: usize;
         gloo_rs_reduce_scatter_options_t.num_counts: usize;
         gloo_rs_scan_options_t.count: usize;

@@ -5,19 +5,23 @@
 //! write after write. For every range of every buffer the builder keeps the last writer and all readers since; these are
 //! the only steps that a new one can have to wait for, since they themselves wait for the ones before.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
+use crate::hash::QuickMap;
 use crate::types::Rank;
 
 /// Collects the steps of one rank. Steps of no elements are left out, so both sides of an empty message leave it out.
 #[derive(Default)]
 pub struct Builder {
     schedule: Schedule,
-    memory: HashMap<Buffer, Ranges>,
+    memory: QuickMap<Buffer, Ranges>,
     /// Messages so far, by peer: to it, and from it.
-    sent: HashMap<Rank, u32>,
-    received: HashMap<Rank, u32>,
+    sent: QuickMap<Rank, u32>,
+    received: QuickMap<Rank, u32>,
+    /// What the step that is added waits for, and which of that it must say. Kept for their memory.
+    after: Vec<Dependency>,
+    needed: Vec<bool>,
 }
 
 /// One access to a range: by which step, and where that step's span begins.
@@ -99,8 +103,9 @@ impl Builder {
             return;
         }
         let step = self.schedule.steps.len() as u32;
-        let mut after = Vec::new();
-        for span in action.reads().into_iter().flatten() {
+        let mut after = std::mem::take(&mut self.after);
+        // Nobody writes inputs, so nobody waits for those who read them.
+        for span in action.reads().into_iter().flatten().filter(|span| !matches!(span.buffer, Buffer::Input(_))) {
             self.memory.entry(span.buffer).or_default().read(step, span, &mut after);
         }
         if let Some(span) = action.writes() {
@@ -109,33 +114,38 @@ impl Builder {
         // Of several conflicts with one step the largest shift serves all.
         after.sort_unstable_by_key(|d: &Dependency| (d.step, std::cmp::Reverse(d.shift)));
         after.dedup_by_key(|d| d.step);
-        let after = self.without_implied(after, action.elements());
+        self.leave_out_implied(&mut after, action.elements());
         let counter = match action.destination() {
             Some(to) => Some(self.sent.entry(to).or_default()),
             None => action.source().map(|from| self.received.entry(from).or_default()),
         };
         let channel = counter.map_or(0, |next| std::mem::replace(next, *next + 1));
-        self.schedule.steps.push(Step { action, channel, after });
+        self.schedule.steps.push(Step { action, channel, after: after.as_slice().into() });
+        after.clear();
+        self.after = after;
     }
-}
 
-impl Builder {
     /// Leaves out of the dependencies of a step with `len` elements, sorted by step, those that another one brings about.
-    fn without_implied(&self, after: Vec<Dependency>, len: usize) -> Vec<Dependency> {
+    fn leave_out_implied(&mut self, after: &mut Vec<Dependency>, len: usize) {
+        if after.len() < 2 {
+            return;
+        }
         let steps = &self.schedule.steps;
         let elements = |step: u32| steps[step as usize].action.elements() as isize;
-        let mut needed = vec![true; after.len()];
-        for via in &after {
+        self.needed.clear();
+        self.needed.resize(after.len(), true);
+        for via in after.iter() {
             for first in &steps[via.step as usize].after {
                 let Ok(index) = after.binary_search_by_key(&first.step, |d| d.step) else { continue };
                 let direct = after[index].shift;
                 // Waiting for `via`, which waits for `first`: is that never less, does it begin no later, end no earlier?
-                needed[index] &= via.shift + first.shift < direct
+                self.needed[index] &= via.shift + first.shift < direct
                     || via.shift < direct.min(0)
                     || elements(via.step) + first.shift < elements(first.step).min(len as isize + direct);
             }
         }
-        after.into_iter().zip(needed).filter_map(|(dependency, needed)| needed.then_some(dependency)).collect()
+        let mut needed = self.needed.iter();
+        after.retain(|_| needed.next() == Some(&true));
     }
 }
 
@@ -151,10 +161,20 @@ impl Ranges {
         }
     }
 
+    /// The range that is exactly `span`, if there is one. Most spans come again as they were.
+    fn exactly(&mut self, span: Span) -> Option<&mut Range> {
+        self.0.get_mut(&span.offset).filter(|range| range.end == span.end())
+    }
+
     fn read(&mut self, step: u32, span: Span, after: &mut Vec<Dependency>) {
+        let reader = Access { step, offset: span.offset };
+        if let Some(range) = self.exactly(span) {
+            after.extend(range.writer.map(|writer| writer.before(span)));
+            range.read_by(reader);
+            return;
+        }
         self.cut(span.offset);
         self.cut(span.end());
-        let reader = Access { step, offset: span.offset };
         let mut next = span.offset;
         let mut untouched = Vec::new();
         for (&start, range) in self.0.range_mut(span.offset..span.end()) {
@@ -163,9 +183,7 @@ impl Ranges {
             }
             next = range.end;
             after.extend(range.writer.map(|writer| writer.before(span)));
-            if range.readers.last() != Some(&reader) {
-                range.readers.push(reader);
-            }
+            range.read_by(reader);
         }
         if next < span.end() {
             untouched.push((next, span.end()));
@@ -176,17 +194,36 @@ impl Ranges {
     }
 
     fn write(&mut self, step: u32, span: Span, after: &mut Vec<Dependency>) {
+        let writer = Some(Access { step, offset: span.offset });
+        if let Some(range) = self.exactly(span) {
+            range.before_write(step, span, after);
+            range.writer = writer;
+            range.readers.clear();
+            return;
+        }
         self.cut(span.offset);
         self.cut(span.end());
         let starts: Vec<usize> = self.0.range(span.offset..span.end()).map(|(&start, _)| start).collect();
         for start in starts {
             let Some(range) = self.0.remove(&start) else { continue };
-            // Readers already wait for the writer before them; so does this step's own read.
-            let earlier = if range.readers.is_empty() { range.writer.as_slice() } else { &range.readers };
-            after.extend(earlier.iter().filter(|a| a.step != step).map(|a| a.before(span)));
+            range.before_write(step, span, after);
         }
-        let writer = Some(Access { step, offset: span.offset });
         self.0.insert(span.offset, Range { end: span.end(), writer, readers: Vec::new() });
+    }
+}
+
+impl Range {
+    fn read_by(&mut self, reader: Access) {
+        if self.readers.last() != Some(&reader) {
+            self.readers.push(reader);
+        }
+    }
+
+    /// What `step` must wait for before it writes `span`, which overlaps this range.
+    fn before_write(&self, step: u32, span: Span, after: &mut Vec<Dependency>) {
+        // Readers already wait for the writer before them; so does this step's own read.
+        let earlier = if self.readers.is_empty() { self.writer.as_slice() } else { &self.readers };
+        after.extend(earlier.iter().filter(|a| a.step != step).map(|a| a.before(span)));
     }
 }
 

@@ -185,7 +185,8 @@ fn a_choice_is_explained() {
         let mut listed: Vec<_> = candidates.iter().map(|priced| priced.algorithm.name).collect();
         let mut known: Vec<_> = Collective::Allreduce.algorithms().iter().map(|algorithm| algorithm.name).collect();
         known.retain(|name| !["local", "spanning_trees"].contains(name));
-        (listed.sort_unstable(), known.sort_unstable());
+        listed.sort_unstable();
+        known.sort_unstable();
         assert_eq!(listed, known);
         if why == Why::Model {
             assert_eq!(candidates[0].total, chosen.total);

@@ -25,6 +25,7 @@ const COLOURS: [RGBColor; 7] = [
 ];
 const MARKERS: usize = 4;
 
+const GRID: RGBColor = RGBColor(215, 215, 215);
 const SIZE: (u32, u32) = (1000, 600);
 const LEGEND: u32 = 210;
 
@@ -114,7 +115,7 @@ pub fn lines(path: &Path, title: &str, x: Axis<'_>, y: Axis<'_>, series: &[Serie
             .y_label_formatter(&|value| y.unit.text(*value))
             .label_style(("sans-serif", 13))
             .axis_desc_style(("sans-serif", 14))
-            .bold_line_style(BLACK.mix(0.15))
+            .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
             .draw()?;
         for (index, Series { points, .. }) in series.iter().enumerate() {
@@ -162,7 +163,7 @@ pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Resul
     let x = |time: u64| f64::from(left) + time as f64 / last as f64 * width;
     let row = |index: usize| (top + ROW * index as u32) as i32;
     let mut bars = trace.to_vec();
-    bars.sort_unstable();
+    bars.sort_unstable_by_key(|bar| (bar.rank, bar.activity, bar.begin, bar.end));
     write(path, (SIZE.0, height), |area| {
         area.draw(&Text::new(title.to_owned(), (left as i32, 12), ("sans-serif", 18)))?;
         for (lane, (name, colour)) in LANES.into_iter().enumerate() {
@@ -172,7 +173,7 @@ pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Resul
         }
         for (index, rank) in ranks.iter().enumerate() {
             let y = row(index);
-            let shade = if index % 2 == 0 { BLACK.mix(0.04) } else { WHITE.mix(1.0) };
+            let shade = if index % 2 == 0 { SHADE } else { WHITE };
             let corners = [(left as i32, y), ((SIZE.0 - right) as i32, y + ROW as i32)];
             area.draw(&Rectangle::new(corners, shade.filled()))?;
             area.draw(&Text::new(format!("rank {rank}"), (8, y + 6), ("sans-serif", 13)))?;
@@ -211,6 +212,7 @@ pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Resul
     })
 }
 
+const SHADE: RGBColor = RGBColor(245, 245, 245);
 const LANES: [(&str, RGBColor); 3] = [("send", COLOURS[0]), ("receive", COLOURS[4]), ("reduce", COLOURS[3])];
 
 /// A bar between two places, in the activity's lane of the row at `y`.
@@ -273,8 +275,9 @@ mod tests {
         let work = |rank, activity, begin, end| Trace { rank, activity, peer: Some(0), begin, end, bytes: 4 };
         let trace = [
             work(7, Activity::Receive, 500_000, 900_000),
-            work(3, Activity::Send, 0, 500_000),
-            work(3, Activity::Send, 500_000, 1_000_000),
+            work(3, Activity::Send, 0, 50_000),
+            Trace { peer: Some(9), ..work(3, Activity::Send, 100_000, 200_000) },
+            Trace { peer: Some(5), ..work(3, Activity::Send, 600_000, 1_000_000) },
             work(7, Activity::Reduce, 900_000, 900_001),
             work(7, Activity::Reduce, 900_001, 900_002),
             work(9, Activity::Send, 0, 1_000_000),

@@ -25,7 +25,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let blocks = |first: usize, many: usize| shape.output(0).slice(first * own.len, many * own.len);
     for half in (0..rounds(size)).map(|bit| 1 << bit) {
         // The first ranks of this half and of the other, and how many each has.
-        let (first, other) = (rank / half * half, rank / half * half ^ half);
+        let (first, other) = (rank / half * half, (rank / half * half) ^ half);
         if other >= size {
             continue;
         }

@@ -89,8 +89,9 @@ fn allgather_in_few_steps() {
         let bruck = equal(Collective::Allgather, "bruck", size);
         let doubling = equal(Collective::Allgather, "recursive_doubling", size);
         assert_eq!(doubling.steps, height(size), "{size} ranks");
-        // The last of three ranks' two messages carries what each had from the start.
-        assert_eq!(bruck.steps, if size == 3 { 1 } else { height(size) }, "{size} ranks");
+        // Where one block is left for the last step, that need not wait: it is the sender's own.
+        let waits = size < 3 || !(size - 1).is_power_of_two();
+        assert_eq!(bruck.steps, height(size) - usize::from(!waits), "{size} ranks");
         assert!(bruck.traffic.iter().all(|t| t.elements == (size - 1) * COUNT && t.scratch == 0));
         let messages: usize = bruck.traffic.iter().map(|t| t.messages).sum();
         assert_eq!(messages, size * height(size) + size - 1 - height(size), "{size} ranks");

@@ -1,74 +1,49 @@
 //! The proof is worth something: it fails as soon as a right schedule is damaged anywhere.
 
+use super::calls::{Form, PLACES, Sample, has_whole_buffers};
 use super::*;
 use crate::schedule::{Action, Schedule, Side, Span, verify as prove_schedules};
 
-/// Calls that between them use every kind of step; three elements for each rank.
-fn calls() -> Vec<(Vec<Shape<'static>>, &'static Algorithm)> {
-    let mut calls = Vec::new();
+/// A few calls of every algorithm, which between them use every kind of step; three elements for each rank.
+fn samples() -> Vec<(Sample, &'static Algorithm)> {
+    let mut samples = Vec::new();
     for &collective in Collective::ALL {
-        for algorithm in collective.algorithms().iter().filter(|a| a.name != "local") {
+        for (number, algorithm) in collective.algorithms().iter().enumerate() {
             for size in [2, 4, 6] {
-                for in_place in [false, true] {
-                    calls.extend(call(collective, size, in_place).map(|shapes| (shapes, algorithm)));
+                for inputs in [0, 1] {
+                    let elements = if has_whole_buffers(collective) { 3 * size } else { 3 };
+                    let places = (number + size / 2 + inputs) % PLACES;
+                    let form = Form { elements, inputs, outputs: 1, root: size - 1, average: true, base: 3, places };
+                    let sample = Sample::new(collective, algorithm, size, form);
+                    let valid = |sample: &Sample| sample.shapes().iter().all(|shape| shape.check().is_ok());
+                    samples.extend(sample.filter(valid).map(|sample| (sample, algorithm)));
                 }
             }
         }
     }
-    calls
-}
-
-fn call(collective: Collective, size: usize, in_place: bool) -> Option<Vec<Shape<'static>>> {
-    use Collective::*;
-    let equal: &'static [usize] = &[3; 6][..size];
-    let count = if matches!(collective, Allreduce | Reduce | Broadcast | Scan | Exscan) { 3 * size } else { 3 };
-    let average = matches!(collective, Allreduce | Reduce | ReduceScatter);
-    let call = Shape {
-        send_counts: equal,
-        recv_counts: equal,
-        counts: match collective {
-            Gatherv | Scatterv => equal,
-            Alltoallv => &[3; 36][..size * size],
-            _ => &[],
-        },
-        inputs: usize::from(!in_place),
-        average,
-        root: size - 1,
-        destinations: 1,
-        base: 3,
-        ..shape(collective, size, count)
-    };
-    let adjusted = everyone(call, |s| {
-        let is_root = s.rank == s.root;
-        match collective {
-            Broadcast | Scatter | Scatterv if !is_root => s.inputs = 0,
-            Gather | Gatherv if !is_root => (s.inputs, s.outputs) = (1, 0),
-            Barrier => (s.inputs, s.outputs) = (0, 0),
-            _ => {}
-        }
-    });
-    adjusted.iter().all(|s| s.check().is_ok()).then_some(adjusted)
+    samples
 }
 
 /// Damages every step in every way that `damages` returns, one at a time, and demands that the proof fails.
 fn must_be_caught(what: &str, damages: impl Fn(&Schedule, usize, &Shape<'_>) -> Vec<Schedule>) {
     let mut caught = 0;
-    for (shapes, algorithm) in calls() {
+    for (sample, algorithm) in samples() {
+        let shapes = sample.shapes();
         let right: Vec<Schedule> = shapes.iter().map(|shape| (algorithm.generate)(shape).unwrap()).collect();
-        prove_schedules(&right, &Promise(&shapes)).unwrap_or_else(|e| panic!("{}: {e}", algorithm.name));
+        let promise = Promise::new(&shapes);
+        prove_schedules(&right, &promise).unwrap_or_else(|e| panic!("{}: {e}", algorithm.name));
         for (rank, shape) in shapes.iter().enumerate() {
             for step in 0..right[rank].steps.len() {
                 for damaged in damages(&right[rank], step, shape) {
-                    let mut schedules = right.clone();
-                    schedules[rank] = damaged;
+                    let with_damage = right.iter().enumerate().map(|(r, own)| if r == rank { &damaged } else { own });
                     assert!(
-                        prove_schedules(&schedules, &Promise(&shapes)).is_err(),
+                        prove_schedules(with_damage, &promise).is_err(),
                         "{what} goes unnoticed: {} {}, {} ranks, {} inputs, rank {rank}, step {step}: {:?}",
                         shape.collective.name(),
                         algorithm.name,
                         shape.size,
                         shape.inputs,
-                        schedules[rank].steps.get(step),
+                        damaged.steps.get(step),
                     );
                     caught += 1;
                 }

@@ -123,10 +123,12 @@ fn call(input: &mut Input<'_>) -> Option<()> {
     let recv_counts: Vec<usize> = (0..send_counts.len()).map(|_| count(input)).collect::<Option<_>>()?;
     let shape = input.byte()?;
     let null_if = |yes: bool, pointer: *const usize| if yes { std::ptr::null() } else { pointer };
-    let algorithms = [c"", c"auto", c"ring", c"ring_segmented", c"bcube", c"recursive_doubling", c"local", c"\xff"];
+    let algorithms = [c"", c"auto", c"ring", c"torus_2d", c"bcube", c"hierarchical", c"local", c"\xff"];
+    let algorithm = if shape & 1 != 0 { std::ptr::null() } else { input.pick(&algorithms)?.as_ptr() };
+    let tag = u32::from_le_bytes(input.array()?);
     let request = Request {
-        algorithm: if shape & 1 != 0 { std::ptr::null() } else { input.pick(&algorithms)?.as_ptr() },
-        tag: u32::from_le_bytes(input.array()?),
+        algorithm,
+        tag,
         timeout_ms: input.pick(&[-1, -1, 0, 1, 1000, -2, i64::MAX, i64::MIN])?,
         max_segment_bytes: input.pick(&[0, 0, 1, 7, 4096, usize::MAX])?,
         data_type: input.pick(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, u32::MAX])?,
@@ -142,6 +144,11 @@ fn call(input: &mut Input<'_>) -> Option<()> {
         num_counts: send_counts.len(),
         base: input.pick(&[0, 1, 2, 3, 64, usize::MAX])?,
         destinations: input.pick(&[0, 1, 2, 64, 65, usize::MAX])?,
+        // The counts' memory, if the tag says so.
+        groups: null_if(tag & 1 == 0, recv_counts.as_ptr()).cast(),
+        num_groups: recv_counts.len(),
+        dims: null_if(tag & 2 == 0, send_counts.as_ptr()),
+        num_dims: send_counts.len(),
         ..Request::new(input.pick(Collective::ALL)?)
     };
     // SAFETY: buffers have room for four times the small counts; the large ones must be refused.

@@ -61,6 +61,10 @@ struct Request {
     num_counts: usize,
     base: usize,
     destinations: usize,
+    groups: *const u32,
+    num_groups: usize,
+    dims: *const usize,
+    num_dims: usize,
 }
 
 impl Request {
@@ -86,6 +90,10 @@ impl Request {
             num_counts: 0,
             base: 0,
             destinations: 0,
+            groups: std::ptr::null(),
+            num_groups: 0,
+            dims: std::ptr::null(),
+            num_dims: 0,
         }
     }
 }
@@ -140,11 +148,8 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
         let inputs = pointer::slice(request.inputs.cast::<*const u8>(), request.num_inputs, "inputs")?;
         (inputs, pointer::slice(request.outputs.cast::<*mut u8>(), request.num_outputs, "outputs")?)
     };
-    let counts = |counts: *const usize, what| match counts.is_null() {
-        true => Ok(&[][..]),
-        // SAFETY: as above.
-        false => unsafe { pointer::slice(counts, request.num_counts, what) },
-    };
+    // SAFETY: as above.
+    let counts = |counts, what| unsafe { pointer::optional_slice(counts, request.num_counts, what) };
     // SAFETY: as above.
     let algorithm = unsafe { pointer::optional_text(request.algorithm, "algorithm") }?;
     let size = context.size();
@@ -157,6 +162,10 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
         average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
         base: if request.base == 0 { 2 } else { request.base },
         destinations: request.destinations,
+        // SAFETY: as above.
+        groups: unsafe { pointer::optional_slice(request.groups, request.num_groups, "groups") }?,
+        // SAFETY: as above.
+        dims: unsafe { pointer::optional_slice(request.dims, request.num_dims, "dims") }?,
         ..Shape::new(collective, context.rank(), size, request.count)
     };
     shape.check()?;

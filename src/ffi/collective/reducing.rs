@@ -43,6 +43,17 @@ pub struct gloo_rs_allreduce_options_t {
     pub count: usize,
     /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks.
     pub base: usize,
+    /// The group of each rank, in the order of ranks: any numbers, equal for ranks of one group. For the algorithms
+    /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d"; NULL for the hosts that the ranks run on. The same on all ranks.
+    pub groups: *const u32,
+    /// Length of `groups`: the size of the context, or 0.
+    pub num_groups: usize,
+    /// Extents of the grid that the ranks form, whose product is the size of the context; neighbours in the first dimension
+    /// have consecutive ranks. For "torus_2d" and "mesh_2d", which have two dimensions, and "torus_nd"; they then do without
+    /// groups. NULL for the library's choice. The same on all ranks.
+    pub dims: *const usize,
+    /// Length of `dims`.
+    pub num_dims: usize,
 }
 
 collective_options!(gloo_rs_allreduce_options_t, count: usize, data_type);
@@ -78,7 +89,11 @@ pub unsafe extern "C" fn gloo_rs_allreduce(
             outputs,
             num_outputs,
             count,
-            base
+            base,
+            groups,
+            num_groups,
+            dims,
+            num_dims
         );
         // SAFETY: the header's rules for pointers.
         unsafe { run(context, &request) }

@@ -199,7 +199,8 @@ impl<'a> Machine<'a> {
             self.work.push(index);
         }
         self.finished[rank] = self.finished[rank].max(self.now);
-        self.work.extend_from_slice(self.programs[rank].structure.before(index));
+        // What is taken from the end comes in the order of the schedule.
+        self.work.extend(self.programs[rank].structure.before(index).iter().rev());
     }
 
     /// Puts the elements from `begun` to `end` of a send on their way.

@@ -1,11 +1,12 @@
 //! Executes all ranks at once as the engine would, segment by segment, on expressions.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use super::program::{FlatStep, Kind, Program};
+use super::program::{Before, FlatStep, Kind, NONE, Program};
 use super::symbol::{Id, Symbols, UNDEFINED, Value};
 use super::{Contract, Expect, wrong};
 use crate::error::Result;
+use crate::hash::QuickMap;
 use crate::schedule::{Buffer, Side};
 
 /// Which of the steps that might go on is tried next.
@@ -21,22 +22,18 @@ pub(super) struct Machine<'a> {
     initial: Vec<Value>,
     memory: Vec<Value>,
     /// By step: elements finished.
-    done: Vec<usize>,
-    /// By step: the steps that wait for it.
-    waiters: Vec<Vec<usize>>,
+    done: Vec<u32>,
+    /// The steps that wait for each step, one list after the other, and where each list begins.
+    waiters: Vec<u32>,
+    first_waiter: Vec<u32>,
     /// The steps in the order in which they finished last time.
-    finished: Vec<usize>,
+    finished: Vec<u32>,
     tokens: bool,
 }
 
 impl<'a> Machine<'a> {
     pub fn new(program: &'a Program, contract: &dyn Contract) -> Self {
-        let mut waiters = vec![Vec::new(); program.steps.len()];
-        for (index, step) in program.steps.iter().enumerate() {
-            for &(before, _) in &step.after {
-                waiters[before].push(index);
-            }
-        }
+        let (waiters, first_waiter) = waiters(program);
         let symbols = Symbols::new(contract);
         let mut initial = Vec::with_capacity(program.memory);
         for region in &program.regions {
@@ -46,22 +43,24 @@ impl<'a> Machine<'a> {
             };
             initial.extend((0..region.len).map(|index| leaf(index).map_or(Value::UNDEFINED, |l| symbols.leaf(l))));
         }
+        let (memory, done, finished) = (Vec::new(), Vec::new(), Vec::new());
         let tokens = contract.synchronizes();
-        Self { program, symbols, initial, memory: Vec::new(), done: Vec::new(), waiters, finished: Vec::new(), tokens }
+        Self { program, symbols, initial, memory, done, waiters, first_waiter, finished, tokens }
     }
 
     /// Executes every step from the beginning, or says what got stuck. The result must be that of the run before, if any.
-    pub fn run(&mut self, segment: usize, order: Order) -> Result<()> {
+    pub fn run(&mut self, segment: u32, order: Order) -> Result<()> {
         let before = std::mem::replace(&mut self.memory, self.initial.clone());
         self.done = vec![0; self.program.steps.len()];
         self.finished.clear();
-        let mut open: VecDeque<usize> = (0..self.program.steps.len()).collect();
+        let mut open: VecDeque<u32> = (0..self.program.steps.len() as u32).collect();
         while let Some(step) = if order == Order::Newest { open.pop_back() } else { open.pop_front() } {
-            if self.advance(step, segment)? {
+            if self.advance(step as usize, segment)? {
                 open.push_back(step);
-                let ends = [Some(step), self.program.steps[step].peer];
-                for end in ends.into_iter().flatten() {
-                    open.extend(&self.waiters[end]);
+                open.extend(self.waiters_of(step));
+                let peer = self.program.steps[step as usize].peer;
+                if peer != NONE {
+                    open.extend(self.waiters_of(peer));
                 }
             }
         }
@@ -74,61 +73,59 @@ impl<'a> Machine<'a> {
         }
     }
 
+    fn waiters_of(&self, step: u32) -> &[u32] {
+        &self.waiters[self.first_waiter[step as usize] as usize..self.first_waiter[step as usize + 1] as usize]
+    }
+
     /// Executes the next segment of a step, and of its peer's, if it may.
-    fn advance(&mut self, index: usize, segment: usize) -> Result<bool> {
+    fn advance(&mut self, index: usize, segment: u32) -> Result<bool> {
         let step = &self.program.steps[index];
         let from = self.done[index];
         let to = from.saturating_add(segment).min(step.len);
         if from == to || self.blocker(index, to).is_some() {
             return Ok(false);
         }
-        if let Some(peer) = step.peer {
+        if step.peer != NONE {
+            let peer = step.peer as usize;
             if self.blocker(peer, to).is_some() {
                 return Ok(false);
             }
             let (send, recv) = if step.kind == Kind::Send { (index, peer) } else { (peer, index) };
-            let source = self.program.steps[send].reads[0].expect("a send reads");
-            self.compute(recv, from..to, Some(source))?;
+            self.compute(recv, from..to, self.program.steps[send].reads[0])?;
             self.finish(peer, to);
         } else {
-            self.compute(index, from..to, None)?;
+            self.compute(index, from..to, NONE)?;
         }
         self.finish(index, to);
         Ok(true)
     }
 
-    fn finish(&mut self, index: usize, to: usize) {
+    fn finish(&mut self, index: usize, to: u32) {
         self.done[index] = to;
         if to == self.program.steps[index].len {
-            self.finished.push(index);
+            self.finished.push(index as u32);
         }
     }
 
     /// A step that must go on before `index` may work on its first `progress` elements.
-    fn blocker(&self, index: usize, progress: usize) -> Option<usize> {
-        let waits = |&&(before, shift): &&(usize, isize)| {
-            let needed = (progress as isize).saturating_add(shift).clamp(0, self.program.steps[before].len as isize);
-            self.done[before] < needed as usize
-        };
-        self.program.steps[index].after.iter().find(waits).map(|&(before, _)| before)
+    fn blocker(&self, index: usize, progress: u32) -> Option<usize> {
+        let waits = |before: &&Before| self.done[before.step as usize] < self.program.required(before, progress);
+        self.program.after(index).iter().find(waits).map(|before| before.step as usize)
     }
 
-    /// Writes the elements `range` of step `index`; `source` is where a peer sends from.
-    fn compute(&mut self, index: usize, range: std::ops::Range<usize>, source: Option<usize>) -> Result<()> {
+    /// Writes the elements `range` of step `index`; `incoming` is where a peer sends from.
+    fn compute(&mut self, index: usize, range: std::ops::Range<u32>, incoming: u32) -> Result<()> {
         let program = self.program;
-        let FlatStep { kind, reads, write, .. } = &program.steps[index];
-        let into = write.expect("every step but a send writes");
-        let incoming = source.unwrap_or(0);
-        let first = reads[0].unwrap_or(0);
+        let FlatStep { kind, reads: [first, second], write, .. } = program.steps[index];
         for i in range {
-            let value = match *kind {
-                Kind::Send | Kind::Recv => Ok(self.memory[incoming + i]),
-                Kind::Copy => Ok(self.memory[first + i]),
+            let value = match kind {
+                Kind::Send | Kind::Recv => Ok(self.memory[(incoming + i) as usize]),
+                Kind::Copy => Ok(self.memory[(first + i) as usize]),
                 Kind::RecvReduce(Side::Left) => self.combine(incoming + i, first + i),
                 Kind::RecvReduce(Side::Right) => self.combine(first + i, incoming + i),
-                Kind::Reduce => self.combine(first + i, reads[1].unwrap_or(0) + i),
+                Kind::Reduce => self.combine(first + i, second + i),
                 Kind::Divide(by) => {
-                    let Value { expression, element } = self.memory[first + i];
+                    let Value { expression, element } = self.memory[(first + i) as usize];
                     self.symbols.divide(expression, by).map(|expression| Value { expression, element })
                 }
             };
@@ -136,15 +133,15 @@ impl<'a> Machine<'a> {
                 Ok(Value { expression: UNDEFINED, .. }) if !self.tokens => {
                     return Err(wrong(format!("{}: element {i} comes from undefined memory", program.name(index))));
                 }
-                Ok(value) => self.memory[into + i] = value,
+                Ok(value) => self.memory[(write + i) as usize] = value,
                 Err(why) => return Err(wrong(format!("{}: element {i} {why}", program.name(index)))),
             }
         }
         Ok(())
     }
 
-    fn combine(&mut self, left: usize, right: usize) -> Result<Value, String> {
-        let (left, right) = (self.memory[left], self.memory[right]);
+    fn combine(&mut self, left: u32, right: u32) -> Result<Value, String> {
+        let (left, right) = (self.memory[left as usize], self.memory[right as usize]);
         if left.element != right.element {
             return Err(format!("combines the elements {} and {}", left.element, right.element));
         }
@@ -154,8 +151,8 @@ impl<'a> Machine<'a> {
     /// Compares the outputs with what they must be; whether all reductions are in the order of ranks.
     pub fn check(&self, contract: &dyn Contract) -> Result<bool> {
         let mut in_order = true;
-        // One expression for each reduction, on whichever ranks it is found.
-        let mut agreed: HashMap<(usize, usize, usize), Id> = HashMap::new();
+        // One expression for each reduction, on whichever ranks it is found; proven where it is found first.
+        let mut agreed: QuickMap<(usize, usize, usize, u64), Id> = QuickMap::default();
         for region in &self.program.regions {
             let Buffer::Output(output) = region.buffer else { continue };
             for index in 0..region.len {
@@ -176,6 +173,10 @@ impl<'a> Machine<'a> {
                         }
                     }
                     Expect::Reduced { ranks, element, divisor, in_order: must_ascend } => {
+                        let known = agreed.get(&(ranks.start, ranks.end, element, divisor));
+                        if known == Some(&value.expression) && value.element as usize == element {
+                            continue;
+                        }
                         if value.element as usize != element
                             || !self.symbols.is_total(value.expression, &ranks, divisor)
                         {
@@ -186,10 +187,10 @@ impl<'a> Machine<'a> {
                             return fail("combines ranks out of order".into());
                         }
                         in_order &= ascends;
-                        let known = agreed.entry((ranks.start, ranks.end, element)).or_insert(value.expression);
-                        if *known != value.expression {
+                        if known.is_some() {
                             return fail("was computed in another order elsewhere".into());
                         }
+                        agreed.insert((ranks.start, ranks.end, element, divisor), value.expression);
                     }
                 }
             }
@@ -199,40 +200,44 @@ impl<'a> Machine<'a> {
 
     /// The longest chain of messages, each of which waits for the one before.
     pub fn longest_chain(&self) -> usize {
-        let mut chain = vec![0; self.program.steps.len()];
+        let mut chain = vec![0u32; self.program.steps.len()];
         for &index in &self.finished {
-            let step = &self.program.steps[index];
-            let before = |step: &FlatStep| step.after.iter().map(|&(before, _)| chain[before]).max().unwrap_or(0);
-            chain[index] = match step.peer {
-                None => before(step),
-                Some(peer) => 1 + before(step).max(before(&self.program.steps[peer])),
+            let before = |index: u32| {
+                let after = self.program.after(index as usize).iter();
+                after.map(|before| chain[before.step as usize]).max().unwrap_or(0)
+            };
+            chain[index as usize] = match self.program.steps[index as usize].peer {
+                NONE => before(index),
+                peer => 1 + before(index).max(before(peer)),
             };
         }
-        chain.into_iter().max().unwrap_or(0)
+        chain.into_iter().max().unwrap_or(0) as usize
     }
 
     /// No rank may finish before every rank has begun.
     pub fn check_everyone_heard_everyone(&self) -> Result<()> {
-        let words = self.program.ranks.div_ceil(64);
-        let mut heard = vec![vec![0u64; words]; self.program.steps.len()];
-        let mut heard_by_rank = vec![vec![0u64; words]; self.program.ranks];
+        let (program, words) = (self.program, self.program.ranks.div_ceil(64));
+        // By step, and by rank: a bit for each rank that has been heard.
+        let mut heard = vec![0u64; words * program.steps.len()];
+        let mut heard_by_rank = vec![vec![0u64; words]; program.ranks];
+        let mut all = vec![0u64; words];
         for &index in &self.finished {
-            let step = &self.program.steps[index];
-            let mut all = vec![0u64; words];
-            all[step.rank / 64] |= 1 << (step.rank % 64);
-            let mut causes: Vec<usize> = step.after.iter().map(|&(before, _)| before).collect();
-            if let Some(sender) = step.peer.filter(|_| step.kind != Kind::Send) {
-                all[self.program.steps[sender].rank / 64] |= 1 << (self.program.steps[sender].rank % 64);
-                causes.extend(self.program.steps[sender].after.iter().map(|&(before, _)| before));
+            let FlatStep { kind, peer, rank, .. } = program.steps[index as usize];
+            all.fill(0);
+            let sender = (peer != NONE && kind != Kind::Send).then_some(peer);
+            for end in [Some(index), sender].into_iter().flatten() {
+                let rank = program.steps[end as usize].rank;
+                all[rank as usize / 64] |= 1 << (rank % 64);
+                for before in program.after(end as usize) {
+                    let cause = before.step as usize * words;
+                    all.iter_mut().zip(&heard[cause..cause + words]).for_each(|(a, b)| *a |= b);
+                }
             }
-            for cause in causes {
-                all.iter_mut().zip(&heard[cause]).for_each(|(a, b)| *a |= b);
-            }
-            heard_by_rank[step.rank].iter_mut().zip(&all).for_each(|(a, b)| *a |= b);
-            heard[index] = all;
+            heard_by_rank[rank as usize].iter_mut().zip(&all).for_each(|(a, b)| *a |= b);
+            heard[index as usize * words..][..words].copy_from_slice(&all);
         }
         for (rank, heard) in heard_by_rank.iter().enumerate() {
-            let missing = (0..self.program.ranks).find(|&r| r != rank && heard[r / 64] >> (r % 64) & 1 == 0);
+            let missing = (0..program.ranks).find(|&r| r != rank && heard[r / 64] >> (r % 64) & 1 == 0);
             if let Some(missing) = missing {
                 return Err(wrong(format!("rank {rank} may finish before rank {missing} has begun")));
             }
@@ -247,7 +252,26 @@ impl<'a> Machine<'a> {
             let why = self.blocker(index, next).map_or(String::new(), |b| format!(", waits for {}", program.name(b)));
             format!("{} has finished {} elements{why}", program.name(index), self.done[index])
         };
-        let peer = program.steps[stuck].peer.map_or(String::new(), |peer| format!("; {}", one(peer)));
-        format!("{}{peer}", one(stuck))
+        match program.steps[stuck].peer {
+            NONE => one(stuck),
+            peer => format!("{}; {}", one(stuck), one(peer as usize)),
+        }
     }
+}
+
+/// For each step the steps that wait for it: the lists, and where each begins.
+fn waiters(program: &Program) -> (Vec<u32>, Vec<u32>) {
+    let mut first = vec![0; program.steps.len() + 1];
+    let all = || (0..program.steps.len()).flat_map(|index| program.after(index).iter().map(move |b| (index, b.step)));
+    all().for_each(|(_, before)| first[before as usize + 1] += 1);
+    for index in 0..program.steps.len() {
+        first[index + 1] += first[index];
+    }
+    let mut next = first.clone();
+    let mut lists = vec![0; first[program.steps.len()] as usize];
+    for (index, before) in all() {
+        lists[next[before as usize] as usize] = index as u32;
+        next[before as usize] += 1;
+    }
+    (lists, first)
 }

@@ -20,6 +20,7 @@ mod symbol;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Borrow;
 use std::ops::Range;
 
 use super::{Buffer, Schedule};
@@ -110,27 +111,28 @@ pub struct Report {
 
 /// Proves that `schedules`, one for each rank, keep `contract`. An error says which rank, step or element breaks it.
 ///
-/// Time and memory grow with the number of elements that all ranks together touch; meant for up to some thousands each.
-pub fn verify(schedules: &[Schedule], contract: &dyn Contract) -> Result<Report> {
-    if schedules.len() != contract.ranks() {
-        return Err(wrong(format!("{} schedules for {} ranks", schedules.len(), contract.ranks())));
+/// Each schedule is looked at once, so they can be generated one after the other. Time and memory grow with the number of
+/// steps, and of elements that all ranks together touch; meant for up to some thousands each.
+pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &dyn Contract) -> Result<Report> {
+    let mut program = Program::new(contract.ranks());
+    for schedule in schedules {
+        program.add(schedule.borrow(), contract)?;
     }
-    let program = Program::new(schedules, contract)?;
+    if program.of_rank.len() < contract.ranks() {
+        return Err(wrong(format!("{} schedules for {} ranks", program.of_rank.len(), contract.ranks())));
+    }
+    program.connect()?;
     race::check(&program, contract)?;
     let mut machine = Machine::new(&program, contract);
-    for (segment, order) in [(1, Order::Newest), (3, Order::Oldest), (usize::MAX, Order::Oldest)] {
+    for (segment, order) in [(1, Order::Newest), (3, Order::Oldest), (u32::MAX, Order::Oldest)] {
         machine.run(segment, order).map_err(|e| e.context(format!("with segments of {segment}")))?;
     }
     let in_order = machine.check(contract)?;
     if contract.synchronizes() {
         machine.check_everyone_heard_everyone()?;
     }
-    let traffic = schedules.iter().map(|schedule| Traffic {
-        messages: schedule.messages_sent(),
-        elements: schedule.elements_sent(),
-        scratch: schedule.scratch,
-    });
-    Ok(Report { steps: machine.longest_chain(), traffic: traffic.collect(), in_order })
+    let steps = machine.longest_chain();
+    Ok(Report { steps, traffic: program.traffic, in_order })
 }
 
 fn wrong(message: String) -> Error {

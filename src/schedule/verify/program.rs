@@ -1,9 +1,8 @@
 //! The schedules of all ranks as one list of steps over one flat memory, their form checked.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{Contract, wrong};
+use super::{Contract, Traffic, wrong};
 use crate::error::Result;
 use crate::schedule::{Action, Buffer, Schedule, Side, Span};
 use crate::types::Rank;
@@ -19,19 +18,30 @@ pub(super) enum Kind {
     Divide(u32),
 }
 
-/// A step with places in the flat memory.
-#[derive(Clone, Debug)]
+/// No place, no step.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A step with places in the flat memory. There are millions, so they are small.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct FlatStep {
-    pub rank: Rank,
-    pub index: usize,
+    pub rank: u32,
     pub kind: Kind,
-    pub len: usize,
-    pub reads: [Option<usize>; 2],
-    pub write: Option<usize>,
+    pub len: u32,
+    /// Or [`NONE`].
+    pub reads: [u32; 2],
+    pub write: u32,
     /// The other end, for messages: index in [`Program::steps`].
-    pub peer: Option<usize>,
-    /// What must be finished first: index in [`Program::steps`], shift.
-    pub after: Vec<(usize, isize)>,
+    pub peer: u32,
+    /// Where its dependencies begin in [`Program::dependencies`]; they end where the next step's begin.
+    after: u32,
+}
+
+/// What must be finished first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before {
+    /// Index in [`Program::steps`].
+    pub step: u32,
+    pub shift: i32,
 }
 
 /// A caller's buffer, or a rank's scratch, in the flat memory.
@@ -43,113 +53,176 @@ pub(super) struct Region {
     pub len: usize,
 }
 
+/// One end of a message that its other end is still to be found for.
+#[derive(Clone, Copy)]
+struct End {
+    peer: u32,
+    step: u32,
+}
+
+#[derive(Default)]
 pub(super) struct Program {
     pub ranks: usize,
     pub steps: Vec<FlatStep>,
+    dependencies: Vec<Before>,
     /// By rank: where its steps are.
     pub of_rank: Vec<Range<usize>>,
     pub regions: Vec<Region>,
     /// Elements of the flat memory.
     pub memory: usize,
+    /// By rank.
+    pub traffic: Vec<Traffic>,
+    /// By receiver: the messages that it is sent, in the order of senders.
+    sends: Vec<Vec<End>>,
+    /// By receiver: the messages that it receives, in the order of its steps.
+    receives: Vec<Vec<End>>,
 }
 
 impl Program {
-    pub fn new(schedules: &[Schedule], contract: &dyn Contract) -> Result<Self> {
-        let mut program =
-            Self { ranks: schedules.len(), steps: Vec::new(), of_rank: Vec::new(), regions: Vec::new(), memory: 0 };
-        let mut sends = HashMap::new();
-        let mut receives = HashMap::new();
-        for (rank, schedule) in schedules.iter().enumerate() {
-            let regions = program.add_regions(rank, schedule, contract);
-            let first = program.steps.len();
-            let mut counters = HashMap::new();
-            for (index, step) in schedule.steps.iter().enumerate() {
-                let place = |what: String| format!("rank {rank}, step {index} ({:?}): {what}", step.action);
-                let action = step.action;
-                let after = step.after.iter().map(|d| {
-                    if d.step as usize >= index {
-                        return Err(wrong(place(format!("waits for step {}, which is not before it", d.step))));
-                    }
-                    Ok((first + d.step as usize, d.shift))
-                });
-                let end = action.destination().map(|to| (to, true)).or(action.source().map(|from| (from, false)));
-                if let Some((peer, outgoing)) = end {
-                    if peer >= schedules.len() || peer == rank {
-                        return Err(wrong(place(format!("rank {peer} cannot be a peer"))));
-                    }
-                    let channel = counters.entry((peer, outgoing)).or_insert(0);
-                    if step.channel != *channel {
-                        return Err(wrong(place(format!("channel {} where {channel} is next", step.channel))));
-                    }
-                    *channel += 1;
-                    let (ends, from, to) =
-                        if outgoing { (&mut sends, rank, peer) } else { (&mut receives, peer, rank) };
-                    ends.insert((from, to, step.channel), program.steps.len());
-                }
-                let locate = |span: Span| locate(&regions, span).map_err(|e| wrong(place(e)));
-                let step = FlatStep {
-                    rank,
-                    index,
-                    kind: kind(&action),
-                    len: action.elements(),
-                    reads: [action.reads()[0].map(locate).transpose()?, action.reads()[1].map(locate).transpose()?],
-                    write: action.writes().map(locate).transpose()?,
-                    peer: None,
-                    after: after.collect::<Result<_>>()?,
-                };
-                check_spans(&action).map_err(|e| wrong(place(e)))?;
-                program.steps.push(step);
-            }
-            program.of_rank.push(first..program.steps.len());
-        }
-        program.connect(&sends, &receives)?;
-        Ok(program)
+    pub fn new(ranks: usize) -> Self {
+        Self { ranks, sends: vec![Vec::new(); ranks], receives: vec![Vec::new(); ranks], ..Self::default() }
     }
 
-    fn add_regions(&mut self, rank: Rank, schedule: &Schedule, contract: &dyn Contract) -> HashMap<Buffer, Region> {
+    /// Takes the next rank's schedule.
+    pub fn add(&mut self, schedule: &Schedule, contract: &dyn Contract) -> Result<()> {
+        let rank = self.of_rank.len();
+        if rank == self.ranks {
+            return Err(wrong(format!("more than {} schedules for {0} ranks", self.ranks)));
+        }
+        let regions = self.regions.len();
+        self.add_regions(rank, schedule, contract)?;
+        let first = self.steps.len();
+        let mut channels = vec![[0; 2]; self.ranks];
+        for (index, step) in schedule.steps.iter().enumerate() {
+            let action = step.action;
+            let place = |what: String| wrong(format!("rank {rank}, step {index} ({action:?}): {what}"));
+            let after = self.dependencies.len() as u32;
+            for dependency in &step.after {
+                if dependency.step as usize >= index {
+                    return Err(place(format!("waits for step {}, which is not before it", dependency.step)));
+                }
+                // Progress and lengths fit into 31 bits, so a longer shift says the same.
+                let shift = dependency.shift.clamp(i32::MIN as isize, i32::MAX as isize) as i32;
+                self.dependencies.push(Before { step: first as u32 + dependency.step, shift });
+            }
+            if let Some(peer) = action.destination().or(action.source()) {
+                let outgoing = action.destination().is_some();
+                if peer >= self.ranks || peer == rank {
+                    return Err(place(format!("rank {peer} cannot be a peer")));
+                }
+                let channel = &mut channels[peer][usize::from(outgoing)];
+                if step.channel != *channel {
+                    return Err(place(format!("channel {} where {channel} is next", step.channel)));
+                }
+                *channel += 1;
+                let (ends, other) =
+                    if outgoing { (&mut self.sends[peer], rank) } else { (&mut self.receives[rank], peer) };
+                ends.push(End { peer: other as u32, step: self.steps.len() as u32 });
+            }
+            let locate = |span: Option<Span>| match span {
+                Some(span) => locate(&self.regions[regions..], span).map_err(place),
+                None => Ok(NONE),
+            };
+            let [first_read, second_read] = action.reads();
+            let flat = FlatStep {
+                rank: rank as u32,
+                kind: kind(&action),
+                len: 0,
+                reads: [locate(first_read)?, locate(second_read)?],
+                write: locate(action.writes())?,
+                peer: NONE,
+                after,
+            };
+            check_spans(&action).map_err(place)?;
+            self.steps.push(FlatStep { len: action.elements() as u32, ..flat });
+        }
+        if self.steps.len().max(self.dependencies.len()) >= NONE as usize {
+            return Err(wrong("too many steps to be proven".into()));
+        }
+        self.of_rank.push(first..self.steps.len());
+        self.traffic.push(Traffic {
+            messages: schedule.messages_sent(),
+            elements: schedule.elements_sent(),
+            scratch: schedule.scratch,
+        });
+        Ok(())
+    }
+
+    fn add_regions(&mut self, rank: Rank, schedule: &Schedule, contract: &dyn Contract) -> Result<()> {
         let inputs = (0..).map_while(|i| contract.len(rank, Buffer::Input(i)).map(|len| (Buffer::Input(i), len)));
         let outputs = (0..).map_while(|i| contract.len(rank, Buffer::Output(i)).map(|len| (Buffer::Output(i), len)));
-        let mut regions = HashMap::new();
         for (buffer, len) in inputs.chain(outputs).chain([(Buffer::Scratch, schedule.scratch)]) {
-            let region = Region { rank, buffer, start: self.memory, len };
-            self.memory += len;
-            self.regions.push(region);
-            regions.insert(buffer, region);
+            self.regions.push(Region { rank, buffer, start: self.memory, len });
+            self.memory = self.memory.saturating_add(len);
         }
-        regions
-    }
-
-    /// Makes the two ends of each message know one another.
-    fn connect(
-        &mut self,
-        sends: &HashMap<(Rank, Rank, u32), usize>,
-        receives: &HashMap<(Rank, Rank, u32), usize>,
-    ) -> Result<()> {
-        if let Some((from, to, channel)) = receives.keys().find(|key| !sends.contains_key(key)) {
-            return Err(wrong(format!("rank {to} receives message {channel} from rank {from}, which never sends it")));
-        }
-        for (&(from, to, channel), &send) in sends {
-            let Some(&recv) = receives.get(&(from, to, channel)) else {
-                return Err(wrong(format!(
-                    "rank {from} sends message {channel} to rank {to}, which never receives it"
-                )));
-            };
-            let (sent, received) = (self.steps[send].len, self.steps[recv].len);
-            if sent != received {
-                return Err(wrong(format!(
-                    "message {channel} from rank {from} to rank {to}: {sent} elements sent, {received} received"
-                )));
-            }
-            self.steps[send].peer = Some(recv);
-            self.steps[recv].peer = Some(send);
+        if self.memory > i32::MAX as usize {
+            return Err(wrong(format!("rank {rank}, buffers: too many elements to be proven")));
         }
         Ok(())
     }
 
+    /// Makes the two ends of each message know one another, once all ranks are there.
+    pub fn connect(&mut self) -> Result<()> {
+        let (all_sent, all_received) = (std::mem::take(&mut self.sends), std::mem::take(&mut self.receives));
+        for (to, (sent, mut received)) in all_sent.into_iter().zip(all_received).enumerate() {
+            // The n-th from a rank meets the n-th to it; each rank's own are in their order already.
+            received.sort_by_key(|end| end.peer);
+            let (mut sent, mut received) = (sent.into_iter().peekable(), received.into_iter().peekable());
+            let (mut from, mut message) = (NONE, 0);
+            loop {
+                let next = match (sent.peek(), received.peek()) {
+                    (None, None) => break,
+                    (s, r) => s.map_or(NONE, |end| end.peer).min(r.map_or(NONE, |end| end.peer)),
+                };
+                message = if next == from { message + 1 } else { 0 };
+                from = next;
+                match (sent.next_if(|end| end.peer == from), received.next_if(|end| end.peer == from)) {
+                    (Some(send), Some(recv)) => self.join(send.step, recv.step, message)?,
+                    (Some(_), None) => {
+                        let what = format!("rank {from} sends message {message} to rank {to}, which never receives it");
+                        return Err(wrong(what));
+                    }
+                    _ => {
+                        let what =
+                            format!("rank {to} receives message {message} from rank {from}, which never sends it");
+                        return Err(wrong(what));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, send: u32, recv: u32, message: usize) -> Result<()> {
+        let (sender, receiver) = (self.steps[send as usize], self.steps[recv as usize]);
+        if sender.len != receiver.len {
+            return Err(wrong(format!(
+                "message {message} from rank {} to rank {}: {} elements sent, {} received",
+                sender.rank, receiver.rank, sender.len, receiver.len
+            )));
+        }
+        self.steps[send as usize].peer = recv;
+        self.steps[recv as usize].peer = send;
+        Ok(())
+    }
+
+    /// What step `index` waits for.
+    pub fn after(&self, index: usize) -> &[Before] {
+        let end = self.steps.get(index + 1).map_or(self.dependencies.len(), |next| next.after as usize);
+        &self.dependencies[self.steps[index].after as usize..end]
+    }
+
+    /// How many of its first elements `before` must have finished before a step works on its first `progress`.
+    pub fn required(&self, before: &Before, progress: u32) -> u32 {
+        let len = self.steps[before.step as usize].len;
+        (i64::from(progress) + i64::from(before.shift)).clamp(0, i64::from(len)) as u32
+    }
+
     /// Names a step in messages.
     pub fn name(&self, step: usize) -> String {
-        let FlatStep { rank, index, kind, peer, len, .. } = &self.steps[step];
-        let peer = peer.map_or(String::new(), |peer| format!(" with rank {}", self.steps[peer].rank));
+        let FlatStep { rank, kind, peer, len, .. } = self.steps[step];
+        let index = step - self.of_rank[rank as usize].start;
+        let peer = self.steps.get(peer as usize).map_or(String::new(), |peer| format!(" with rank {}", peer.rank));
         format!("rank {rank}, step {index} ({kind:?}{peer}, {len} elements)")
     }
 
@@ -172,10 +245,11 @@ fn kind(action: &Action) -> Kind {
     }
 }
 
-fn locate(regions: &HashMap<Buffer, Region>, span: Span) -> Result<usize, String> {
-    let region = regions.get(&span.buffer).ok_or_else(|| format!("there is no {:?}", span.buffer))?;
+fn locate(regions: &[Region], span: Span) -> Result<u32, String> {
+    let region = regions.iter().find(|region| region.buffer == span.buffer);
+    let region = region.ok_or_else(|| format!("there is no {:?}", span.buffer))?;
     match span.offset.checked_add(span.len) {
-        Some(end) if end <= region.len => Ok(region.start + span.offset),
+        Some(end) if end <= region.len => Ok((region.start + span.offset) as u32),
         _ => Err(format!("{span:?} ends after the buffer's {} elements", region.len)),
     }
 }

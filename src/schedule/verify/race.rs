@@ -1,11 +1,9 @@
 //! Finds steps of one rank that touch the same element, one of them writing, in no certain order.
 
-use super::program::Program;
+use super::program::{NONE, Program};
 use super::{Contract, Expect, wrong};
 use crate::error::Result;
 use crate::schedule::Buffer;
-
-const NONE: u32 = u32::MAX;
 
 /// A step touched an element as its own `element`-th.
 #[derive(Clone, Copy)]
@@ -29,18 +27,20 @@ pub(super) fn check(program: &Program, contract: &dyn Contract) -> Result<()> {
     let mut readers: Vec<Reader> = Vec::new();
     let mut paths = Paths::new(program);
     for (index, step) in program.steps.iter().enumerate() {
-        for base in step.reads.into_iter().flatten() {
+        for base in step.reads.into_iter().filter(|&base| base != NONE) {
             for element in 0..step.len {
-                let place = base + element;
+                let place = (base + element) as usize;
                 paths.require(writers[place], index, element, place)?;
-                let access = Access { step: index as u32, element: element as u32 };
+                let access = Access { step: index as u32, element };
                 readers.push(Reader { access, next: heads[place] });
                 heads[place] = readers.len() as u32 - 1;
             }
         }
-        let Some(base) = step.write else { continue };
+        if step.write == NONE {
+            continue;
+        }
         for element in 0..step.len {
-            let place = base + element;
+            let place = (step.write + element) as usize;
             let mut head = std::mem::replace(&mut heads[place], NONE);
             while head != NONE {
                 let reader = readers[head as usize];
@@ -48,7 +48,7 @@ pub(super) fn check(program: &Program, contract: &dyn Contract) -> Result<()> {
                 head = reader.next;
             }
             paths.require(writers[place], index, element, place)?;
-            writers[place] = Access { step: index as u32, element: element as u32 };
+            writers[place] = Access { step: index as u32, element };
         }
     }
     for region in &program.regions {
@@ -71,26 +71,28 @@ pub(super) fn check(program: &Program, contract: &dyn Contract) -> Result<()> {
 struct Paths<'a> {
     program: &'a Program,
     /// How many of a step's first elements the current search has already asked for.
-    asked: Vec<usize>,
+    asked: Vec<u32>,
+    visited: Vec<u32>,
+    open: Vec<(u32, u32)>,
 }
 
 impl<'a> Paths<'a> {
     fn new(program: &'a Program) -> Self {
-        Self { program, asked: vec![0; program.steps.len()] }
+        Self { program, asked: vec![0; program.steps.len()], visited: Vec::new(), open: Vec::new() }
     }
 
     /// Makes sure that `earlier` is finished before `later` works on its `element`.
-    fn require(&mut self, earlier: Access, later: usize, element: usize, place: usize) -> Result<()> {
+    fn require(&mut self, earlier: Access, later: usize, element: u32, place: usize) -> Result<()> {
         let target = earlier.step as usize;
         if earlier.step == NONE || target == later {
             return Ok(());
         }
-        let needed = earlier.element as isize + 1;
-        let have = element as isize + 1;
+        let (needed, have) = (earlier.element + 1, element + 1);
         // Nearly always it waits directly; then no search is needed.
-        let direct =
-            self.program.steps[later].after.iter().any(|&(step, shift)| step == target && have + shift >= needed);
-        if direct || self.search(target, needed as usize, later, have as usize) {
+        let direct = self.program.after(later).iter().any(|before| {
+            before.step == earlier.step && i64::from(have) + i64::from(before.shift) >= i64::from(needed)
+        });
+        if direct || self.search(earlier.step, needed, later as u32, have) {
             return Ok(());
         }
         let (earlier, later) = (self.program.name(target), self.program.name(later));
@@ -98,27 +100,25 @@ impl<'a> Paths<'a> {
     }
 
     /// Whether `from` on its first `progress` elements implies that the first `needed` of `target` are finished.
-    fn search(&mut self, target: usize, needed: usize, from: usize, progress: usize) -> bool {
-        let mut open = vec![(from, progress)];
-        let mut visited = vec![from];
+    fn search(&mut self, target: u32, needed: u32, from: u32, progress: u32) -> bool {
         let mut found = false;
-        while let Some((step, progress)) = open.pop() {
-            for &(before, shift) in &self.program.steps[step].after {
-                let first = (progress as isize + shift).clamp(0, self.program.steps[before].len as isize) as usize;
-                found |= before == target && first >= needed;
-                if before > target && first > self.asked[before] {
-                    self.asked[before] = first;
-                    visited.push(before);
-                    open.push((before, first));
+        self.open.push((from, progress));
+        while let Some((step, progress)) = self.open.pop() {
+            for before in self.program.after(step as usize) {
+                let first = self.program.required(before, progress);
+                found |= before.step == target && first >= needed;
+                if before.step > target && first > self.asked[before.step as usize] {
+                    self.asked[before.step as usize] = first;
+                    self.visited.push(before.step);
+                    self.open.push((before.step, first));
                 }
             }
             if found {
                 break;
             }
         }
-        for step in visited {
-            self.asked[step] = 0;
-        }
+        self.open.clear();
+        self.visited.drain(..).for_each(|step| self.asked[step as usize] = 0);
         found
     }
 }

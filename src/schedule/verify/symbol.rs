@@ -2,9 +2,8 @@
 //! and the index at which all of them are taken. Equal expressions have equal numbers, so comparing trees is comparing
 //! numbers, and all elements of a chunk share one.
 
-use std::collections::HashMap;
-
 use super::Contract;
+use crate::hash::QuickMap;
 use crate::schedule::verify::Leaf;
 
 /// Number of an expression.
@@ -26,8 +25,6 @@ impl Value {
 
 /// What is known of an expression.
 struct Expression {
-    /// One bit for each contribution in it.
-    contributions: Box<[u64]>,
     /// The leftmost and the rightmost.
     first: u32,
     last: u32,
@@ -40,10 +37,13 @@ struct Expression {
 /// All expressions of one execution.
 pub(super) struct Symbols {
     expressions: Vec<Expression>,
-    reductions: HashMap<(Id, Id), Id>,
+    /// For each of them one bit for each contribution in it; `words` words.
+    contributions: Vec<u64>,
+    words: usize,
+    reductions: QuickMap<(Id, Id), Id>,
     /// The newest of them that was asked for; the elements of a chunk ask the same.
     newest: (Id, Id, Id),
-    quotients: HashMap<(Id, u32), Id>,
+    quotients: QuickMap<(Id, u32), Id>,
     /// By rank: number of its first contribution.
     offsets: Vec<u32>,
 }
@@ -56,22 +56,29 @@ impl Symbols {
         }
         let total = offsets[contract.ranks()];
         let words = total.div_ceil(64) as usize;
-        let nothing =
-            Expression { contributions: vec![0; words].into(), first: 0, last: 0, ascending: false, divisor: 1 };
-        let leaves = (0..total).map(|number| {
-            let mut contributions = vec![0; words];
-            contributions[number as usize / 64] |= 1 << (number % 64);
-            let contributions = contributions.into();
-            Expression { contributions, first: number, last: number, ascending: true, divisor: 1 }
-        });
-        let expressions = std::iter::once(nothing).chain(leaves).collect();
+        let mut contributions = vec![0; words];
+        let mut expressions = vec![Expression { first: 0, last: 0, ascending: false, divisor: 1 }];
+        for number in 0..total {
+            contributions.extend((0..words as u32).map(|word| u64::from(number / 64 == word) << (number % 64)));
+            expressions.push(Expression { first: number, last: number, ascending: true, divisor: 1 });
+        }
         Self {
             expressions,
-            reductions: HashMap::new(),
+            contributions,
+            words,
+            reductions: QuickMap::default(),
             newest: (UNDEFINED, UNDEFINED, UNDEFINED),
-            quotients: HashMap::new(),
+            quotients: QuickMap::default(),
             offsets,
         }
+    }
+
+    fn contributions(&self, id: Id) -> &[u64] {
+        &self.contributions[id as usize * self.words..][..self.words]
+    }
+
+    fn has(&self, id: Id, number: u32) -> bool {
+        self.contributions(id)[number as usize / 64] >> (number % 64) & 1 == 1
     }
 
     pub fn leaf(&self, leaf: Leaf) -> Value {
@@ -100,16 +107,20 @@ impl Symbols {
         if l.divisor != 1 || r.divisor != 1 {
             return Err("reduces what has been divided already".into());
         }
-        if l.contributions.iter().zip(&r.contributions).any(|(a, b)| a & b != 0) {
+        let both = || self.contributions(left).iter().zip(self.contributions(right));
+        if both().any(|(a, b)| a & b != 0) {
             return Err(format!("reduces a contribution twice: {} and {}", self.describe(left), self.describe(right)));
         }
         let expression = Expression {
-            contributions: l.contributions.iter().zip(&r.contributions).map(|(a, b)| a | b).collect(),
             first: l.first,
             last: r.last,
             ascending: l.ascending && r.ascending && l.last < r.first,
             divisor: 1,
         };
+        let (left_words, right_words) = (left as usize * self.words, right as usize * self.words);
+        for word in 0..self.words {
+            self.contributions.push(self.contributions[left_words + word] | self.contributions[right_words + word]);
+        }
         let id = self.expressions.len() as Id;
         self.expressions.push(expression);
         self.reductions.insert((left, right), id);
@@ -125,7 +136,9 @@ impl Symbols {
         if of == UNDEFINED || e.divisor != 1 {
             return Err(format!("divides {}", self.describe(of)));
         }
-        let expression = Expression { contributions: e.contributions.clone(), divisor: u64::from(by), ..*e };
+        let expression = Expression { divisor: u64::from(by), ..*e };
+        let words = of as usize * self.words;
+        self.contributions.extend_from_within(words..words + self.words);
         let id = self.expressions.len() as Id;
         self.expressions.push(expression);
         self.quotients.insert((of, by), id);
@@ -134,11 +147,10 @@ impl Symbols {
 
     /// Whether `id` has all contributions of `ranks`, no other, and that divisor.
     pub fn is_total(&self, id: Id, ranks: &std::ops::Range<usize>, divisor: u64) -> bool {
-        let e = &self.expressions[id as usize];
-        let wanted = self.offsets[ranks.start]..self.offsets[ranks.end];
-        let count: u32 = e.contributions.iter().map(|word| word.count_ones()).sum();
-        let has = |number: u32| e.contributions[number as usize / 64] >> (number % 64) & 1 == 1;
-        e.divisor == divisor && count == wanted.len() as u32 && wanted.into_iter().all(has)
+        let mut wanted = self.offsets[ranks.start]..self.offsets[ranks.end];
+        let count: u32 = self.contributions(id).iter().map(|word| word.count_ones()).sum();
+        let divided = self.expressions[id as usize].divisor == divisor;
+        divided && count == wanted.len() as u32 && wanted.all(|number| self.has(id, number))
     }
 
     /// Whether its contributions ascend from left to right.
@@ -151,16 +163,16 @@ impl Symbols {
         if id == UNDEFINED {
             return "undefined memory".into();
         }
-        let e = &self.expressions[id as usize];
+        let divisor = self.expressions[id as usize].divisor;
         let mut ranks = Vec::new();
         for (rank, bounds) in self.offsets.windows(2).enumerate() {
             for number in bounds[0]..bounds[1] {
-                if e.contributions[number as usize / 64] >> (number % 64) & 1 == 1 {
+                if self.has(id, number) {
                     ranks.push(format!("{rank}.{}", number - bounds[0]));
                 }
             }
         }
-        let by = if e.divisor == 1 { String::new() } else { format!(" / {}", e.divisor) };
+        let by = if divisor == 1 { String::new() } else { format!(" / {divisor}") };
         format!("({}){by}", ranks.join(" op "))
     }
 }

@@ -82,7 +82,7 @@ fn refused(schedules: &[Schedule], contract: &Plain, why: &str) {
 
 #[test]
 fn what_is_right_is_reported() {
-    let report = verify(&exchange(), &plain(2, 4, sum_of_two)).unwrap();
+    let report = verify(exchange(), &plain(2, 4, sum_of_two)).unwrap();
     let traffic = Traffic { messages: 1, elements: 4, scratch: 0 };
     assert_eq!(report, Report { steps: 1, traffic: vec![traffic; 2], in_order: true });
 }
@@ -169,7 +169,7 @@ fn averages_are_divided_once_by_the_right_number_and_at_the_end() {
         }
         schedules
     };
-    assert!(verify(&divided(&[2]), &plain(2, 4, average)).is_ok());
+    assert!(verify(divided(&[2]), &plain(2, 4, average)).is_ok());
     refused(&divided(&[]), &plain(2, 4, average), "divided by 2");
     refused(&divided(&[4]), &plain(2, 4, average), "divided by 2");
     refused(&divided(&[2, 2]), &plain(2, 4, average), "divides ");
@@ -186,7 +186,7 @@ fn averages_are_divided_once_by_the_right_number_and_at_the_end() {
 #[test]
 fn ranks_out_of_order() {
     let ordered = |_, element| Expect::Reduced { ranks: 0..2, element, divisor: 1, in_order: true };
-    assert!(verify(&exchange(), &plain(2, 4, ordered)).is_ok());
+    assert!(verify(exchange(), &plain(2, 4, ordered)).is_ok());
     let reversed = schedules(2, |b, rank| {
         b.send(1 - rank, all(IN));
         b.recv_reduce(1 - rank, all(OUT), all(IN), if rank == 0 { Side::Left } else { Side::Right });
@@ -242,7 +242,7 @@ fn spans_where_they_may_not_be() {
     let overlapping = schedules(1, |b, _| b.copy(Span::new(OUT, 0, 3), Span::new(OUT, 1, 3)));
     refused(&overlapping, &contract, "overlapping");
     let untouched = plain(1, 4, |_, element| if element == 3 { Expect::Untouched } else { Expect::Anything });
-    assert!(verify(&schedules(1, |b, _| b.copy(Span::new(IN, 0, 3), Span::new(OUT, 0, 3))), &untouched).is_ok());
+    assert!(verify(schedules(1, |b, _| b.copy(Span::new(IN, 0, 3), Span::new(OUT, 0, 3))), &untouched).is_ok());
     refused(&schedules(1, |b, _| b.copy(all(IN), all(OUT))), &untouched, "element 3 must stay as it is");
 }
 
@@ -289,6 +289,6 @@ fn a_barrier_that_lets_someone_through() {
             }
         })
     };
-    assert!(verify(&chain(8, true), &contract(8)).is_ok());
+    assert!(verify(chain(8, true), &contract(8)).is_ok());
     refused(&chain(8, false), &contract(8), "rank 0 may finish before rank 3 has begun");
 }

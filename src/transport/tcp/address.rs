@@ -238,6 +238,13 @@ mod tests {
     }
 
     #[test]
+    fn hosts_are_numbered_in_the_order_of_ranks() {
+        let addresses = [9, 3, 9, 0, 3].map(|host| address(host, &[]));
+        assert_eq!(*number_hosts(&addresses), [0, 1, 0, 2, 1]);
+        assert!(number_hosts(&[]).is_empty());
+    }
+
+    #[test]
     fn cores_that_ranks_share_count_once() {
         let on = |cores: &[u64]| {
             let addresses: Vec<_> = cores.iter().map(|&cores| Address { cores, ..address(1, &[]) }).collect();

@@ -1,0 +1,100 @@
+//! Every algorithm of every collective, for as many ranks as the library promises: all that the lists have, so what is added
+//! there is proven here.
+
+use super::calls::{Form, Sample, forms, is_full};
+use super::*;
+
+/// Up to here calls have all forms, and up to `ALL_SIZES` every number of ranks is tried.
+const ALL_FORMS: usize = 6;
+const ALL_SIZES: usize = 128;
+/// Beyond, powers of two and their neighbours.
+const LARGE: [usize; 9] = [129, 255, 256, 257, 511, 512, 513, 1023, 1024];
+/// Elements that the steps of one call may write, beyond `ALL_SIZES`: a second or two.
+const LIMIT: usize = 9_000_000;
+/// To compute trees from measured links takes its time, for every rank.
+const MEASURED: usize = 24;
+
+fn prove_form(collective: Collective, algorithm: &Algorithm, size: usize, form: Form) {
+    let Some(sample) = Sample::new(collective, algorithm, size, form) else { return };
+    if let Err(error) = verify(&sample.shapes(), algorithm) {
+        panic!("{} {}, {size} ranks, {form:?}: {error}", collective.name(), algorithm.name);
+    }
+}
+
+/// The forms in which all parts are there and not alike, by turns in place and not; for each number of ranks another.
+fn full_form(collective: Collective, algorithm: &Algorithm, size: usize) -> Form {
+    let mut all = forms(collective, algorithm, size);
+    all.retain(|form| {
+        is_full(collective, size, form) && (form.places == 0 || algorithm.uses != Uses::Links || size <= MEASURED)
+    });
+    let in_place = |form: &Form| (form.inputs == 0) == size.is_multiple_of(2);
+    if all.iter().any(in_place) {
+        all.retain(in_place);
+    }
+    all[size * 5 / 2 % all.len()]
+}
+
+fn up_to_128(collective: Collective) {
+    for algorithm in collective.algorithms() {
+        for size in 1..=ALL_SIZES {
+            let all = forms(collective, algorithm, size);
+            if size <= ALL_FORMS {
+                all.into_iter().for_each(|form| prove_form(collective, algorithm, size, form));
+                continue;
+            }
+            prove_form(collective, algorithm, size, full_form(collective, algorithm, size));
+            // And any other.
+            let form = all[size * 11 % all.len()];
+            if form.places == 0 || algorithm.uses != Uses::Links || size <= MEASURED {
+                prove_form(collective, algorithm, size, form);
+            }
+        }
+    }
+}
+
+fn up_to_1024(collective: Collective) {
+    for algorithm in collective.algorithms() {
+        for size in LARGE {
+            let form = full_form(collective, algorithm, size);
+            // Some send whole buffers where others send parts.
+            let affordable = |elements: &usize| {
+                let Some(sample) = Sample::new(collective, algorithm, size, Form { elements: *elements, ..form })
+                else {
+                    return true;
+                };
+                let steps = (algorithm.generate)(&sample.shapes()[size / 3]).expect("a schedule").steps;
+                let written = steps.iter().filter_map(|step| step.action.writes()).map(|span| span.len);
+                written.sum::<usize>() * size <= LIMIT
+            };
+            let elements = [form.elements, form.elements.min(257), 5].into_iter().find(affordable).unwrap_or(1);
+            prove_form(collective, algorithm, size, Form { elements, ..form });
+        }
+    }
+}
+
+macro_rules! sweeps {
+    ($($name:ident $collective:ident),*) => {
+        mod few {
+            $(#[test]
+            fn $name() {
+                super::up_to_128(super::Collective::$collective);
+            })*
+        }
+        mod many {
+            $(#[test]
+            fn $name() {
+                super::up_to_1024(super::Collective::$collective);
+            })*
+        }
+        #[test]
+        fn no_collective_is_left_out() {
+            assert_eq!(Collective::ALL, [$(Collective::$collective),*]);
+        }
+    };
+}
+
+sweeps! {
+    allreduce Allreduce, reduce Reduce, reduce_scatter ReduceScatter, broadcast Broadcast, allgather Allgather,
+    allgatherv Allgatherv, gather Gather, gatherv Gatherv, scatter Scatter, scatterv Scatterv, alltoall Alltoall,
+    alltoallv Alltoallv, barrier Barrier, pairwise_exchange PairwiseExchange, scan Scan, exscan Exscan
+}
