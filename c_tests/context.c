@@ -322,6 +322,40 @@ static void tokens(void) {
   gloo_rs_device_destroy(device);
 }
 
+/* ---- tuning: rank 0's counts, and what is wrong with it all ranks hear ---- */
+
+static void tuned(void) {
+  gloo_rs_device_t *device = create_device();
+  gloo_rs_context_t *context = NULL;
+  gloo_rs_store_t *store = open_store(), *own = NULL;
+  gloo_rs_context_options_t options;
+  gloo_rs_context_options_init(&options, sizeof options);
+  CHECK(options.tuning == NULL);
+  options.timeout_ms = test_timeout_ms();
+  options.tuning = test_rank == 0 ? "/no/such/tuning.toml" : "default";
+  CHECK_OK(gloo_rs_context_create(device, test_rank, test_size, &options, &context));
+  CHECK_OK(gloo_rs_store_create_prefix("wrong", store, &own));
+  CHECK(gloo_rs_context_connect(context, own) != GLOO_RS_OK);
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "/no/such/tuning.toml");
+  if (test_rank != 0) CHECK_CONTAINS(gloo_rs_last_error_message(), "rank 0: ");
+  gloo_rs_context_destroy(context);
+  gloo_rs_store_destroy(own);
+  gloo_rs_store_destroy(store);
+
+  /* Only rank 0's is read. */
+  options.tuning = test_rank == 0 ? "default" : "/no/such/tuning.toml";
+  CHECK_OK(gloo_rs_context_create(device, test_rank, test_size, &options, &context));
+  connect_context(context, NULL, "right");
+  barrier(context);
+  gloo_rs_context_destroy(context);
+
+  CHECK_INT(setenv("GLOO_RS_ALGORITHM", "broadcast:binomial,allreduce:rong", 1), 0);
+  CHECK_INVALID(gloo_rs_context_create(device, test_rank, test_size, &options, &context),
+                "GLOO_RS_ALGORITHM: \"allreduce:rong\"");
+  CHECK_INT(unsetenv("GLOO_RS_ALGORITHM"), 0);
+  gloo_rs_device_destroy(device);
+}
+
 int main(int argc, char **argv) {
   static const struct test tests[] = {
       {"creating", 1, creating, -1},
@@ -331,6 +365,7 @@ int main(int argc, char **argv) {
       {"connecting", 4, connecting, -1},
       {"connecting_fully", 4, connecting_fully, -1},
       {"tokens", 2, tokens, -1},
+      {"tuned", 3, tuned, -1},
       {"over_a_directory", 3, over_a_directory, -1},
       {"out_of_a_context", 3, out_of_a_context, -1},
       {"a_rank_does_not_come", 3, a_rank_does_not_come, -1},

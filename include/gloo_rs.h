@@ -220,6 +220,11 @@ typedef struct gloo_rs_context_options_t {
   /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
   /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
   size_t check_calls;
+  /// Where the constants come from by which `auto` chooses algorithms: the path of a tuning file (from `gloo-rs tune`);
+  /// `measure`, to measure them in gloo_rs_context_connect, in a few milliseconds; or `default`, for built-in ones. NULL for
+  /// what GLOO_RS_TUNING holds in the environment, else `measure`. Only rank 0's counts. A file that cannot be read fails
+  /// gloo_rs_context_connect on every rank. Copied.
+  const char *tuning;
 } gloo_rs_context_options_t;
 
 /// How two elements become one: one of GLOO_RS_SUM and the following.
@@ -263,6 +268,17 @@ typedef struct gloo_rs_allreduce_options_t {
   size_t count;
   /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks.
   size_t base;
+  /// The group of each rank, in the order of ranks: any numbers, equal for ranks of one group. For the algorithms
+  /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d"; NULL for the hosts that the ranks run on. The same on all ranks.
+  const uint32_t *groups;
+  /// Length of `groups`: the size of the context, or 0.
+  size_t num_groups;
+  /// Extents of the grid that the ranks form, whose product is the size of the context; neighbours in the first dimension
+  /// have consecutive ranks. For "torus_2d" and "mesh_2d", which have two dimensions, and "torus_nd"; they then do without
+  /// groups. NULL for the library's choice. The same on all ranks.
+  const size_t *dims;
+  /// Length of `dims`.
+  size_t num_dims;
 } gloo_rs_allreduce_options_t;
 
 /// Options of gloo_rs_reduce. Set up by gloo_rs_reduce_options_init.
@@ -819,6 +835,10 @@ const char *gloo_rs_version(void);
 
 /// What this build of the library holds, separated by commas: `tcp`, and `redis` unless it was left out. A static string.
 const char *gloo_rs_built_features(void);
+
+/// The names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas: what `algorithm` in its
+/// options may say instead of `auto`. A static string; NULL if there is no such collective.
+const char *gloo_rs_algorithms(const char *collective);
 
 /// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
 /// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call

@@ -67,11 +67,12 @@ pub struct Priced {
     pub segment_bytes: usize,
     /// Group size, of `bcube`.
     pub base: Option<usize>,
-    /// Seconds that decide: the larger of the next two. Infinite where the algorithm has no price.
+    /// Seconds that decide: the next two together. Infinite where the algorithm has no price.
     pub total: f64,
     /// Seconds from the first message to the last result, were every rank to have a core of its own.
     pub path: f64,
-    /// Seconds for which the cores of a host are busy.
+    /// Seconds for which the cores are busy that a host's ranks have: with one for each rank a part of the path, which costs
+    /// no more than to be counted twice; with fewer, what ranks wait for each other's cores.
     pub work: f64,
 }
 
@@ -123,7 +124,11 @@ impl Question<'_> {
     /// Every algorithm that could run, in the order of the collective's list.
     pub fn candidates(&self) -> Vec<Priced> {
         let algorithms = self.collective.algorithms().iter();
-        let run = |algorithm: &&Algorithm| can_run(self.collective, algorithm, self.size, self.links);
+        // In one group it is `reduce_broadcast`, to whose price the leader's own work belongs.
+        let flat = self.groups.windows(2).all(|pair| pair[0] == pair[1]);
+        let run = |algorithm: &&Algorithm| {
+            can_run(self.collective, algorithm, self.size, self.links) && !(flat && algorithm.name == "hierarchical")
+        };
         self.counted(|question| algorithms.filter(run).map(|a| question.price(a)).collect())
     }
 
@@ -204,10 +209,10 @@ impl Counted<'_> {
         }
         let segment_bytes = super::segment_bytes(shape, 1, limit);
         let cost = (algorithm.cost)(&Case { shape, element_bytes: 1, segment_bytes, network });
-        let here = network.per_host.min(shape.size) as f64 / shape.size as f64;
+        let here = network.per_host.min(shape.size).max(1);
         let busy = cost.messages * CPU_MESSAGE + cost.sent * CPU_BYTE + cost.reduced * network.gamma;
-        let work = busy * here / network.cores as f64;
-        let total = cost.path.max(work);
+        let work = busy * here as f64 / shape.size as f64 / network.cores.min(here) as f64;
+        let total = cost.path + work;
         if total.is_nan() { unpriced } else { Priced { total, path: cost.path, work, ..unpriced } }
     }
 }
