@@ -1,7 +1,7 @@
 //! What several algorithms' prices have in common.
 
 use super::{Case, shape::sum};
-use crate::schedule::cost::{Cost, Link};
+use crate::schedule::cost::Cost;
 
 impl Case<'_> {
     /// Bytes of a number of elements.
@@ -31,12 +31,6 @@ impl Case<'_> {
         }
         let leaving = bytes * (size - near) as f64 / (size - 1) as f64;
         inside.max(self.network.remote.time(if everyone { leaving * near as f64 } else { leaving }))
-    }
-
-    /// The link between a rank and the one `distance` after it where few ranks of a host send so far, as in a tree.
-    pub(super) fn lone_link(&self, distance: usize) -> Link {
-        let inside = self.network.consecutive && distance < self.network.per_host;
-        if inside || self.network.per_host >= self.shape.size { self.network.local } else { self.network.remote }
     }
 }
 
