@@ -130,6 +130,13 @@ pub struct Algorithm {
     pub uses: Uses,
 }
 
+impl Algorithm {
+    /// Bytes of the segments that its own formula says are best; `None`: what the tuner thinks.
+    pub fn segment(&self, case: &Case<'_>) -> Option<f64> {
+        (self.name == two_trees::NAME && !case.is_empty()).then(|| two_trees::segment(case))
+    }
+}
+
 /// What an algorithm must be told, beyond what the call itself says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uses {
@@ -193,9 +200,24 @@ impl Case<'_> {
         if bytes > 0.0 { first.max(bytes / link.bandwidth).max(gamma * bytes) } else { 0.0 }
     }
 
-    /// Seconds to send `bytes` along the edges of a binomial tree from end to end, which are `1, 2, 4, ...` ranks long.
+    /// Seconds to send `bytes` up a binomial tree. It is `floor(lg P)` edges high; for other numbers than powers of two the root
+    /// has one more message to receive.
     pub fn tree(&self, bytes: f64, gamma: f64) -> f64 {
-        self.series((0..phases::rounds(self.shape.size)).map(|bit| self.lone_link(1 << bit)), bytes, gamma)
+        self.series(self.tree_links(), bytes, gamma) + self.one_more(bytes, gamma)
+    }
+
+    /// Seconds to send `bytes` down a binomial tree. Segments gain nothing: their sum fills the root's link.
+    pub fn tree_down(&self, bytes: f64) -> f64 {
+        self.tree_links().map(|link| self.stream(link, 1.0, bytes, 0.0)).sum::<f64>() + self.one_more(bytes, 0.0)
+    }
+
+    fn tree_links(&self) -> impl DoubleEndedIterator<Item = Link> + Clone {
+        (0..self.shape.size.ilog2()).map(|bit| self.lone_link(1 << bit))
+    }
+
+    fn one_more(&self, bytes: f64, gamma: f64) -> f64 {
+        let top = self.lone_link(self.shape.size / 2);
+        if self.shape.size.is_power_of_two() { 0.0 } else { (bytes / top.bandwidth).max(gamma * bytes) }
     }
 
     /// As [`Case::stream`], of one step over each link.

@@ -20,6 +20,8 @@
 //! of the other, and nobody receives from two or sends to two at a time. Here the edges above 2 and 3 in the first tree and
 //! above 0, 1, 4 in the second have one colour, the others the other.
 
+use super::Case;
+use super::phases::rounds;
 use crate::types::Rank;
 
 /// The name of every algorithm that is made of them.
@@ -128,6 +130,91 @@ impl TwoTrees {
     }
 }
 
+/// What the prices are made of: all in seconds, but for `height`.
+struct Terms {
+    /// `h = ceil(lg P)`.
+    height: f64,
+    /// Latencies from a leaf to the top: `hα`.
+    latency: f64,
+    /// Half of the data on a link, `S/2B`, and the reduction of it.
+    half: f64,
+    half_reduced: f64,
+    /// A segment on a link, and its reduction.
+    segment: f64,
+    reduced: f64,
+}
+
+impl Terms {
+    fn new(case: &Case<'_>) -> Self {
+        let height = rounds(case.shape.size);
+        let (half, gamma) = (case.bytes() / 2.0, case.network.gamma);
+        // A host's ranks have neighbours on two others.
+        let bandwidth = case.link(2).bandwidth;
+        Self {
+            height: f64::from(height),
+            latency: (0..height).map(|bit| case.lone_link(1 << bit).latency).sum(),
+            half: half / bandwidth,
+            half_reduced: half * gamma,
+            segment: case.segment(half) / bandwidth,
+            reduced: case.segment(half) * gamma,
+        }
+    }
+
+    /// α of one step.
+    fn step(&self) -> f64 {
+        self.latency / self.height
+    }
+}
+
+/// Seconds to broadcast: `hα + S/B + (2h - 2) s/B` with segments of `s` bytes, `hα + 2h S/2B` without; a little more where
+/// latency makes messages of both trees meet.
+pub(super) fn broadcast_time(case: &Case<'_>) -> f64 {
+    if case.is_empty() {
+        return 0.0;
+    }
+    let t = Terms::new(case);
+    let meeting = if t.height > 2.0 { 0.6 * t.segment.min(t.step()) } else { 0.0 };
+    t.latency + 2.0 * t.half + (2.0 * t.height - 2.0) * t.segment + meeting
+}
+
+/// Seconds to reduce: as to broadcast, and `hγs` to `(2h - 2) γs`. Leaves begin `α` before the segments of the other tree
+/// come, which then have less than half of the links.
+pub(super) fn reduce_time(case: &Case<'_>) -> f64 {
+    if case.is_empty() {
+        return 0.0;
+    }
+    let t = Terms::new(case);
+    let late = if t.height > 1.0 { t.step().min((t.half - t.segment) / 2.0) } else { 0.0 };
+    let reductions = t.height + (t.height - 2.0).max(0.0) * (t.half_reduced / t.half).min(1.0);
+    t.latency + 2.0 * t.half.max(t.half_reduced) + (2.0 * t.height - 2.0) * t.segment + reductions * t.reduced + late
+}
+
+/// Seconds for an allreduce: `2hα + (4h - 2) S/2B + (2h - 1) γS/2` without segments; with segments of `s` bytes
+/// `2hα + 2S/B + (4h - 4) s/B + (2h - 1) γs`, or less where latency leaves time to send some of them down before the last
+/// ones are up.
+pub(super) fn allreduce_time(case: &Case<'_>) -> f64 {
+    if case.is_empty() {
+        return 0.0;
+    }
+    let t = Terms::new(case);
+    // Two ranks have one child each, others up to two.
+    let children = t.height.min(2.0);
+    let down = (children * (t.half - t.segment) - (2.0 * children - 1.0) * t.step()).max(0.0);
+    2.0 * t.latency
+        + children * t.half.max(t.half_reduced)
+        + down
+        + (4.0 * t.height - 4.0).max(1.0) * t.segment
+        + (2.0 * t.height - 1.0) * t.reduced
+}
+
+/// Bytes of the segments that are best if a segment costs `α` of its sender's time: each half in `k = sqrt(S h / (2αB))`.
+pub(super) fn segment(case: &Case<'_>) -> f64 {
+    let link = case.link(2);
+    let cuts = case.bytes() * f64::from(rounds(case.shape.size)) / (2.0 * link.latency * link.bandwidth);
+    // No latency asks for no end of segments.
+    (case.bytes() / (2.0 * cuts.sqrt().max(1.0))).max(case.element_bytes as f64)
+}
+
 /// The position above `position`, which is not 0, of `size`.
 fn parent(position: usize, size: usize) -> usize {
     let bit = 1 << position.trailing_zeros();
@@ -150,7 +237,8 @@ fn children(position: usize, size: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::phases::rounds;
+    use crate::collective::{Collective, Shape};
+    use crate::schedule::cost::{Link, Network};
 
     const TOPS: [Top; 2] = [Top::Both(0), Top::Ends];
 
@@ -266,5 +354,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_best_segment() {
+        let network = Network::flat(Link { latency: 1e-5, bandwidth: 1e10 }, 0.0);
+        let segment = |size, count| {
+            let shape = Shape::new(Collective::Allreduce, 0, size, count);
+            segment(&Case { shape: &shape, element_bytes: 4, segment_bytes: 1 << 20, network: &network })
+        };
+        // k = sqrt(2^26 * 10 / (2 * 10^5)) = 57.9
+        assert!((segment(1024, 1 << 24) - (1 << 26) as f64 / (2.0 * 57.926)).abs() < 10.0);
+        assert_eq!(segment(1024, 100), 200.0, "not cut");
+        assert_eq!(segment(8, 0), 4.0);
+        // Four times the data: twice the segments of twice the size.
+        assert!((segment(64, 1 << 26) / segment(64, 1 << 24) - 2.0).abs() < 1e-9);
     }
 }

@@ -22,7 +22,7 @@ fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let both = 2.0;
     Cost {
-        path: 1.0,
+        path: two_trees::allreduce_time(case),
         messages: 2.0 * both * others * case.pieces(bytes / 2.0),
         sent: both * others * bytes,
         reduced: others * bytes,

@@ -51,6 +51,9 @@ fn piece(whole: Span, index: usize, bits: u32) -> Span {
 /// `2 lg P α + 2 (P - 1)/P S/B + (P - 1)/P γS` for a power of two. For others the blocks' own times, and what must go from
 /// each to the next.
 fn cost(case: &Case<'_>) -> Cost {
+    if case.is_empty() {
+        return Cost::default();
+    }
     let (bytes, gamma) = (case.bytes(), case.network.gamma);
     let (blocks, _) = blocks(case.shape.size, 0);
     let part = |bits: u32| bytes / (1_usize << bits) as f64;

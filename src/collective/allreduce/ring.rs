@@ -5,7 +5,8 @@
 //! Six ranks: rank 2 sends its elements to 3 and receives those of 1, which it passes on while it receives those of 0, then
 //! those of 5, 4, 3. If it just added them as they come, ranks would round differently. So all combine alike, in a balanced
 //! tree over the ranks: `((0 1) (2 3)) (4 5)`. Rank 2 keeps 2 and 1; when 0 comes it combines 0 and 1, keeps 5, combines 4
-//! and 5, and when 3 comes at last the rest. That takes scratch memory for about `lg P` buffers, and keeps the order of ranks.
+//! and 5, and when 3 comes at last the rest. That takes scratch memory for `2 lg P + 2` buffers at most, and keeps
+//! the order of ranks.
 //!
 //! Steps: `P - 1`. Every rank sends `S (P - 1)` bytes. What is passed on does not wait for the reduction.
 
@@ -81,7 +82,8 @@ impl BalancedSum {
     }
 
     /// Takes in what `rank` contributes.
-    fn add(&mut self, b: &mut Builder, rank: usize, mut newest: Span) {
+    fn add(&mut self, b: &mut Builder, rank: usize, arrived: Span) {
+        let mut newest = arrived;
         let mut index = rank;
         for level in 0..rounds(self.size) {
             let sibling = index ^ 1;
@@ -102,7 +104,11 @@ impl BalancedSum {
                 } else {
                     b.reduce(newest, older, into);
                 }
-                self.free.push_back(newest);
+                if newest == arrived {
+                    self.free.push_back(newest);
+                } else {
+                    self.free.push_front(newest);
+                }
                 newest = into;
             }
             index /= 2;

@@ -21,7 +21,7 @@ fn cost(case: &Case<'_>) -> Cost {
     let top = case.lone_link(case.shape.size / 2);
     let both_ways = if case.is_empty() { 0.0 } else { (bytes - case.segment(bytes)) / top.bandwidth };
     Cost {
-        path: case.tree(bytes, case.network.gamma) + case.tree(bytes, 0.0) - both_ways,
+        path: case.tree(bytes, case.network.gamma) + case.tree_down(bytes) - both_ways,
         messages: 2.0 * others * case.pieces(bytes),
         sent: 2.0 * others * bytes,
         reduced: others * bytes,

@@ -5,7 +5,7 @@
 //!
 //! Steps: `ceil(lg P)`, the root's own sends counted. The root sends `S ceil(lg P)` bytes, others less.
 
-use super::super::phases::{Binomial, fan_out, rounds};
+use super::super::phases::{Binomial, fan_out};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -13,15 +13,10 @@ use crate::schedule::{Builder, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "binomial", generate, cost, uses: Uses::Sizes };
 
-/// `lg P (α + S/B)`, with segments as well: the root's links and those of the first below it are busy in turn.
+/// `lg P (α + S/B)`.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
-    Cost {
-        path: (0..rounds(case.shape.size)).map(|bit| case.stream(case.lone_link(1 << bit), 1.0, bytes, 0.0)).sum(),
-        messages: others * case.pieces(bytes),
-        sent: others * bytes,
-        reduced: 0.0,
-    }
+    Cost { path: case.tree_down(bytes), messages: others * case.pieces(bytes), sent: others * bytes, reduced: 0.0 }
 }
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {

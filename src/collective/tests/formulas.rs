@@ -94,6 +94,76 @@ fn allreduce_bcube() {
 }
 
 #[test]
+fn allreduce_ring() {
+    for size in RANKS {
+        let report = allreduce("ring", size, 2, true);
+        assert_eq!(report.steps, size - 1);
+        all_send(&report, size - 1, COUNT * size * (size - 1));
+        assert!(report.in_order);
+        let buffers = report.traffic.iter().map(|t| t.scratch / (COUNT * size)).max().unwrap();
+        assert!(buffers <= 2 * height(size) + 2, "{size} ranks: {buffers} buffers");
+    }
+}
+
+#[test]
+fn allreduce_tree() {
+    for size in RANKS {
+        let report = allreduce("tree", size, 2, true);
+        // Up, the root combines one message after the other; down, all its messages leave at once.
+        assert!(report.steps <= 2 * height(size), "{size} ranks: {} steps", report.steps);
+        assert!(!size.is_power_of_two() || report.steps == 2 * height(size));
+        for (rank, traffic) in report.traffic.iter().enumerate() {
+            let children = if rank == 0 { height(size) } else { rank.trailing_zeros() as usize };
+            assert!(traffic.messages <= children + usize::from(rank > 0));
+            assert_eq!((traffic.elements, traffic.scratch), (traffic.messages * COUNT * size, 0));
+        }
+        assert_eq!(report.traffic[0].messages, height(size));
+        assert_eq!(report.traffic.iter().map(|t| t.messages).sum::<usize>(), 2 * (size - 1));
+    }
+}
+
+#[test]
+fn allreduce_reduce_broadcast() {
+    for size in RANKS {
+        let report = allreduce("reduce_broadcast", size, 2, false);
+        let steps = if size > 1 { 2 } else { 0 };
+        assert_eq!(report.steps, steps, "all receptions at once: none waits for another");
+        let whole = COUNT * size;
+        assert_eq!((report.traffic[0].elements, report.traffic[0].scratch), ((size - 1) * whole, (size - 1) * whole));
+        assert!(report.traffic[1..].iter().all(|t| (t.messages, t.elements, t.scratch) == (1, whole, 0)));
+    }
+}
+
+/// In each half's tree everyone sends up once and is sent to once: all in all `2 S` a rank, and no rank more than `2 S`.
+#[test]
+fn double_binary_trees() {
+    for size in 2..=*RANKS.end() {
+        let (whole, height) = (2 * COUNT * size, height(size));
+        let call = Shape { inputs: 0, ..shape(Collective::Allreduce, size, whole) };
+        let report = prove(&everyone(call, |_| ()), two_trees::NAME);
+        assert!(report.steps <= 3 * height, "{size} ranks: {} steps", report.steps);
+        assert!(report.traffic.iter().all(|t| t.elements <= 2 * whole && t.messages <= 4 && t.scratch == 0));
+        assert_eq!(report.traffic.iter().map(|t| t.elements).sum::<usize>(), 2 * (size - 1) * whole);
+        for root in roots(size) {
+            let call = Shape { root, inputs: 0, ..shape(Collective::Reduce, size, whole) };
+            let report = prove(&everyone(call, |_| ()), two_trees::NAME);
+            assert!(report.steps <= 2 * height, "{size} ranks: {} steps", report.steps);
+            for (rank, traffic) in report.traffic.iter().enumerate() {
+                let sent = if rank == root { 0 } else { whole };
+                assert!(
+                    traffic.elements == sent && traffic.messages == sent / COUNT / size && traffic.scratch <= whole
+                );
+            }
+            let call = Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, whole) };
+            let report = prove(&everyone(call, |_| ()), two_trees::NAME);
+            assert!(report.steps <= height, "{size} ranks: {} steps", report.steps);
+            assert!(report.traffic.iter().all(|t| t.elements <= whole && t.scratch == 0));
+            assert_eq!(report.traffic.iter().map(|t| t.elements).sum::<usize>(), (size - 1) * whole);
+        }
+    }
+}
+
+#[test]
 fn reduce() {
     for size in RANKS {
         let root = size / 3;
@@ -101,6 +171,8 @@ fn reduce() {
         let shapes = everyone(call, |s| s.outputs = usize::from(s.rank == root));
         let ring = prove(&shapes, "ring");
         let binomial = prove(&shapes, "binomial");
+        let flat = prove(&shapes, "flat");
+        assert_eq!(flat.steps, usize::from(size > 1), "all at once");
         assert_eq!(ring.steps, if size == 1 { 0 } else { size });
         assert_eq!(binomial.steps, height(size));
         for rank in 0..size {
@@ -110,6 +182,9 @@ fn reduce() {
             let Traffic { messages, elements, .. } = binomial.traffic[rank];
             assert_eq!(messages, usize::from(rank != root));
             assert_eq!(elements, messages * COUNT * size);
+            let sent = if rank == root { 0 } else { COUNT * size };
+            assert_eq!(flat.traffic[rank].elements, sent);
+            assert_eq!(flat.traffic[rank].scratch, (COUNT * size - sent) * (size - 1));
         }
     }
 }
@@ -128,6 +203,23 @@ fn broadcast() {
         assert!(report.steps <= height(size));
         assert!(!size.is_power_of_two() || report.steps == height(size));
         assert_eq!(report.traffic.iter().map(|t| t.messages).sum::<usize>(), size - 1);
+        let report = prove(&shapes, "pipelined_chain");
+        assert_eq!(report.steps, size - 1);
+        let last = (root + size - 1) % size;
+        assert!(report.traffic.iter().enumerate().all(|(rank, t)| t.elements == if rank == last { 0 } else { COUNT }));
+    }
+}
+
+#[test]
+fn broadcast_scatter_allgather() {
+    for size in 2..=*RANKS.end() {
+        let root = size / 3;
+        let call = Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, COUNT * size) };
+        let report = prove(&everyone(call, |_| ()), "scatter_allgather");
+        // The root's block goes around at once, but that of the last leaf has to get there first.
+        assert!((size - 1..=height(size) + size - 1).contains(&report.steps), "{size} ranks: {}", report.steps);
+        assert_eq!(report.traffic[root].elements, 2 * COUNT * (size - 1));
+        assert!(report.traffic.iter().all(|t| t.elements <= 2 * COUNT * (size - 1) && t.scratch == 0));
     }
 }
 

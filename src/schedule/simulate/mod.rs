@@ -3,8 +3,9 @@
 //! The model is that of [`cost`](super::cost), event by event. A message leaves as soon as what it depends on is done and its
 //! link is free; a link carries one message at a time, each way on its own, for `bytes / bandwidth`; the message arrives
 //! `latency` later than it left. Ranks on one host have a link for each pair of them. A host's ranks share its network card,
-//! which is one link outwards and one inwards. A message that the receiver is not ready for waits there and is in nobody's
-//! way. A rank reduces one segment at a time; copies cost nothing. Times are whole picoseconds, and what happens at one time
+//! which is one link outwards and one inwards; what waits for it outwards goes by turns, a segment for each receiver. A message
+//! that the receiver is not ready for waits there and is in nobody's way. A rank reduces one segment at a time; copies cost
+//! nothing. Times are whole picoseconds, and what happens at one time
 //! happens in a fixed order: the same schedules give the same result everywhere.
 
 mod machine;
