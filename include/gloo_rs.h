@@ -220,6 +220,11 @@ typedef struct gloo_rs_context_options_t {
   /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
   /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
   size_t check_calls;
+  /// Where the constants come from by which `auto` chooses algorithms: the path of a tuning file (from `gloo-rs tune`);
+  /// `measure`, to measure them in gloo_rs_context_connect, in a few milliseconds; or `default`, for built-in ones. NULL for
+  /// what GLOO_RS_TUNING holds in the environment, else `measure`. Only rank 0's counts. A file that cannot be read fails
+  /// gloo_rs_context_connect on every rank. Copied.
+  const char *tuning;
 } gloo_rs_context_options_t;
 
 /// How two elements become one: one of GLOO_RS_SUM and the following.
@@ -263,6 +268,17 @@ typedef struct gloo_rs_allreduce_options_t {
   size_t count;
   /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks.
   size_t base;
+  /// The group of each rank, in the order of ranks: any numbers, equal for ranks of one group. For the algorithms
+  /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d"; NULL for the hosts that the ranks run on. The same on all ranks.
+  const uint32_t *groups;
+  /// Length of `groups`: the size of the context, or 0.
+  size_t num_groups;
+  /// Extents of the grid that the ranks form, whose product is the size of the context; neighbours in the first dimension
+  /// have consecutive ranks. For "torus_2d" and "mesh_2d", which have two dimensions, and "torus_nd"; they then do without
+  /// groups. NULL for the library's choice. The same on all ranks.
+  const size_t *dims;
+  /// Length of `dims`.
+  size_t num_dims;
 } gloo_rs_allreduce_options_t;
 
 /// Options of gloo_rs_reduce. Set up by gloo_rs_reduce_options_init.
@@ -457,7 +473,8 @@ typedef struct gloo_rs_gather_options_t {
 typedef struct gloo_rs_gatherv_options_t {
   /// sizeof(gloo_rs_gatherv_options_t).
   size_t struct_size;
-  /// Algorithm by name, such as "direct"; NULL or "auto" lets the library choose. The same on all ranks.
+  /// Algorithm by name, "direct" or "binomial"; NULL or "auto" lets the library choose. The same on all ranks. "binomial"
+  /// first brings the root's counts to all ranks, within the same call.
   const char *algorithm;
   /// Tells apart calls that run at the same time on one context. The same on all ranks.
   uint32_t tag;
@@ -518,7 +535,8 @@ typedef struct gloo_rs_scatter_options_t {
 typedef struct gloo_rs_scatterv_options_t {
   /// sizeof(gloo_rs_scatterv_options_t).
   size_t struct_size;
-  /// Algorithm by name, such as "direct"; NULL or "auto" lets the library choose. The same on all ranks.
+  /// Algorithm by name, "direct" or "binomial"; NULL or "auto" lets the library choose. The same on all ranks. "binomial"
+  /// first brings the root's counts to all ranks, within the same call.
   const char *algorithm;
   /// Tells apart calls that run at the same time on one context. The same on all ranks.
   uint32_t tag;
@@ -630,7 +648,8 @@ typedef struct gloo_rs_alltoall_options_t {
 typedef struct gloo_rs_alltoallv_options_t {
   /// sizeof(gloo_rs_alltoallv_options_t).
   size_t struct_size;
-  /// Algorithm by name, such as "pairwise"; NULL or "auto" lets the library choose. The same on all ranks.
+  /// Algorithm by name, "pairwise" or "bruck"; NULL or "auto" lets the library choose. The same on all ranks. "bruck" first
+  /// brings the counts of all ranks to all ranks, within the same call.
   const char *algorithm;
   /// Tells apart calls that run at the same time on one context. The same on all ranks.
   uint32_t tag;
