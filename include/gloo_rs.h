@@ -473,7 +473,8 @@ typedef struct gloo_rs_gather_options_t {
 typedef struct gloo_rs_gatherv_options_t {
   /// sizeof(gloo_rs_gatherv_options_t).
   size_t struct_size;
-  /// Algorithm by name, such as "direct"; NULL or "auto" lets the library choose. The same on all ranks.
+  /// Algorithm by name, "direct" or "binomial"; NULL or "auto" lets the library choose. The same on all ranks. "binomial"
+  /// first brings the root's counts to all ranks, within the same call.
   const char *algorithm;
   /// Tells apart calls that run at the same time on one context. The same on all ranks.
   uint32_t tag;
@@ -534,7 +535,8 @@ typedef struct gloo_rs_scatter_options_t {
 typedef struct gloo_rs_scatterv_options_t {
   /// sizeof(gloo_rs_scatterv_options_t).
   size_t struct_size;
-  /// Algorithm by name, such as "direct"; NULL or "auto" lets the library choose. The same on all ranks.
+  /// Algorithm by name, "direct" or "binomial"; NULL or "auto" lets the library choose. The same on all ranks. "binomial"
+  /// first brings the root's counts to all ranks, within the same call.
   const char *algorithm;
   /// Tells apart calls that run at the same time on one context. The same on all ranks.
   uint32_t tag;
@@ -646,7 +648,8 @@ typedef struct gloo_rs_alltoall_options_t {
 typedef struct gloo_rs_alltoallv_options_t {
   /// sizeof(gloo_rs_alltoallv_options_t).
   size_t struct_size;
-  /// Algorithm by name, such as "pairwise"; NULL or "auto" lets the library choose. The same on all ranks.
+  /// Algorithm by name, "pairwise" or "bruck"; NULL or "auto" lets the library choose. The same on all ranks. "bruck" first
+  /// brings the counts of all ranks to all ranks, within the same call.
   const char *algorithm;
   /// Tells apart calls that run at the same time on one context. The same on all ranks.
   uint32_t tag;

@@ -15,6 +15,7 @@ mod gatherv;
 mod grid;
 mod pairwise_exchange;
 mod phases;
+mod prefix;
 mod price;
 mod promise;
 mod reduce;

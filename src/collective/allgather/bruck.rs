@@ -2,18 +2,17 @@
 //! multiport message-passing systems", 1997): the fewest steps and the fewest bytes at once for any number of ranks, so the best
 //! for small blocks where that is no power of two.
 //!
-//! Six ranks: rank 0 receives block 1 from rank 1, then the blocks 2 and 3 from rank 2, then 4 and 5 from rank 4; each time it
-//! has sent all it had the other way: block 0 to rank 5, 0 and 1 to rank 4, and 0 and 1 to rank 2 (of its four only the two
-//! that are missing there).
+//! Six ranks: rank 0 receives block 1 from rank 1, then the blocks 2 and 3 from rank 2, then 4 and 5 from rank 4. Each time it
+//! has sent all it had the other way: block 0 to rank 5, 0 and 1 to rank 4, and 0 and 1 to rank 2, of its four only the two
+//! that are missing there.
 //!
-//! Blocks are received where they belong. A message whose blocks go around the last rank is therefore sent as two: rank 4
-//! sends the blocks 4 and 5 to rank 2, and 4, 5 to rank 0, but rank 5 sends 5 and 0 to rank 3 in two messages. That costs
-//! a rank one message more in all, on the way together with the other; the paper's last rotation would cost a scratch buffer
-//! and a copy of everything.
+//! A rank has the blocks in the order from its own on, so that each message is in one piece; a last copy turns them to the order
+//! of ranks. Only rank 0, where that is the same, receives them in place. Without scratch memory a message that goes around the
+//! last rank would be two; the first of them is ready too early and gets in the way of others, which takes twice as long on the
+//! simulator where bandwidth counts.
 //!
 //! Steps: `ceil(lg P)`. Every rank sends `S (P - 1) / P` bytes, `S` being those of the output.
 
-use super::super::blocks::Blocks;
 use super::super::phases::rounds;
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::{assemble, block_bytes};
@@ -25,22 +24,25 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "bruck", generate, cos
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
+    let Shape { rank, size, .. } = *shape;
     let own = assemble(&mut b, shape);
-    let blocks = Blocks::equal(shape.size, own.len);
-    for bit in 0..rounds(shape.size) {
+    let output = shape.output(0);
+    // Block `rank + i`, around the end, is the `i`-th.
+    let held = if rank == 0 { output } else { b.scratch(output.len) };
+    let blocks = |first: usize, many: usize| held.slice(first * own.len, many * own.len);
+    if rank > 0 && size > 2 {
+        b.copy(own, blocks(0, 1));
+    }
+    for bit in 0..rounds(size) {
         let distance = 1 << bit;
-        let many = distance.min(shape.size - distance);
-        let places = |first| {
-            let pieces = blocks.around(first, many).into_iter();
-            pieces.map(|(offset, len)| shape.output(0).slice(offset, len))
-        };
-        let to = shape.before(distance);
-        match bit {
-            0 => b.send(to, own),
-            _ => places(shape.rank).for_each(|piece| b.send(to, piece)),
-        }
-        let from = shape.after(distance);
-        places(from).for_each(|piece| b.recv(from, piece));
+        let many = distance.min(size - distance);
+        b.send(shape.before(distance), if bit == 0 { own } else { blocks(0, many) });
+        b.recv(shape.after(distance), blocks(distance, many));
+    }
+    if rank > 0 {
+        let ahead = size - rank;
+        b.copy(blocks(1, ahead - 1), output.slice((rank + 1) * own.len, (ahead - 1) * own.len));
+        b.copy(blocks(ahead, rank), output.slice(0, rank * own.len));
     }
     Ok(b.build())
 }
@@ -55,8 +57,7 @@ fn cost(case: &Case<'_>) -> Cost {
     for bit in 0..rounds(size) {
         let many = (1 << bit).min(size - (1 << bit)) as f64;
         cost.path += case.link(1 << bit).time(many * block);
-        // All but one of the blocks of a message can be the last rank's.
-        cost.messages += case.ranks() * case.pieces(many * block) + (many - 1.0);
+        cost.messages += case.ranks() * case.pieces(many * block);
         cost.sent += case.ranks() * many * block;
     }
     cost

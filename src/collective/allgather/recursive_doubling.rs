@@ -51,8 +51,10 @@ fn cost(case: &Case<'_>) -> Cost {
         // Ranks of a short second half, and how many each of them serves.
         let short = rest.saturating_sub(half);
         let serves = if short > 0 { half.div_ceil(short) } else { 0 };
-        let busiest = if full > 0 { half.max(serves * short) } else { serves * short };
-        cost.path += case.link(half).time(busiest as f64 * block);
+        let serving = serves * short;
+        let busiest = if full > 0 { half.max(serving) } else { serving };
+        // A short half has little to wait for: what it sends is early, and in the way of others.
+        cost.path += case.link(half).time((busiest + short) as f64 * block);
         let (whole, part) = (half as f64 * block, short as f64 * block);
         cost.messages += (full * 2 * half + short) as f64 * case.pieces(whole);
         cost.messages += if short > 0 { half as f64 * case.pieces(part) } else { 0.0 };

@@ -169,7 +169,9 @@ fn cost(case: &Case<'_>) -> Cost {
             let (longest, messages) = order.pieces(case, bits);
             // A rank of the smaller group sends all it has, in pieces.
             let sends = case.link(counts.len()).time(order.pieces(case, smaller).0);
-            cost.path = halved.max(handed + sends) + gamma * longest;
+            // It arrives behind what the halving brings.
+            let behind = halved + longest / case.link(counts.len()).bandwidth;
+            cost.path = behind.max(handed + sends) + gamma * longest;
             cost.messages += messages;
         }
         handed = cost.path;
