@@ -263,6 +263,17 @@ typedef struct gloo_rs_allreduce_options_t {
   size_t count;
   /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks.
   size_t base;
+  /// The group of each rank, in the order of ranks: any numbers, equal for ranks of one group. For the algorithms
+  /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d"; NULL for the hosts that the ranks run on. The same on all ranks.
+  const uint32_t *groups;
+  /// Length of `groups`: the size of the context, or 0.
+  size_t num_groups;
+  /// Extents of the grid that the ranks form, whose product is the size of the context; neighbours in the first dimension
+  /// have consecutive ranks. For "torus_2d" and "mesh_2d", which have two dimensions, and "torus_nd"; they then do without
+  /// groups. NULL for the library's choice. The same on all ranks.
+  const size_t *dims;
+  /// Length of `dims`.
+  size_t num_dims;
 } gloo_rs_allreduce_options_t;
 
 /// Options of gloo_rs_reduce. Set up by gloo_rs_reduce_options_init.
