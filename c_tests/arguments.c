@@ -110,6 +110,48 @@ static void numbers(void) {
   gloo_rs_context_destroy(context);
 }
 
+/* Groups and dims: of the size of the context, and of the form that the algorithm takes. */
+static void groups_and_dims(void) {
+  static const uint32_t groups[] = {5, 5, 9, 9};
+  static const size_t dims[] = {2, 2, 1}, zero[] = {4, 0}, huge[] = {SIZE_MAX, SIZE_MAX};
+  gloo_rs_allreduce_options_t options = good();
+  context = unconnected(0, 4);
+  options.algorithm = "torus_2d";
+  options.timeout_ms = 50;
+  options.groups = groups;
+  options.num_groups = 3;
+  REFUSED("groups has 3 entries, but size is 4");
+  options.num_groups = SIZE_MAX;
+  REFUSED("groups");
+  options.groups = (const uint32_t *)((const char *)groups + 1);
+  options.num_groups = 3;
+  REFUSED("groups");
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "not aligned to 4");
+  options.groups = groups;
+  options.num_groups = 4;
+  CHECK_FAILS(gloo_rs_allreduce(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+  options.groups = NULL;
+  options.dims = dims;
+  options.num_dims = 1;
+  REFUSED("dims is 2, that is 2 ranks, but size is 4");
+  options.num_dims = 3;
+  REFUSED("dims has 3 entries; it must have 2");
+  options.dims = zero;
+  options.num_dims = 2;
+  REFUSED("dims[1] is 0");
+  options.dims = huge;
+  REFUSED("dims is 18446744073709551615 x 18446744073709551615");
+  options.dims = dims;
+  options.num_dims = SIZE_MAX;
+  REFUSED("dims");
+  options.num_dims = 2;
+  CHECK_FAILS(gloo_rs_allreduce(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+  options.algorithm = "torus_nd";
+  options.num_dims = 3;
+  CHECK_FAILS(gloo_rs_allreduce(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+  gloo_rs_context_destroy(context);
+}
+
 static void buffers(void) {
   gloo_rs_allreduce_options_t options = good();
   uint16_t halves[8] = {0};
@@ -331,6 +373,7 @@ int main(int argc, char **argv) {
   static const struct test tests[] = {
       {"handles_and_options", 1, handles_and_options, -1},
       {"numbers", 1, numbers, -1},
+      {"groups_and_dims", 1, groups_and_dims, -1},
       {"buffers", 1, buffers, -1},
       {"shapes", 1, shapes, -1},
   };

@@ -36,6 +36,49 @@ static void allreduce_algorithms(void) {
   gloo_rs_context_destroy(context);
 }
 
+/* Ranks in groups and grids of all kinds; the group of rank r is r % groups, or its host if that is 0. */
+static void allreduce_in(gloo_rs_context_t *context, const char *algorithm, unsigned groups, const size_t *dims,
+                         size_t num_dims, size_t count) {
+  struct buffers in, out;
+  uint32_t *group = (uint32_t *)check_alloc((size_t)test_size * sizeof *group);
+  size_t j;
+  int rank;
+  make(&in, GLOO_RS_INT32, count, 1);
+  make(&out, GLOO_RS_INT32, count, 1);
+  fill(&in, GLOO_RS_SUM, test_rank);
+  for (rank = 0; rank < test_size; rank++) group[rank] = groups > 0 ? (uint32_t)rank % groups : 0;
+  {
+    INIT(allreduce, algorithm, GLOO_RS_INT32, &in, &out);
+    options.count = count;
+    options.groups = groups > 0 ? group : NULL;
+    options.num_groups = groups > 0 ? (size_t)test_size : 0;
+    options.dims = dims;
+    options.num_dims = num_dims;
+    CHECK_OK(gloo_rs_allreduce(context, &options));
+  }
+  for (j = 0; j < count; j++) expect(&out, 0, j, reduced(GLOO_RS_INT32, GLOO_RS_SUM, test_size, 1, j));
+  free(group);
+  drop(&in);
+  drop(&out);
+}
+
+static void allreduce_places(void) {
+  static const char *const algorithms[] = {"hierarchical", "torus_2d", "torus_nd", "mesh_2d", "spanning_trees"};
+  static const size_t counts[] = {0, 3, 1001, 100000};
+  gloo_rs_context_t *context = connected_context();
+  size_t a, c, dims[2];
+  unsigned groups;
+  for (a = 0; a < sizeof algorithms / sizeof *algorithms; a++)
+    for (c = 0; c < sizeof counts / sizeof *counts; c++) {
+      for (groups = 0; groups <= 3; groups++) allreduce_in(context, algorithms[a], groups, NULL, 0, counts[c]);
+      for (dims[0] = 1; dims[0] <= (size_t)test_size; dims[0]++) {
+        dims[1] = (size_t)test_size / dims[0];
+        if (dims[0] * dims[1] == (size_t)test_size) allreduce_in(context, algorithms[a], 0, dims, 2, counts[c]);
+      }
+    }
+  gloo_rs_context_destroy(context);
+}
+
 /* ---- the others ---- */
 
 static void other_reductions(void) {
@@ -232,6 +275,8 @@ int main(int argc, char **argv) {
       {"allreduce_algorithms", 2, allreduce_algorithms, -1},
       {"allreduce_algorithms", 3, allreduce_algorithms, -1},
       {"allreduce_algorithms", 4, allreduce_algorithms, -1},
+      {"allreduce_places", 3, allreduce_places, -1},
+      {"allreduce_places", 4, allreduce_places, -1},
       {"other_reductions", 1, other_reductions, -1},
       {"other_reductions", 2, other_reductions, -1},
       {"other_reductions", 3, other_reductions, -1},

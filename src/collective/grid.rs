@@ -94,28 +94,60 @@ impl Grid {
         self.rows.iter().map(Vec::len).min().unwrap_or(1)
     }
 
-    /// What a rank gets when all send to their neighbour in the row.
-    pub fn row_link(&self, case: &Case<'_>) -> Link {
-        if self.grouped { group_link(case, self.longest()) } else { near_link(case, 1, self.longest()) }
+    /// Between neighbours in a row.
+    pub fn row_way(&self, case: &Case<'_>) -> Way {
+        if self.grouped { Way::in_groups(case, self.longest()) } else { Way::near(case, 1, self.longest()) }
     }
 
-    /// The same for the neighbour in a column's dimension; `before` is the product of the extents before it, without the row's.
-    pub fn column_link(&self, case: &Case<'_>, before: usize, extent: usize) -> Link {
-        near_link(case, self.longest() * before, extent)
+    /// Between neighbours in a column's dimension; `before` is the product of the extents before it, without the row's.
+    pub fn column_way(&self, case: &Case<'_>, before: usize, extent: usize) -> Way {
+        Way::near(case, self.longest() * before, extent)
     }
 }
 
-/// The link between ranks of a group of at most `longest`: groups that fit on a host are taken to be on one.
-pub(super) fn group_link(case: &Case<'_>, longest: usize) -> Link {
-    let network = case.network;
-    if longest <= network.per_host && network.per_host > 1 { network.local } else { case.link(1) }
+/// What messages between certain neighbours go over, when all ranks send such at the same time.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    pub link: Link,
+    /// Ranks whose messages take turns on it.
+    pub sharing: f64,
 }
 
-/// The link between neighbours of a dimension whose neighbours are `stride` ranks apart: one that divides hosts stays on them.
-fn near_link(case: &Case<'_>, stride: usize, extent: usize) -> Link {
-    let network = case.network;
-    let within = network.consecutive && network.per_host.is_multiple_of((stride * extent).max(1));
-    if within && network.per_host > 1 { network.local } else { case.link(stride) }
+impl Way {
+    /// Between ranks of a group of at most `longest`: groups that fit on a host are taken to be on one.
+    pub fn in_groups(case: &Case<'_>, longest: usize) -> Self {
+        let network = case.network;
+        match longest <= network.per_host && network.per_host > 1 {
+            true => Self { link: network.local, sharing: 1.0 },
+            false => Self::near(case, 1, longest),
+        }
+    }
+
+    /// Between neighbours in a dimension of `extent`, `stride` ranks apart: one that divides hosts stays on them.
+    pub fn near(case: &Case<'_>, stride: usize, extent: usize) -> Self {
+        let network = case.network;
+        let on_hosts = network.consecutive && network.per_host.is_multiple_of((stride * extent).max(1));
+        if network.per_host >= case.shape.size || (on_hosts && network.per_host > 1) {
+            return Self { link: network.local, sharing: 1.0 };
+        }
+        let crossing = if network.consecutive { network.per_host.min(stride) } else { network.per_host };
+        Self { link: network.remote, sharing: crossing as f64 }
+    }
+
+    /// Seconds for a ring reduce-scatter of chunks of `bytes` among `length` ranks, and the allgather: `2(n-1)(α + b/B) +
+    /// (n-1)γb` for chunks that are not cut and do not share the link.
+    pub fn rings(self, case: &Case<'_>, length: usize, bytes: f64) -> f64 {
+        if length < 2 || bytes <= 0.0 {
+            return 0.0;
+        }
+        let segment = bytes.min(case.segment_bytes as f64);
+        let all = self.sharing * bytes / self.link.bandwidth;
+        let ring = |gamma: f64| {
+            let each = (self.link.time(segment) + gamma * segment).max(all).max(gamma * bytes);
+            (length as f64 - 2.0) * each + self.link.latency + all + gamma * segment
+        };
+        ring(case.network.gamma) + ring(0.0)
+    }
 }
 
 /// The two factors of `size` that are nearest to each other, the larger first.

@@ -14,7 +14,7 @@
 //! `2 S (m - 1) / m` bytes to other groups and `S` to each of its members, which send `S`.
 
 use super::super::circle::Circle;
-use super::super::grid::{group_link, groups};
+use super::super::grid::{Way, groups};
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
@@ -63,20 +63,22 @@ fn cost(case: &Case<'_>) -> Cost {
     let (ranks, leaders, bytes, gamma) = (case.ranks(), groups.len() as f64, case.bytes(), case.network.gamma);
     let longest = groups.iter().map(Vec::len).max().unwrap_or(1);
     let members = longest as f64 - 1.0;
+    let segment = bytes.min(case.segment_bytes as f64);
     let mut path = 0.0;
-    if members > 0.0 {
-        let link = group_link(case, longest);
+    if members > 0.0 && bytes > 0.0 {
+        let link = Way::in_groups(case, longest).link;
         // On one host each member has its own way to the leader, else they share the leader's card.
-        let own_ways = longest <= case.network.per_host;
-        let arrive = if own_ways { bytes } else { members * bytes } / link.bandwidth;
-        let segment = bytes.min(case.segment_bytes as f64);
-        let behind = if own_ways { members } else { 1.0 } * gamma * segment;
-        path += link.latency + (arrive + behind).max(segment / link.bandwidth + members * gamma * bytes);
-        path += link.latency + arrive;
+        let (at_once, in_turn) = if longest <= case.network.per_host { (members, 1.0) } else { (1.0, members) };
+        let arrive = |bytes: f64| in_turn * bytes / link.bandwidth;
+        path += link.latency
+            + (arrive(bytes) + at_once * gamma * segment).max(segment / link.bandwidth + members * gamma * bytes);
+        // A single leader passes on each segment that is complete; between leaders chunks come in another order.
+        path += link.latency + arrive(if leaders > 1.0 { bytes } else { segment });
     }
-    let link = case.link(longest);
+    // Only leaders use the network.
+    let way = Way { sharing: 1.0, ..Way::near(case, longest, groups.len()) };
     let chunk = bytes / leaders;
-    path += case.stream(link, leaders - 1.0, chunk, gamma) + case.stream(link, leaders - 1.0, chunk, 0.0);
+    path += way.rings(case, groups.len(), chunk);
     let messages = 2.0 * (ranks - leaders) * case.pieces(bytes) + 2.0 * leaders * (leaders - 1.0) * case.pieces(chunk);
     let reduced = (ranks - 1.0) * bytes;
     Cost { path, messages, sent: 2.0 * reduced, reduced }

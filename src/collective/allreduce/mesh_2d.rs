@@ -15,7 +15,7 @@
 //!
 //! Steps: `2 (n + m - 2)`. A message is `S / 4` bytes; a link carries `S / 2` each way, at the edges `3 S / 4`.
 
-use super::super::grid::Grid;
+use super::super::grid::{Grid, Way};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::branches::{self, Branch};
 use crate::error::Result;
@@ -68,17 +68,32 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(branches::allreduce(shape, &roots.into_iter().enumerate().map(branch).collect::<Vec<_>>()))
 }
 
-/// `2(n+m-2)(α + S/(4B)) + (n+m-2)γS/4`.
+/// `2(n+m-2)(α + S/(4B)) + (n+m-2)γS/4` where each pair of neighbours has its link. Where a rank sends to all neighbours over
+/// one card, or messages are cut, an estimate from above: what a card or link at the edge must carry.
 fn cost(case: &Case<'_>) -> Cost {
     let Ok(grid) = Grid::rectangular(case.shape, NAME) else { return Case::unpriced(case) };
     let (ranks, bytes, gamma) = (case.ranks(), case.bytes(), case.network.gamma);
+    let (n, m) = (grid.longest(), grid.rows.len());
+    let ways = [(grid.row_way(case), n), (grid.column_way(case, 1, m), m)];
     let quarter = bytes / 4.0;
-    let along = |link, extent: usize| {
-        let steps = extent as f64 - 1.0;
-        case.stream(link, steps, quarter, gamma) + case.stream(link, steps, quarter, 0.0)
-    };
-    let path =
-        along(grid.row_link(case), grid.longest()) + along(grid.column_link(case, 1, grid.rows.len()), grid.rows.len());
+    let segment = quarter.min(case.segment_bytes as f64);
+    let one_card = case.network.per_host < case.shape.size;
+    // Other quarters' messages are in the way, on a card for two thirds of the time at most, as the simulator plays it; and
+    // a rank may have two more to reduce.
+    let slower = if one_card { 5.0 / 3.0 } else { 1.0 };
+    let mut path = if ranks > 1.0 { 2.0 * gamma * segment } else { 0.0 };
+    for (Way { link, sharing }, extent) in ways.into_iter().filter(|(_, extent)| *extent > 1) {
+        let up_and_down = 2.0 * segment / link.bandwidth;
+        path += (extent as f64 - 1.0) * (2.0 * link.latency + slower * (up_and_down + gamma * segment));
+        // All columns of a host begin at the same time; then they follow one another.
+        path += (sharing - 1.0) * up_and_down;
+    }
+    if segment < quarter {
+        // At the edge: three quarters each way on a link; on a card all four up, and each down to five children.
+        let load = if one_card { 9.0 } else { 3.0 } * quarter;
+        let slowest = ways.iter().map(|(way, _)| way.sharing / way.link.bandwidth).fold(0.0, f64::max);
+        path += (load * slowest).max(6.0 * quarter * gamma);
+    }
     let reduced = (ranks - 1.0) * bytes;
     Cost { path, messages: 8.0 * (ranks - 1.0) * case.pieces(quarter), sent: 2.0 * reduced, reduced }
 }

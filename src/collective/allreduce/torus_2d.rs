@@ -17,6 +17,8 @@
 //! Steps: `2 (n - 1) + 2 (m - 1)` for `m` rows of at most `n`. With equal rows every rank sends
 //! `2 S (n - 1) / n + 2 (S / n) (m - 1) / m` bytes, which is `2 S (P - 1) / P`.
 
+use std::collections::BTreeSet;
+
 use super::super::circle::Circle;
 use super::super::grid::Grid;
 use super::super::phases::{contribution, fan_out, sources};
@@ -117,30 +119,44 @@ impl Column<'_> {
     }
 }
 
-/// In each dimension `2(n-1)(α + s/(nB)) + (n-1)γs/n`, of `s` bytes that the dimensions before have left of `S`; between
-/// hosts with the part of the network card that each of its ranks gets.
+/// In each dimension `2(n-1)(α + s/(nB)) + (n-1)γs/n`, of `s` bytes that the dimensions before have left of `S`; all ranks of
+/// a host take turns on its network card.
 pub(super) fn price(case: &Case<'_>, grid: &Grid) -> Cost {
-    let (ranks, rows, bytes, gamma) = (case.ranks(), grid.rows.len() as f64, case.bytes(), case.network.gamma);
-    let ring = |link, length: f64, chunk| {
-        case.stream(link, length - 1.0, chunk, gamma) + case.stream(link, length - 1.0, chunk, 0.0)
-    };
-    let along = |row: &Vec<Rank>| ring(grid.row_link(case), row.len() as f64, bytes / row.len() as f64);
+    let (ranks, rows, bytes) = (case.ranks(), grid.rows.len() as f64, case.bytes());
+    let along = |row: &Vec<Rank>| grid.row_way(case).rings(case, row.len(), bytes / row.len() as f64);
     let mut path = grid.rows.iter().map(along).fold(0.0, f64::max);
-    let of_rows = |row: &Vec<Rank>| row.len() as f64 * (row.len() as f64 - 1.0) * case.pieces(bytes / row.len() as f64);
-    let mut messages = 2.0 * grid.rows.iter().map(of_rows).sum::<f64>();
-    // Rows cut at different places: as many ranges as cuts, and each rank has some of them.
-    let equal = grid.longest() == grid.shortest();
-    let ranges = if equal { grid.longest() as f64 } else { ranks - rows + 1.0 };
-    let (mut part, mut range) = (bytes / grid.shortest() as f64, bytes / ranges);
+    let of_row = |row: &Vec<Rank>| row.len() as f64 * (row.len() as f64 - 1.0) * case.pieces(bytes / row.len() as f64);
+    let mut messages = 2.0 * grid.rows.iter().map(of_row).sum::<f64>();
+    let ranges = ranges(grid);
+    let mut part = bytes;
     let mut before = 1;
     for &extent in &grid.columns {
-        let length = extent as f64;
-        part /= length;
-        range /= length;
-        path += ring(grid.column_link(case, before, extent), length, part);
-        messages += 2.0 * ranges * rows * (length - 1.0) * case.pieces(range);
+        part /= extent as f64;
+        let way = grid.column_way(case, before, extent);
+        // A host's ranks have all of the buffer between them; a rank by itself has most if its row is short.
+        let length = if way.sharing > 1.0 { grid.longest() } else { grid.shortest() };
+        path += way.rings(case, extent, part / length as f64);
+        messages += 2.0 * ranges * rows * (extent as f64 - 1.0) * case.pieces(part / ranges);
         before *= extent;
+    }
+    let is_cut = bytes / grid.longest() as f64 > case.segment_bytes as f64;
+    if is_cut && !grid.columns.is_empty() && case.network.per_host < case.shape.size {
+        // On a card, segments of one dimension's messages get in the way of another's: so much, as the simulator plays it.
+        path *= 0.9 + 0.2 * grid.columns.len() as f64;
     }
     let reduced = (ranks - 1.0) * bytes;
     Cost { path, messages, sent: 2.0 * reduced, reduced }
+}
+
+/// How many ranges the rows' cuts make: the different fractions among all `i / n`.
+fn ranges(grid: &Grid) -> f64 {
+    let mut lengths: Vec<usize> = grid.rows.iter().map(Vec::len).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let cuts = lengths.iter().flat_map(|&n| (0..n).map(move |i| (i / gcd(i, n), n / gcd(i, n))));
+    cuts.collect::<BTreeSet<_>>().len() as f64
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }

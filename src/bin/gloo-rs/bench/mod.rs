@@ -82,6 +82,14 @@ pub struct Args {
     #[arg(long, default_value_t = 0, value_name = "R")]
     root: u32,
 
+    /// The group of each rank, for algorithms on groups, as 0,0,1,1; by default its host
+    #[arg(long, value_name = "G,..", value_delimiter = ',')]
+    groups: Vec<u32>,
+
+    /// Grid of the ranks, for algorithms on grids, as 4x2; by default the algorithm forms one
+    #[arg(long, value_name = "GRID", value_delimiter = 'x')]
+    dims: Vec<usize>,
+
     /// Time that connecting, and every call, may take
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = crate::parse::seconds)]
     timeout: Duration,
@@ -154,16 +162,25 @@ impl Args {
             in_place: self.in_place,
         };
         request.check()?;
+        let places = self.workload(&request, 0, 1, 0)?;
+        places.shape().map_or(Ok(()), |shape| shape.check()).map_err(|error| error.to_string())?;
         if let Subject::Collective(collective) = self.subject
             && self.algorithm != "auto"
         {
             // Some algorithms do not serve every number of ranks.
-            let work = request.workload(0, 1, 0)?;
+            let work = self.workload(&request, 0, 1, 0)?;
             let algorithm = collective.algorithm(&self.algorithm);
             let schedule = algorithm.and_then(|algorithm| work.shape().map(|s| (algorithm.generate)(&s)).transpose());
             schedule.map_err(|error| format!("--algorithm: {error}"))?;
         }
         Ok(request)
+    }
+
+    /// [`Request::workload`], with the ranks where they are said to be.
+    fn workload(&self, request: &Request, rank: usize, bytes: usize, seed: u64) -> Result<Workload, String> {
+        let mut work = request.workload(rank, bytes, seed)?;
+        (work.groups, work.dims) = (self.groups.clone(), self.dims.clone());
+        Ok(work)
     }
 }
 
@@ -212,7 +229,7 @@ fn measure_size(
     let (rank, ranks) = (context.rank(), context.size());
     let says = |error: Error| format!("rank {rank}: {error}");
     let slots = context.next_slot(args.threads);
-    let works = (0..args.threads).map(|thread| request.workload(rank, bytes, thread.into()));
+    let works = (0..args.threads).map(|thread| args.workload(request, rank, bytes, thread.into()));
     let works = works.collect::<Result<Vec<_>, _>>()?;
     let first = &works[0];
     let name = index.to_string();

@@ -71,6 +71,9 @@ pub struct Workload {
     recv_counts: Vec<usize>,
     average: bool,
     destinations: usize,
+    /// What [`Shape::groups`] and [`Shape::dims`] say.
+    pub groups: Vec<u32>,
+    pub dims: Vec<usize>,
 }
 
 impl Request {
@@ -166,6 +169,8 @@ impl Builder<'_> {
             recv_counts: Vec::new(),
             average: self.request.reduction() == Some(ReduceOp::Average),
             destinations: 0,
+            groups: Vec::new(),
+            dims: Vec::new(),
         };
         let Subject::Collective(collective) = subject else {
             work.inputs = vec![vec![self.own(0, elements)]];
@@ -314,6 +319,8 @@ impl Workload {
             outputs: self.before.len(),
             average: self.average,
             destinations: self.destinations,
+            groups: &self.groups,
+            dims: &self.dims,
             ..Shape::new(self.collective?, self.rank, self.ranks, self.count)
         })
     }

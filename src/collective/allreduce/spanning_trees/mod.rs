@@ -20,7 +20,7 @@ mod packing;
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::branches::{self, Branch};
 use crate::error::{Error, Result};
-use crate::schedule::cost::Cost;
+use crate::schedule::cost::{Cost, Network};
 use crate::schedule::{Schedule, Span};
 use packing::Packing;
 
@@ -72,25 +72,13 @@ fn cost(case: &Case<'_>) -> Cost {
     if case.shape.links.is_empty() {
         let share = bytes / ranks;
         let messages = 2.0 * ranks * (ranks - 1.0) * case.pieces(share);
-        if ranks <= 1.0 || bytes <= 0.0 {
-            return total(0.0, messages);
-        }
-        let here = ranks.min(network.per_host as f64);
-        // All ranks of a host send to all of other hosts over its card.
-        let there = (ranks - here) * here;
-        let (link, card) = if there > 0.0 { (network.remote, there * share) } else { (network.local, share) };
-        let segment = share.min(case.segment_bytes as f64);
-        let spread =
-            link.latency + (card / link.bandwidth).max(if here > 1.0 { share / network.local.bandwidth } else { 0.0 });
-        let reduce =
-            spread + (network.gamma * segment).max((ranks - 1.0) * network.gamma * share - card / link.bandwidth);
-        return total(reduce + spread, messages);
+        return total(stars_path(case, share), messages);
     }
     let Ok(packing) = packing::pack(case.shape.size, case.shape.links) else { return Case::unpriced(case) };
     let links = [network.local, network.remote];
     let latency = links.iter().map(|link| link.latency).fold(0.0, f64::max);
     let fastest = links.iter().map(|link| link.bandwidth).fold(0.0, f64::max);
-    let rate = packing.rate() * fastest;
+    let rate = packing.rate() / packing.fastest as f64 * fastest;
     let height = packing.trees.iter().map(|tree| tree.height()).max().unwrap_or(0) as f64;
     let share = |weight: u64| bytes * weight as f64 / packing.weight() as f64;
     let pieces: f64 = packing.trees.iter().map(|tree| case.pieces(share(tree.weight))).sum();
@@ -98,4 +86,25 @@ fn cost(case: &Case<'_>) -> Cost {
     let segment = longest.min(case.segment_bytes as f64);
     let hop = latency + segment * (1.0 / fastest + network.gamma);
     total(2.0 * height * hop + bytes / rate, 2.0 * (ranks - 1.0) * pieces)
+}
+
+/// Everyone's share to everyone, reduced there, and back.
+fn stars_path(case: &Case<'_>, share: f64) -> f64 {
+    let Network { local, remote, gamma, per_host, .. } = *case.network;
+    let others = case.ranks() - 1.0;
+    if others <= 0.0 || share <= 0.0 {
+        return 0.0;
+    }
+    let segment = share.min(case.segment_bytes as f64);
+    let reduce = others * gamma * share;
+    let here = case.ranks().min(per_host as f64);
+    if here > others {
+        // Each pair of ranks has a link: all arrive at the same time.
+        let up = (share / local.bandwidth + others * gamma * segment).max(segment / local.bandwidth + reduce);
+        let down = if segment < share { segment } else { share } / local.bandwidth;
+        return 2.0 * local.latency + (up + down).max(2.0 * share / local.bandwidth);
+    }
+    // All ranks of a host send to those of other hosts over its card, one after the other.
+    let card = ((others + 1.0 - here) * here * share / remote.bandwidth).max(share / local.bandwidth);
+    2.0 * (remote.latency + card) + (gamma * segment).max(reduce - card)
 }
