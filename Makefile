@@ -15,6 +15,8 @@ RANKS ?= 2,4,8
 ROUNDS ?= 5
 # More arguments for benches/record.py: --keep goes on where an earlier run stopped.
 RECORD ?=
+# More arguments for benches/network.py: --quick leaves out what is not auto.
+NETWORK ?=
 # How long `make fuzz` runs each target.
 SECONDS_EACH ?= 60
 
@@ -50,7 +52,7 @@ bench: prefix peers ## times allreduce beside Gloo, Open MPI and the floor, in t
 bench-network: prefix ## times collectives between network namespaces with 1 Gbit/s links, and records it in docs/benchmarks
 	$(heading) "Collectives between hosts with 1 Gbit/s links"
 	@scripts/setup.sh bench
-	@benches/network.py $(local_prefix)/bin/gloo-rs docs/benchmarks
+	@benches/network.py $(local_prefix)/bin/gloo-rs docs/benchmarks $(NETWORK)
 
 peers:
 	@scripts/setup.sh bench

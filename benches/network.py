@@ -276,7 +276,7 @@ def write(folder, rows, args):
     link = statistics.median(row["link_bytes_s"] for row in rows)
     text = f"""# Collectives between hosts with {args.rate} links
 
-Made by `make bench-network`, on {report.machine()}.
+Made by `make bench-network{" NETWORK=--quick" if args.quick else ""}`, on {report.machine()}.
 
 Each host is a network namespace with one card, joined by a bridge; `tc tbf` limits both directions of every card to
 {args.rate}. A link carries {link / 1e6:.1f} MB/s: what one plain TCP connection moves, each way, while it moves as much the
