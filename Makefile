@@ -22,7 +22,7 @@ local_prefix := build/prefix
 peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup prefix demo bench peers install clean test \
+.PHONY: help setup prefix demo bench bench-network peers install clean test \
   test-format test-lint test-rust test-header test-c test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-summary tsan fuzz
 
@@ -46,6 +46,11 @@ demo: prefix test-demo ## trains on handwritten digits with 1 rank and with 4, a
 bench: prefix peers ## times allreduce beside Gloo, Open MPI and the floor, in turn, and records it in docs/benchmarks
 	$(heading) "Benchmarks, beside Gloo, Open MPI and the floor"
 	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks --ranks $(RANKS) --rounds $(ROUNDS) $(RECORD)
+
+bench-network: prefix ## times collectives between network namespaces with 1 Gbit/s links, and records it in docs/benchmarks
+	$(heading) "Collectives between hosts with 1 Gbit/s links"
+	@scripts/setup.sh bench
+	@benches/network.py $(local_prefix)/bin/gloo-rs docs/benchmarks
 
 peers:
 	@scripts/setup.sh bench
@@ -117,6 +122,7 @@ test-bench: peers ## the benchmark's record, at one small size
 	$(heading) "The benchmark's record"
 	@python3 benches/test_report.py
 	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
+	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick
 
 tsan: ## the Rust tests with many threads under ThreadSanitizer; needs rust-src
 	$(heading) "ThreadSanitizer"

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAX_RANKS 8
+#define MAX_RANKS 9
 
 struct test {
   const char *name;

@@ -836,6 +836,10 @@ const char *gloo_rs_version(void);
 /// What this build of the library holds, separated by commas: `tcp`, and `redis` unless it was left out. A static string.
 const char *gloo_rs_built_features(void);
 
+/// The names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas: what `algorithm` in its
+/// options may say instead of `auto`. A static string; NULL if there is no such collective.
+const char *gloo_rs_algorithms(const char *collective);
+
 /// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
 /// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
 /// on this thread, or the thread's end.

@@ -1,8 +1,10 @@
 //! Status codes, messages, and what the library says about itself.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::LazyLock;
 
-use super::guard;
+use super::{guard, pointer};
+use crate::collective::Collective;
 use crate::error::ErrorKind;
 
 /// What a call returned: GLOO_RS_OK, or one of the GLOO_RS_ERROR_ numbers. The numbers never change; later versions may
@@ -86,6 +88,23 @@ pub extern "C" fn gloo_rs_version() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn gloo_rs_built_features() -> *const c_char {
     if cfg!(feature = "redis") { c"tcp,redis".as_ptr() } else { c"tcp".as_ptr() }
+}
+
+/// The names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas: what `algorithm` in its
+/// options may say instead of `auto`. A static string; NULL if there is no such collective.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_algorithms(collective: *const c_char) -> *const c_char {
+    static LISTS: LazyLock<Vec<CString>> = LazyLock::new(|| {
+        let names = |collective: &Collective| {
+            let names: Vec<_> = collective.algorithms().iter().map(|algorithm| algorithm.name).collect();
+            CString::new(names.join(",")).unwrap_or_default()
+        };
+        Collective::ALL.iter().map(names).collect()
+    });
+    // SAFETY: the caller vouches for a string that ends, or NULL.
+    let name = unsafe { pointer::optional_text(collective, "collective") }.ok().flatten();
+    let index = Collective::ALL.iter().position(|collective| Some(collective.name()) == name);
+    index.map_or(std::ptr::null(), |index| LISTS[index].as_ptr())
 }
 
 /// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after

@@ -16,7 +16,7 @@ use crate::parse::{self, size_text};
 use crate::simulate::network::{self, Hosts};
 
 #[derive(clap::Args)]
-pub struct Args {
+pub struct Explain {
     /// Show instead what every algorithm would cost for a call of so many bytes, which one auto chooses, and why. A barrier
     /// has 0 bytes
     #[arg(long, num_args = 2, value_names = ["COLLECTIVE", "BYTES"])]
@@ -76,7 +76,7 @@ struct Candidate {
     work_us: Option<f64>,
 }
 
-impl Args {
+impl Explain {
     /// The text, if an explanation was asked for.
     pub fn text(&self, json: bool) -> Option<Result<String, String>> {
         let [collective, bytes] = self.explain.as_deref()? else { return None };
@@ -108,7 +108,7 @@ impl Args {
         let Explanation { chosen, why, candidates } = tuner.explain(collective, bytes);
         let Network { local, remote, gamma, .. } = *tuner.network();
         let constants = |link: Link, known: bool| Constants {
-            latency_us: link.latency * 1e6,
+            latency_us: (link.latency * 1e9).round() / 1e3,
             bandwidth: link.bandwidth,
             built_in: !known,
         };

@@ -7,7 +7,7 @@ use gloo_rs::transport::tcp::choice::{Choice, Chosen, Surroundings};
 use gloo_rs::transport::tcp::interface::{self, Interface};
 use serde::Serialize;
 
-use crate::explain;
+use crate::explain::Explain;
 
 /// Show what this build and this host have, and where a rank on this host would listen, and why; or why auto chooses what
 #[derive(clap::Args)]
@@ -21,7 +21,7 @@ pub struct Args {
     interface: Option<String>,
 
     #[command(flatten)]
-    explain: explain::Args,
+    explain: Explain,
 
     /// Print a JSON object
     #[arg(long)]

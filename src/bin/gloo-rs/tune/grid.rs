@@ -2,6 +2,7 @@
 //! are numbers that they have compared.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use gloo_rs::collective::{Algorithm, Collective, Uses};
@@ -130,8 +131,7 @@ impl<'a> Grid<'a> {
         let rounds = rounds(&first, &whole, left / open as f64 * 1e6);
         let mut times = vec![Vec::new(); names.len()];
         for round in 0..rounds.iter().copied().max().unwrap_or(0) {
-            for turn in 0..names.len() {
-                let index = (round + turn) % names.len();
+            for index in order(names.len(), round) {
                 if round < rounds[index] {
                     runner.select(names[index]);
                     times[index].push(runner.timed().map_err(says)?);
@@ -212,6 +212,19 @@ fn rounds(first: &[f64], whole: &[f64], share: f64) -> Vec<usize> {
     first.iter().map(|us| if is_slow(us) { least } else { rounds }).collect()
 }
 
+/// In which order a round has them: another one each time, the same on all ranks. What a call finds, such as ranks that are
+/// asleep, depends on the one before.
+fn order(count: usize, round: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_cached_key(|index| {
+        // Not seeded: the same everywhere.
+        let mut hasher = DefaultHasher::new();
+        (round, index).hash(&mut hasher);
+        hasher.finish()
+    });
+    order
+}
+
 /// The algorithms that can do this.
 fn algorithms(collective: Collective, work: &Workload) -> impl Iterator<Item = &'static str> {
     let shape = work.shape();
@@ -252,6 +265,22 @@ mod tests {
         assert_eq!(rounds(&[10.0, 10.0, 100.0], 5.0 * 120.0 + 2000.0), [103, 103, 3]);
         assert_eq!(rounds(&[0.0, 0.0], 1e9), [400, 400]);
         assert_eq!(super::rounds(&[10.0, 10.0], &[20.0, 40.0], 60.0 * 25.0), [23, 23], "barriers count");
+    }
+
+    #[test]
+    fn everyone_follows_everyone() {
+        let mut follows = [[0; 5]; 5];
+        for round in 0..200 {
+            let order = order(5, round);
+            order.windows(2).for_each(|pair| follows[pair[0]][pair[1]] += 1);
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2, 3, 4]);
+        }
+        for (a, b) in (0..5).flat_map(|a| (0..5).map(move |b| (a, b))) {
+            // 40 on average.
+            assert!((a == b) == (follows[a][b] == 0) && follows[a][b] < 80, "{follows:?}");
+        }
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Summary {
             .map(|(ratio, point)| (*ratio, format!("{} of {}", point.collective.name(), size_text(point.bytes))));
         let (worst_ratio, worst) = worst.unwrap_or((1.0, String::new()));
         let constant = |link, of: Option<gloo_rs::schedule::cost::Link>| {
-            of.map(|of| Constant { link, latency_us: of.latency * 1e6, bandwidth: of.bandwidth })
+            of.map(|of| Constant { link, latency_us: (of.latency * 1e9).round() / 1e3, bandwidth: of.bandwidth })
         };
         Self {
             median_ratio: ratios.get(ratios.len() / 2).map_or(1.0, |(ratio, _)| *ratio),
