@@ -55,6 +55,21 @@ fn bench(args: &str) -> Vec<Value> {
 }
 
 #[test]
+fn the_overrides_of_rank_0_count_for_all_ranks() {
+    let script = "if [ $RANK = 0 ]; then GLOO_RS_ALGORITHM=allreduce:0-1Ki:ring_chunked,allreduce:bcube
+        else GLOO_RS_ALGORITHM=allreduce:recursive_doubling; GLOO_RS_TUNING=/no/such/file; export GLOO_RS_TUNING; fi
+        export GLOO_RS_ALGORITHM; exec \"$0\" bench allreduce --sizes 4,64Ki --iterations 3 --json";
+    let program = env!("CARGO_BIN_EXE_gloo-rs");
+    let output = run(&["run", "-n", "3", "--no-prefix", "--", "sh", "-c", script, program]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let algorithms: Vec<_> = lines.iter().map(|line| line["algorithm"].as_str().unwrap()).collect();
+    assert_eq!(algorithms, ["ring_chunked", "bcube"]);
+    assert!(lines.iter().all(|line| line["verified"] == true), "{lines:?}");
+}
+
+#[test]
 fn every_algorithm_of_every_collective_is_right() {
     for collective in Collective::ALL {
         for algorithm in collective.algorithms() {

@@ -114,19 +114,6 @@ pub fn without_receive_and_reduce(schedule: &Schedule) -> Schedule {
 /// tens of nanoseconds with glibc's AVX-512 `memcmp`, whose masked load has its fault suppressed by the processor.
 static NOTHING: ([usize; 1], [u32; 1]) = ([0], [0]);
 
-fn scalars<'a>(shape: &Shape<'a>) -> Shape<'a> {
-    let (none, no_numbers) = (&NOTHING.0[..0], &NOTHING.1[..0]);
-    Shape {
-        send_counts: none,
-        recv_counts: none,
-        groups: no_numbers,
-        dims: none,
-        links: no_numbers,
-        counts: none,
-        ..*shape
-    }
-}
-
 /// For the same reason: does not compare where there is nothing.
 fn same<T: PartialEq>(a: &[T], b: &[T]) -> bool {
     a.len() == b.len() && (a.is_empty() || a == b)
@@ -161,11 +148,14 @@ impl OwnedShape {
     }
 
     fn is(&self, shape: &Shape<'_>) -> bool {
-        let counts = [shape.send_counts, shape.recv_counts, shape.dims, shape.counts];
-        let numbers = [shape.groups, shape.links];
-        self.scalars == scalars(shape)
-            && self.counts.iter().zip(counts).all(|(own, its)| same(own, its))
-            && self.numbers.iter().zip(numbers).all(|(own, its)| same(own, its))
+        let Shape { collective, rank, size, root, count, inputs, outputs, average, base, destinations, .. } =
+            self.scalars;
+        let Shape { send_counts, recv_counts, groups, dims, links, counts, .. } = *shape;
+        (count, rank, size, root) == (shape.count, shape.rank, shape.size, shape.root)
+            && (inputs, outputs, base, destinations) == (shape.inputs, shape.outputs, shape.base, shape.destinations)
+            && (collective, average) == (shape.collective, shape.average)
+            && self.counts.iter().zip([send_counts, recv_counts, dims, counts]).all(|(own, its)| same(own, its))
+            && self.numbers.iter().zip([groups, links]).all(|(own, its)| same(own, its))
     }
 }
 
@@ -180,8 +170,10 @@ struct Kept {
 /// Plans by shape. Looking one up that is there allocates nothing.
 #[derive(Debug, Default)]
 pub struct PlanCache {
-    kept: QuickMap<u64, Vec<Kept>>,
+    kept: QuickMap<u64, Vec<Arc<Kept>>>,
     len: usize,
+    /// What was asked for last, which is what most calls ask for.
+    last: Option<Arc<Kept>>,
 }
 
 /// Plans that are kept; beyond that, all are forgotten and the useful ones come back.
@@ -190,12 +182,18 @@ const MAX_KEPT: usize = 1024;
 impl PlanCache {
     /// The plan of `algorithm` for `shape`; with `apart`, without receive-and-reduce.
     pub fn get(&mut self, shape: &Shape<'_>, algorithm: &'static Algorithm, apart: bool) -> Result<Arc<Plan>> {
+        let same = |kept: &&Arc<Kept>| {
+            std::ptr::eq(kept.algorithm, algorithm.name) && kept.apart == apart && kept.shape.is(shape)
+        };
+        if let Some(last) = self.last.as_ref().filter(same) {
+            return Ok(last.plan.clone());
+        }
         let mut hasher = QuickHasher::default();
         shape.hash(&mut hasher);
         (algorithm.name.as_ptr() as usize, apart).hash(&mut hasher);
         let hash = hasher.finish();
-        let same = |k: &&Kept| k.algorithm == algorithm.name && k.apart == apart && k.shape.is(shape);
         if let Some(kept) = self.kept.get(&hash).and_then(|list| list.iter().find(same)) {
+            self.last = Some(kept.clone());
             return Ok(kept.plan.clone());
         }
         let mut schedule = (algorithm.generate)(shape)?;
@@ -209,7 +207,56 @@ impl PlanCache {
         }
         self.len += 1;
         let kept = Kept { shape: OwnedShape::new(shape), algorithm: algorithm.name, apart, plan: plan.clone() };
+        let kept = Arc::new(kept);
+        self.last = Some(kept.clone());
         self.kept.entry(hash).or_default().push(kept);
         Ok(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Collective;
+
+    #[test]
+    fn every_shape_has_its_own_plan_and_keeps_it() {
+        let algorithms = Collective::Allreduce.algorithms();
+        let find = |name: &str| algorithms.iter().find(|algorithm| algorithm.name == name).unwrap();
+        let (one, other) = (find("recursive_doubling"), find("halving_doubling"));
+        let shape = Shape::new(Collective::Allreduce, 1, 4, 100);
+        let shapes = [
+            shape,
+            Shape { rank: 2, ..shape },
+            Shape { size: 8, ..shape },
+            Shape { root: 1, ..shape },
+            Shape { count: 101, ..shape },
+            Shape { inputs: 2, ..shape },
+            Shape { outputs: 2, ..shape },
+            Shape { average: true, ..shape },
+            Shape { base: 3, ..shape },
+            Shape { destinations: 1, ..shape },
+            Shape { send_counts: &[1], ..shape },
+            Shape { recv_counts: &[1], ..shape },
+            Shape { recv_counts: &[2], ..shape },
+            Shape { groups: &[1], ..shape },
+            Shape { dims: &[1], ..shape },
+            Shape { links: &[1], ..shape },
+            Shape { counts: &[1], ..shape },
+        ];
+        let mut cache = PlanCache::default();
+        let mut plans = Vec::new();
+        for shape in &shapes {
+            for (algorithm, apart) in [(one, false), (one, true), (other, false)] {
+                let plan = cache.get(shape, algorithm, apart).unwrap();
+                assert!(Arc::ptr_eq(&plan, &cache.get(shape, algorithm, apart).unwrap()), "asked for again: {shape:?}");
+                assert!(plans.iter().all(|known| !Arc::ptr_eq(known, &plan)), "another one's: {shape:?}");
+                plans.push(plan);
+            }
+        }
+        let asked = shapes.iter().flat_map(|shape| [(shape, one, false), (shape, one, true), (shape, other, false)]);
+        for ((shape, algorithm, apart), plan) in asked.zip(&plans) {
+            assert!(Arc::ptr_eq(plan, &cache.get(shape, algorithm, apart).unwrap()), "kept: {shape:?}");
+        }
     }
 }
