@@ -192,7 +192,7 @@ fn prices_are_explained() {
     assert!(prices.is_sorted() && prices[0] > 1000.0, "a megabyte takes 8 ms at 1 Gbit/s: {prices:?}");
     for candidate in candidates {
         let us = |field: &str| candidate[field].as_f64().unwrap_or(f64::INFINITY);
-        assert_eq!(us("total_us"), us("path_us").max(us("work_us")), "{candidate}");
+        assert!(us("total_us") >= us("path_us").max(us("work_us")), "{candidate}");
     }
     let said = text(&run(line, dir.path()).stdout);
     assert!(said.starts_with("allreduce of 1Mi, 32 ranks on 4 hosts with 8 cores\n"), "{said}");

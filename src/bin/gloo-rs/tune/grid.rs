@@ -22,8 +22,10 @@ const ROUNDS: std::ops::RangeInclusive<usize> = 3..=400;
 const FIRST_CALLS: usize = 2;
 /// So many times slower than the best is slow.
 const SLOW: f64 = 4.0;
-/// An algorithm whose time has grown by so much since the smallest size is slow for its bytes, not for its steps.
+/// An algorithm whose time has grown by so much since the smallest size is slow for its bytes, not for its steps; from so many
+/// bytes on, since ranks that share cores may take twice as long by chance.
 const GROWN: f64 = 2.0;
+const LONG: usize = 64 << 10;
 
 const DTYPE: DataType = DataType::Float32;
 const OP: ReduceOp = ReduceOp::Sum;
@@ -155,7 +157,7 @@ impl<'a> Grid<'a> {
         };
         let times = names.into_iter().zip(samples).map(|(name, sample)| Time { name, sample, free: free(name) });
         let times: Vec<_> = times.collect();
-        self.learn(collective, &times, auto);
+        self.learn(collective, work.bytes, &times, auto);
         let shape = work.shape().ok_or("a collective without a shape")?;
         Ok(Some(Point {
             collective,
@@ -168,12 +170,12 @@ impl<'a> Grid<'a> {
         }))
     }
 
-    fn learn(&mut self, collective: Collective, times: &[Time], auto: Sample) {
+    fn learn(&mut self, collective: Collective, bytes: usize, times: &[Time], auto: Sample) {
         let best = times.iter().map(|time| time.sample.us).fold(auto.us, f64::min);
         for &Time { name, sample: Sample { us, .. }, .. } in times {
             let smallest = *self.smallest.entry((collective, name)).or_insert(us);
             // A ring has many steps, and is slow until bytes count; whoever is slow then stays so.
-            if us > SLOW * best && us > GROWN * smallest {
+            if bytes >= LONG && us > SLOW * best && us > GROWN * smallest {
                 self.left_out.insert((collective, name));
             }
         }
