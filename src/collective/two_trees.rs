@@ -306,9 +306,10 @@ mod tests {
                 let trees = TwoTrees::new(size, top);
                 for node in 0..size {
                     let above = [0, 1].map(|tree| trees.colours[node][tree]);
-                    for tree in 0..2 {
-                        assert_eq!(above[tree].is_some(), trees.parent(tree, node).is_some());
-                    }
+                    assert_eq!(
+                        above.map(|colour| colour.is_some()),
+                        [0, 1].map(|tree| trees.parent(tree, node).is_some())
+                    );
                     assert!(above[0] != above[1] || above == [None; 2], "{size} ranks, {top:?}, above {node}");
                     let below = [0, 1].map(|tree| {
                         let children = trees.children(tree, node);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::schedule::cost::Link;
-use crate::schedule::{Buffer, Builder, Span};
+use crate::schedule::{Buffer, Builder, Side, Span};
 
 /// α = 10 s, B = 4 B/s (an element of 4 bytes takes 1 s), γ = 0.5 s per element.
 const NETWORK: Network = Network::flat(Link { latency: 10.0, bandwidth: 4.0 }, 0.125);
