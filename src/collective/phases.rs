@@ -63,8 +63,10 @@ pub(super) fn at_root(case: &Case<'_>) -> f64 {
         return 0.0;
     }
     let (bytes, others, gamma) = (case.bytes(), case.ranks() - 1.0, case.network.gamma);
-    let (link, segment) = (case.link(case.shape.size / 2), case.segment(case.bytes()));
-    link.time(segment) + (others * bytes - segment) * gamma.max(1.0 / link.bandwidth) + gamma * segment
+    let segment = case.segment(bytes);
+    let arrived = case.at_once(others * bytes, bytes, false);
+    let reduced = case.lone_link(case.shape.size / 2).time(segment) + (others * bytes - segment) * gamma;
+    arrived.max(reduced) + gamma * segment
 }
 
 /// Copies a range of `Output(0)` to all other outputs.

@@ -89,8 +89,16 @@ fn cost(case: &Case<'_>) -> Cost {
         path += (sharing - 1.0) * up_and_down;
     }
     if segment < quarter {
-        // At the edge: three quarters each way on a link; on a card all four up, and each down to five children.
-        let load = if one_card { 9.0 } else { 3.0 } * quarter;
+        // At the edge: three quarters each way on a link, and all four in a line; on a card all four up, and each down to five
+        // children.
+        let line = n == 1 || m == 1;
+        let load = if one_card {
+            9.0
+        } else if line {
+            4.0
+        } else {
+            3.0
+        } * quarter;
         let slowest = ways.iter().map(|(way, _)| way.sharing / way.link.bandwidth).fold(0.0, f64::max);
         path += (load * slowest).max(6.0 * quarter * gamma);
     }

