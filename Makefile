@@ -17,6 +17,8 @@ ROUNDS ?= 5
 RECORD ?=
 # More arguments for benches/network.py: --quick leaves out what is not auto.
 NETWORK ?=
+# More arguments for benches/algorithms.py.
+ALGORITHMS ?=
 # How long `make fuzz` runs each target.
 SECONDS_EACH ?= 60
 
@@ -24,7 +26,7 @@ local_prefix := build/prefix
 peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup prefix demo bench bench-network peers install clean test \
+.PHONY: help setup prefix demo bench bench-algorithms bench-network peers install clean test \
   test-format test-lint test-rust test-header test-c test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-summary tsan fuzz
 
@@ -48,6 +50,10 @@ demo: prefix test-demo ## trains on handwritten digits with 1 rank and with 4, a
 bench: prefix peers ## times allreduce beside Gloo, Open MPI and the floor, in turn, and records it in docs/benchmarks
 	$(heading) "Benchmarks, beside Gloo, Open MPI and the floor"
 	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks --ranks $(RANKS) --rounds $(ROUNDS) $(RECORD)
+
+bench-algorithms: prefix ## times every algorithm of allreduce beside what auto chooses, and records it in docs/benchmarks
+	$(heading) "Every algorithm, and what auto chooses"
+	@benches/algorithms.py $(local_prefix)/bin/gloo-rs docs/benchmarks $(ALGORITHMS)
 
 bench-network: prefix ## times collectives between network namespaces with 1 Gbit/s links, and records it in docs/benchmarks
 	$(heading) "Collectives between hosts with 1 Gbit/s links"
@@ -124,6 +130,7 @@ test-bench: peers ## the benchmark's record, at one small size
 	$(heading) "The benchmark's record"
 	@python3 benches/test_report.py
 	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
+	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick
 
 tsan: ## the Rust tests with many threads under ThreadSanitizer; needs rust-src

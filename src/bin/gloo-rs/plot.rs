@@ -289,8 +289,8 @@ mod tests {
         let bars = |lane: usize| text.matches(&format!("fill=\"{}\"", hex(LANES[lane].1))).count() - 1;
         assert_eq!(
             [0, 1, 2].map(bars),
-            [2, 1, 1],
-            "wide bars stay apart, narrow ones are one; the legend does not count"
+            [3, 1, 1],
+            "bars of different peers stay apart, narrow ones are one; the legend does not count"
         );
         assert!(text.contains("500 ns") && text.contains("1 µs"));
         let error = gantt(file.path(), "title", &[3], &[]).unwrap_err();

@@ -9,8 +9,8 @@ const ALL_FORMS: usize = 6;
 const ALL_SIZES: usize = 128;
 /// Beyond, powers of two and their neighbours.
 const LARGE: [usize; 9] = [129, 255, 256, 257, 511, 512, 513, 1023, 1024];
-/// Elements that the steps of one call may write, beyond `ALL_SIZES`: a second or two.
-const LIMIT: usize = 9_000_000;
+/// Elements that the steps of one call may write, beyond `ALL_SIZES`: less than a second.
+const LIMIT: usize = 1_000_000;
 /// To compute trees from measured links takes its time, for every rank.
 const MEASURED: usize = 24;
 
