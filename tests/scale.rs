@@ -28,8 +28,9 @@ fn device() -> Result<Arc<Device>> {
     Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() })
 }
 
+/// A context that measures nothing, so that connections are made by calls only.
 fn context(device: &Arc<Device>, rank: usize, size: usize, timeout: Duration) -> Result<Arc<Context>> {
-    Context::new(device, rank, size, &ContextOptions { timeout, ..Default::default() })
+    Context::new(device, rank, size, &ContextOptions { timeout, tuning: Some("default".into()), ..Default::default() })
 }
 
 fn barrier(context: &Context) -> Result<()> {

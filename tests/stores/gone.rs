@@ -149,7 +149,12 @@ fn a_tcp_store_is_not_needed_after_rendezvous() {
 fn a_directory_that_vanishes() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("file://{}", directory.path().canonicalize().unwrap().join("store").display());
-    let gone = || std::fs::remove_dir_all(directory.path().join("store")).unwrap();
+    // At once, also while a rank writes there.
+    let gone = || {
+        let aside = directory.path().join("aside");
+        std::fs::rename(directory.path().join("store"), &aside).unwrap();
+        std::fs::remove_dir_all(aside).unwrap();
+    };
     for (error, after) in without_rank_0(&url, LONG, gone) {
         is(&error, ErrorKind::Io, &["wait for \"hosts\"", "the directory is gone"]);
         assert!(after < SLACK, "told only after {after:?}: {error}");

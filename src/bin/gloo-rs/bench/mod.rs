@@ -11,9 +11,10 @@ pub mod workload;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use gloo_rs::collective::Collective;
+use gloo_rs::collective::{Collective, Uses};
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::launch::Launch;
+use gloo_rs::schedule::Schedule;
 use gloo_rs::types::{DataType, ReduceOp};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -162,15 +163,16 @@ impl Args {
             in_place: self.in_place,
         };
         request.check()?;
-        let places = self.workload(&request, 0, 1, 0)?;
-        places.shape().map_or(Ok(()), |shape| shape.check()).map_err(|error| error.to_string())?;
-        if let Subject::Collective(collective) = self.subject
-            && self.algorithm != "auto"
-        {
-            // Some algorithms do not serve every number of ranks.
-            let work = self.workload(&request, 0, 1, 0)?;
-            let algorithm = collective.algorithm(&self.algorithm);
-            let schedule = algorithm.and_then(|algorithm| work.shape().map(|s| (algorithm.generate)(&s)).transpose());
+        let work = self.workload(&request, 0, 1, 0)?;
+        let Some(shape) = work.shape() else { return Ok(request) };
+        shape.check().map_err(|error| error.to_string())?;
+        if self.algorithm != "auto" {
+            let algorithm = shape.collective.algorithm(&self.algorithm);
+            // Some algorithms do not serve every number of ranks. What needs counts of others gets them when it runs.
+            let schedule = algorithm.and_then(|algorithm| match algorithm.uses {
+                Uses::Counts => Ok(Schedule::default()),
+                _ => (algorithm.generate)(&shape),
+            });
             schedule.map_err(|error| format!("--algorithm: {error}"))?;
         }
         Ok(request)
