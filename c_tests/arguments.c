@@ -134,8 +134,6 @@ static void groups_and_dims(void) {
   options.dims = dims;
   options.num_dims = 1;
   REFUSED("dims is 2, that is 2 ranks, but size is 4");
-  options.num_dims = 3;
-  REFUSED("dims has 3 entries; it must have 2");
   options.dims = zero;
   options.num_dims = 2;
   REFUSED("dims[1] is 0");

@@ -76,6 +76,26 @@ static void allreduce_places(void) {
         if (dims[0] * dims[1] == (size_t)test_size) allreduce_in(context, algorithms[a], 0, dims, 2, counts[c]);
       }
     }
+  {
+    /* What only one algorithm cannot have is refused before anything is sent: the context goes on. */
+    size_t three[] = {1, 1, 1};
+    float value = 1;
+    void *outputs[] = {&value};
+    gloo_rs_allreduce_options_t options;
+    three[0] = (size_t)test_size;
+    gloo_rs_allreduce_options_init(&options, sizeof options);
+    options.algorithm = "torus_2d";
+    options.data_type = GLOO_RS_FLOAT32;
+    options.outputs = outputs;
+    options.num_outputs = 1;
+    options.count = 1;
+    options.dims = three;
+    options.num_dims = 3;
+    CHECK_FAILS(gloo_rs_allreduce(context, &options), GLOO_RS_ERROR_INVALID_ARGUMENT, "dims has 3 entries; it must have 2");
+    options.dims = NULL;
+    options.num_dims = 0;
+    CHECK_OK(gloo_rs_allreduce(context, &options));
+  }
   gloo_rs_context_destroy(context);
 }
 
