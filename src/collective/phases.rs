@@ -57,16 +57,15 @@ pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, held: Span, ou
     b.copy(sum, output);
 }
 
-/// Seconds until the root has done so: `α + (P - 1) S/B + γS`, or by the sum of the reductions if they take longer.
+/// Seconds until the root has done so: `α + (P - 1) S/B + γS`, or by the sum of the reductions if they take longer. One link's
+/// bandwidth is all that it gets, also from ranks of its host: one rank does the work of receiving from all.
 pub(super) fn at_root(case: &Case<'_>) -> f64 {
     if case.is_empty() {
         return 0.0;
     }
     let (bytes, others, gamma) = (case.bytes(), case.ranks() - 1.0, case.network.gamma);
-    let segment = case.segment(bytes);
-    let arrived = case.at_once(others * bytes, bytes, false);
-    let reduced = case.lone_link(case.shape.size / 2).time(segment) + (others * bytes - segment) * gamma;
-    arrived.max(reduced) + gamma * segment
+    let (link, segment) = (case.link(case.shape.size / 2), case.segment(bytes));
+    link.time(segment) + (others * bytes - segment) * gamma.max(1.0 / link.bandwidth) + gamma * segment
 }
 
 /// Copies a range of `Output(0)` to all other outputs.

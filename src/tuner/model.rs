@@ -126,8 +126,10 @@ impl Question<'_> {
         let algorithms = self.collective.algorithms().iter();
         // In one group it is `reduce_broadcast`, to whose price the leader's own work belongs.
         let flat = self.groups.windows(2).all(|pair| pair[0] == pair[1]);
+        // Nothing tells that only neighbours of a mesh are linked, and elsewhere its price is a rough one.
+        let unfit = |name: &str| name == "mesh_2d" || flat && name == "hierarchical";
         let run = |algorithm: &&Algorithm| {
-            can_run(self.collective, algorithm, self.size, self.links) && !(flat && algorithm.name == "hierarchical")
+            can_run(self.collective, algorithm, self.size, self.links) && !unfit(algorithm.name)
         };
         self.counted(|question| algorithms.filter(run).map(|a| question.price(a)).collect())
     }

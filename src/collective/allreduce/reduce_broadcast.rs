@@ -18,9 +18,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "reduce_broadcast", ge
 /// turns and are sent on at once.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
-    let segment = case.segment(bytes);
+    let link = case.link(case.shape.size / 2);
+    let back = if case.is_empty() { 0.0 } else { link.time(others * case.segment(bytes)) };
     Cost {
-        path: at_root(case) + case.at_once(others * segment, segment, false),
+        path: at_root(case) + back,
         messages: 2.0 * others * case.pieces(bytes),
         sent: 2.0 * others * bytes,
         reduced: others * bytes,
