@@ -73,7 +73,15 @@ fn all_ranks_choose_as_rank_0_says() {
         [Some("measure"), Some("default"), Some(slow.as_str())],
         [None, Some(slow.as_str()), Some(narrow.as_str())],
     ] {
-        let contexts: Vec<_> = connected(&tunings).into_iter().map(Result::unwrap).collect();
+        let mut contexts: Vec<_> = connected(&tunings).into_iter().map(Result::unwrap).collect();
+        // On a machine that is busy enough a link's other end answers too late, which is no error.
+        for _ in 0..5 {
+            let measured = contexts[0].tuner().tuning().local.is_some();
+            if measured || tunings[0] == Some("default") {
+                break;
+            }
+            contexts = connected(&tunings).into_iter().map(Result::unwrap).collect();
+        }
         let all: Vec<_> = contexts.iter().map(|context| choices(context)).collect();
         assert!(all[0] == all[1] && all[0] == all[2], "{tunings:?}");
         let networks: Vec<_> = contexts.iter().map(|context| *context.tuner().network()).collect();
