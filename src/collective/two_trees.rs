@@ -22,6 +22,8 @@
 
 use super::Case;
 use super::phases::rounds;
+use crate::schedule::Side;
+use crate::schedule::cost::Cost;
 use crate::types::Rank;
 
 /// The name of every algorithm that is made of them.
@@ -54,6 +56,24 @@ pub(super) struct Place {
     pub parent: Option<Rank>,
     /// First the one whose edge has the next step after the parent's.
     pub children: Vec<Rank>,
+}
+
+impl Place {
+    /// The children of `rank`, whose place it is, in the order in which they send: the reverse of that in which they receive.
+    pub fn children_going_up(&self, rank: Rank) -> impl Iterator<Item = (Rank, Side)> {
+        self.children.iter().rev().map(move |&child| (child, if child < rank { Side::Left } else { Side::Right }))
+    }
+}
+
+/// The cost of two trees, each for one half of the data, that take `path` seconds and go `ways` ways, up or down or both.
+pub(super) fn cost(case: &Case<'_>, path: f64, ways: f64, reduces: bool) -> Cost {
+    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
+    Cost {
+        path,
+        messages: 2.0 * ways * others * case.pieces(bytes / 2.0),
+        sent: ways * others * bytes,
+        reduced: if reduces { others * bytes } else { 0.0 },
+    }
 }
 
 impl TwoTrees {

@@ -14,19 +14,12 @@ use super::super::two_trees::{self, Place, Top, TwoTrees};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
-use crate::schedule::{Builder, Schedule, Side, Span};
+use crate::schedule::{Builder, Schedule, Span};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: two_trees::NAME, generate, cost, uses: Uses::Sizes };
 
 fn cost(case: &Case<'_>) -> Cost {
-    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
-    let both = 2.0;
-    Cost {
-        path: two_trees::allreduce_time(case),
-        messages: 2.0 * both * others * case.pieces(bytes / 2.0),
-        sent: both * others * bytes,
-        reduced: others * bytes,
-    }
+    two_trees::cost(case, two_trees::allreduce_time(case), 2.0, true)
 }
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
@@ -37,10 +30,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     for place in &places {
         let half = half(place);
         let own = contribution(&mut b, &sources, half.offset, half.len, half);
-        // Up goes in the reverse order of down.
-        let children = place.children.iter().rev();
-        let sides = children.map(|&child| (child, if child < shape.rank { Side::Left } else { Side::Right }));
-        let held = combine_children(&mut b, sides, own, half);
+        let held = combine_children(&mut b, place.children_going_up(shape.rank), own, half);
         match place.parent {
             Some(parent) => b.send(parent, held),
             None => {

@@ -17,14 +17,7 @@ use crate::schedule::{Builder, Schedule};
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: two_trees::NAME, generate, cost, uses: Uses::Sizes };
 
 fn cost(case: &Case<'_>) -> Cost {
-    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
-    let both = 1.0;
-    Cost {
-        path: two_trees::broadcast_time(case),
-        messages: 2.0 * both * others * case.pieces(bytes / 2.0),
-        sent: both * others * bytes,
-        reduced: 0.0,
-    }
+    two_trees::cost(case, two_trees::broadcast_time(case), 1.0, false)
 }
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {

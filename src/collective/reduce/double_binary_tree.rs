@@ -13,19 +13,12 @@ use super::super::two_trees::{self, Top, TwoTrees};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
-use crate::schedule::{Builder, Schedule, Side, split};
+use crate::schedule::{Builder, Schedule, split};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: two_trees::NAME, generate, cost, uses: Uses::Sizes };
 
 fn cost(case: &Case<'_>) -> Cost {
-    let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
-    let both = 1.0;
-    Cost {
-        path: two_trees::reduce_time(case),
-        messages: 2.0 * both * others * case.pieces(bytes / 2.0),
-        sent: both * others * bytes,
-        reduced: others * bytes,
-    }
+    two_trees::cost(case, two_trees::reduce_time(case), 1.0, true)
 }
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
@@ -39,10 +32,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
             Some(_) => b.scratch(len),
         };
         let own = contribution(&mut b, &sources, offset, len, into);
-        // Children are listed in the order of a broadcast.
-        let children = place.children.iter().rev();
-        let sides = children.map(|&child| (child, if child < shape.rank { Side::Left } else { Side::Right }));
-        let held = combine_children(&mut b, sides, own, into);
+        let held = combine_children(&mut b, place.children_going_up(shape.rank), own, into);
         match place.parent {
             Some(parent) => b.send(parent, held),
             None => {
