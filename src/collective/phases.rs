@@ -57,15 +57,16 @@ pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, held: Span, ou
     b.copy(sum, output);
 }
 
-/// Seconds until the root has done so: `α + (P - 1) S/B + γS`, or by the sum of the reductions if they take longer. One link's
-/// bandwidth is all that it gets, also from ranks of its host: one rank does the work of receiving from all.
+/// Seconds until the root has done so: `α + n S/B + γS` where `n` is [`Case::in_turn`], or by the sum of the reductions if they
+/// take longer.
 pub(super) fn at_root(case: &Case<'_>) -> f64 {
     if case.is_empty() {
         return 0.0;
     }
     let (bytes, others, gamma) = (case.bytes(), case.ranks() - 1.0, case.network.gamma);
     let (link, segment) = (case.link(case.shape.size / 2), case.segment(bytes));
-    link.time(segment) + (others * bytes - segment) * gamma.max(1.0 / link.bandwidth) + gamma * segment
+    let arriving = (case.in_turn() * bytes - segment) / link.bandwidth;
+    link.time(segment) + arriving.max((others * bytes - segment) * gamma) + gamma * segment
 }
 
 /// Copies a range of `Output(0)` to all other outputs.

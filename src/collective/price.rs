@@ -16,6 +16,13 @@ impl Case<'_> {
         (self.of(sum(counts)), self.of(longest), pieces)
     }
 
+    /// As many messages fill the time of a rank that gets one from each of the others, or sends one to each: all of them if they
+    /// share a card. On one host the work at both ends makes a link's bandwidth, and only the half at this rank comes in turn.
+    pub(super) fn in_turn(&self) -> f64 {
+        let others = self.ranks() - 1.0;
+        if self.network.per_host >= self.shape.size { (others + 1.0) / 2.0 } else { others }
+    }
+
     /// Seconds until a rank has sent `bytes` to the others together, or received them, with messages that do not wait for
     /// one another; the longest has `longest` bytes. With `everyone`, all ranks do that at once.
     pub(super) fn at_once(&self, bytes: f64, longest: f64, everyone: bool) -> f64 {

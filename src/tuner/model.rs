@@ -124,13 +124,7 @@ impl Question<'_> {
     /// Every algorithm that could run, in the order of the collective's list.
     pub fn candidates(&self) -> Vec<Priced> {
         let algorithms = self.collective.algorithms().iter();
-        // In one group it is `reduce_broadcast`, to whose price the leader's own work belongs.
-        let flat = self.groups.windows(2).all(|pair| pair[0] == pair[1]);
-        // Nothing tells that only neighbours of a mesh are linked, and elsewhere its price is a rough one.
-        let unfit = |name: &str| name == "mesh_2d" || flat && name == "hierarchical";
-        let run = |algorithm: &&Algorithm| {
-            can_run(self.collective, algorithm, self.size, self.links) && !unfit(algorithm.name)
-        };
+        let run = |algorithm: &&Algorithm| can_run(self.collective, algorithm, self.size, self.links);
         self.counted(|question| algorithms.filter(run).map(|a| question.price(a)).collect())
     }
 

@@ -8,8 +8,9 @@ mod ring;
 use super::{Algorithm, Case, Shape};
 use crate::schedule::{Builder, Span};
 
+// Where powers of two make `recursive_doubling` and `bruck` cost the same, the first is chosen: it needs no copies.
 pub(super) const ALGORITHMS: &[Algorithm] =
-    &[ring::ALGORITHM, bruck::ALGORITHM, recursive_doubling::ALGORITHM, direct::ALGORITHM];
+    &[ring::ALGORITHM, recursive_doubling::ALGORITHM, bruck::ALGORITHM, direct::ALGORITHM];
 
 /// Puts this rank's inputs in place as one block. Returns where to send that from: one input need not wait for its copy.
 fn assemble(b: &mut Builder, shape: &Shape<'_>) -> Span {

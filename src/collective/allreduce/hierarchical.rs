@@ -17,6 +17,7 @@ use super::super::circle::Circle;
 use super::super::grid::{Way, groups};
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
+use super::reduce_broadcast;
 use crate::error::Result;
 use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Side};
@@ -57,9 +58,13 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(b.build())
 }
 
-/// In the group `α + S/B + (n-1)γS`, between leaders `2(m-1)(α + S/(mB)) + (m-1)γS/m`, in the group `α + S/B`.
+/// In the group `α + S/B + (n-1)γS`, between leaders `2(m-1)(α + S/(mB)) + (m-1)γS/m`, in the group `α + S/B`. Of one group,
+/// it is `reduce_broadcast`.
 fn cost(case: &Case<'_>) -> Cost {
     let groups = groups(case.shape);
+    if groups.len() == 1 {
+        return reduce_broadcast::cost(case);
+    }
     let (ranks, leaders, bytes, gamma) = (case.ranks(), groups.len() as f64, case.bytes(), case.network.gamma);
     let longest = groups.iter().map(Vec::len).max().unwrap_or(1);
     let members = longest as f64 - 1.0;
@@ -72,8 +77,7 @@ fn cost(case: &Case<'_>) -> Cost {
         let arrive = |bytes: f64| in_turn * bytes / link.bandwidth;
         path += link.latency
             + (arrive(bytes) + at_once * gamma * segment).max(segment / link.bandwidth + members * gamma * bytes);
-        // A single leader passes on each segment that is complete; between leaders chunks come in another order.
-        path += link.latency + arrive(if leaders > 1.0 { bytes } else { segment });
+        path += link.latency + arrive(bytes);
     }
     // Only leaders use the network.
     let way = Way { sharing: 1.0, ..Way::near(case, longest, groups.len()) };

@@ -14,12 +14,12 @@ use crate::schedule::{Builder, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "reduce_broadcast", generate, cost, uses: Uses::Sizes };
 
-/// `2 (α + (P - 1) S/B) + γS`, or `(P - 1) γS` instead of all receptions but one if that is more. Segments of all ranks come by
-/// turns and are sent on at once.
-fn cost(case: &Case<'_>) -> Cost {
+/// `2 (α + n S/B) + γS`, where `n` is P - 1 or what [`Case::in_turn`] says, or `(P - 1) γS` instead of all receptions but one if
+/// that is more. Segments of all ranks come by turns and are sent on at once.
+pub(super) fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let link = case.link(case.shape.size / 2);
-    let back = if case.is_empty() { 0.0 } else { link.time(others * case.segment(bytes)) };
+    let back = if case.is_empty() { 0.0 } else { link.time(case.in_turn() * case.segment(bytes)) };
     Cost {
         path: at_root(case) + back,
         messages: 2.0 * others * case.pieces(bytes),
