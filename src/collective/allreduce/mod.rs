@@ -13,7 +13,7 @@ mod reduce_broadcast;
 mod ring;
 mod ring_chunked;
 mod ring_segmented;
-mod spanning_trees;
+pub(super) mod spanning_trees;
 mod torus_2d;
 mod torus_nd;
 mod tree;

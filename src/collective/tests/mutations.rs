@@ -2,7 +2,8 @@
 
 use super::calls::{Form, PLACES, Sample, has_whole_buffers};
 use super::*;
-use crate::schedule::{Action, Schedule, Side, Span, verify as prove_schedules};
+use crate::schedule::verify::execute_in_segments;
+use crate::schedule::{Action, Schedule, Side, Span};
 
 /// A few calls of every algorithm, which between them use every kind of step; three elements for each rank.
 fn samples() -> Vec<(Sample, &'static Algorithm)> {
@@ -22,6 +23,16 @@ fn samples() -> Vec<(Sample, &'static Algorithm)> {
         }
     }
     samples
+}
+
+#[test]
+fn segments_and_order_change_nothing() {
+    for (sample, algorithm) in samples() {
+        let shapes = sample.shapes();
+        let schedules: Vec<Schedule> = shapes.iter().map(|shape| (algorithm.generate)(shape).unwrap()).collect();
+        let result = execute_in_segments(&schedules, &Promise::new(&shapes));
+        result.unwrap_or_else(|e| panic!("{}, {} ranks: {e}", algorithm.name, shapes.len()));
+    }
 }
 
 /// Damages every step in every way that `damages` returns, one at a time, and demands that the proof fails.

@@ -98,7 +98,6 @@ fn allreduce_in_grids() {
 fn allreduce_on_links() {
     for size in RANKS {
         let graphs = graphs(size);
-        // Every rank packs the graph anew.
         let some = if size <= 12 { &graphs[..] } else { &graphs[size % graphs.len()..][..1] };
         prove_places("spanning_trees", size, some, |call, links| Shape { links, ..call });
     }

@@ -1,26 +1,21 @@
 //! Executes all ranks at once as the engine would, segment by segment, on expressions.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
+use super::pieces::{Piece, Pieces};
 use super::program::{Before, FlatStep, Kind, NONE, Program};
-use super::symbol::{Id, Symbols, UNDEFINED, Value};
+use super::symbol::{Id, Symbols, Value};
 use super::{Contract, Expect, wrong};
 use crate::error::Result;
 use crate::hash::QuickMap;
 use crate::schedule::{Buffer, Side};
 
-/// Which of the steps that might go on is tried next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    Newest,
-    Oldest,
-}
-
 pub(super) struct Machine<'a> {
     program: &'a Program,
     symbols: Symbols,
-    initial: Vec<Value>,
-    memory: Vec<Value>,
+    initial: Pieces<Value>,
+    memory: Pieces<Value>,
     /// By step: elements finished.
     done: Vec<u32>,
     /// The steps that wait for each step, one list after the other, and where each list begins.
@@ -29,34 +24,32 @@ pub(super) struct Machine<'a> {
     /// The steps in the order in which they finished last time.
     finished: Vec<u32>,
     tokens: bool,
+    /// What is being computed: values and where they begin.
+    results: Vec<(u32, Value)>,
 }
 
 impl<'a> Machine<'a> {
     pub fn new(program: &'a Program, contract: &dyn Contract) -> Self {
         let (waiters, first_waiter) = waiters(program);
         let symbols = Symbols::new(contract);
-        let mut initial = Vec::with_capacity(program.memory);
-        for region in &program.regions {
-            let leaf = |index| match region.buffer {
-                Buffer::Scratch => None,
-                buffer => contract.initial(region.rank, buffer, index),
-            };
-            initial.extend((0..region.len).map(|index| leaf(index).map_or(Value::UNDEFINED, |l| symbols.leaf(l))));
-        }
-        let (memory, done, finished) = (Vec::new(), Vec::new(), Vec::new());
+        let initial = initial(program, contract, &symbols);
+        let (memory, done, finished) = (initial.clone(), Vec::new(), Vec::new());
         let tokens = contract.synchronizes();
-        Self { program, symbols, initial, memory, done, waiters, first_waiter, finished, tokens }
+        Self { program, symbols, initial, memory, done, waiters, first_waiter, finished, tokens, results: Vec::new() }
     }
 
-    /// Executes every step from the beginning, or says what got stuck. The result must be that of the run before, if any.
-    pub fn run(&mut self, segment: u32, order: Order) -> Result<()> {
-        let before = std::mem::replace(&mut self.memory, self.initial.clone());
+    /// Executes every step from the beginning, or says what got stuck. Of the steps that might go on, the newest or the
+    /// oldest is tried next.
+    pub fn run(&mut self, segment: u32, newest: bool) -> Result<()> {
+        self.memory.clone_from(&self.initial);
         self.done = vec![0; self.program.steps.len()];
         self.finished.clear();
         let mut open: VecDeque<u32> = (0..self.program.steps.len() as u32).collect();
-        while let Some(step) = if order == Order::Newest { open.pop_back() } else { open.pop_front() } {
+        while let Some(step) = if newest { open.pop_back() } else { open.pop_front() } {
             if self.advance(step as usize, segment)? {
-                open.push_back(step);
+                if self.done[step as usize] < self.program.steps[step as usize].len {
+                    open.push_back(step);
+                }
                 open.extend(self.waiters_of(step));
                 let peer = self.program.steps[step as usize].peer;
                 if peer != NONE {
@@ -64,13 +57,16 @@ impl<'a> Machine<'a> {
                 }
             }
         }
-        if let Some(stuck) = self.program.steps.iter().zip(&self.done).position(|(step, &done)| done < step.len) {
-            return Err(wrong(format!("deadlock: {}", self.explain(stuck))));
-        }
-        match before.iter().zip(&self.memory).position(|(a, b)| a != b) {
+        match self.program.steps.iter().zip(&self.done).position(|(step, &done)| done < step.len) {
+            Some(stuck) => Err(wrong(format!("deadlock: {}", self.explain(stuck)))),
             None => Ok(()),
-            Some(place) => Err(wrong(format!("{} depends on the order of execution", self.program.place(place)))),
         }
+    }
+
+    /// What every element holds.
+    #[cfg(test)]
+    pub fn contents(&self) -> Vec<Value> {
+        self.memory.elements(0, self.program.memory).collect()
     }
 
     fn waiters_of(&self, step: u32) -> &[u32] {
@@ -114,38 +110,52 @@ impl<'a> Machine<'a> {
     }
 
     /// Writes the elements `range` of step `index`; `incoming` is where a peer sends from.
-    fn compute(&mut self, index: usize, range: std::ops::Range<u32>, incoming: u32) -> Result<()> {
-        let program = self.program;
-        let FlatStep { kind, reads: [first, second], write, .. } = program.steps[index];
-        for i in range {
-            let value = match kind {
-                Kind::Send | Kind::Recv => Ok(self.memory[(incoming + i) as usize]),
-                Kind::Copy => Ok(self.memory[(first + i) as usize]),
-                Kind::RecvReduce(Side::Left) => self.combine(incoming + i, first + i),
-                Kind::RecvReduce(Side::Right) => self.combine(first + i, incoming + i),
-                Kind::Reduce => self.combine(first + i, second + i),
+    fn compute(&mut self, index: usize, range: Range<u32>, incoming: u32) -> Result<()> {
+        let FlatStep { kind, reads: [first, second], write, .. } = self.program.steps[index];
+        let mut results = std::mem::take(&mut self.results);
+        results.clear();
+        let mut i = range.start;
+        while i < range.end {
+            let (result, end) = match kind {
+                Kind::Send | Kind::Recv => self.read(incoming, i, range.end),
+                Kind::Copy => self.read(first, i, range.end),
+                Kind::RecvReduce(Side::Left) => self.combine(incoming, first, i, range.end),
+                Kind::RecvReduce(Side::Right) => self.combine(first, incoming, i, range.end),
+                Kind::Reduce => self.combine(first, second, i, range.end),
                 Kind::Divide(by) => {
-                    let Value { expression, element } = self.memory[(first + i) as usize];
-                    self.symbols.divide(expression, by).map(|expression| Value { expression, element })
+                    let (value, end) = self.read(first, i, range.end);
+                    (value.and_then(|value| self.symbols.divide(value, by)), end)
                 }
             };
-            match value {
-                Ok(Value { expression: UNDEFINED, .. }) if !self.tokens => {
-                    return Err(wrong(format!("{}: element {i} comes from undefined memory", program.name(index))));
+            match result {
+                Ok(value) if value == Value::UNDEFINED && !self.tokens => {
+                    let name = self.program.name(index);
+                    return Err(wrong(format!("{name}: element {i} comes from undefined memory")));
                 }
-                Ok(value) => self.memory[(write + i) as usize] = value,
-                Err(why) => return Err(wrong(format!("{}: element {i} {why}", program.name(index)))),
+                Ok(value) if results.last().is_some_and(|&(start, last)| last.skip(i - start) == value) => {}
+                Ok(value) => results.push((i, value)),
+                Err(why) => return Err(wrong(format!("{}: element {i} {why}", self.program.name(index)))),
             }
+            i = end;
         }
+        let ends = results.iter().skip(1).map(|&(start, _)| start).chain([range.end]);
+        for (&(start, value), end) in results.iter().zip(ends) {
+            self.memory.set(write + start, write + end, value);
+        }
+        self.results = results;
         Ok(())
     }
 
-    fn combine(&mut self, left: u32, right: u32) -> Result<Value, String> {
-        let (left, right) = (self.memory[left as usize], self.memory[right as usize]);
-        if left.element != right.element {
-            return Err(format!("combines the elements {} and {}", left.element, right.element));
-        }
-        Ok(Value { expression: self.symbols.reduce(left.expression, right.expression)?, element: left.element })
+    /// What is at `base + i`, and up to which `i` that goes on, `end` at most.
+    fn read(&self, base: u32, i: u32, end: u32) -> (Result<Value, String>, u32) {
+        let (value, next) = self.memory.from(base + i, base + end);
+        (Ok(value), next - base)
+    }
+
+    fn combine(&mut self, left: u32, right: u32, i: u32, end: u32) -> (Result<Value, String>, u32) {
+        let (l, next) = self.memory.from(left + i, left + end);
+        let (r, other) = self.memory.from(right + i, right + end);
+        (self.symbols.combine(l, r), (next - left).min(other - right))
     }
 
     /// Compares the outputs with what they must be; whether all reductions are in the order of ranks.
@@ -155,8 +165,7 @@ impl<'a> Machine<'a> {
         let mut agreed: QuickMap<(usize, usize, usize, u64), Id> = QuickMap::default();
         for region in &self.program.regions {
             let Buffer::Output(output) = region.buffer else { continue };
-            for index in 0..region.len {
-                let value = self.memory[region.start + index];
+            for (index, value) in self.memory.elements(region.start, region.len).enumerate() {
                 let fail = |what: String| {
                     let place = self.program.place(region.start + index);
                     Err(wrong(format!(
@@ -257,6 +266,26 @@ impl<'a> Machine<'a> {
             peer => format!("{}; {}", one(stuck), one(peer as usize)),
         }
     }
+}
+
+/// What the flat memory holds before.
+fn initial(program: &Program, contract: &dyn Contract, symbols: &Symbols) -> Pieces<Value> {
+    let mut memory = Pieces::new(program.memory, program.begins(), Value::UNDEFINED);
+    for region in program.regions.iter().filter(|region| region.buffer != Buffer::Scratch) {
+        let holds = |index| {
+            let leaf = if index < region.len { contract.initial(region.rank, region.buffer, index) } else { None };
+            leaf.map_or(Value::UNDEFINED, |leaf| symbols.leaf(leaf))
+        };
+        let (mut start, mut value) = (0, holds(0));
+        for index in 1..=region.len {
+            let next = holds(index);
+            if index == region.len || next != value.skip((index - start) as u32) {
+                memory.set((region.start + start) as u32, (region.start + index) as u32, value);
+                (start, value) = (index, next);
+            }
+        }
+    }
+    memory
 }
 
 /// For each step the steps that wait for it: the lists, and where each begins.

@@ -6,13 +6,18 @@
 //! 2. *Order* ([`race`]): on each rank, any two steps that touch one element, one of them writing, are ordered by the
 //!    dependencies, element by element and whatever the segment size. So the result cannot depend on timing, on when
 //!    a send reads its buffer, or on when a receive fills it.
-//! 3. *Progress* ([`execute`]): with sends that complete only together with their receive, and segments of 1, 3 and all
-//!    elements, every step finishes. Since a finished step never stops another one, one order of execution shows it for all.
+//! 3. *Progress* ([`execute`]): with sends that complete only together with their receive, and messages that are not cut,
+//!    every step finishes. Since a finished step never stops another one, one order of execution shows it for all. Messages
+//!    cut into segments, of whatever length, can do what whole ones did: their first elements wait for nothing that all
+//!    elements together do not wait for.
 //! 4. *Meaning* ([`symbol`]): during that execution each element holds the expression tree it would have been computed by.
 //!    In the end it must be the one that the [`Contract`] asks for: every contribution exactly once, divided exactly once
 //!    if it is an average, and the same tree, hence the same bits, on all ranks.
+//!
+//! Memory is looked at in pieces ([`pieces`]): neighbouring elements that the same steps touch cost as much as one.
 
 mod execute;
+mod pieces;
 mod program;
 mod race;
 mod symbol;
@@ -27,7 +32,7 @@ use super::{Buffer, Schedule};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Rank;
 
-use execute::{Machine, Order};
+use execute::Machine;
 use program::Program;
 
 /// One element that a caller supplied.
@@ -111,8 +116,8 @@ pub struct Report {
 
 /// Proves that `schedules`, one for each rank, keep `contract`. An error says which rank, step or element breaks it.
 ///
-/// Each schedule is looked at once, so they can be generated one after the other. Time and memory grow with the number of
-/// steps, and of elements that all ranks together touch; meant for up to some thousands each.
+/// Each schedule is looked at once, so they can be generated one after the other. Time grows with the number of steps and of
+/// pieces that their spans cut memory into, hardly with elements; memory with the elements of all buffers.
 pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &dyn Contract) -> Result<Report> {
     let mut program = Program::new(contract.ranks());
     for schedule in schedules {
@@ -124,20 +129,32 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
     program.connect()?;
     race::check(&program, contract)?;
     let mut machine = Machine::new(&program, contract);
-    let longest = program.steps.iter().map(|step| step.len).max().unwrap_or(0);
-    for (segment, order) in [(1, Order::Newest), (3, Order::Oldest), (u32::MAX, Order::Oldest)] {
-        // Where no step has more than three elements, segments of three were all elements already.
-        if segment > 3 && longest <= 3 {
-            break;
-        }
-        machine.run(segment, order).map_err(|e| e.context(format!("with segments of {segment}")))?;
-    }
+    machine.run(u32::MAX, false)?;
     let in_order = machine.check(contract)?;
     if contract.synchronizes() {
         machine.check_everyone_heard_everyone()?;
     }
     let steps = machine.longest_chain();
     Ok(Report { steps, traffic: program.traffic, in_order })
+}
+
+/// Executes them cut into segments of several lengths, trying the newest step first or the oldest: nothing comes out but what
+/// whole messages give.
+#[cfg(test)]
+pub(crate) fn execute_in_segments(schedules: &[Schedule], contract: &dyn Contract) -> Result<()> {
+    let mut program = Program::new(contract.ranks());
+    schedules.iter().try_for_each(|schedule| program.add(schedule, contract))?;
+    program.connect()?;
+    let mut machine = Machine::new(&program, contract);
+    machine.run(u32::MAX, false)?;
+    let whole = machine.contents();
+    for (segment, newest) in [(u32::MAX, true), (1, false), (1, true), (2, true), (3, false), (5, true)] {
+        machine.run(segment, newest).map_err(|e| e.context(format!("with segments of {segment}")))?;
+        if machine.contents() != whole {
+            return Err(wrong(format!("segments of {segment}, newest first {newest}: another result")));
+        }
+    }
+    Ok(())
 }
 
 fn wrong(message: String) -> Error {

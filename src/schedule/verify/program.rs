@@ -218,6 +218,11 @@ impl Program {
         (i64::from(progress) + i64::from(before.shift)).clamp(0, i64::from(len)) as u32
     }
 
+    /// Where buffers begin in the flat memory.
+    pub fn begins(&self) -> impl Iterator<Item = usize> {
+        self.regions.iter().map(|region| region.start)
+    }
+
     /// Names a step in messages.
     pub fn name(&self, step: usize) -> String {
         let FlatStep { rank, kind, peer, len, .. } = self.steps[step];

@@ -1,60 +1,89 @@
 //! Finds steps of one rank that touch the same element, one of them writing, in no certain order.
 
+use super::pieces::{Piece, Pieces};
 use super::program::{NONE, Program};
 use super::{Contract, Expect, wrong};
 use crate::error::Result;
 use crate::schedule::Buffer;
 
-/// A step touched an element as its own `element`-th.
-#[derive(Clone, Copy)]
-struct Access {
-    step: u32,
-    element: u32,
+/// What is known of some neighbouring elements.
+#[derive(Clone, Copy, PartialEq)]
+struct Touched {
+    /// Their last writer.
+    writer: u32,
+    /// The newest of their readers since, in the list of readers.
+    reader: u32,
 }
 
-/// Readers of one element since its last write, newest first.
+impl Piece for Touched {
+    fn skip(self, _: u32) -> Self {
+        self
+    }
+}
+
+/// One of the readers of some elements since their last write.
 #[derive(Clone, Copy)]
 struct Reader {
     access: Access,
+    /// The one before.
     next: u32,
+}
+
+/// A step touches elements, its first one at `base`.
+#[derive(Clone, Copy)]
+struct Access {
+    step: u32,
+    base: u32,
 }
 
 /// Walks every rank's steps as listed. Each access must come after the last write before it, and each write after all
 /// reads since that; then, order being transitive, all conflicting accesses are ordered as listed.
 pub(super) fn check(program: &Program, contract: &dyn Contract) -> Result<()> {
-    let mut writers = vec![Access { step: NONE, element: 0 }; program.memory];
-    let mut heads = vec![NONE; program.memory];
+    let mut memory = Pieces::new(program.memory, program.begins(), Touched { writer: NONE, reader: NONE });
     let mut readers: Vec<Reader> = Vec::new();
     let mut paths = Paths::new(program);
     for (index, step) in program.steps.iter().enumerate() {
+        let access = |base| Access { step: index as u32, base };
+        let written = |step: u32| Access { step, base: program.steps[step as usize].write };
         for base in step.reads.into_iter().filter(|&base| base != NONE) {
-            for element in 0..step.len {
-                let place = (base + element) as usize;
-                paths.require(writers[place], index, element, place)?;
-                let access = Access { step: index as u32, element };
-                readers.push(Reader { access, next: heads[place] });
-                heads[place] = readers.len() as u32 - 1;
+            let (mut at, end) = (base, base + step.len);
+            memory.cut(at);
+            memory.cut(end);
+            while at < end {
+                let mut writer = NONE;
+                let next = memory.change(at, |touched| {
+                    writer = touched.writer;
+                    readers.push(Reader { access: access(base), next: touched.reader });
+                    touched.reader = readers.len() as u32 - 1;
+                });
+                if writer != NONE {
+                    paths.require(written(writer), access(base), at..next)?;
+                }
+                at = next;
             }
         }
         if step.write == NONE {
             continue;
         }
-        for element in 0..step.len {
-            let place = (step.write + element) as usize;
-            let mut head = std::mem::replace(&mut heads[place], NONE);
-            while head != NONE {
-                let reader = readers[head as usize];
-                paths.require(reader.access, index, element, place)?;
-                head = reader.next;
+        let (mut at, end) = (step.write, step.write + step.len);
+        while at < end {
+            let (Touched { writer, mut reader }, next) = memory.from(at, end);
+            // Readers came after the writer before them.
+            if reader == NONE && writer != NONE {
+                paths.require(written(writer), access(step.write), at..next)?;
             }
-            paths.require(writers[place], index, element, place)?;
-            writers[place] = Access { step: index as u32, element };
+            while reader != NONE {
+                let Reader { access: earlier, next: before } = readers[reader as usize];
+                paths.require(earlier, access(step.write), at..next)?;
+                reader = before;
+            }
+            at = next;
         }
+        memory.set(step.write, end, Touched { writer: index as u32, reader: NONE });
     }
     for region in &program.regions {
         let Buffer::Output(output) = region.buffer else { continue };
-        for index in 0..region.len {
-            let writer = writers[region.start + index].step;
+        for (index, Touched { writer, .. }) in memory.elements(region.start, region.len).enumerate() {
             if writer != NONE && contract.expected(region.rank, output, index) == Expect::Untouched {
                 let place = program.place(region.start + index);
                 return Err(wrong(format!(
@@ -73,7 +102,16 @@ struct Paths<'a> {
     /// How many of a step's first elements the current search has already asked for.
     asked: Vec<u32>,
     visited: Vec<u32>,
-    open: Vec<(u32, u32)>,
+    open: Vec<Wait>,
+}
+
+/// Before the step that a search began with works on its first `p` elements, `step` must have finished `p + shift` of its own,
+/// or all `cap`.
+#[derive(Clone, Copy)]
+struct Wait {
+    step: u32,
+    shift: i64,
+    cap: i64,
 }
 
 impl<'a> Paths<'a> {
@@ -81,39 +119,52 @@ impl<'a> Paths<'a> {
         Self { program, asked: vec![0; program.steps.len()], visited: Vec::new(), open: Vec::new() }
     }
 
-    /// Makes sure that `earlier` is finished before `later` works on its `element`.
-    fn require(&mut self, earlier: Access, later: usize, element: u32, place: usize) -> Result<()> {
-        let target = earlier.step as usize;
-        if earlier.step == NONE || target == later {
+    /// Makes sure that `earlier` is finished with each of these elements before `later` works on it.
+    fn require(&mut self, earlier: Access, later: Access, elements: std::ops::Range<u32>) -> Result<()> {
+        if earlier.step == later.step {
             return Ok(());
         }
-        let (needed, have) = (earlier.element + 1, element + 1);
+        // The n-th element of the later one is the n + ahead-th of the earlier one.
+        let ahead = i64::from(later.base) - i64::from(earlier.base);
         // Nearly always it waits directly; then no search is needed.
-        let direct = self.program.after(later).iter().any(|before| {
-            before.step == earlier.step && i64::from(have) + i64::from(before.shift) >= i64::from(needed)
-        });
-        if direct || self.search(earlier.step, needed, later as u32, have) {
+        let direct = |before: &super::program::Before| before.step == earlier.step && i64::from(before.shift) >= ahead;
+        if self.program.after(later.step as usize).iter().any(direct) {
             return Ok(());
         }
-        let (earlier, later) = (self.program.name(target), self.program.name(later));
-        Err(wrong(format!("{}: {later} does not wait for {earlier}", self.program.place(place))))
+        let mut progress = i64::from(elements.start - later.base) + 1;
+        while progress <= i64::from(elements.end - later.base) {
+            let Some(last) = self.search(earlier.step, ahead, later.step, progress) else {
+                let place = self.program.place((i64::from(later.base) + progress - 1) as usize);
+                let [earlier, later] = [earlier, later].map(|access| self.program.name(access.step as usize));
+                return Err(wrong(format!("{place}: {later} does not wait for {earlier}")));
+            };
+            progress = last + 1;
+        }
+        Ok(())
     }
 
-    /// Whether `from` on its first `progress` elements implies that the first `needed` of `target` are finished.
-    fn search(&mut self, target: u32, needed: u32, from: u32, progress: u32) -> bool {
-        let mut found = false;
-        self.open.push((from, progress));
-        while let Some((step, progress)) = self.open.pop() {
-            for before in self.program.after(step as usize) {
-                let first = self.program.required(before, progress);
-                found |= before.step == target && first >= needed;
-                if before.step > target && first > self.asked[before.step as usize] {
-                    self.asked[before.step as usize] = first;
+    /// If `from` on its first `progress` elements waits for the first `progress + ahead` of `target`: the largest progress
+    /// for which that is so on the same way.
+    fn search(&mut self, target: u32, ahead: i64, from: u32, progress: i64) -> Option<i64> {
+        let steps = &self.program.steps;
+        let mut found = None;
+        self.open.push(Wait { step: from, shift: 0, cap: i64::from(steps[from as usize].len) });
+        while let Some(wait) = self.open.pop() {
+            for before in self.program.after(wait.step as usize) {
+                let len = i64::from(steps[before.step as usize].len);
+                let shift = i64::from(before.shift);
+                let way = Wait { step: before.step, shift: wait.shift + shift, cap: (wait.cap + shift).min(len) };
+                let first = (progress + way.shift).min(way.cap);
+                if before.step == target && first >= progress + ahead {
+                    found = Some(way.cap - ahead);
+                }
+                if before.step > target && first > i64::from(self.asked[before.step as usize]) {
+                    self.asked[before.step as usize] = first as u32;
                     self.visited.push(before.step);
-                    self.open.push((before.step, first));
+                    self.open.push(way);
                 }
             }
-            if found {
+            if found.is_some() {
                 break;
             }
         }

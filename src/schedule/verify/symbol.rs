@@ -3,6 +3,7 @@
 //! numbers, and all elements of a chunk share one.
 
 use super::Contract;
+use super::pieces::Piece;
 use crate::hash::QuickMap;
 use crate::schedule::verify::Leaf;
 
@@ -23,7 +24,14 @@ impl Value {
     pub const UNDEFINED: Self = Self { expression: UNDEFINED, element: 0 };
 }
 
+impl Piece for Value {
+    fn skip(self, by: u32) -> Self {
+        if self.expression == UNDEFINED { self } else { Self { element: self.element + by, ..self } }
+    }
+}
+
 /// What is known of an expression.
+#[derive(Clone, Copy)]
 struct Expression {
     /// The leftmost and the rightmost.
     first: u32,
@@ -32,16 +40,25 @@ struct Expression {
     ascending: bool,
     /// 1 if it is not a quotient.
     divisor: u64,
+    /// Its contributions: where their runs begin in [`Symbols::runs`], and how many there are.
+    runs: u32,
+    len: u32,
+}
+
+/// Contributions with consecutive numbers: the first, and one past the last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Run {
+    start: u32,
+    end: u32,
 }
 
 /// All expressions of one execution.
 pub(super) struct Symbols {
     expressions: Vec<Expression>,
-    /// For each of them one bit for each contribution in it; `words` words.
-    contributions: Vec<u64>,
-    words: usize,
+    /// Of one expression after the other, ascending; no two touch.
+    runs: Vec<Run>,
     reductions: QuickMap<(Id, Id), Id>,
-    /// The newest of them that was asked for; the elements of a chunk ask the same.
+    /// The newest of them that was asked for; the pieces of a chunk ask the same.
     newest: (Id, Id, Id),
     quotients: QuickMap<(Id, u32), Id>,
     /// By rank: number of its first contribution.
@@ -54,18 +71,22 @@ impl Symbols {
         for rank in 0..contract.ranks() {
             offsets.push(offsets[rank] + contract.contributions(rank));
         }
-        let total = offsets[contract.ranks()];
-        let words = total.div_ceil(64) as usize;
-        let mut contributions = vec![0; words];
-        let mut expressions = vec![Expression { first: 0, last: 0, ascending: false, divisor: 1 }];
-        for number in 0..total {
-            contributions.extend((0..words as u32).map(|word| u64::from(number / 64 == word) << (number % 64)));
-            expressions.push(Expression { first: number, last: number, ascending: true, divisor: 1 });
+        let mut expressions = vec![Expression { first: 0, last: 0, ascending: false, divisor: 1, runs: 0, len: 0 }];
+        let mut runs = Vec::new();
+        for number in 0..offsets[contract.ranks()] {
+            expressions.push(Expression {
+                first: number,
+                last: number,
+                ascending: true,
+                divisor: 1,
+                runs: number,
+                len: 1,
+            });
+            runs.push(Run { start: number, end: number + 1 });
         }
         Self {
             expressions,
-            contributions,
-            words,
+            runs,
             reductions: QuickMap::default(),
             newest: (UNDEFINED, UNDEFINED, UNDEFINED),
             quotients: QuickMap::default(),
@@ -73,12 +94,9 @@ impl Symbols {
         }
     }
 
-    fn contributions(&self, id: Id) -> &[u64] {
-        &self.contributions[id as usize * self.words..][..self.words]
-    }
-
-    fn has(&self, id: Id, number: u32) -> bool {
-        self.contributions(id)[number as usize / 64] >> (number % 64) & 1 == 1
+    fn runs(&self, id: Id) -> &[Run] {
+        let Expression { runs, len, .. } = self.expressions[id as usize];
+        &self.runs[runs as usize..][..len as usize]
     }
 
     pub fn leaf(&self, leaf: Leaf) -> Value {
@@ -87,70 +105,88 @@ impl Symbols {
     }
 
     /// `left op right`.
-    pub fn reduce(&mut self, left: Id, right: Id) -> Result<Id, String> {
-        if left == UNDEFINED || right == UNDEFINED {
+    pub fn combine(&mut self, left: Value, right: Value) -> Result<Value, String> {
+        if left == Value::UNDEFINED || right == Value::UNDEFINED {
             return Err("reduces undefined memory".into());
         }
-        if self.newest.0 == left && self.newest.1 == right {
-            return Ok(self.newest.2);
+        if left.element != right.element {
+            return Err(format!("combines the elements {} and {}", left.element, right.element));
         }
-        let id = match self.reductions.get(&(left, right)) {
-            Some(&known) => known,
-            None => self.add_reduction(left, right)?,
-        };
-        self.newest = (left, right, id);
-        Ok(id)
+        let (left, right, element) = (left.expression, right.expression, left.element);
+        if (self.newest.0, self.newest.1) != (left, right) {
+            let id = match self.reductions.get(&(left, right)) {
+                Some(&known) => known,
+                None => self.add_reduction(left, right)?,
+            };
+            self.newest = (left, right, id);
+        }
+        Ok(Value { expression: self.newest.2, element })
     }
 
     fn add_reduction(&mut self, left: Id, right: Id) -> Result<Id, String> {
-        let (l, r) = (&self.expressions[left as usize], &self.expressions[right as usize]);
+        let (l, r) = (self.expressions[left as usize], self.expressions[right as usize]);
         if l.divisor != 1 || r.divisor != 1 {
             return Err("reduces what has been divided already".into());
         }
-        let both = || self.contributions(left).iter().zip(self.contributions(right));
-        if both().any(|(a, b)| a & b != 0) {
+        let runs = self.runs.len();
+        if !self.unite(l, r) {
             return Err(format!("reduces a contribution twice: {} and {}", self.describe(left), self.describe(right)));
         }
-        let expression = Expression {
+        let id = self.expressions.len() as Id;
+        self.expressions.push(Expression {
             first: l.first,
             last: r.last,
             ascending: l.ascending && r.ascending && l.last < r.first,
             divisor: 1,
-        };
-        let (left_words, right_words) = (left as usize * self.words, right as usize * self.words);
-        for word in 0..self.words {
-            self.contributions.push(self.contributions[left_words + word] | self.contributions[right_words + word]);
-        }
-        let id = self.expressions.len() as Id;
-        self.expressions.push(expression);
+            runs: runs as u32,
+            len: (self.runs.len() - runs) as u32,
+        });
         self.reductions.insert((left, right), id);
         Ok(id)
     }
 
+    /// Appends the runs of both; `false` if they have a contribution in common.
+    fn unite(&mut self, left: Expression, right: Expression) -> bool {
+        let begin = self.runs.len();
+        let (mut l, mut r) = (left.runs as usize, right.runs as usize);
+        let (l_end, r_end) = (l + left.len as usize, r + right.len as usize);
+        while l < l_end || r < r_end {
+            let from_left = r == r_end || (l < l_end && self.runs[l].start < self.runs[r].start);
+            let next = if from_left { &mut l } else { &mut r };
+            let run = self.runs[*next];
+            *next += 1;
+            match self.runs[begin..].last_mut() {
+                Some(last) if last.end > run.start => return false,
+                Some(last) if last.end == run.start => last.end = run.end,
+                _ => self.runs.push(run),
+            }
+        }
+        true
+    }
+
     /// `of / by`.
-    pub fn divide(&mut self, of: Id, by: u32) -> Result<Id, String> {
-        if let Some(&known) = self.quotients.get(&(of, by)) {
-            return Ok(known);
-        }
-        let e = &self.expressions[of as usize];
-        if of == UNDEFINED || e.divisor != 1 {
-            return Err(format!("divides {}", self.describe(of)));
-        }
-        let expression = Expression { divisor: u64::from(by), ..*e };
-        let words = of as usize * self.words;
-        self.contributions.extend_from_within(words..words + self.words);
-        let id = self.expressions.len() as Id;
-        self.expressions.push(expression);
-        self.quotients.insert((of, by), id);
-        Ok(id)
+    pub fn divide(&mut self, of: Value, by: u32) -> Result<Value, String> {
+        let Value { expression: of, element } = of;
+        let id = match self.quotients.get(&(of, by)) {
+            Some(&known) => known,
+            None => {
+                let e = self.expressions[of as usize];
+                if of == UNDEFINED || e.divisor != 1 {
+                    return Err(format!("divides {}", self.describe(of)));
+                }
+                let id = self.expressions.len() as Id;
+                self.expressions.push(Expression { divisor: u64::from(by), ..e });
+                self.quotients.insert((of, by), id);
+                id
+            }
+        };
+        Ok(Value { expression: id, element })
     }
 
     /// Whether `id` has all contributions of `ranks`, no other, and that divisor.
     pub fn is_total(&self, id: Id, ranks: &std::ops::Range<usize>, divisor: u64) -> bool {
-        let mut wanted = self.offsets[ranks.start]..self.offsets[ranks.end];
-        let count: u32 = self.contributions(id).iter().map(|word| word.count_ones()).sum();
-        let divided = self.expressions[id as usize].divisor == divisor;
-        divided && count == wanted.len() as u32 && wanted.all(|number| self.has(id, number))
+        let all = Run { start: self.offsets[ranks.start], end: self.offsets[ranks.end] };
+        self.expressions[id as usize].divisor == divisor && self.runs(id) == [all]
     }
 
     /// Whether its contributions ascend from left to right.
@@ -164,15 +200,12 @@ impl Symbols {
             return "undefined memory".into();
         }
         let divisor = self.expressions[id as usize].divisor;
-        let mut ranks = Vec::new();
-        for (rank, bounds) in self.offsets.windows(2).enumerate() {
-            for number in bounds[0]..bounds[1] {
-                if self.has(id, number) {
-                    ranks.push(format!("{rank}.{}", number - bounds[0]));
-                }
-            }
-        }
+        let numbers = self.runs(id).iter().flat_map(|run| run.start..run.end);
+        let contributions = numbers.map(|number| {
+            let rank = self.offsets.partition_point(|&offset| offset <= number) - 1;
+            format!("{rank}.{}", number - self.offsets[rank])
+        });
         let by = if divisor == 1 { String::new() } else { format!(" / {divisor}") };
-        format!("({}){by}", ranks.join(" op "))
+        format!("({}){by}", contributions.collect::<Vec<_>>().join(" op "))
     }
 }

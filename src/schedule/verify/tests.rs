@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::schedule::{Action, Builder, Dependency, Side, Span, Step};
 
@@ -121,7 +123,36 @@ fn a_deadlock_that_only_large_segments_have() {
         }
     });
     let contract = Plain { in_place: true, ..plain(2, 4, anything) };
-    refused(&leapfrog, &contract, "with segments of 3: deadlock");
+    refused(&leapfrog, &contract, "deadlock: ");
+}
+
+proptest! {
+    /// The proof executes messages as a whole, in one order; that says all about segments and other orders.
+    #[test]
+    fn segments_and_order_change_nothing(
+        steps in prop::collection::vec((0usize..3, 0usize..3, 0usize..40, 0usize..40, 1usize..12), 1..25),
+    ) {
+        let random = schedules(3, |b, rank| {
+            for &(from, to, read, write, len) in &steps {
+                let (read, write) = (Span::new(OUT, read, len), Span::new(OUT, write, len));
+                match () {
+                    () if from != to => {
+                        if rank == from {
+                            b.send(to, read);
+                        }
+                        if rank == to {
+                            b.recv(from, write);
+                        }
+                    }
+                    () if rank == from && !read.overlaps(write) => b.copy(read, write),
+                    () => {}
+                }
+            }
+        });
+        let contract = Plain { in_place: true, ..plain(3, 52, anything) };
+        verify(&random, &contract).unwrap();
+        execute_in_segments(&random, &contract).unwrap();
+    }
 }
 
 #[test]

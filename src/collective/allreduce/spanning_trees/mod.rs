@@ -30,12 +30,22 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     if shape.links.is_empty() {
         return Ok(branches::allreduce(shape, &stars(shape)));
     }
-    let packing = packing::pack(shape.size, shape.links).map_err(|(from, to)| {
+    Ok(branches::allreduce(shape, &trees(shape, &pack(shape)?)))
+}
+
+fn pack(shape: &Shape<'_>) -> Result<Packing> {
+    packing::pack(shape.size, shape.links).map_err(|(from, to)| {
         Error::invalid(format!(
             "allreduce spanning_trees: no links lead both ways between rank {from} and rank {to}, or over other ranks"
         ))
-    })?;
-    Ok(branches::allreduce(shape, &trees(shape, &packing)))
+    })
+}
+
+/// What [`generate`] makes of the shapes of all ranks with links given. They share a packing, which takes its time.
+#[cfg(test)]
+pub(in crate::collective) fn generate_all(shapes: &[Shape<'_>]) -> Result<Vec<Schedule>> {
+    let packing = pack(&shapes[0])?;
+    Ok(shapes.iter().map(|shape| branches::allreduce(shape, &trees(shape, &packing))).collect())
 }
 
 /// Every rank is the root of a star over its share. This rank's messages to and from the others are in such an order that in
