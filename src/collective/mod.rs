@@ -191,7 +191,9 @@ impl Case<'_> {
         if steps <= 0.0 || bytes <= 0.0 {
             return 0.0;
         }
-        (steps - 1.0) * self.step(link, bytes, gamma) + link.time(bytes) + gamma * self.segment(bytes)
+        let segment = self.segment(bytes);
+        let last = (bytes / link.bandwidth + gamma * segment).max(segment / link.bandwidth + gamma * bytes);
+        (steps - 1.0) * self.step(link, bytes, gamma) + link.latency + last
     }
 
     /// Seconds from one step of such a stream to the next.

@@ -193,25 +193,38 @@ pub(super) fn broadcast_time(case: &Case<'_>) -> f64 {
         return 0.0;
     }
     let t = Terms::new(case);
-    let meeting = if t.height > 2.0 { 0.6 * t.segment.min(t.step()) } else { 0.0 };
+    let meeting = if t.height > 2.0 { 0.55 * t.segment.min(t.step()) } else { 0.0 };
     t.latency + 2.0 * t.half + (2.0 * t.height - 2.0) * t.segment + meeting
 }
 
-/// Seconds to reduce: as to broadcast, and `hγs` to `(2h - 2) γs`. Leaves begin `α` before the segments of the other tree
-/// come, which then have less than half of the links.
+/// Seconds to reduce: as to broadcast, and `hγs` to `(2h - 2) γs`, as few of a rank's two reductions as come one after the
+/// other while the next segment is on its way. Leaves begin `α` before the segments of the other tree come, which then have
+/// less than half of the links.
 pub(super) fn reduce_time(case: &Case<'_>) -> f64 {
     if case.is_empty() {
         return 0.0;
     }
     let t = Terms::new(case);
     let late = if t.height > 1.0 { t.step().min((t.half - t.segment) / 2.0) } else { 0.0 };
-    let reductions = t.height + (t.height - 2.0).max(0.0) * (t.half_reduced / t.half).min(1.0);
+    if t.height < 2.0 {
+        // From one rank to the other: the first segment's reduction has nothing to wait for.
+        let rest = (2.0 * t.half - t.segment).max(2.0 * t.half_reduced - t.reduced);
+        return t.latency + t.segment + rest + t.reduced;
+    }
+    let waiting = (3.0 * t.half_reduced / t.half).min(1.0);
+    // Of the two trees' reductions some meet, and in trees of an even height more.
+    let fewer = match rounds(case.shape.size) {
+        ..4 => 0.0,
+        height if height % 2 == 0 => 0.5,
+        _ => 1.0,
+    };
+    let reductions = t.height + (t.height - 2.0) * waiting - fewer;
     t.latency + 2.0 * t.half.max(t.half_reduced) + (2.0 * t.height - 2.0) * t.segment + reductions * t.reduced + late
 }
 
 /// Seconds for an allreduce: `2hα + (4h - 2) S/2B + (2h - 1) γS/2` without segments; with segments of `s` bytes
 /// `2hα + 2S/B + (4h - 4) s/B + (2h - 1) γs`, or less where latency leaves time to send some of them down before the last
-/// ones are up.
+/// ones are up; while slow reductions go on, what is complete goes down.
 pub(super) fn allreduce_time(case: &Case<'_>) -> f64 {
     if case.is_empty() {
         return 0.0;
@@ -220,11 +233,13 @@ pub(super) fn allreduce_time(case: &Case<'_>) -> f64 {
     // Two ranks have one child each, others up to two.
     let children = t.height.min(2.0);
     let down = (children * (t.half - t.segment) - (2.0 * children - 1.0) * t.step()).max(0.0);
+    // In higher trees messages of the two meet: by that much, between nothing and one of them.
+    let meeting = if t.height > 3.0 { 0.5 * t.segment } else { 0.0 };
     2.0 * t.latency
-        + children * t.half.max(t.half_reduced)
-        + down
-        + (4.0 * t.height - 4.0).max(1.0) * t.segment
+        + (children * (t.half - t.segment) + down).max(children * (t.half_reduced - t.reduced))
+        + (children + (4.0 * t.height - 4.0).max(1.0)) * t.segment
         + (2.0 * t.height - 1.0) * t.reduced
+        + meeting
 }
 
 /// Bytes of the segments that are best if a segment costs `α` of its sender's time: each half in `k = sqrt(S h / (2αB))`.
