@@ -8,6 +8,7 @@ mod alltoallv;
 mod barrier;
 mod blocks;
 mod broadcast;
+mod calls;
 mod circle;
 mod exscan;
 mod gather;
@@ -27,6 +28,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 mod two_trees;
+pub use calls::Calls;
 pub use promise::{Promise, verify};
 
 use crate::error::{Error, Result};
@@ -129,13 +131,6 @@ pub struct Algorithm {
     pub cost: fn(&Case<'_>) -> Cost,
     /// What it reads of the shape beyond the sizes: the rest may stay empty.
     pub uses: Uses,
-}
-
-impl Algorithm {
-    /// Bytes of the segments that its own formula says are best; `None`: what the tuner thinks.
-    pub fn segment(&self, case: &Case<'_>) -> Option<f64> {
-        (self.name == two_trees::NAME && !case.is_empty()).then(|| two_trees::segment(case))
-    }
 }
 
 /// What an algorithm must be told, beyond what the call itself says.

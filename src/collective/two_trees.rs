@@ -65,7 +65,9 @@ impl Place {
     }
 }
 
-/// The cost of two trees, each for one half of the data, that take `path` seconds and go `ways` ways, up or down or both.
+/// The cost of two trees, each for one half of the data, that take `path` seconds and go `ways` ways, up or down or both. Each of
+/// `k` segments costs its ranks some time `c`, and the way up and down some segments on the links: the price, as the tuner looks at
+/// it, is lowest near `k = sqrt(S h / (2cB))`, as with Sanders, Speck and Träff, for whom `c` is `α`.
 pub(super) fn cost(case: &Case<'_>, path: f64, ways: f64, reduces: bool) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     Cost {
@@ -242,14 +244,6 @@ pub(super) fn allreduce_time(case: &Case<'_>) -> f64 {
         + meeting
 }
 
-/// Bytes of the segments that are best if a segment costs `α` of its sender's time: each half in `k = sqrt(S h / (2αB))`.
-pub(super) fn segment(case: &Case<'_>) -> f64 {
-    let link = case.link(2);
-    let cuts = case.bytes() * f64::from(rounds(case.shape.size)) / (2.0 * link.latency * link.bandwidth);
-    // No latency asks for no end of segments.
-    (case.bytes() / (2.0 * cuts.sqrt().max(1.0))).max(case.element_bytes as f64)
-}
-
 /// The position above `position`, which is not 0, of `size`.
 fn parent(position: usize, size: usize) -> usize {
     let bit = 1 << position.trailing_zeros();
@@ -272,8 +266,6 @@ fn children(position: usize, size: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::{Collective, Shape};
-    use crate::schedule::cost::{Link, Network};
 
     const TOPS: [Top; 2] = [Top::Both(0), Top::Ends];
 
@@ -390,20 +382,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn the_best_segment() {
-        let network = Network::flat(Link { latency: 1e-5, bandwidth: 1e10 }, 0.0);
-        let segment = |size, count| {
-            let shape = Shape::new(Collective::Allreduce, 0, size, count);
-            segment(&Case { shape: &shape, element_bytes: 4, segment_bytes: 1 << 20, network: &network })
-        };
-        // k = sqrt(2^26 * 10 / (2 * 10^5)) = 57.9
-        assert!((segment(1024, 1 << 24) - (1 << 26) as f64 / (2.0 * 57.926)).abs() < 10.0);
-        assert_eq!(segment(1024, 100), 200.0, "not cut");
-        assert_eq!(segment(8, 0), 4.0);
-        // Four times the data: twice the segments of twice the size.
-        assert!((segment(64, 1 << 26) / segment(64, 1 << 24) - 2.0).abs() < 1e-9);
     }
 }

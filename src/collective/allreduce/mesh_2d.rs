@@ -20,7 +20,7 @@ use super::super::{Algorithm, Case, Shape, Uses};
 use super::branches::{self, Branch};
 use crate::error::Result;
 use crate::schedule::Schedule;
-use crate::schedule::cost::{Cost, Link};
+use crate::schedule::cost::{Cost, Network};
 
 const NAME: &str = "mesh_2d";
 
@@ -80,20 +80,23 @@ fn cost(case: &Case<'_>) -> Cost {
     let quarter = bytes / 4.0;
     let segment = quarter.min(case.segment_bytes as f64);
     let one_card = case.network.per_host < case.shape.size;
-    let mut path = 0.0;
+    let reduced = (ranks - 1.0) * bytes;
+    let total =
+        |path| Cost { path, messages: 8.0 * (ranks - 1.0) * case.pieces(quarter), sent: 2.0 * reduced, reduced };
+    if case.is_empty() {
+        return total(0.0);
+    }
+    let Network { local, remote, .. } = *case.network;
+    let (reduce, way) = (gamma * segment, (n + m - 2) as f64);
+    let mut path = match one_card {
+        true => (way.clamp(2.0, 4.0) * segment / remote.bandwidth - remote.latency).max(segment / remote.bandwidth),
+        false => reduce + (reduce - segment / local.bandwidth).max(0.0) / 4.0,
+    };
     for (Way { link, sharing }, extent) in ways.into_iter().filter(|(_, extent)| *extent > 1) {
         let up_and_down = 2.0 * segment / link.bandwidth;
         path += (extent as f64 - 1.0) * (2.0 * link.latency + up_and_down + gamma * segment);
         // All columns of a host begin at the same time; then they follow one another.
         path += (sharing - 1.0) * up_and_down;
-    }
-    if ranks > 1.0 && bytes > 0.0 {
-        let Link { latency, bandwidth } = case.network.remote;
-        let (one, reduced, way) = (segment / bandwidth, gamma * segment, (n + m - 2) as f64);
-        path += match one_card {
-            true => (way.clamp(2.0, 4.0) * one - latency).max(one),
-            false => reduced + (reduced - one).max(0.0) / 4.0,
-        };
     }
     if segment < quarter {
         // At the edge: three quarters each way on a link, and all four in a line; on a card all four up, and each down to five
@@ -109,6 +112,5 @@ fn cost(case: &Case<'_>) -> Cost {
         let slowest = ways.iter().map(|(way, _)| way.sharing / way.link.bandwidth).fold(0.0, f64::max);
         path += (load * slowest).max(6.0 * quarter * gamma);
     }
-    let reduced = (ranks - 1.0) * bytes;
-    Cost { path, messages: 8.0 * (ranks - 1.0) * case.pieces(quarter), sent: 2.0 * reduced, reduced }
+    total(path)
 }
