@@ -79,7 +79,7 @@ fn times_are_those_of_the_tables_formulas() {
                     _ => {}
                 }
                 // More would take too long; the tool's tests play 4,096 ranks of a ring.
-                let steps = (algorithm.generate)(&calls.shape(0)).unwrap().steps.len() * size;
+                let steps = (algorithm.generate)(&calls.shape(size - 1)).unwrap().steps.len() * size;
                 if steps > if gamma == 0.0 { 300_000 } else { 80_000 } {
                     continue;
                 }
@@ -114,6 +114,12 @@ fn two_trees_keep_their_bound() {
             let call = Shape { inputs: 0, ..shape(Collective::Allreduce, size, bytes / 4) };
             let time = play(two_trees::NAME, call, &options).seconds;
             assert!(time <= bound, "{size} ranks, {bytes} bytes: {time} s, {bound} s allowed");
+            let Options { network, segment_bytes, .. } = options;
+            let case = Case { shape: &call, element_bytes: 4, segment_bytes, network: &network };
+            let price = two_trees::allreduce_time(&case);
+            let most = if size.is_power_of_two() { 1.1 } else { 1.35 };
+            let near = (0.85..=most).contains(&(price / time));
+            assert!(near, "{size} ranks, {bytes} bytes: {time} s, priced at {price} s");
         }
     }
 }
