@@ -201,4 +201,6 @@ fn thousands_of_ranks_fit() {
     let value: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(value["steps"], 2 * 4095);
     assert_eq!(value["bytes_sent_max"], 2u64 * 4095 * (256 << 20) / 4096);
+    let (time, formula) = (value["time_us"].as_f64().unwrap(), value["formula_us"].as_f64().unwrap());
+    assert!((0.95..=1.05).contains(&(formula / time)), "{time} µs, {formula} µs by its formula");
 }

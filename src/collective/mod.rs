@@ -8,6 +8,7 @@ mod alltoallv;
 mod barrier;
 mod blocks;
 mod broadcast;
+mod calls;
 mod circle;
 mod exscan;
 mod gather;
@@ -27,6 +28,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 mod two_trees;
+pub use calls::Calls;
 pub use promise::{Promise, verify};
 
 use crate::error::{Error, Result};
@@ -131,13 +133,6 @@ pub struct Algorithm {
     pub uses: Uses,
 }
 
-impl Algorithm {
-    /// Bytes of the segments that its own formula says are best; `None`: what the tuner thinks.
-    pub fn segment(&self, case: &Case<'_>) -> Option<f64> {
-        (self.name == two_trees::NAME && !case.is_empty()).then(|| two_trees::segment(case))
-    }
-}
-
 /// What an algorithm must be told, beyond what the call itself says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uses {
@@ -191,7 +186,9 @@ impl Case<'_> {
         if steps <= 0.0 || bytes <= 0.0 {
             return 0.0;
         }
-        (steps - 1.0) * self.step(link, bytes, gamma) + link.time(bytes) + gamma * self.segment(bytes)
+        let segment = self.segment(bytes);
+        let last = (bytes / link.bandwidth + gamma * segment).max(segment / link.bandwidth + gamma * bytes);
+        (steps - 1.0) * self.step(link, bytes, gamma) + link.latency + last
     }
 
     /// Seconds from one step of such a stream to the next.

@@ -127,6 +127,14 @@ pub(super) fn ring_allgather(
     Circle::of_all(shape).allgather(b, own, block, arrived);
 }
 
+/// Seconds until [`ring_reduce_scatter`] of chunks of `bytes` has completed the first segment of each, and the last one.
+pub(super) fn ring_reduce_scatter_times(case: &Case<'_>, bytes: f64) -> (f64, f64) {
+    let (others, link, gamma) = (case.ranks() - 1.0, case.link(1), case.network.gamma);
+    let segment = case.segment(bytes);
+    let first = (others - 1.0) * case.step(link, bytes, gamma) + link.time(segment) + gamma * segment;
+    (first, first + (bytes - segment) * gamma.max(1.0 / link.bandwidth))
+}
+
 /// What [`ring_allgather`] costs: as long as the `longest` block takes, all blocks having `all` bytes and being `pieces`
 /// messages.
 pub(super) fn ring_allgather_cost(case: &Case<'_>, longest: f64, all: f64, pieces: f64) -> Cost {

@@ -85,15 +85,18 @@ pub(super) fn generate(shape: &Shape<'_>, inclusive: bool) -> Result<Schedule> {
     Ok(b.build())
 }
 
-/// `lg P (α + S / B + γ S)`: what a rank combines for its result it combines while the total is on its way.
+/// `lg P (α + S / B + γ S)`: what a rank combines for its result it combines while the total is on its way. Where that takes
+/// longer, so do the steps after the third: most ranks then have both to combine.
 pub(super) fn cost(case: &Case<'_>, inclusive: bool) -> Cost {
     let (size, steps, bytes) = (case.shape.size, rounds(case.shape.size), case.bytes());
     // Alone with another, the second rank of an exscan has nothing to combine.
     let gamma = if inclusive || size > 2 { case.network.gamma } else { 0.0 };
     let told = (0..size).map(|rank| (0..steps).filter(|&bit| tells(size, rank, bit).0).count()).sum::<usize>();
     let reduced: usize = (0..size).map(|rank| reductions(size, rank, inclusive)).sum();
+    let link = case.link(size);
+    let longer = (2.0 * gamma * bytes - case.step(link, bytes, gamma)).max(0.0);
     Cost {
-        path: case.stream(case.link(size), steps.into(), bytes, gamma),
+        path: case.stream(link, steps.into(), bytes, gamma) + f64::from(steps.saturating_sub(3)) * longer,
         messages: told as f64 * case.pieces(bytes),
         sent: told as f64 * bytes,
         reduced: reduced as f64 * bytes,

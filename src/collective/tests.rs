@@ -3,15 +3,14 @@
 
 mod blocks;
 mod calls;
-mod costs;
 mod formulas;
 mod mutations;
 mod places;
+mod prices;
 mod random;
 mod shapes;
 mod simulated;
 mod sweep;
-mod timed;
 
 use super::*;
 use crate::schedule::verify as prove_schedules;
@@ -270,29 +269,11 @@ fn gather_and_scatter() {
     }
 }
 
-/// All ranks' shapes of a gatherv or scatterv of `counts`, which only the root has unless the algorithm uses the counts of others.
-fn rooted<'a>(
-    collective: Collective,
-    algorithm: &Algorithm,
-    counts: &'a [usize],
-    root: usize,
-    in_place: bool,
-) -> Vec<Shape<'a>> {
-    let gathers = collective == Collective::Gatherv;
-    everyone(Shape { root, ..shape(collective, counts.len(), 0) }, |s| {
-        let is_root = s.rank == root;
-        s.count = if is_root { usize::MAX } else { counts[s.rank] };
-        s.inputs = usize::from(if is_root { !in_place } else { gathers });
-        s.outputs = usize::from(is_root || !gathers);
-        match gathers {
-            _ if !is_root => {}
-            true => s.recv_counts = counts,
-            false => s.send_counts = counts,
-        }
-        if algorithm.uses == Uses::Counts {
-            s.counts = counts;
-        }
-    })
+/// Proves a gatherv or scatterv of `counts`, which only the root has unless the algorithm uses the counts of others.
+fn prove_rooted(collective: Collective, algorithm: &Algorithm, counts: &[usize], root: usize, in_place: bool) {
+    let mut calls = Calls::of_blocks(collective, counts.to_vec(), root);
+    calls.inputs = usize::from(!in_place);
+    prove(&calls::needed(&calls, algorithm.uses), algorithm.name);
 }
 
 #[test]
@@ -303,7 +284,7 @@ fn gatherv_and_scatterv() {
                 for in_place in [false, true] {
                     for collective in [Collective::Gatherv, Collective::Scatterv] {
                         for algorithm in collective.algorithms() {
-                            prove(&rooted(collective, algorithm, &counts, root, in_place), algorithm.name);
+                            prove_rooted(collective, algorithm, &counts, root, in_place);
                         }
                     }
                 }
@@ -327,15 +308,8 @@ fn alltoall() {
 }
 
 /// Proves an alltoallv in which every rank sends its row of `sent`.
-fn prove_alltoallv(sent: &[Vec<usize>], algorithm: &Algorithm) -> Report {
-    let received: Vec<Vec<usize>> = (0..sent.len()).map(|rank| sent.iter().map(|row| row[rank]).collect()).collect();
-    let all = sent.concat();
-    let shapes = everyone(shape(Collective::Alltoallv, sent.len(), 0), |_| ());
-    let with_counts = shapes.into_iter().zip(sent.iter().zip(&received)).map(|(s, (sent, received))| {
-        let counts = if algorithm.uses == Uses::Counts { &all[..] } else { &[] };
-        Shape { send_counts: sent, recv_counts: received, counts, ..s }
-    });
-    prove(&with_counts.collect::<Vec<_>>(), algorithm.name)
+fn prove_alltoallv(sent: &[Vec<usize>], algorithm: &Algorithm) {
+    prove(&calls::needed(&Calls::of_rows(sent.to_vec()), algorithm.uses), algorithm.name);
 }
 
 #[test]

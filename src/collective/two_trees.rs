@@ -65,7 +65,9 @@ impl Place {
     }
 }
 
-/// The cost of two trees, each for one half of the data, that take `path` seconds and go `ways` ways, up or down or both.
+/// The cost of two trees, each for one half of the data, that take `path` seconds and go `ways` ways, up or down or both. Each of
+/// `k` segments costs its ranks some time `c`, and the way up and down some segments on the links: the price, as the tuner looks at
+/// it, is lowest near `k = sqrt(S h / (2cB))`, as with Sanders, Speck and Träff, for whom `c` is `α`.
 pub(super) fn cost(case: &Case<'_>, path: f64, ways: f64, reduces: bool) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     Cost {
@@ -193,25 +195,38 @@ pub(super) fn broadcast_time(case: &Case<'_>) -> f64 {
         return 0.0;
     }
     let t = Terms::new(case);
-    let meeting = if t.height > 2.0 { 0.6 * t.segment.min(t.step()) } else { 0.0 };
+    let meeting = if t.height > 2.0 { 0.55 * t.segment.min(t.step()) } else { 0.0 };
     t.latency + 2.0 * t.half + (2.0 * t.height - 2.0) * t.segment + meeting
 }
 
-/// Seconds to reduce: as to broadcast, and `hγs` to `(2h - 2) γs`. Leaves begin `α` before the segments of the other tree
-/// come, which then have less than half of the links.
+/// Seconds to reduce: as to broadcast, and `hγs` to `(2h - 2) γs`, as few of a rank's two reductions as come one after the
+/// other while the next segment is on its way. Leaves begin `α` before the segments of the other tree come, which then have
+/// less than half of the links.
 pub(super) fn reduce_time(case: &Case<'_>) -> f64 {
     if case.is_empty() {
         return 0.0;
     }
     let t = Terms::new(case);
     let late = if t.height > 1.0 { t.step().min((t.half - t.segment) / 2.0) } else { 0.0 };
-    let reductions = t.height + (t.height - 2.0).max(0.0) * (t.half_reduced / t.half).min(1.0);
+    if t.height < 2.0 {
+        // From one rank to the other: the first segment's reduction has nothing to wait for.
+        let rest = (2.0 * t.half - t.segment).max(2.0 * t.half_reduced - t.reduced);
+        return t.latency + t.segment + rest + t.reduced;
+    }
+    let waiting = (3.0 * t.half_reduced / t.half).min(1.0);
+    // Of the two trees' reductions some meet, and in trees of an even height more.
+    let fewer = match rounds(case.shape.size) {
+        ..4 => 0.0,
+        height if height % 2 == 0 => 0.5,
+        _ => 1.0,
+    };
+    let reductions = t.height + (t.height - 2.0) * waiting - fewer;
     t.latency + 2.0 * t.half.max(t.half_reduced) + (2.0 * t.height - 2.0) * t.segment + reductions * t.reduced + late
 }
 
 /// Seconds for an allreduce: `2hα + (4h - 2) S/2B + (2h - 1) γS/2` without segments; with segments of `s` bytes
 /// `2hα + 2S/B + (4h - 4) s/B + (2h - 1) γs`, or less where latency leaves time to send some of them down before the last
-/// ones are up.
+/// ones are up; while slow reductions go on, what is complete goes down.
 pub(super) fn allreduce_time(case: &Case<'_>) -> f64 {
     if case.is_empty() {
         return 0.0;
@@ -220,19 +235,13 @@ pub(super) fn allreduce_time(case: &Case<'_>) -> f64 {
     // Two ranks have one child each, others up to two.
     let children = t.height.min(2.0);
     let down = (children * (t.half - t.segment) - (2.0 * children - 1.0) * t.step()).max(0.0);
+    // In higher trees messages of the two meet: by that much, between nothing and one of them.
+    let meeting = if t.height > 3.0 { 0.5 * t.segment } else { 0.0 };
     2.0 * t.latency
-        + children * t.half.max(t.half_reduced)
-        + down
-        + (4.0 * t.height - 4.0).max(1.0) * t.segment
+        + (children * (t.half - t.segment) + down).max(children * (t.half_reduced - t.reduced))
+        + (children + (4.0 * t.height - 4.0).max(1.0)) * t.segment
         + (2.0 * t.height - 1.0) * t.reduced
-}
-
-/// Bytes of the segments that are best if a segment costs `α` of its sender's time: each half in `k = sqrt(S h / (2αB))`.
-pub(super) fn segment(case: &Case<'_>) -> f64 {
-    let link = case.link(2);
-    let cuts = case.bytes() * f64::from(rounds(case.shape.size)) / (2.0 * link.latency * link.bandwidth);
-    // No latency asks for no end of segments.
-    (case.bytes() / (2.0 * cuts.sqrt().max(1.0))).max(case.element_bytes as f64)
+        + meeting
 }
 
 /// The position above `position`, which is not 0, of `size`.
@@ -257,8 +266,6 @@ fn children(position: usize, size: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::{Collective, Shape};
-    use crate::schedule::cost::{Link, Network};
 
     const TOPS: [Top; 2] = [Top::Both(0), Top::Ends];
 
@@ -375,20 +382,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn the_best_segment() {
-        let network = Network::flat(Link { latency: 1e-5, bandwidth: 1e10 }, 0.0);
-        let segment = |size, count| {
-            let shape = Shape::new(Collective::Allreduce, 0, size, count);
-            segment(&Case { shape: &shape, element_bytes: 4, segment_bytes: 1 << 20, network: &network })
-        };
-        // k = sqrt(2^26 * 10 / (2 * 10^5)) = 57.9
-        assert!((segment(1024, 1 << 24) - (1 << 26) as f64 / (2.0 * 57.926)).abs() < 10.0);
-        assert_eq!(segment(1024, 100), 200.0, "not cut");
-        assert_eq!(segment(8, 0), 4.0);
-        // Four times the data: twice the segments of twice the size.
-        assert!((segment(64, 1 << 26) / segment(64, 1 << 24) - 2.0).abs() < 1e-9);
     }
 }

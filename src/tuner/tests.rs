@@ -225,3 +225,23 @@ fn pieces_are_equal_and_not_too_large() {
     assert_eq!(segment(2, usize::MAX, 16, 1000), 992, "whole elements");
     assert_eq!(segment(2, 0, 3, 1), 3);
 }
+
+/// Into so many chunks that no other number has a much lower price.
+#[test]
+fn two_trees_are_cut_as_is_best() {
+    let collective = Collective::Allreduce;
+    let algorithm = collective.algorithm("double_binary_tree").unwrap();
+    let network = Network::flat(model::REMOTE, model::GAMMA);
+    for (size, bytes) in [(4, MIB), (64, MIB), (4, 64 * MIB), (64, 64 * MIB)] {
+        let best_up_to = |max_segment_bytes| {
+            Question { collective, bytes, size, network: &network, groups: &[], links: &[], max_segment_bytes }
+                .candidate(algorithm)
+        };
+        let chosen = best_up_to(MIB);
+        let best = (1..=500).map(|chunks| best_up_to((bytes / 2).div_ceil(chunks)).total).fold(f64::INFINITY, f64::min);
+        assert!(chosen.total <= 1.06 * best, "{size} ranks, {bytes} bytes: {} s, {best} s would do", chosen.total);
+        // And that matters.
+        let whole = best_up_to(MIB).segment_bytes < bytes / 2;
+        assert!(whole || bytes == MIB, "{size} ranks, {bytes} bytes are not cut");
+    }
+}

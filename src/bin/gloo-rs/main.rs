@@ -1,7 +1,6 @@
 //! The command-line tool: starts jobs, measures and simulates collectives, and shows what there is.
 
 mod bench;
-mod call;
 mod explain;
 mod info;
 mod launcher;

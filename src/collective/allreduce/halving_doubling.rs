@@ -58,10 +58,10 @@ fn cost(case: &Case<'_>) -> Cost {
     let (blocks, _) = blocks(case.shape.size, 0);
     let part = |bits: u32| bytes / (1_usize << bits) as f64;
     let exchanges = |bits: u32, gamma: f64| -> f64 {
-        // Segments gain nothing: what is sent next lies behind, or competes with what is still being sent.
+        // Segments gain little: what is sent next lies behind, or competes with what is still being sent.
         (0..bits)
             .map(|bit| (case.link(1 << bit), part(bit + 1)))
-            .map(|(link, part)| link.time(part) + gamma * part)
+            .map(|(link, part)| case.stream(link, 1.0, part, gamma))
             .sum()
     };
     // From the smallest block, which has the largest parts, to the largest one, and back.

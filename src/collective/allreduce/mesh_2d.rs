@@ -20,7 +20,7 @@ use super::super::{Algorithm, Case, Shape, Uses};
 use super::branches::{self, Branch};
 use crate::error::Result;
 use crate::schedule::Schedule;
-use crate::schedule::cost::Cost;
+use crate::schedule::cost::{Cost, Network};
 
 const NAME: &str = "mesh_2d";
 
@@ -68,8 +68,10 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(branches::allreduce(shape, &roots.into_iter().enumerate().map(branch).collect::<Vec<_>>()))
 }
 
-/// `2(n+m-2)(α + S/(4B)) + (n+m-2)γS/4` where each pair of neighbours has its link. Where a rank sends to all neighbours over
-/// one card, or messages are cut, an estimate from above: what a card or link at the edge must carry.
+/// `2(n+m-2)(α + S/(4B)) + (n+m-1)γS/4` where each pair of neighbours has its link: quarters from two sides meet at some ranks,
+/// which reduce one after the other. Where a rank sends to all neighbours over one card its messages wait for one another, but
+/// little, since most are from different stages of their ways. Where messages are cut, an estimate from above: what a card or
+/// link at the edge must carry.
 fn cost(case: &Case<'_>) -> Cost {
     let Ok(grid) = Grid::rectangular(case.shape, NAME) else { return Case::unpriced(case) };
     let (ranks, bytes, gamma) = (case.ranks(), case.bytes(), case.network.gamma);
@@ -78,13 +80,21 @@ fn cost(case: &Case<'_>) -> Cost {
     let quarter = bytes / 4.0;
     let segment = quarter.min(case.segment_bytes as f64);
     let one_card = case.network.per_host < case.shape.size;
-    // Other quarters' messages are in the way, on a card for two thirds of the time at most, as the simulator plays it; and
-    // a rank may have two more to reduce.
-    let slower = if one_card { 5.0 / 3.0 } else { 1.0 };
-    let mut path = if ranks > 1.0 { 2.0 * gamma * segment } else { 0.0 };
+    let reduced = (ranks - 1.0) * bytes;
+    let total =
+        |path| Cost { path, messages: 8.0 * (ranks - 1.0) * case.pieces(quarter), sent: 2.0 * reduced, reduced };
+    if case.is_empty() {
+        return total(0.0);
+    }
+    let Network { local, remote, .. } = *case.network;
+    let (reduce, way) = (gamma * segment, (n + m - 2) as f64);
+    let mut path = match one_card {
+        true => (way.clamp(2.0, 4.0) * segment / remote.bandwidth - remote.latency).max(segment / remote.bandwidth),
+        false => reduce + (reduce - segment / local.bandwidth).max(0.0) / 4.0,
+    };
     for (Way { link, sharing }, extent) in ways.into_iter().filter(|(_, extent)| *extent > 1) {
         let up_and_down = 2.0 * segment / link.bandwidth;
-        path += (extent as f64 - 1.0) * (2.0 * link.latency + slower * (up_and_down + gamma * segment));
+        path += (extent as f64 - 1.0) * (2.0 * link.latency + up_and_down + gamma * segment);
         // All columns of a host begin at the same time; then they follow one another.
         path += (sharing - 1.0) * up_and_down;
     }
@@ -102,6 +112,5 @@ fn cost(case: &Case<'_>) -> Cost {
         let slowest = ways.iter().map(|(way, _)| way.sharing / way.link.bandwidth).fold(0.0, f64::max);
         path += (load * slowest).max(6.0 * quarter * gamma);
     }
-    let reduced = (ranks - 1.0) * bytes;
-    Cost { path, messages: 8.0 * (ranks - 1.0) * case.pieces(quarter), sent: 2.0 * reduced, reduced }
+    total(path)
 }

@@ -20,18 +20,27 @@ use crate::schedule::{Buffer, Builder, Schedule, Span};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate, cost, uses: Uses::Sizes };
 
+/// Places that are not received into at once when they are no longer needed, so that receives do not wait for reductions.
+const RESTING: usize = 2;
+
 /// `(P - 1) (α + S/B) + lg P γS`: no message waits for a reduction, and after the last one `lg P` are left. More where
-/// reducing takes longer than receiving.
+/// reductions do not keep up: they are not done before those that are left when some message comes. Just before a message that
+/// completes many sums most are: of `j = 2^k - 2` messages and its own, a rank may still have `2k - 2` parts.
 fn cost(case: &Case<'_>) -> Cost {
     if case.is_empty() {
         return Cost::default();
     }
     let (bytes, gamma, link) = (case.bytes(), case.network.gamma, case.link(1));
     let (others, rounds) = (case.ranks() - 1.0, f64::from(rounds(case.shape.size)));
-    let segment = case.segment(bytes);
-    let left = (rounds * gamma * segment).max(rounds * gamma * bytes - (bytes - segment) / link.bandwidth);
-    let path = case.stream(link, others, bytes, 0.0) + left;
-    let path = path.max(link.time(segment) + others * gamma * bytes);
+    let (segment, each) = (case.segment(bytes), case.step(link, bytes, 0.0));
+    let from = |message: f64, parts: f64| {
+        (message - 1.0) * each + link.time(segment) + (others - message + parts) * gamma * bytes
+    };
+    let last = case.stream(link, others, bytes, 0.0) + rounds * gamma * segment;
+    let ends = [last, from(1.0, 1.0), from(others, rounds)].into_iter();
+    let between = (2..usize::BITS).map(|k| (f64::from(k), ((1_usize << k) - 2) as f64));
+    let between = between.take_while(|(_, message)| *message < others);
+    let path = ends.chain(between.map(|(k, message)| from(message, 2.0 * k - 2.0))).fold(0.0, f64::max);
     let messages = case.ranks() * others;
     Cost { path, messages: messages * case.pieces(bytes), sent: messages * bytes, reduced: messages * bytes }
 }
@@ -62,7 +71,8 @@ struct BalancedSum {
     output: Span,
     /// What waits for its other half: of the ranks from `index << level` on, up to `1 << level` of them.
     waiting: Vec<(u32, usize, Span)>,
-    /// Places that are no longer needed, except that the last may still be on its way out.
+    /// Places that are no longer needed, the one that has been so for longest first; except that the last may still be on its
+    /// way out, and that the reductions which read the last ones may still wait for their turn.
     free: VecDeque<Span>,
     /// Combinations that are left.
     left: usize,
@@ -77,7 +87,7 @@ impl BalancedSum {
 
     /// Where the next one may be received.
     fn place(&mut self, b: &mut Builder) -> Span {
-        let rested = if self.free.len() > 1 { self.free.pop_front() } else { None };
+        let rested = if self.free.len() > RESTING { self.free.pop_front() } else { None };
         rested.unwrap_or_else(|| b.scratch(self.output.len))
     }
 
@@ -107,7 +117,8 @@ impl BalancedSum {
                 if newest == arrived {
                     self.free.push_back(newest);
                 } else {
-                    self.free.push_front(newest);
+                    // Before the one that may still be on its way out.
+                    self.free.insert(self.free.len() - 1, newest);
                 }
                 newest = into;
             }

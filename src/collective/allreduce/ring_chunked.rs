@@ -18,14 +18,18 @@ use crate::schedule::{Builder, Schedule, Span};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_chunked", generate, cost, uses: Uses::Sizes };
 
-/// `(P - 1) (2α + 2S/(PB) + γS/P)` at most; less, where one stream of chunks is on its way while the other is reduced.
+/// `(P - 1) (2α + 2S/(PB) + γS/P)` at most; less, where one stream of chunks is on its way while the other is reduced. The
+/// second stream is behind the first by one chunk's way over the link, or its reduction.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others, link) = (case.bytes(), case.ranks() - 1.0, case.link(1));
     let chunk = bytes / (2.0 * case.ranks());
-    let each = |gamma: f64| case.step(link, chunk, gamma).max(2.0 * chunk / link.bandwidth).max(2.0 * gamma * chunk);
-    let second = if case.is_empty() { 0.0 } else { link.latency.min(chunk / link.bandwidth) };
+    let (gamma, on_link) = (case.network.gamma, chunk / link.bandwidth);
+    let each = |gamma: f64| case.step(link, chunk, gamma).max(2.0 * on_link).max(2.0 * gamma * chunk);
+    let reduced = (others - 1.0) * each(gamma) + link.time(chunk) + gamma * case.segment(chunk);
+    let behind = reduced + others * case.step(link, chunk, 0.0) + on_link.max(gamma * chunk);
+    let full = reduced.max(2.0 * others * on_link) + others * each(0.0) + link.latency.min(on_link);
     Cost {
-        path: others * (each(case.network.gamma) + each(0.0)) + second,
+        path: if case.is_empty() { 0.0 } else { behind.max(full) },
         messages: 4.0 * case.ranks() * others * case.pieces(chunk),
         sent: 2.0 * others * bytes,
         reduced: others * bytes,

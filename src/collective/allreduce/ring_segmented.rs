@@ -8,7 +8,7 @@
 //!
 //! Steps: `2 (P - 1)`. Every rank sends `2 S (P - 1) / P` bytes.
 
-use super::super::phases::{fan_out, ring_allgather, ring_reduce_scatter};
+use super::super::phases::{fan_out, ring_allgather, ring_reduce_scatter, ring_reduce_scatter_times};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -16,12 +16,16 @@ use crate::schedule::{Builder, Schedule, split};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_segmented", generate, cost, uses: Uses::Sizes };
 
-/// `2 (P - 1) (α + S/(PB)) + (P - 1) γS/P`.
+/// `2 (P - 1) (α + S/(PB)) + (P - 1) γS/P`. Of chunks in segments, the first one that is complete goes around while the rest is
+/// on its way, or being reduced.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others, link) = (case.bytes(), case.ranks() - 1.0, case.link(1));
     let chunk = bytes / case.ranks();
+    let (first, last) = ring_reduce_scatter_times(case, chunk);
+    let around = last + others * link.time(case.segment(chunk));
+    let full = first.max(others * chunk / link.bandwidth) + case.stream(link, others, chunk, 0.0);
     Cost {
-        path: others * case.step(link, chunk, case.network.gamma) + case.stream(link, others, chunk, 0.0),
+        path: if case.is_empty() { 0.0 } else { around.max(full) },
         messages: 2.0 * case.ranks() * others * case.pieces(chunk),
         sent: 2.0 * others * bytes,
         reduced: others * bytes,

@@ -15,11 +15,13 @@ use crate::schedule::{Builder, Schedule, Side};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "tree", generate, cost, uses: Uses::Sizes };
 
-/// `lg P (2α + 2S/B + γS)`; the way down begins with the first segment that is up.
+/// `lg P (2α + 2S/B + γS)`; the way down begins with the first segment that is up. So the last message up and the first one down
+/// are under way together, and if latency leaves time for it the ones before and after these.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let top = case.lone_link(case.shape.size / 2);
-    let both_ways = if case.is_empty() { 0.0 } else { (bytes - case.segment(bytes)) / top.bandwidth };
+    let rest = if case.is_empty() { 0.0 } else { (bytes - case.segment(bytes)) / top.bandwidth };
+    let both_ways = rest + if case.shape.size > 3 { (rest - 3.0 * top.latency).max(0.0) } else { 0.0 };
     Cost {
         path: case.tree(bytes, case.network.gamma) + case.tree_down(bytes) - both_ways,
         messages: 2.0 * others * case.pieces(bytes),

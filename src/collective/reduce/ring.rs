@@ -5,7 +5,7 @@
 //!
 //! Steps: `P`. A rank sends `S` bytes, the root `S (P - 1) / P`.
 
-use super::super::phases::{ring_reduce_scatter, two_places};
+use super::super::phases::{ring_reduce_scatter, ring_reduce_scatter_times, two_places};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -13,12 +13,15 @@ use crate::schedule::{Builder, Schedule, Span, split};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate, cost, uses: Uses::Sizes };
 
-/// `(P - 1) (α + S/(PB) + γS/P) + α + (P - 1) S/(PB)`.
+/// `(P - 1) (α + S/(PB) + γS/P) + α + (P - 1) S/(PB)`; as for the allreduce, segments that are complete do not wait for the rest.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let (chunk, root) = (bytes / case.ranks(), case.link(case.shape.size / 2));
+    let (first, last) = ring_reduce_scatter_times(case, chunk);
+    let full = first.max(others * chunk / case.link(1).bandwidth) + case.stream(root, 1.0, others * chunk, 0.0);
+    let path = full.max(last + root.time(others * case.segment(chunk)));
     Cost {
-        path: others * case.step(case.link(1), chunk, case.network.gamma) + case.stream(root, 1.0, others * chunk, 0.0),
+        path: if case.is_empty() { 0.0 } else { path },
         messages: (case.ranks() + 1.0) * others * case.pieces(chunk),
         sent: others * (bytes + chunk),
         reduced: others * bytes,

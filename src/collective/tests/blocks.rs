@@ -3,34 +3,21 @@
 use super::formulas::{COUNT, all_send, height};
 use super::*;
 use crate::schedule::cost::{Link, Network};
-use crate::schedule::simulate::{Options, simulate};
 use crate::schedule::{Action, Schedule};
 
 /// An allgather, alltoall, ... of `COUNT` elements for each rank; gather and scatter with root 0.
 fn equal(collective: Collective, name: &str, size: usize) -> Report {
-    let counts = vec![COUNT; size];
-    let all = counts.repeat(size);
-    let told = if collective == Collective::Alltoallv { &all } else { &counts };
-    prove(&shapes(collective, &counts, told), name)
+    prove(&calls(collective, &vec![COUNT; size], 0).shapes(), name)
 }
 
-/// All ranks' shapes of a call with these blocks for each, and counts that everyone knows.
-fn shapes<'a>(collective: Collective, blocks: &'a [usize], told: &'a [usize]) -> Vec<Shape<'a>> {
+/// A call with these blocks for each rank; where all have the same count, with the first one's.
+fn calls(collective: Collective, blocks: &[usize], root: usize) -> Calls {
     use Collective::*;
-    let size = blocks.len();
-    let call = Shape { send_counts: blocks, recv_counts: blocks, counts: told, ..shape(collective, size, blocks[0]) };
-    everyone(call, |s| {
-        let is_root = s.rank == s.root;
-        match collective {
-            Gather | Gatherv => s.outputs = usize::from(is_root),
-            Scatter | Scatterv => s.inputs = usize::from(is_root),
-            _ => {}
-        }
-        match collective {
-            Gatherv | Scatterv => s.count = blocks[s.rank],
-            _ => {}
-        }
-    })
+    match collective {
+        Alltoallv => Calls::of_rows(vec![vec![blocks[0]; blocks.len()]; blocks.len()]),
+        ReduceScatter | Allgatherv | Gatherv | Scatterv => Calls::of_blocks(collective, blocks.to_vec(), root),
+        _ => Calls::of_count(collective, blocks.len(), blocks[0], root),
+    }
 }
 
 #[test]
@@ -193,19 +180,8 @@ fn prices_count_what_schedules_do() {
         for blocks in [vec![0; size], vec![COUNT; size], uneven(size, size), uneven(size, 2)] {
             for collective in PRICED {
                 for root in [0, size / 3, size - 1] {
-                    // One row for all: a rank receives as much from everyone, and so sends.
-                    let told =
-                        if collective == Collective::Alltoallv { vec![COUNT; size * size] } else { blocks.clone() };
-                    let blocks = if collective == Collective::Alltoallv { &vec![COUNT; size] } else { &blocks };
-                    let mut shapes = shapes(collective, blocks, &told);
-                    for s in &mut shapes {
-                        s.root = root;
-                        match collective {
-                            Collective::Gather | Collective::Gatherv => s.outputs = usize::from(s.rank == root),
-                            Collective::Scatter | Collective::Scatterv => s.inputs = usize::from(s.rank == root),
-                            _ => {}
-                        }
-                    }
+                    let calls = calls(collective, &blocks, root);
+                    let shapes = calls.shapes();
                     for algorithm in collective.algorithms() {
                         let schedules: Vec<_> = shapes.iter().map(|s| (algorithm.generate)(s).unwrap()).collect();
                         let cost = price(&shapes[0], algorithm);
@@ -235,7 +211,7 @@ fn prices_are_those_of_the_literature() {
         let blocks = vec![1000; size];
         let near = |name: &str, collective, expected: f64| {
             let algorithm = Collective::algorithm(collective, name).unwrap();
-            let path = price(&shapes(collective, &blocks, &blocks)[0], algorithm).path;
+            let path = price(&calls(collective, &blocks, 0).shape(0), algorithm).path;
             assert!((path / expected - 1.0).abs() < 1e-9, "{name}, {size} ranks: {path} instead of {expected}");
         };
         use Collective::*;
@@ -259,45 +235,4 @@ fn prices_are_those_of_the_literature() {
         near("recursive_doubling", Scan, h * (alpha + n * beta + gamma * n));
         near("recursive_doubling", Exscan, h * (alpha + n * beta + if size == 2 { 0.0 } else { gamma * n }));
     }
-}
-
-/// Seconds that the schedules take on the flat network.
-fn played(shapes: &[Shape<'_>], algorithm: &Algorithm, segment_bytes: usize) -> f64 {
-    let options = Options { element_bytes: 1, segment_bytes, ..Options::new(FLAT) };
-    simulate(shapes.len(), &|rank| (algorithm.generate)(&shapes[rank]), &options).unwrap().seconds
-}
-
-/// The simulator takes as long as the prices say: for powers of two and equal blocks within 5 %, and never much longer.
-#[test]
-fn prices_agree_with_the_simulator() {
-    let mut wrong = Vec::new();
-    for size in [2, 4, 8, 16, 64, 3, 5, 6, 7, 12, 33] {
-        // Latency decides, both do, bandwidth and reductions do.
-        for bytes in [10, 10_000, 10_000_000] {
-            for collective in PRICED {
-                let equal = vec![bytes; size];
-                let all = equal.repeat(if collective == Collective::Alltoallv { size } else { 1 });
-                let shapes = shapes(collective, &equal, &all);
-                for algorithm in collective.algorithms() {
-                    let streams = matches!(algorithm.name, "ring" | "direct" | "pairwise");
-                    let cut: &[usize] =
-                        if streams && size <= 16 { &[usize::MAX, bytes.div_ceil(8)] } else { &[usize::MAX] };
-                    for &segment_bytes in cut {
-                        let case = Case { shape: &shapes[0], element_bytes: 1, segment_bytes, network: &FLAT };
-                        let price = (algorithm.cost)(&case).path;
-                        let played = played(&shapes, algorithm, segment_bytes);
-                        let ratio = price / played;
-                        let what = format!(
-                            "{} {}, {size} ranks, {bytes} bytes in segments of {segment_bytes}: {price} instead of {played}",
-                            collective.name(),
-                            algorithm.name
-                        );
-                        let most = if size.is_power_of_two() { 1.05 } else { 2.0 };
-                        wrong.extend((!(0.95..most).contains(&ratio)).then_some(what));
-                    }
-                }
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{wrong:#?}");
 }

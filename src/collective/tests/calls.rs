@@ -1,4 +1,4 @@
-//! Calls of every collective in every form: the shapes of all ranks, made in one place.
+//! Calls of every collective in every form.
 
 use super::*;
 
@@ -20,19 +20,11 @@ pub(super) struct Form {
 /// Kinds of groups, grids and links.
 pub(super) const PLACES: usize = 6;
 
-/// A call, and what the shapes of its ranks point to.
+/// A call in one of its forms.
 #[derive(Debug)]
 pub(super) struct Sample {
-    collective: Collective,
-    size: usize,
-    form: Form,
-    /// By rank: what it sends to each rank.
-    sent: Vec<Vec<usize>>,
-    received: Vec<Vec<usize>>,
-    counts: Vec<usize>,
-    groups: Vec<u32>,
-    dims: Vec<usize>,
-    links: Vec<u32>,
+    calls: Calls,
+    uses: Uses,
 }
 
 /// Whether each rank's part may have a length of its own.
@@ -109,93 +101,61 @@ impl Sample {
             0 => uneven(size, seed),
             elements => vec![elements; size],
         };
-        let none = Vec::new();
-        let sent: Vec<Vec<usize>> = match collective {
-            Scatterv => (0..size).map(|rank| if rank == form.root { row(size) } else { none.clone() }).collect(),
-            Alltoallv => (0..size).map(|rank| row(3 * rank)).collect(),
-            _ => vec![none.clone(); size],
+        let mut calls = match collective {
+            Alltoallv => Calls::of_rows((0..size).map(|rank| row(3 * rank)).collect()),
+            _ if has_uneven_blocks(collective) => Calls::of_blocks(collective, row(size), form.root),
+            _ => Calls::of_count(collective, size, form.elements, form.root),
         };
-        let received: Vec<Vec<usize>> = match collective {
-            Gatherv => (0..size).map(|rank| if rank == form.root { row(size) } else { none.clone() }).collect(),
-            ReduceScatter | Allgatherv => vec![row(size); size],
-            Alltoallv => (0..size).map(|rank| sent.iter().map(|row| row[rank]).collect()).collect(),
-            _ => vec![none.clone(); size],
-        };
-        let counts = match collective {
-            Gatherv => received[form.root].clone(),
-            Scatterv | Alltoallv => sent.concat(),
-            _ => none,
-        };
-        let mut sample = Self {
-            collective,
-            size,
-            form,
-            sent,
-            received,
-            counts: if algorithm.uses == Uses::Counts { counts } else { Vec::new() },
-            groups: Vec::new(),
-            dims: Vec::new(),
-            links: Vec::new(),
-        };
+        (calls.inputs, calls.outputs, calls.base) = (form.inputs, form.outputs, form.base);
+        calls.average = form.average && matches!(collective, Allreduce | Reduce | ReduceScatter);
         match algorithm.uses {
-            Uses::Groups => sample.place(),
-            Uses::Links => sample.links = links(size, form.places),
+            Uses::Groups => place(&mut calls, form.places),
+            Uses::Links => calls.links = links(size, form.places),
             Uses::Sizes | Uses::Counts => {}
         }
-        Some(sample)
-    }
-
-    /// Groups or a grid.
-    fn place(&mut self) {
-        let size = self.size;
-        let groups = |of: fn(usize, usize) -> usize| (0..size).map(|rank| of(rank, size) as u32).collect();
-        match self.form.places {
-            0 => self.groups = groups(|rank, _| rank / 4),
-            1 => self.groups = groups(|rank, size| rank % (size / 3 + 1)),
-            2 => self.groups = groups(|rank, _| rank.isqrt()),
-            3 => {
-                let short = (1..=size.isqrt()).rev().find(|short| size.is_multiple_of(*short)).expect("1 divides it");
-                self.dims = vec![size / short, short];
-            }
-            4 => self.groups = groups(|rank, size| size - rank),
-            _ => {}
-        }
+        Some(Self { calls, uses: algorithm.uses })
     }
 
     /// The shapes of all ranks.
     pub fn shapes(&self) -> Vec<Shape<'_>> {
-        use Collective::*;
-        let Form { elements, inputs, outputs, root, average, base, .. } = self.form;
-        let destinations = if self.collective == PairwiseExchange { self.size.ilog2() as usize } else { 0 };
-        let average = average && matches!(self.collective, Allreduce | Reduce | ReduceScatter);
-        let count = if has_uneven_blocks(self.collective) { 0 } else { elements };
-        let call =
-            Shape { inputs, outputs, root, average, base, destinations, ..shape(self.collective, self.size, count) };
-        let mut shapes = everyone(call, |s| {
-            let is_root = s.rank == root;
-            (s.inputs, s.outputs) = match self.collective {
-                // Not in place, other ranks than the root may have an output or not.
-                Reduce if !is_root && inputs > 0 => (inputs, s.rank % 2),
-                Broadcast if !is_root => (0, outputs.max(1)),
-                Gather | Gatherv if !is_root => (1, 0),
-                Scatter | Scatterv if !is_root => (0, 1),
-                Barrier => (0, 0),
-                _ => (inputs, outputs),
-            };
-            let roots_counts = match self.collective {
-                Gatherv => &self.received[root],
-                Scatterv => &self.sent[root],
-                _ => return,
-            };
-            // The root's own is in its counts.
-            s.count = if is_root { usize::MAX } else { roots_counts[s.rank] };
-        });
-        for shape in &mut shapes {
-            (shape.send_counts, shape.recv_counts) = (&self.sent[shape.rank], &self.received[shape.rank]);
-            (shape.counts, shape.groups) = (&self.counts, &self.groups);
-            (shape.dims, shape.links) = (&self.dims, &self.links);
+        needed(&self.calls, self.uses)
+    }
+}
+
+/// The shapes of all ranks, which know no more than they must for an algorithm that `uses` so much.
+pub(super) fn needed(calls: &Calls, uses: Uses) -> Vec<Shape<'_>> {
+    use Collective::*;
+    let mut shapes = calls.shapes();
+    for shape in &mut shapes {
+        if uses != Uses::Counts {
+            shape.counts = &[];
         }
-        shapes
+        match (shape.collective, shape.rank == shape.root) {
+            // Not in place, other ranks than the root may have an output or not.
+            (Reduce, false) if calls.inputs > 0 => shape.outputs = shape.rank % 2,
+            // The root's own is in its counts, which nobody else has.
+            (Gatherv | Scatterv, true) => shape.count = usize::MAX,
+            (Gatherv | Scatterv, false) => (shape.send_counts, shape.recv_counts) = (&[], &[]),
+            _ => {}
+        }
+    }
+    shapes
+}
+
+/// Gives the ranks groups or a grid.
+fn place(calls: &mut Calls, kind: usize) {
+    let size = calls.ranks();
+    let groups = |of: fn(usize, usize) -> usize| (0..size).map(|rank| of(rank, size) as u32).collect();
+    match kind {
+        0 => calls.groups = groups(|rank, _| rank / 4),
+        1 => calls.groups = groups(|rank, size| rank % (size / 3 + 1)),
+        2 => calls.groups = groups(|rank, _| rank.isqrt()),
+        3 => {
+            let short = (1..=size.isqrt()).rev().find(|short| size.is_multiple_of(*short)).expect("1 divides it");
+            calls.dims = vec![size / short, short];
+        }
+        4 => calls.groups = groups(|rank, size| size - rank),
+        _ => {}
     }
 }
 

@@ -6,13 +6,12 @@ mod report;
 
 use std::path::PathBuf;
 
-use gloo_rs::collective::{Algorithm, Case, Collective};
+use gloo_rs::collective::{Algorithm, Calls, Case, Collective};
 use gloo_rs::schedule::cost::Link;
 use gloo_rs::schedule::simulate::{Options, Simulation, simulate};
 use gloo_rs::tuner;
 use gloo_rs::types::{DataType, Rank};
 
-use crate::call::Call;
 use crate::{parse, plot};
 use network::{Hosts, Surroundings};
 use report::Row;
@@ -169,7 +168,7 @@ fn single(args: &Args) -> Result<(), String> {
 struct Point<'a> {
     args: &'a Args,
     surroundings: Surroundings,
-    call: Call,
+    calls: Calls,
 }
 
 impl Args {
@@ -213,14 +212,14 @@ impl Args {
 impl<'a> Point<'a> {
     fn new(args: &'a Args, ranks: usize, bytes: usize) -> Result<Self, String> {
         let surroundings = args.surroundings(ranks)?;
-        let mut call = Call::new(args.collective, ranks, bytes / args.element.size(), args.root);
-        call.base = args.base as usize;
-        call.dims = args.dims.as_ref().map_or_else(Vec::new, |dims| dims.0.clone());
-        call.links = surroundings.links_in_megabytes();
+        let mut calls = Calls::new(args.collective, ranks, bytes / args.element.size(), args.root);
+        calls.base = args.base as usize;
+        calls.dims = args.dims.as_ref().map_or_else(Vec::new, |dims| dims.0.clone());
+        calls.links = surroundings.links_in_megabytes();
         if args.hosts.is_some() {
-            call.groups = surroundings.hosts.clone();
+            calls.groups = surroundings.hosts.clone();
         }
-        Ok(Self { args, surroundings, call })
+        Ok(Self { args, surroundings, calls })
     }
 
     fn named(&self, name: &str) -> Result<&'static Algorithm, String> {
@@ -229,12 +228,12 @@ impl<'a> Point<'a> {
 
     fn segment(&self) -> usize {
         let element = self.args.element.size();
-        self.args.segment.unwrap_or_else(|| tuner::segment_bytes(&self.call.shape(self.args.root), element, 1 << 20))
+        self.args.segment.unwrap_or_else(|| tuner::segment_bytes(&self.calls.shape(self.args.root), element, 1 << 20))
     }
 
     /// Seconds by the algorithm's formula, if it has one.
     fn formula(&self, algorithm: &Algorithm) -> Option<f64> {
-        let shape = self.call.shape(self.args.root);
+        let shape = self.calls.shape(self.args.root);
         let case = Case {
             shape: &shape,
             element_bytes: self.args.element.size(),
@@ -247,7 +246,7 @@ impl<'a> Point<'a> {
     /// The algorithm that costs the least of those that can do it.
     fn cheapest(&self) -> Result<&'static Algorithm, String> {
         let priced = self.args.collective.algorithms().iter().filter_map(|algorithm| {
-            let can = (algorithm.generate)(&self.call.shape(self.args.root)).is_ok();
+            let can = (algorithm.generate)(&self.calls.shape(self.args.root)).is_ok();
             self.formula(algorithm).filter(|_| can).map(|seconds| (seconds, algorithm))
         });
         let cheapest = priced.min_by(|a, b| a.0.total_cmp(&b.0));
@@ -258,7 +257,7 @@ impl<'a> Point<'a> {
 
     /// Plays `algorithm`, and writes down what the ranks in `trace` do.
     fn run(&self, algorithm: &'static Algorithm, trace: &[Rank]) -> Result<(Row, Simulation), String> {
-        let Self { args, surroundings, call } = self;
+        let Self { args, surroundings, calls } = self;
         let options = Options {
             hosts: &surroundings.hosts,
             links: &surroundings.links,
@@ -269,7 +268,7 @@ impl<'a> Point<'a> {
             ..Options::new(surroundings.network)
         };
         let generate = |rank| {
-            let shape = call.shape(rank);
+            let shape = calls.shape(rank);
             shape.check()?;
             (algorithm.generate)(&shape)
         };
@@ -279,7 +278,7 @@ impl<'a> Point<'a> {
             args.collective,
             algorithm,
             args.element,
-            call.elements(),
+            calls.elements(),
             &options,
             self.formula(algorithm),
             &simulation,

@@ -73,7 +73,7 @@ fn trees(shape: &Shape<'_>, packing: &Packing) -> Vec<Branch> {
     packing.trees.iter().map(branch).collect()
 }
 
-/// Of stars `2(α + (P-1)S/(PB)) + (P-1)γS/P`. With links given `2hα + S/R`, where the trees reach the rate `R` if the fastest
+/// Of stars `2(α + (P-1)S/(PB)) + γS/P`, or the reductions from the first share to the last if they take longer. With links given `2hα + S/R`, where the trees reach the rate `R` if the fastest
 /// link has the bandwidth of the network's fastest.
 fn cost(case: &Case<'_>) -> Cost {
     let (ranks, bytes, network) = (case.ranks(), case.bytes(), case.network);
@@ -116,5 +116,6 @@ fn stars_path(case: &Case<'_>, share: f64) -> f64 {
     }
     // All ranks of a host send to those of other hosts over its card, one after the other.
     let card = ((others + 1.0 - here) * here * share / remote.bandwidth).max(share / local.bandwidth);
-    2.0 * (remote.latency + card) + (gamma * segment).max(reduce - card)
+    let first = segment / remote.bandwidth;
+    2.0 * (remote.latency + card) + (gamma * segment).max(first + reduce - card)
 }

@@ -1,0 +1,280 @@
+//! What algorithms say they cost is what they cost in the simulator, which plays their schedules on the same model of a network.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::schedule::cost::{Link, Network};
+use crate::schedule::simulate::{Options, simulate};
+
+const UNCUT: usize = 1 << 40;
+const BANDWIDTH: f64 = 10e9;
+
+/// What a price is compared under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum On {
+    /// Every rank has a host of its own, their number is a power of two, messages are not cut: where the literature gives
+    /// formulas.
+    Flat,
+    /// As `Flat`, messages cut into segments.
+    Cut,
+    /// As `Flat`, for numbers that are no powers of two.
+    Odd,
+    /// All ranks on one host, where every pair has a link of its own; messages not cut.
+    Pairs,
+    /// Hosts of four, the last one perhaps with fewer; messages not cut.
+    Hosts,
+    /// Hosts of four or all on one, messages cut.
+    HostsCut,
+}
+
+/// What part of the simulated time a price may be.
+fn range(on: On, collective: Collective, name: &str) -> (f64, f64) {
+    use Collective::*;
+    const EXACT: (f64, f64) = (0.95, 1.05);
+    match (on, name) {
+        // It is for networks where each pair of neighbours has a link of its own. On a card that a rank has for four of them,
+        // which messages meet depends on all others.
+        (On::Flat, "mesh_2d") => (0.9, 1.07),
+        (On::Flat | On::Pairs, _) => EXACT,
+
+        // In segments what is sent at once, or streams, takes as long as its formula says. With slow reductions parts of a
+        // ring's allgather, or of a reduction at the root, go on during others.
+        (On::Cut, "ring" | "ring_segmented" | "ring_chunked") => (0.95, 1.12),
+        (On::Cut, "direct") if collective == ReduceScatter => (0.95, 1.2),
+        // A root reduces in the order of ranks, in which segments do not come.
+        (On::Cut, "reduce_broadcast" | "hierarchical") => (0.88, 1.05),
+        // Two halves that share links: the formulas say how often their segments meet on average.
+        (On::Cut, "double_binary_tree") => (0.82, 1.1),
+        // Some of the first segments of a step's message are on their way before the last ones of the step before, and others
+        // hold these up. Only whole messages have formulas.
+        (On::Cut, "tree" | "scatter_allgather") => (0.87, 1.22),
+        (On::Cut, "recursive_doubling") if collective == Allgather => (0.9, 1.05),
+        (On::Cut, "recursive_doubling") if collective == Exscan => (0.95, 1.6),
+        (On::Cut, "binomial") if matches!(collective, Gather | Gatherv) => (0.95, 1.3),
+        (On::Cut, "binomial") if matches!(collective, Scatter | Scatterv) => (0.82, 1.05),
+        (On::Cut, "bruck") => (0.95, 1.35),
+        (On::Cut, "bcube") => (0.7, 1.17),
+        (On::Cut, "halving_doubling") => (0.8, 1.5),
+        (On::Cut, "torus_2d") => (0.95, 1.3),
+        (On::Cut, "torus_nd") => (0.95, 1.75),
+        (On::Cut, "spanning_trees") => (0.95, 1.45),
+        (On::Cut, "mesh_2d") => (0.95, 1.95),
+        (On::Cut, _) => EXACT,
+
+        // Where the last step is not full, some of what it sends has not waited for the step before.
+        (On::Odd, "bruck" | "recursive_doubling") => (0.95, 1.9),
+        // Trees are priced as if they were full, blocks of the binary-blocks algorithm as if each waited for all smaller ones.
+        (On::Odd, "double_binary_tree") => (0.95, 1.35),
+        (On::Odd, "binomial") => (0.95, 1.12),
+        (On::Odd, "halving_doubling") => (0.9, 1.2),
+        // For prime numbers a line, whose ends have all quarters at once.
+        (On::Odd, "mesh_2d") => (0.68, 1.05),
+        (On::Odd, _) => EXACT,
+
+        // An upper bound: as if all columns of a host waited for one another in each step.
+        (On::Hosts, "mesh_2d") => (0.65, 3.1),
+        (On::HostsCut, "mesh_2d") => (0.75, 5.2),
+        // A dimension's messages are priced as if none were under way before those of the one before.
+        (On::Hosts, "torus_2d") => (0.95, 1.12),
+        (On::Hosts, "torus_nd") => (0.95, 1.32),
+        (On::HostsCut, "torus_2d" | "torus_nd") => (0.9, 1.63),
+        // The last members' reductions go on while the ring begins.
+        (On::HostsCut, "hierarchical") => (0.92, 1.15),
+        (On::Hosts | On::HostsCut, _) => (0.95, 1.07),
+    }
+}
+
+/// The runs of a test: those that differ, and by how much each algorithm does at most.
+struct Runs {
+    on: On,
+    wrong: Vec<String>,
+    seen: BTreeMap<(Collective, &'static str), (f64, f64)>,
+}
+
+impl Runs {
+    fn new(on: On) -> Self {
+        Self { on, wrong: Vec::new(), seen: BTreeMap::new() }
+    }
+
+    fn compare(&mut self, calls: &Calls, algorithm: &'static Algorithm, network: Network, segment_bytes: usize) {
+        let collective = calls.collective();
+        let options = Options { segment_bytes, ..Options::new(network) };
+        let result = simulate(calls.ranks(), &|rank| (algorithm.generate)(&calls.shape(rank)), &options).unwrap();
+        let shape = calls.shape(0);
+        let cost = (algorithm.cost)(&Case { shape: &shape, element_bytes: 4, segment_bytes, network: &network });
+        let what = format!("{:?}: {} {} of {} ranks", self.on, collective.name(), algorithm.name, calls.ranks());
+        let ratio = cost.path / result.seconds;
+        let (low, high) = range(self.on, collective, algorithm.name);
+        if !(low..=high).contains(&ratio) {
+            let Network { remote: Link { latency, bandwidth }, gamma, .. } = network;
+            self.wrong.push(format!(
+                "{what}, {} elements, α {latency} s, γB {}, segments of {segment_bytes}: {} s, priced at {}: {ratio:.3}",
+                calls.elements(),
+                gamma * bandwidth,
+                result.seconds,
+                cost.path
+            ));
+        }
+        let seen = self.seen.entry((collective, algorithm.name)).or_insert((ratio, ratio));
+        *seen = (seen.0.min(ratio), seen.1.max(ratio));
+        let bytes = |of: &[u64]| of.iter().sum::<u64>() as f64;
+        let counted = (result.messages as f64, bytes(&result.sent), bytes(&result.reduced));
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b;
+        if self.on != On::Odd
+            && !(near(cost.messages, counted.0) && near(cost.sent, counted.1) && near(cost.reduced, counted.2))
+        {
+            self.wrong.push(format!("{what}: messages, bytes sent and reduced are {counted:?}, priced are {cost:?}"));
+        }
+    }
+
+    /// Prints what `cargo test -- --nocapture` shows, and fails if prices were wrong.
+    fn end(self) {
+        for ((collective, name), (low, high)) in &self.seen {
+            println!("{:?}: {} {name}: {low:.3} to {high:.3}", self.on, collective.name());
+        }
+        assert!(self.seen.len() >= 5, "little was compared");
+        assert!(self.wrong.is_empty(), "{} are wrong:\n{}", self.wrong.len(), self.wrong.join("\n"));
+    }
+}
+
+/// A network on which a buffer of `bytes` takes `x` latencies, and `reduction` times as long to reduce.
+fn flat(bytes: usize, x: f64, reduction: f64) -> Network {
+    Network::flat(Link { latency: bytes as f64 / BANDWIDTH / x, bandwidth: BANDWIDTH }, reduction / BANDWIDTH)
+}
+
+/// Every algorithm for every number of ranks, as long as its schedules have no more than `steps` steps together, were all like
+/// the last rank's.
+pub(super) fn every(sizes: &[usize], elements: usize, steps: usize, mut run: impl FnMut(&Calls, &'static Algorithm)) {
+    for &collective in Collective::ALL {
+        for algorithm in collective.algorithms().iter().filter(|algorithm| algorithm.name != "local") {
+            for &size in sizes {
+                let exchange = collective == Collective::PairwiseExchange;
+                // To know every link, or every count, is for small groups.
+                let large = size > 64 && matches!(algorithm.uses, Uses::Links | Uses::Counts);
+                if large || exchange && !size.is_power_of_two() {
+                    continue;
+                }
+                // Numbers that the ranks divide, also the powers of two's mesh.
+                let calls = Calls::new(collective, size, elements.next_multiple_of(4 * size), 0);
+                if (algorithm.generate)(&calls.shape(size - 1)).unwrap().steps.len() * size <= steps {
+                    run(&calls, algorithm);
+                }
+            }
+        }
+    }
+}
+
+const ELEMENTS: usize = 1 << 16;
+
+#[test]
+fn of_powers_of_two() {
+    let mut runs = Runs::new(On::Flat);
+    let networks = [(0.2, 0.1), (30.0, 0.0), (10.0, 0.5), (10.0, 1.25), (1000.0, 2.0)];
+    every(&[4, 8, 16, 64], ELEMENTS, 13_000, |calls, algorithm| {
+        for (x, reduction) in networks {
+            runs.compare(calls, algorithm, flat(4 * ELEMENTS, x, reduction), UNCUT);
+        }
+    });
+    every(&[256, 1024, 4096], ELEMENTS, 80_000, |calls, algorithm| {
+        // Thousands of ranks' trees take seconds; those of one call are compared beside their bound.
+        if algorithm.name == two_trees::NAME && calls.ranks() > 1024 {
+            return;
+        }
+        runs.compare(calls, algorithm, flat(4 * ELEMENTS, 10.0, 1.25), UNCUT);
+    });
+    runs.end();
+}
+
+#[test]
+fn of_messages_in_segments() {
+    let mut runs = Runs::new(On::Cut);
+    every(&[4, 16], ELEMENTS, 1000, |calls, algorithm| {
+        for (x, reduction) in [(1.0, 0.1), (10.0, 0.5), (100.0, 0.05), (100.0, 2.0)] {
+            for pieces in [16, 128] {
+                runs.compare(calls, algorithm, flat(4 * ELEMENTS, x, reduction), 4 * ELEMENTS / pieces);
+            }
+        }
+    });
+    runs.end();
+}
+
+#[test]
+fn of_any_number_of_ranks() {
+    let mut runs = Runs::new(On::Odd);
+    every(&[3, 5, 6, 7, 12, 31, 100], ELEMENTS, 20_000, |calls, algorithm| {
+        for (x, reduction) in [(0.2, 0.1), (10.0, 0.5), (1000.0, 0.2)] {
+            runs.compare(calls, algorithm, flat(4 * ELEMENTS, x, reduction), UNCUT);
+        }
+    });
+    runs.end();
+}
+
+#[test]
+fn on_hosts() {
+    let (remote, local) = (Link { latency: 10e-6, bandwidth: 1e9 }, Link { latency: 1e-6, bandwidth: 20e9 });
+    let (mut pairs, mut hosts, mut cut) = (Runs::new(On::Pairs), Runs::new(On::Hosts), Runs::new(On::HostsCut));
+    for name in ["hierarchical", "torus_2d", "torus_nd", "mesh_2d", "spanning_trees"] {
+        let algorithm = Collective::Allreduce.algorithm(name).unwrap();
+        for size in [4, 6, 8, 12, 16, 17, 64] {
+            for per_host in [4, size] {
+                for elements in [256 * size, 1 << 18] {
+                    for gamma in [0.2e-10, 1e-10] {
+                        let network = Network { local, remote, gamma, per_host, consecutive: true, cores: per_host };
+                        let mut calls = Calls::new(Collective::Allreduce, size, elements.next_multiple_of(4 * size), 0);
+                        calls.groups = (0..size).map(|rank| (rank / per_host) as u32).collect();
+                        let runs = if per_host == size && size.is_power_of_two() { &mut pairs } else { &mut hosts };
+                        runs.compare(&calls, algorithm, network, UNCUT);
+                        cut.compare(&calls, algorithm, network, 64 << 10);
+                    }
+                }
+            }
+        }
+    }
+    cut.end();
+    hosts.end();
+    pairs.end();
+}
+
+/// Bases other than two: `bcube` has steps of several messages.
+#[test]
+fn of_bcubes_with_larger_bases() {
+    let bcube = Collective::Allreduce.algorithm("bcube").unwrap();
+    let mut runs = Runs::new(On::Flat);
+    for (base, size) in [(4, 4), (4, 16), (4, 64), (8, 64), (16, 16)] {
+        for x in [0.2, 1000.0] {
+            let mut calls = Calls::new(Collective::Allreduce, size, ELEMENTS, 0);
+            calls.base = base;
+            runs.compare(&calls, bcube, flat(4 * ELEMENTS, x, 0.0), UNCUT);
+        }
+    }
+    assert!(runs.wrong.is_empty(), "{:#?}", runs.wrong);
+}
+
+/// Who is alone has nothing to send, and nothing costs nothing.
+#[test]
+fn of_nothing() {
+    let network = flat(4 * ELEMENTS, 10.0, 0.1);
+    let price = |shape: &Shape<'_>, algorithm: &Algorithm| {
+        (algorithm.cost)(&Case { shape, element_bytes: 4, segment_bytes: 1 << 16, network: &network })
+    };
+    for &collective in Collective::ALL {
+        for algorithm in collective.algorithms().iter().filter(|algorithm| algorithm.name != "local") {
+            let alone = Calls::new(collective, 1, 1000, 0);
+            assert_eq!(price(&alone.shape(0), algorithm), Cost::default(), "{} {}", collective.name(), algorithm.name);
+            let nothing = match collective {
+                Collective::ReduceScatter | Collective::Allgatherv | Collective::Gatherv | Collective::Scatterv => {
+                    Calls::of_blocks(collective, vec![0; 8], 0)
+                }
+                Collective::Alltoallv => Calls::of_rows(vec![vec![0; 8]; 8]),
+                _ => Calls::of_count(collective, 8, 0, 0),
+            };
+            if collective != Collective::Barrier {
+                let cost = price(&nothing.shape(0), algorithm);
+                assert_eq!(cost, Cost::default(), "{} {}", collective.name(), algorithm.name);
+            }
+        }
+    }
+    let local = Collective::Allreduce.algorithm("local").unwrap();
+    let cost = price(&Shape { inputs: 6, ..shape(Collective::Allreduce, 1, 250) }, local);
+    assert_eq!((cost.path, cost.messages, cost.reduced), (5e3 * network.gamma, 0.0, 5e3));
+}
