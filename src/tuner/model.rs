@@ -126,8 +126,9 @@ impl Question<'_> {
         let algorithms = self.collective.algorithms().iter();
         // In one group it is `reduce_broadcast`, to whose price the leader's own work belongs.
         let flat = self.groups.windows(2).all(|pair| pair[0] == pair[1]);
-        // Nothing tells that only neighbours of a mesh are linked, and elsewhere its price is a rough one.
-        let unfit = |name: &str| name == "mesh_2d" || flat && name == "hierarchical";
+        // Nothing tells that only neighbours of a mesh are linked, and elsewhere its price is a rough one. A graph of links does
+        // not tell which of them share a host's network card.
+        let unfit = |name: &str| name == "mesh_2d" || name == if flat { "hierarchical" } else { "spanning_trees" };
         let run = |algorithm: &&Algorithm| {
             can_run(self.collective, algorithm, self.size, self.links) && !unfit(algorithm.name)
         };
