@@ -87,6 +87,9 @@ fn hosts_and_their_links_make_a_difference() {
     assert_eq!(time("--hosts 16x1"), flat, "every rank on its own host, said in another way");
     assert!(time("--hosts 4,4,4,4 --bandwidth 1GB/s") == shared);
     assert!(time("--bandwidth 25GB/s") < flat && time("--alpha 100us") > flat);
+    let both = "--hosts 4x4 --intra-alpha 3us --intra-bandwidth 2GB/s";
+    assert_eq!(time("--hosts 4x4 --intra 3us,2GB/s"), time(both));
+    assert!(time(both) > time("--hosts 4x4 --intra 3us,50GB/s"));
 }
 
 #[test]
@@ -175,9 +178,22 @@ fn what_makes_no_sense_is_said_at_once() {
     refused("allreduce --ranks 2,4 --bytes 1Ki,2Ki --compare", 2, "not both");
     refused("allreduce --ranks 4 --links /nowhere.csv", 2, "cannot read it");
     refused("allreduce --algorithm local --ranks 4", 1, "local is for one process");
-    refused("allreduce --algorithm ring_segmented --ranks 4000000", 1, "need more than the 4096 MiB of memory");
+    refused("allreduce --algorithm ring_segmented --ranks 65536", 1, "need more than the 4096 MiB of memory");
+    refused("allreduce --ranks 4294967295", 2, "4294967295 ranks are too many; there can be 65536");
+    refused("allreduce --ranks 4 --hosts 4294967295x4294967295", 2, "ranks are too many");
+    refused("allreduce --ranks 4 --dims 4294967295x4294967295x4294967295", 2, "has too many ranks");
+    refused("allreduce --ranks 4 --bytes 99999999999Gi", 2, "\"99999999999Gi\" is too large");
+    refused("allreduce --ranks 4 --bytes 8589934591Gi", 1, "elements; at most 4294967295 can be simulated");
+    refused("allreduce --ranks 4 --bytes 1.5Mi", 2, "\"1.5Mi\" is not a size");
+    refused("allreduce --ranks 4 --gamma slow", 2, "\"slow\" is neither a time for each byte");
+    refused("allreduce --ranks 4 --element int9", 2, "no data type is named \"int9\"");
+    refused("allreduce --ranks 4 --hosts 2x2 --intra 1us", 2, "\"1us\" is no link; write 1us,100GB/s");
+    refused("allreduce --ranks 4 --hosts 2x2 --intra 1us,1GB/s --intra-alpha 1us", 2, "cannot be used with");
+    refused("allreduce --ranks 4 --compare --algorithm auto,ring", 2, "auto is none of them");
+    refused("pairwise_exchange --ranks 3", 1, "it must be a power of two");
     refused("allreduce --algorithm ring_segmented --ranks 512 --memory 1Mi", 1, "need more than the 1 MiB");
-    refused("allreduce --algorithm ring_segmented --ranks 4 --plot /nowhere/a.svg", 1, "cannot write /nowhere/a.svg");
+    refused("allreduce --ranks 4 --plot /nowhere/a.svg", 2, "--plot: cannot write /nowhere/a.svg: No such file");
+    refused("allreduce --compare --ranks 2..4096 --bytes 256Mi --plot /tmp", 2, "cannot write /tmp: it is a directory");
 }
 
 /// With all the memory that it may have being 4 GiB.

@@ -61,7 +61,9 @@ fn it_measures_every_algorithm_and_writes_down_the_best() {
         assert_eq!((&row["ranks"], &row["verified"]), (&2.into(), &true.into()), "{row}");
         let (best, times) = (row["best"].as_str().unwrap(), row["times_us"].as_object().unwrap());
         let us = |value: &Value| value.as_f64().filter(|us| *us > 0.0).unwrap_or_else(|| panic!("no time in {row}"));
-        assert!(times.values().all(|time| us(time) >= us(&row["best_us"])), "{row}");
+        // What auto may not choose is not called the best.
+        let free = |name: &str| name != "spanning_trees";
+        assert!(times.iter().all(|(name, time)| !free(name) || us(time) >= us(&row["best_us"])), "{row}");
         assert_eq!(times[best], row["best_us"]);
         assert!((us(&row["ratio"]) * us(&row["best_us"]) / us(&row["auto_us"]) - 1.0).abs() < 1e-9, "{row}");
         assert!(times.contains_key(row["auto"].as_str().unwrap()), "{row}");
@@ -206,7 +208,28 @@ fn prices_are_explained() {
     assert!(text(&output.stdout).contains(chosen), "{}", text(&output.stdout));
     assert!(text(&output.stdout).contains(": the environment variable GLOO_RS_ALGORITHM says so\n"));
 
+    // A bad name, file or list in the environment says where it stands, as a bad argument does.
+    std::fs::write(dir.path().join("bad.toml"), "version = 1\n\ngamma = 'fast'\n").unwrap();
+    for (name, value, parts) in [
+        (
+            "GLOO_RS_TUNING",
+            "DIR/bad.toml",
+            &["GLOO_RS_TUNING: the tuning file ", "bad.toml: line 3: gamma: 'fast' is not"],
+        ),
+        ("GLOO_RS_TUNING", "DIR/none", &["GLOO_RS_TUNING: cannot read the tuning file ", "none: No such file"]),
+        ("GLOO_RS_ALGORITHM", "allreduce:rong", &["GLOO_RS_ALGORITHM: \"allreduce:rong\"", "no algorithm \"rong\""]),
+    ] {
+        let value = value.replace("DIR", dir.path().to_str().unwrap());
+        let output = gloo_rs(&["info", "--explain", "allreduce", "4"]).env(name, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        assert!(parts.iter().all(|part| text(&output.stderr).contains(part)), "{}", text(&output.stderr));
+    }
+    let output = run("info --explain allreduce 4 --ranks 4294967295", dir.path());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("too many; there can be 65536"), "{}", text(&output.stderr));
+
     for (line, part) in [
+        ("info --explain allreduce 4 --tuning DIR/bad.toml", "--tuning: the tuning file "),
         ("info --explain nonsense 4", "--explain nonsense: there are allreduce, reduce,"),
         ("info --explain allreduce 4Qi", "not a size"),
         ("info --explain allreduce 4 --hosts 4x8 --ranks 7", "4 hosts of 8 ranks are not the 7 ranks"),
@@ -217,6 +240,42 @@ fn prices_are_explained() {
         assert_eq!(output.status.code(), Some(1), "{line}");
         assert!(text(&output.stderr).contains(part), "{line}: {}", text(&output.stderr));
     }
+}
+
+#[test]
+fn what_is_explained_is_what_a_job_in_this_environment_would_do() {
+    let dir = dir();
+    let file = dir.path().join("t.toml");
+    let file_text = "version = 1\nlocal = { latency_us = 1, bandwidth = 7e9 }\n\
+                     choices = [{ collective = 'allreduce', ranks = 2, up_to = 64, algorithm = 'bcube' }]\n";
+    std::fs::write(&file, file_text).unwrap();
+    let explain = |args: &[&str], tuning: &str, algorithm: &str| {
+        let mut command = gloo_rs(&[&["info", "--explain", "allreduce", "64"], args].concat());
+        let output = command.env("GLOO_RS_TUNING", tuning).env("GLOO_RS_ALGORITHM", algorithm).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let path = file.to_str().unwrap();
+    let said = explain(&[], path, "");
+    assert!(
+        said.contains(&format!("tuning      {path}, as GLOO_RS_TUNING says\nlocal       1.00 µs, 7.000 GB/s\n")),
+        "{said}"
+    );
+    assert!(
+        said.contains("chosen      bcube, groups of 2, segments of up to 1Mi: the tuning file says so of 2 ranks\n"),
+        "{said}"
+    );
+    // What a list names comes before what a file says.
+    assert!(explain(&[], path, "allreduce:0-64:tree").contains("chosen      tree, "));
+    for said in [explain(&["--tuning", "default"], path, ""), explain(&[], "default", "")] {
+        assert!(!said.contains("tuning ") && said.contains("local       6.00 µs, 4.000 GB/s (built in)\n"), "{said}");
+        assert!(said.contains(": it has the lowest price\n"), "{said}");
+    }
+    for nothing in ["", "measure"] {
+        let said = explain(&[], nothing, "");
+        assert!(said.contains("local       6.00 µs, 4.000 GB/s (built in; jobs measure their own)\n"), "{said}");
+    }
+    assert!(explain(&["--tuning", path], "/nowhere", "").contains(&format!("tuning      {path}, as --tuning says\n")));
 }
 
 #[test]
@@ -250,6 +309,9 @@ fn what_makes_no_sense_is_said_before_any_rank_starts() {
         ("tune --output DIR/missing/t.toml", "--output: there is no directory "),
         ("tune --output DIR/bad.toml", "bad.toml: line 2: choice: no such key"),
         ("tune --output DIR", "cannot read the tuning file"),
+        ("tune --output /proc/t.toml", "--output: cannot write /proc/t.toml: No such file"),
+        ("tune --plot DIR/missing/t.svg", "missing/t.svg: No such file"),
+        ("tune --plot DIR", "it is a directory"),
     ] {
         let output = run(line, dir.path());
         assert_eq!(output.status.code(), Some(2), "{line}");

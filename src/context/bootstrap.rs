@@ -10,13 +10,14 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Collective, Shape};
-use crate::context::tuning::{Links, Source};
+use crate::context::tuning::{self, Links};
 use crate::context::{Call, Connect, Context, Reduction, SPIN, SPIN_SHARED};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::Store;
 use crate::transport::Transport;
 use crate::transport::tcp::address::{self, Address};
+use crate::tuner::source::Source;
 use crate::types::{DataType, ReduceOp};
 
 /// What every rank tells every other one over the store.
@@ -63,7 +64,7 @@ impl Context {
             let own = self.tell(prospect)?;
             let everyone = self.parse(&self.exchange(store, &HOSTS, &own, &[], deadline, timeout)?, &own)?;
             let own = self.tell(self.device().listen(store.server(), &everyone, self.rank)?)?;
-            let wants = source.as_ref().map_or(0, Source::wants);
+            let wants = source.as_ref().map_or(0, tuning::wants);
             let mut list = self.exchange(store, &ADDRESSES, &own, &[wants], deadline, timeout)?;
             let wants = list.pop().unwrap_or(0);
             let addresses = self.set_peers(&list, &own)?;
@@ -93,7 +94,11 @@ impl Context {
         if self.rank != 0 {
             return Ok(None);
         }
-        Source::read(self.options.tuning.as_deref()).map(Some).inspect_err(|error| {
+        let source = match &self.options.tuning {
+            Some(text) => Source::read(text).map_err(|error| error.context("the context's options")),
+            None => Source::from_environment(),
+        };
+        source.map(Some).inspect_err(|error| {
             let text = [REFUSAL, error.message().as_bytes()].concat();
             // What is wrong says more than that the store does not answer either.
             let _ = store.set_within(HOSTS.list, &text, left(deadline));

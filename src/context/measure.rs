@@ -11,30 +11,30 @@ use crate::schedule::cost::Link;
 use crate::schedule::{Buffer, Builder, Span};
 use crate::types::{DataType, Rank, ReduceOp};
 
-/// How often messages of how many bytes go to and fro. Before these, one makes the connection.
-const SCRIPT: [(usize, usize); 5] = [(8, 20), (8 << 10, 3), (64 << 10, 3), (256 << 10, 3), (1 << 20, 3)];
+/// How often messages of how many bytes go to and fro at most. The very first makes the connection, and does not count.
+const SCRIPT: [(usize, usize); 5] = [(8, 21), (8 << 10, 3), (64 << 10, 3), (256 << 10, 3), (1 << 20, 3)];
 const LARGEST: usize = SCRIPT[SCRIPT.len() - 1].0;
 
-/// After so long no more of the script is played.
+/// After so long no more of the script is played; or after so many round trips of the shortest message, if these take longer.
+/// A new connection to a far host holds back what it has not heard of for a round trip, and more flows from message to message.
 const BUDGET: Duration = Duration::from_millis(10);
-/// Nor if a message would take so long.
+const ROUND_TRIPS: u32 = 20;
+/// The shortest message is repeated for so long, but a few times in any case.
+const SHORT: Duration = Duration::from_millis(2);
+const FEW: usize = 3;
+/// No larger message is sent if its bytes would take so long, and as long as four round trips.
 const LONG: Duration = Duration::from_millis(5);
 
-/// First byte of a message: whether another one follows.
-const MORE: u8 = 0;
-const LAST: u8 = 1;
+/// First byte of a message: whether one as long follows, the next of the script, or none.
+const AGAIN: u8 = 0;
+const LARGER: u8 = 1;
+const LAST: u8 = 2;
 
 /// Tells these messages from those of collectives.
 pub(super) const CHECK: u32 = 29 << 27;
 /// The last slot of all. A collective with this tag would have to send millions of messages from one rank to another.
 const TAG: u32 = u32::MAX;
 const CHANNEL: u32 = (1 << TAG_SHIFT) - 1;
-
-/// The messages of the script, the first one in front.
-fn script() -> impl Iterator<Item = usize> {
-    let sizes = SCRIPT.iter().flat_map(|&(bytes, times)| std::iter::repeat_n(bytes, times));
-    std::iter::once(SCRIPT[0].0).chain(sizes)
-}
 
 /// One side's part in a message that goes to and fro.
 fn plan(peer: Rank, bytes: usize, asks: bool) -> Arc<Plan> {
@@ -77,63 +77,84 @@ fn play(context: &Context, plan: &Arc<Plan>, bytes: usize, from: &[u8], into: &m
     well
 }
 
-/// Rank 0: what the link to `peer` is like, if that plays its part until `until`.
-pub(super) fn link(context: &Context, peer: Rank, until: Instant) -> Option<Link> {
+/// Rank 0: what the link to `peer` is like, if that plays its part until `until`; with `bandwidth` where that cannot be told.
+pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64) -> Option<Link> {
     let (mut from, mut into) = (vec![1; LARGEST], vec![1; LARGEST]);
-    let mut began = None;
     // The shortest half of a round trip, by size.
     let mut best: Vec<(usize, f64)> = Vec::new();
-    let mut messages = script().peekable();
-    let mut ready = plan(peer, SCRIPT[0].0, true);
-    while let Some(bytes) = messages.next() {
-        let next = messages.peek().copied();
-        let expected = |next: usize| match best.last() {
-            Some(&(known, time)) if known == bytes && known > SCRIPT[0].0 => time * (next / known) as f64,
-            _ => 0.0,
-        };
-        let late = began.is_some_and(|began: Instant| began.elapsed() > BUDGET);
-        let last = late || next.is_none_or(|next| expected(next) > LONG.as_secs_f64());
-        from[0] = if last { LAST } else { MORE };
-        let sent = Instant::now();
-        if !play(context, &ready, bytes, &from, &mut into, until) {
-            break;
-        }
-        let half = sent.elapsed().as_secs_f64() / 2.0;
-        match best.last_mut() {
-            // The first made the connection.
-            _ if began.is_none() => began = Some(Instant::now()),
-            Some((known, time)) if *known == bytes => *time = time.min(half),
-            _ => best.push((bytes, half)),
-        }
-        if last {
-            break;
-        }
-        if let Some(next) = next.filter(|next| *next != bytes) {
-            ready = plan(peer, next, true);
+    let mut connected = None;
+    for (index, (bytes, times)) in SCRIPT.into_iter().enumerate() {
+        let ready = plan(peer, bytes, true);
+        for time in 0..times {
+            let follows = match connected {
+                None => AGAIN,
+                Some(connected) => follows(index, time, connected, until, &best),
+            };
+            from[0] = follows;
+            let sent = Instant::now();
+            if !play(context, &ready, bytes, &from, &mut into, until) {
+                return fitted(&best, bandwidth);
+            }
+            let half = sent.elapsed().as_secs_f64() / 2.0;
+            match best.last_mut() {
+                _ if connected.is_none() => connected = Some(Instant::now()),
+                Some((known, time)) if *known == bytes => *time = time.min(half),
+                _ => best.push((bytes, half)),
+            }
+            match follows {
+                AGAIN => {}
+                LARGER => break,
+                _ => return fitted(&best, bandwidth),
+            }
         }
     }
-    fitted(&best)
+    fitted(&best, bandwidth)
 }
 
-/// The link on which messages take these times, by size, the shortest first; `None` where these say nothing.
-fn fitted(best: &[(usize, f64)]) -> Option<Link> {
+/// What follows the message of that size that comes after `time` others of it.
+fn follows(index: usize, time: usize, connected: Instant, until: Instant, best: &[(usize, f64)]) -> u8 {
+    let (elapsed, left) = (connected.elapsed(), until.saturating_duration_since(connected));
+    let shortest = best.first().map_or(0.0, |shortest| shortest.1);
+    // Not more than half of the time in which the other end plays its part.
+    let budget = BUDGET.max(Duration::from_secs_f64(2.0 * shortest) * ROUND_TRIPS).min(left / 2);
+    if elapsed > budget {
+        return LAST;
+    }
+    if time + 1 < SCRIPT[index].1 && (index > 0 || time < FEW || elapsed < SHORT) {
+        return AGAIN;
+    }
+    let long = LONG.as_secs_f64().max(4.0 * 2.0 * shortest);
+    match (SCRIPT.get(index + 1), best.last()) {
+        (Some(larger), Some(last)) if (last.1 - shortest) * larger.0 as f64 <= long * last.0 as f64 => LARGER,
+        _ => LAST,
+    }
+}
+
+/// The link on which messages take these times, by size, the shortest first; with `bandwidth` where these do not tell it, and
+/// `None` where they tell nothing.
+fn fitted(best: &[(usize, f64)], bandwidth: f64) -> Option<Link> {
     let (first, last) = (best.first()?, best.last()?);
-    let bytes = last.0.checked_sub(first.0).filter(|bytes| *bytes > 0)?;
+    let latency = first.1.max(1e-9);
+    let bytes = last.0.saturating_sub(first.0) as f64;
     // A clock too coarse for it.
-    let time = (last.1 - first.1).max(bytes as f64 / 1e12);
-    Some(Link { latency: first.1.max(1e-9), bandwidth: bytes as f64 / time })
+    let time = (last.1 - first.1).max(bytes / 1e12);
+    Some(Link { latency, bandwidth: if bytes > 0.0 { bytes / time } else { bandwidth } })
 }
 
 /// Plays the part of the rank at the other end of a link that rank `peer` measures, until `until`.
 pub(super) fn answer(context: &Context, peer: Rank, until: Instant) {
     let mut memory = vec![1; LARGEST];
-    let mut ready = (0, plan(peer, 0, false));
-    for bytes in script() {
-        if ready.0 != bytes {
-            ready = (bytes, plan(peer, bytes, false));
-        }
-        if !play(context, &ready.1, bytes, &[], &mut memory, until) || memory[0] == LAST {
-            break;
+    for (bytes, times) in SCRIPT {
+        let ready = plan(peer, bytes, false);
+        for _ in 0..times {
+            if !play(context, &ready, bytes, &[], &mut memory, until) {
+                return;
+            }
+            match memory[0] {
+                AGAIN => {}
+                LARGER => break,
+                _ => return,
+            }
         }
     }
 }
@@ -160,13 +181,58 @@ mod tests {
 
     #[test]
     fn a_link_is_fitted_to_the_smallest_and_the_largest_message() {
+        let fitted = |best: &[(usize, f64)]| fitted(best, 7e8);
         let link = fitted(&[(8, 10e-6), (8192, 20e-6), ((1 << 20) + 8, 10e-6 + 1e-3)]).unwrap();
         assert_eq!(link.latency, 10e-6);
         assert!((link.bandwidth / (1048576.0 / 1e-3) - 1.0).abs() < 1e-9, "{link:?}");
-        assert_eq!(fitted(&[(8, 10e-6)]), None, "nothing is known of the bandwidth");
+        let far = fitted(&[(8, 0.1)]).unwrap();
+        assert_eq!((far.latency, far.bandwidth), (0.1, 7e8), "nothing is known of the bandwidth");
         assert_eq!(fitted(&[]), None);
         let noise = fitted(&[(8, 10e-6), (8192, 9e-6)]).unwrap();
         assert!(noise.bandwidth.is_finite() && noise.bandwidth > 0.0, "{noise:?}");
+    }
+
+    /// What a link of that latency and bandwidth gets to carry: how often messages of which size, and for how long.
+    fn played(latency: f64, bandwidth: f64) -> (Vec<usize>, f64) {
+        let (mut counts, mut best, mut clock) = (vec![0; SCRIPT.len()], Vec::new(), 0.0);
+        let now = Instant::now();
+        let (mut index, mut time) = (0, 1);
+        loop {
+            let began = now.checked_sub(Duration::from_secs_f64(clock)).unwrap();
+            let follows = follows(index, time, began, began + Duration::from_secs(1), &best);
+            let half = latency + SCRIPT[index].0 as f64 / bandwidth;
+            clock += 2.0 * half;
+            counts[index] += 1;
+            if best.len() == index {
+                best.push((SCRIPT[index].0, half));
+            }
+            (index, time) = match follows {
+                AGAIN => (index, time + 1),
+                LARGER => (index + 1, 0),
+                _ => return (counts, clock),
+            };
+        }
+    }
+
+    #[test]
+    fn a_link_carries_what_tells_most_in_a_short_time() {
+        let (counts, took) = played(5e-6, 5e9);
+        assert_eq!(counts, [20, 3, 3, 3, 3]);
+        assert!(took < 5e-3, "{took}");
+        let (counts, _) = played(50e-6, 125e6);
+        assert!(counts[3] > 1 && counts[4] == 0, "a megabyte would take 8 ms: {counts:?}");
+        assert_eq!(played(20e-6, 10e6).0, [20, 3, 0, 0, 0], "64 KiB would take 6.6 ms");
+        // The shortest message alone takes as long as all of them on a near link.
+        let (counts, took) = played(2e-3, 125e6);
+        assert!(counts[0] < 5 && counts[3] == 3 && took < 120e-3, "{counts:?} {took}");
+        let (counts, took) = played(60e-3, 125e6);
+        assert!(counts[0] >= 2 && took < 0.8, "{counts:?} {took}");
+        // What counts is how long bytes take, not messages; and over a far link what is long there.
+        let next = |extra| {
+            let best = [(8, 2e-3), (8 << 10, 2e-3 + extra)];
+            follows(1, 2, Instant::now(), Instant::now() + Duration::from_secs(1), &best)
+        };
+        assert_eq!((next(1.9e-3), next(2.1e-3)), (LARGER, LAST));
     }
 
     #[test]

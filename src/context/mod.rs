@@ -205,7 +205,7 @@ impl Context {
     }
 
     /// The host of each rank, by a number that all ranks know it by; empty before the context is connected over a store.
-    fn hosts(&self) -> &[u32] {
+    pub fn hosts(&self) -> &[u32] {
         self.hosts.get().map_or(&[], |hosts| hosts)
     }
 

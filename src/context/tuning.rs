@@ -4,7 +4,6 @@
 //! one of another host. It publishes the result, and every rank, rank 0 too, goes by what was published. Ranks know from rank
 //! 0's list of addresses whether it is going to measure, so nobody waits in vain.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
@@ -15,25 +14,16 @@ use crate::rendezvous::Store;
 use crate::transport::tcp::address::{self, Address};
 use crate::tuner::Tuner;
 use crate::tuner::file::Tuning;
-use crate::tuner::model::Places;
+use crate::tuner::model::{self, Places};
 use crate::tuner::overrides::Overrides;
+use crate::tuner::source::Source;
 use crate::types::Rank;
-
-/// The environment variable that stands for [`super::ContextOptions::tuning`].
-const VARIABLE: &str = "GLOO_RS_TUNING";
 
 /// Where rank 0 publishes it: the overrides in a line, then the text of a tuning file.
 const KEY: &str = "tuning";
 
 /// A link is not measured if its other end does not answer for so long.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// What rank 0 was told to go by.
-pub(super) struct Source {
-    tuning: Tuning,
-    /// Whether what is missing there is measured, or else built in.
-    measures: bool,
-}
 
 /// The links that rank 0 measures, each with the rank at its other end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,27 +32,10 @@ pub(super) struct Links {
     remote: Option<Rank>,
 }
 
-impl Source {
-    /// What `option`, or else the environment, says.
-    pub(super) fn read(option: Option<&str>) -> Result<Self> {
-        let variable = || std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
-        let (text, named) = match option {
-            Some(text) => (Some(text.to_owned()), "the context's options"),
-            None => (variable(), VARIABLE),
-        };
-        let (tuning, measures) = match text.as_deref() {
-            None | Some("" | "measure") => (Tuning::default(), true),
-            Some("default") => (Tuning::default(), false),
-            Some(path) => (Tuning::read(Path::new(path)).map_err(|error| error.context(named))?, true),
-        };
-        Ok(Self { tuning, measures })
-    }
-
-    /// What of it is to be measured, as one byte for the other ranks.
-    pub(super) fn wants(&self) -> u8 {
-        let missing = |known: bool, bit: u8| if self.measures && !known { bit } else { 0 };
-        missing(self.tuning.local.is_some(), LOCAL) | missing(self.tuning.remote.is_some(), REMOTE)
-    }
+/// What of `source` is to be measured, as one byte for the other ranks.
+pub(super) fn wants(source: &Source) -> u8 {
+    let missing = |known: bool, bit: u8| if source.measures && !known { bit } else { 0 };
+    missing(source.tuning.local.is_some(), LOCAL) | missing(source.tuning.remote.is_some(), REMOTE)
 }
 
 const LOCAL: u8 = 1;
@@ -137,14 +110,14 @@ impl Context {
 
     /// Rank 0: measures what `source` lacks, and writes it all down.
     fn publish(&self, source: Source, links: Links, until: Instant) -> String {
-        let Source { mut tuning, measures } = source;
+        let Source { mut tuning, measures, .. } = source;
         if measures && self.size > 1 {
             // The other ends wait for as long, each from when it heard of the addresses.
             if let Some(rank) = links.local {
-                tuning.local = measure::link(self, rank, until);
+                tuning.local = measure::link(self, rank, until, model::LOCAL.bandwidth);
             }
             if let Some(rank) = links.remote {
-                tuning.remote = measure::link(self, rank, until);
+                tuning.remote = measure::link(self, rank, until, model::REMOTE.bandwidth);
             }
             tuning.gamma = tuning.gamma.or_else(measure::gamma);
         }

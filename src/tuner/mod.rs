@@ -8,6 +8,7 @@
 pub mod file;
 pub mod model;
 pub mod overrides;
+pub mod source;
 #[cfg(test)]
 mod tests;
 

@@ -124,7 +124,11 @@ impl Question<'_> {
     /// Every algorithm that could run, in the order of the collective's list.
     pub fn candidates(&self) -> Vec<Priced> {
         let algorithms = self.collective.algorithms().iter();
-        let run = |algorithm: &&Algorithm| can_run(self.collective, algorithm, self.size, self.links);
+        // A graph of links does not tell which of them share a host's network card.
+        let one_host = self.groups.windows(2).all(|pair| pair[0] == pair[1]);
+        let run = |algorithm: &&Algorithm| {
+            can_run(self.collective, algorithm, self.size, self.links) && (one_host || algorithm.uses != Uses::Links)
+        };
         self.counted(|question| algorithms.filter(run).map(|a| question.price(a)).collect())
     }
 

@@ -195,6 +195,23 @@ fn a_choice_is_explained() {
 }
 
 #[test]
+fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
+    let links = vec![0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0];
+    let tuner = |hosts: [u32; 4], choices| {
+        let places = Places { hosts: hosts.into(), cores: 4 };
+        Tuner::new(Tuning { links: links.clone(), choices, ..Tuning::default() }, Overrides::default(), places, MIB)
+    };
+    let priced = |hosts| {
+        let candidates = tuner(hosts, Vec::new()).explain(Collective::Allreduce, MIB).candidates;
+        candidates.iter().any(|priced| priced.algorithm.name == "spanning_trees")
+    };
+    assert!(priced([0; 4]));
+    assert!(!priced([0, 0, 1, 1]) && !priced([0, 1, 2, 3]), "the graph does not say who shares a card");
+    let chosen = tuner([0, 0, 1, 1], vec![choice(Collective::Allreduce, 4, MIB, "spanning_trees")]);
+    assert_eq!(names(&chosen, &[MIB]), ["spanning_trees"]);
+}
+
+#[test]
 fn networks_are_what_places_say() {
     let network = |hosts: &[u32]| Places { hosts: hosts.into(), cores: 2 }.network(&Tuning::default());
     let shape = |hosts| (network(hosts).per_host, network(hosts).consecutive);

@@ -2,10 +2,16 @@
 //! nothing is left behind, however the test ends. Needs root, or the right to make user namespaces.
 #![allow(dead_code)]
 
+use std::collections::VecDeque;
+use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Runs `test` again in a user namespace of its own, where it is root, unless it is root already. Whether it did; then the
@@ -42,8 +48,8 @@ impl Namespace {
         namespace
     }
 
-    /// Where `ip ... netns` finds it.
-    fn path(&self) -> String {
+    /// Where `ip ... netns` and `nsenter --net=` find it.
+    pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
@@ -68,6 +74,26 @@ impl Namespace {
         let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{command}: {text}{errors}");
         text.into_owned()
+    }
+
+    /// Brings a card up, and waits until it is.
+    fn bring_up(&self, card: &str) {
+        self.run(&format!("ip link set {card} up"));
+        let until = Instant::now() + Duration::from_secs(10);
+        while !self.run(&format!("ip -o link show {card}")).contains("state UP") {
+            assert!(Instant::now() < until, "{card} does not come up");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// From now on the card sends at `rate` only, as `100mbit`, after a `burst`, as `8kb`.
+    pub fn limit(&self, card: &str, rate: &str, burst: &str) {
+        self.run(&format!("tc qdisc replace dev {card} root tbf rate {rate} burst {burst} latency 100ms"));
+    }
+
+    /// What `swallow` did ends.
+    pub fn swallow_no_more(&self) {
+        self.run("nft delete table inet cut");
     }
 
     /// From now on every packet that arrives and `matches`, in nft's language, is swallowed.
@@ -106,13 +132,114 @@ impl Network {
                 let nodad = if address.contains(':') { "nodad" } else { "" };
                 host.run(&format!("ip address add {address} dev {name} {nodad}"));
             }
-            host.run(&format!("ip link set {name} up"));
-            let until = Instant::now() + Duration::from_secs(10);
-            while !host.run(&format!("ip -o link show {name}")).contains("state UP") {
-                assert!(Instant::now() < until, "{name} does not come up");
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            host.bring_up(name);
         }
         host
+    }
+}
+
+/// A wire between two hosts on which packets take a while. Ends with its owner.
+pub struct Wire {
+    ended: Arc<AtomicBool>,
+    relay: Option<JoinHandle<()>>,
+}
+
+impl Wire {
+    /// Gives each host a card `wire0` with that address; packets take `delay` from one to the other.
+    pub fn new(hosts: [(&Namespace, &str); 2], delay: Duration) -> Self {
+        let middle = Namespace::new();
+        let ends = hosts.map(|(host, address)| {
+            let end = format!("end{}", host.0.as_raw_fd());
+            middle.run(&format!(
+                "ip link add {end} type veth peer name wire0 netns {} && ip link set {end} up",
+                host.path()
+            ));
+            host.run(&format!("ip address add {address} dev wire0"));
+            host.bring_up("wire0");
+            middle.tap(&end)
+        });
+        let ended = Arc::new(AtomicBool::new(false));
+        let stop = ended.clone();
+        let relay = std::thread::spawn(move || {
+            relay(ends, delay, &stop);
+            drop(middle);
+        });
+        Self { ended, relay: Some(relay) }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let _ = self.relay.take().unwrap().join();
+    }
+}
+
+impl Namespace {
+    /// What reads the packets that arrive at a card there, and sends by it what is written: each with what the kernel knows of
+    /// its checksum and segments in front.
+    fn tap(&self, card: &str) -> File {
+        let (fd, card) = (self.0.as_raw_fd(), CString::new(card).unwrap());
+        let open = move || {
+            let ok = |result: i32| {
+                assert!(result >= 0, "no packet socket: {}", std::io::Error::last_os_error());
+                result
+            };
+            let all = (libc::ETH_P_ALL as u16).to_be();
+            let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+            // SAFETY: no pointers; only this thread moves, and it ends.
+            ok(unsafe { libc::setns(fd, libc::CLONE_NEWNET) });
+            // SAFETY: no pointers; the descriptor is new and nobody else's.
+            let tap = unsafe { File::from_raw_fd(ok(libc::socket(libc::AF_PACKET, kind, all.into()))) };
+            let one: libc::c_int = 1;
+            // SAFETY: it reads one int.
+            ok(unsafe {
+                let size = size_of_val(&one) as u32;
+                libc::setsockopt(
+                    tap.as_raw_fd(),
+                    libc::SOL_PACKET,
+                    libc::PACKET_VNET_HDR,
+                    (&raw const one).cast(),
+                    size,
+                )
+            });
+            // SAFETY: zeroed it is an address of nothing.
+            let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = all;
+            // SAFETY: the name ends in a zero.
+            address.sll_ifindex = unsafe { libc::if_nametoindex(card.as_ptr()) } as i32;
+            // SAFETY: it reads one address of that size.
+            ok(unsafe { libc::bind(tap.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) });
+            tap
+        };
+        std::thread::spawn(open).join().unwrap()
+    }
+}
+
+fn relay(mut ends: [File; 2], delay: Duration, ended: &AtomicBool) {
+    /// So often it looks whether all is over.
+    const LOOK: Duration = Duration::from_millis(50);
+    let mut under_way: [VecDeque<(Instant, Vec<u8>)>; 2] = Default::default();
+    let mut packet = vec![0; 1 << 17];
+    while !ended.load(Ordering::Relaxed) {
+        let next = under_way.iter().filter_map(|way| way.front()).map(|(due, _)| *due).min();
+        let wait = next.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()).min(LOOK));
+        let wait = libc::timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as _ };
+        let mut polled =
+            [&ends[0], &ends[1]].map(|end| libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+        // SAFETY: it reads and writes so many pollfds, and reads one timespec.
+        unsafe { libc::ppoll(polled.as_mut_ptr(), 2, &wait, std::ptr::null()) };
+        for (end, way) in ends.iter_mut().zip(&mut under_way) {
+            while let Ok(length @ 1..) = end.read(&mut packet) {
+                way.push_back((Instant::now() + delay, packet[..length].to_vec()));
+            }
+        }
+        for (from, way) in under_way.iter_mut().enumerate() {
+            while way.front().is_some_and(|(due, _)| *due <= Instant::now()) {
+                // Where nobody takes it, it is lost, as on any wire.
+                let _ = way.pop_front().map(|(_, packet)| ends[1 - from].write_all(&packet));
+            }
+        }
     }
 }

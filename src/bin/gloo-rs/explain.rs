@@ -1,14 +1,12 @@
 //! `gloo-rs info --explain`: what `auto` would choose for a call, and why.
 
-use std::path::PathBuf;
-
 use gloo_rs::collective::Collective;
 use gloo_rs::context::ContextOptions;
 use gloo_rs::error::Error;
 use gloo_rs::schedule::cost::{Link, Network};
-use gloo_rs::tuner::file::Tuning;
 use gloo_rs::tuner::model::{Places, Priced};
-use gloo_rs::tuner::overrides::{Overrides, VARIABLE};
+use gloo_rs::tuner::overrides::{self, Overrides};
+use gloo_rs::tuner::source::{self, Source};
 use gloo_rs::tuner::{Explanation, Tuner, Why};
 use serde::Serialize;
 
@@ -23,12 +21,12 @@ pub struct Explain {
     explain: Option<Vec<String>>,
 
     /// Ranks of the call; those of --hosts, or 2
-    #[arg(short = 'n', long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..), requires = "explain")]
-    ranks: Option<u32>,
+    #[arg(short = 'n', long, value_name = "P", value_parser = parse::ranks, requires = "explain")]
+    ranks: Option<usize>,
 
-    /// The tuning file that GLOO_RS_TUNING would name; built-in constants where it says nothing
+    /// A tuning file, or default for built-in constants, instead of what GLOO_RS_TUNING says
     #[arg(long, value_name = "FILE", requires = "explain")]
-    tuning: Option<PathBuf>,
+    tuning: Option<String>,
 
     /// Ranks with consecutive numbers on each host: 4x8 for 4 hosts of 8, or 8,8,4. Without it all are on one
     #[arg(long, value_name = "HOSTS", value_parser = network::hosts, requires = "explain")]
@@ -46,6 +44,10 @@ struct Report {
     ranks: usize,
     hosts: usize,
     cores: usize,
+    /// The tuning file.
+    tuning: Option<String>,
+    /// Whether a job measures what is built in here.
+    measures: bool,
     /// Constants of the model.
     local: Constants,
     remote: Constants,
@@ -88,8 +90,7 @@ impl Explain {
     fn report(&self, collective: &str, bytes: &str) -> Result<Report, String> {
         let collective = parse::collective(collective).map_err(|what| format!("--explain {collective}: {what}"))?;
         let bytes = parse::size(bytes).map_err(|what| format!("--explain: {what}"))?;
-        let ranks = self.ranks.map(|ranks| ranks as usize);
-        let ranks = ranks.or(self.hosts.as_ref().map(Hosts::ranks)).unwrap_or(2);
+        let ranks = self.ranks.or(self.hosts.as_ref().map(Hosts::ranks)).unwrap_or(2);
         if collective == Collective::PairwiseExchange && (ranks < 2 || !ranks.is_power_of_two()) {
             return Err(format!("{} needs a power of two of ranks, at least 2, not {ranks}", collective.name()));
         }
@@ -101,7 +102,11 @@ impl Explain {
         };
         let hosts = places.hosts.iter().max().map_or(0, |host| *host as usize + 1);
         let says = |error: Error| error.to_string();
-        let tuning = self.tuning.as_deref().map_or(Ok(Tuning::default()), Tuning::read).map_err(says)?;
+        let (source, named) = match &self.tuning {
+            Some(text) => (Source::read(text).map_err(|error| error.context("--tuning")), "--tuning"),
+            None => (Source::from_environment(), source::VARIABLE),
+        };
+        let Source { tuning, file, measures } = source.map_err(says)?;
         let overrides = Overrides::from_environment().map_err(says)?;
         let known = (tuning.local.is_some(), tuning.remote.is_some());
         let tuner = Tuner::new(tuning, overrides, places, ContextOptions::default().max_segment_bytes);
@@ -112,7 +117,10 @@ impl Explain {
             bandwidth: link.bandwidth,
             built_in: !known,
         };
+        let measured = [(true, known.0), (hosts > 1, known.1)].iter().any(|(used, known)| *used && !known);
         Ok(Report {
+            tuning: file.map(|file| format!("{}, as {named} says", file.display())),
+            measures: measures && measured,
             collective: collective.name(),
             bytes,
             ranks,
@@ -125,7 +133,7 @@ impl Explain {
             why: match why {
                 Why::Model => "it has the lowest price".to_owned(),
                 Why::File { ranks } => format!("the tuning file says so of {ranks} ranks"),
-                Why::Override => format!("the environment variable {VARIABLE} says so"),
+                Why::Override => format!("the environment variable {} says so", overrides::VARIABLE),
             },
             candidates: candidates.into_iter().map(Candidate::from).collect(),
         })
@@ -157,13 +165,17 @@ fn table(report: &Report) -> String {
     let Report { collective, bytes, ranks, hosts, cores, chosen, why, candidates, .. } = report;
     let several = if *hosts > 1 { "hosts" } else { "host" };
     let constants = |name: &str, of: &Constants| {
-        let built_in = if of.built_in { " (built in)" } else { "" };
+        let built_in = match (of.built_in, report.measures) {
+            (false, _) => "",
+            (true, false) => " (built in)",
+            (true, true) => " (built in; jobs measure their own)",
+        };
         format!("{name:11} {:.2} µs, {:.3} GB/s{built_in}", of.latency_us, of.bandwidth / 1e9)
     };
-    let mut lines = vec![
-        format!("{collective} of {}, {ranks} ranks on {hosts} {several} with {cores} cores", size_text(*bytes)),
-        constants("local", &report.local),
-    ];
+    let mut lines =
+        vec![format!("{collective} of {}, {ranks} ranks on {hosts} {several} with {cores} cores", size_text(*bytes))];
+    lines.extend(report.tuning.as_ref().map(|file| format!("tuning      {file}")));
+    lines.push(constants("local", &report.local));
     if *hosts > 1 {
         lines.push(constants("remote", &report.remote));
     }
@@ -176,7 +188,7 @@ fn table(report: &Report) -> String {
         let us = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.2}"));
         let Candidate { segment_bytes, total_us, path_us, work_us, .. } = candidate;
         let (name, segment) = (candidate.name(), size_text(*segment_bytes));
-        let numbers = [total_us, path_us, work_us].map(|number| format!("{:>14}", us(*number))).concat();
+        let numbers = [total_us, path_us, work_us].map(|number| format!(" {:>13}", us(*number))).concat();
         lines.push(format!("{name:<26}{segment:>10}{numbers}"));
     }
     lines.join("\n")

@@ -1,5 +1,7 @@
 //! Sizes and durations, as people write them.
 
+use std::fs::OpenOptions;
+use std::path::Path;
 use std::time::Duration;
 
 use gloo_rs::collective::Collective;
@@ -71,6 +73,33 @@ pub fn collective(text: &str) -> Result<Collective, String> {
         let names: Vec<_> = Collective::ALL.iter().map(|collective| collective.name()).collect();
         format!("there are {}", names.join(", "))
     })
+}
+
+/// Ranks that calls can be priced or simulated of.
+pub const MOST_RANKS: usize = 1 << 16;
+
+/// A number of ranks.
+pub fn ranks(text: &str) -> Result<usize, String> {
+    match text.parse::<u64>() {
+        Ok(number @ 1..) if number <= MOST_RANKS as u64 => Ok(number as usize),
+        Ok(1..) => Err(format!("{text} ranks are too many; there can be {MOST_RANKS}")),
+        _ => Err(format!("{text:?} is not a number of ranks")),
+    }
+}
+
+/// Says why a file cannot be written there, if so, before anything is computed that is to be in it. Leaves all as it is.
+pub fn writable(path: &Path) -> Result<(), String> {
+    let says = |error: std::io::Error| error.to_string();
+    match std::fs::metadata(path) {
+        Ok(there) if there.is_file() => OpenOptions::new().write(true).open(path).map(drop).map_err(says),
+        Ok(there) if there.is_dir() => Err("it is a directory".into()),
+        // A pipe would take notice.
+        Ok(_) => Ok(()),
+        Err(_) => {
+            OpenOptions::new().write(true).create_new(true).open(path).map_err(says)?;
+            std::fs::remove_file(path).map_err(says)
+        }
+    }
 }
 
 /// One number, several as `1Ki,3Ki`, or `1Ki..64Mi`: from the first on, twice as much each time, up to the last;
@@ -201,6 +230,30 @@ mod tests {
         assert_eq!(several("4..100:4", size), Ok(vec![4, 16, 64, 100]));
         for text in ["", "4,", "8..4", "0..4", "1..", "..", "1..2..3"] {
             assert!(several(text, size).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_ranks() {
+        assert_eq!((ranks("1"), ranks("65536")), (Ok(1), Ok(65536)));
+        for text in ["65537", "99999999999", "4294967296"] {
+            assert!(ranks(text).unwrap_err().contains("too many; there can be 65536"), "{text}");
+        }
+        for text in ["0", "-1", "", "x", "4.0", "99999999999999999999"] {
+            assert!(ranks(text).unwrap_err().contains("is not a number of ranks"), "{text}");
+        }
+    }
+
+    #[test]
+    fn where_a_file_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (new, old) = (folder.path().join("new"), folder.path().join("old"));
+        std::fs::write(&old, "text").unwrap();
+        assert_eq!((writable(&new), writable(&old), writable(Path::new("/dev/null"))), (Ok(()), Ok(()), Ok(())));
+        assert!(!new.exists() && std::fs::read(&old).unwrap() == b"text");
+        assert_eq!(writable(folder.path()), Err("it is a directory".into()));
+        for missing in ["/nowhere/a.svg", "/proc/a.svg"] {
+            assert!(writable(Path::new(missing)).unwrap_err().starts_with("No such file"));
         }
     }
 

@@ -37,10 +37,16 @@ pub fn place(ranks: Option<u32>, timeout: Duration) -> Result<Launch, String> {
     }
 }
 
+/// What this rank says of an error, which may name the rank already.
+pub fn says(rank: usize, error: &Error) -> String {
+    let (own, text) = (format!("rank {rank}: "), error.to_string());
+    if text.starts_with(&own) { text } else { own + &text }
+}
+
 impl Member {
     /// Connects with the others.
     pub fn join(launch: Launch, timeout: Duration, interface: Option<&str>) -> Result<Self, String> {
-        let says = |error: Error| format!("rank {}: {error}", launch.rank);
+        let says = |error: Error| says(launch.rank, &error);
         let interface = interface.map(str::to_owned);
         let device = Device::create(&DeviceOptions { interface, ..Default::default() }).map_err(says)?;
         let options = ContextOptions { timeout, ..Default::default() };

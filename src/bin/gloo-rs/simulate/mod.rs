@@ -66,6 +66,10 @@ pub struct Args {
     #[arg(long, value_name = "HOSTS", value_parser = network::hosts)]
     hosts: Option<Hosts>,
 
+    /// α and B inside a host at once, as 1us,100GB/s
+    #[arg(long, value_name = "TIME,RATE", value_parser = network::link, conflicts_with_all = ["intra_alpha", "intra_bandwidth"])]
+    intra: Option<Link>,
+
     /// α inside a host
     #[arg(long, default_value = "1us", value_name = "TIME", value_parser = parse::duration)]
     intra_alpha: f64,
@@ -108,11 +112,7 @@ pub struct Args {
 struct Several(Vec<usize>);
 
 fn ranks(text: &str) -> Result<Several, String> {
-    let one = |text: &str| match text.parse::<u32>() {
-        Ok(number) if number > 0 => Ok(number as usize),
-        _ => Err(format!("{text:?} is not a number of ranks")),
-    };
-    parse::several(text, one).map(Several)
+    parse::several(text, parse::ranks).map(Several)
 }
 
 fn sizes(text: &str) -> Result<Several, String> {
@@ -189,7 +189,13 @@ impl Args {
         }
         let special = |name: &String| (name == "auto" && !self.compare) || (name == "all" && self.compare);
         for name in self.algorithm.iter().filter(|name| !special(name)) {
+            if name == "auto" {
+                return Err("--compare plays the algorithms named, or all; auto is none of them".into());
+            }
             self.collective.algorithm(name).map_err(|error| format!("--algorithm: {error}"))?;
+        }
+        if let Some(path) = &self.plot {
+            parse::writable(path).map_err(|why| format!("--plot: cannot write {}: {why}", path.display()))?;
         }
         for &ranks in &self.ranks.0 {
             if let Some(product) = self.dims.as_ref().map(|dims| dims.0.iter().product::<usize>())
@@ -204,7 +210,7 @@ impl Args {
 
     fn surroundings(&self, ranks: usize) -> Result<Surroundings, String> {
         let remote = Link { latency: self.alpha, bandwidth: self.bandwidth };
-        let local = Link { latency: self.intra_alpha, bandwidth: self.intra_bandwidth };
+        let local = self.intra.unwrap_or(Link { latency: self.intra_alpha, bandwidth: self.intra_bandwidth });
         Surroundings::new(ranks, remote, local, self.gamma, self.hosts.as_ref(), self.links.as_deref())
     }
 }

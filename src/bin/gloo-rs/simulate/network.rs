@@ -5,7 +5,7 @@ use std::path::Path;
 use gloo_rs::schedule::cost::{Link, Network};
 use gloo_rs::tuner::file::Tuning;
 
-use crate::parse;
+use crate::parse::{self, MOST_RANKS};
 
 /// The network, for a number of ranks.
 #[derive(Clone, Debug)]
@@ -31,18 +31,31 @@ pub fn hosts(text: &str) -> Result<Hosts, String> {
     let error =
         || format!("{text:?} does not say which hosts there are; write 128x8 for 128 hosts of 8 ranks, or 8,8,4");
     let number = |text: &str| text.parse::<u32>().ok().filter(|&n| n > 0).map(|n| n as usize).ok_or_else(error);
-    match text.split_once('x') {
-        Some((hosts, each)) => Ok(Hosts::Alike { hosts: number(hosts)?, each: number(each)? }),
-        None => Ok(Hosts::Unlike(text.split(',').map(number).collect::<Result<_, _>>()?)),
+    let hosts = match text.split_once('x') {
+        Some((hosts, each)) => Hosts::Alike { hosts: number(hosts)?, each: number(each)? },
+        None => Hosts::Unlike(text.split(',').map(number).collect::<Result<_, _>>()?),
+    };
+    match hosts.ranks() {
+        ..=MOST_RANKS => Ok(hosts),
+        ranks => Err(format!("{ranks} ranks are too many; there can be {MOST_RANKS}")),
     }
+}
+
+/// A link as people write it: `10us,25GB/s`.
+pub fn link(text: &str) -> Result<Link, String> {
+    let (latency, bandwidth) = text.split_once(',').ok_or_else(|| format!("{text:?} is no link; write 1us,100GB/s"))?;
+    Ok(Link { latency: parse::duration(latency)?, bandwidth: parse::bandwidth(bandwidth)? })
 }
 
 /// Dimensions of a grid, as `4x8x8`.
 pub fn dims(text: &str) -> Result<Vec<usize>, String> {
     let number = |text: &str| text.parse::<u32>().ok().filter(|&n| n > 0).map(|n| n as usize);
-    text.split('x')
-        .map(|extent| number(extent).ok_or_else(|| format!("{text:?} is no grid; write its dimensions, as 4x8x8")))
-        .collect()
+    let error = || format!("{text:?} is no grid; write its dimensions, as 4x8x8");
+    let dims: Vec<usize> = text.split('x').map(|extent| number(extent).ok_or_else(error)).collect::<Result<_, _>>()?;
+    match dims.iter().fold(1, |ranks: usize, extent| ranks.saturating_mul(*extent)) {
+        ..=MOST_RANKS => Ok(dims),
+        _ => Err(format!("{text} has too many ranks; there can be {MOST_RANKS}")),
+    }
 }
 
 impl Hosts {
@@ -190,6 +203,14 @@ mod tests {
         assert_eq!(hosts("128x8"), Ok(Hosts::Alike { hosts: 128, each: 8 }));
         assert_eq!(hosts("8,8,4"), Ok(Hosts::Unlike(vec![8, 8, 4])));
         assert_eq!(hosts("5"), Ok(Hosts::Unlike(vec![5])));
+        for text in ["4294967295x4294967295", "4294967295,4294967295", "65537x1"] {
+            assert!(hosts(text).unwrap_err().contains("too many; there can be 65536"), "{text}");
+        }
+        assert!(dims("4294967295x4294967295x4294967295").unwrap_err().contains("too many"));
+        assert_eq!(link("1us,25GB/s"), Ok(Link { latency: 1e-6, bandwidth: 25e9 }));
+        for (text, why) in [("25GB/s", "no link"), ("1,25GB/s", "not a duration"), ("1us,25GB", "not a bandwidth")] {
+            assert!(link(text).unwrap_err().contains(why), "{text}");
+        }
         for text in ["", "x", "0x4", "4x", "4,0", "4,,4", "2x2x2", "-1"] {
             assert!(hosts(text).is_err(), "{text}");
         }

@@ -14,7 +14,7 @@ use gloo_rs::types::{DataType, ReduceOp};
 use super::crossover::Sample;
 use crate::bench::measure::{Repetition, Runner, largest_of_all_ranks};
 use crate::bench::workload::{Request, Subject, Workload};
-use crate::ranks::Member;
+use crate::ranks::{Member, says};
 
 /// Calls that are measured of each algorithm: at least, even of a slow one, and at most.
 const ROUNDS: std::ops::RangeInclusive<usize> = 3..=400;
@@ -94,7 +94,7 @@ impl<'a> Grid<'a> {
     /// Measures one point, all algorithms in turn. `None` if the budget does not reach for it, nor for a larger one then.
     pub fn measure(&mut self, collective: Collective, bytes: usize) -> Result<Option<Point>, String> {
         let context = &self.member.context;
-        let says = |error: Error| format!("rank {}: {error}", context.rank());
+        let says = |error: Error| says(context.rank(), &error);
         let mut now = [self.started.elapsed().as_secs_f64()];
         largest_of_all_ranks(context, &mut now).map_err(says)?;
         let left = self.budget.as_secs_f64() - now[0];

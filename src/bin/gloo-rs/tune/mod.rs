@@ -117,8 +117,11 @@ impl Args {
         Ok(chosen)
     }
 
-    /// What the file says that is to be written.
+    /// What the file says that is to be written. Fails where what is found could not be written in the end.
     fn old(&self) -> Result<Tuning, String> {
+        if let Some(path) = &self.plot {
+            parse::writable(path).map_err(|why| format!("--plot: cannot write {}: {why}", path.display()))?;
+        }
         self.output.as_deref().map_or(Ok(Tuning::default()), report::read)
     }
 }
@@ -131,7 +134,7 @@ fn take_part(args: &Args) -> Result<bool, String> {
     // Before anybody waits for what cannot be written in the end.
     let old = if rank == 0 { args.old()? } else { Tuning::default() };
     let member = Member::join(launch, args.timeout, args.interface.as_deref())?;
-    let says = |error: Error| format!("rank {rank}: {error}");
+    let says = |error: Error| ranks::says(rank, &error);
 
     let first = rank == 0;
     let print = |text: String| if first { crate::print(&text) } else { Ok(()) };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gloo_rs::collective::Collective;
 use gloo_rs::tuner::file::{AUTO, Choice, Tuning};
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::crossover::{self, Sample};
 use super::grid::Point;
-use crate::parse::size_text;
+use crate::parse::{self, size_text};
 
 /// A point as `--json` prints it.
 #[derive(Serialize)]
@@ -178,7 +178,10 @@ pub fn read(path: &Path) -> Result<Tuning, String> {
     if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
         return Err(format!("--output: there is no directory {}", parent.display()));
     }
-    if path.exists() { Tuning::read(path).map_err(|error| format!("--output: {error}")) } else { Ok(Tuning::default()) }
+    let old = if path.exists() { Tuning::read(path).map_err(|error| error.to_string()) } else { Ok(Tuning::default()) };
+    let fails = |why| format!("cannot write {}: {why}", path.display());
+    let old = old.and_then(|old| parse::writable(&partial(path)).map(|()| old).map_err(fails));
+    old.map_err(|error| format!("--output: {error}"))
 }
 
 /// Replaces what `old` says by what `new` says.
@@ -197,10 +200,15 @@ pub fn merged(mut old: Tuning, new: Tuning) -> Tuning {
     }
 }
 
+/// Where it is written first.
+fn partial(path: &Path) -> PathBuf {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    parent.join(format!(".gloo-rs-tune.{}", std::process::id()))
+}
+
 /// Writes the whole file or nothing of it.
 pub fn write(path: &Path, tuning: &Tuning) -> Result<(), String> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let partial = parent.join(format!(".gloo-rs-tune.{}", std::process::id()));
+    let partial = partial(path);
     let written = std::fs::File::create(&partial)
         .and_then(|mut file| file.write_all(tuning.to_toml().as_bytes()))
         .and_then(|()| std::fs::rename(&partial, path));

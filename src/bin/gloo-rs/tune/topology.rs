@@ -15,7 +15,8 @@ const MESSAGE: usize = 4 << 20;
 /// Messages on each way; the fastest counts. One more comes first, and makes the connection.
 const MESSAGES: usize = 4;
 
-/// A row of bandwidths in MB/s for each sender, the same on all ranks. In each round, every rank is in one pair at most.
+/// A row of bandwidths in MB/s for each sender, the same on all ranks. In each round, every rank is in one pair at most; those of
+/// one host take turns at its network card, so that each has it for itself.
 pub fn measure(member: &Member) -> Result<Vec<u32>> {
     let context = &member.context;
     let (rank, ranks) = (context.rank(), context.size());
@@ -25,12 +26,17 @@ pub fn measure(member: &Member) -> Result<Vec<u32>> {
     let mut links = vec![0.0; ranks * ranks];
     for round in 0..rounds(ranks) {
         let slot = context.next_slot(2);
-        for low_first in [true, false] {
-            barrier(context, 1)?;
-            match partner(rank, ranks, round) {
-                Some(partner) if (rank < partner) == low_first => send(&buffer, partner, slot)?,
-                Some(partner) => links[partner * ranks + rank] = receive(&buffer, partner, slot)?,
-                None => {}
+        let pairs: Vec<(Rank, Rank)> =
+            (0..ranks).filter_map(|low| Some((low, partner(low, ranks, round).filter(|high| low < *high)?))).collect();
+        for up in [true, false] {
+            let ways: Vec<_> = pairs.iter().map(|&(low, high)| if up { (low, high) } else { (high, low) }).collect();
+            for turn in turns(&ways, context.hosts()) {
+                barrier(context, 1)?;
+                match turn.into_iter().find(|(from, to)| [*from, *to].contains(&rank)) {
+                    Some((from, to)) if from == rank => send(&buffer, to, slot)?,
+                    Some((from, _)) => links[from * ranks + rank] = receive(&buffer, from, slot)?,
+                    None => {}
+                }
             }
         }
     }
@@ -40,6 +46,22 @@ pub fn measure(member: &Member) -> Result<Vec<u32>> {
         if between_two { (bandwidth / 1e6).round().clamp(1.0, u32::MAX.into()) as u32 } else { 0 }
     };
     Ok(links.into_iter().enumerate().map(link).collect())
+}
+
+/// Parts of `ways` that can be used at once: in each, a host sends to others at most once, and receives at most once.
+fn turns(ways: &[(Rank, Rank)], hosts: &[u32]) -> Vec<Vec<(Rank, Rank)>> {
+    let mut turns: Vec<Vec<(Rank, Rank)>> = Vec::new();
+    let leaves = |(from, to): (Rank, Rank)| hosts[from] != hosts[to];
+    for &way in ways {
+        let meets = |&other: &(Rank, Rank)| {
+            leaves(other) && leaves(way) && (hosts[other.0] == hosts[way.0] || hosts[other.1] == hosts[way.1])
+        };
+        match turns.iter_mut().find(|turn| !turn.iter().any(meets)) {
+            Some(turn) => turn.push(way),
+            None => turns.push(vec![way]),
+        }
+    }
+    turns
 }
 
 /// Rounds until everyone was in a pair with everyone.
@@ -91,6 +113,16 @@ fn receive(buffer: &UnboundBuffer, from: Rank, slot: Slot) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_shares_a_card_takes_turns() {
+        assert_eq!(turns(&[(0, 2), (1, 3)], &[0, 0, 0, 0]), [[(0, 2), (1, 3)]]);
+        assert_eq!(turns(&[(0, 2), (1, 3)], &[0, 1, 2, 3]), [[(0, 2), (1, 3)]]);
+        assert_eq!(turns(&[(0, 2), (1, 3)], &[0, 0, 1, 1]), [[(0, 2)], [(1, 3)]]);
+        assert_eq!(turns(&[(0, 3), (2, 1)], &[0, 0, 1, 1]), [[(0, 3), (2, 1)]], "one each way");
+        assert_eq!(turns(&[(0, 1), (2, 3)], &[0, 0, 0, 1]), [[(0, 1), (2, 3)]], "one stays inside");
+        assert_eq!(turns(&[], &[0]), [] as [Vec<_>; 0]);
+    }
 
     #[test]
     fn everyone_meets_everyone_once() {
