@@ -4,6 +4,7 @@ mod bootstrap;
 mod bound_buffer;
 mod call;
 mod check_calls;
+mod last_call;
 mod measure;
 mod pair;
 mod share_counts;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::context::last_call::LastCall;
 use crate::engine::{Engine, Guard, Spin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::secret::JobToken;
@@ -125,6 +127,7 @@ pub struct Context {
     regions: AtomicU32,
     /// The host of each rank, by a number; empty until every rank's is known.
     hosts: OnceLock<Box<[u32]>>,
+    last_call: LastCall,
     shared: Arc<Shared>,
 }
 
@@ -159,6 +162,7 @@ impl Context {
             slots: AtomicU64::new(0),
             regions: AtomicU32::new(0),
             hosts: OnceLock::new(),
+            last_call: LastCall::default(),
             shared,
         }))
     }

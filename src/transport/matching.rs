@@ -20,6 +20,8 @@
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 
+use std::collections::hash_map::Entry;
+
 use crate::error::{Error, ErrorKind};
 use crate::hash::QuickMap;
 use crate::transport::frame::{FLAG_ANNOUNCED, Header};
@@ -77,11 +79,9 @@ impl<T: Copy + PartialEq> Queues<T> {
     /// Appends.
     pub fn push(&mut self, key: Key, value: T) {
         let link = self.links.insert((value, NIL));
-        match self.ends.get_mut(&key) {
-            Some((_, tail)) => self.links[std::mem::replace(tail, link)].1 = link,
-            None => {
-                self.ends.insert(key, (link, link));
-            }
+        match self.ends.entry(key) {
+            Entry::Occupied(mut ends) => self.links[std::mem::replace(&mut ends.get_mut().1, link)].1 = link,
+            Entry::Vacant(none) => drop(none.insert((link, link))),
         }
     }
 

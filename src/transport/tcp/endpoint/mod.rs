@@ -226,8 +226,10 @@ impl Endpoint {
     }
 
     fn mark_dirty(&mut self, rank: Rank) {
-        let peer = self.peer(rank);
-        if peer.is_established() && !std::mem::replace(&mut peer.dirty, true) {
+        if let Some(peer) = self.peers[rank].as_deref_mut()
+            && peer.is_established()
+            && !std::mem::replace(&mut peer.dirty, true)
+        {
             self.dirty.push(rank);
         }
     }
