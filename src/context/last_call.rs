@@ -112,3 +112,75 @@ impl LastCall {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((asked, prepared));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Reduction;
+    use crate::types::ReduceOp;
+
+    unsafe extern "C" fn function(
+        _: *mut std::ffi::c_void,
+        _: *const std::ffi::c_void,
+        _: *const std::ffi::c_void,
+        _: usize,
+        _: *mut std::ffi::c_void,
+    ) -> i32 {
+        0
+    }
+
+    #[test]
+    fn calls_that_differ_ask_for_something_else() {
+        let shape = Shape::new(Collective::Allreduce, 1, 4, 100);
+        let call = Call {
+            shape,
+            algorithm: None,
+            dtype: DataType::Float32,
+            reduction: Reduction::Op(ReduceOp::Sum),
+            inputs: &[],
+            outputs: &[],
+            tag: 0,
+            timeout: None,
+            max_segment_bytes: None,
+        };
+        let calls = [
+            call,
+            Call { shape: Shape { collective: Collective::Reduce, ..shape }, ..call },
+            Call { shape: Shape { root: 1, ..shape }, ..call },
+            Call { shape: Shape { count: 101, ..shape }, ..call },
+            Call { shape: Shape { inputs: 0, ..shape }, ..call },
+            Call { shape: Shape { outputs: 2, ..shape }, ..call },
+            Call { shape: Shape { average: true, ..shape }, ..call },
+            Call { shape: Shape { base: 3, ..shape }, ..call },
+            Call { shape: Shape { destinations: 1, ..shape }, ..call },
+            Call { algorithm: Some("ring"), ..call },
+            Call { algorithm: Some("bcube"), ..call },
+            Call { dtype: DataType::Int32, ..call },
+            Call { reduction: Reduction::Op(ReduceOp::Max), ..call },
+            Call { reduction: Reduction::User { function, user: std::ptr::null_mut() }, ..call },
+            Call { max_segment_bytes: Some(1 << 20), ..call },
+            Call { max_segment_bytes: Some(100), ..call },
+        ];
+        let (tuner, hosts) = ([1, 1].map(|size| Tuner::built_in(size, 1 << 20)), [0, 0]);
+        let mut all = Vec::new();
+        for (tuner, hosts) in [(&tuner[0], &hosts[..1]), (&tuner[1], &hosts[..1]), (&tuner[0], &hosts[1..])] {
+            for call in &calls {
+                let asked = Asked::of(call, tuner, hosts).unwrap();
+                assert_eq!(Asked::of(&Call { tag: 7, ..*call }, tuner, hosts), Some(asked));
+                assert!(!all.contains(&asked), "another one's: {asked:?}");
+                all.push(asked);
+            }
+        }
+        let lists = [
+            Shape { send_counts: &[1], ..shape },
+            Shape { recv_counts: &[1], ..shape },
+            Shape { groups: &[1], ..shape },
+            Shape { dims: &[1], ..shape },
+            Shape { links: &[1], ..shape },
+            Shape { counts: &[1], ..shape },
+        ];
+        for shape in lists {
+            assert_eq!(Asked::of(&Call { shape, ..call }, &tuner[0], &hosts), None, "{shape:?}");
+        }
+    }
+}

@@ -5,6 +5,7 @@ mod counts;
 mod early;
 mod edges;
 mod ends;
+mod last_call;
 mod malformed;
 mod places;
 mod tokens;

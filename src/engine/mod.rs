@@ -101,6 +101,7 @@ impl<T: Transport> Core<T> {
         self.executions[index].is_over()
     }
 
+    #[inline]
     fn advance_as_caller(&mut self, index: u32) {
         let execution = &mut self.executions[index];
         let calls = execution.calls_user();

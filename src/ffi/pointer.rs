@@ -79,6 +79,7 @@ pub(super) fn check_range(pointer: *const u8, bytes: usize, what: impl Display) 
 ///
 /// # Safety
 /// `pointer` is valid for reads of `count` values for as long as the slice is used, and nobody writes them.
+#[inline(never)] // `optional_slice`, which mostly gets NULL, stays small.
 pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
