@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-use super::Held;
+use super::send::Held;
 use super::{Endpoint, FIRST_RETRY, LAST_RETRY, LOCAL_SEND_BUFFER, PATIENCE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
-use crate::transport::matching::Key;
+use crate::transport::queues::Key;
 use crate::transport::tcp::address::Address;
 use crate::transport::tcp::connection::{Peer, State};
 use crate::transport::tcp::handshake::{
