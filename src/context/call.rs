@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Algorithm, Collective, Shape, Uses};
-use crate::context::last_call::{Asked, Prepared};
+use crate::context::prepared::{Asked, Prepared};
 use crate::context::{Context, measure};
 use crate::engine::plan::Plan;
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
@@ -204,9 +204,9 @@ impl Context {
         unsafe { self.run_checked(call, known) }
     }
 
-    /// [`Shape::check`]; for [`Context::run_checked`] what the call before was prepared to, if it asked for the same.
+    /// [`Shape::check`]; for [`Context::run_checked`] what the call comes to, where one before it asked for the same.
     pub(crate) fn check(&self, call: &Call<'_>) -> Result<Option<Prepared>> {
-        let known = self.asked(call).as_ref().and_then(|asked| self.last_call.get(asked));
+        let known = self.asked(call).as_ref().and_then(|asked| self.prepared.get(asked));
         if known.is_none() {
             call.shape.check()?;
         }
@@ -277,7 +277,7 @@ impl Context {
         }
         let plan = self.plan(shape, algorithm, &binding)?;
         if let Some(asked) = asked {
-            self.last_call.set(asked, Prepared { algorithm, segment, check, plan: plan.clone() });
+            self.prepared.set(asked, Prepared { algorithm, segment, check, plan: plan.clone() });
         }
         self.execute(&run, plan, &binding)
     }

@@ -5,9 +5,9 @@ mod counts;
 mod early;
 mod edges;
 mod ends;
-mod last_call;
 mod malformed;
 mod places;
+mod prepared;
 mod tokens;
 mod where_ranks_are;
 

@@ -1,10 +1,12 @@
-//! What a context's last call was prepared to: most calls ask for the same as the one before them.
+//! What calls were prepared to, for the next ones that ask for the same.
 
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::collective::{Algorithm, Collective, Shape};
 use crate::context::Call;
 use crate::engine::plan::Plan;
+use crate::hash::QuickHasher;
 use crate::tuner::Tuner;
 use crate::tuner::file::AUTO;
 use crate::types::{DataType, Rank};
@@ -80,6 +82,13 @@ impl<'a> Asked<'a> {
             hosts: hosts.as_ptr().addr(),
         })
     }
+
+    /// Where it is kept. Calls that a program makes in turn mostly differ in these.
+    fn place(&self) -> usize {
+        let mut hasher = QuickHasher::default();
+        (self.count, self.collective as u32, self.dtype as u32, self.root).hash(&mut hasher);
+        hasher.finish() as usize % PLACES
+    }
 }
 
 /// How a call is done.
@@ -93,23 +102,30 @@ pub(crate) struct Prepared {
     pub(super) plan: Arc<Plan>,
 }
 
-/// The last call that was prepared.
-#[derive(Default)]
-pub(super) struct LastCall(Mutex<Option<(Asked<'static>, Prepared)>>);
+/// Calls that were prepared: for each place the last one that belongs there.
+pub(super) struct PreparedCalls(Mutex<Box<[Option<(Asked<'static>, Prepared)>; PLACES]>>);
 
-impl LastCall {
-    /// What it was prepared to, if it asked for the same.
+const PLACES: usize = 64;
+
+impl Default for PreparedCalls {
+    fn default() -> Self {
+        Self(Mutex::new(Box::new([const { None }; PLACES])))
+    }
+}
+
+impl PreparedCalls {
+    /// What a call that asks for this was prepared to, if that is known.
     pub(super) fn get(&self, asked: &Asked<'_>) -> Option<Prepared> {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref().filter(|(known, _)| known == asked).map(|(_, prepared)| prepared.clone())
+        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls[asked.place()].as_ref().filter(|(known, _)| known == asked).map(|(_, prepared)| prepared.clone())
     }
 
-    /// Forgets the one before.
+    /// Remembers it.
     pub(super) fn set(&self, asked: Asked<'_>, prepared: Prepared) {
         // The caller's text may be gone when it is compared.
         let algorithm = asked.algorithm.map(|name| if name == AUTO { AUTO } else { prepared.algorithm.name });
         let asked = Asked { algorithm, ..asked };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((asked, prepared));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[asked.place()] = Some((asked, prepared));
     }
 }
 
