@@ -103,7 +103,9 @@ pub(crate) struct Prepared {
 }
 
 /// Calls that were prepared: for each place the last one that belongs there.
-pub(super) struct PreparedCalls(Mutex<Box<[Option<(Asked<'static>, Prepared)>; PLACES]>>);
+pub(super) struct PreparedCalls(Mutex<Box<[Place; PLACES]>>);
+
+type Place = Option<(Asked<'static>, Prepared)>;
 
 const PLACES: usize = 64;
 

@@ -86,6 +86,7 @@ fn check(context: &Context, case: &Case, what: &str) {
     // SAFETY: the arrays have as many elements as the shape says, or more, and live until the call returns.
     unsafe { context.run(&call) }.unwrap();
     assert_eq!(output, case.gives, "{what} on rank {}", context.rank());
+    assert!(context.check(&call).unwrap().is_some(), "{what} would be prepared again");
 }
 
 #[test]
