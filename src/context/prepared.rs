@@ -86,7 +86,7 @@ impl<'a> Asked<'a> {
     /// Where it is kept. Calls that a program makes in turn mostly differ in these.
     fn place(&self) -> usize {
         let mut hasher = QuickHasher::default();
-        (self.count, self.collective as u32, self.dtype as u32, self.root).hash(&mut hasher);
+        (self.count, self.collective as u32, self.dtype as u32, self.op, self.root).hash(&mut hasher);
         hasher.finish() as usize % PLACES
     }
 }
