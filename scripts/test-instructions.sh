@@ -55,7 +55,7 @@ TEXT
     # Lines are `COUNT (SHARE) FILE:FUNCTION [OBJECT]`; a function has one for each file that was inlined into it.
     callgrind_annotate --auto=no --inclusive=yes --threshold=100 "$dump" 2>/dev/null |
       sed -nE 's/^ *([0-9,]+) \([^)]*\) +[^:]*:(.*gloo_rs.*|__mem.*)$/\1 \2/p' | sed -E 's/ \[[^]]*\]$//' |
-      awk -v all="$count" '{ n = $1; gsub(",", "", n); sub(/^[^ ]* /, ""); gsub("gloo_rs::", ""); gsub(/[|]/, "\\|") }
+      awk -v all="$count" '{ n = $1; gsub(",", "", n); n += 0; sub(/^[^ ]* /, ""); gsub("gloo_rs::", ""); gsub(/[|]/, "\\|") }
         n >= all * 0.04 && !seen[$0]++ { printf "| %d | `%s` |\n", n, $0 }'
     printf '\n%s, %s.\n' "$(rustc --version | cut -d' ' -f1,2)" "$(ldd --version | sed -n '1s/.* /glibc /p')"
   } >"$record"

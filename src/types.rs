@@ -28,6 +28,9 @@ macro_rules! named_enum {
             }
         }
 
+        // `try_from` takes the number for the place in the list.
+        $(const _: () = assert!($name::ALL[$value] as u32 == $value);)*
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.pad(self.name()) }
         }
@@ -35,7 +38,7 @@ macro_rules! named_enum {
         impl TryFrom<u32> for $name {
             type Error = Error;
             fn try_from(value: u32) -> Result<Self, Error> {
-                Self::ALL.iter().copied().find(|v| *v as u32 == value).ok_or_else(|| {
+                Self::ALL.get(value as usize).copied().ok_or_else(|| {
                     Error::new(ErrorKind::InvalidArgument, format!(concat!("no ", $what, " has the number {}"), value))
                 })
             }

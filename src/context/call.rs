@@ -2,10 +2,13 @@
 
 use std::ffi::c_void;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Algorithm, Collective, Shape, Uses};
+use crate::context::prepared::{Asked, Prepared};
 use crate::context::{Context, measure};
+use crate::engine::plan::Plan;
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
@@ -196,24 +199,33 @@ impl Context {
     /// Every pointer of `call` is valid for the elements that the shape says ([`Shape::input_len`],
     /// [`Shape::output_len`]) until this returns; outputs overlap nothing.
     pub unsafe fn run(&self, call: &Call<'_>) -> Result<()> {
-        call.shape.check()?;
+        let known = self.check(call)?;
         // SAFETY: the same contract, and the shape was just checked.
-        unsafe { self.run_checked(call) }
+        unsafe { self.run_checked(call, known) }
     }
 
-    /// [`Context::run`] for a shape that has passed [`Shape::check`].
+    /// [`Shape::check`]; for [`Context::run_checked`] what the call comes to, where one before it asked for the same.
+    pub(crate) fn check(&self, call: &Call<'_>) -> Result<Option<Prepared>> {
+        let known = self.asked(call).as_ref().and_then(|asked| self.prepared.get(asked));
+        if known.is_none() {
+            call.shape.check()?;
+        }
+        Ok(known)
+    }
+
+    #[inline]
+    fn asked<'a>(&self, call: &Call<'a>) -> Option<Asked<'a>> {
+        let counts = !self.check_calls && (call.shape.rank, call.shape.size) == (self.rank, self.size);
+        if counts { Asked::of(call, self.tuner(), self.hosts()) } else { None }
+    }
+
+    /// [`Context::run`] for a call that has passed `check`, which has found what is `known` of it.
     ///
     /// # Safety
-    /// As for `run`; the shape has passed its check.
-    pub(crate) unsafe fn run_checked(&self, call: &Call<'_>) -> Result<()> {
+    /// As for `run`; `check` has accepted this very call.
+    pub(crate) unsafe fn run_checked(&self, call: &Call<'_>, known: Option<Prepared>) -> Result<()> {
         let started = Instant::now();
         let shape = &call.shape;
-        if (shape.rank, shape.size) != (self.rank, self.size) {
-            return Err(Error::invalid(format!(
-                "a call for rank {} of {} on a context of rank {} of {}",
-                shape.rank, shape.size, self.rank, self.size
-            )));
-        }
         if (call.inputs.len(), call.outputs.len()) != (shape.inputs, shape.outputs) {
             return Err(Error::invalid(format!(
                 "{} inputs and {} outputs are given for a shape of {} and {}",
@@ -223,39 +235,51 @@ impl Context {
                 shape.outputs
             )));
         }
+        let (deadline, timeout) = self.deadline_after(started, call.timeout);
         let combine = call.combine()?;
         let element = if shape.collective == Collective::Barrier { 1 } else { call.dtype.size() };
-        let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
-        let placed;
-        let (call, shape) = match (algorithm.uses, base) {
-            (Uses::Sizes, None) => (call, shape),
-            _ => {
-                placed = Call { shape: self.place(shape, base).only(algorithm.uses), ..*call };
-                (&placed, &placed.shape)
-            }
-        };
-        let max = call.max_segment_bytes.unwrap_or(usize::MAX);
-        let segment = (tuner::segment_bytes(shape, element, segment_bytes.min(max)) / element).max(1);
-        let (deadline, timeout) = self.deadline_after(started, call.timeout);
-        let run = Run { call, algorithm, segment, started, deadline, timeout };
-        if self.check_calls && self.size > 1 {
-            self.compare_calls(&run)?;
-        }
-        let binding = Binding {
+        let binding = |segment: usize, check: u32| Binding {
             inputs: call.inputs,
             outputs: call.outputs,
             element,
             segment,
             combine,
-            check: call.check(algorithm, segment),
+            check,
             tag: call.tag,
             count: call.count(self.rank),
         };
-        if algorithm.uses != Uses::Counts {
-            return self.execute(&run, shape, algorithm, &binding);
+        if let Some(Prepared { algorithm, segment, check, plan }) = known {
+            let run = Run { call, algorithm, segment, started, deadline, timeout };
+            return self.execute(&run, plan, &binding(segment, check));
         }
-        let counts = self.share_counts(&run, &binding)?;
-        self.execute(&run, &Shape { counts: &counts, ..*shape }, algorithm, &binding)
+        if (shape.rank, shape.size) != (self.rank, self.size) {
+            return Err(Error::invalid(format!(
+                "a call for rank {} of {} on a context of rank {} of {}",
+                shape.rank, shape.size, self.rank, self.size
+            )));
+        }
+        let asked = self.asked(call);
+        let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
+        let call = &Call { shape: self.place(shape, base).only(algorithm.uses), ..*call };
+        let shape = &call.shape;
+        let max = call.max_segment_bytes.unwrap_or(usize::MAX);
+        let segment = (tuner::segment_bytes(shape, element, segment_bytes.min(max)) / element).max(1);
+        let run = Run { call, algorithm, segment, started, deadline, timeout };
+        if self.check_calls && self.size > 1 {
+            self.compare_calls(&run)?;
+        }
+        let check = call.check(algorithm, segment);
+        let binding = binding(segment, check);
+        if algorithm.uses == Uses::Counts {
+            let counts = self.share_counts(&run, &binding)?;
+            let plan = self.plan(&Shape { counts: &counts, ..*shape }, algorithm, &binding)?;
+            return self.execute(&run, plan, &binding);
+        }
+        let plan = self.plan(shape, algorithm, &binding)?;
+        if let Some(asked) = asked {
+            self.prepared.set(asked, Prepared { algorithm, segment, check, plan: plan.clone() });
+        }
+        self.execute(&run, plan, &binding)
     }
 
     /// `shape` with what the caller has left to the context.
@@ -269,22 +293,24 @@ impl Context {
         }
     }
 
-    /// Runs `algorithm` for `shape`, as `run` or for it.
-    pub(super) fn execute(
+    /// The plan of `algorithm` for `shape`.
+    pub(super) fn plan(
         &self,
-        run: &Run<'_>,
         shape: &Shape<'_>,
         algorithm: &'static Algorithm,
         binding: &Binding<'_>,
-    ) -> Result<()> {
-        let is_user = matches!(binding.combine, Combine::User(..));
+    ) -> Result<Arc<Plan>> {
+        self.lock()?.plans.get(shape, algorithm, matches!(binding.combine, Combine::User(..)))
+    }
+
+    /// Runs `plan`, as `run` or for it.
+    pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>, binding: &Binding<'_>) -> Result<()> {
         let mut guard = self.lock()?;
         let described = |e: &Error| e.context(run.call.describe(self.rank, run.algorithm.name));
         if self.size > 1 && guard.transport.is_isolated() && guard.broken.is_none() {
             let text = "the context is not connected: connect it first, over a store or by its pairs";
             return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
         }
-        let plan = guard.plans.get(shape, algorithm, is_user)?;
         let index = guard.start(plan, binding).map_err(|e| described(&e))?;
         guard.begun += 1;
         let engine = self.engine();

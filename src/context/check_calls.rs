@@ -230,7 +230,7 @@ impl Context {
             count: own.len(),
         };
         let algorithm = self.tuner().decide(&shape, size_of::<u64>(), None)?.algorithm;
-        self.execute(run, &shape, algorithm, &binding)?;
+        self.execute(run, self.plan(&shape, algorithm, &binding)?, &binding)?;
         let records: Vec<Record<'_>> = all.chunks_exact(own.len()).map(Record).collect();
         let Some(wrong) = verdict(&records) else { return Ok(()) };
         let own = run.call.describe(self.rank, run.algorithm.name);

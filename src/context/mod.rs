@@ -6,6 +6,7 @@ mod call;
 mod check_calls;
 mod measure;
 mod pair;
+mod prepared;
 mod share_counts;
 #[cfg(test)]
 mod tests;
@@ -20,9 +21,10 @@ pub use unbound_buffer::{RemoteKey, UnboundBuffer};
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::context::prepared::PreparedCalls;
 use crate::engine::{Engine, Guard, Spin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::secret::JobToken;
@@ -108,6 +110,11 @@ impl Served for Shared {
     }
 }
 
+/// At most 584 years.
+fn nanoseconds(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// One process's membership in a group. Safe to use from several threads.
 pub struct Context {
     rank: Rank,
@@ -120,11 +127,13 @@ pub struct Context {
     agreed: OnceLock<Tuner>,
     /// For contexts that were connected by their pairs, without agreement.
     built_in: OnceLock<Tuner>,
-    timeout: Mutex<Duration>,
+    /// In nanoseconds.
+    timeout: AtomicU64,
     slots: AtomicU64,
     regions: AtomicU32,
     /// The host of each rank, by a number; empty until every rank's is known.
     hosts: OnceLock<Box<[u32]>>,
+    prepared: PreparedCalls,
     shared: Arc<Shared>,
 }
 
@@ -155,10 +164,11 @@ impl Context {
             overrides,
             agreed: OnceLock::new(),
             built_in: OnceLock::new(),
-            timeout: Mutex::new(options.timeout),
+            timeout: AtomicU64::new(nanoseconds(options.timeout)),
             slots: AtomicU64::new(0),
             regions: AtomicU32::new(0),
             hosts: OnceLock::new(),
+            prepared: PreparedCalls::default(),
             shared,
         }))
     }
@@ -180,12 +190,12 @@ impl Context {
 
     /// Time that an operation may take by default.
     pub fn timeout(&self) -> Duration {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
     /// Sets it for operations that begin later.
     pub fn set_timeout(&self, timeout: Duration) {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+        self.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
     }
 
     /// Reserves `n` slot numbers for the caller and returns the first; on all ranks the same as long as all ask the same.

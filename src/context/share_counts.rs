@@ -65,7 +65,7 @@ impl Context {
             tag: binding.tag,
             count: self.size,
         };
-        self.execute(run, &shape, collective.algorithm(name)?, &binding)?;
+        self.execute(run, self.plan(&shape, collective.algorithm(name)?, &binding)?, &binding)?;
         Ok(all.into_iter().map(|count| usize::try_from(count).unwrap_or(usize::MAX)).collect())
     }
 }

@@ -7,6 +7,7 @@ mod edges;
 mod ends;
 mod malformed;
 mod places;
+mod prepared;
 mod tokens;
 mod where_ranks_are;
 

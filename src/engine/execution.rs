@@ -25,9 +25,10 @@ pub type UserFunction = unsafe extern "C" fn(
 ) -> i32;
 
 /// How elements are combined.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub enum Combine {
     /// Elements are only moved.
+    #[default]
     Nothing,
     /// By a kernel of the library's, and for averages the division.
     Kernel(Kernel, Option<Divide>),
@@ -48,11 +49,13 @@ struct Progress {
 }
 
 /// One run of a plan.
+#[derive(Default)]
 pub struct Execution {
-    plan: Arc<Plan>,
+    /// What is run; not here while it is moved on.
+    plan: Option<Arc<Plan>>,
     progress: Vec<Progress>,
     unfinished: usize,
-    /// Steps to look at, in this order: the schedule's where nothing else decides, so that what it lists first leaves first.
+    /// Steps to look at, in this order.
     work: VecDeque<u32>,
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
@@ -69,7 +72,7 @@ pub struct Execution {
     owner: u32,
     /// Why it cannot go on.
     pub failed: Option<Error>,
-    /// Reductions wait for the caller's thread.
+    /// Something waits for the caller's thread: reductions by its function, and in the beginning everything.
     pub wants_caller: bool,
 }
 
@@ -98,28 +101,6 @@ pub struct Binding<'a> {
 }
 
 impl Execution {
-    /// An execution for reuse; see [`Execution::reset`].
-    pub fn new(plan: Arc<Plan>) -> Self {
-        Self {
-            plan,
-            progress: Vec::new(),
-            unfinished: 0,
-            work: VecDeque::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            scratch: Vec::new(),
-            element: 1,
-            segment: 1,
-            combine: Combine::Nothing,
-            check: 0,
-            tag: 0,
-            count: 0,
-            owner: 0,
-            failed: None,
-            wants_caller: false,
-        }
-    }
-
     /// Prepares for a run of `plan`. Allocates only where an earlier run needed less.
     pub fn reset(&mut self, plan: Arc<Plan>, binding: &Binding<'_>) {
         let n = plan.steps.len();
@@ -127,7 +108,6 @@ impl Execution {
         self.progress.resize(n, Progress::default());
         self.unfinished = n;
         self.work.clear();
-        self.work.extend(0..n as u32);
         self.inputs.clear();
         self.inputs.extend_from_slice(binding.inputs);
         self.outputs.clear();
@@ -143,8 +123,8 @@ impl Execution {
         self.tag = binding.tag;
         self.count = binding.count;
         self.failed = None;
-        self.wants_caller = false;
-        self.plan = plan;
+        self.wants_caller = true;
+        self.plan = Some(plan);
     }
 
     /// Says under which number events for this execution come.
@@ -162,13 +142,16 @@ impl Execution {
         self.failed.is_some() || self.unfinished == 0
     }
 
-    /// A posted segment of step `detail` has ended well.
-    pub fn segment_done(&mut self, detail: u32, bytes: usize) {
-        self.advance_done(detail, bytes / self.element);
+    /// A posted segment of step `detail` has ended well: moves on what waited for it.
+    pub fn segment_done<T: Transport + ?Sized>(&mut self, detail: u32, bytes: usize, transport: &mut T) {
+        if let Some(plan) = self.plan.take() {
+            self.advance_done(&plan, detail, bytes / self.element);
+            self.work_off(&plan, transport, false);
+            self.plan = Some(plan);
+        }
     }
 
-    fn advance_done(&mut self, index: u32, elements: usize) {
-        let plan = &self.plan;
+    fn advance_done(&mut self, plan: &Plan, index: u32, elements: usize) {
         let step = &plan.steps[index as usize];
         let progress = &mut self.progress[index as usize];
         progress.done += elements;
@@ -191,18 +174,24 @@ impl Execution {
         base.wrapping_add((span.offset + at) * self.element)
     }
 
-    /// Does and posts everything that can be. The caller's own function runs only if `caller` is the thread that called.
-    pub fn advance<T: Transport + ?Sized>(&mut self, transport: &mut T, caller: bool) {
-        if caller && std::mem::take(&mut self.wants_caller) {
-            self.work.extend(0..self.plan.steps.len() as u32);
-        }
-        let plan = self.plan.clone();
-        while let Some(index) = self.work.pop_front() {
-            while self.failed.is_none() && self.step(&plan, index, transport, caller) {}
+    /// For the caller's thread, which alone may run its function: does and posts everything that can be.
+    pub fn advance<T: Transport + ?Sized>(&mut self, transport: &mut T) {
+        self.wants_caller = false;
+        if let Some(plan) = self.plan.take() {
+            self.work_off(&plan, transport, true);
+            self.plan = Some(plan);
         }
     }
 
-    /// Posts or does the next segment of a step, if it may; whether it did.
+    /// `caller`: looks at all steps first, in the order of the schedule, so that what that lists first leaves first.
+    fn work_off<T: Transport + ?Sized>(&mut self, plan: &Plan, transport: &mut T, caller: bool) {
+        let mut all = 0..if caller { plan.steps.len() as u32 } else { 0 };
+        while let Some(index) = all.next().or_else(|| self.work.pop_front()) {
+            while self.failed.is_none() && self.step(plan, index, transport, caller) {}
+        }
+    }
+
+    /// Posts or does the next segment of a step, if it may; whether the one after it may be next.
     fn step<T: Transport + ?Sized>(&mut self, plan: &Plan, index: u32, transport: &mut T, caller: bool) -> bool {
         let step = &plan.steps[index as usize];
         let Progress { posted, done } = self.progress[index as usize];
@@ -221,11 +210,12 @@ impl Execution {
         let bytes = count * self.element;
         let slot = Slot::from(self.tag) << TAG_SHIFT | Slot::from(step.channel);
         let token = Token { owner: self.owner, detail: index };
+        let (space, check) = (Space::Collective, self.check);
         let recv = |from: u32, into: *mut u8, reduce| Recv {
             from: Source::Rank(from as usize),
-            space: Space::Collective,
+            space,
             slot,
-            check: self.check,
+            check,
             into,
             bytes,
             exact: true,
@@ -234,28 +224,25 @@ impl Execution {
         };
         match step.action {
             Action::Send { to, from } => {
-                let from = self.pointer(&from, posted);
-                let (to, space, check) = (to as usize, Space::Collective, self.check);
+                let (to, from) = (to as usize, self.pointer(&from, posted).cast_const());
                 // SAFETY: spans lie in buffers that the caller vouches for until the execution has ended; it ends with a
                 // cancellation unless every operation has.
                 unsafe { transport.send(Send { to, space, slot, check, from, bytes, token }) };
             }
             Action::Recv { .. } | Action::RecvReduce { .. } if posted - done >= WINDOW * self.segment => return false,
             Action::Recv { from, into } => {
-                let recv = recv(from, std::ptr::null_mut(), None);
                 // SAFETY: as for sends.
-                unsafe { transport.recv(Recv { into: self.pointer(&into, posted), ..recv }) };
+                unsafe { transport.recv(recv(from, self.pointer(&into, posted), None)) };
             }
             Action::RecvReduce { from, into, with, incoming } => {
                 let Combine::Kernel(kernel, _) = self.combine else {
                     self.fail("a schedule reduces, but the call has no operation");
                     return false;
                 };
-                let recv = recv(from, std::ptr::null_mut(), None);
                 let with = self.pointer(&with, posted).cast_const();
                 let reduce = Some(ReduceInto { kernel, with, incoming, element: self.element });
                 // SAFETY: as for sends.
-                unsafe { transport.recv(Recv { into: self.pointer(&into, posted), reduce, ..recv }) };
+                unsafe { transport.recv(recv(from, self.pointer(&into, posted), reduce)) };
             }
             local => {
                 if matches!((local, self.combine), (Action::Reduce { .. }, Combine::User(..))) && !caller {
@@ -264,12 +251,12 @@ impl Execution {
                 }
                 self.do_local(&local, posted, count);
                 self.progress[index as usize].posted = end;
-                self.advance_done(index, count);
-                return true;
+                self.advance_done(plan, index, count);
+                return end < step.len;
             }
         }
         self.progress[index as usize].posted = end;
-        true
+        end < step.len
     }
 
     fn do_local(&mut self, action: &Action, at: usize, count: usize) {

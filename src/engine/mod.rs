@@ -84,7 +84,7 @@ impl<T: Transport> Core<T> {
                 format!("a collective with tag {} is running on this context already", binding.tag),
             ));
         }
-        let mut execution = self.spare.pop().unwrap_or_else(|| Box::new(Execution::new(plan.clone())));
+        let mut execution = self.spare.pop().unwrap_or_default();
         execution.reset(plan, binding);
         let index = self.executions.insert(execution);
         let execution = &mut self.executions[index];
@@ -101,13 +101,14 @@ impl<T: Transport> Core<T> {
         self.executions[index].is_over()
     }
 
+    #[inline]
     fn advance_as_caller(&mut self, index: u32) {
         let execution = &mut self.executions[index];
         let calls = execution.calls_user();
         if calls {
             self.inside.store(this_thread(), Ordering::Relaxed);
         }
-        execution.advance(&mut self.transport, true);
+        execution.advance(&mut self.transport);
         if calls {
             self.inside.store(0, Ordering::Relaxed);
         }
@@ -213,8 +214,7 @@ impl<T: Transport> Core<T> {
         let Some(execution) = self.executions.get_mut(token.owner) else { return };
         match outcome {
             Outcome::Done { bytes, .. } => {
-                execution.segment_done(token.detail, bytes);
-                execution.advance(&mut self.transport, false);
+                execution.segment_done(token.detail, bytes, &mut self.transport);
             }
             Outcome::Mismatch { rank, theirs } => {
                 let (peer, what) = (self.transport.peer_name(rank), (self.explain)(theirs));

@@ -170,10 +170,8 @@ struct Kept {
 /// Plans by shape. Looking one up that is there allocates nothing.
 #[derive(Debug, Default)]
 pub struct PlanCache {
-    kept: QuickMap<u64, Vec<Arc<Kept>>>,
+    kept: QuickMap<u64, Vec<Kept>>,
     len: usize,
-    /// What was asked for last, which is what most calls ask for.
-    last: Option<Arc<Kept>>,
 }
 
 /// Plans that are kept; beyond that, all are forgotten and the useful ones come back.
@@ -182,18 +180,13 @@ const MAX_KEPT: usize = 1024;
 impl PlanCache {
     /// The plan of `algorithm` for `shape`; with `apart`, without receive-and-reduce.
     pub fn get(&mut self, shape: &Shape<'_>, algorithm: &'static Algorithm, apart: bool) -> Result<Arc<Plan>> {
-        let same = |kept: &&Arc<Kept>| {
-            std::ptr::eq(kept.algorithm, algorithm.name) && kept.apart == apart && kept.shape.is(shape)
-        };
-        if let Some(last) = self.last.as_ref().filter(same) {
-            return Ok(last.plan.clone());
-        }
+        let same =
+            |kept: &&Kept| std::ptr::eq(kept.algorithm, algorithm.name) && kept.apart == apart && kept.shape.is(shape);
         let mut hasher = QuickHasher::default();
         shape.hash(&mut hasher);
         (algorithm.name.as_ptr() as usize, apart).hash(&mut hasher);
         let hash = hasher.finish();
         if let Some(kept) = self.kept.get(&hash).and_then(|list| list.iter().find(same)) {
-            self.last = Some(kept.clone());
             return Ok(kept.plan.clone());
         }
         let mut schedule = (algorithm.generate)(shape)?;
@@ -207,8 +200,6 @@ impl PlanCache {
         }
         self.len += 1;
         let kept = Kept { shape: OwnedShape::new(shape), algorithm: algorithm.name, apart, plan: plan.clone() };
-        let kept = Arc::new(kept);
-        self.last = Some(kept.clone());
         self.kept.entry(hash).or_default().push(kept);
         Ok(plan)
     }

@@ -79,6 +79,7 @@ pub(super) fn check_range(pointer: *const u8, bytes: usize, what: impl Display) 
 ///
 /// # Safety
 /// `pointer` is valid for reads of `count` values for as long as the slice is used, and nobody writes them.
+#[inline(never)] // `optional_slice`, which mostly gets NULL, stays small.
 pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
@@ -95,6 +96,7 @@ pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -
 ///
 /// # Safety
 /// As [`slice`].
+#[inline]
 pub(super) unsafe fn optional_slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T]> {
     // SAFETY: the same contract.
     if pointer.is_null() { Ok(&[]) } else { unsafe { slice(pointer, count, what) } }
@@ -130,6 +132,7 @@ pub(super) unsafe fn optional_secret<'a>(pointer: *const c_char) -> Option<&'a [
 }
 
 /// Milliseconds from C; `None` for the default.
+#[inline]
 pub(super) fn timeout(ms: i64) -> Result<Option<Duration>> {
     match ms {
         -1 => Ok(None),
@@ -141,6 +144,7 @@ pub(super) fn timeout(ms: i64) -> Result<Option<Duration>> {
 }
 
 /// A rank from C, below `size`.
+#[inline]
 pub(super) fn rank(number: i32, size: usize, what: &str) -> Result<Rank> {
     let rank = usize::try_from(number).ok().filter(|rank| *rank < size);
     rank.ok_or_else(|| Error::invalid(format!("{what} is {number}; ranks of this context are 0 to {}", size - 1)))

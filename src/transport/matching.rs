@@ -23,6 +23,7 @@ pub(crate) mod fuzz;
 use crate::error::{Error, ErrorKind};
 use crate::hash::QuickMap;
 use crate::transport::frame::{FLAG_ANNOUNCED, Header};
+use crate::transport::queues::{Key, Queues};
 use crate::transport::slab::Slab;
 use crate::transport::{Outcome, Recv, Source, Space, Token};
 use crate::types::{Rank, Slot};
@@ -32,110 +33,6 @@ pub const EAGER_BYTES: usize = 64 << 10;
 
 /// Counted for each message that is kept or announced, beside its bytes: for what it costs to remember it.
 pub const EARLY_OVERHEAD: usize = 256;
-
-const NIL: u32 = u32::MAX;
-const ANY: u32 = u32::MAX;
-
-/// One order of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    rank: u32,
-    space: Space,
-    slot: Slot,
-}
-
-impl Key {
-    /// Messages between this process and `rank`.
-    pub fn new(rank: Rank, space: Space, slot: Slot) -> Self {
-        Self { rank: rank as u32, space, slot }
-    }
-
-    /// The other process.
-    pub fn rank(&self) -> Rank {
-        self.rank as usize
-    }
-
-    /// The slot.
-    pub fn slot(&self) -> Slot {
-        self.slot
-    }
-}
-
-/// First-in-first-out queues by key, which share their storage.
-#[derive(Debug, Default)]
-pub struct Queues<T> {
-    ends: QuickMap<Key, (u32, u32)>,
-    links: Slab<(T, u32)>,
-}
-
-impl<T: Copy + PartialEq> Queues<T> {
-    /// Whether every queue is empty.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Appends.
-    pub fn push(&mut self, key: Key, value: T) {
-        let link = self.links.insert((value, NIL));
-        match self.ends.get_mut(&key) {
-            Some((_, tail)) => self.links[std::mem::replace(tail, link)].1 = link,
-            None => {
-                self.ends.insert(key, (link, link));
-            }
-        }
-    }
-
-    /// The first.
-    pub fn front(&self, key: Key) -> Option<T> {
-        self.ends.get(&key).map(|(head, _)| self.links[*head].0)
-    }
-
-    /// Takes the first.
-    pub fn pop(&mut self, key: Key) -> Option<T> {
-        let (head, tail) = *self.ends.get(&key)?;
-        let (value, next) = self.links.remove(head).expect("linked");
-        if next == NIL {
-            self.ends.remove(&key);
-        } else {
-            self.ends.insert(key, (next, tail));
-        }
-        Some(value)
-    }
-
-    /// The values of one queue, from the front.
-    pub fn iter(&self, key: Key) -> impl Iterator<Item = T> + '_ {
-        let mut link = self.ends.get(&key).map_or(NIL, |(head, _)| *head);
-        std::iter::from_fn(move || {
-            let (value, next) = *self.links.get(link)?;
-            link = next;
-            Some(value)
-        })
-    }
-
-    /// Takes `value` out of the middle; whether it was there.
-    pub fn remove(&mut self, key: Key, value: T) -> bool {
-        let Some((head, tail)) = self.ends.get(&key).copied() else { return false };
-        let (mut before, mut link) = (NIL, head);
-        while link != NIL {
-            let (current, next) = self.links[link];
-            if current == value {
-                self.links.remove(link);
-                if before != NIL {
-                    self.links[before].1 = next;
-                }
-                let ends = (if before == NIL { next } else { head }, if next == NIL { before } else { tail });
-                if ends.0 == NIL {
-                    self.ends.remove(&key);
-                } else {
-                    self.ends.insert(key, ends);
-                }
-                return true;
-            }
-            (before, link) = (link, next);
-        }
-        false
-    }
-}
 
 /// A posted receive.
 #[derive(Debug)]
@@ -279,7 +176,7 @@ impl Receives {
                 let early = (0..n).find_map(|i| {
                     self.early_order.front(Key::new(ranks[(self.turn.wrapping_add(i)) % n], space, slot))
                 });
-                (Key { rank: ANY, space, slot }, early)
+                (Key::any(space, slot), early)
             }
         };
         let credit = match &recv.from {
@@ -323,15 +220,11 @@ impl Receives {
     /// Takes the posted receive that a message from `from` meets.
     fn meet(&mut self, from: Rank, space: Space, slot: Slot) -> Option<u32> {
         let own = Key::new(from, space, slot);
-        let any = Key { rank: ANY, space, slot };
-        let first_any = if self.posted.ends.contains_key(&any) {
-            self.posted.iter(any).find(|op| match &self.ops[*op].recv.from {
-                Source::AnyOf(ranks) => ranks.contains(&from),
-                Source::Rank(_) => false,
-            })
-        } else {
-            None
-        };
+        let any = Key::any(space, slot);
+        let first_any = self.posted.iter(any).find(|op| match &self.ops[*op].recv.from {
+            Source::AnyOf(ranks) => ranks.contains(&from),
+            Source::Rank(_) => false,
+        });
         let op = match (self.posted.front(own), first_any) {
             (Some(a), Some(b)) if self.ops[b].sequence < self.ops[a].sequence => {
                 self.posted.remove(any, b);
@@ -471,7 +364,7 @@ impl Receives {
         let recv = &self.ops[op].recv;
         let key = match recv.from {
             Source::Rank(rank) => Key::new(rank, recv.space, recv.slot),
-            Source::AnyOf(_) => Key { rank: ANY, space: recv.space, slot: recv.slot },
+            Source::AnyOf(_) => Key::any(recv.space, recv.slot),
         };
         self.posted.remove(key, op);
     }

@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod frame;
 pub mod matching;
+pub mod queues;
 pub mod slab;
 pub mod tcp;
 

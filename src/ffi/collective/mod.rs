@@ -153,36 +153,22 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
     // SAFETY: as above.
     let algorithm = unsafe { pointer::optional_text(request.algorithm, "algorithm") }?;
     let size = context.size();
-    let mut shape = Shape {
-        root: pointer::rank(request.root, size, "root")?,
-        send_counts: counts(request.send_counts, "send_counts")?,
-        recv_counts: counts(request.recv_counts, "recv_counts")?,
-        inputs: inputs.len(),
-        outputs: outputs.len(),
-        average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
-        base: if request.base == 0 { 2 } else { request.base },
-        destinations: request.destinations,
-        // SAFETY: as above.
-        groups: unsafe { pointer::optional_slice(request.groups, request.num_groups, "groups") }?,
-        // SAFETY: as above.
-        dims: unsafe { pointer::optional_slice(request.dims, request.num_dims, "dims") }?,
-        ..Shape::new(collective, context.rank(), size, request.count)
-    };
-    shape.check()?;
-    let checked = buffers::check(&shape, dtype, inputs, outputs)?;
-    let (mut inputs, mut outputs) = (if checked.in_place { &[] } else { inputs }, outputs);
-    let replaced;
-    if checked.has_null {
-        // The floors below may make slices of buffers, also of those without elements.
-        replaced = buffers::without_null(inputs, outputs);
-        (inputs, outputs) = (&replaced.0, &replaced.1);
-    }
-    if shape.inputs != inputs.len() {
-        shape.inputs = inputs.len();
-        shape.check()?;
-    }
-    let call = Call {
-        shape,
+    let mut call = Call {
+        shape: Shape {
+            root: pointer::rank(request.root, size, "root")?,
+            send_counts: counts(request.send_counts, "send_counts")?,
+            recv_counts: counts(request.recv_counts, "recv_counts")?,
+            inputs: inputs.len(),
+            outputs: outputs.len(),
+            average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
+            base: if request.base == 0 { 2 } else { request.base },
+            destinations: request.destinations,
+            // SAFETY: as above.
+            groups: unsafe { pointer::optional_slice(request.groups, request.num_groups, "groups") }?,
+            // SAFETY: as above.
+            dims: unsafe { pointer::optional_slice(request.dims, request.num_dims, "dims") }?,
+            ..Shape::new(collective, context.rank(), size, request.count)
+        },
         algorithm,
         dtype,
         reduction,
@@ -192,6 +178,21 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
         timeout: pointer::timeout(request.timeout_ms)?,
         max_segment_bytes: (request.max_segment_bytes > 0).then_some(request.max_segment_bytes),
     };
+    let mut known = context.check(&call)?;
+    let checked = buffers::check(&call.shape, dtype, inputs, outputs)?;
+    if checked.in_place {
+        call.inputs = &[];
+    }
+    let replaced;
+    if checked.has_null {
+        // The floors below may make slices of buffers, also of those without elements.
+        replaced = buffers::without_null(call.inputs, outputs);
+        (call.inputs, call.outputs) = (&replaced.0, &replaced.1);
+    }
+    if call.shape.inputs != call.inputs.len() {
+        call.shape.inputs = call.inputs.len();
+        known = context.check(&call)?;
+    }
     // SAFETY: `buffers::check` found the pointers possible and outputs apart from all else; the caller vouches for the rest.
-    unsafe { context.run_checked(&call) }
+    unsafe { context.run_checked(&call, known) }
 }

@@ -149,6 +149,18 @@ impl Outgoing {
         Header::BYTES + self.bytes
     }
 
+    /// What has not left of header and payload.
+    fn rest(&self) -> [&[u8]; 2] {
+        let past = self.sent.saturating_sub(Header::BYTES);
+        let payload = if past == self.bytes {
+            &[][..]
+        } else {
+            // SAFETY: the poster keeps `from` valid for `bytes` until the event.
+            unsafe { std::slice::from_raw_parts(self.from.add(past), self.bytes - past) }
+        };
+        [&self.header[self.sent.min(Header::BYTES)..], payload]
+    }
+
     /// Makes the rest of a payload our own, so that the poster's memory is free.
     pub fn detach(&mut self) {
         self.token = None;
@@ -170,6 +182,9 @@ pub struct Parting {
 
 /// A message that is half out when its connection ends is finished up to this length.
 const MAX_REST_BYTES: usize = 4 << 20;
+
+/// Pieces of memory that are sent at once.
+const PARTS: usize = 16;
 
 /// What a call to [`Peer::flush`] finished: token, payload bytes.
 pub type Sent = (Token, usize);
@@ -326,43 +341,21 @@ impl Peer {
 
     /// Sends until nothing is left or the socket is full; pushes what is out. Whether anything moved.
     pub fn flush(&mut self, sent: &mut Vec<Sent>) -> io::Result<bool> {
-        const PARTS: usize = 16;
         let mut moved = false;
         while self.has_output() {
-            let mut parts = [IoSlice::new(&[]); PARTS];
-            let (mut n, mut total) = (0, 0);
-            let mut add = |bytes: &[u8]| {
-                if n < PARTS && !bytes.is_empty() {
-                    // SAFETY: the slices live in queues that are not touched before `parts` is used up.
-                    parts[n] = IoSlice::new(unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) });
-                    n += 1;
-                    total += bytes.len();
-                }
-                n < PARTS
-            };
-            let add_data = |out: &Outgoing, add: &mut dyn FnMut(&[u8]) -> bool| {
-                let past = out.sent.saturating_sub(Header::BYTES);
-                let rest = if past == out.bytes {
-                    &[][..]
-                } else {
-                    // SAFETY: the poster keeps `from` valid for `bytes` until the event.
-                    unsafe { std::slice::from_raw_parts(out.from.add(past), out.bytes - past) }
-                };
-                add(&out.header[out.sent.min(Header::BYTES)..]) && add(rest)
-            };
-            // A message that is half out goes on; then control headers; then the other messages.
             let begun = self.control_sent == 0 && self.data.front().is_some_and(|out| out.sent > 0);
-            let mut room = true;
-            if begun {
-                room = add_data(&self.data[0], &mut add);
-            }
-            for (i, header) in self.control.iter().enumerate() {
-                room = room && add(&header[if i == 0 { self.control_sent } else { 0 }..]);
-            }
-            for out in self.data.iter().skip(usize::from(begun)) {
-                room = room && add_data(out, &mut add);
-            }
-            let out = match sys::send(self.fd(), &parts[..n]) {
+            let all;
+            let lone;
+            let parts = if self.control.is_empty() && self.data.len() == 1 {
+                // Small calls send one message at a time.
+                lone = self.data[0].rest().map(IoSlice::new);
+                &lone[..]
+            } else {
+                all = self.parts(begun);
+                &all.0[..all.1]
+            };
+            let total = parts.iter().map(|part| part.len()).sum();
+            let out = match sys::send(self.fd(), parts) {
                 Ok(out) => out,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(moved),
                 Err(e) => return Err(e),
@@ -374,6 +367,23 @@ impl Peer {
             }
         }
         Ok(moved)
+    }
+
+    /// What leaves next, and how many parts that is: a message that has `begun` to leave goes on; then control headers; then
+    /// the other messages.
+    fn parts(&self, begun: bool) -> ([IoSlice<'_>; PARTS], usize) {
+        let begun = usize::from(begun);
+        let first = self.data.iter().take(begun).flat_map(Outgoing::rest);
+        let control =
+            self.control.iter().enumerate().map(|(i, header)| &header[if i == 0 { self.control_sent } else { 0 }..]);
+        let others = self.data.iter().skip(begun).flat_map(Outgoing::rest);
+        let mut parts = [IoSlice::new(&[]); PARTS];
+        let mut n = 0;
+        for bytes in first.chain(control).chain(others).filter(|bytes| !bytes.is_empty()).take(PARTS) {
+            parts[n] = IoSlice::new(bytes);
+            n += 1;
+        }
+        (parts, n)
     }
 
     /// Accounts for `out` bytes that left in the order of `flush`.

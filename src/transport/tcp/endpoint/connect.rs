@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-use super::Held;
+use super::send::Held;
 use super::{Endpoint, FIRST_RETRY, LAST_RETRY, LOCAL_SEND_BUFFER, PATIENCE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
-use crate::transport::matching::Key;
+use crate::transport::queues::Key;
 use crate::transport::tcp::address::Address;
 use crate::transport::tcp::connection::{Peer, State};
 use crate::transport::tcp::handshake::{
@@ -31,10 +31,17 @@ const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10)).with_retries(3);
 
 impl Endpoint {
+    /// Begins to connect to `rank`, if its address is known and that has not begun.
+    #[inline]
     pub(super) fn begin_connect(&mut self, rank: Rank) {
-        if self.addresses[rank].is_none() || !matches!(self.peer(rank).state, State::Idle | State::Retry(_)) {
-            return;
+        let idle = |peer: &Peer| matches!(peer.state, State::Idle | State::Retry(_));
+        if self.peers[rank].as_deref().is_none_or(idle) && self.addresses[rank].is_some() {
+            self.attempt(rank);
         }
+    }
+
+    #[cold]
+    fn attempt(&mut self, rank: Rank) {
         let Some(to) = self.target(rank) else {
             let theirs = self.addresses[rank].as_ref().map(|a| &a.sockets[..]).unwrap_or_default();
             let text = format!(

@@ -57,7 +57,7 @@ impl Endpoint {
         self.retired.push(parting);
     }
 
-    /// Connections that were ended in good order: for [`super::Device::linger`].
+    /// Connections that were ended in good order: for [`crate::transport::tcp::device::Device::linger`].
     pub fn take_retired(&mut self) -> Vec<Parting> {
         std::mem::take(&mut self.retired)
     }

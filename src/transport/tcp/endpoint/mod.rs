@@ -10,6 +10,8 @@ mod receive;
 mod remote;
 mod send;
 
+pub use remote::FIRST_REGION_OWNER;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -21,15 +23,18 @@ use crate::hash::QuickMap;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll};
 use crate::transport::frame::{Header, Kind};
-use crate::transport::matching::{EAGER_BYTES, Key, Posting, Queues, Receives};
+use crate::transport::matching::{Posting, Receives};
+use crate::transport::queues::{Key, Queues};
 use crate::transport::slab::Slab;
 use crate::transport::tcp::address::{self, Address, peer_name};
-use crate::transport::tcp::connection::{Finish, Incoming, Parting, Peer, Sent, State, Target};
+use crate::transport::tcp::connection::{Finish, Parting, Peer, Sent, State, Target};
 use crate::transport::tcp::handshake::{self, Handle, Identity};
 use crate::transport::{
     Call, EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Told, Transport,
 };
 use crate::types::{Rank, Slot};
+use remote::{Binding, EarlyWrite, Region, Request};
+use send::Held;
 
 /// Bytes read at once from a socket when they do not go straight to their place: small enough to stay in cache until they
 /// are reduced.
@@ -47,42 +52,6 @@ const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 /// How long a peer may refuse connections before it counts as gone.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// A message without credit.
-#[derive(Clone, Copy)]
-struct Held {
-    send: Send,
-    announced: bool,
-}
-
-/// A put or get that has not been answered.
-struct Request {
-    rank: Rank,
-    token: Token,
-    into: *mut u8,
-    bytes: usize,
-    /// Its owner is gone: the answer is thrown away.
-    cancelled: bool,
-}
-
-/// Memory that peers may reach.
-#[derive(Clone, Copy)]
-struct Region {
-    memory: *mut u8,
-    bytes: usize,
-}
-
-#[derive(Clone, Copy)]
-struct Binding {
-    region: Region,
-    token: Token,
-}
-
-/// A write that came before its buffer was bound.
-struct EarlyWrite {
-    offset: u64,
-    data: Vec<u8>,
-}
 
 /// The connections of one context.
 pub struct Endpoint {
@@ -129,10 +98,6 @@ pub struct Endpoint {
 // SAFETY: the pointers are to memory of the posters', who vouch for it until the event or the cancellation, whichever thread
 // drives the endpoint.
 unsafe impl std::marker::Send for Endpoint {}
-
-fn in_range(offset: u64, bytes: u64, size: usize) -> bool {
-    offset.checked_add(bytes).is_some_and(|end| end <= size as u64)
-}
 
 impl Endpoint {
     /// Connections for `rank` of `size`, whose peers have `token`, too, and find it at `sockets`, or where [`Endpoint::set_sockets`]
@@ -226,8 +191,10 @@ impl Endpoint {
     }
 
     fn mark_dirty(&mut self, rank: Rank) {
-        let peer = self.peer(rank);
-        if peer.is_established() && !std::mem::replace(&mut peer.dirty, true) {
+        if let Some(peer) = self.peers[rank].as_deref_mut()
+            && peer.is_established()
+            && !std::mem::replace(&mut peer.dirty, true)
+        {
             self.dirty.push(rank);
         }
     }
@@ -264,14 +231,6 @@ impl Endpoint {
     }
 }
 
-/// Owners from here on are the endpoint's own: answers to gets are queued under the number of their region, so that
-/// `unregister` finds them.
-pub const FIRST_REGION_OWNER: u32 = 0xc000_0000;
-
-fn region_owner(region: u32) -> u32 {
-    FIRST_REGION_OWNER | region
-}
-
 impl Transport for Endpoint {
     unsafe fn send(&mut self, send: Send) {
         if send.to == self.rank && self.closed.is_none() {
@@ -280,21 +239,7 @@ impl Transport for Endpoint {
         if let Some(error) = self.lost(send.to) {
             return self.event(send.token, Outcome::Failed(error));
         }
-        self.begin_connect(send.to);
-        self.outgoing += 1;
-        let key = Key::new(send.to, send.space, send.slot);
-        let behind = !self.held.is_empty() && self.held.front(key).is_some();
-        if !behind && (send.bytes <= EAGER_BYTES || self.take_credit(key)) {
-            return self.push_message(&send, false);
-        }
-        let announced = !behind && send.space == Space::User;
-        // The peer that has the message to lose, even if its address is not known yet.
-        self.peer(send.to);
-        let index = self.held_sends.insert(Held { send, announced });
-        self.held.push(key, index);
-        if announced {
-            self.announce(&send);
-        }
+        self.send_or_hold(send);
     }
 
     unsafe fn recv(&mut self, recv: Recv) {
@@ -331,56 +276,21 @@ impl Transport for Endpoint {
     }
 
     unsafe fn put(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token) {
-        if remote.rank == self.rank {
-            if let Some(into) = self.own_region(remote, bytes, token) {
-                // SAFETY: the poster vouches for `from`; the region was checked.
-                unsafe { std::ptr::copy(from, into, bytes) };
-                self.event(token, Outcome::Done { rank: self.rank, bytes });
-            }
-            return;
-        }
-        let Some(request) = self.request(remote, std::ptr::null_mut(), bytes, token) else { return };
-        let header =
-            Header { check: remote.region, offset: remote.offset, ..Header::new(Kind::Put, request, bytes as u64) };
-        self.outgoing += 1;
-        self.peer(remote.rank).push_data(&header, from, Some(token), false);
-        self.mark_dirty(remote.rank);
+        // SAFETY: the same contract.
+        unsafe { self.put_remote(remote, from, bytes, token) }
     }
 
     unsafe fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) {
-        if remote.rank == self.rank {
-            if let Some(from) = self.own_region(remote, bytes, token) {
-                // SAFETY: the poster vouches for `into`; the region was checked.
-                unsafe { std::ptr::copy(from, into, bytes) };
-                self.event(token, Outcome::Done { rank: self.rank, bytes });
-            }
-            return;
-        }
-        let Some(request) = self.request(remote, into, bytes, token) else { return };
-        let header =
-            Header { check: remote.region, offset: remote.offset, ..Header::new(Kind::Get, request, bytes as u64) };
-        self.outgoing += 1;
-        self.peer(remote.rank).push_data(&header, std::ptr::null(), None, false);
-        self.mark_dirty(remote.rank);
+        // SAFETY: the same contract.
+        unsafe { self.get_remote(remote, into, bytes, token) }
     }
 
     unsafe fn register(&mut self, region: u32, memory: *mut u8, bytes: usize) {
-        self.regions.insert(region, Region { memory, bytes });
+        self.regions.insert(region, Region::new(memory, bytes));
     }
 
     fn unregister(&mut self, region: u32) {
-        if self.regions.remove(&region).is_none() {
-            return;
-        }
-        self.cancel(region_owner(region));
-        // A put that is arriving must not write there any more.
-        for peer in self.peers.iter_mut().flatten() {
-            if let Some(Incoming { header, target, finish: Finish::PutDone { refused }, .. }) = &mut peer.incoming
-                && header.check == region
-            {
-                (*target, *refused) = (Target::Discard, true);
-            }
-        }
+        self.forget_region(region);
     }
 
     unsafe fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token) {
@@ -401,11 +311,7 @@ impl Transport for Endpoint {
     fn cancel(&mut self, owner: u32) {
         let mut arriving = Vec::new();
         self.receives.cancel(owner, |op| arriving.push(op));
-        let bound: Vec<Key> =
-            self.bindings.iter().filter(|(_, b)| b.token.owner == owner).map(|(key, _)| *key).collect();
-        bound.iter().for_each(|key| {
-            self.bindings.remove(key);
-        });
+        self.bindings.retain(|_, binding| binding.token.owner != owner);
         let requests = &mut self.requests;
         requests.iter_mut().filter(|(_, r)| r.token.owner == owner).for_each(|(_, r)| r.cancelled = true);
         for peer in self.peers.iter_mut().flatten() {
@@ -427,24 +333,7 @@ impl Transport for Endpoint {
             }
             self.outgoing -= peer.cancel(owner);
         }
-        let held: Vec<u32> =
-            self.held_sends.iter().filter(|(_, h)| h.send.token.owner == owner).map(|(i, _)| i).collect();
-        let mut keys = Vec::new();
-        for index in held {
-            let Some(Held { send, announced }) = self.held_sends.remove(index) else { continue };
-            let key = Key::new(send.to, send.space, send.slot);
-            self.held.remove(key, index);
-            keys.push(key);
-            self.outgoing -= 1;
-            if announced {
-                // It was promised: it goes as an orphan, so that the receiver's order stays whole.
-                let mut owned = Vec::new();
-                // SAFETY: until this call returns the memory is the poster's and valid.
-                owned.extend_from_slice(unsafe { std::slice::from_raw_parts(send.from, send.bytes) });
-                self.orphans(send, owned);
-            }
-        }
-        keys.into_iter().for_each(|key| self.release(key));
+        self.cancel_held(owner);
         self.events.retain(|e| e.token.owner != owner);
     }
 

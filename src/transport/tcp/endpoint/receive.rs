@@ -2,11 +2,13 @@
 
 use std::io::{self, IoSliceMut};
 
-use super::{Binding, DIRECT_BYTES, EarlyWrite, Endpoint, READS_PER_TURN, in_range, region_owner};
+use super::remote::{EarlyWrite, region_owner};
+use super::{DIRECT_BYTES, Endpoint, READS_PER_TURN};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::transport::frame::{Header, Kind};
-use crate::transport::matching::{Arrival, EARLY_OVERHEAD, Key, Op, refusal};
+use crate::transport::matching::{Arrival, EARLY_OVERHEAD, Op, refusal};
+use crate::transport::queues::Key;
 use crate::transport::tcp::connection::{Finish, Incoming, Peer, Target};
 use crate::transport::{Call, EVERYONE, Outcome, Space, Token};
 use crate::types::{Rank, Slot};
@@ -199,48 +201,30 @@ impl Endpoint {
                 self.cleared.push(key);
                 Ok(None)
             }
-            Kind::Write => match self.bindings.get(&key) {
-                Some(Binding { region, token }) if in_range(header.offset, header.bytes, region.bytes) => {
-                    // SAFETY: the range was just checked.
-                    let into = unsafe { region.memory.add(header.offset as usize) };
-                    incoming(Target::Memory(into), Finish::Written(*token))
-                }
-                Some(Binding { region, .. }) => Err(Error::new(
-                    ErrorKind::Mismatch,
-                    format!(
-                        "{} wrote {} bytes at offset {} of slot {:#x}, whose buffer has {} bytes",
-                        self.name(rank),
-                        header.bytes,
-                        header.offset,
-                        header.slot,
-                        region.bytes
-                    ),
-                )),
+            Kind::Write => match self.bindings.get(&key).copied() {
+                Some(binding) => match binding.region.at(header.offset, header.bytes) {
+                    Some(into) => incoming(Target::Memory(into), Finish::Written(binding.token)),
+                    None => Err(self.wrote_outside(key, binding, header.offset, header.bytes)),
+                },
                 None => {
                     self.receives.charge(rank, EARLY_OVERHEAD);
                     incoming(Target::Text(Vec::new()), Finish::Nothing)
                 }
             },
-            Kind::Put => match self.regions.get(&header.check) {
-                Some(region) if in_range(header.offset, header.bytes, region.bytes) => {
-                    // SAFETY: the range was just checked.
-                    let into = unsafe { region.memory.add(header.offset as usize) };
-                    incoming(Target::Memory(into), Finish::PutDone { refused: false })
-                }
-                _ => incoming(Target::Discard, Finish::PutDone { refused: true }),
-            },
+            Kind::Put => {
+                let into = self.regions.get(&header.check).and_then(|region| region.at(header.offset, header.bytes));
+                let target = into.map_or(Target::Discard, Target::Memory);
+                incoming(target, Finish::PutDone { refused: into.is_none() })
+            }
             Kind::Get => {
-                let region = self.regions.get(&header.check);
-                let region = region.filter(|r| in_range(header.offset, header.bytes, r.bytes));
+                let from = self.regions.get(&header.check).and_then(|region| region.at(header.offset, header.bytes));
                 let answer = |bytes, refused| Header {
                     offset: u64::from(refused),
                     ..Header::new(Kind::GetDone, header.slot, bytes)
                 };
                 self.outgoing += 1;
-                match region {
-                    Some(region) => {
-                        // SAFETY: the range was just checked.
-                        let from = unsafe { region.memory.add(header.offset as usize) };
+                match from {
+                    Some(from) => {
                         let token = Token { owner: region_owner(header.check), detail: 0 };
                         peer.push_data(&answer(header.bytes, false), from, Some(token), false);
                     }

@@ -1,13 +1,125 @@
 //! Puts, gets, and the memory that peers may reach.
 
-use super::{Binding, EarlyWrite, Endpoint, Region, Request, in_range};
+use super::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::matching::{EARLY_OVERHEAD, Key};
-use crate::transport::{Outcome, Remote, Space, Token};
+use crate::transport::frame::{Header, Kind};
+use crate::transport::matching::EARLY_OVERHEAD;
+use crate::transport::queues::Key;
+use crate::transport::tcp::connection::{Finish, Incoming, Target};
+use crate::transport::{Outcome, Remote, Space, Token, Transport};
 use crate::types::{Rank, Slot};
 
+/// A put or get that has not been answered.
+pub(super) struct Request {
+    pub(super) rank: Rank,
+    pub(super) token: Token,
+    pub(super) into: *mut u8,
+    pub(super) bytes: usize,
+    /// Its owner is gone: the answer is thrown away.
+    pub(super) cancelled: bool,
+}
+
+/// Memory that peers may reach.
+#[derive(Clone, Copy)]
+pub(super) struct Region {
+    memory: *mut u8,
+    bytes: usize,
+}
+
+impl Region {
+    /// `memory` is valid for `bytes`, for as long as the poster has promised.
+    pub(super) fn new(memory: *mut u8, bytes: usize) -> Self {
+        Self { memory, bytes }
+    }
+
+    /// Where `bytes` at `offset` lie; `None` if they do not all lie inside.
+    pub(super) fn at(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes as u64);
+        inside.then(|| self.memory.wrapping_add(offset as usize))
+    }
+}
+
+/// A buffer that a peer may write into.
+#[derive(Clone, Copy)]
+pub(super) struct Binding {
+    pub(super) region: Region,
+    pub(super) token: Token,
+}
+
+/// A write that came before its buffer was bound.
+pub(super) struct EarlyWrite {
+    pub(super) offset: u64,
+    pub(super) data: Vec<u8>,
+}
+
+/// Owners from here on are the endpoint's own: answers to gets are queued under the number of their region, so that
+/// `unregister` finds them.
+pub const FIRST_REGION_OWNER: u32 = 0xc000_0000;
+
+pub(super) fn region_owner(region: u32) -> u32 {
+    FIRST_REGION_OWNER | region
+}
+
 impl Endpoint {
-    pub(super) fn request(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) -> Option<u64> {
+    /// See [`Transport::put`].
+    ///
+    /// # Safety
+    /// See there.
+    pub(super) unsafe fn put_remote(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token) {
+        if remote.rank == self.rank {
+            if let Some(into) = self.own_region(remote, bytes, token) {
+                // SAFETY: the poster vouches for `from`; the region was checked.
+                unsafe { std::ptr::copy(from, into, bytes) };
+                self.event(token, Outcome::Done { rank: self.rank, bytes });
+            }
+            return;
+        }
+        let Some(request) = self.request(remote, std::ptr::null_mut(), bytes, token) else { return };
+        let header =
+            Header { check: remote.region, offset: remote.offset, ..Header::new(Kind::Put, request, bytes as u64) };
+        self.outgoing += 1;
+        self.peer(remote.rank).push_data(&header, from, Some(token), false);
+        self.mark_dirty(remote.rank);
+    }
+
+    /// See [`Transport::get`].
+    ///
+    /// # Safety
+    /// See there.
+    pub(super) unsafe fn get_remote(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) {
+        if remote.rank == self.rank {
+            if let Some(from) = self.own_region(remote, bytes, token) {
+                // SAFETY: the poster vouches for `into`; the region was checked.
+                unsafe { std::ptr::copy(from, into, bytes) };
+                self.event(token, Outcome::Done { rank: self.rank, bytes });
+            }
+            return;
+        }
+        let Some(request) = self.request(remote, into, bytes, token) else { return };
+        let header =
+            Header { check: remote.region, offset: remote.offset, ..Header::new(Kind::Get, request, bytes as u64) };
+        self.outgoing += 1;
+        self.peer(remote.rank).push_data(&header, std::ptr::null(), None, false);
+        self.mark_dirty(remote.rank);
+    }
+
+    /// See [`Transport::unregister`].
+    pub(super) fn forget_region(&mut self, region: u32) {
+        if self.regions.remove(&region).is_none() {
+            return;
+        }
+        self.cancel(region_owner(region));
+        // A put that is arriving must not write there any more.
+        for peer in self.peers.iter_mut().flatten() {
+            if let Some(Incoming { header, target, finish: Finish::PutDone { refused }, .. }) = &mut peer.incoming
+                && header.check == region
+            {
+                (*target, *refused) = (Target::Discard, true);
+            }
+        }
+    }
+
+    fn request(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) -> Option<u64> {
         if remote.rank >= self.addresses.len() {
             self.event(token, Outcome::Failed(Error::invalid(format!("there is no rank {}", remote.rank))));
             return None;
@@ -22,21 +134,16 @@ impl Endpoint {
     }
 
     /// Our own memory, for puts and gets to ourselves.
-    pub(super) fn own_region(&mut self, remote: Remote, bytes: usize, token: Token) -> Option<*mut u8> {
-        match self.regions.get(&remote.region) {
-            // SAFETY: the range was just checked.
-            Some(r) if in_range(remote.offset, bytes as u64, r.bytes) => unsafe {
-                Some(r.memory.add(remote.offset as usize))
-            },
-            _ => {
-                let text = "no such region, or it is shorter than offset and length ask for";
-                self.event(token, Outcome::Failed(Error::invalid(text)));
-                None
-            }
+    fn own_region(&mut self, remote: Remote, bytes: usize, token: Token) -> Option<*mut u8> {
+        let memory = self.regions.get(&remote.region).and_then(|region| region.at(remote.offset, bytes as u64));
+        if memory.is_none() {
+            let text = "no such region, or it is shorter than offset and length ask for";
+            self.event(token, Outcome::Failed(Error::invalid(text)));
         }
+        memory
     }
 
-    /// See [`crate::transport::Transport::bind`].
+    /// See [`Transport::bind`].
     pub(super) fn bind_slot(
         &mut self,
         from: Rank,
@@ -58,7 +165,7 @@ impl Endpoint {
         // The peer that has the binding to lose, even if its address is not known yet.
         self.peer(from);
         self.begin_connect(from);
-        let binding = Binding { region: Region { memory, bytes }, token };
+        let binding = Binding { region: Region::new(memory, bytes), token };
         self.bindings.insert(key, binding);
         for write in self.early_writes.remove(&key).unwrap_or_default() {
             self.write_late(key, binding, &write);
@@ -68,23 +175,29 @@ impl Endpoint {
 
     /// A write that came, or began to, before its buffer was bound.
     pub(super) fn write_late(&mut self, key: Key, binding: Binding, EarlyWrite { offset, data }: &EarlyWrite) {
-        let Binding { region: Region { memory, bytes }, token } = binding;
-        self.receives.refund(key.rank(), EARLY_OVERHEAD + data.len());
-        let outcome = if in_range(*offset, data.len() as u64, bytes) {
-            // SAFETY: the range was just checked; the poster vouches for the memory.
-            unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), memory.add(*offset as usize), data.len()) };
-            Outcome::Written { offset: *offset as usize, bytes: data.len() }
-        } else {
-            Outcome::Failed(Error::new(
-                ErrorKind::Mismatch,
-                format!(
-                    "{} wrote {} bytes at offset {offset} of slot {:#x}, whose buffer has {bytes} bytes",
-                    self.name(key.rank()),
-                    data.len(),
-                    key.slot()
-                ),
-            ))
+        let bytes = data.len();
+        self.receives.refund(key.rank(), EARLY_OVERHEAD + bytes);
+        let outcome = match binding.region.at(*offset, bytes as u64) {
+            Some(into) => {
+                // SAFETY: so many bytes lie there; the poster vouches for the memory.
+                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), into, bytes) };
+                Outcome::Written { offset: *offset as usize, bytes }
+            }
+            None => Outcome::Failed(self.wrote_outside(key, binding, *offset, bytes as u64)),
         };
-        self.event(token, outcome);
+        self.event(binding.token, outcome);
+    }
+
+    /// A peer wrote past the end of a bound buffer.
+    pub(super) fn wrote_outside(&self, key: Key, binding: Binding, offset: u64, bytes: u64) -> Error {
+        Error::new(
+            ErrorKind::Mismatch,
+            format!(
+                "{} wrote {bytes} bytes at offset {offset} of slot {:#x}, whose buffer has {} bytes",
+                self.name(key.rank()),
+                key.slot(),
+                binding.region.bytes
+            ),
+        )
     }
 }

@@ -1,13 +1,40 @@
 //! What leaves: queues, credits, announcements.
 
-use super::{Endpoint, Held};
+use super::Endpoint;
 use crate::sys;
 use crate::transport::frame::{FLAG_ANNOUNCED, Header, Kind};
-use crate::transport::matching::{Arrival, EAGER_BYTES, Key};
+use crate::transport::matching::{Arrival, EAGER_BYTES};
+use crate::transport::queues::Key;
 use crate::transport::{Outcome, Send, Space};
 use crate::types::Rank;
 
+/// A message without credit.
+#[derive(Clone, Copy)]
+pub(super) struct Held {
+    pub(super) send: Send,
+    announced: bool,
+}
+
 impl Endpoint {
+    /// A message leaves now if it is small or has a credit, and nothing stands before it.
+    pub(super) fn send_or_hold(&mut self, send: Send) {
+        self.begin_connect(send.to);
+        self.outgoing += 1;
+        let key = Key::new(send.to, send.space, send.slot);
+        let behind = !self.held.is_empty() && self.held.front(key).is_some();
+        if !behind && (send.bytes <= EAGER_BYTES || self.take_credit(key)) {
+            return self.push_message(&send, false);
+        }
+        let announced = !behind && send.space == Space::User;
+        // The peer that has the message to lose, even if its address is not known yet.
+        self.peer(send.to);
+        let index = self.held_sends.insert(Held { send, announced });
+        self.held.push(key, index);
+        if announced {
+            self.announce(&send);
+        }
+    }
+
     pub(super) fn flush_to(&mut self, rank: Rank) -> bool {
         let mut sent = std::mem::take(&mut self.sent);
         let Some(peer) = self.peers[rank].as_deref_mut() else { return false };
@@ -42,7 +69,7 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn push_message(&mut self, send: &Send, announced: bool) {
+    fn push_message(&mut self, send: &Send, announced: bool) {
         let header = Header {
             space: send.space,
             flags: if announced { FLAG_ANNOUNCED } else { 0 },
@@ -53,7 +80,7 @@ impl Endpoint {
         self.mark_dirty(send.to);
     }
 
-    pub(super) fn announce(&mut self, send: &Send) {
+    fn announce(&mut self, send: &Send) {
         let header = Header {
             space: send.space,
             check: send.check,
@@ -65,7 +92,7 @@ impl Endpoint {
         self.mark_dirty(send.to);
     }
 
-    pub(super) fn take_credit(&mut self, key: Key) -> bool {
+    fn take_credit(&mut self, key: Key) -> bool {
         match self.credits.get_mut(&key) {
             Some(1) => self.credits.remove(&key).is_some(),
             Some(n) => {
@@ -89,7 +116,7 @@ impl Endpoint {
     }
 
     /// What stood behind a message that is no longer held goes, or is announced.
-    pub(super) fn release(&mut self, key: Key) {
+    fn release(&mut self, key: Key) {
         while let Some(index) = self.held.front(key) {
             let Held { send, announced } = self.held_sends[index];
             if announced {
@@ -136,7 +163,7 @@ impl Endpoint {
     }
 
     /// Sends the rest of an announced message whose poster is gone, as our own.
-    pub(super) fn orphans(&mut self, send: Send, owned: Vec<u8>) {
+    fn orphans(&mut self, send: Send, owned: Vec<u8>) {
         let header = Header {
             space: send.space,
             flags: FLAG_ANNOUNCED,
@@ -146,5 +173,27 @@ impl Endpoint {
         self.outgoing += 1;
         self.peer(send.to).push_owned(&header, owned);
         self.mark_dirty(send.to);
+    }
+
+    /// Takes back what is held of `owner`.
+    pub(super) fn cancel_held(&mut self, owner: u32) {
+        let held: Vec<u32> =
+            self.held_sends.iter().filter(|(_, h)| h.send.token.owner == owner).map(|(i, _)| i).collect();
+        let mut keys = Vec::new();
+        for index in held {
+            let Some(Held { send, announced }) = self.held_sends.remove(index) else { continue };
+            let key = Key::new(send.to, send.space, send.slot);
+            self.held.remove(key, index);
+            keys.push(key);
+            self.outgoing -= 1;
+            if announced {
+                // It was promised: it goes as an orphan, so that the receiver's order stays whole.
+                let mut owned = Vec::new();
+                // SAFETY: until this call returns the memory is the poster's and valid.
+                owned.extend_from_slice(unsafe { std::slice::from_raw_parts(send.from, send.bytes) });
+                self.orphans(send, owned);
+            }
+        }
+        keys.into_iter().for_each(|key| self.release(key));
     }
 }

@@ -1,0 +1,204 @@
+//! What calls were prepared to, for the next ones that ask for the same.
+
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::collective::{Algorithm, Collective, Shape};
+use crate::context::Call;
+use crate::engine::plan::Plan;
+use crate::hash::QuickHasher;
+use crate::tuner::Tuner;
+use crate::tuner::file::AUTO;
+use crate::types::{DataType, Rank};
+
+/// Everything that preparing a call depends on; the context's rank and size aside, which never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked<'a> {
+    count: usize,
+    collective: Collective,
+    dtype: DataType,
+    op: u32,
+    root: Rank,
+    inputs: usize,
+    outputs: usize,
+    average: bool,
+    base: usize,
+    destinations: usize,
+    algorithm: Option<&'a str>,
+    max_segment_bytes: Option<usize>,
+    /// Where the tuner and the ranks' hosts lie in memory, which stay as they are: connecting puts others there.
+    tuner: usize,
+    hosts: usize,
+}
+
+impl<'a> Asked<'a> {
+    /// `None` for a call that has lists of its own: comparing those is no quicker than preparing it.
+    pub(super) fn of(call: &Call<'a>, tuner: &Tuner, hosts: &[u32]) -> Option<Self> {
+        // Names every field, so that a new one is not forgotten.
+        let Call {
+            shape,
+            algorithm,
+            dtype,
+            reduction: _,
+            inputs: _,
+            outputs: _,
+            tag: _,
+            timeout: _,
+            max_segment_bytes,
+        } = *call;
+        let Shape {
+            collective,
+            rank: _,
+            size: _,
+            root,
+            count,
+            send_counts,
+            recv_counts,
+            inputs,
+            outputs,
+            average,
+            base,
+            destinations,
+            groups,
+            dims,
+            links,
+            counts,
+        } = shape;
+        let lists = send_counts.len() | recv_counts.len() | groups.len() | dims.len() | links.len() | counts.len();
+        (lists == 0).then(|| Self {
+            count,
+            collective,
+            dtype,
+            op: call.op_code(),
+            root,
+            inputs,
+            outputs,
+            average,
+            base,
+            destinations,
+            algorithm,
+            max_segment_bytes,
+            tuner: std::ptr::from_ref(tuner).addr(),
+            hosts: hosts.as_ptr().addr(),
+        })
+    }
+
+    /// Where it is kept. Calls that a program makes in turn mostly differ in these.
+    fn place(&self) -> usize {
+        let mut hasher = QuickHasher::default();
+        (self.count, self.collective as u32, self.dtype as u32, self.op, self.root).hash(&mut hasher);
+        hasher.finish() as usize % PLACES
+    }
+}
+
+/// How a call is done.
+#[derive(Clone)]
+pub(crate) struct Prepared {
+    pub(super) algorithm: &'static Algorithm,
+    /// Elements of a segment.
+    pub(super) segment: usize,
+    /// What every message of it says.
+    pub(super) check: u32,
+    pub(super) plan: Arc<Plan>,
+}
+
+/// Calls that were prepared: for each place the last one that belongs there.
+pub(super) struct PreparedCalls(Mutex<Box<[Place; PLACES]>>);
+
+type Place = Option<(Asked<'static>, Prepared)>;
+
+const PLACES: usize = 64;
+
+impl Default for PreparedCalls {
+    fn default() -> Self {
+        Self(Mutex::new(Box::new([const { None }; PLACES])))
+    }
+}
+
+impl PreparedCalls {
+    /// What a call that asks for this was prepared to, if that is known.
+    pub(super) fn get(&self, asked: &Asked<'_>) -> Option<Prepared> {
+        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls[asked.place()].as_ref().filter(|(known, _)| known == asked).map(|(_, prepared)| prepared.clone())
+    }
+
+    /// Remembers it.
+    pub(super) fn set(&self, asked: Asked<'_>, prepared: Prepared) {
+        // The caller's text may be gone when it is compared.
+        let algorithm = asked.algorithm.map(|name| if name == AUTO { AUTO } else { prepared.algorithm.name });
+        let asked = Asked { algorithm, ..asked };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[asked.place()] = Some((asked, prepared));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Reduction;
+    use crate::types::ReduceOp;
+
+    unsafe extern "C" fn function(
+        _: *mut std::ffi::c_void,
+        _: *const std::ffi::c_void,
+        _: *const std::ffi::c_void,
+        _: usize,
+        _: *mut std::ffi::c_void,
+    ) -> i32 {
+        0
+    }
+
+    #[test]
+    fn calls_that_differ_ask_for_something_else() {
+        let shape = Shape::new(Collective::Allreduce, 1, 4, 100);
+        let call = Call {
+            shape,
+            algorithm: None,
+            dtype: DataType::Float32,
+            reduction: Reduction::Op(ReduceOp::Sum),
+            inputs: &[],
+            outputs: &[],
+            tag: 0,
+            timeout: None,
+            max_segment_bytes: None,
+        };
+        let calls = [
+            call,
+            Call { shape: Shape { collective: Collective::Reduce, ..shape }, ..call },
+            Call { shape: Shape { root: 1, ..shape }, ..call },
+            Call { shape: Shape { count: 101, ..shape }, ..call },
+            Call { shape: Shape { inputs: 0, ..shape }, ..call },
+            Call { shape: Shape { outputs: 2, ..shape }, ..call },
+            Call { shape: Shape { average: true, ..shape }, ..call },
+            Call { shape: Shape { base: 3, ..shape }, ..call },
+            Call { shape: Shape { destinations: 1, ..shape }, ..call },
+            Call { algorithm: Some("ring"), ..call },
+            Call { algorithm: Some("bcube"), ..call },
+            Call { dtype: DataType::Int32, ..call },
+            Call { reduction: Reduction::Op(ReduceOp::Max), ..call },
+            Call { reduction: Reduction::User { function, user: std::ptr::null_mut() }, ..call },
+            Call { max_segment_bytes: Some(1 << 20), ..call },
+            Call { max_segment_bytes: Some(100), ..call },
+        ];
+        let (tuner, hosts) = ([1, 1].map(|size| Tuner::built_in(size, 1 << 20)), [0, 0]);
+        let mut all = Vec::new();
+        for (tuner, hosts) in [(&tuner[0], &hosts[..1]), (&tuner[1], &hosts[..1]), (&tuner[0], &hosts[1..])] {
+            for call in &calls {
+                let asked = Asked::of(call, tuner, hosts).unwrap();
+                assert_eq!(Asked::of(&Call { tag: 7, ..*call }, tuner, hosts), Some(asked));
+                assert!(!all.contains(&asked), "another one's: {asked:?}");
+                all.push(asked);
+            }
+        }
+        let lists = [
+            Shape { send_counts: &[1], ..shape },
+            Shape { recv_counts: &[1], ..shape },
+            Shape { groups: &[1], ..shape },
+            Shape { dims: &[1], ..shape },
+            Shape { links: &[1], ..shape },
+            Shape { counts: &[1], ..shape },
+        ];
+        for shape in lists {
+            assert_eq!(Asked::of(&Call { shape, ..call }, &tuner[0], &hosts), None, "{shape:?}");
+        }
+    }
+}
