@@ -300,6 +300,36 @@ fn steps_in_no_certain_order() {
 }
 
 #[test]
+fn several_ways_each_for_some_elements() {
+    // The last step reads what the first writes, and waits for it by way of the two between, which touch other memory.
+    let aside = |offset, len| Span::new(Buffer::Scratch, offset, len);
+    let copy = |from, into, after: &[(u32, isize)]| Step {
+        action: Action::Copy { from, into },
+        channel: 0,
+        after: after.iter().map(|&(step, shift)| Dependency { step, shift }).collect(),
+    };
+    let right = Schedule {
+        steps: vec![
+            copy(all(IN), all(OUT), &[]),
+            copy(Span::new(IN, 0, 2), aside(0, 2), &[(0, 0)]),
+            copy(Span::new(IN, 2, 2), aside(2, 2), &[(0, 2)]),
+            copy(all(OUT), aside(4, 4), &[(1, 0), (2, -2)]),
+        ],
+        scratch: 8,
+    };
+    let contract = plain(1, 4, anything);
+    assert!(verify([&right], &contract).is_ok());
+    for (missing, first) in [(0, 0), (1, 2)] {
+        let mut broken = right.clone();
+        broken.steps[3].after.remove(missing);
+        refused(&[broken], &contract, &format!("Output(0), element {first}: rank 0, step 3"));
+    }
+    let mut late = right;
+    late.steps[2].after[0].shift = 1;
+    refused(&[late], &contract, "Output(0), element 2: rank 0, step 3");
+}
+
+#[test]
 fn a_barrier_that_lets_someone_through() {
     let contract = |ranks| Plain { tokens: true, ..plain(ranks, 0, anything) };
     // If only the last token that came must have come before the next goes, rank 0 never hears of rank 3 (5 before it).
