@@ -51,7 +51,7 @@ bench: prefix peers ## times allreduce beside Gloo, Open MPI and the floor, in t
 	$(heading) "Benchmarks, beside Gloo, Open MPI and the floor"
 	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks --ranks $(RANKS) --rounds $(ROUNDS) $(RECORD)
 
-bench-algorithms: prefix ## times every algorithm of allreduce beside what auto chooses, and records it in docs/benchmarks
+bench-algorithms: prefix ## times every algorithm beside what auto chooses, and records it in docs/benchmarks
 	$(heading) "Every algorithm, and what auto chooses"
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs docs/benchmarks $(ALGORITHMS)
 
