@@ -24,11 +24,11 @@ OTHERS = "reduce,reduce_scatter,broadcast,allgather,gather,scatter,alltoall"
 FIELDS = ["collective", "ranks", "bytes", "algorithm", "us"]
 
 
-def tune(args, ranks, collectives, plot=()):
+def tune(args, ranks, collectives, budget, plot=()):
     """What `gloo-rs tune` says of each size."""
     with tempfile.TemporaryDirectory() as folder:
         command = [args.tool, "tune", "--ranks", str(ranks), "--collective", collectives, "--sizes", args.sizes]
-        command += ["--budget", str(args.budget), "--output", os.path.join(folder, "tuning.toml"), *plot, "--json"]
+        command += ["--budget", str(budget), "--output", os.path.join(folder, "tuning.toml"), *plot, "--json"]
         lines = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout.splitlines()
     sizes = [line for line in map(json.loads, lines) if "times_us" in line]
     if not sizes or not all(line["verified"] for line in sizes):
@@ -102,14 +102,14 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--sizes", default="4..256Mi:4")
-    parser.add_argument("--budget", type=int, default=120, help="seconds for each number of ranks")
+    parser.add_argument("--budget", type=int, default=120, help="seconds for each number of ranks, and half of it for --others")
     parser.add_argument("--others", default=OTHERS, help="collectives beside allreduce; '' for none")
     args = parser.parse_args()
     os.makedirs(args.folder, exist_ok=True)
     sizes, others = [], []
     for ranks in map(int, args.ranks.split(",")):
-        sizes += tune(args, ranks, "allreduce", ["--plot", os.path.join(args.folder, f"algorithms-{ranks}.svg")])
-        others += tune(args, ranks, args.others) if args.others else []
+        sizes += tune(args, ranks, "allreduce", args.budget, ["--plot", os.path.join(args.folder, f"algorithms-{ranks}.svg")])
+        others += tune(args, ranks, args.others, args.budget / 2) if args.others else []
     write(args, sizes, sorted(others, key=lambda line: (line["collective"], line["ranks"])))
 
 

@@ -12,7 +12,7 @@ pub const REMOTE: Link = Link { latency: 20e-6, bandwidth: 1.2e9 };
 pub const GAMMA: f64 = 5e-11;
 
 /// Seconds that a core is busy with one message, on both sides together.
-const CPU_MESSAGE: f64 = 5e-6;
+const CPU_MESSAGE: f64 = 4e-6;
 /// Likewise with each byte of it.
 const CPU_BYTE: f64 = 2e-10;
 
@@ -67,12 +67,13 @@ pub struct Priced {
     pub segment_bytes: usize,
     /// Group size, of `bcube`.
     pub base: Option<usize>,
-    /// Seconds that decide: the next two together. Infinite where the algorithm has no price.
+    /// Seconds that decide: the next two together, and what a rank on the path waits for a core that it shares. Infinite where the
+    /// algorithm has no price.
     pub total: f64,
     /// Seconds from the first message to the last result, were every rank to have a core of its own.
     pub path: f64,
     /// Seconds for which the cores are busy that a host's ranks have: with one for each rank a part of the path, which costs
-    /// no more than to be counted twice; with fewer, what ranks wait for each other's cores.
+    /// no more than to be counted twice.
     pub work: f64,
 }
 
@@ -212,7 +213,9 @@ impl Counted<'_> {
         let here = network.per_host.min(shape.size).max(1);
         let busy = cost.messages * CPU_MESSAGE + cost.sent * CPU_BYTE + cost.reduced * network.gamma;
         let work = busy * here as f64 / shape.size as f64 / network.cores.min(here) as f64;
-        let total = cost.path + work;
+        // Who could go on waits for half of the others that share its core, on average.
+        let waiting = (here as f64 / network.cores as f64).max(1.0) / 2.0 + 0.5;
+        let total = waiting * cost.path + work;
         if total.is_nan() { unpriced } else { Priced { total, path: cost.path, work, ..unpriced } }
     }
 }
