@@ -6,6 +6,7 @@ mod launcher;
 #[path = "support/netns.rs"]
 mod netns;
 
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -157,17 +158,18 @@ fn agree(
     }
 }
 
-/// The first of a few jobs that takes the link between hosts for about as fast as it is. A loaded machine may make it slower.
-fn agree_on(bandwidth: f64, job: impl Fn() -> Agreed) -> Agreed {
+/// The first of a few jobs that takes the link between hosts for about what it is. A loaded machine may make it slower.
+fn agree_on(bandwidth: f64, latency: Range<f64>, job: impl Fn() -> Agreed) -> Agreed {
     let mut found = Vec::new();
     for _ in 0..5 {
         let agreed = job();
-        if (0.4..1.6).contains(&(agreed.remote().bandwidth / bandwidth)) {
+        let remote = agreed.remote();
+        if (0.4..1.6).contains(&(remote.bandwidth / bandwidth)) && latency.contains(&remote.latency) {
             return agreed;
         }
-        found.push(agreed.remote());
+        found.push(remote);
     }
-    panic!("{bandwidth:e} bytes per second were taken for {found:?}");
+    panic!("{bandwidth:e} bytes per second and {latency:?} s were taken for {found:?}");
 }
 
 fn nothing(_: usize) -> Vec<(&'static str, &'static str)> {
@@ -198,9 +200,8 @@ fn all_ranks_go_by_the_links_that_rank_0_measures() {
     let mut chosen = Vec::new();
     for (rate, burst, bandwidth) in [("100mbit", "8kb", 12.5e6), ("500mbit", "32kb", 62.5e6)] {
         hosts[..2].iter().for_each(|host| host.limit("eth0", rate, burst));
-        let agreed = agree_on(bandwidth, || agree(&ranks, odd, || {}));
+        let agreed = agree_on(bandwidth, 1e-6..2e-3, || agree(&ranks, odd, || {}));
         let (local, remote) = (agreed.tuning.local.expect("the link inside a host was measured"), agreed.remote());
-        assert!(remote.latency > 1e-6 && remote.latency < 2e-3, "{rate}: {remote:?}");
         assert!(local.bandwidth > 2.0 * remote.bandwidth, "{rate}: {local:?}, {remote:?}");
         assert!(agreed.tuning.gamma.is_some());
         chosen.push(agreed.chosen);
@@ -222,9 +223,7 @@ fn the_way_to_a_far_host_is_told_from_a_slow_link() {
     for (rate, burst, bandwidth) in [("100mbit", "8kb", 12.5e6), ("1gbit", "128kb", 125e6)] {
         hosts.iter().for_each(|host| host.limit("wire0", rate, burst));
         // Not what a new connection holds back until it has heard from the other end.
-        let agreed = agree_on(bandwidth, || agree(&[&hosts[0], &hosts[1]], interface, || {}));
-        let remote = agreed.remote();
-        assert!((1.9e-3..8e-3).contains(&remote.latency), "{rate}: {remote:?}");
+        let agreed = agree_on(bandwidth, 1.9e-3..8e-3, || agree(&[&hosts[0], &hosts[1]], interface, || {}));
         assert!(agreed.took < Duration::from_secs(1) + SLACK, "{rate}: {:?}", agreed.took);
     }
 }
@@ -299,27 +298,32 @@ fn tune_over_several_hosts_writes_a_file_that_jobs_go_by() {
         output.display(),
         file("times.svg").display()
     );
-    let mut rows = job(&tune, None);
-    let summary = rows.pop().unwrap();
-    assert_eq!(rows.len(), 4, "{rows:?}");
-    assert!(rows.iter().all(|row| row["ranks"] == 4 && row["verified"] == true), "{rows:?}");
-    let links: Vec<&str> =
-        summary["links"].as_array().unwrap().iter().map(|link| link["link"].as_str().unwrap()).collect();
-    assert_eq!(links, ["local", "remote"]);
-    assert!(file("times-allreduce.svg").exists() && file("times-broadcast.svg").exists());
-
-    let mut tuning = Tuning::read(&output).unwrap();
-    let (local, remote) = (tuning.local.unwrap(), tuning.remote.unwrap());
-    assert!((25e6..100e6).contains(&remote.bandwidth) && local.bandwidth > 2.0 * remote.bandwidth, "{tuning:?}");
-    for (index, &link) in tuning.links.iter().enumerate() {
-        let (from, to) = (index / 4, index % 4);
-        match from / 2 == to / 2 {
-            _ if from == to => assert_eq!(link, 0),
-            true => assert!(link > 200, "{from} to {to}, on one host: {:?}", tuning.links),
+    let measured = |tuning: &Tuning| {
+        let (local, remote) = (tuning.local.unwrap(), tuning.remote.unwrap());
+        let right = |(index, &link): (usize, &u32)| match (index / 4, index % 4) {
+            (from, to) if from == to => link == 0,
+            (from, to) if from / 2 == to / 2 => link > 200,
             // Not half of it, though two ranks share the card.
-            false => assert!((38..100).contains(&link), "{from} to {to}, on two hosts: {:?}", tuning.links),
-        }
+            _ => (38..100).contains(&link),
+        };
+        let bandwidths = (25e6..100e6).contains(&remote.bandwidth) && local.bandwidth > 2.0 * remote.bandwidth;
+        bandwidths && tuning.links.len() == 16 && tuning.links.iter().enumerate().all(right)
+    };
+    // A loaded machine may make links slower.
+    let mut found = Vec::new();
+    while found.last().is_none_or(|last| !measured(last)) {
+        assert!(found.len() < 4, "500 Mbit/s were taken for {found:#?}");
+        let mut rows = job(&tune, None);
+        let summary = rows.pop().unwrap();
+        assert_eq!(rows.len(), 4, "{rows:?}");
+        assert!(rows.iter().all(|row| row["ranks"] == 4 && row["verified"] == true), "{rows:?}");
+        let links = summary["links"].as_array().unwrap().iter().map(|link| link["link"].as_str().unwrap());
+        assert_eq!(links.collect::<Vec<_>>(), ["local", "remote"]);
+        assert!(file("times-allreduce.svg").exists() && file("times-broadcast.svg").exists());
+        found.push(Tuning::read(&output).unwrap());
     }
+    let mut tuning = found.pop().unwrap();
+    let remote = tuning.remote.unwrap();
 
     // Of what was measured, and then of what people changed: where all agree on something odd, the file has been read.
     for odd in [None, Some("mesh_2d")] {
