@@ -6,7 +6,7 @@ mod calls;
 #[path = "support/netns.rs"]
 mod netns;
 
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use gloo_rs::error::Error;
 use gloo_rs::rendezvous::{self, PrefixStore, Store};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::types::{DataType, ReduceOp};
-use netns::{Namespace, Network, ran_as_root_elsewhere};
+use netns::{Namespace, Network, Rank, Report, ran_as_root_elsewhere};
 
 const RANK: &str = "GLOO_RS_TEST_RANK";
 const SIZE: &str = "GLOO_RS_TEST_SIZE";
@@ -134,46 +134,6 @@ fn run_all_until_they_fail(store: &Arc<dyn Store>, device: &Arc<Device>, rank: u
     });
 }
 
-/// A rank's process; ends with its owner.
-struct Rank(Child);
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Rank {
-    /// What it said, once it has ended.
-    fn finish(mut self) -> Report {
-        let until = Instant::now() + Duration::from_secs(40);
-        while self.0.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "a rank does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let text = std::io::read_to_string(self.0.stdout.take().unwrap()).unwrap();
-        assert!(self.0.wait().unwrap().success(), "{text}");
-        Report(text)
-    }
-}
-
-struct Report(String);
-
-impl Report {
-    fn find(&self, what: &str) -> Option<&str> {
-        self.0.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(": "))
-    }
-
-    fn listens(&self) -> &str {
-        self.find("listens").unwrap_or_else(|| panic!("{}", self.0))
-    }
-
-    fn error(&self) -> &str {
-        self.find("failed").unwrap_or_else(|| panic!("{}", self.0))
-    }
-}
-
 /// Starts one rank on each host; `variables` by rank.
 fn start(
     hosts: &[&Namespace],
@@ -204,7 +164,7 @@ fn nothing(_: usize) -> Vec<(&'static str, &'static str)> {
 }
 
 fn listen(reports: &[Report]) -> Vec<&str> {
-    reports.iter().map(Report::listens).collect()
+    reports.iter().map(|report| report.get("listens")).collect()
 }
 
 /// A store in a folder that all hosts see, new each time.
@@ -262,7 +222,7 @@ fn hosts_of_one_family_or_both_work_together_unless_two_have_none_in_common() {
     let (_folder, store) = folder();
     for report in run(&[&v4, &both, &v6], &store, nothing) {
         let expected = "rank 0 listens on IPv4 only (10.77.0.1) and rank 2 on IPv6 only (fd77::3)";
-        assert!(report.error().contains(expected), "{}", report.error());
+        assert!(report.get("failed").contains(expected), "{}", report.get("failed"));
     }
     // A network that swallows one family's packets: the other one is tried after a while.
     let silent = network.host(&[("eth0", &["10.77.0.5/24", "fd77::5/64"])]);
@@ -291,7 +251,7 @@ fn a_list_of_interfaces_decides_where_hosts_have_several() {
     ] {
         let variables = |_| vec![(INTERFACES, list)];
         let reports = run(&[&hosts[0], &hosts[1]], "tcp://10.77.0.1:29500", variables);
-        assert_eq!(reports[0].listens(), expected, "{list}");
+        assert_eq!(reports[0].get("listens"), expected, "{list}");
     }
 }
 
@@ -306,8 +266,8 @@ fn loopback_is_refused_on_several_hosts_also_if_it_is_named() {
         let variables = |rank| if rank == 1 { vec![(variable, value)] } else { Vec::new() };
         for report in run(&[&hosts[0], &hosts[1]], "tcp://10.77.0.1:29500", variables) {
             let expected = format!("the ranks run on 2 hosts, but rank 1 listens on loopback {listens}");
-            assert!(report.error().contains(&expected), "{}", report.error());
-            assert!(report.error().contains(INTERFACES), "{}", report.error());
+            assert!(report.get("failed").contains(&expected), "{}", report.get("failed"));
+            assert!(report.get("failed").contains(INTERFACES), "{}", report.get("failed"));
         }
     }
 }

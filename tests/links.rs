@@ -9,7 +9,7 @@ mod netns;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use gloo_rs::collective::{Collective, Shape};
@@ -21,7 +21,7 @@ use gloo_rs::tuner::file::Tuning;
 use gloo_rs::tuner::model;
 use gloo_rs::types::{DataType, ReduceOp};
 use launcher::{gloo_rs, text};
-use netns::{Namespace, Network, Wire, ran_as_root_elsewhere};
+use netns::{Namespace, Network, Rank, Report, Wire, ran_as_root_elsewhere};
 use serde_json::Value;
 
 const RANK: &str = "GLOO_RS_TEST_RANK";
@@ -79,29 +79,6 @@ fn one_rank() {
     store.wait(&all.iter().map(String::as_str).collect::<Vec<_>>(), PATIENCE).unwrap();
 }
 
-/// A rank's process; ends with its owner.
-struct Rank(Child);
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Rank {
-    fn finish(mut self) -> String {
-        let until = Instant::now() + PATIENCE;
-        while self.0.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "a rank does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let text = std::io::read_to_string(self.0.stdout.take().unwrap()).unwrap();
-        assert!(self.0.wait().unwrap().success(), "{text}");
-        text
-    }
-}
-
 /// What all ranks agreed on.
 struct Agreed {
     tuning: Tuning,
@@ -140,20 +117,16 @@ fn agree(
     store.wait(&told.iter().map(String::as_str).collect::<Vec<_>>(), PATIENCE).unwrap();
     heal();
     store.set(HEALED, b"").unwrap();
-    let said: Vec<String> = ranks.into_iter().map(Rank::finish).collect();
-    let find = |rank: usize, what: &str| {
-        let found = said[rank].lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(": "));
-        found.unwrap_or_else(|| panic!("rank {rank}: no {what} in {}", said[rank])).to_owned()
-    };
+    let said: Vec<Report> = ranks.into_iter().map(Rank::finish).collect();
     for what in ["tuning", "chooses"] {
         for rank in 1..hosts.len() {
-            assert_eq!(find(rank, what), find(0, what), "rank {rank} goes by other things than rank 0");
+            assert_eq!(said[rank].get(what), said[0].get(what), "rank {rank} goes by other things than rank 0");
         }
     }
-    let took = (0..hosts.len()).map(|rank| find(rank, "connected").parse().unwrap()).max().unwrap();
+    let took = said.iter().map(|report| report.get("connected").parse().unwrap()).max().unwrap();
     Agreed {
-        tuning: Tuning::parse(&find(0, "tuning").replace("\\n", "\n")).unwrap(),
-        chosen: find(0, "chooses"),
+        tuning: Tuning::parse(&said[0].get("tuning").replace("\\n", "\n")).unwrap(),
+        chosen: said[0].get("chooses").to_owned(),
         took: Duration::from_millis(took),
     }
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -29,6 +29,44 @@ pub fn ran_as_root_elsewhere(test: &str) -> bool {
     let ran = status.as_ref().is_ok_and(|status| status.success());
     assert!(ran, "{test} needs root, or user namespaces (unshare --user --map-root-user --net): {status:?}");
     true
+}
+
+/// A rank's process, whose standard output is a pipe; ends with its owner.
+pub struct Rank(pub Child);
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Rank {
+    /// What it said, once it has ended.
+    pub fn finish(mut self) -> Report {
+        let until = Instant::now() + Duration::from_secs(40);
+        while self.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "a rank does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let text = std::io::read_to_string(self.0.stdout.take().unwrap()).unwrap();
+        assert!(self.0.wait().unwrap().success(), "{text}");
+        Report(text)
+    }
+}
+
+/// What a rank said, in lines like `what: text`.
+pub struct Report(pub String);
+
+impl Report {
+    /// What it said of `what`, which it did.
+    pub fn get(&self, what: &str) -> &str {
+        self.find(what).unwrap_or_else(|| panic!("no {what} in {}", self.0))
+    }
+
+    pub fn find(&self, what: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(": "))
+    }
 }
 
 /// A network namespace.
