@@ -73,8 +73,8 @@ fn trees(shape: &Shape<'_>, packing: &Packing) -> Vec<Branch> {
     packing.trees.iter().map(branch).collect()
 }
 
-/// Of stars `2(α + (P-1)S/(PB)) + γS/P`, or the reductions from the first share to the last if they take longer. With links given `2hα + S/R`, where the trees reach the rate `R` if the fastest
-/// link has the bandwidth of the network's fastest.
+/// Of stars `2(α + (P-1)S/(PB)) + γS/P`, or the reductions from the first share to the last if they take longer. With links
+/// given `2hα + S/R`, where the trees reach the rate `R` if the fastest link has the bandwidth of the network's fastest.
 fn cost(case: &Case<'_>) -> Cost {
     let (ranks, bytes, network) = (case.ranks(), case.bytes(), case.network);
     let reduced = (ranks - 1.0) * bytes;
