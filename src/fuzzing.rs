@@ -4,9 +4,9 @@
 pub use crate::ffi::fuzz::options;
 pub use crate::rendezvous::tcp::fuzz::store_protocol;
 pub use crate::rendezvous::url::fuzz::store_url;
-pub use crate::transport::matching::fuzz::matching;
-pub use crate::transport::tcp::endpoint::fuzz::{exchange, frames};
-pub use crate::transport::tcp::handshake::fuzz::handshake;
+pub use crate::messaging::matching::fuzz::matching;
+pub use crate::messaging::fuzz::{exchange, frames};
+pub use crate::net::handshake::fuzz::handshake;
 
 /// A body.
 pub type Body = fn(&[u8]);

@@ -10,12 +10,16 @@ pub mod ffi;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hash;
+pub mod messaging;
+pub mod net;
 pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;
 pub mod secret;
 pub mod size;
+pub mod slab;
 pub mod sys;
 pub mod transport;
 pub mod tuner;
 pub mod types;
+pub mod wire;

@@ -104,6 +104,25 @@ impl AsRawFd for Waker {
     }
 }
 
+/// Waits until one of `descriptors` is readable, or for so long, or until a signal comes. Whether the first is readable.
+pub fn poll(descriptors: &[RawFd], timeout: Duration) -> bool {
+    // Rounded up, so that a deadline has passed when the wait for it returns.
+    let ms = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
+    let entry = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
+    let mut few = [libc::pollfd { fd: -1, events: 0, revents: 0 }; 4];
+    let mut many = Vec::new();
+    let entries = if descriptors.len() <= few.len() {
+        few.iter_mut().zip(descriptors).for_each(|(slot, fd)| *slot = entry(fd));
+        &mut few[..descriptors.len()]
+    } else {
+        many.extend(descriptors.iter().map(entry));
+        &mut many[..]
+    };
+    // SAFETY: the pointer and the length are those of `entries`.
+    let n = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as _, ms) };
+    n > 0 && entries.first().is_some_and(|first| first.revents != 0)
+}
+
 fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         let n = call();

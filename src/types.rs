@@ -11,6 +11,25 @@ pub type Rank = usize;
 /// Labels a point-to-point message: a receive matches a send with the same slot.
 pub type Slot = u64;
 
+/// Keeps the slots of callers' messages and those of collectives apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Space {
+    /// Messages of unbound buffers.
+    User = 0,
+    /// Messages of collectives.
+    Collective = 1,
+}
+
+/// Identifies a collective call between ranks that may disagree about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallId {
+    /// A digest of what the call is: collective, algorithm, type, operation, root, counts.
+    pub fingerprint: u32,
+    /// Its tag.
+    pub tag: u32,
+}
+
 macro_rules! named_enum {
     ($(#[$meta:meta])* $name:ident, $what:literal, { $($(#[$vmeta:meta])* $variant:ident = $value:literal, $text:literal;)* }) => {
         $(#[$meta])*

@@ -64,7 +64,7 @@ fn the_steady_state_allocates_nothing() {
                 let options = DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
                 let device = Device::create(&options).unwrap();
                 let options = ContextOptions { timeout: Duration::from_secs(60), ..Default::default() };
-                let context = Context::new(&device, rank, SIZE, &options).unwrap();
+                let context = Context::new(device.clone(), rank, SIZE, &options).unwrap();
                 context.connect(&*store).unwrap();
                 let input = vec![1.5f32; 300_000];
                 let mut output = vec![0f32; 300_000];

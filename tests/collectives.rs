@@ -28,7 +28,7 @@ fn threads(size: usize, connect: Connect, work: impl Fn(&Arc<Context>) + Sync) {
         for rank in 0..size {
             let (store, work) = (store.clone(), &work);
             scope.spawn(move || {
-                let context = Context::new(&device(), rank, size, &options(connect)).unwrap();
+                let context = Context::new(device(), rank, size, &options(connect)).unwrap();
                 context.connect(&*store).unwrap();
                 work(&context);
             });
@@ -140,7 +140,7 @@ fn one_process() {
     let rank: usize = std::env::var(RANK).unwrap().parse().unwrap();
     let (url, size) = (std::env::var(STORE).unwrap(), 4);
     let store = rendezvous::url::open(&url, rank, Duration::from_secs(60)).unwrap();
-    let context = Context::new(&device(), rank, size, &options(Connect::Lazy)).unwrap();
+    let context = Context::new(device(), rank, size, &options(Connect::Lazy)).unwrap();
     context.connect(&*store).unwrap();
     random_calls(&context, 42, 300);
 }

@@ -78,7 +78,7 @@ fn one_rank() {
     if variable(ENDLESS).is_some() {
         return run_all_until_they_fail(&store, &device, rank, size);
     }
-    let context = Context::new(&device, rank, size, &ContextOptions { timeout, ..Default::default() }).unwrap();
+    let context = Context::new(device.clone(), rank, size, &ContextOptions { timeout, ..Default::default() }).unwrap();
     if let Err(error) = context.connect(&*store) {
         println!("\nfailed: {error}");
         return;

@@ -26,7 +26,7 @@ fn pair(hostname: &str, store: &Arc<impl Store + 'static>) -> Vec<Arc<Context>> 
             let device = Device::create(&DeviceOptions { hostname: Some(hostname), ..Default::default() }).unwrap();
             let options =
                 ContextOptions { timeout: Duration::from_secs(20), connect: Connect::Full, ..Default::default() };
-            let context = Context::new(&device, rank, 2, &options).unwrap();
+            let context = Context::new(device.clone(), rank, 2, &options).unwrap();
             context.connect(&*store).unwrap();
             context
         })
@@ -73,7 +73,7 @@ fn both_families_in_one_job() {
                     let options = DeviceOptions { hostname: Some(hostname.into()), ..Default::default() };
                     let device = Device::create(&options).unwrap();
                     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-                    let context = Context::new(&device, rank, 2, &options).unwrap();
+                    let context = Context::new(device.clone(), rank, 2, &options).unwrap();
                     context.connect(&*store).unwrap();
                     context
                 })

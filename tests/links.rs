@@ -43,7 +43,7 @@ fn one_rank() {
     let store = rendezvous::url::open(&variable(STORE), rank, PATIENCE).unwrap();
     let device = Device::create(&DeviceOptions::default()).unwrap();
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-    let context = Context::new(&device, rank, size, &options).unwrap();
+    let context = Context::new(device.clone(), rank, size, &options).unwrap();
     let began = Instant::now();
     context.connect(&*store).unwrap();
     println!("\nconnected: {}", began.elapsed().as_millis());

@@ -29,7 +29,7 @@ fn ranks(work: impl Fn(&Arc<Context>) + Sync) {
                 let options = DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
                 let device = Device::create(&options).unwrap();
                 let options = ContextOptions { timeout: PATIENCE, ..Default::default() };
-                let context = Context::new(&device, rank, RANKS, &options).unwrap();
+                let context = Context::new(device.clone(), rank, RANKS, &options).unwrap();
                 context.connect(&*store).unwrap();
                 work(&context);
             });

@@ -15,8 +15,7 @@ use crate::context::{Call, Connect, Context, Reduction, SPIN, SPIN_SHARED};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::Store;
-use crate::transport::Transport;
-use crate::transport::tcp::address::{self, Address};
+use crate::net::address::{self, Address};
 use crate::tuner::source::Source;
 use crate::types::{DataType, ReduceOp};
 
@@ -76,7 +75,7 @@ impl Context {
 
     /// Makes sure that this rank listens, though nothing is known of the others.
     pub(super) fn listen_somewhere(&self) -> Result<()> {
-        if self.lock()?.transport.sockets().is_empty() {
+        if self.lock()?.messenger.sockets().is_empty() {
             self.tell(self.device().listen_somewhere()?)?;
         }
         Ok(())
@@ -85,8 +84,8 @@ impl Context {
     /// What this rank tells the others when it is, or may be, found at `sockets`.
     fn tell(&self, sockets: Vec<SocketAddr>) -> Result<Vec<u8>> {
         let mut guard = self.lock()?;
-        guard.transport.set_sockets(sockets);
-        Ok(guard.transport.address())
+        guard.messenger.set_sockets(sockets);
+        Ok(guard.messenger.address())
     }
 
     /// Rank 0: what it goes by in tuning. What is wrong with that, all ranks hear at once.
@@ -141,7 +140,7 @@ impl Context {
         let (deadline, timeout) = self.deadline(None);
         let failed = |e: Error| e.context(format_args!("{}: cannot connect out of a context", self.own()));
         // Where the ranks are, the parent's addresses tell. Without them it is not connected, and its call says so.
-        let everyone = parent.lock()?.transport.addresses();
+        let everyone = parent.lock()?.messenger.addresses();
         let sockets = everyone.map_or(Ok(Vec::new()), |everyone| self.device().listen(None, &everyone, self.rank));
         let own = self.tell(sockets.map_err(failed)?)?;
         let mut list = vec![0; own.len() * self.size];
@@ -272,8 +271,8 @@ impl Context {
         let mut guard = self.lock()?;
         let mut local = 0;
         for (rank, address) in list.chunks_exact(own.len()).enumerate() {
-            guard.transport.set_peer(rank, address)?;
-            local += usize::from(guard.transport.shares_host(rank) == Some(true));
+            guard.messenger.set_peer(rank, address)?;
+            local += usize::from(guard.messenger.shares_host(rank) == Some(true));
         }
         let here = addresses[self.rank].host;
         let cores = address::count_cores(addresses.iter().filter(|address| address.host == here));
@@ -286,7 +285,7 @@ impl Context {
     fn connect_fully(&self, deadline: Instant, timeout: Duration) -> Result<()> {
         if self.options.connect == Connect::Full {
             for rank in 0..self.size {
-                self.lock()?.transport.connect(rank);
+                self.lock()?.messenger.connect(rank);
             }
             for rank in (0..self.size).filter(|rank| *rank != self.rank) {
                 self.await_connection(rank, deadline, timeout)?;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::context::Context;
 use crate::engine::requests::{Ended, Requests, Side};
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::Transport;
 use crate::types::{Rank, Slot};
 
 /// One end of a one-sided channel to one peer: what the sending end sends appears in the receiving end of the same slot.
@@ -44,7 +43,7 @@ impl BoundBuffer {
         let owner = guard.requests.enter();
         let bound = match receives {
             // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-            true => unsafe { guard.transport.bind(rank, slot, memory, bytes, Requests::token(owner, Side::Recv)) },
+            true => unsafe { guard.messenger.bind(rank, slot, memory, bytes, Requests::token(owner, Side::Recv)) },
             false => Ok(()),
         };
         if bound.is_err() {
@@ -76,7 +75,7 @@ impl BoundBuffer {
         let from = self.memory.wrapping_add(offset);
         let token = Requests::token(self.owner, Side::Send);
         // SAFETY: as in `new`.
-        unsafe { guard.transport.write(self.rank, self.slot, remote_offset as u64, from, bytes, token) };
+        unsafe { guard.messenger.write(self.rank, self.slot, remote_offset as u64, from, bytes, token) };
         self.context.engine().leave(guard);
         Ok(())
     }
@@ -86,7 +85,7 @@ impl BoundBuffer {
         let guard = self.context.lock()?;
         let engine = self.context.engine();
         let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(self.owner, side));
-        let waits = ended.is_none().then(|| guard.transport.describe(self.owner));
+        let waits = ended.is_none().then(|| guard.messenger.describe(self.owner, guard.now));
         engine.hand_over(guard);
         let (what, own) = (if side == Side::Send { "to" } else { "from" }, self.context.own());
         let doing = format!("{own}: buffer of {} bytes in slot {:#x} {what} rank {}", self.bytes, self.slot, self.rank);
@@ -119,7 +118,7 @@ impl BoundBuffer {
 impl Drop for BoundBuffer {
     fn drop(&mut self) {
         if let Ok(mut guard) = self.context.lock() {
-            guard.transport.cancel(self.owner);
+            guard.messenger.cancel(self.owner);
             guard.requests.leave(self.owner);
             self.context.engine().leave(guard);
         }

@@ -13,11 +13,10 @@ use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::reduce;
-use crate::transport::tcp::endpoint::Endpoint;
-use crate::transport::{self, Told, Transport};
+use crate::messaging::Replies;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
-use crate::types::{DataType, ReduceOp, Slot};
+use crate::types::{CallId, DataType, ReduceOp, Slot};
 
 /// How a collective combines elements.
 #[derive(Clone, Copy)]
@@ -224,7 +223,7 @@ impl Context {
     /// # Safety
     /// As for `run`; `check` has accepted this very call.
     pub(crate) unsafe fn run_checked(&self, call: &Call<'_>, known: Option<Prepared>) -> Result<()> {
-        let started = Instant::now();
+        let started = self.engine().now();
         let shape = &call.shape;
         if (call.inputs.len(), call.outputs.len()) != (shape.inputs, shape.outputs) {
             return Err(Error::invalid(format!(
@@ -244,7 +243,7 @@ impl Context {
             element,
             segment,
             combine,
-            check,
+            fingerprint: check,
             tag: call.tag,
             count: call.count(self.rank),
         };
@@ -307,7 +306,7 @@ impl Context {
     pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>, binding: &Binding<'_>) -> Result<()> {
         let mut guard = self.lock()?;
         let described = |e: &Error| e.context(run.call.describe(self.rank, run.algorithm.name));
-        if self.size > 1 && guard.transport.is_isolated() && guard.broken.is_none() {
+        if self.size > 1 && guard.messenger.is_isolated() && guard.broken.is_none() {
             let text = "the context is not connected: connect it first, over a store or by its pairs";
             return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
         }
@@ -315,13 +314,16 @@ impl Context {
         guard.begun += 1;
         let engine = self.engine();
         let (mut guard, mut over) = engine.wait(guard, run.deadline, |core| core.is_over(index).then_some(()));
-        let asks = transport::Call { check: binding.check, tag: binding.tag };
-        if over.is_none() && guard.transport.ask(index, asks) {
+        let id = CallId { fingerprint: binding.fingerprint, tag: binding.tag };
+        if over.is_none() && {
+            let now = guard.now;
+            guard.messenger.query(index, id, now)
+        } {
             // Worth more than its time: it tells whose fault the timeout is.
-            let known = |core: &mut Core<Endpoint>| core.is_over(index) || core.transport.told() == Told::Cause;
-            let until = Instant::now() + TELL_TIME;
+            let known = |core: &mut Core| core.is_over(index) || core.messenger.replies() == Replies::Cause;
+            let until = engine.now() + REPLY_TIME;
             guard = engine.wait(guard, until, |core| known(core).then_some(())).0;
-            if guard.transport.told() == Told::SameCall {
+            if guard.messenger.replies() == Replies::SameCall {
                 // Whoever waits for the culprit itself is to speak first.
                 guard = engine.wait(guard, until + WITNESS_TIME, |core| known(core).then_some(())).0;
             }
@@ -330,7 +332,7 @@ impl Context {
         let well = over.is_some() && !guard.has_failed(index);
         let waits = match over {
             _ if well => String::new(),
-            Some(()) => guard.transport.describe(index),
+            Some(()) => guard.messenger.describe(index, guard.now),
             None => self.waits(&guard, index, binding),
         };
         let error = match (over, guard.end(index)) {
@@ -350,19 +352,19 @@ impl Context {
             engine.hand_over(guard);
             return Ok(());
         };
-        let error = described(&error.context(format_args!("after {:.3} s", run.started.elapsed().as_secs_f64())));
+        let error = described(&error.context(format_args!("after {:.3} s", engine.now().duration_since(run.started).as_secs_f64())));
         guard.break_with(&error, Some(&error));
         self.finish_closing(guard);
         Err(error)
     }
 
     /// What the run `index` waits for, and what here may be the reason that it does.
-    fn waits(&self, guard: &Guard<'_, Endpoint>, index: u32, binding: &Binding<'_>) -> String {
-        let mut waits = guard.transport.describe(index);
+    fn waits(&self, guard: &Guard<'_>, index: u32, binding: &Binding<'_>) -> String {
+        let mut waits = guard.messenger.describe(index, guard.now);
         let first = Slot::from(binding.tag) << TAG_SHIFT;
-        let unasked = guard.transport.unasked(first..first + (1 << TAG_SHIFT));
-        if let Some((rank, check, bytes)) = unasked.into_iter().find(|(_, check, _)| *check != binding.check) {
-            let (peer, what) = (guard.transport.peer_name(rank), explain(check));
+        let unexpected = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
+        if let Some((rank, check, bytes)) = unexpected.into_iter().find(|(_, other, _)| *other != binding.fingerprint) {
+            let (peer, what) = (guard.messenger.peer_name(rank), explain(check));
             waits.push_str(&format!("; {peer} has sent what nobody here asked for: {bytes} bytes of {what}"));
         }
         if let Some(e) = self.device().cannot_accept() {
@@ -384,6 +386,6 @@ pub(super) struct Run<'a> {
 }
 
 /// How long after a timeout this rank waits for its peers to tell what they are doing.
-const TELL_TIME: Duration = Duration::from_millis(400);
+const REPLY_TIME: Duration = Duration::from_millis(400);
 /// And how much longer if those wait for others in turn.
 const WITNESS_TIME: Duration = Duration::from_millis(250);

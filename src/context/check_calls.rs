@@ -225,7 +225,7 @@ impl Context {
             element: size_of::<u64>(),
             segment: own.len(),
             combine: Combine::Nothing,
-            check: COMPARISON,
+            fingerprint: COMPARISON,
             tag: run.call.tag,
             count: own.len(),
         };

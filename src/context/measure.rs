@@ -62,7 +62,7 @@ fn play(context: &Context, plan: &Arc<Plan>, bytes: usize, from: &[u8], into: &m
         element: 1,
         segment: bytes,
         combine: Combine::Nothing,
-        check: CHECK,
+        fingerprint: CHECK,
         tag: TAG,
         count: bytes,
     };

@@ -19,8 +19,7 @@ pub use call::{Call, Reduction};
 pub use pair::Pair;
 pub use unbound_buffer::{RemoteKey, UnboundBuffer};
 
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -28,10 +27,8 @@ use crate::context::prepared::PreparedCalls;
 use crate::engine::{Engine, Guard, Spin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::secret::JobToken;
-use crate::transport::Transport;
-use crate::transport::tcp::device::{Device, Served};
-use crate::transport::tcp::endpoint::Endpoint;
-use crate::transport::tcp::handshake::Proven;
+use crate::messaging::Messenger;
+use crate::transport::{self, Device, Driven};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
@@ -89,21 +86,20 @@ impl Default for ContextOptions {
 
 /// What the device's thread reaches of a context.
 struct Shared {
-    engine: Engine<Endpoint>,
-    device: Arc<Device>,
+    engine: Engine,
+    device: Arc<dyn Device>,
 }
 
-impl Served for Shared {
-    fn serve(&self) {
+impl Driven for Shared {
+    fn drive(&self) {
         self.engine.serve();
     }
 
-    fn accept(&self, socket: OwnedFd, peer: &Proven) {
+    fn arrived(&self) {
         if let Ok(mut guard) = self.engine.lock() {
-            guard.transport.accept(socket, peer);
-            let retired = guard.transport.take_retired();
+            let now = self.engine.now();
+            guard.messenger.arrived(now);
             self.engine.leave(guard);
-            self.device.linger(retired);
             // Whoever waits for this connection waits for no event.
             self.engine.wake();
         }
@@ -130,7 +126,6 @@ pub struct Context {
     /// In nanoseconds.
     timeout: AtomicU64,
     slots: AtomicU64,
-    regions: AtomicU32,
     /// The host of each rank, by a number; empty until every rank's is known.
     hosts: OnceLock<Box<[u32]>>,
     prepared: PreparedCalls,
@@ -139,7 +134,7 @@ pub struct Context {
 
 impl Context {
     /// A context without connections.
-    pub fn new(device: &Arc<Device>, rank: Rank, size: usize, options: &ContextOptions) -> Result<Arc<Context>> {
+    pub fn new(device: Arc<dyn Device>, rank: Rank, size: usize, options: &ContextOptions) -> Result<Arc<Context>> {
         if size == 0 || rank >= size || size > i32::MAX as usize {
             return Err(Error::invalid(format!("there is no rank {rank} of {size}")));
         }
@@ -149,13 +144,17 @@ impl Context {
         let check_calls = options.check_calls.map_or_else(check_calls::from_environment, Ok)?;
         let overrides = Overrides::from_environment()?;
         let token = options.token.clone().unwrap_or_else(JobToken::from_environment);
-        let endpoint = Endpoint::new(rank, size, &token, device.prospect(None)?, device.log())?;
-        let (handle, key, fd) = (endpoint.handle(), endpoint.key(), endpoint.poll_fd());
-        let engine = Engine::new(endpoint, call::explain, Spin::For(SPIN))?;
+        transport::check_process(device.as_ref())?;
+        let connector = device.clone().connector(rank, size, &token)?;
+        let messenger = Messenger::new(rank, size, connector, device.log());
+        let engine = Engine::new(messenger, device.clock(), call::explain, Spin::For(SPIN))?;
         let shared = Arc::new(Shared { engine, device: device.clone() });
-        let served: Arc<dyn Served> = shared.clone();
-        let place = device.enter(handle, key, fd, Arc::downgrade(&served))?;
-        shared.engine.set_watch(Box::new(place));
+        let driven: Arc<dyn Driven> = shared.clone();
+        let watch = {
+            let guard = shared.engine.lock()?;
+            device.watch(guard.messenger.connector(), Arc::downgrade(&driven))?
+        };
+        shared.engine.set_watch(watch);
         Ok(Arc::new(Context {
             rank,
             size,
@@ -166,7 +165,6 @@ impl Context {
             built_in: OnceLock::new(),
             timeout: AtomicU64::new(nanoseconds(options.timeout)),
             slots: AtomicU64::new(0),
-            regions: AtomicU32::new(0),
             hosts: OnceLock::new(),
             prepared: PreparedCalls::default(),
             shared,
@@ -184,7 +182,7 @@ impl Context {
     }
 
     /// The device that the context was created on.
-    pub fn device(&self) -> &Arc<Device> {
+    pub fn device(&self) -> &Arc<dyn Device> {
         &self.shared.device
     }
 
@@ -206,7 +204,7 @@ impl Context {
     /// Whether `rank` runs on this host. Known once connected.
     pub fn shares_host(&self, rank: Rank) -> Result<bool> {
         self.check_rank(rank)?;
-        self.lock()?.transport.shares_host(rank).ok_or_else(|| {
+        self.lock()?.messenger.shares_host(rank).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidOperation,
                 format!("the context is not connected: nothing is known of rank {rank}"),
@@ -239,11 +237,9 @@ impl Context {
         self.lock().map_or_else(Some, |guard| guard.broken.clone())
     }
 
-    fn finish_closing(&self, mut guard: Guard<'_, Endpoint>) {
-        let retired = guard.transport.take_retired();
+    fn finish_closing(&self, guard: Guard<'_>) {
         self.engine().hand_over(guard);
         self.engine().wake();
-        self.device().linger(retired);
     }
 
     /// By what algorithms are chosen.
@@ -252,17 +248,17 @@ impl Context {
         self.agreed.get().unwrap_or_else(|| self.built_in.get_or_init(built_in))
     }
 
-    fn engine(&self) -> &Engine<Endpoint> {
+    fn engine(&self) -> &Engine {
         &self.shared.engine
     }
 
-    fn lock(&self) -> Result<Guard<'_, Endpoint>> {
-        self.shared.device.check_process()?;
+    fn lock(&self) -> Result<Guard<'_>> {
+        transport::check_process(self.shared.device.as_ref())?;
         self.engine().lock()
     }
 
     fn deadline(&self, timeout: Option<Duration>) -> (Instant, Duration) {
-        self.deadline_after(Instant::now(), timeout)
+        self.deadline_after(self.engine().now(), timeout)
     }
 
     fn deadline_after(&self, now: Instant, timeout: Option<Duration>) -> (Instant, Duration) {
@@ -281,10 +277,10 @@ impl Context {
     /// Waits until `rank` is connected.
     fn await_connection(&self, rank: Rank, deadline: Instant, timeout: Duration) -> Result<()> {
         let mut guard = self.lock()?;
-        guard.transport.connect(rank);
+        guard.messenger.connect(rank);
         guard.connecting += 1;
         let (mut guard, connected) =
-            self.engine().wait(guard, deadline, |core| match core.transport.is_connected(rank) {
+            self.engine().wait(guard, deadline, |core| match core.messenger.is_connected(rank) {
                 Ok(false) => None,
                 Ok(true) => Some(Ok(())),
                 Err(error) => Some(Err(error)),

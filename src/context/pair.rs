@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::context::{BoundBuffer, Context};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::Transport;
 use crate::types::{Rank, Slot};
 
 /// The connection to one peer.
@@ -35,14 +34,14 @@ impl Pair {
     /// connected context have said where to listen, this does so at an address that other hosts can reach, if there is one.
     pub fn address(&self) -> Result<Vec<u8>> {
         self.context.listen_somewhere()?;
-        Ok(self.context.lock()?.transport.address())
+        Ok(self.context.lock()?.messenger.address())
     }
 
     /// Connects, given what the peer's `address` returned; until the context's timeout. Both sides must call it.
     pub fn connect(&self, peer: &[u8]) -> Result<()> {
         let (deadline, timeout) = self.context.deadline(None);
         self.context.listen_somewhere()?;
-        self.context.lock()?.transport.set_peer(self.rank, peer)?;
+        self.context.lock()?.messenger.set_peer(self.rank, peer)?;
         self.context.await_connection(self.rank, deadline, timeout)
     }
 
@@ -50,14 +49,14 @@ impl Pair {
     pub fn close(&self) {
         let Ok(mut guard) = self.context.lock() else { return };
         let text = format!("rank {} has closed its pair with rank {}", self.context.rank, self.rank);
-        guard.transport.disconnect(self.rank, &Error::new(ErrorKind::Aborted, text));
+        guard.messenger.disconnect(self.rank, &Error::new(ErrorKind::Aborted, text));
         guard.progress();
         self.context.finish_closing(guard);
     }
 
     /// Whether the connection stands.
     pub fn is_connected(&self) -> bool {
-        self.context.lock().is_ok_and(|guard| matches!(guard.transport.is_connected(self.rank), Ok(true)))
+        self.context.lock().is_ok_and(|guard| matches!(guard.messenger.is_connected(self.rank), Ok(true)))
     }
 
     /// How waiting threads of this context behave from now on: `busy_poll`: they never sleep. Else `sync`: they sleep in the

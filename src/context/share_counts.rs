@@ -61,7 +61,7 @@ impl Context {
             element: size_of::<u64>(),
             segment: entries,
             combine: Combine::Nothing,
-            check: sharing(binding.check),
+            fingerprint: sharing(binding.fingerprint),
             tag: binding.tag,
             count: self.size,
         };

@@ -37,11 +37,11 @@ fn random_bytes(seed: u64, n: usize) -> Vec<u8> {
 /// Contexts that know each other's addresses and are not connected yet.
 fn group(size: usize) -> Vec<Arc<Context>> {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-    let contexts: Vec<_> = (0..size).map(|rank| Context::new(&device(), rank, size, &options).unwrap()).collect();
-    let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().transport.address()).collect();
+    let contexts: Vec<_> = (0..size).map(|rank| Context::new(device(), rank, size, &options).unwrap()).collect();
+    let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().messenger.address()).collect();
     for context in &contexts {
         for (rank, address) in addresses.iter().enumerate() {
-            context.lock().unwrap().transport.set_peer(rank, address).unwrap();
+            context.lock().unwrap().messenger.set_peer(rank, address).unwrap();
         }
     }
     contexts
@@ -101,7 +101,7 @@ fn a_send_completes_though_the_receiver_does_not_wait() {
         } else {
             buffer.recv(&[0], 5, 0, bytes).unwrap();
             // Nobody waits on this context until rank 0 has finished: its own thread must do the work.
-            while context.lock().unwrap().transport.describe(buffer_owner(&buffer)).contains("receive") {
+            while context.lock().unwrap().messenger.describe(buffer_owner(&buffer)).contains("receive") {
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(buffer.wait_recv(None).unwrap(), Some(0));
@@ -233,7 +233,7 @@ fn bound_buffers_write_where_they_are_told() {
 #[test]
 fn pairs_connect_by_hand_and_close() {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-    let contexts: Vec<_> = (0..2).map(|rank| Context::new(&device(), rank, 2, &options).unwrap()).collect();
+    let contexts: Vec<_> = (0..2).map(|rank| Context::new(device(), rank, 2, &options).unwrap()).collect();
     let pairs = [contexts[0].pair(1).unwrap(), contexts[1].pair(0).unwrap()];
     let addresses = [pairs[0].address().unwrap(), pairs[1].address().unwrap()];
     assert!(!pairs[0].is_connected() && contexts[0].shares_host(1).is_err());

@@ -11,7 +11,7 @@ use crate::context::bootstrap::left;
 use crate::context::measure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::Store;
-use crate::transport::tcp::address::{self, Address};
+use crate::net::address::{self, Address};
 use crate::tuner::Tuner;
 use crate::tuner::file::Tuning;
 use crate::tuner::model::{self, Places};

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::context::Context;
 use crate::engine::requests::{Ended, Requests, Side};
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::tcp::endpoint::FIRST_REGION_OWNER;
-use crate::transport::{Recv, Remote, Send, Source, Space, Transport};
-use crate::types::{Rank, Slot};
+use crate::messaging::{Recv, Remote, Send, Source};
+use crate::types::{Rank, Slot, Space};
 
 /// A buffer for messages to and from any rank. Safe to use from several threads. When it is dropped, what has not been
 /// received is given up, and what is being sent is copied first.
@@ -102,7 +100,7 @@ impl UnboundBuffer {
         let token = Requests::token(self.owner, Side::Send);
         let mut guard = self.context.lock()?;
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.transport.send(Send { to, space: Space::User, slot, check: 0, from, bytes, token }) };
+        unsafe { guard.messenger.send(Send { to, space: Space::User, slot, fingerprint: 0, from, bytes, token }) };
         self.context.engine().leave(guard);
         Ok(())
     }
@@ -119,9 +117,9 @@ impl UnboundBuffer {
         let into = self.at(offset, bytes)?;
         let token = Requests::token(self.owner, Side::Recv);
         let mut guard = self.context.lock()?;
-        let (space, check, exact, reduce) = (Space::User, 0, false, None);
+        let (space, fingerprint, exact, reduce) = (Space::User, 0, false, None);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.transport.recv(Recv { from: source, space, slot, check, into, bytes, exact, reduce, token }) };
+        unsafe { guard.messenger.recv(Recv { from: source, space, slot, fingerprint, into, bytes, exact, reduce, token }) };
         self.context.engine().leave(guard);
         Ok(())
     }
@@ -131,7 +129,7 @@ impl UnboundBuffer {
         let guard = self.context.lock()?;
         let engine = self.context.engine();
         let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(self.owner, side));
-        let waits = ended.is_none().then(|| guard.transport.describe(self.owner));
+        let waits = ended.is_none().then(|| guard.messenger.describe(self.owner, guard.now));
         engine.hand_over(guard);
         let what = if side == Side::Send { "send" } else { "receive" };
         let doing = || format!("{}: wait for a {what} of a buffer of {} bytes", self.context.own(), self.bytes);
@@ -184,12 +182,8 @@ impl UnboundBuffer {
         let id = match self.region.get() {
             Some(id) => *id,
             None => {
-                let id = self.context.regions.fetch_add(1, Ordering::Relaxed);
-                if id >= !FIRST_REGION_OWNER {
-                    return Err(Error::new(ErrorKind::ResourceExhausted, "this context has given out all remote keys"));
-                }
                 // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which unregisters.
-                unsafe { guard.transport.register(id, self.memory, self.bytes) };
+                let id = unsafe { guard.messenger.register(self.memory, self.bytes) }?;
                 *self.region.get_or_init(|| id)
             }
         };
@@ -216,7 +210,7 @@ impl UnboundBuffer {
         let (from, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.transport.put(remote, from, bytes, Requests::token(self.owner, Side::Send)) };
+        unsafe { guard.messenger.put(remote, from, bytes, Requests::token(self.owner, Side::Send)) };
         self.context.engine().leave(guard);
         Ok(())
     }
@@ -228,7 +222,7 @@ impl UnboundBuffer {
         let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.transport.get(remote, into, bytes, Requests::token(self.owner, Side::Recv)) };
+        unsafe { guard.messenger.get(remote, into, bytes, Requests::token(self.owner, Side::Recv)) };
         self.context.engine().leave(guard);
         Ok(())
     }
@@ -238,9 +232,9 @@ impl Drop for UnboundBuffer {
     fn drop(&mut self) {
         if let Ok(mut guard) = self.context.lock() {
             if let Some(region) = self.region.get() {
-                guard.transport.unregister(*region);
+                guard.messenger.unregister(*region);
             }
-            guard.transport.cancel(self.owner);
+            guard.messenger.cancel(self.owner);
             guard.requests.leave(self.owner);
             self.context.engine().leave(guard);
         }

@@ -11,8 +11,8 @@ use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind};
 use crate::reduce::{Divide, Kernel};
 use crate::schedule::{Action, Buffer, Span};
-use crate::transport::{Recv, ReduceInto, Send, Source, Space, Token, Transport};
-use crate::types::Slot;
+use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
+use crate::types::{CallId, Slot, Space};
 
 /// Combines elements the caller's way: `into[i] = left[i] op right[i]`; returns 0, or anything else to fail the call.
 /// `into` may equal `left` or `right`. Called only from the thread that made the collective call.
@@ -64,7 +64,7 @@ pub struct Execution {
     segment: usize,
     combine: Combine,
     /// Compared between sender and receiver.
-    pub check: u32,
+    pub fingerprint: u32,
     /// The collective's tag.
     pub tag: u32,
     /// Elements that the call is about, for messages.
@@ -93,7 +93,7 @@ pub struct Binding<'a> {
     /// How elements are combined.
     pub combine: Combine,
     /// Compared between sender and receiver.
-    pub check: u32,
+    pub fingerprint: u32,
     /// The collective's tag.
     pub tag: u32,
     /// Elements that the call is about, for messages.
@@ -119,7 +119,7 @@ impl Execution {
         self.element = binding.element;
         self.segment = binding.segment.max(1);
         self.combine = binding.combine;
-        self.check = binding.check;
+        self.fingerprint = binding.fingerprint;
         self.tag = binding.tag;
         self.count = binding.count;
         self.failed = None;
@@ -130,6 +130,11 @@ impl Execution {
     /// Says under which number events for this execution come.
     pub fn set_owner(&mut self, owner: u32) {
         self.owner = owner;
+    }
+
+    /// What tells its call from others.
+    pub fn id(&self) -> CallId {
+        CallId { fingerprint: self.fingerprint, tag: self.tag }
     }
 
     /// Whether it combines by a function of the caller's.
@@ -143,10 +148,10 @@ impl Execution {
     }
 
     /// A posted segment of step `detail` has ended well: moves on what waited for it.
-    pub fn segment_done<T: Transport + ?Sized>(&mut self, detail: u32, bytes: usize, transport: &mut T) {
+    pub fn segment_done(&mut self, detail: u32, bytes: usize, messenger: &mut Messenger) {
         if let Some(plan) = self.plan.take() {
             self.advance_done(&plan, detail, bytes / self.element);
-            self.work_off(&plan, transport, false);
+            self.work_off(&plan, messenger, false);
             self.plan = Some(plan);
         }
     }
@@ -175,24 +180,24 @@ impl Execution {
     }
 
     /// For the caller's thread, which alone may run its function: does and posts everything that can be.
-    pub fn advance<T: Transport + ?Sized>(&mut self, transport: &mut T) {
+    pub fn advance(&mut self, messenger: &mut Messenger) {
         self.wants_caller = false;
         if let Some(plan) = self.plan.take() {
-            self.work_off(&plan, transport, true);
+            self.work_off(&plan, messenger, true);
             self.plan = Some(plan);
         }
     }
 
     /// `caller`: looks at all steps first, in the order of the schedule, so that what that lists first leaves first.
-    fn work_off<T: Transport + ?Sized>(&mut self, plan: &Plan, transport: &mut T, caller: bool) {
+    fn work_off(&mut self, plan: &Plan, messenger: &mut Messenger, caller: bool) {
         let mut all = 0..if caller { plan.steps.len() as u32 } else { 0 };
         while let Some(index) = all.next().or_else(|| self.work.pop_front()) {
-            while self.failed.is_none() && self.step(plan, index, transport, caller) {}
+            while self.failed.is_none() && self.step(plan, index, messenger, caller) {}
         }
     }
 
     /// Posts or does the next segment of a step, if it may; whether the one after it may be next.
-    fn step<T: Transport + ?Sized>(&mut self, plan: &Plan, index: u32, transport: &mut T, caller: bool) -> bool {
+    fn step(&mut self, plan: &Plan, index: u32, messenger: &mut Messenger, caller: bool) -> bool {
         let step = &plan.steps[index as usize];
         let Progress { posted, done } = self.progress[index as usize];
         if posted == step.len {
@@ -210,12 +215,12 @@ impl Execution {
         let bytes = count * self.element;
         let slot = Slot::from(self.tag) << TAG_SHIFT | Slot::from(step.channel);
         let token = Token { owner: self.owner, detail: index };
-        let (space, check) = (Space::Collective, self.check);
+        let (space, fingerprint) = (Space::Collective, self.fingerprint);
         let recv = |from: u32, into: *mut u8, reduce| Recv {
             from: Source::Rank(from as usize),
             space,
             slot,
-            check,
+            fingerprint,
             into,
             bytes,
             exact: true,
@@ -227,12 +232,12 @@ impl Execution {
                 let (to, from) = (to as usize, self.pointer(&from, posted).cast_const());
                 // SAFETY: spans lie in buffers that the caller vouches for until the execution has ended; it ends with a
                 // cancellation unless every operation has.
-                unsafe { transport.send(Send { to, space, slot, check, from, bytes, token }) };
+                unsafe { messenger.send(Send { to, space, slot, fingerprint, from, bytes, token }) };
             }
             Action::Recv { .. } | Action::RecvReduce { .. } if posted - done >= WINDOW * self.segment => return false,
             Action::Recv { from, into } => {
                 // SAFETY: as for sends.
-                unsafe { transport.recv(recv(from, self.pointer(&into, posted), None)) };
+                unsafe { messenger.recv(recv(from, self.pointer(&into, posted), None)) };
             }
             Action::RecvReduce { from, into, with, incoming } => {
                 let Combine::Kernel(kernel, _) = self.combine else {
@@ -242,7 +247,7 @@ impl Execution {
                 let with = self.pointer(&with, posted).cast_const();
                 let reduce = Some(ReduceInto { kernel, with, incoming, element: self.element });
                 // SAFETY: as for sends.
-                unsafe { transport.recv(recv(from, self.pointer(&into, posted), reduce)) };
+                unsafe { messenger.recv(recv(from, self.pointer(&into, posted), reduce)) };
             }
             local => {
                 if matches!((local, self.combine), (Action::Reduce { .. }, Combine::User(..))) && !caller {

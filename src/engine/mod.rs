@@ -1,8 +1,8 @@
-//! Executes schedules over a transport, and keeps the ends of the operations that buffers post.
+//! Executes schedules over any links, and keeps the ends of the operations that buffers post.
 //!
-//! All of a context's state is behind one lock. The thread that waits does the work: it polls the transport, and whatever
+//! All of a context's state is behind one lock. The thread that waits does the work: it polls the links, and whatever
 //! has arrived, for whichever call on this context, is moved on right there. Other waiting threads sleep until they are told.
-//! What nobody waits for is left to the transport's [`Watch`].
+//! What nobody waits for is left to the device's [`Watch`].
 
 pub mod execution;
 pub mod plan;
@@ -16,14 +16,15 @@ pub use progress::{Engine, Guard, Spin};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::engine::execution::Execution;
 use crate::engine::plan::{Plan, PlanCache};
 use crate::engine::progress::this_thread;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::slab::Slab;
-use crate::transport::{EVERYONE, Event, Outcome, Transport};
+use crate::slab::Slab;
+use crate::messaging::{Event, Messenger, Outcome, Token};
 
 /// Owners from here on are buffers, below are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
@@ -32,9 +33,11 @@ pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
 const MAX_TOLD: usize = 2;
 
 /// What the lock guards.
-pub struct Core<T> {
+pub struct Core {
     /// The way to the peers.
-    pub transport: T,
+    pub messenger: Messenger,
+    /// What time it was when the clock was last looked at.
+    pub now: Instant,
     /// Plans for shapes seen.
     pub plans: PlanCache,
     /// In boxes, so that they are not copied to and fro.
@@ -72,7 +75,7 @@ pub struct Core<T> {
     inside: Arc<AtomicU64>,
 }
 
-impl<T: Transport> Core<T> {
+impl Core {
     /// Starts a run of `plan`; its number. Refuses a tag that a running collective has.
     pub fn start(&mut self, plan: Arc<Plan>, binding: &Binding<'_>) -> Result<u32> {
         if let Some(error) = &self.broken {
@@ -108,7 +111,7 @@ impl<T: Transport> Core<T> {
         if calls {
             self.inside.store(this_thread(), Ordering::Relaxed);
         }
-        execution.advance(&mut self.transport);
+        execution.advance(&mut self.messenger);
         if calls {
             self.inside.store(0, Ordering::Relaxed);
         }
@@ -123,7 +126,7 @@ impl<T: Transport> Core<T> {
     pub fn end(&mut self, index: u32) -> Option<Error> {
         let over = self.executions[index].is_over() && self.executions[index].failed.is_none();
         if !over {
-            self.transport.cancel(index);
+            self.messenger.cancel(index);
         }
         let mut execution = self.executions.remove(index)?;
         let failed = execution.failed.take();
@@ -141,14 +144,14 @@ impl<T: Transport> Core<T> {
         if self.broken.is_none() {
             self.broken = Some(error.clone());
         }
-        self.transport.close(error, notice);
+        self.messenger.close(error, notice);
         self.dispatch();
     }
 
     /// Moves what can be moved without waiting; whether anything was.
     pub fn progress(&mut self) -> bool {
         self.turns += 1;
-        let moved = self.transport.progress(&mut self.events);
+        let moved = self.messenger.progress(self.now, &mut self.events);
         self.ended |= moved && self.connecting > 0;
         // What the last flush ended moves as well: a thread that was told otherwise would sleep on what it waits for.
         self.dispatch() | moved
@@ -165,7 +168,7 @@ impl<T: Transport> Core<T> {
                 self.handle(event);
             }
             self.events = events;
-            self.transport.flush(&mut self.events);
+            self.messenger.flush(&mut self.events);
             if self.events.is_empty() {
                 return any;
             }
@@ -175,7 +178,7 @@ impl<T: Transport> Core<T> {
     /// What is going on here, for a peer that waits for this rank.
     fn doing(&self) -> String {
         let calls = self.executions.iter().take(MAX_TOLD).map(|(index, e)| {
-            let (what, waits) = ((self.explain)(e.check), self.transport.describe(index));
+            let (what, waits) = ((self.explain)(e.fingerprint), self.messenger.describe(index, self.now));
             let waits = if waits.is_empty() { String::new() } else { format!(", waiting {waits}") };
             format!("in {what}, {} elements, tag {}{waits}", e.count, e.tag)
         });
@@ -187,7 +190,7 @@ impl<T: Transport> Core<T> {
     }
 
     fn handle(&mut self, Event { token, outcome }: Event) {
-        if token.owner == EVERYONE {
+        if token == Token::CONTEXT {
             // Every collective needs every rank: none that is running can be relied on, whomever it waits for.
             match outcome {
                 Outcome::Failed(error) => {
@@ -196,10 +199,10 @@ impl<T: Transport> Core<T> {
                     });
                     self.broken.get_or_insert(error);
                 }
-                Outcome::Asked { rank, call } => {
+                Outcome::Queried { rank, call } => {
                     let doing = self.doing();
-                    let same = self.executions.iter().any(|(_, e)| (e.check, e.tag) == (call.check, call.tag));
-                    self.transport.tell(rank, &doing, same);
+                    let same = self.executions.iter().any(|(_, e)| e.id() == call);
+                    self.messenger.reply(rank, &doing, same);
                 }
                 _ => {}
             }
@@ -214,11 +217,11 @@ impl<T: Transport> Core<T> {
         let Some(execution) = self.executions.get_mut(token.owner) else { return };
         match outcome {
             Outcome::Done { bytes, .. } => {
-                execution.segment_done(token.detail, bytes, &mut self.transport);
+                execution.segment_done(token.detail, bytes, &mut self.messenger);
             }
             Outcome::Mismatch { rank, theirs } => {
-                let (peer, what) = (self.transport.peer_name(rank), (self.explain)(theirs));
-                let text = match (self.explain)(execution.check) == what {
+                let (peer, what) = (self.messenger.peer_name(rank), (self.explain)(theirs));
+                let text = match (self.explain)(execution.fingerprint) == what {
                     true => format!("{what} there too, but its counts, root or segment size differ from those here"),
                     false => what,
                 };
@@ -231,7 +234,7 @@ impl<T: Transport> Core<T> {
             Outcome::Failed(error) => {
                 execution.failed.get_or_insert(error);
             }
-            Outcome::Written { .. } | Outcome::Asked { .. } | Outcome::Told => {}
+            Outcome::Written { .. } | Outcome::Queried { .. } | Outcome::Replied => {}
         }
         self.ended |= execution.is_over() || execution.wants_caller;
     }

@@ -10,8 +10,9 @@ use crate::engine::plan::PlanCache;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::Waker;
-use crate::transport::slab::Slab;
-use crate::transport::{Transport, Watch};
+use crate::slab::Slab;
+use crate::messaging::Messenger;
+use crate::transport::{Clock, Watch};
 
 /// How long a waiting thread polls before it lets the system put it to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,20 +27,22 @@ pub enum Spin {
 const BUSY_TURNS: u32 = 64;
 
 /// The lock on a context's state.
-pub type Guard<'a, T> = MutexGuard<'a, Core<T>>;
+pub type Guard<'a> = MutexGuard<'a, Core>;
 
 /// A context's state, and the threads around it.
-pub struct Engine<T> {
+pub struct Engine {
     /// First, so that it is dropped before the descriptor that it watches.
     watch: OnceLock<Box<dyn Watch>>,
-    core: Mutex<Core<T>>,
+    core: Mutex<Core>,
     /// Threads that want the lock while a polling thread has it.
     contenders: AtomicUsize,
     /// Woken when something has ended for a thread that does not poll.
     ended: Condvar,
     /// Wakes a polling thread that sleeps.
     waker: Waker,
-    poll_fd: RawFd,
+    /// What a sleeping thread is woken by: the waker's and the links'.
+    descriptors: Vec<RawFd>,
+    clock: Arc<dyn Clock>,
     /// See [`Core::inside`].
     inside: Arc<AtomicU64>,
 }
@@ -50,19 +53,28 @@ pub(super) fn this_thread() -> u64 {
     MARK.with(|mark| std::ptr::from_ref(mark) as u64)
 }
 
-impl<T: Transport> Engine<T> {
-    /// Around `transport`. `explain` says what a peer's check means.
-    pub fn new(transport: T, explain: fn(u32) -> String, spin: Spin) -> Result<Self> {
+impl Engine {
+    /// Around `messenger`; threads wait by `clock`. `explain` says what a peer's fingerprint means.
+    pub fn new(
+        messenger: Messenger,
+        clock: Arc<dyn Clock>,
+        explain: fn(u32) -> String,
+        spin: Spin,
+    ) -> Result<Self> {
+        let waker = Waker::new().map_err(|e| Error::io("cannot create a context", &e))?;
+        let mut descriptors = vec![waker.as_raw_fd()];
+        messenger.descriptors(&mut descriptors);
         let inside = Arc::new(AtomicU64::new(0));
         Ok(Self {
             contenders: AtomicUsize::new(0),
             ended: Condvar::new(),
-            waker: Waker::new().map_err(|e| Error::io("cannot create a context", &e))?,
-            poll_fd: transport.poll_fd(),
+            waker,
+            descriptors,
             watch: OnceLock::new(),
             inside: inside.clone(),
             core: Mutex::new(Core {
-                transport,
+                messenger,
+                now: clock.now(),
                 plans: PlanCache::default(),
                 executions: Slab::default(),
                 spare: Vec::new(),
@@ -82,6 +94,7 @@ impl<T: Transport> Engine<T> {
                 inside,
                 spin,
             }),
+            clock,
         })
     }
 
@@ -91,7 +104,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Takes the lock. Refuses a thread that comes out of its own reduction function.
-    pub fn lock(&self) -> Result<Guard<'_, T>> {
+    pub fn lock(&self) -> Result<Guard<'_>> {
         match self.core.try_lock() {
             Ok(guard) => return Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
@@ -106,7 +119,7 @@ impl<T: Transport> Engine<T> {
         Ok(self.lock_contended())
     }
 
-    fn lock_contended(&self) -> Guard<'_, T> {
+    fn lock_contended(&self) -> Guard<'_> {
         self.contenders.fetch_add(1, Ordering::SeqCst);
         let guard = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         self.contenders.fetch_sub(1, Ordering::SeqCst);
@@ -120,7 +133,8 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Moves on what was just posted, and leaves the rest to whoever polls, or to the watch.
-    pub fn leave(&self, mut guard: Guard<'_, T>) {
+    pub fn leave(&self, mut guard: Guard<'_>) {
+        guard.now = self.now();
         guard.progress();
         self.hand_over(guard);
     }
@@ -128,10 +142,10 @@ impl<T: Transport> Engine<T> {
     /// Drives the context until `ready` gives a result, or until `deadline`. Returns with the lock.
     pub fn wait<'a, R>(
         &'a self,
-        mut guard: Guard<'a, T>,
+        mut guard: Guard<'a>,
         deadline: Instant,
-        mut ready: impl FnMut(&mut Core<T>) -> Option<R>,
-    ) -> (Guard<'a, T>, Option<R>) {
+        mut ready: impl FnMut(&mut Core) -> Option<R>,
+    ) -> (Guard<'a>, Option<R>) {
         let mut polling = false;
         let mut busy_turns = 0;
         let mut idle_since: Option<Instant> = None;
@@ -146,7 +160,7 @@ impl<T: Transport> Engine<T> {
                 if let Some(result) = ready(&mut guard) {
                     break Some(result);
                 }
-                let left = deadline.saturating_duration_since(Instant::now());
+                let left = deadline.saturating_duration_since(self.now());
                 if left.is_zero() {
                     break None;
                 }
@@ -171,7 +185,8 @@ impl<T: Transport> Engine<T> {
                 // What moves may be for others: it must not take this thread past its deadline, nor keep the lock from them.
                 if busy_turns == BUSY_TURNS {
                     busy_turns = 0;
-                    if Instant::now() >= deadline {
+                    guard.now = self.now();
+                    if guard.now >= deadline {
                         break ready(&mut guard);
                     }
                     if self.is_wanted(&guard) {
@@ -180,7 +195,8 @@ impl<T: Transport> Engine<T> {
                 }
                 continue;
             }
-            let now = Instant::now();
+            let now = self.now();
+            guard.now = now;
             if now >= deadline {
                 break None;
             }
@@ -198,10 +214,12 @@ impl<T: Transport> Engine<T> {
                     std::thread::yield_now();
                 }
             } else {
-                let until = guard.transport.next_timer().map_or(deadline, |timer| timer.min(deadline));
+                let until = guard.messenger.next_timer().map_or(deadline, |timer| timer.min(deadline));
                 guard.sleeping = true;
                 drop(guard);
-                self.sleep(until.saturating_duration_since(now));
+                if self.clock.sleep(&self.descriptors, until) {
+                    self.waker.clear();
+                }
                 guard = self.lock_contended();
                 guard.sleeping = false;
             }
@@ -213,32 +231,32 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Whether other threads wait for the lock.
-    fn is_wanted(&self, guard: &Guard<'_, T>) -> bool {
+    fn is_wanted(&self, guard: &Guard<'_>) -> bool {
         guard.waking > 0 || self.contenders.load(Ordering::Relaxed) > 0
     }
 
     /// Lets another thread have the lock for a moment.
-    fn give_way<'a>(&'a self, guard: Guard<'a, T>) -> Guard<'a, T> {
+    fn give_way<'a>(&'a self, guard: Guard<'a>) -> Guard<'a> {
         drop(guard);
         std::thread::yield_now();
         self.lock_contended()
     }
 
     /// Tells other threads that something has ended which they may wait for.
-    fn tell(&self, guard: &mut Guard<'_, T>) {
+    fn tell(&self, guard: &mut Guard<'_>) {
         let ended = std::mem::take(&mut guard.ended);
         if ended && guard.waiting > 0 {
             guard.waking = guard.waiting;
             self.ended.notify_all();
         }
         // A thread that sleeps may not know of the timer.
-        if guard.sleeping && (ended || guard.transport.next_timer().is_some()) {
+        if guard.sleeping && (ended || guard.messenger.next_timer().is_some()) {
             self.waker.wake();
         }
     }
 
     /// Gives the lock back after a wait: another waiting thread polls on, or the watch takes over what is left.
-    pub fn hand_over(&self, mut guard: Guard<'_, T>) {
+    pub fn hand_over(&self, mut guard: Guard<'_>) {
         self.tell(&mut guard);
         if guard.polling {
             return;
@@ -246,29 +264,22 @@ impl<T: Transport> Engine<T> {
         if guard.waiting > 0 {
             self.ended.notify_all();
         } else if let Some(watch) = self.watch.get() {
-            self.entrust(&guard, watch.as_ref(), guard.transport.outgoing() > 0);
+            self.entrust(&guard, watch.as_ref(), guard.messenger.outgoing() > 0);
         }
     }
 
     /// Lets the watch take over at once if `urgent`. A timer it would not see: then it comes by the tick.
-    fn entrust(&self, guard: &Guard<'_, T>, watch: &dyn Watch, urgent: bool) {
-        if guard.transport.next_timer().is_some() {
+    fn entrust(&self, guard: &Guard<'_>, watch: &dyn Watch, urgent: bool) {
+        if guard.messenger.next_timer().is_some() {
             watch.disarm();
         } else if urgent {
             watch.arm();
         }
     }
 
-    /// Sleeps until the transport or a waker has something.
-    fn sleep(&self, timeout: Duration) {
-        let ms = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
-        let mut fds =
-            [self.poll_fd, self.waker.as_raw_fd()].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: the pointer and the length are those of `fds`. An interrupted wait is like one that found nothing.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as _, ms) };
-        if fds[1].revents != 0 {
-            self.waker.clear();
-        }
+    /// What time it is.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
     }
 
     /// For the watch: serves the context if nobody else does.
@@ -284,6 +295,7 @@ impl<T: Transport> Engine<T> {
         let Some(watch) = self.watch.get() else { return };
         // Unarmed, it takes over when nobody has been here for a whole tick.
         if watch.is_armed() || guard.turns == guard.seen_turns {
+            guard.now = self.now();
             guard.progress();
             self.tell(&mut guard);
             self.entrust(&guard, watch.as_ref(), true);

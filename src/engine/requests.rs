@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::engine::FIRST_BUFFER;
 use crate::error::{Error, ErrorKind};
-use crate::transport::slab::Slab;
-use crate::transport::{Outcome, Token};
+use crate::slab::Slab;
+use crate::messaging::{Outcome, Token};
 use crate::types::Rank;
 
 /// Which of a buffer's waits an operation ends.
@@ -71,7 +71,7 @@ impl Requests {
             Outcome::Done { rank, .. } => Ended::Message(rank),
             Outcome::Written { offset, bytes } => Ended::Written { offset, bytes },
             Outcome::Failed(error) => Ended::Failed(error),
-            Outcome::Asked { .. } | Outcome::Told => return,
+            Outcome::Queried { .. } | Outcome::Replied => return,
             Outcome::Mismatch { rank, .. } => {
                 Ended::Failed(Error::new(ErrorKind::Mismatch, format!("rank {rank} sent what no buffer sends")))
             }

@@ -15,6 +15,7 @@ use super::store::gloo_rs_store_t;
 use crate::context::{Connect, Context, ContextOptions};
 use crate::error::{Error, Result};
 use crate::secret::JobToken;
+use crate::transport;
 
 /// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
 /// need different tags.
@@ -164,7 +165,7 @@ pub unsafe extern "C" fn gloo_rs_context_create(
         let rank = pointer::rank(rank, ranks, "rank")?;
         // SAFETY: as above, for the string in the options.
         let options = unsafe { to_rust(&options) }?;
-        let created = Context::new(&device, rank, ranks, &options)?;
+        let created = Context::new((**device).clone(), rank, ranks, &options)?;
         handle::create(ContextHandle { context: created, waits: Waits::default() }, out);
         Ok(())
     })
@@ -298,7 +299,7 @@ pub unsafe extern "C" fn gloo_rs_context_broken(
         let (handle, out, reason) = unsafe {
             (handle::get(context, "context")?, Out::new(broken, "broken")?, Out::optional(reason, "reason")?)
         };
-        handle.context.device().check_process()?;
+        transport::check_process(handle.context.device().as_ref())?;
         let error = handle.context.broken();
         out.set(error.is_some());
         if let Some(reason) = reason {

@@ -6,7 +6,7 @@ use super::handle;
 use super::options::{self, Options};
 use super::status::gloo_rs_status_t;
 use super::store::gloo_rs_store_t;
-use crate::transport::admission::ConnectionStatistics;
+use crate::net::admission::ConnectionStatistics;
 
 /// How many connections have arrived since the listener was created, by what became of them. The caller sets `struct_size`.
 #[repr(C)]

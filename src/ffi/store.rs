@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::tcp::TcpStoreOptions;
 use crate::rendezvous::{FileStore, InProcessStore, PrefixStore, Store, TcpStore, url};
 use crate::secret::JobToken;
-use crate::transport::admission::ConnectionStatistics;
+use crate::net::admission::ConnectionStatistics;
 
 /// A key-value store that all ranks of a job reach. Keys are non-empty strings of at most 4096 bytes; values are any bytes,
 /// at most 64 MiB. Safe to use from several threads.

@@ -1,194 +1,212 @@
 //! Transports: how bytes reach another rank.
 //!
-//! A [`Transport`] belongs to one context and is driven by whoever holds it: nothing in it blocks, locks, or starts threads.
-//! Operations are posted, [`Transport::progress`] moves them on, and every operation ends with exactly one [`Event`],
-//! unless [`Transport::cancel`] took it back.
+//! A [`Device`] is a process's access to one kind of network. Each context on it has a [`Connector`], which makes [`Link`]s to
+//! the context's peers and says which of them are ready. A link moves bytes and knows nothing of messages: the one message
+//! protocol is in [`crate::messaging`]. Whoever drives a context calls connector and links from one thread at a time, and
+//! neither blocks, locks for long, nor starts threads. `docs/links.md` tells how to write a transport.
 
-pub mod admission;
-pub mod frame;
-pub mod matching;
-pub mod queues;
-pub mod slab;
 pub mod tcp;
 
-use std::ops::Range;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use crate::error::{Error, Result};
-use crate::reduce::{Kernel, Side};
-use crate::types::{Rank, Slot};
+use crate::error::{Error, ErrorKind, Result};
+use crate::net::address::Address;
+use crate::secret::JobToken;
+use crate::sys;
+use crate::types::Rank;
 
-/// Told what happens on the side: level (1 warning, 2 notice, 3 detail) and text. May be called from the device's own
-/// thread, while locks of the library are held: it must not call the library.
-pub type LogCallback = Arc<dyn Fn(u32, &str) + std::marker::Send + Sync>;
+/// Callback for log messages that no call returns: level (1 warning, 2 notice, 3 detail) and text. May be called from the
+/// device's own thread, while locks of the library are held: it must not call the library.
+pub type LogCallback = Arc<dyn Fn(u32, &str) + Send + Sync>;
 
-/// Who posted an operation. `owner` names what can be cancelled as a whole; `detail` is the owner's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Token {
-    /// A collective or a buffer.
-    pub owner: u32,
-    /// Which of its operations.
-    pub detail: u32,
+/// What a context waits for on a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// Bytes to receive, or the end of the stream.
+    pub readable: bool,
+    /// Room to send.
+    pub writable: bool,
 }
 
-/// Owner of the events that concern the whole context: a peer has given it up, asks, or tells.
-pub const EVERYONE: u32 = u32::MAX;
+/// One established way to one peer: a stream of bytes in both directions, reliable and in order.
+pub trait Link: Send {
+    /// Takes bytes from the front of `parts`, as many as it can without waiting, and returns how many. Fails with
+    /// [`io::ErrorKind::WouldBlock`] if it can take none now.
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-/// Keeps the slots of callers' messages and those of collectives apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Space {
-    /// Messages of unbound buffers.
-    User = 0,
-    /// Messages of collectives.
-    Collective = 1,
+    /// Fills `parts` from the front with what has arrived, and returns how many bytes. Fails with
+    /// [`io::ErrorKind::WouldBlock`] if nothing has. 0 says that the peer has ended the stream.
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+
+    /// Sets what the connector reports of this link from now on. With neither, it reports not even an end. A new link is
+    /// watched for bytes to receive.
+    fn watch(&mut self, interest: Interest) -> io::Result<()>;
+
+    /// Ends the stream in good order: the peer receives what was sent, then `last_words`, then the end. Returns at once; what
+    /// the peer cannot take yet is delivered within [`Device`]'s own limits. Dropping a link instead may lose what was sent.
+    fn end(self: Box<Self>, last_words: Vec<u8>);
 }
 
-/// A message to send.
-#[derive(Clone, Copy, Debug)]
-pub struct Send {
-    /// Receiver.
-    pub to: Rank,
-    /// With `slot`: what the receive must name.
-    pub space: Space,
-    /// With `space`: what the receive must name.
-    pub slot: Slot,
-    /// Compared with the receive's; see [`Recv::check`].
-    pub check: u32,
-    /// The bytes; valid until the event or the cancellation.
-    pub from: *const u8,
-    /// How many.
-    pub bytes: usize,
-    /// Comes back in the event.
-    pub token: Token,
-}
-
-/// From whom a receive takes its message.
-#[derive(Clone, Debug)]
-pub enum Source {
-    /// This rank.
-    Rank(Rank),
-    /// Whichever of these sends first; when several have, they take turns.
-    AnyOf(Arc<[Rank]>),
-}
-
-/// What to do with received bytes instead of storing them: `into = with op incoming`.
-#[derive(Clone, Copy, Debug)]
-pub struct ReduceInto {
-    /// Combines.
-    pub kernel: Kernel,
-    /// The local operand, as long as the receive; may be `into`.
-    pub with: *const u8,
-    /// Which operand the received bytes are.
-    pub incoming: Side,
-    /// Bytes of one element.
-    pub element: usize,
-}
-
-/// A message to receive.
-#[derive(Clone, Debug)]
-pub struct Recv {
-    /// Sender.
-    pub from: Source,
-    /// With `slot`: which message.
-    pub space: Space,
-    /// With `space`: which message.
-    pub slot: Slot,
-    /// A digest of what the poster believes the message to be about. A message with another one is refused.
-    pub check: u32,
-    /// Where the bytes go; valid until the event or the cancellation.
-    pub into: *mut u8,
-    /// How many at most.
-    pub bytes: usize,
-    /// Whether a shorter message is refused.
-    pub exact: bool,
-    /// Receive-and-reduce.
-    pub reduce: Option<ReduceInto>,
-    /// Comes back in the event.
-    pub token: Token,
-}
-
-/// A range of another rank's registered memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
-    /// Whose.
-    pub rank: Rank,
-    /// The number that [`Transport::register`] was given there.
-    pub region: u32,
-    /// First byte.
-    pub offset: u64,
-}
-
-/// How an operation ended.
-#[derive(Clone, Debug)]
-pub enum Outcome {
-    /// Done, with this rank, so many bytes.
-    Done {
+/// What a connector has to say.
+pub enum Happening {
+    /// The way to the peer stands.
+    Established {
         /// The peer.
         rank: Rank,
-        /// Length of the message.
-        bytes: usize,
+        /// The way.
+        link: Box<dyn Link>,
+        /// A number that both sides derived, and strangers do not know: it stands in every header on this link.
+        connection: u32,
     },
-    /// A bound receive buffer was written: so many bytes at this offset. Not an end: more may come.
-    Written {
-        /// First byte.
-        offset: usize,
-        /// Length of the write.
-        bytes: usize,
-    },
-    /// The message that came was about something else: the sender's [`Send::check`].
-    Mismatch {
+    /// There will be no way to the peer.
+    Unreachable {
         /// The peer.
         rank: Rank,
-        /// Its check.
-        theirs: u32,
+        /// Why.
+        error: Error,
     },
-    /// It cannot be done.
-    Failed(Error),
-    /// For [`EVERYONE`]: this rank has waited in vain, and wants to be told what this one is doing.
-    Asked {
+    /// The link to the peer has what was waited for; it may also be a false alarm.
+    Ready {
         /// The peer.
         rank: Rank,
-        /// The call that it asks for.
-        call: Call,
+        /// Of what.
+        of: Interest,
     },
-    /// For [`EVERYONE`]: a peer that was asked has told.
-    Told,
 }
 
-/// Tells calls apart, between ranks that may disagree about them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// See [`Recv::check`].
-    pub check: u32,
-    /// Its tag.
-    pub tag: u32,
+/// Writes the last words of a context that has closed, for a connection with this number.
+pub type LastWords = Arc<dyn Fn(u32) -> Vec<u8> + Send + Sync>;
+
+/// Makes the links of one context. What it is told by one call, it may report by a later [`Connector::progress`].
+pub trait Connector: Send {
+    /// What peers must be told to reach this rank.
+    fn address(&self) -> &Address;
+
+    /// From now on peers find this rank at these sockets: at most one of each family.
+    fn set_sockets(&mut self, sockets: Vec<SocketAddr>);
+
+    /// What `rank` gave as its address. Fails if somebody else has connected in its name.
+    fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()>;
+
+    /// What is known of `rank`.
+    fn peer(&self, rank: Rank) -> Option<&Address>;
+
+    /// Whether anything is known of any peer.
+    fn knows_anyone(&self) -> bool;
+
+    /// Makes a link to `rank` as soon as its address is known, unless it has one, or is making one, or has none to come.
+    fn connect(&mut self, rank: Rank);
+
+    /// There will be no link to `rank` any more; what was begun is given up.
+    fn give_up(&mut self, rank: Rank);
+
+    /// The context has closed: peers that come later are refused, with these last words if there are any.
+    fn close(&mut self, last_words: Option<LastWords>);
+
+    /// Whether [`Connector::progress`] must be called even while every link is tried.
+    fn is_busy(&self) -> bool;
+
+    /// Moves what can be moved without waiting at `now`, and reports which links are ready.
+    fn progress(&mut self, now: Instant, happenings: &mut Vec<Happening>);
+
+    /// When [`Connector::progress`] must be called though no descriptor is readable.
+    fn next_timer(&self) -> Option<Instant>;
+
+    /// Adds the descriptors of which one becomes readable when [`Connector::progress`] has something to do. They stay the
+    /// same for the connector's life.
+    fn descriptors(&self, into: &mut Vec<RawFd>);
+
+    /// Where `rank` is found, for messages: `10.0.0.1:4455`.
+    fn location(&self, rank: Rank) -> Option<String>;
+
+    /// Why there is no link to `rank`, for messages: `not connected after 3 attempts; the last one: ...`.
+    fn obstacle(&self, rank: Rank) -> String;
 }
 
-/// What peers have told that were asked why they keep others waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// Some have not answered.
-    Missing,
-    /// All wait in the same call themselves: others know more.
-    SameCall,
-    /// One does something else, or nothing is to be expected.
-    Cause,
+/// A process's access to a kind of network. Contexts keep their device alive.
+pub trait Device: Send + Sync {
+    /// Makes links for `rank` of a context of `size` ranks that all have `token`.
+    fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>>;
+
+    /// From now on the device drives the context whose connector this is while nobody waits on it, until the watch is
+    /// dropped. It begins armed.
+    fn watch(self: Arc<Self>, connector: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>>;
+
+    /// What can be told of where peers will find a context before it is known where those are: the sockets that are named, or
+    /// those from which the server of the store is reached. Ports may be missing.
+    fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>>;
+
+    /// Listens for the context of `rank` where the others can reach it; `everyone` are the prospects of all ranks.
+    fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>>;
+
+    /// Listens where ranks on any host may reach it, for a context of whose peers nothing is known.
+    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>>;
+
+    /// Callback for log messages that no call returns.
+    fn log(&self) -> Option<LogCallback>;
+
+    /// By which time contexts on this device wait.
+    fn clock(&self) -> Arc<dyn Clock>;
+
+    /// Whether this process got the device by fork, and so cannot use it.
+    fn is_inherited(&self) -> bool;
+
+    /// Why connections cannot be accepted, if the last one could not.
+    fn cannot_accept(&self) -> Option<io::Error>;
 }
 
-/// The end of an operation.
-#[derive(Clone, Debug)]
-pub struct Event {
-    /// The poster's.
-    pub token: Token,
-    /// How it ended.
-    pub outcome: Outcome,
+/// The time by which contexts wait, and how they do it: the system's, or a simulation's.
+pub trait Clock: Send + Sync {
+    /// Now.
+    fn now(&self) -> Instant;
+
+    /// Returns when one of `descriptors` is readable, or at `until`, or earlier for no reason. Whether the first is readable.
+    fn sleep(&self, descriptors: &[RawFd], until: Instant) -> bool;
 }
 
-/// Who drives a transport while nobody waits on it.
-pub trait Watch: std::marker::Send + Sync {
+/// The system's monotonic clock.
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn sleep(&self, descriptors: &[RawFd], until: Instant) -> bool {
+        sys::poll(descriptors, until.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// Refuses a process that got `device` by fork.
+#[inline]
+pub fn check_process(device: &dyn Device) -> Result<()> {
+    if device.is_inherited() { Err(inherited()) } else { Ok(()) }
+}
+
+#[cold]
+fn inherited() -> Error {
+    Error::new(
+        ErrorKind::InvalidOperation,
+        "this process is a child by fork of the one that made the device or context, and cannot use it: it may destroy it, \
+         and make its own",
+    )
+}
+
+/// What a device does for a context.
+pub trait Driven: Send + Sync {
+    /// A descriptor of the context was readable while armed, or some time has passed while it was not.
+    fn drive(&self);
+
+    /// The connector has something that came from a peer.
+    fn arrived(&self);
+}
+
+/// Who drives a context while nobody waits on it. Ends with `Drop`.
+pub trait Watch: Send + Sync {
     /// From now on the watch does.
     fn arm(&self);
     /// From now on the caller does.
@@ -197,123 +215,10 @@ pub trait Watch: std::marker::Send + Sync {
     fn is_armed(&self) -> bool;
 }
 
-/// One context's way to its peers.
-///
-/// # Safety
-/// Whoever posts an operation keeps its memory valid, and untouched where it is written, until the event or `cancel`.
-/// Registered and bound memory stays valid until `unregister` and `cancel`.
-pub trait Transport: std::marker::Send {
-    /// Posts a message.
-    ///
-    /// # Safety
-    /// See the trait.
-    unsafe fn send(&mut self, send: Send);
-
-    /// Posts a receive.
-    ///
-    /// # Safety
-    /// See the trait.
-    unsafe fn recv(&mut self, recv: Recv);
-
-    /// Writes `bytes` from `from` to the remote range; done when they are there.
-    ///
-    /// # Safety
-    /// See the trait.
-    unsafe fn put(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token);
-
-    /// Reads `bytes` of the remote range to `into`; done when they are here.
-    ///
-    /// # Safety
-    /// See the trait.
-    unsafe fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token);
-
-    /// Lets peers `put` to and `get` from this memory under the number `region`, until `unregister`.
-    ///
-    /// # Safety
-    /// See the trait.
-    unsafe fn register(&mut self, region: u32, memory: *mut u8, bytes: usize);
-
-    /// Ends `register`.
-    fn unregister(&mut self, region: u32);
-
-    /// Writes into the buffer that `to` bound to `slot`, at `offset`; done when the bytes have left.
-    ///
-    /// # Safety
-    /// See the trait.
-    unsafe fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token);
-
-    /// Binds memory to `slot` for writes from `from`; each arrival is an `Outcome::Written`. Ends with `cancel`.
-    ///
-    /// # Safety
-    /// See the trait.
-    unsafe fn bind(&mut self, from: Rank, slot: Slot, memory: *mut u8, bytes: usize, token: Token) -> Result<()>;
-
-    /// Takes back every operation of `owner`: no event for it follows, and its memory is no longer touched.
-    fn cancel(&mut self, owner: u32);
-
-    /// Moves what can be moved without waiting; pushes the ends. Whether anything moved.
-    fn progress(&mut self, events: &mut Vec<Event>) -> bool;
-
-    /// Sends what was posted, as far as that goes without waiting; pushes the ends.
-    fn flush(&mut self, events: &mut Vec<Event>);
-
-    /// Readable whenever `progress` may have something to do.
-    fn poll_fd(&self) -> RawFd;
-
-    /// When `progress` must be called even if the descriptor stays silent.
-    fn next_timer(&self) -> Option<Instant>;
-
-    /// Messages of this side that have not left.
-    fn outgoing(&self) -> usize;
-
-    /// What the operations of `owner` wait for: ranks, addresses, bytes done of bytes wanted.
-    fn describe(&self, owner: u32) -> String;
-
-    /// Asks the peers that the operations of `owner`, which are of `call`, wait for what they are doing, where a connection
-    /// stands; whether there are any. What they tell becomes part of `describe`.
-    fn ask(&mut self, _owner: u32, _call: Call) -> bool {
-        false
+/// `rank 3 at 10.0.0.1:4455`, as all messages name a peer.
+pub fn peer_name(connector: &dyn Connector, rank: Rank) -> String {
+    match connector.location(rank) {
+        Some(at) => format!("rank {rank} at {at}"),
+        None => format!("rank {rank}"),
     }
-
-    /// What has come of that.
-    fn told(&self) -> Told {
-        Told::Cause
-    }
-
-    /// Answers `rank`, which has asked. `same`: the call that it asked for waits here, too.
-    fn tell(&mut self, _rank: Rank, _text: &str, _same: bool) {}
-
-    /// Messages of collectives that have come to `slots` and met no receive: sender, [`Send::check`], bytes.
-    fn unasked(&self, _slots: Range<Slot>) -> Vec<(Rank, u32, u64)> {
-        Vec::new()
-    }
-
-    /// How messages call `rank`.
-    fn peer_name(&self, rank: Rank) -> String {
-        format!("rank {rank}")
-    }
-
-    /// What peers must be told to reach this rank.
-    fn address(&self) -> Vec<u8>;
-
-    /// What `rank` gave as its address.
-    fn set_peer(&mut self, rank: Rank, address: &[u8]) -> Result<()>;
-
-    /// Begins to connect, if that has not begun.
-    fn connect(&mut self, rank: Rank);
-
-    /// Whether messages to `rank` can flow; an error once they never will.
-    fn is_connected(&self, rank: Rank) -> Result<bool>;
-
-    /// Whether nothing is known of any peer: the context was never connected.
-    fn is_isolated(&self) -> bool;
-
-    /// Whether `rank` runs on this host; `None` as long as its address is unknown.
-    fn shares_host(&self, rank: Rank) -> Option<bool>;
-
-    /// Ends the connection to `rank`; its operations fail with `error`.
-    fn disconnect(&mut self, rank: Rank, error: &Error);
-
-    /// Ends everything; operations fail with `error`. With a `notice`, peers are told its reason.
-    fn close(&mut self, error: &Error, notice: Option<&Error>);
 }

@@ -66,7 +66,7 @@ fn in_the_child(idle: Arc<Context>, running: Arc<Context>, rank: &Rank) -> i32 {
     idle.close();
     drop(idle);
     // One of its own works.
-    let own = Context::new(&device(), 0, 1, &options).unwrap();
+    let own = Context::new(device(), 0, 1, &options).unwrap();
     if count_ranks(&own).ok() != Some(1.0) { 4 } else { 0 }
 }
 

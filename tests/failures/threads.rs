@@ -14,7 +14,7 @@ use crate::job::{LONG, SLACK, device};
 /// A context that measures nothing, so that connections are made by calls only.
 fn connect(store: &dyn Store, rank: usize, size: usize, timeout: Duration) -> Result<Arc<Context>, Error> {
     let options = ContextOptions { timeout, tuning: Some("default".into()), ..Default::default() };
-    let context = Context::new(&device(), rank, size, &options)?;
+    let context = Context::new(device(), rank, size, &options)?;
     context.connect(store)?;
     Ok(context)
 }
@@ -126,7 +126,7 @@ fn ranks_in_different_calls_notice_and_say_so() {
 
 #[test]
 fn a_context_that_was_never_connected_says_so() {
-    let context = Context::new(&device(), 1, 2, &ContextOptions::default()).unwrap();
+    let context = Context::new(device(), 1, 2, &ContextOptions::default()).unwrap();
     let error = ALLREDUCE.run(&context).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOperation);
     assert!(error.message().contains("the context is not connected"), "{error}");

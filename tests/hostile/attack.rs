@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use gloo_rs::rendezvous::Store;
 use gloo_rs::rendezvous::tcp::{TcpStore, TcpStoreOptions};
-use gloo_rs::transport::tcp::address::Address;
-use gloo_rs::transport::tcp::handshake::{self, Answer, Connecting, Connector, Hello, Identity, Reason};
+use gloo_rs::net::address::Address;
+use gloo_rs::net::handshake::{self, Answer, Connecting, Connector, Hello, Identity, Reason};
 
 use crate::job::{Job, LONG, SIZE, token};
 

@@ -17,7 +17,7 @@ use attack::{
 };
 use gloo_rs::rendezvous::Store;
 use gloo_rs::transport::admission::ConnectionStatistics;
-use gloo_rs::transport::tcp::handshake::Identity;
+use gloo_rs::net::handshake::Identity;
 use job::{Job, LONG};
 
 /// Tests of this file count descriptors and memory, which belong to the whole process, and need many of the former.

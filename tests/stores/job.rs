@@ -26,7 +26,7 @@ pub fn device() -> Arc<Device> {
 
 /// A rank of `size`, which finds the others over `store`.
 pub fn connect(store: &dyn Store, rank: usize, size: usize, timeout: Duration) -> Result<Arc<Context>, Error> {
-    let context = Context::new(&device(), rank, size, &ContextOptions { timeout, ..Default::default() })?;
+    let context = Context::new(device(), rank, size, &ContextOptions { timeout, ..Default::default() })?;
     context.connect(store)?;
     Ok(context)
 }

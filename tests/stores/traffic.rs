@@ -23,7 +23,7 @@ fn rendezvous(size: usize) -> (Vec<Used>, Duration) {
     let began = Instant::now();
     let connect = |rank: usize| {
         let store = Spy::new(base.clone(), |_| {});
-        Context::new(&device, rank, size, &options).unwrap().connect(&store).unwrap();
+        Context::new(device.clone(), rank, size, &options).unwrap().connect(&store).unwrap();
         store.used()
     };
     let connect = &connect;
@@ -68,7 +68,7 @@ fn in_vain(size: usize, absent: &[usize], timeout: Duration, parts: &[&str]) -> 
     let connect = |rank: usize| {
         let store = Spy::new(base.clone(), |_| {});
         let began = Instant::now();
-        let error = Context::new(&device, rank, size, &options).unwrap().connect(&store).unwrap_err();
+        let error = Context::new(device.clone(), rank, size, &options).unwrap().connect(&store).unwrap_err();
         assert!(began.elapsed() < timeout + SLACK, "gave up only after {:?}: {error}", began.elapsed());
         is(&error, ErrorKind::Timeout, parts);
         store.used()

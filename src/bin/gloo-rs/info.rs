@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use gloo_rs::rendezvous::url;
-use gloo_rs::transport::tcp::choice::{Choice, Chosen, Surroundings};
-use gloo_rs::transport::tcp::interface::{self, Interface};
+use gloo_rs::net::choice::{Choice, Chosen, Surroundings};
+use gloo_rs::net::interface::{self, Interface};
 use serde::Serialize;
 
 use crate::explain::Explain;

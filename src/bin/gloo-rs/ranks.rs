@@ -50,7 +50,7 @@ impl Member {
         let interface = interface.map(str::to_owned);
         let device = Device::create(&DeviceOptions { interface, ..Default::default() }).map_err(says)?;
         let options = ContextOptions { timeout, ..Default::default() };
-        let context = Context::new(&device, launch.rank, launch.size, &options).map_err(says)?;
+        let context = Context::new(device.clone(), launch.rank, launch.size, &options).map_err(says)?;
         context.connect(&*launch.store).map_err(says)?;
         Ok(Self { context, store: launch.store })
     }

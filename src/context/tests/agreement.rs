@@ -13,7 +13,7 @@ fn connected(tunings: &[Option<&str>]) -> Vec<Result<Arc<Context>>> {
     let connect = |rank: usize, tuning: Option<&str>| {
         let tuning = tuning.map(str::to_owned);
         let options = ContextOptions { timeout: Duration::from_secs(20), tuning, ..Default::default() };
-        let context = Context::new(&device(), rank, tunings.len(), &options)?;
+        let context = Context::new(device(), rank, tunings.len(), &options)?;
         context.connect(&*store).map(|()| context)
     };
     let connect = &connect;
@@ -104,7 +104,7 @@ fn a_context_out_of_a_context_goes_by_what_that_one_goes_by() {
     let parents: Vec<_> = connected(&[Some(&slow), None, None]).into_iter().map(Result::unwrap).collect();
     let options = ContextOptions { timeout: Duration::from_secs(20), max_segment_bytes: 4 << 20, ..Default::default() };
     run(&parents, |parent| {
-        let child = Context::new(&device(), parent.rank(), parent.size(), &options).unwrap();
+        let child = Context::new(device(), parent.rank(), parent.size(), &options).unwrap();
         child.connect_from(parent, 3).unwrap();
         let names = |context: &Context| choices(context).into_iter().map(|(name, ..)| name).collect::<Vec<_>>();
         assert_eq!(child.tuner().network(), parent.tuner().network());
@@ -134,12 +134,12 @@ fn what_is_wrong_with_rank_0_s_file_all_ranks_hear_at_once() {
 fn a_partner_that_does_not_take_part_is_no_error() {
     let store = InProcessStore::new();
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-    let contexts: Vec<_> = (0..2).map(|rank| Context::new(&device(), rank, 2, &options).unwrap()).collect();
+    let contexts: Vec<_> = (0..2).map(|rank| Context::new(device(), rank, 2, &options).unwrap()).collect();
     std::thread::scope(|scope| {
         let zero = scope.spawn(|| contexts[0].connect(&*store));
         // Rank 1 tells where it is, and does nothing more.
         use crate::rendezvous::Store;
-        let address = || contexts[1].lock().unwrap().transport.address();
+        let address = || contexts[1].lock().unwrap().messenger.address();
         store.set("host/1", &address()).unwrap();
         contexts[1].listen_somewhere().unwrap();
         store.set("address/1", &address()).unwrap();
@@ -152,11 +152,11 @@ fn a_partner_that_does_not_take_part_is_no_error() {
 fn a_context_that_is_closed_while_it_measures_ends_at_once() {
     let store = InProcessStore::new();
     let options = ContextOptions { timeout: Duration::from_secs(60), ..Default::default() };
-    let contexts: Vec<_> = (0..3).map(|rank| Context::new(&device(), rank, 3, &options).unwrap()).collect();
+    let contexts: Vec<_> = (0..3).map(|rank| Context::new(device(), rank, 3, &options).unwrap()).collect();
     std::thread::scope(|scope| {
         use crate::rendezvous::Store;
         // Rank 1 is silent, and rank 2 waits for what rank 0 will say.
-        let address = || contexts[1].lock().unwrap().transport.address();
+        let address = || contexts[1].lock().unwrap().messenger.address();
         store.set("host/1", &address()).unwrap();
         contexts[1].listen_somewhere().unwrap();
         store.set("address/1", &address()).unwrap();
@@ -166,7 +166,7 @@ fn a_context_that_is_closed_while_it_measures_ends_at_once() {
                 move || c.connect(s)
             })
         });
-        while contexts[0].lock().unwrap().transport.is_isolated() {
+        while contexts[0].lock().unwrap().messenger.is_isolated() {
             std::thread::sleep(Duration::from_millis(1));
         }
         contexts[2].close();

@@ -19,12 +19,12 @@ fn buffer(context: &Arc<Context>, memory: &mut [u8]) -> UnboundBuffer {
 /// Two ranks, of which rank 1 keeps little of what it has not asked for.
 fn pair(most: usize) -> Vec<Arc<Context>> {
     let contexts = group(2);
-    contexts[1].lock().unwrap().transport.set_early_limits(PAUSE, most);
+    contexts[1].lock().unwrap().messenger.set_early_limits(PAUSE, most);
     contexts
 }
 
 fn kept(contexts: &[Arc<Context>]) -> usize {
-    contexts[1].lock().unwrap().transport.kept(0)
+    contexts[1].lock().unwrap().messenger.kept(0)
 }
 
 /// Waits until rank 1 keeps no more than before for a while, and returns how much that is.

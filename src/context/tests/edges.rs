@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 use super::*;
-use crate::transport::tcp::address::{Address, host};
+use crate::net::address::{Address, host};
 
 const LARGE: usize = 200_000;
 /// More than the system keeps for a connection.
@@ -14,15 +14,15 @@ const SOON: Option<Duration> = Some(Duration::from_secs(5));
 /// Contexts that do not know where the others are: what is posted waits.
 fn strangers(size: usize) -> Vec<Arc<Context>> {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-    (0..size).map(|rank| Context::new(&device(), rank, size, &options).unwrap()).collect()
+    (0..size).map(|rank| Context::new(device(), rank, size, &options).unwrap()).collect()
 }
 
 fn introduce(contexts: &[Arc<Context>]) {
-    let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().transport.address()).collect();
+    let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().messenger.address()).collect();
     for context in contexts {
         for (rank, address) in addresses.iter().enumerate() {
             let mut guard = context.lock().unwrap();
-            guard.transport.set_peer(rank, address).unwrap();
+            guard.messenger.set_peer(rank, address).unwrap();
             context.engine().leave(guard);
         }
     }
@@ -269,7 +269,7 @@ fn a_connection_is_tried_again_though_nobody_waits() {
     let address = Address { identity: [1; 16], sockets: vec![listener.local_addr().unwrap()], host: host(), cores: 1 };
     let mut memory = [0u8; 1];
     let send = buffer(&contexts[0], &mut memory);
-    contexts[0].lock().unwrap().transport.set_peer(1, &address.serialize()).unwrap();
+    contexts[0].lock().unwrap().messenger.set_peer(1, &address.serialize()).unwrap();
     send.send(1, 1, 0, 1).unwrap();
     let until = Instant::now() + Duration::from_secs(5);
     let mut attempts = 0;
@@ -301,7 +301,7 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
         never.abort_wait_recv();
         assert!(polls.join().unwrap().unwrap().is_none());
     });
-    let waits = contexts[0].lock().unwrap().transport.describe(stranger.owner());
+    let waits = contexts[0].lock().unwrap().messenger.describe(stranger.owner());
     let attempts = waits.split("not connected after ").nth(1).and_then(|w| w.split(' ').next());
     // Two are made before anybody waits, and some ten in two seconds.
     assert!(attempts.is_some_and(|n| n.parse::<u32>().unwrap() > 4), "{waits}");

@@ -6,21 +6,21 @@ use std::time::Instant;
 
 use super::malformed::victim;
 use super::*;
-use crate::transport::frame::{Header, Kind};
-use crate::transport::tcp::address::{Address, host};
-use crate::transport::tcp::handshake::{self, Accepting, Acceptor, Answer};
+use crate::wire::message::{Header, Kind};
+use crate::net::address::{Address, host};
+use crate::net::handshake::{self, Accepting, Acceptor, Answer};
 use crate::transport::{Outcome, Send, Space, Token};
 
 #[test]
 fn a_peer_that_says_it_is_connecting_and_ends_is_noticed() {
     let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
-    let context = Context::new(&device(), 1, 2, &options).unwrap();
+    let context = Context::new(device(), 1, 2, &options).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address { identity: [9; 16], sockets: vec![listener.local_addr().unwrap()], host: host(), cores: 1 };
     let mut memory = [0u8; 4];
     // SAFETY: the array outlives the buffer.
     let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), 4).unwrap() };
-    context.lock().unwrap().transport.set_peer(0, &address.serialize()).unwrap();
+    context.lock().unwrap().messenger.set_peer(0, &address.serialize()).unwrap();
     std::thread::scope(|scope| {
         // Rank 0 was about to connect, too, says that its connection is the one to keep, and is killed.
         scope.spawn(move || {
@@ -58,9 +58,9 @@ fn send_into_a_reset(last: &[Header]) -> Error {
     let message = [0u8; 8];
     let send = Send { to: 0, space: Space::User, slot: 1, check: 0, from: message.as_ptr(), bytes: 8, token };
     // SAFETY: the array outlives the connection, which is over before this returns.
-    unsafe { guard.transport.send(send) };
+    unsafe { guard.messenger.send(send) };
     let mut events = Vec::new();
-    guard.transport.flush(&mut events);
+    guard.messenger.flush(&mut events);
     match events.into_iter().find(|e| e.token == token).map(|e| e.outcome) {
         Some(Outcome::Failed(error)) => error,
         other => panic!("{other:?}"),

@@ -4,15 +4,15 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use super::*;
-use crate::transport::frame::{FLAG_ANNOUNCED, Header, Kind};
-use crate::transport::tcp::address::Address;
-use crate::transport::tcp::handshake::{self, Answer, Connecting, Connector, Hello};
+use crate::wire::message::{FLAG_ANNOUNCED, Header, Kind};
+use crate::net::address::Address;
+use crate::net::handshake::{self, Answer, Connecting, Connector, Hello};
 
 /// Rank 1 of two, and a connection that it takes for rank 0's, with the number that its frames carry.
 pub(super) fn victim() -> (Arc<Context>, TcpStream, u32) {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-    let context = Context::new(&device(), 1, 2, &options).unwrap();
-    let own = context.lock().unwrap().transport.address();
+    let context = Context::new(device(), 1, 2, &options).unwrap();
+    let own = context.lock().unwrap().messenger.address();
     let identity = Address::deserialize(&own).unwrap().identity;
     let key = handshake::key(&JobToken::from_environment(), &identity);
     let to = handshake::handle(&identity);
@@ -89,6 +89,6 @@ fn lengths_that_are_only_announced_take_no_memory() {
             context.lock().unwrap().progress();
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(context.lock().unwrap().transport.kept(0) < 2000);
+        assert!(context.lock().unwrap().messenger.kept(0) < 2000);
     }
 }

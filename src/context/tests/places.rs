@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::rendezvous::in_process::InProcessStore;
-use crate::transport::tcp::address::Address;
+use crate::net::address::Address;
 
 /// A device for which nothing was named listens once it is known where the ranks are.
 #[test]
@@ -18,13 +18,13 @@ fn a_device_listens_on_loopback_once_all_ranks_turn_out_to_be_on_this_host() {
             scope.spawn(move || {
                 let device = Device::create(&DeviceOptions::default()).unwrap();
                 assert!(device.addresses().is_empty() && device.interface().is_none());
-                let context = Context::new(&device, rank, 3, &options).unwrap();
+                let context = Context::new(device.clone(), rank, 3, &options).unwrap();
                 context.connect(&*store).unwrap();
                 let addresses = device.addresses();
                 assert!(!addresses.is_empty() && addresses.iter().all(|a| a.ip().is_loopback()), "{addresses:?}");
                 assert!(device.interface().is_some());
                 // Another context of the same device goes where its parent's addresses say.
-                let child = Context::new(&device, rank, 3, &options).unwrap();
+                let child = Context::new(device.clone(), rank, 3, &options).unwrap();
                 child.connect_from(&context, 7).unwrap();
                 assert_eq!(device.addresses(), addresses);
                 for other in 0..3 {
@@ -40,14 +40,14 @@ fn a_pair_listens_when_its_address_is_asked_for() {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
     let device = Device::create(&DeviceOptions::default()).unwrap();
     // That the device listens for another context already says nothing about this one's peer.
-    let other = Context::new(&device, 0, 1, &options).unwrap();
+    let other = Context::new(device.clone(), 0, 1, &options).unwrap();
     other.connect(&*InProcessStore::new()).unwrap();
-    let contexts: Vec<_> = (0..2).map(|rank| Context::new(&device, rank, 2, &options).unwrap()).collect();
-    assert!(contexts[0].lock().unwrap().transport.sockets().is_empty());
+    let contexts: Vec<_> = (0..2).map(|rank| Context::new(device.clone(), rank, 2, &options).unwrap()).collect();
+    assert!(contexts[0].lock().unwrap().messenger.sockets().is_empty());
     let pairs = [contexts[0].pair(1).unwrap(), contexts[1].pair(0).unwrap()];
     let addresses = [pairs[0].address().unwrap(), pairs[1].address().unwrap()];
-    assert_eq!(contexts[0].lock().unwrap().transport.address(), addresses[0]);
-    assert!(!contexts[0].lock().unwrap().transport.sockets().is_empty());
+    assert_eq!(contexts[0].lock().unwrap().messenger.address(), addresses[0]);
+    assert!(!contexts[0].lock().unwrap().messenger.sockets().is_empty());
     std::thread::scope(|scope| {
         scope.spawn(|| pairs[0].connect(&addresses[1]).unwrap());
         scope.spawn(|| pairs[1].connect(&addresses[0]).unwrap());
@@ -62,8 +62,8 @@ fn closed() -> SocketAddr {
 /// Two contexts, and the second's address.
 fn two() -> (Vec<Arc<Context>>, Address) {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-    let contexts: Vec<_> = (0..2).map(|rank| Context::new(&device(), rank, 2, &options).unwrap()).collect();
-    let address = Address::deserialize(&contexts[1].lock().unwrap().transport.address()).unwrap();
+    let contexts: Vec<_> = (0..2).map(|rank| Context::new(device(), rank, 2, &options).unwrap()).collect();
+    let address = Address::deserialize(&contexts[1].lock().unwrap().messenger.address()).unwrap();
     (contexts, address)
 }
 

@@ -17,7 +17,7 @@ fn connect_with(tokens: [Option<&str>; 2], connect: Connect) -> Vec<(Arc<Context
                     let token = token.map(JobToken::new);
                     let options =
                         ContextOptions { timeout: Duration::from_secs(20), connect, token, ..Default::default() };
-                    let context = Context::new(&device(), rank, 2, &options).unwrap();
+                    let context = Context::new(device(), rank, 2, &options).unwrap();
                     let result = context.connect(&*store);
                     (context, result)
                 })

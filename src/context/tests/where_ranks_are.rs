@@ -56,7 +56,7 @@ fn groups_are_the_hosts_unless_the_caller_says_otherwise() {
 fn hosts_are_known_once_connected() {
     let store = InProcessStore::new();
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-    let contexts: Vec<_> = (0..3).map(|rank| Context::new(&device(), rank, 3, &options).unwrap()).collect();
+    let contexts: Vec<_> = (0..3).map(|rank| Context::new(device(), rank, 3, &options).unwrap()).collect();
     assert!(contexts[0].hosts().is_empty());
     run(&contexts, |context| context.connect(&*store).unwrap());
     assert!(contexts.iter().all(|context| context.hosts() == [0, 0, 0]));

@@ -13,7 +13,7 @@
 
 use super::protocol::{CLIENT_HELLO_BYTES, SERVER_HELLO_BYTES, client_hello, server_hello};
 use crate::secret::{JobToken, Proof, SecretKey};
-use crate::transport::tcp::handshake::{Fault, Nonce};
+use crate::net::handshake::{Fault, Nonce};
 
 /// Length of a client's first words.
 pub(super) const CLIENT_BYTES: usize = CLIENT_HELLO_BYTES + 33;

@@ -22,7 +22,7 @@ use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doin
 use crate::error::{Error, ErrorKind, Result};
 use crate::secret::{JobToken, SecretKey};
 use crate::transport::LogCallback;
-use crate::transport::admission::ConnectionStatistics;
+use crate::net::admission::ConnectionStatistics;
 use connection::{Connection, Fault};
 use protocol::{Answer, MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Request};
 use server::{Limits, Server};

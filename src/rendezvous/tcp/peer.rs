@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::epoll::Readiness;
 use super::greeting::{CLIENT_BYTES, PROOF_BYTES, SERVER_BYTES};
 use super::protocol::Chunk;
-use crate::transport::admission::Refusal;
+use crate::net::admission::Refusal;
 
 /// The connection is of no more use: it ended, broke, or its other end does not keep to the protocol.
 pub(super) struct Gone;

@@ -27,8 +27,8 @@ use super::protocol::{self, CLIENT_HELLO_BYTES, Chunk, MAX_FRAME_BYTES, Request}
 use crate::secret::SecretKey;
 use crate::sys::{self, ForkMark};
 use crate::transport::LogCallback;
-use crate::transport::admission::{Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, MAX_GREETINGS, Refusal};
-use crate::transport::tcp::handshake::Fault;
+use crate::net::admission::{Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, MAX_GREETINGS, Refusal};
+use crate::net::handshake::Fault;
 
 /// How long a server is patient.
 #[derive(Clone, Copy)]

@@ -9,7 +9,7 @@ mod thread;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,14 +20,15 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use self::thread::Thread;
 use crate::error::{Error, ErrorKind, Result};
-use crate::secret::SecretKey;
+use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll, ForkMark, Waker};
-use crate::transport::admission::{ConnectionStatistics, Counters};
-use crate::transport::tcp::address::Address;
-use crate::transport::tcp::choice::{Choice, Chosen, Surroundings};
-use crate::transport::tcp::connection::Parting;
-use crate::transport::tcp::handshake::{Handle, Proven};
-use crate::transport::{LogCallback, Watch};
+use super::connector::{Arrivals, TcpConnector};
+use super::link::Parting;
+use crate::net::address::Address;
+use crate::net::admission::{ConnectionStatistics, Counters};
+use crate::net::choice::{Choice, Chosen, Surroundings};
+use crate::net::handshake::{self, Handle};
+use crate::transport::{self, Clock, Connector, Driven, LogCallback, SystemClock, Watch};
 use crate::types::Rank;
 
 /// How often the thread looks after contexts that nobody has waited on since.
@@ -39,11 +40,11 @@ const WAKER: u64 = 0;
 /// This and the place of a listener in the list: its events.
 const LISTENER: u64 = 1 << 63;
 
-/// Which addresses of this host to use. With nothing set, not even the variable [`super::choice::INTERFACES`], that is decided
+/// Which addresses of this host to use. With nothing set, not even the variable [`crate::net::choice::INTERFACES`], that is decided
 /// when a context connects: loopback if all its ranks are on this host, else addresses that reach the store or other ranks.
 #[derive(Clone, Default)]
 pub struct DeviceOptions {
-    /// A list of network interfaces, as [`super::pattern::Patterns`] describes it: `eth0`, or `ib*,10.0.0.0/8`, or `^docker*`.
+    /// A list of network interfaces, as [`crate::net::pattern::Patterns`] describes it: `eth0`, or `ib*,10.0.0.0/8`, or `^docker*`.
     pub interface: Option<String>,
     /// A host name of this host, or an IPv4 or IPv6 address of it.
     pub hostname: Option<String>,
@@ -53,18 +54,11 @@ pub struct DeviceOptions {
     pub log: Option<LogCallback>,
 }
 
-/// What the device's thread does for a context.
-pub trait Served: Send + Sync {
-    /// The context's descriptor was readable while armed, or a tick has passed while it was not.
-    fn serve(&self);
-    /// A peer has connected, asked for this context, and proven that it belongs to it.
-    fn accept(&self, socket: OwnedFd, peer: &Proven);
-}
-
 struct Entry {
-    served: Weak<dyn Served>,
+    driven: Option<Weak<dyn Driven>>,
     number: u64,
     key: SecretKey,
+    arrivals: Arrivals,
 }
 
 #[derive(Default)]
@@ -80,12 +74,12 @@ struct Listener {
     interface: Option<String>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     choice: Choice,
     port: u16,
     /// Only ever grows.
     listeners: Mutex<Vec<Arc<Listener>>>,
-    log: Option<LogCallback>,
+    pub(super) log: Option<LogCallback>,
     counters: Counters,
     epoll: Epoll,
     waker: Waker,
@@ -107,10 +101,9 @@ pub struct Device {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A context's place at its device. Ends with `Drop`.
-pub struct Place {
+/// The device's thread as the driver of a context.
+struct Drives {
     device: Arc<Device>,
-    handle: Handle,
     fd: RawFd,
     number: u64,
     armed: AtomicBool,
@@ -162,9 +155,40 @@ impl Device {
         self.shared.listeners().first().and_then(|l| l.interface.clone())
     }
 
-    /// What can be told of this device's addresses before it is known where the other ranks are: those that are named, or
-    /// those that reach the server of the store. Ports may be missing.
-    pub fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+    /// What has become of the connections that have arrived. From any thread, at any time.
+    pub fn statistics(&self) -> ConnectionStatistics {
+        self.shared.counters.statistics()
+    }
+}
+
+impl transport::Device for Device {
+    fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>> {
+        let arrivals = Arrivals::default();
+        let sockets = transport::Device::prospect(self.as_ref(), None)?;
+        let connector = TcpConnector::new(rank, size, token, sockets, self.shared.clone(), arrivals.clone())?;
+        let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
+        let entry = Entry { driven: None, number, key: connector.key(), arrivals };
+        self.shared.contexts().by_handle.insert(connector.handle(), entry);
+        Ok(Box::new(connector))
+    }
+
+    fn watch(self: Arc<Self>, connector: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>> {
+        let mut descriptors = Vec::new();
+        connector.descriptors(&mut descriptors);
+        let mut contexts = self.shared.contexts();
+        let entry = contexts.by_handle.get_mut(&handshake::handle(&connector.address().identity));
+        let (Some(entry), &[fd]) = (entry, &descriptors[..]) else {
+            return Err(Error::new(ErrorKind::Internal, "a connector of another device"));
+        };
+        entry.driven = Some(driven);
+        let number = entry.number;
+        drop(contexts);
+        let watch = Drives { device: self.clone(), fd, number, armed: AtomicBool::new(true) };
+        self.shared.epoll.add(fd, sys::READ, number).map_err(|e| Error::io("cannot watch a context", &e))?;
+        Ok(Box::new(watch))
+    }
+
+    fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
         match (&self.shared.choice, store) {
             (Choice::Named(_), _) => Ok(self.addresses()),
             (Choice::Free(_), None) => Ok(Vec::new()),
@@ -175,9 +199,7 @@ impl Device {
         }
     }
 
-    /// Listens for a context of `rank` where the others can reach it; returns the addresses. `everyone` are the prospects of
-    /// all ranks.
-    pub fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
+    fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
         let Choice::Free(patterns) = &self.shared.choice else { return Ok(self.addresses()) };
         let here = everyone[rank].host;
         let mut others = everyone.iter().filter(|a| a.host != here).flat_map(|a| a.sockets.iter().copied());
@@ -190,81 +212,36 @@ impl Device {
         }?)
     }
 
-    /// Listens where ranks on any host may reach it, for a context of which nothing else is known.
-    pub fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
+    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
         let Choice::Free(patterns) = &self.shared.choice else { return Ok(self.addresses()) };
         let host = Surroundings::here(patterns.as_ref())?;
         self.shared.listen(&host.on_several_hosts(None, &mut std::iter::empty())?)
     }
 
-    /// Who is told what happens on the side.
-    pub fn log(&self) -> Option<LogCallback> {
+    fn log(&self) -> Option<LogCallback> {
         self.shared.log.clone()
     }
 
-    /// Whether this process got the device by fork: then its thread is not here, and its sockets are the parent's, too.
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+
     #[inline]
-    pub fn is_inherited(&self) -> bool {
+    fn is_inherited(&self) -> bool {
         self.shared.mark.is_child()
     }
 
-    /// Refuses a process that got the device by fork.
-    #[inline]
-    pub fn check_process(&self) -> Result<()> {
-        if self.is_inherited() { Err(inherited()) } else { Ok(()) }
-    }
-
-    /// Why connections cannot be accepted, if the last one could not.
-    pub fn cannot_accept(&self) -> Option<io::Error> {
+    fn cannot_accept(&self) -> Option<io::Error> {
         match self.shared.cannot_accept.load(Ordering::Relaxed) {
             0 => None,
             number => Some(io::Error::from_raw_os_error(number)),
         }
     }
-
-    /// What has become of the connections that have arrived. From any thread, at any time.
-    pub fn statistics(&self) -> ConnectionStatistics {
-        self.shared.counters.statistics()
-    }
-
-    /// Gives a context, known as `handle`, reached by who has `key`, and polled through `fd`, a place. It begins armed.
-    pub fn enter(
-        self: &Arc<Self>,
-        handle: Handle,
-        key: SecretKey,
-        fd: RawFd,
-        served: Weak<dyn Served>,
-    ) -> Result<Place> {
-        self.check_process()?;
-        let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
-        self.shared.contexts().by_handle.insert(handle, Entry { served, number, key });
-        let place = Place { device: self.clone(), handle, fd, number, armed: AtomicBool::new(true) };
-        self.shared.epoll.add(fd, sys::READ, number).map_err(|e| Error::io("cannot watch a context", &e))?;
-        Ok(place)
-    }
-
-    /// Takes over connections that were ended in good order, until their peers have everything.
-    pub fn linger(&self, partings: Vec<Parting>) {
-        if !partings.is_empty() {
-            let until = Instant::now() + LINGER;
-            self.shared.contexts().lingering.extend(partings.into_iter().map(|p| (p, until)));
-            self.shared.waker.wake();
-        }
-    }
-}
-
-#[cold]
-fn inherited() -> Error {
-    Error::new(
-        ErrorKind::InvalidOperation,
-        "this process is a child by fork of the one that made the device or context, and cannot use it: it may destroy it, \
-         and make its own",
-    )
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if self.is_inherited() {
+        if self.shared.mark.is_child() {
             // The thread is the parent's, and so is what the waker wakes.
             return std::mem::forget(self.thread.take());
         }
@@ -281,14 +258,7 @@ impl Drop for Device {
     }
 }
 
-impl Place {
-    /// The device.
-    pub fn device(&self) -> &Arc<Device> {
-        &self.device
-    }
-}
-
-impl Watch for Place {
+impl Watch for Drives {
     fn arm(&self) {
         if !self.armed.swap(true, Ordering::SeqCst) {
             let shared = &self.device.shared;
@@ -313,10 +283,10 @@ impl Watch for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Drives {
     fn drop(&mut self) {
         let shared = &self.device.shared;
-        if self.device.is_inherited() {
+        if self.device.shared.mark.is_child() {
             // What is watched is the parent's, and the lock may be held by a thread that is not here.
             return;
         }
@@ -324,7 +294,6 @@ impl Drop for Place {
         if !self.is_armed() {
             shared.unarmed.fetch_sub(1, Ordering::SeqCst);
         }
-        shared.contexts().by_handle.remove(&self.handle);
     }
 }
 
@@ -335,6 +304,21 @@ impl Shared {
 
     fn listeners(&self) -> MutexGuard<'_, Vec<Arc<Listener>>> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over a connection that has ended in good order, until its peer has everything.
+    pub(super) fn linger(&self, mut parting: Parting) {
+        parting.speak();
+        self.contexts().lingering.push((parting, Instant::now() + LINGER));
+        self.waker.wake();
+    }
+
+    /// A context is gone.
+    pub(super) fn forget(&self, handle: &Handle) {
+        // In a child by fork the lock may be held by a thread that is not here.
+        if !self.mark.is_child() {
+            self.contexts().by_handle.remove(handle);
+        }
     }
 
     /// Listens on all of `chosen` where that is not so already; the addresses with their ports.

@@ -1,17 +1,10 @@
 //! TCP over non-blocking sockets.
 //!
-//! One [`Device`] listens for a process; one [`endpoint::Endpoint`] per context holds the connections to its peers, at most
-//! one to each, made on first use by either side. When both sides connect at the same time, the connection of the lower rank
-//! is kept.
+//! One [`Device`] listens for a process; each of its contexts has a [`connector`], which makes connections to its peers: at
+//! most one to each, on first use, by either side.
 
-pub mod address;
-pub mod choice;
-mod connection;
+mod connector;
 pub mod device;
-pub mod endpoint;
-mod greeting;
-pub mod handshake;
-pub mod interface;
-pub mod pattern;
+mod link;
 
 pub use device::{Device, DeviceOptions};

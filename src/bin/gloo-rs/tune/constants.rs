@@ -21,7 +21,7 @@ pub fn measure(member: &Member, timeout: Duration) -> Result<Tuning> {
     let options = ContextOptions { timeout, tuning: Some("measure".into()), ..Default::default() };
     let mut all = Vec::new();
     for time in 0..TIMES {
-        let context = Context::new(member.context.device(), rank, ranks, &options)?;
+        let context = Context::new(member.context.device().clone(), rank, ranks, &options)?;
         context.connect(&PrefixStore::new(format!("gloo-rs-tune/{time}"), member.store.clone()))?;
         all.push(context.tuning().clone());
         // Nobody leaves while others measure.

@@ -1,17 +1,17 @@
 //! The device's thread: accepts connections, and serves the contexts that nobody waits on.
 
-use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Instant;
 
-use super::{Entry, LINGER, LISTENER, Served, Shared, TICK, WAKER};
+use super::{Entry, LINGER, LISTENER, Shared, TICK, WAKER};
 use crate::error;
+use crate::net::admission::{Admissions, FAIR_CHANCE};
+use crate::net::greeting::{Dropped, Greetings};
+use crate::net::handshake::Handle;
 use crate::sys;
-use crate::transport::admission::{Admissions, FAIR_CHANCE};
-use crate::transport::tcp::greeting::{Dropped, Greetings};
-use crate::transport::tcp::handshake::Handle;
+use crate::transport::Driven;
 
 pub(super) struct Thread {
     shared: Arc<Shared>,
@@ -19,7 +19,7 @@ pub(super) struct Thread {
     admissions: Admissions,
     /// Whether the listeners are watched: not while descriptors have run out.
     listening: bool,
-    serving: Vec<Weak<dyn Served>>,
+    serving: Vec<Weak<dyn Driven>>,
 }
 
 impl Thread {
@@ -73,9 +73,9 @@ impl Thread {
     /// Serves the contexts that `which` selects, without the lock on their list: what a context does may change it.
     fn serve(&mut self, which: impl Fn(&Entry) -> bool) {
         let contexts = self.shared.contexts();
-        self.serving.extend(contexts.by_handle.values().filter(|e| which(e)).map(|e| e.served.clone()));
+        self.serving.extend(contexts.by_handle.values().filter(|e| which(e)).filter_map(|e| e.driven.clone()));
         drop(contexts);
-        self.serving.drain(..).filter_map(|served| served.upgrade()).for_each(|served| served.serve());
+        self.serving.drain(..).filter_map(|driven| driven.upgrade()).for_each(|driven| driven.drive());
     }
 
     fn tick(&mut self) {
@@ -88,23 +88,7 @@ impl Thread {
         if !self.listening {
             self.listening = self.shared.watch_listeners(sys::READ);
         }
-        // Closing a socket that has unread bytes cuts off what the peer has not acknowledged; what it has acknowledged, it
-        // can read even then.
-        let mut staging = [0; 4096];
-        self.shared.contexts().lingering.retain_mut(|(parting, until)| {
-            let said = parting.speak();
-            let fd = parting.socket.as_raw_fd();
-            loop {
-                match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
-                    // The peer has ended it too, or it broke.
-                    Ok(0) => return false,
-                    Ok(_) => {}
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(_) => return false,
-                }
-            }
-            now < *until && (!said || sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0))
-        });
+        self.shared.contexts().lingering.retain_mut(|(parting, until)| parting.linger(*until));
     }
 
     fn accept(&mut self, listener: usize) {
@@ -155,10 +139,14 @@ impl Thread {
             Some(Err(dropped)) => self.report(&dropped),
             Some(Ok((socket, peer))) => {
                 let _ = self.shared.epoll.remove(socket.as_raw_fd());
-                let served = self.shared.contexts().by_handle.get(&peer.to).and_then(|e| e.served.upgrade());
-                if let Some(served) = served {
-                    self.admissions.accepted();
-                    served.accept(socket, &peer);
+                let contexts = self.shared.contexts();
+                let Some(entry) = contexts.by_handle.get(&peer.to) else { return };
+                let (arrivals, driven) = (entry.arrivals.clone(), entry.driven.clone());
+                drop(contexts);
+                arrivals.lock().unwrap_or_else(PoisonError::into_inner).push((socket, peer));
+                self.admissions.accepted();
+                if let Some(driven) = driven.and_then(|driven| driven.upgrade()) {
+                    driven.arrived();
                 }
             }
         }

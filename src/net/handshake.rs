@@ -21,7 +21,7 @@
 pub(crate) mod fuzz;
 
 use crate::secret::{self, JobToken, Proof, SecretKey};
-use crate::transport::frame::VERSION;
+use crate::wire::VERSION;
 
 /// A secret number that a context draws and tells its peers over the store.
 pub type Identity = [u8; 16];

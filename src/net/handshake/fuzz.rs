@@ -3,7 +3,7 @@
 use super::*;
 use crate::fuzzing::Input;
 use crate::secret::JobToken;
-use crate::transport::tcp::address::Address;
+use crate::net::address::Address;
 
 const IDENTITY: Identity = [7; 16];
 

@@ -4,9 +4,8 @@
 use std::collections::hash_map::Entry;
 
 use crate::hash::QuickMap;
-use crate::transport::Space;
-use crate::transport::slab::Slab;
-use crate::types::{Rank, Slot};
+use crate::slab::Slab;
+use crate::types::{Rank, Slot, Space};
 
 /// No link.
 const NIL: u32 = u32::MAX;

@@ -1,13 +1,13 @@
 //! Puts, gets, and the memory that peers may reach.
 
-use super::Endpoint;
+use super::Messenger;
+use super::inbox::{Finish, Incoming, Target};
+use super::matching::UNEXPECTED_OVERHEAD;
+use super::operation::{Outcome, Remote, Token};
+use super::queues::Key;
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::frame::{Header, Kind};
-use crate::transport::matching::EARLY_OVERHEAD;
-use crate::transport::queues::Key;
-use crate::transport::tcp::connection::{Finish, Incoming, Target};
-use crate::transport::{Outcome, Remote, Space, Token, Transport};
-use crate::types::{Rank, Slot};
+use crate::types::{Rank, Slot, Space};
+use crate::wire::Message;
 
 /// A put or get that has not been answered.
 pub(super) struct Request {
@@ -15,6 +15,7 @@ pub(super) struct Request {
     pub(super) token: Token,
     pub(super) into: *mut u8,
     pub(super) bytes: usize,
+    pub(super) is_get: bool,
     /// Its owner is gone: the answer is thrown away.
     pub(super) cancelled: bool,
 }
@@ -47,25 +48,25 @@ pub(super) struct Binding {
 }
 
 /// A write that came before its buffer was bound.
-pub(super) struct EarlyWrite {
+pub(super) struct UnexpectedWrite {
     pub(super) offset: u64,
     pub(super) data: Vec<u8>,
 }
 
-/// Owners from here on are the endpoint's own: answers to gets are queued under the number of their region, so that
+/// Owners from here on are the messenger's own: answers to gets are queued under the key of their region, so that
 /// `unregister` finds them.
-pub const FIRST_REGION_OWNER: u32 = 0xc000_0000;
+pub(super) const FIRST_REGION_OWNER: u32 = 0xc000_0000;
 
 pub(super) fn region_owner(region: u32) -> u32 {
     FIRST_REGION_OWNER | region
 }
 
-impl Endpoint {
-    /// See [`Transport::put`].
+impl Messenger {
+    /// Writes `bytes` from `from` to the remote range; done when they are there.
     ///
     /// # Safety
-    /// See there.
-    pub(super) unsafe fn put_remote(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token) {
+    /// `from` is valid for `bytes` until the event or the cancellation.
+    pub unsafe fn put(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token) {
         if remote.rank == self.rank {
             if let Some(into) = self.own_region(remote, bytes, token) {
                 // SAFETY: the poster vouches for `from`; the region was checked.
@@ -74,19 +75,19 @@ impl Endpoint {
             }
             return;
         }
-        let Some(request) = self.request(remote, std::ptr::null_mut(), bytes, token) else { return };
-        let header =
-            Header { check: remote.region, offset: remote.offset, ..Header::new(Kind::Put, request, bytes as u64) };
+        let Some(request) = self.request(remote, std::ptr::null_mut(), bytes, false, token) else { return };
+        let Remote { rank, region, offset } = remote;
         self.outgoing += 1;
-        self.peer(remote.rank).push_data(&header, from, Some(token), false);
-        self.mark_dirty(remote.rank);
+        let message = Message::Put { request, region, offset, bytes: bytes as u64 };
+        self.peer(rank).push(&message, from, Some(token), false);
+        self.mark_dirty(rank);
     }
 
-    /// See [`Transport::get`].
+    /// Reads `bytes` of the remote range to `into`; done when they are here.
     ///
     /// # Safety
-    /// See there.
-    pub(super) unsafe fn get_remote(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) {
+    /// `into` is valid for writes of `bytes` until the event or the cancellation, and nobody else touches it meanwhile.
+    pub unsafe fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) {
         if remote.rank == self.rank {
             if let Some(from) = self.own_region(remote, bytes, token) {
                 // SAFETY: the poster vouches for `into`; the region was checked.
@@ -95,32 +96,46 @@ impl Endpoint {
             }
             return;
         }
-        let Some(request) = self.request(remote, into, bytes, token) else { return };
-        let header =
-            Header { check: remote.region, offset: remote.offset, ..Header::new(Kind::Get, request, bytes as u64) };
+        let Some(request) = self.request(remote, into, bytes, true, token) else { return };
+        let Remote { rank, region, offset } = remote;
         self.outgoing += 1;
-        self.peer(remote.rank).push_data(&header, std::ptr::null(), None, false);
-        self.mark_dirty(remote.rank);
+        let message = Message::Get { request, region, offset, bytes: bytes as u64 };
+        self.peer(rank).push(&message, std::ptr::null(), None, false);
+        self.mark_dirty(rank);
     }
 
-    /// See [`Transport::unregister`].
-    pub(super) fn forget_region(&mut self, region: u32) {
+    /// Lets peers `put` to and `get` from this memory under the key that it returns, until `unregister`.
+    ///
+    /// # Safety
+    /// `memory` is valid for reads and writes of `bytes` until `unregister`.
+    pub unsafe fn register(&mut self, memory: *mut u8, bytes: usize) -> Result<u32> {
+        let key = self.next_region;
+        if key >= !FIRST_REGION_OWNER {
+            return Err(Error::new(ErrorKind::ResourceExhausted, "this context has given out all keys of memory"));
+        }
+        self.next_region += 1;
+        self.regions.insert(key, Region::new(memory, bytes));
+        Ok(key)
+    }
+
+    /// Ends `register`.
+    pub fn unregister(&mut self, region: u32) {
         if self.regions.remove(&region).is_none() {
             return;
         }
         self.cancel(region_owner(region));
         // A put that is arriving must not write there any more.
         for peer in self.peers.iter_mut().flatten() {
-            if let Some(Incoming { header, target, finish: Finish::PutDone { refused }, .. }) = &mut peer.incoming
-                && header.check == region
+            if let Some(Incoming { target, finish: Finish::PutDone { region: its, refused, .. }, .. }) = &mut peer.incoming
+                && *its == region
             {
                 (*target, *refused) = (Target::Discard, true);
             }
         }
     }
 
-    fn request(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) -> Option<u64> {
-        if remote.rank >= self.addresses.len() {
+    fn request(&mut self, remote: Remote, into: *mut u8, bytes: usize, is_get: bool, token: Token) -> Option<u32> {
+        if remote.rank >= self.peers.len() {
             self.event(token, Outcome::Failed(Error::invalid(format!("there is no rank {}", remote.rank))));
             return None;
         }
@@ -128,9 +143,11 @@ impl Endpoint {
             self.event(token, Outcome::Failed(error));
             return None;
         }
-        self.begin_connect(remote.rank);
-        let request = Request { rank: remote.rank, token, into, bytes, cancelled: false };
-        Some(u64::from(self.requests.insert(request)))
+        self.connect(remote.rank);
+        // The peer that has the request to lose, even if its address is not known yet.
+        self.peer(remote.rank);
+        let request = Request { rank: remote.rank, token, into, bytes, is_get, cancelled: false };
+        Some(self.requests.insert(request))
     }
 
     /// Our own memory, for puts and gets to ourselves.
@@ -143,8 +160,26 @@ impl Endpoint {
         memory
     }
 
-    /// See [`Transport::bind`].
-    pub(super) fn bind_slot(
+    /// Writes into the buffer that `to` bound to `slot`, at `offset`; done when the bytes have left.
+    ///
+    /// # Safety
+    /// `from` is valid for `bytes` until the event or the cancellation.
+    pub unsafe fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token) {
+        if let Some(error) = self.lost(to) {
+            return self.event(token, Outcome::Failed(error));
+        }
+        self.connect(to);
+        self.outgoing += 1;
+        let message = Message::Write { slot, offset, bytes: bytes as u64 };
+        self.peer(to).push(&message, from, Some(token), true);
+        self.mark_dirty(to);
+    }
+
+    /// Binds memory to `slot` for writes from `from`; each arrival is an `Outcome::Written`. Ends with `cancel`.
+    ///
+    /// # Safety
+    /// `memory` is valid for writes of `bytes` until the cancellation.
+    pub unsafe fn bind(
         &mut self,
         from: Rank,
         slot: Slot,
@@ -156,7 +191,7 @@ impl Endpoint {
         if self.bindings.contains_key(&key) {
             return Err(Error::new(
                 ErrorKind::InvalidOperation,
-                format!("a receive buffer is bound to slot {slot:#x} of {} already", self.name(from)),
+                format!("a receive buffer is bound to slot {slot:#x} of {} already", self.peer_name(from)),
             ));
         }
         if let Some(error) = self.lost(from) {
@@ -164,19 +199,19 @@ impl Endpoint {
         }
         // The peer that has the binding to lose, even if its address is not known yet.
         self.peer(from);
-        self.begin_connect(from);
+        self.connect(from);
         let binding = Binding { region: Region::new(memory, bytes), token };
         self.bindings.insert(key, binding);
-        for write in self.early_writes.remove(&key).unwrap_or_default() {
+        for write in self.unexpected_writes.remove(&key).unwrap_or_default() {
             self.write_late(key, binding, &write);
         }
         Ok(())
     }
 
     /// A write that came, or began to, before its buffer was bound.
-    pub(super) fn write_late(&mut self, key: Key, binding: Binding, EarlyWrite { offset, data }: &EarlyWrite) {
+    pub(super) fn write_late(&mut self, key: Key, binding: Binding, UnexpectedWrite { offset, data }: &UnexpectedWrite) {
         let bytes = data.len();
-        self.receives.refund(key.rank(), EARLY_OVERHEAD + bytes);
+        self.receives.refund(key.rank(), UNEXPECTED_OVERHEAD + bytes);
         let outcome = match binding.region.at(*offset, bytes as u64) {
             Some(into) => {
                 // SAFETY: so many bytes lie there; the poster vouches for the memory.
@@ -194,7 +229,7 @@ impl Endpoint {
             ErrorKind::Mismatch,
             format!(
                 "{} wrote {bytes} bytes at offset {offset} of slot {:#x}, whose buffer has {} bytes",
-                self.name(key.rank()),
+                self.peer_name(key.rank()),
                 key.slot(),
                 binding.region.bytes
             ),

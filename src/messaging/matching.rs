@@ -5,10 +5,10 @@
 //!
 //! Small messages ("eager", up to [`EAGER_BYTES`]) are sent at once; one that meets no receive is kept. Large ones wait until
 //! the receiver is ready, so that they go straight into its memory:
-//! - A large receive from one known rank tells that rank `ClearToSend` as soon as it is posted, without being asked. A
+//! - A large receive from one known rank sends that rank a grant as soon as it is posted, without being asked. A
 //!   sender that has this credit sends at once: no round trip is lost when the receive is posted first.
-//! - A sender without credit announces its message (`ReadyToSend`); the announcement stands in the message's place in the
-//!   order. The receive that it meets answers `ClearToSend` unless it has sent its credit already.
+//! - A sender without credit announces its message (`Announce`); the announcement stands in the message's place in the
+//!   order. The receive that it meets sends a grant unless it has sent its credit already.
 //!
 //! A credit is a permission, not a promise: one that was left over (its receive took a shorter, eager message, or was
 //! cancelled) only means that a large message may come unasked, and then it is kept like a small one. One that crosses an
@@ -22,17 +22,17 @@ pub(crate) mod fuzz;
 
 use crate::error::{Error, ErrorKind};
 use crate::hash::QuickMap;
-use crate::transport::frame::{FLAG_ANNOUNCED, Header};
-use crate::transport::queues::{Key, Queues};
-use crate::transport::slab::Slab;
-use crate::transport::{Outcome, Recv, Source, Space, Token};
-use crate::types::{Rank, Slot};
+use crate::messaging::operation::{Outcome, Recv, Source, Token};
+use crate::messaging::queues::{Key, Queues};
+use crate::slab::Slab;
+use crate::types::{Rank, Slot, Space};
+use crate::wire::Envelope;
 
 /// Messages up to this length are sent without asking.
 pub const EAGER_BYTES: usize = 64 << 10;
 
 /// Counted for each message that is kept or announced, beside its bytes: for what it costs to remember it.
-pub const EARLY_OVERHEAD: usize = 256;
+pub const UNEXPECTED_OVERHEAD: usize = 256;
 
 /// A posted receive.
 #[derive(Debug)]
@@ -49,9 +49,9 @@ pub struct Op {
 
 /// A message that came, or was announced, before its receive.
 #[derive(Debug)]
-struct Early {
+struct Unexpected {
     from: Rank,
-    header: Header,
+    envelope: Envelope,
     /// What has come of it; `None` while it is only announced.
     data: Option<Vec<u8>>,
     /// Set once it has met its receive while still arriving.
@@ -61,14 +61,14 @@ struct Early {
 /// What became of a receive that was posted.
 #[derive(Debug)]
 pub enum Posting {
-    /// It waits. With a rank: tell that rank `ClearToSend` now.
+    /// It waits. With a rank: send that rank a grant now.
     Waits {
         /// Its number.
         op: u32,
         /// Who is to hear of it.
-        credit: Option<Rank>,
+        grant: Option<Rank>,
     },
-    /// It met an announcement: tell this rank `ClearToSend` now.
+    /// It met an announcement: send this rank a grant now.
     Granted {
         /// The sender.
         to: Rank,
@@ -79,8 +79,8 @@ pub enum Posting {
         op: Op,
         /// The sender.
         from: Rank,
-        /// The message's header.
-        header: Header,
+        /// The message's envelope.
+        envelope: Envelope,
         /// Its payload.
         data: Vec<u8>,
     },
@@ -92,7 +92,7 @@ pub enum Arrival {
     /// To this receive.
     Op(u32),
     /// It is kept under this number.
-    Early(u32),
+    Unexpected(u32),
     /// Nowhere.
     Discard,
 }
@@ -103,8 +103,8 @@ pub struct Receives {
     ops: Slab<Op>,
     posted: Queues<u32>,
     granted: Queues<u32>,
-    early: Slab<Early>,
-    early_order: Queues<u32>,
+    unexpected: Slab<Unexpected>,
+    unexpected_order: Queues<u32>,
     /// What is kept from each rank, in bytes.
     kept: QuickMap<u32, usize>,
     sequence: u64,
@@ -137,12 +137,12 @@ impl Receives {
         self.ops.iter()
     }
 
-    /// Messages that no receive has met: sender and header.
-    pub fn unmet(&self) -> impl Iterator<Item = (Rank, &Header)> {
-        self.early.iter().filter(|(_, e)| e.op.is_none()).map(|(_, e)| (e.from, &e.header))
+    /// Messages that no receive has met: sender and envelope.
+    pub fn unmet(&self) -> impl Iterator<Item = (Rank, &Envelope)> {
+        self.unexpected.iter().filter(|(_, e)| e.op.is_none()).map(|(_, e)| (e.from, &e.envelope))
     }
 
-    /// What is kept from `from` without a receive: its bytes, and [`EARLY_OVERHEAD`] for each message.
+    /// What is kept from `from` without a receive: its bytes, and [`UNEXPECTED_OVERHEAD`] for each message.
     pub fn kept(&self, from: Rank) -> usize {
         if self.kept.is_empty() { 0 } else { self.kept.get(&(from as u32)).copied().unwrap_or(0) }
     }
@@ -167,52 +167,52 @@ impl Receives {
         let (waiting_key, early) = match &recv.from {
             Source::Rank(rank) => {
                 let key = Key::new(*rank, space, slot);
-                (key, self.early_order.front(key))
+                (key, self.unexpected_order.front(key))
             }
             Source::AnyOf(ranks) => {
                 // Whoever stands behind the rank that was served last comes first.
                 self.turn = self.turn.wrapping_add(1);
                 let n = ranks.len();
                 let early = (0..n).find_map(|i| {
-                    self.early_order.front(Key::new(ranks[(self.turn.wrapping_add(i)) % n], space, slot))
+                    self.unexpected_order.front(Key::new(ranks[(self.turn.wrapping_add(i)) % n], space, slot))
                 });
                 (Key::any(space, slot), early)
             }
         };
-        let credit = match &recv.from {
+        let grant = match &recv.from {
             Source::Rank(rank) if large && early.is_none() => Some(*rank),
             _ => None,
         };
-        let mut op = Op { recv, matched: None, cancelled: false, sequence: self.sequence, credited: credit.is_some() };
+        let mut op = Op { recv, matched: None, cancelled: false, sequence: self.sequence, credited: grant.is_some() };
         let Some(index) = early else {
             let op = self.ops.insert(op);
             self.posted.push(waiting_key, op);
-            return Posting::Waits { op, credit };
+            return Posting::Waits { op, grant };
         };
-        let message = &mut self.early[index];
+        let message = &mut self.unexpected[index];
         let from = message.from;
         op.matched = Some(from);
         let key = Key::new(from, space, slot);
-        self.early_order.pop(key);
-        let bytes = EARLY_OVERHEAD + message.data.as_ref().map_or(0, Vec::len);
+        self.unexpected_order.pop(key);
+        let bytes = UNEXPECTED_OVERHEAD + message.data.as_ref().map_or(0, Vec::len);
         if let Some(kept) = self.kept.get_mut(&(from as u32)) {
             *kept = kept.saturating_sub(bytes);
         }
         match &message.data {
             None => {
-                self.early.remove(index);
+                self.unexpected.remove(index);
                 let op = self.ops.insert(op);
                 self.granted.push(key, op);
                 Posting::Granted { to: from }
             }
-            Some(data) if data.len() == message.header.payload() => {
-                let message = self.early.remove(index).expect("present");
-                Posting::Message { op, from, header: message.header, data: message.data.unwrap_or_default() }
+            Some(data) if data.len() == message.envelope.bytes as usize => {
+                let message = self.unexpected.remove(index).expect("present");
+                Posting::Message { op, from, envelope: message.envelope, data: message.data.unwrap_or_default() }
             }
             Some(_) => {
                 let op = self.ops.insert(op);
                 message.op = Some(op);
-                Posting::Waits { op, credit: None }
+                Posting::Waits { op, grant: None }
             }
         }
     }
@@ -245,23 +245,23 @@ impl Receives {
     }
 
     /// A message begins to arrive.
-    pub fn arrive(&mut self, from: Rank, header: &Header) -> Arrival {
-        let key = Key::new(from, header.space, header.slot);
-        if header.flags & FLAG_ANNOUNCED != 0 {
+    pub fn arrive(&mut self, from: Rank, envelope: &Envelope, announced: bool) -> Arrival {
+        let key = Key::new(from, envelope.space, envelope.slot);
+        if announced {
             return match self.granted.pop(key) {
                 Some(op) if self.ops[op].cancelled => {
                     self.ops.remove(op);
                     Arrival::Discard
                 }
                 Some(op) => Arrival::Op(op),
-                None => self.fill(key, header),
+                None => self.fill(key, envelope),
             };
         }
         // Order: behind an earlier message that is still kept, this one is kept too.
-        if self.early_order.front(key).is_none()
-            && let Some(op) = self.meet(from, header.space, header.slot)
+        if self.unexpected_order.front(key).is_none()
+            && let Some(op) = self.meet(from, envelope.space, envelope.slot)
         {
-            if header.bytes > EAGER_BYTES as u64 && !self.ops[op].credited {
+            if envelope.bytes > EAGER_BYTES as u64 && !self.ops[op].credited {
                 let creditor = self.posted.iter(key).find(|other| self.ops[*other].credited);
                 if let Some(creditor) = creditor {
                     self.ops[creditor].credited = false;
@@ -270,52 +270,52 @@ impl Receives {
             return Arrival::Op(op);
         }
         let data = Some(self.spare.pop().unwrap_or_default());
-        let early = self.early.insert(Early { from, header: *header, data, op: None });
-        self.early_order.push(key, early);
-        self.charge(from, EARLY_OVERHEAD);
-        Arrival::Early(early)
+        let early = self.unexpected.insert(Unexpected { from, envelope: *envelope, data, op: None });
+        self.unexpected_order.push(key, early);
+        self.charge(from, UNEXPECTED_OVERHEAD);
+        Arrival::Unexpected(early)
     }
 
     /// An announced message comes before a receive has met its announcement.
-    fn fill(&mut self, key: Key, header: &Header) -> Arrival {
-        let Some(early) = self.early_order.iter(key).find(|early| self.early[*early].data.is_none()) else {
+    fn fill(&mut self, key: Key, envelope: &Envelope) -> Arrival {
+        let Some(early) = self.unexpected_order.iter(key).find(|early| self.unexpected[*early].data.is_none()) else {
             return Arrival::Discard;
         };
-        let message = &mut self.early[early];
-        message.header = *header;
+        let message = &mut self.unexpected[early];
+        message.envelope = *envelope;
         message.data = Some(self.spare.pop().unwrap_or_default());
-        Arrival::Early(early)
+        Arrival::Unexpected(early)
     }
 
-    /// A message is announced. `true`: tell the sender `ClearToSend` now.
-    pub fn announce(&mut self, from: Rank, header: &Header) -> bool {
-        let key = Key::new(from, header.space, header.slot);
-        if self.early_order.front(key).is_none()
-            && let Some(op) = self.meet(from, header.space, header.slot)
+    /// A message is announced. `true`: send the sender a grant now.
+    pub fn announce(&mut self, from: Rank, envelope: &Envelope) -> bool {
+        let key = Key::new(from, envelope.space, envelope.slot);
+        if self.unexpected_order.front(key).is_none()
+            && let Some(op) = self.meet(from, envelope.space, envelope.slot)
         {
             self.granted.push(key, op);
             return !self.ops[op].credited;
         }
-        let early = self.early.insert(Early { from, header: *header, data: None, op: None });
-        self.early_order.push(key, early);
-        self.charge(from, EARLY_OVERHEAD);
+        let early = self.unexpected.insert(Unexpected { from, envelope: *envelope, data: None, op: None });
+        self.unexpected_order.push(key, early);
+        self.charge(from, UNEXPECTED_OVERHEAD);
         false
     }
 
     /// Adds to a kept message. Once it is whole and has met a receive, that receive and the message.
-    pub fn keep(&mut self, early: u32, bytes: &[u8]) -> Option<(Op, Rank, Header, Vec<u8>)> {
-        let message = &mut self.early[early];
+    pub fn keep(&mut self, early: u32, bytes: &[u8]) -> Option<(Op, Rank, Envelope, Vec<u8>)> {
+        let message = &mut self.unexpected[early];
         let data = message.data.get_or_insert_default();
         data.extend_from_slice(bytes);
         if message.op.is_none() {
             *self.kept.entry(message.from as u32).or_insert(0) += bytes.len();
         }
-        if data.len() < message.header.payload() || message.op.is_none() {
+        if data.len() < message.envelope.bytes as usize || message.op.is_none() {
             return None;
         }
-        let message = self.early.remove(early)?;
+        let message = self.unexpected.remove(early)?;
         let op = self.ops.remove(message.op?)?;
-        (!op.cancelled).then(|| (op, message.from, message.header, message.data.unwrap_or_default()))
+        (!op.cancelled).then(|| (op, message.from, message.envelope, message.data.unwrap_or_default()))
     }
 
     /// Takes back the memory of a kept message that has been delivered.
@@ -345,7 +345,7 @@ impl Receives {
                     self.ops[op].cancelled = true;
                     let key = Key::new(from, self.ops[op].recv.space, self.ops[op].recv.slot);
                     let expected = self.granted.iter(key).any(|g| g == op);
-                    if !expected && !self.early.iter().any(|(_, e)| e.op == Some(op)) {
+                    if !expected && !self.unexpected.iter().any(|(_, e)| e.op == Some(op)) {
                         arriving(op);
                         self.ops.remove(op);
                     }
@@ -398,17 +398,17 @@ impl Receives {
             }
         }
         let partial: Vec<u32> = self
-            .early
+            .unexpected
             .iter()
-            .filter(|(_, e)| e.from == lost && e.data.as_ref().is_none_or(|d| d.len() < e.header.payload()))
+            .filter(|(_, e)| e.from == lost && e.data.as_ref().is_none_or(|d| d.len() < e.envelope.bytes as usize))
             .map(|(i, _)| i)
             .collect();
         for index in partial {
-            if let Some(message) = self.early.remove(index) {
+            if let Some(message) = self.unexpected.remove(index) {
                 if message.op.is_none() {
-                    self.refund(lost, EARLY_OVERHEAD + message.data.as_ref().map_or(0, Vec::len));
+                    self.refund(lost, UNEXPECTED_OVERHEAD + message.data.as_ref().map_or(0, Vec::len));
                 }
-                self.early_order.remove(Key::new(lost, message.header.space, message.header.slot), index);
+                self.unexpected_order.remove(Key::new(lost, message.envelope.space, message.envelope.slot), index);
             }
         }
         tokens
@@ -416,19 +416,19 @@ impl Receives {
 }
 
 /// Why the message with `header` cannot serve `recv`, if it cannot; `name` is what messages call its sender.
-pub fn refusal(recv: &Recv, from: Rank, header: &Header, name: impl FnOnce() -> String) -> Option<Outcome> {
-    if recv.check != header.check {
-        return Some(Outcome::Mismatch { rank: from, theirs: header.check });
+pub fn refusal(recv: &Recv, from: Rank, envelope: &Envelope, name: impl FnOnce() -> String) -> Option<Outcome> {
+    if recv.fingerprint != envelope.fingerprint {
+        return Some(Outcome::Mismatch { rank: from, theirs: envelope.fingerprint });
     }
-    let fits = if recv.exact { header.bytes == recv.bytes as u64 } else { header.bytes <= recv.bytes as u64 };
+    let fits = if recv.exact { envelope.bytes == recv.bytes as u64 } else { envelope.bytes <= recv.bytes as u64 };
     (!fits).then(|| {
         Outcome::Failed(Error::new(
             ErrorKind::Mismatch,
             format!(
                 "{} sent a message of {} bytes in slot {:#x}, where {}{} bytes are expected{}",
                 name(),
-                header.bytes,
-                header.slot,
+                envelope.bytes,
+                envelope.slot,
                 if recv.exact { "" } else { "at most " },
                 recv.bytes,
                 if recv.exact { ": the counts that it was called with differ from those here" } else { "" }

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::interface;
 use crate::error::{Error, Result, first_few};
-use crate::transport::frame::VERSION;
-use crate::transport::tcp::handshake::Identity;
+use crate::wire::VERSION;
+use crate::net::handshake::Identity;
 use crate::types::Rank;
 
 /// Addresses that a rank listens on at most: one of each family.

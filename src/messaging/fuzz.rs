@@ -11,7 +11,7 @@ pub use frames::frames;
 use super::Endpoint;
 use crate::secret::JobToken;
 use crate::transport::matching::EAGER_BYTES;
-use crate::transport::tcp::handshake::Handle;
+use crate::net::handshake::Handle;
 use crate::types::Rank;
 
 /// What a handshake would have agreed on: the peer's handle, and what frames carry.

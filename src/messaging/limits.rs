@@ -1,27 +1,25 @@
 //! How much a peer may send that nobody has asked for.
 //!
-//! Messages that meet no receive are kept. From [`PAUSE_BYTES`] on the peer's connection is not read while nothing here
-//! depends on the peer: then TCP holds the peer back, and it goes on as receives are posted. Something that does depend on it
-//! may stand behind what is kept, so for that the connection is read on, up to [`MOST_BYTES`], which end it.
+//! Messages that meet no receive are kept. From [`PAUSE_BYTES`] on the peer's link is not read while nothing here
+//! depends on the peer: then the link holds the peer back, and it goes on as receives are posted. Something that does depend on it
+//! may stand behind what is kept, so for that the link is read on, up to [`MOST_BYTES`], which end it.
 
-use std::os::fd::AsRawFd;
-
-use super::Endpoint;
+use super::Messenger;
+use super::inbox::Finish;
+use super::operation::Source;
 use crate::error::{Error, ErrorKind};
-use crate::sys;
-use crate::transport::Source;
-use crate::transport::tcp::connection::Finish;
+use crate::transport::Interest;
 use crate::types::Rank;
 
-/// Kept from one peer before its connection is left alone.
+/// Kept from one peer before its link is left alone.
 pub const PAUSE_BYTES: usize = 64 << 20;
 /// Kept from one peer at most.
 pub const MOST_BYTES: usize = 1 << 30;
 
-impl Endpoint {
+impl Messenger {
     /// Other limits than [`PAUSE_BYTES`] and [`MOST_BYTES`].
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn set_early_limits(&mut self, pause: usize, most: usize) {
+    pub(crate) fn set_limits(&mut self, pause: usize, most: usize) {
         (self.pause_bytes, self.most_bytes) = (pause, most);
     }
 
@@ -31,7 +29,7 @@ impl Endpoint {
         self.receives.kept(rank)
     }
 
-    /// Whether the connection to `rank` is not to be read now. Costs something only for who has sent too much.
+    /// Whether the link to `rank` is not to be read now. Costs something only for who has sent too much.
     pub(super) fn holds_back(&mut self, rank: Rank) -> bool {
         let kept = self.receives.kept(rank);
         if kept < self.pause_bytes {
@@ -41,11 +39,9 @@ impl Endpoint {
             return true;
         }
         if !self.depends_on(rank) {
-            // Not only without interest in it: a connection that breaks would wake whoever polls, again and again.
-            let Some(fd) = self.peers[rank].as_deref().and_then(|p| p.socket.as_ref()).map(|s| s.as_raw_fd()) else {
-                return false;
-            };
-            if self.epoll.remove(fd).is_ok() {
+            // Not only without interest in it: a link that breaks would wake whoever polls, again and again.
+            let Some(link) = self.peers[rank].as_deref_mut().and_then(|p| p.link.as_mut()) else { return false };
+            if link.watch(Interest::default()).is_ok() {
                 self.paused.push(rank);
                 return true;
             }
@@ -53,7 +49,7 @@ impl Endpoint {
             let text = format!(
                 "{} has sent {kept} bytes that no receive was posted for, and what is waited for has not come; at most {} \
                  are kept",
-                self.name(rank),
+                self.peer_name(rank),
                 self.most_bytes
             );
             self.lose(rank, Error::new(ErrorKind::ResourceExhausted, text));
@@ -62,7 +58,7 @@ impl Endpoint {
         false
     }
 
-    /// Reads connections again that were left alone, where there is room now or something depends on the peer.
+    /// Reads links again that were left alone, where there is room now or something depends on the peer.
     pub(super) fn resume(&mut self) {
         for i in (0..self.paused.len()).rev() {
             let rank = self.paused[i];
@@ -70,9 +66,10 @@ impl Endpoint {
                 continue;
             }
             self.paused.swap_remove(i);
-            let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { continue };
-            peer.write_armed = false;
-            if let Err(e) = self.epoll.add(peer.fd(), sys::READ, rank as u64) {
+            let Some(peer) = self.peers[rank].as_deref_mut() else { continue };
+            peer.awaits_room = false;
+            let Some(link) = &mut peer.link else { continue };
+            if let Err(e) = link.watch(Interest { readable: true, writable: false }) {
                 self.lose(rank, self.broke_while(rank, "receiving", &e));
             } else {
                 self.mark_dirty(rank);
@@ -92,7 +89,7 @@ impl Endpoint {
         peer.has_output()
             || peer.incoming.as_ref().is_some_and(|incoming| incoming.finish != Finish::Nothing)
             || receives()
-            || self.held_sends.iter().any(|(_, held)| held.send.to == rank)
+            || self.queued_sends.iter().any(|(_, queued)| queued.send.to == rank)
             || self.requests.iter().any(|(_, request)| request.rank == rank)
             || self.bindings.keys().any(|key| key.rank() == rank)
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::secret::SecretKey;
 use crate::sys;
-use crate::transport::admission::{MAX_GREETINGS, Refusal};
-use crate::transport::tcp::handshake::{Accepting, Acceptor, HELLO_BYTES, Handle, Nonce, Proven};
+use crate::net::admission::{MAX_GREETINGS, Refusal};
+use crate::net::handshake::{Accepting, Acceptor, HELLO_BYTES, Handle, Nonce, Proven};
 
 /// Time that a new connection has for the whole handshake.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::transport::LogCallback;
-use crate::transport::tcp::handshake::Fault;
+use crate::net::handshake::Fault;
 
 /// How many connections have arrived at a listener since it was created, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

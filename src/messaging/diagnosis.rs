@@ -1,0 +1,161 @@
+//! What operations wait for, in words, and queries to peers that keep them waiting.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::Messenger;
+use super::farewell::clip;
+use super::inbox::Finish;
+use super::operation::{Replies, Source};
+use super::peer::{Peer, Query};
+use crate::types::{CallId, Rank, Slot};
+use crate::wire::Message;
+
+/// What is waited for from one peer; the order is that of the text.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wait {
+    Receive,
+    Grant,
+    Send,
+    Answer,
+}
+
+#[derive(Default)]
+struct Sum {
+    operations: usize,
+    done: usize,
+    bytes: usize,
+    slot: Option<Slot>,
+}
+
+/// How long a peer may take to answer before that is worth a word.
+const SILENCE: Duration = Duration::from_millis(300);
+
+/// Peers that a text names.
+const SHOWN: usize = 3;
+
+/// Peers that are asked at once.
+const QUERIED: usize = 3;
+
+impl Messenger {
+    /// What the operations of `owner` wait for, peer by peer; but for receives from any of several.
+    fn waits(&self, owner: u32) -> BTreeMap<(Wait, Rank), Sum> {
+        let mut sums: BTreeMap<(Wait, Rank), Sum> = BTreeMap::new();
+        let mut add = |wait, rank, done, bytes, slot: Option<Slot>| {
+            let sum = sums.entry((wait, rank)).or_default();
+            sum.operations += 1;
+            sum.done += done;
+            sum.bytes += bytes;
+            sum.slot = sum.slot.or(slot);
+        };
+        for (index, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
+            let (bytes, slot) = (op.recv.bytes, op.recv.slot);
+            match (op.matched, &op.recv.from) {
+                (None, Source::AnyOf(_)) => {}
+                (Some(rank), _) | (None, &Source::Rank(rank)) => {
+                    let incoming = self.peers[rank].as_deref().and_then(|p| p.incoming.as_ref());
+                    let done = incoming.filter(|i| i.finish == Finish::Recv(index)).map_or(0, |i| i.done);
+                    add(Wait::Receive, rank, done, bytes, Some(slot));
+                }
+            }
+        }
+        for (_, queued) in self.queued_sends.iter().filter(|(_, q)| q.send.token.owner == owner) {
+            add(Wait::Grant, queued.send.to, 0, queued.send.bytes, Some(queued.send.slot));
+        }
+        for (rank, peer) in self.peers.iter().enumerate() {
+            for (done, bytes) in peer.iter().flat_map(|peer| peer.sending(owner)) {
+                add(Wait::Send, rank, done, bytes, None);
+            }
+        }
+        for (_, request) in self.requests.iter().filter(|(_, r)| r.token.owner == owner) {
+            add(Wait::Answer, request.rank, 0, request.bytes, None);
+        }
+        sums
+    }
+
+    /// What the operations of `owner` wait for at `now`: ranks, addresses, bytes done of bytes wanted.
+    pub fn describe(&self, owner: u32, now: Instant) -> String {
+        let mut parts = Vec::new();
+        for (_, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
+            if let (None, Source::AnyOf(ranks)) = (op.matched, &op.recv.from) {
+                let (bytes, slot) = (op.recv.bytes, op.recv.slot);
+                parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}"));
+            }
+        }
+        parts.extend(self.waits(owner).iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
+            let who = format!("{} ({})", self.peer_name(*rank), self.link_state(*rank, now));
+            let slot = slot.map_or(String::new(), |slot| format!(" in slot {slot:#x}"));
+            let slot = if *operations > 1 { format!("{slot} and {} more messages", operations - 1) } else { slot };
+            match wait {
+                Wait::Receive => format!("to receive {done} of {bytes} bytes from {who}{slot}"),
+                Wait::Grant => format!("for {who} to receive: 0 of {bytes} bytes sent{slot}"),
+                Wait::Send => format!("to send {done} of {bytes} bytes to {who}"),
+                Wait::Answer => format!("for {who} to answer a put or get of {bytes} bytes"),
+            }
+        }));
+        let more = parts.len().saturating_sub(SHOWN);
+        parts.truncate(SHOWN);
+        let mut text = parts.join(", and ");
+        if more > 0 {
+            text.push_str(&format!(", and {more} more"));
+        }
+        text
+    }
+
+    fn link_state(&self, rank: Rank, now: Instant) -> String {
+        let Some(peer) = self.peers[rank].as_deref().filter(|peer| peer.is_established()) else {
+            return self.connector.obstacle(rank);
+        };
+        match &peer.query {
+            Some(Query { reply: Some((text, _)), .. }) => format!("connected; {text}"),
+            Some(Query { since, .. }) if now.duration_since(*since) > SILENCE => format!(
+                "connected, but it has not answered for {:.1} s: its process is stopped or hangs, or the network is cut",
+                now.duration_since(*since).as_secs_f64()
+            ),
+            _ => "connected".to_owned(),
+        }
+    }
+
+    /// Asks the peers that the operations of `owner`, which are of `call`, wait for what they are doing, where a connection
+    /// stands; whether there are any. What they reply becomes part of `describe`.
+    pub fn query(&mut self, owner: u32, call: CallId, now: Instant) -> bool {
+        let mut ranks: Vec<Rank> = self.waits(owner).into_keys().map(|(_, rank)| rank).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks.retain(|rank| self.peers[*rank].as_deref().is_some_and(Peer::is_established));
+        ranks.truncate(QUERIED);
+        for rank in &ranks {
+            let peer = self.peer(*rank);
+            peer.query = Some(Query { since: now, reply: None });
+            peer.push_control(&Message::Query(call));
+            self.mark_dirty(*rank);
+        }
+        self.queried = ranks;
+        !self.queried.is_empty()
+    }
+
+    /// What has come of that.
+    pub fn replies(&self) -> Replies {
+        let queried = self.queried.iter().filter_map(|rank| self.peers[*rank].as_deref().filter(|p| p.is_established()));
+        let (mut same, mut other) = (false, false);
+        for peer in queried {
+            match peer.query.as_ref().and_then(|query| query.reply.as_ref()) {
+                // It may be the one that hangs, however late others are.
+                None => return Replies::Missing,
+                Some((_, true)) => same = true,
+                Some((_, false)) => other = true,
+            }
+        }
+        if same && !other { Replies::SameCall } else { Replies::Cause }
+    }
+
+    /// Replies to `rank`, which has asked. `same`: the call that it asked for waits here, too.
+    pub fn reply(&mut self, rank: Rank, text: &str, same: bool) {
+        let owned = clip(text).to_vec();
+        let message = Message::Reply { same, bytes: owned.len() as u64 };
+        let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
+        self.outgoing += 1;
+        peer.push_owned(&message, owned);
+        self.mark_dirty(rank);
+    }
+}

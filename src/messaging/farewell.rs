@@ -1,0 +1,43 @@
+//! The last words on a connection.
+
+use std::sync::Arc;
+
+use super::Messenger;
+use crate::error::{Error, ErrorKind};
+use crate::transport::LastWords;
+use crate::types::Rank;
+use crate::wire::Message;
+use crate::wire::message::MAX_TEXT_BYTES;
+
+/// The longest beginning of `text` that a message may carry.
+pub(super) fn clip(text: &str) -> &[u8] {
+    &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+}
+
+/// The message that ends a connection: that this context gives up, with a `notice`, or else that it is done.
+fn last_words(notice: Option<&Error>, connection: u32) -> Vec<u8> {
+    let Some(notice) = notice else { return Message::Goodbye.encode(connection).to_vec() };
+    let text = clip(notice.reason());
+    let mismatch = notice.kind() == ErrorKind::Mismatch;
+    [&Message::Abort { mismatch, bytes: text.len() as u64 }.encode(connection), text].concat()
+}
+
+/// What peers hear that connect after this context has given up.
+pub(super) fn last_words_for_latecomers(notice: Error) -> LastWords {
+    Arc::new(move |connection| last_words(Some(&notice), connection))
+}
+
+impl Messenger {
+    /// Tells a peer that this is the end: that we give up, with a `notice`, or else that we are done.
+    pub(super) fn say_goodbye(&mut self, rank: Rank, notice: Option<&Error>) {
+        self.flush_to(rank);
+        let Some(peer) = self.peers[rank].as_deref_mut() else { return };
+        let Some(link) = peer.link.take() else { return };
+        // A message that is half out is finished first, or the peer could not read what follows.
+        let words = peer.rest_of_begun().map(|mut words| {
+            words.extend_from_slice(&last_words(notice, peer.connection));
+            words
+        });
+        link.end(words.unwrap_or_default());
+    }
+}

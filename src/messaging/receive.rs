@@ -1,0 +1,354 @@
+//! What arrives: headers, payload, and what they set in motion.
+
+use std::io::{self, IoSliceMut};
+
+use super::inbox::{Finish, Incoming, Target};
+use super::matching::{Arrival, Op, UNEXPECTED_OVERHEAD, refusal};
+use super::operation::{Outcome, Token};
+use super::peer::Peer;
+use super::queues::Key;
+use super::remote::{UnexpectedWrite, region_owner};
+use super::{DIRECT_BYTES, Messenger, READS_PER_TURN};
+use crate::error::{Error, ErrorKind, Result};
+use crate::transport::Link;
+use crate::types::{Rank, Slot, Space};
+use crate::wire::{Envelope, Message};
+
+/// What one receive from a link came to.
+enum Received {
+    /// Bytes that went straight into place, and bytes in the staging area; whether more may follow at once.
+    Bytes { direct: usize, staged: usize, full: bool },
+    /// Nothing.
+    Nothing,
+    /// The end of the stream.
+    End,
+    /// The link broke.
+    Broke(io::Error),
+}
+
+/// Receives once: payload of the message that is coming in goes straight into its place, if enough of it is missing; the rest
+/// into `staging`.
+fn receive(link: &mut dyn Link, incoming: Option<&mut Incoming>, staging: &mut [u8]) -> Received {
+    let direct = match incoming {
+        Some(Incoming { target: Target::Memory(into), done, bytes, .. }) if *bytes - *done >= DIRECT_BYTES => {
+            // SAFETY: `done` is below `bytes`, for which the poster of the receive keeps the memory valid.
+            unsafe { std::slice::from_raw_parts_mut(into.add(*done), *bytes - *done) }
+        }
+        _ => &mut [],
+    };
+    let length = direct.len();
+    let wanted = length + staging.len();
+    let result = if length > 0 {
+        link.receive(&mut [IoSliceMut::new(direct), IoSliceMut::new(staging)])
+    } else {
+        link.receive(&mut [IoSliceMut::new(staging)])
+    };
+    match result {
+        Ok(0) => Received::End,
+        Ok(n) => Received::Bytes { direct: n.min(length), staged: n - n.min(length), full: n == wanted },
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Received::Nothing,
+        Err(e) => Received::Broke(e),
+    }
+}
+
+impl Messenger {
+    /// Gives a whole message to its receive.
+    pub(super) fn deliver(&mut self, op: &Op, from: Rank, envelope: &Envelope, data: &[u8]) {
+        let outcome = refusal(&op.recv, from, envelope, || self.peer_name(from)).unwrap_or_else(|| {
+            // SAFETY: `refusal` has compared the length with the receive's, for which the poster keeps the memory valid.
+            unsafe {
+                match op.recv.reduce {
+                    None if data.is_empty() => {}
+                    None => std::ptr::copy(data.as_ptr(), op.recv.into, data.len()),
+                    Some(reduce) => {
+                        Incoming::new(data.len(), Target::Discard, Finish::Nothing).reduce(op.recv.into, reduce, data)
+                    }
+                }
+            }
+            Outcome::Done { rank: from, bytes: data.len() }
+        });
+        self.event(op.recv.token, outcome);
+    }
+
+    /// Reads what has come from `rank`. Whether anything had.
+    pub(super) fn read(&mut self, rank: Rank) -> bool {
+        if self.holds_back(rank) {
+            return false;
+        }
+        let Some(mut peer) = self.peers[rank].take_if(|peer| peer.is_established()) else { return false };
+        let mut staging = std::mem::take(&mut self.staging);
+        let mut any = false;
+        let mut error = None;
+        for _ in 0..READS_PER_TURN {
+            let Some(link) = peer.link.as_deref_mut() else { break };
+            match receive(link, peer.incoming.as_mut(), &mut staging) {
+                Received::Bytes { direct, staged, full } => {
+                    any = true;
+                    if let Some(incoming) = &mut peer.incoming {
+                        incoming.done += direct;
+                    }
+                    error = self.take(rank, &mut peer, &staging[..staged]).err();
+                    if error.is_none() && full {
+                        continue;
+                    }
+                }
+                Received::Nothing => {}
+                Received::End => error = Some(self.how_it_ended(rank, &mut peer)),
+                Received::Broke(e) => {
+                    error = Some(peer.broke.take().unwrap_or_else(|| self.broke_while(rank, "receiving", &e)));
+                }
+            }
+            break;
+        }
+        self.staging = staging;
+        let dirty = peer.has_output();
+        self.peers[rank] = Some(peer);
+        while let Some(key) = self.granted.pop() {
+            self.granted(key);
+        }
+        match error {
+            Some(error) => self.lose(rank, error),
+            None if dirty => self.mark_dirty(rank),
+            None => {}
+        }
+        any
+    }
+
+    /// Why the stream has ended.
+    fn how_it_ended(&self, rank: Rank, peer: &mut Peer) -> Error {
+        let how =
+            if peer.goodbye { "has closed its context" } else { "is gone: the connection ended without a goodbye" };
+        let text = || Error::new(ErrorKind::ConnectionLost, format!("{} {how}", self.peer_name(rank)));
+        peer.broke.take().filter(|_| !peer.goodbye).unwrap_or_else(text)
+    }
+
+    /// Takes apart bytes that came from `rank`.
+    pub(super) fn take(&mut self, rank: Rank, peer: &mut Peer, mut bytes: &[u8]) -> Result<()> {
+        loop {
+            if let Some(incoming) = &mut peer.incoming {
+                let (now, rest) = bytes.split_at(bytes.len().min(incoming.remaining()));
+                bytes = rest;
+                self.place(rank, incoming, now);
+                if incoming.remaining() > 0 {
+                    return Ok(());
+                }
+                if let Some(incoming) = peer.incoming.take() {
+                    self.finish(rank, peer, incoming)?;
+                }
+            }
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            if let Some(wire) = peer.take_header(&mut bytes) {
+                let message =
+                    Message::decode(&wire, peer.connection).map_err(|e| e.context(self.peer_name(rank)))?;
+                peer.incoming = self.begin(rank, peer, message)?;
+            }
+        }
+    }
+
+    /// Puts payload where it goes.
+    fn place(&mut self, rank: Rank, incoming: &mut Incoming, bytes: &[u8]) {
+        let n = bytes.len();
+        match &mut incoming.target {
+            // SAFETY: target and length were checked against each other when the header came, and `bytes` are no more than
+            // what is missing.
+            Target::Memory(into) if n > 0 => unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), into.add(incoming.done), n);
+            },
+            Target::Reduce(into, reduce) => {
+                let (into, reduce) = (*into, *reduce);
+                // SAFETY: likewise.
+                return unsafe { incoming.reduce(into, reduce, bytes) };
+            }
+            Target::Unexpected(message) => {
+                if let Some((op, from, envelope, data)) = self.receives.keep(*message, bytes) {
+                    self.deliver(&op, from, &envelope, &data);
+                    self.receives.recycle(data);
+                }
+            }
+            Target::Own(memory) => {
+                memory.extend_from_slice(bytes);
+                if matches!(incoming.finish, Finish::UnexpectedWrite { .. }) {
+                    self.receives.charge(rank, n);
+                }
+            }
+            Target::Memory(_) | Target::Discard => {}
+        }
+        incoming.done += n;
+    }
+
+    /// A header has come: where its payload goes, if it has one.
+    pub(super) fn begin(&mut self, rank: Rank, peer: &mut Peer, message: Message) -> Result<Option<Incoming>> {
+        let incoming = |target, finish| Ok(Some(Incoming::new(message.payload(), target, finish)));
+        let text = |finish| incoming(Target::Own(Vec::new()), finish);
+        match message {
+            Message::Data { envelope, announced } => Ok(Some(self.begin_data(rank, &envelope, announced))),
+            Message::Announce(envelope) => {
+                if self.receives.announce(rank, &envelope) {
+                    peer.push_control(&Message::Grant { space: envelope.space, slot: envelope.slot });
+                }
+                Ok(None)
+            }
+            Message::Grant { space, slot } => {
+                self.granted.push(Key::new(rank, space, slot));
+                Ok(None)
+            }
+            Message::Write { slot, offset, bytes } => self.begin_write(rank, slot, offset, bytes).map(Some),
+            Message::Put { request, region, offset, bytes } => {
+                let into = self.regions.get(&region).and_then(|region| region.at(offset, bytes));
+                let refused = into.is_none();
+                incoming(into.map_or(Target::Discard, Target::Memory), Finish::PutDone { request, region, refused })
+            }
+            Message::Get { request, region, offset, bytes } => {
+                let from = self.regions.get(&region).and_then(|region| region.at(offset, bytes));
+                self.outgoing += 1;
+                let (from, token, bytes) = match from {
+                    Some(from) => {
+                        (from.cast_const(), Some(Token { owner: region_owner(region), detail: 0 }), bytes)
+                    }
+                    None => (std::ptr::null(), None, 0),
+                };
+                let refused = token.is_none();
+                peer.push(&Message::GetDone { request, refused, bytes }, from, token, false);
+                Ok(None)
+            }
+            Message::PutDone { request, refused } => self.begin_answer(rank, peer, request, refused, None).map(Some),
+            Message::GetDone { request, refused, bytes } => {
+                self.begin_answer(rank, peer, request, refused, Some(bytes)).map(Some)
+            }
+            Message::Abort { mismatch, .. } => text(Finish::Abort { mismatch }),
+            Message::Query(call) => {
+                self.event(Token::CONTEXT, Outcome::Queried { rank, call });
+                Ok(None)
+            }
+            Message::Reply { same, .. } => text(Finish::Reply { same }),
+            Message::Goodbye => {
+                peer.goodbye = true;
+                Ok(None)
+            }
+        }
+    }
+
+    fn begin_data(&mut self, rank: Rank, envelope: &Envelope, announced: bool) -> Incoming {
+        let bytes = envelope.bytes as usize;
+        match self.receives.arrive(rank, envelope, announced) {
+            Arrival::Unexpected(message) => Incoming::new(bytes, Target::Unexpected(message), Finish::Nothing),
+            Arrival::Discard => Incoming::new(bytes, Target::Discard, Finish::Nothing),
+            Arrival::Op(index) => {
+                let recv = &self.receives.op(index).recv;
+                if let Some(outcome) = refusal(recv, rank, envelope, || self.peer_name(rank)) {
+                    let token = recv.token;
+                    self.receives.finish(index);
+                    self.event(token, outcome);
+                    return Incoming::new(bytes, Target::Discard, Finish::Nothing);
+                }
+                let target = match recv.reduce {
+                    Some(reduce) => Target::Reduce(recv.into, reduce),
+                    None => Target::Memory(recv.into),
+                };
+                Incoming::new(bytes, target, Finish::Recv(index))
+            }
+        }
+    }
+
+    fn begin_write(&mut self, rank: Rank, slot: Slot, offset: u64, bytes: u64) -> Result<Incoming> {
+        let key = Key::new(rank, Space::User, slot);
+        match self.bindings.get(&key).copied() {
+            Some(binding) => match binding.region.at(offset, bytes) {
+                Some(into) => {
+                    let finish = Finish::Written { token: binding.token, offset };
+                    Ok(Incoming::new(bytes as usize, Target::Memory(into), finish))
+                }
+                None => Err(self.wrote_outside(key, binding, offset, bytes)),
+            },
+            None => {
+                self.receives.charge(rank, UNEXPECTED_OVERHEAD);
+                let finish = Finish::UnexpectedWrite { slot, offset };
+                Ok(Incoming::new(bytes as usize, Target::Own(Vec::new()), finish))
+            }
+        }
+    }
+
+    /// A put or, with the `bytes` that follow, a get is answered.
+    fn begin_answer(
+        &mut self,
+        rank: Rank,
+        peer: &Peer,
+        index: u32,
+        refused: bool,
+        bytes: Option<u64>,
+    ) -> Result<Incoming> {
+        let bad = |what: String| Err(Error::new(ErrorKind::Mismatch, format!("{} {what}", self.peer_name(rank))));
+        let Some(request) = self.requests.get(index).filter(|r| r.rank == rank && r.is_get == bytes.is_some()) else {
+            return bad("answered a request that was not made".into());
+        };
+        // Its memory would be the poster's again while it is still read.
+        if peer.is_putting(index) {
+            return bad("answered a put before it was sent".into());
+        }
+        let bytes = bytes.unwrap_or(0);
+        if refused && bytes > 0 || !refused && request.is_get && bytes != request.bytes as u64 {
+            return bad(format!("sent {bytes} bytes for a get of {}", request.bytes));
+        }
+        let target = if bytes > 0 && !request.cancelled { Target::Memory(request.into) } else { Target::Discard };
+        Ok(Incoming::new(bytes as usize, target, Finish::Answer { request: index, refused }))
+    }
+
+    /// The payload of a message is complete.
+    pub(super) fn finish(&mut self, rank: Rank, peer: &mut Peer, incoming: Incoming) -> Result<()> {
+        let bytes = incoming.done;
+        let own = match incoming.target {
+            Target::Own(memory) => memory,
+            _ => Vec::new(),
+        };
+        match incoming.finish {
+            Finish::Recv(op) => {
+                if let Some(op) = self.receives.finish(op) {
+                    self.event(op.recv.token, Outcome::Done { rank, bytes });
+                }
+            }
+            Finish::Written { token, offset } => {
+                self.event(token, Outcome::Written { offset: offset as usize, bytes });
+            }
+            Finish::UnexpectedWrite { slot, offset } => {
+                let key = Key::new(rank, Space::User, slot);
+                let write = UnexpectedWrite { offset, data: own };
+                match self.bindings.get(&key).copied() {
+                    // It was bound while the write arrived.
+                    Some(binding) => self.write_late(key, binding, &write),
+                    None => self.unexpected_writes.entry(key).or_default().push(write),
+                }
+            }
+            Finish::PutDone { request, refused, .. } => peer.push_control(&Message::PutDone { request, refused }),
+            Finish::Answer { request, refused } => {
+                if let Some(request) = self.requests.remove(request).filter(|r| !r.cancelled) {
+                    let outcome = if refused {
+                        Outcome::Failed(Error::invalid(format!(
+                            "{} has no such region, or it is shorter than offset and length ask for",
+                            self.peer_name(rank)
+                        )))
+                    } else {
+                        Outcome::Done { rank, bytes: request.bytes }
+                    };
+                    self.event(request.token, outcome);
+                }
+            }
+            Finish::Abort { mismatch } => {
+                let reason = String::from_utf8_lossy(&own).into_owned();
+                let kind = if mismatch { ErrorKind::Mismatch } else { ErrorKind::ConnectionLost };
+                let error = Error::told(kind, self.peer_name(rank), reason);
+                self.event(Token::CONTEXT, Outcome::Failed(error.clone()));
+                return Err(error);
+            }
+            Finish::Reply { same } => {
+                if let Some(query) = &mut peer.query {
+                    query.reply = Some((String::from_utf8_lossy(&own).into_owned(), same));
+                    self.event(Token::CONTEXT, Outcome::Replied);
+                }
+            }
+            Finish::Nothing => {}
+        }
+        Ok(())
+    }
+}

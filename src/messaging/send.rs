@@ -1,0 +1,202 @@
+//! What leaves: queues, grants, announcements.
+
+use super::Messenger;
+use super::matching::{Arrival, EAGER_BYTES};
+use super::operation::{Outcome, Send};
+use super::queues::Key;
+use crate::transport::Interest;
+use crate::types::{Rank, Space};
+use crate::wire::{Envelope, Message};
+
+/// A message that waits for a grant, or behind one that does.
+#[derive(Clone, Copy)]
+pub(super) struct Queued {
+    pub(super) send: Send,
+    announced: bool,
+}
+
+impl Send {
+    fn key(&self) -> Key {
+        Key::new(self.to, self.space, self.slot)
+    }
+
+    fn envelope(&self) -> Envelope {
+        Envelope { space: self.space, slot: self.slot, fingerprint: self.fingerprint, bytes: self.bytes as u64 }
+    }
+
+    fn message(&self, announced: bool) -> Message {
+        Message::Data { envelope: self.envelope(), announced }
+    }
+}
+
+impl Messenger {
+    /// A message leaves now if it is small or granted, and nothing stands before it.
+    #[inline]
+    pub(super) fn send_or_queue(&mut self, send: Send) {
+        self.connect(send.to);
+        self.outgoing += 1;
+        let key = send.key();
+        let behind = !self.queued.is_empty() && self.queued.front(key).is_some();
+        if !behind && (send.bytes <= EAGER_BYTES || self.take_grant(key)) {
+            return self.push(&send, false);
+        }
+        let announced = !behind && send.space == Space::User;
+        // The peer that has the message to lose, even if its address is not known yet.
+        self.peer(send.to);
+        let index = self.queued_sends.insert(Queued { send, announced });
+        self.queued.push(key, index);
+        if announced {
+            self.announce(&send);
+        }
+    }
+
+    pub(super) fn flush_to(&mut self, rank: Rank) -> bool {
+        let mut sent = std::mem::take(&mut self.sent);
+        let Some(peer) = self.peers[rank].as_deref_mut() else { return false };
+        peer.dirty = false;
+        if !peer.is_established() {
+            return false;
+        }
+        let before = peer.outgoing();
+        let result = peer.flush(&mut sent);
+        self.outgoing -= before - peer.outgoing();
+        let awaits_room = peer.has_output();
+        if result.is_ok() && awaits_room != peer.awaits_room && !self.paused.contains(&rank) {
+            peer.awaits_room = awaits_room;
+            if let Some(link) = &mut peer.link {
+                // It was watched a moment ago; if that no longer works, receiving tells why.
+                let _ = link.watch(Interest { readable: true, writable: awaits_room });
+            }
+        }
+        for (token, bytes) in sent.drain(..) {
+            self.event(token, Outcome::Done { rank, bytes });
+        }
+        self.sent = sent;
+        match result {
+            Ok(moved) => moved,
+            Err(e) => {
+                let error = self.broke_while(rank, "sending", &e);
+                // A broken pipe only says that the peer has left; reading tells how.
+                self.peer(rank).broke = (e.kind() != std::io::ErrorKind::BrokenPipe).then(|| error.clone());
+                // What the peer sent before it left still counts.
+                while self.read(rank) {}
+                self.lose(rank, error);
+                true
+            }
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, send: &Send, announced: bool) {
+        self.peer(send.to).push(&send.message(announced), send.from, Some(send.token), true);
+        self.mark_dirty(send.to);
+    }
+
+    fn announce(&mut self, send: &Send) {
+        self.outgoing += 1;
+        // In order with the messages, and without payload.
+        self.peer(send.to).push(&Message::Announce(send.envelope()), std::ptr::null(), None, false);
+        self.mark_dirty(send.to);
+    }
+
+    /// Tells `to` that a large message of this slot is awaited.
+    pub(super) fn grant(&mut self, to: Rank, space: Space, slot: u64) {
+        if to != self.rank {
+            self.peer(to).push_control(&Message::Grant { space, slot });
+            self.mark_dirty(to);
+        }
+    }
+
+    fn take_grant(&mut self, key: Key) -> bool {
+        match self.grants.get_mut(&key) {
+            Some(1) => self.grants.remove(&key).is_some(),
+            Some(n) => {
+                *n -= 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The receiver is ready for a large message.
+    pub(super) fn granted(&mut self, key: Key) {
+        let Some(index) = self.queued.pop(key) else {
+            *self.grants.entry(key).or_insert(0) += 1;
+            return;
+        };
+        if let Some(Queued { send, announced }) = self.queued_sends.remove(index) {
+            self.push(&send, announced);
+        }
+        self.release(key);
+    }
+
+    /// What stood behind a message that waits no more goes, or is announced.
+    fn release(&mut self, key: Key) {
+        while let Some(index) = self.queued.front(key) {
+            let Queued { send, announced } = self.queued_sends[index];
+            if announced {
+                return;
+            }
+            if send.bytes <= EAGER_BYTES || self.take_grant(key) {
+                self.queued.pop(key);
+                self.queued_sends.remove(index);
+                self.push(&send, false);
+            } else {
+                if send.space == Space::User {
+                    self.queued_sends[index].announced = true;
+                    self.announce(&send);
+                }
+                return;
+            }
+        }
+    }
+
+    pub(super) fn send_to_self(&mut self, send: &Send) {
+        let envelope = send.envelope();
+        let bytes = if send.bytes == 0 {
+            &[][..]
+        } else {
+            // SAFETY: the poster keeps `from` valid for `bytes`, which is not 0, until the event below.
+            unsafe { std::slice::from_raw_parts(send.from, send.bytes) }
+        };
+        match self.receives.arrive(self.rank, &envelope, false) {
+            Arrival::Unexpected(message) => {
+                if let Some((op, from, envelope, data)) = self.receives.keep(message, bytes) {
+                    self.deliver(&op, from, &envelope, &data);
+                    self.receives.recycle(data);
+                }
+            }
+            Arrival::Op(index) => {
+                if let Some(op) = self.receives.finish(index) {
+                    self.deliver(&op, self.rank, &envelope, bytes);
+                }
+            }
+            Arrival::Discard => {}
+        }
+        self.event(send.token, Outcome::Done { rank: self.rank, bytes: send.bytes });
+    }
+
+    /// Takes back what waits of `owner`.
+    pub(super) fn cancel_queued(&mut self, owner: u32) {
+        let queued: Vec<u32> =
+            self.queued_sends.iter().filter(|(_, q)| q.send.token.owner == owner).map(|(i, _)| i).collect();
+        let mut keys = Vec::new();
+        for index in queued {
+            let Some(Queued { send, announced }) = self.queued_sends.remove(index) else { continue };
+            let key = send.key();
+            self.queued.remove(key, index);
+            keys.push(key);
+            self.outgoing -= 1;
+            if announced {
+                // It was promised: it goes as a copy of our own, so that the receiver's order stays whole.
+                let mut owned = Vec::new();
+                // SAFETY: until this call returns the memory is the poster's and valid for `bytes`.
+                owned.extend_from_slice(unsafe { std::slice::from_raw_parts(send.from, send.bytes) });
+                self.outgoing += 1;
+                self.peer(send.to).push_owned(&send.message(true), owned);
+                self.mark_dirty(send.to);
+            }
+        }
+        keys.into_iter().for_each(|key| self.release(key));
+    }
+}

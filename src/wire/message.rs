@@ -1,0 +1,383 @@
+//! The header in front of every message on a connection, with one type for each kind.
+//!
+//! A header has [`HEADER_BYTES`] bytes. The first eight are the same for every kind: kind, [`VERSION`], two bytes of the kind's
+//! own, and the connection's number (4), which both sides derived in the handshake. Numbers are little-endian; what a kind
+//! does not use is zero and refused otherwise.
+//!
+//! | kind | bytes 2, 3 | 8..12 | 12..16 | 16..24 | 24..32 | 32..40 | payload |
+//! |---|---|---|---|---|---|---|---|
+//! | data | space, 1 if announced | fingerprint | | slot | length | | the message |
+//! | announce | space, 0 | fingerprint | | slot | length | | |
+//! | grant | space, 0 | | | slot | | | |
+//! | write | | | | slot | length | offset | the bytes |
+//! | put | | region | request | | length | offset | the bytes |
+//! | put done | 0, 1 if refused | | request | | | | |
+//! | get | | region | request | | length | offset | |
+//! | get done | 0, 1 if refused | | request | | length | | the bytes |
+//! | abort | 0, 1 if ranks disagree | | | | length | | text |
+//! | goodbye | | | | | | | |
+//! | query | | fingerprint | | tag | | | |
+//! | reply | 0, 1 for the same call | | | | length | | text |
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{CallId, Slot, Space};
+use crate::wire::VERSION;
+
+/// Length of a header on the wire.
+pub const HEADER_BYTES: usize = 40;
+
+/// Longest text of an abort or a reply, in bytes.
+pub const MAX_TEXT_BYTES: usize = 4096;
+
+/// What identifies a message for its receive, beside the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Whose slots.
+    pub space: Space,
+    /// Which receive it is for.
+    pub slot: Slot,
+    /// What the sender believes the message to be about; see [`crate::wire`].
+    pub fingerprint: u32,
+    /// Length of the message.
+    pub bytes: u64,
+}
+
+/// One message of the protocol, without its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A message of a collective or an unbound buffer.
+    Data {
+        /// Which.
+        envelope: Envelope,
+        /// Whether an [`Message::Announce`] came before it.
+        announced: bool,
+    },
+    /// A large message waits until its receiver is ready.
+    Announce(Envelope),
+    /// The receiver of one large message on this slot is ready.
+    Grant {
+        /// Whose slots.
+        space: Space,
+        /// Which.
+        slot: Slot,
+    },
+    /// Bytes for the buffer that is bound to the slot.
+    Write {
+        /// Which buffer.
+        slot: Slot,
+        /// First byte in the buffer.
+        offset: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// Bytes for a registered region.
+    Put {
+        /// The sender's number for the answer.
+        request: u32,
+        /// Which region.
+        region: u32,
+        /// First byte in the region.
+        offset: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// Answers a put.
+    PutDone {
+        /// Which put.
+        request: u32,
+        /// There is no such region, or it is too short.
+        refused: bool,
+    },
+    /// Asks for bytes of a registered region.
+    Get {
+        /// The sender's number for the answer.
+        request: u32,
+        /// Which region.
+        region: u32,
+        /// First byte in the region.
+        offset: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// Answers a get.
+    GetDone {
+        /// Which get.
+        request: u32,
+        /// There is no such region, or it is too short.
+        refused: bool,
+        /// How many bytes follow.
+        bytes: u64,
+    },
+    /// The sender gives its context up, for the reason in the text.
+    Abort {
+        /// Because ranks disagree about a call.
+        mismatch: bool,
+        /// Length of the text.
+        bytes: u64,
+    },
+    /// The sender ends this connection in good order.
+    Goodbye,
+    /// The sender has waited in vain for this call, and asks what the receiver is doing.
+    Query(CallId),
+    /// Answers a query with text.
+    Reply {
+        /// Whether the call that was asked for waits there, too.
+        same: bool,
+        /// Length of the text.
+        bytes: u64,
+    },
+}
+
+const DATA: u8 = 1;
+const ANNOUNCE: u8 = 2;
+const GRANT: u8 = 3;
+const WRITE: u8 = 4;
+const PUT: u8 = 5;
+const PUT_DONE: u8 = 6;
+const GET: u8 = 7;
+const GET_DONE: u8 = 8;
+const ABORT: u8 = 9;
+const GOODBYE: u8 = 10;
+const QUERY: u8 = 11;
+const REPLY: u8 = 12;
+
+/// The places in a header, whatever they mean.
+#[derive(Default)]
+struct Fields {
+    kind: u8,
+    space: u8,
+    flag: u8,
+    first: u32,
+    second: u32,
+    slot: u64,
+    bytes: u64,
+    offset: u64,
+}
+
+impl Fields {
+    #[inline]
+    fn of(message: &Message) -> Self {
+        let zero = Self::default();
+        let named = |kind, e: &Envelope, flag: bool| Self {
+            kind,
+            space: e.space as u8,
+            flag: u8::from(flag),
+            first: e.fingerprint,
+            slot: e.slot,
+            bytes: e.bytes,
+            ..Self::default()
+        };
+        match *message {
+            Message::Data { ref envelope, announced } => named(DATA, envelope, announced),
+            Message::Announce(ref envelope) => named(ANNOUNCE, envelope, false),
+            Message::Grant { space, slot } => Self { kind: GRANT, space: space as u8, slot, ..zero },
+            Message::Write { slot, offset, bytes } => Self { kind: WRITE, slot, offset, bytes, ..zero },
+            Message::Put { request, region, offset, bytes } => {
+                Self { kind: PUT, first: region, second: request, offset, bytes, ..zero }
+            }
+            Message::PutDone { request, refused } => {
+                Self { kind: PUT_DONE, flag: u8::from(refused), second: request, ..zero }
+            }
+            Message::Get { request, region, offset, bytes } => {
+                Self { kind: GET, first: region, second: request, offset, bytes, ..zero }
+            }
+            Message::GetDone { request, refused, bytes } => {
+                Self { kind: GET_DONE, flag: u8::from(refused), second: request, bytes, ..zero }
+            }
+            Message::Abort { mismatch, bytes } => Self { kind: ABORT, flag: u8::from(mismatch), bytes, ..zero },
+            Message::Goodbye => Self { kind: GOODBYE, ..zero },
+            Message::Query(CallId { fingerprint, tag }) => {
+                Self { kind: QUERY, first: fingerprint, slot: u64::from(tag), ..zero }
+            }
+            Message::Reply { same, bytes } => Self { kind: REPLY, flag: u8::from(same), bytes, ..zero },
+        }
+    }
+
+    /// The message that these fields are of; fields that it does not have are lost.
+    #[inline]
+    fn message(&self) -> Result<Message> {
+        let space = match self.space {
+            0 => Space::User,
+            1 => Space::Collective,
+            other => return malformed(format_args!("space {other}")),
+        };
+        let flag = match self.flag {
+            0 => false,
+            1 => true,
+            other => return malformed(format_args!("flag {other}")),
+        };
+        let &Self { slot, bytes, offset, first, second: request, .. } = self;
+        let envelope = Envelope { space, slot, fingerprint: first, bytes };
+        Ok(match self.kind {
+            DATA => Message::Data { envelope, announced: flag },
+            ANNOUNCE => Message::Announce(envelope),
+            GRANT => Message::Grant { space, slot },
+            WRITE => Message::Write { slot, offset, bytes },
+            PUT => Message::Put { request, region: first, offset, bytes },
+            PUT_DONE => Message::PutDone { request, refused: flag },
+            GET => Message::Get { request, region: first, offset, bytes },
+            GET_DONE => Message::GetDone { request, refused: flag, bytes },
+            ABORT => Message::Abort { mismatch: flag, bytes },
+            GOODBYE => Message::Goodbye,
+            QUERY => Message::Query(CallId { fingerprint: first, tag: slot as u32 }),
+            REPLY => Message::Reply { same: flag, bytes },
+            other => return malformed(format_args!("kind {other}")),
+        })
+    }
+
+    fn encode(&self, connection: u32) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..4].copy_from_slice(&[self.kind, VERSION, self.space, self.flag]);
+        out[4..8].copy_from_slice(&connection.to_le_bytes());
+        out[8..12].copy_from_slice(&self.first.to_le_bytes());
+        out[12..16].copy_from_slice(&self.second.to_le_bytes());
+        out[16..24].copy_from_slice(&self.slot.to_le_bytes());
+        out[24..32].copy_from_slice(&self.bytes.to_le_bytes());
+        out[32..40].copy_from_slice(&self.offset.to_le_bytes());
+        out
+    }
+}
+
+#[cold]
+fn malformed<T>(what: std::fmt::Arguments<'_>) -> Result<T> {
+    Err(Error::new(ErrorKind::Mismatch, format!("malformed header: {what}")))
+}
+
+impl Message {
+    /// For the wire, on the connection with this number.
+    #[inline]
+    pub fn encode(&self, connection: u32) -> [u8; HEADER_BYTES] {
+        Fields::of(self).encode(connection)
+    }
+
+    /// From the wire; refuses what no peer of this version and connection would send.
+    pub fn decode(wire: &[u8; HEADER_BYTES], connection: u32) -> Result<Self> {
+        let u32_at = |at: usize| u32::from_le_bytes(wire[at..at + 4].try_into().expect("4 bytes"));
+        let u64_at = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("8 bytes"));
+        if wire[1] != VERSION {
+            return malformed(format_args!("version {} instead of {VERSION}", wire[1]));
+        }
+        if u32_at(4) != connection {
+            return malformed(format_args!("connection {:#010x} instead of {connection:#010x}", u32_at(4)));
+        }
+        let fields = Fields {
+            kind: wire[0],
+            space: wire[2],
+            flag: wire[3],
+            first: u32_at(8),
+            second: u32_at(12),
+            slot: u64_at(16),
+            bytes: u64_at(24),
+            offset: u64_at(32),
+        };
+        if fields.bytes > isize::MAX as u64 {
+            return malformed(format_args!("{} bytes", fields.bytes));
+        }
+        let message = fields.message()?;
+        if matches!(message, Self::Abort { bytes, .. } | Self::Reply { bytes, .. } if bytes > MAX_TEXT_BYTES as u64) {
+            return malformed(format_args!("a text of {} bytes", fields.bytes));
+        }
+        if message.encode(connection) != *wire {
+            return malformed(format_args!("{message:?} with something where zeros stand"));
+        }
+        Ok(message)
+    }
+
+    /// Bytes that follow the header.
+    #[inline]
+    pub fn payload(&self) -> usize {
+        match *self {
+            Self::Data { envelope: Envelope { bytes, .. }, .. }
+            | Self::Write { bytes, .. }
+            | Self::Put { bytes, .. }
+            | Self::GetDone { bytes, .. }
+            | Self::Abort { bytes, .. }
+            | Self::Reply { bytes, .. } => bytes as usize,
+            Self::Announce(_)
+            | Self::Grant { .. }
+            | Self::PutDone { .. }
+            | Self::Get { .. }
+            | Self::Goodbye
+            | Self::Query(_) => 0,
+        }
+    }
+}
+
+/// Writes the number of the connection into a header that was made before there was one.
+pub fn set_connection(header: &mut [u8; HEADER_BYTES], connection: u32) {
+    header[4..8].copy_from_slice(&connection.to_le_bytes());
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Any message that has a text of at most [`MAX_TEXT_BYTES`] bytes.
+    pub(crate) fn any_message() -> impl Strategy<Value = Message> {
+        let numbers = (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
+        (0..12u8, any::<bool>(), numbers).prop_map(|(kind, collective, (flag, first, request, slot, bytes, offset))| {
+            let space = if collective { Space::Collective } else { Space::User };
+            let envelope = Envelope { space, slot, fingerprint: first, bytes };
+            match kind {
+                0 => Message::Data { envelope, announced: flag },
+                1 => Message::Announce(envelope),
+                2 => Message::Grant { space, slot },
+                3 => Message::Write { slot, offset, bytes },
+                4 => Message::Put { request, region: first, offset, bytes },
+                5 => Message::PutDone { request, refused: flag },
+                6 => Message::Get { request, region: first, offset, bytes },
+                7 => Message::GetDone { request, refused: flag, bytes },
+                8 => Message::Abort { mismatch: flag, bytes },
+                9 => Message::Goodbye,
+                10 => Message::Query(CallId { fingerprint: first, tag: request }),
+                _ => Message::Reply { same: flag, bytes },
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_message_survives_the_wire(message in any_message(), connection: u32) {
+            prop_assert_eq!(Message::decode(&message.encode(connection), connection).unwrap(), message);
+            prop_assert!(Message::decode(&message.encode(connection), connection ^ 1).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_an_error(kind in 0..14u8, bits: [u8; 32], flags in 0..4u8, rest: [u8; 5], zeros: [bool; 4]) {
+            let mut wire = [0; HEADER_BYTES];
+            wire[..4].copy_from_slice(&[kind, VERSION, flags & 1, flags >> 1]);
+            wire[8..].copy_from_slice(&bits);
+            wire[4..8].copy_from_slice(&rest[..4]);
+            for (i, _) in zeros.iter().enumerate().filter(|(_, zero)| **zero) {
+                wire[8 + 8 * i..16 + 8 * i].fill(0);
+            }
+            let connection = u32::from_le_bytes(wire[4..8].try_into().unwrap());
+            if let Ok(message) = Message::decode(&wire, connection) {
+                prop_assert_eq!(message.encode(connection), wire);
+                prop_assert!(message.payload() <= isize::MAX as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_peer_would_send_is_refused() {
+        let refused = |change: &dyn Fn(&mut [u8; HEADER_BYTES]), message: Message| {
+            let mut wire = message.encode(7);
+            change(&mut wire);
+            Message::decode(&wire, 7).unwrap_err().message().to_owned()
+        };
+        let envelope = Envelope { space: Space::User, slot: 1, fingerprint: 0, bytes: 2 };
+        let text = refused(&|wire| wire[1] = VERSION + 1, Message::Announce(envelope));
+        assert!(text.contains(&format!("version {} instead of {VERSION}", VERSION + 1)), "{text}");
+        let text = refused(&|wire| wire[31] = 0x80, Message::Announce(envelope));
+        assert!(text.contains("9223372036854775810 bytes"), "{text}");
+        let text = refused(&|wire| wire[25] = 0x20, Message::Abort { mismatch: true, bytes: 0 });
+        assert!(text.contains("a text of 8192 bytes"), "{text}");
+        let text = refused(&|wire| wire[39] = 1, Message::Goodbye);
+        assert!(text.contains("Goodbye with something where zeros stand"), "{text}");
+        assert!(refused(&|wire| wire[0] = 13, Message::Goodbye).contains("kind 13"));
+        assert!(refused(&|wire| wire[2] = 2, Message::Announce(envelope)).contains("space 2"));
+        assert!(refused(&|wire| wire[3] = 2, Message::Announce(envelope)).contains("flag 2"));
+    }
+}
