@@ -2,11 +2,11 @@
 //! Built for fuzzing and for this crate's own tests, which run every body on the corpus in `fuzz/corpus/`.
 
 pub use crate::ffi::fuzz::options;
+pub use crate::messaging::fuzz::{exchange, frames};
+pub use crate::messaging::matching::fuzz::matching;
+pub use crate::net::handshake::fuzz::handshake;
 pub use crate::rendezvous::tcp::fuzz::store_protocol;
 pub use crate::rendezvous::url::fuzz::store_url;
-pub use crate::messaging::matching::fuzz::matching;
-pub use crate::messaging::fuzz::{exchange, frames};
-pub use crate::net::handshake::fuzz::handshake;
 
 /// A body.
 pub type Body = fn(&[u8]);

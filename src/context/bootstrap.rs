@@ -14,8 +14,8 @@ use crate::context::tuning::{self, Links};
 use crate::context::{Call, Connect, Context, Reduction, SPIN, SPIN_SHARED};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rendezvous::Store;
 use crate::net::address::{self, Address};
+use crate::rendezvous::Store;
 use crate::tuner::source::Source;
 use crate::types::{DataType, ReduceOp};
 

@@ -12,8 +12,8 @@ use crate::engine::plan::Plan;
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
-use crate::reduce;
 use crate::messaging::Replies;
+use crate::reduce;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
 use crate::types::{CallId, DataType, ReduceOp, Slot};
@@ -352,7 +352,9 @@ impl Context {
             engine.hand_over(guard);
             return Ok(());
         };
-        let error = described(&error.context(format_args!("after {:.3} s", engine.now().duration_since(run.started).as_secs_f64())));
+        let error = described(
+            &error.context(format_args!("after {:.3} s", engine.now().duration_since(run.started).as_secs_f64())),
+        );
         guard.break_with(&error, Some(&error));
         self.finish_closing(guard);
         Err(error)

@@ -119,7 +119,9 @@ impl UnboundBuffer {
         let mut guard = self.context.lock()?;
         let (space, fingerprint, exact, reduce) = (Space::User, 0, false, None);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.messenger.recv(Recv { from: source, space, slot, fingerprint, into, bytes, exact, reduce, token }) };
+        unsafe {
+            guard.messenger.recv(Recv { from: source, space, slot, fingerprint, into, bytes, exact, reduce, token })
+        };
         self.context.engine().leave(guard);
         Ok(())
     }

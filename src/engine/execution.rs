@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind};
+use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
 use crate::reduce::{Divide, Kernel};
 use crate::schedule::{Action, Buffer, Span};
-use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
 use crate::types::{CallId, Slot, Space};
 
 /// Combines elements the caller's way: `into[i] = left[i] op right[i]`; returns 0, or anything else to fail the call.

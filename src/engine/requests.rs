@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::engine::FIRST_BUFFER;
 use crate::error::{Error, ErrorKind};
-use crate::slab::Slab;
 use crate::messaging::{Outcome, Token};
+use crate::slab::Slab;
 use crate::types::Rank;
 
 /// Which of a buffer's waits an operation ends.

@@ -11,10 +11,10 @@ use super::options::{self, Options};
 use super::pointer::{self, Malloced, Out};
 use super::status::gloo_rs_status_t;
 use crate::error::{Error, ErrorKind, Result};
+use crate::net::admission::ConnectionStatistics;
 use crate::rendezvous::tcp::TcpStoreOptions;
 use crate::rendezvous::{FileStore, InProcessStore, PrefixStore, Store, TcpStore, url};
 use crate::secret::JobToken;
-use crate::net::admission::ConnectionStatistics;
 
 /// A key-value store that all ranks of a job reach. Keys are non-empty strings of at most 4096 bytes; values are any bytes,
 /// at most 64 MiB. Safe to use from several threads.

@@ -136,7 +136,8 @@ impl Messenger {
 
     /// What has come of that.
     pub fn replies(&self) -> Replies {
-        let queried = self.queried.iter().filter_map(|rank| self.peers[*rank].as_deref().filter(|p| p.is_established()));
+        let queried =
+            self.queried.iter().filter_map(|rank| self.peers[*rank].as_deref().filter(|p| p.is_established()));
         let (mut same, mut other) = (false, false);
         for peer in queried {
             match peer.query.as_ref().and_then(|query| query.reply.as_ref()) {

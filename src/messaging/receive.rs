@@ -140,8 +140,7 @@ impl Messenger {
                 return Ok(());
             }
             if let Some(wire) = peer.take_header(&mut bytes) {
-                let message =
-                    Message::decode(&wire, peer.connection).map_err(|e| e.context(self.peer_name(rank)))?;
+                let message = Message::decode(&wire, peer.connection).map_err(|e| e.context(self.peer_name(rank)))?;
                 peer.incoming = self.begin(rank, peer, message)?;
             }
         }
@@ -204,9 +203,7 @@ impl Messenger {
                 let from = self.regions.get(&region).and_then(|region| region.at(offset, bytes));
                 self.outgoing += 1;
                 let (from, token, bytes) = match from {
-                    Some(from) => {
-                        (from.cast_const(), Some(Token { owner: region_owner(region), detail: 0 }), bytes)
-                    }
+                    Some(from) => (from.cast_const(), Some(Token { owner: region_owner(region), detail: 0 }), bytes),
                     None => (std::ptr::null(), None, 0),
                 };
                 let refused = token.is_none();

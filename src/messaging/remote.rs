@@ -126,7 +126,8 @@ impl Messenger {
         self.cancel(region_owner(region));
         // A put that is arriving must not write there any more.
         for peer in self.peers.iter_mut().flatten() {
-            if let Some(Incoming { target, finish: Finish::PutDone { region: its, refused, .. }, .. }) = &mut peer.incoming
+            if let Some(Incoming { target, finish: Finish::PutDone { region: its, refused, .. }, .. }) =
+                &mut peer.incoming
                 && *its == region
             {
                 (*target, *refused) = (Target::Discard, true);
@@ -179,14 +180,7 @@ impl Messenger {
     ///
     /// # Safety
     /// `memory` is valid for writes of `bytes` until the cancellation.
-    pub unsafe fn bind(
-        &mut self,
-        from: Rank,
-        slot: Slot,
-        memory: *mut u8,
-        bytes: usize,
-        token: Token,
-    ) -> Result<()> {
+    pub unsafe fn bind(&mut self, from: Rank, slot: Slot, memory: *mut u8, bytes: usize, token: Token) -> Result<()> {
         let key = Key::new(from, Space::User, slot);
         if self.bindings.contains_key(&key) {
             return Err(Error::new(
@@ -209,7 +203,12 @@ impl Messenger {
     }
 
     /// A write that came, or began to, before its buffer was bound.
-    pub(super) fn write_late(&mut self, key: Key, binding: Binding, UnexpectedWrite { offset, data }: &UnexpectedWrite) {
+    pub(super) fn write_late(
+        &mut self,
+        key: Key,
+        binding: Binding,
+        UnexpectedWrite { offset, data }: &UnexpectedWrite,
+    ) {
         let bytes = data.len();
         self.receives.refund(key.rank(), UNEXPECTED_OVERHEAD + bytes);
         let outcome = match binding.region.at(*offset, bytes as u64) {

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::interface;
 use crate::error::{Error, Result, first_few};
-use crate::wire::VERSION;
 use crate::net::handshake::Identity;
 use crate::types::Rank;
+use crate::wire::VERSION;
 
 /// Addresses that a rank listens on at most: one of each family.
 pub const MAX_SOCKETS: usize = 2;

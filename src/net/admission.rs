@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::transport::LogCallback;
 use crate::net::handshake::Fault;
+use crate::transport::LogCallback;
 
 /// How many connections have arrived at a listener since it was created, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::secret::SecretKey;
-use crate::sys;
 use crate::net::admission::{MAX_GREETINGS, Refusal};
 use crate::net::handshake::{Accepting, Acceptor, HELLO_BYTES, Handle, Nonce, Proven};
+use crate::secret::SecretKey;
+use crate::sys;
 
 /// Time that a new connection has for the whole handshake.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -315,7 +315,8 @@ pub(crate) mod tests {
 
     /// Any message that has a text of at most [`MAX_TEXT_BYTES`] bytes.
     pub(crate) fn any_message() -> impl Strategy<Value = Message> {
-        let numbers = (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
+        let numbers =
+            (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
         (0..12u8, any::<bool>(), numbers).prop_map(|(kind, collective, (flag, first, request, slot, bytes, offset))| {
             let space = if collective { Space::Collective } else { Space::User };
             let envelope = Envelope { space, slot, fingerprint: first, bytes };

@@ -5,10 +5,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gloo_rs::rendezvous::Store;
-use gloo_rs::rendezvous::tcp::{TcpStore, TcpStoreOptions};
 use gloo_rs::net::address::Address;
 use gloo_rs::net::handshake::{self, Answer, Connecting, Connector, Hello, Identity, Reason};
+use gloo_rs::rendezvous::Store;
+use gloo_rs::rendezvous::tcp::{TcpStore, TcpStoreOptions};
 
 use crate::job::{Job, LONG, SIZE, token};
 

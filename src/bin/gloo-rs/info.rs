@@ -2,9 +2,9 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use gloo_rs::rendezvous::url;
 use gloo_rs::net::choice::{Choice, Chosen, Surroundings};
 use gloo_rs::net::interface::{self, Interface};
+use gloo_rs::rendezvous::url;
 use serde::Serialize;
 
 use crate::explain::Explain;

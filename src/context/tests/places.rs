@@ -4,8 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
 use super::*;
-use crate::rendezvous::in_process::InProcessStore;
 use crate::net::address::Address;
+use crate::rendezvous::in_process::InProcessStore;
 
 /// A device for which nothing was named listens once it is known where the ranks are.
 #[test]

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::fuzzing::Input;
-use crate::secret::JobToken;
 use crate::net::address::Address;
+use crate::secret::JobToken;
 
 const IDENTITY: Identity = [7; 16];
 

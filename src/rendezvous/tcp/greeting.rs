@@ -12,8 +12,8 @@
 //! said, and proves nothing: then who reaches the port is let in.
 
 use super::protocol::{CLIENT_HELLO_BYTES, SERVER_HELLO_BYTES, client_hello, server_hello};
-use crate::secret::{JobToken, Proof, SecretKey};
 use crate::net::handshake::{Fault, Nonce};
+use crate::secret::{JobToken, Proof, SecretKey};
 
 /// Length of a client's first words.
 pub(super) const CLIENT_BYTES: usize = CLIENT_HELLO_BYTES + 33;

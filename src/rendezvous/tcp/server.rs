@@ -24,11 +24,11 @@ use super::epoll::{Epoll, Readiness};
 use super::greeting::{self, CLIENT_BYTES, PROOF_BYTES, WELCOME};
 use super::peer::{Gone, Peer, Stage, Waiting};
 use super::protocol::{self, CLIENT_HELLO_BYTES, Chunk, MAX_FRAME_BYTES, Request};
+use crate::net::admission::{Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, MAX_GREETINGS, Refusal};
+use crate::net::handshake::Fault;
 use crate::secret::SecretKey;
 use crate::sys::{self, ForkMark};
 use crate::transport::LogCallback;
-use crate::net::admission::{Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, MAX_GREETINGS, Refusal};
-use crate::net::handshake::Fault;
 
 /// How long a server is patient.
 #[derive(Clone, Copy)]

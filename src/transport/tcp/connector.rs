@@ -164,10 +164,7 @@ impl TcpConnector {
     }
 
     fn set_state(&mut self, rank: Rank, state: State) {
-        let pending = matches!(
-            state,
-            State::Retry(_) | State::Connecting(_) | State::Greeting(..) | State::Yielded(_)
-        );
+        let pending = matches!(state, State::Retry(_) | State::Connecting(_) | State::Greeting(..) | State::Yielded(_));
         self.pending.retain(|r| *r != rank);
         if pending {
             self.pending.push(rank);
@@ -400,9 +397,8 @@ impl TcpConnector {
             let _ = socket2::SockRef::from(&socket).set_send_buffer_size(LOCAL_SEND_BUFFER);
         }
         self.way(rank).theirs = Some(*theirs);
-        let link = TcpLink::new(socket, rank, self.epoll.clone(), self.shared.clone()).map_err(|e| {
-            Error::io(format_args!("cannot watch the connection to {}", self.name(rank)), &e)
-        })?;
+        let link = TcpLink::new(socket, rank, self.epoll.clone(), self.shared.clone())
+            .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.name(rank)), &e))?;
         self.set_state(rank, State::Established);
         happenings.push(Happening::Established { rank, link: Box::new(link), connection });
         Ok(())
@@ -416,7 +412,9 @@ impl TcpConnector {
         }
         let rank = proven.rank as usize;
         let stranger = |a: &Address| handshake::handle(&a.identity) != proven.from;
-        if rank < self.size && let Some(Some(words)) = &self.closed {
+        if rank < self.size
+            && let Some(Some(words)) = &self.closed
+        {
             let words = [&Answer::Accepted.encode()[..], &words(proven.frames)].concat();
             self.shared.linger(Parting { socket, words });
             return Ok(());

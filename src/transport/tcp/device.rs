@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use self::thread::Thread;
-use crate::error::{Error, ErrorKind, Result};
-use crate::secret::{JobToken, SecretKey};
-use crate::sys::{self, Epoll, ForkMark, Waker};
 use super::connector::{Arrivals, TcpConnector};
 use super::link::Parting;
+use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::Address;
 use crate::net::admission::{ConnectionStatistics, Counters};
 use crate::net::choice::{Choice, Chosen, Surroundings};
 use crate::net::handshake::{self, Handle};
+use crate::secret::{JobToken, SecretKey};
+use crate::sys::{self, Epoll, ForkMark, Waker};
 use crate::transport::{self, Clock, Connector, Driven, LogCallback, SystemClock, Watch};
 use crate::types::Rank;
 
