@@ -87,7 +87,10 @@ impl Messenger {
             })
         };
         peer.has_output()
-            || peer.incoming.as_ref().is_some_and(|incoming| incoming.finish != Finish::Nothing)
+            || peer
+                .incoming
+                .as_ref()
+                .is_some_and(|incoming| !matches!(incoming.finish, Finish::Nothing | Finish::UnexpectedWrite { .. }))
             || receives()
             || self.queued_sends.iter().any(|(_, queued)| queued.send.to == rank)
             || self.requests.iter().any(|(_, request)| request.rank == rank)
