@@ -23,8 +23,8 @@ use crate::engine::plan::{Plan, PlanCache};
 use crate::engine::progress::this_thread;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
-use crate::slab::Slab;
 use crate::messaging::{Event, Messenger, Outcome, Token};
+use crate::slab::Slab;
 
 /// Owners from here on are buffers, below are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
@@ -36,7 +36,7 @@ const MAX_TOLD: usize = 2;
 pub struct Core {
     /// The way to the peers.
     pub messenger: Messenger,
-    /// What time it was when the clock was last looked at.
+    /// What time it was when the clock was last looked at: when the lock was taken, or a thread found nothing to do.
     pub now: Instant,
     /// Plans for shapes seen.
     pub plans: PlanCache,

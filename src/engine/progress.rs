@@ -9,9 +9,9 @@ use crate::engine::Core;
 use crate::engine::plan::PlanCache;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::Waker;
-use crate::slab::Slab;
 use crate::messaging::Messenger;
+use crate::slab::Slab;
+use crate::sys::Waker;
 use crate::transport::{Clock, Watch};
 
 /// How long a waiting thread polls before it lets the system put it to sleep.
@@ -55,12 +55,7 @@ pub(super) fn this_thread() -> u64 {
 
 impl Engine {
     /// Around `messenger`; threads wait by `clock`. `explain` says what a peer's fingerprint means.
-    pub fn new(
-        messenger: Messenger,
-        clock: Arc<dyn Clock>,
-        explain: fn(u32) -> String,
-        spin: Spin,
-    ) -> Result<Self> {
+    pub fn new(messenger: Messenger, clock: Arc<dyn Clock>, explain: fn(u32) -> String, spin: Spin) -> Result<Self> {
         let waker = Waker::new().map_err(|e| Error::io("cannot create a context", &e))?;
         let mut descriptors = vec![waker.as_raw_fd()];
         messenger.descriptors(&mut descriptors);
@@ -103,26 +98,28 @@ impl Engine {
         let _ = self.watch.set(watch);
     }
 
-    /// Takes the lock. Refuses a thread that comes out of its own reduction function.
+    /// Takes the lock, and looks at the clock. Refuses a thread that comes out of its own reduction function.
     pub fn lock(&self) -> Result<Guard<'_>> {
-        match self.core.try_lock() {
-            Ok(guard) => return Ok(guard),
-            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {}
-        }
-        if self.inside.load(Ordering::Relaxed) == this_thread() {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                "a reduction function must not call the context that called it",
-            ));
-        }
-        Ok(self.lock_contended())
+        let mut guard = match self.core.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) if self.inside.load(Ordering::Relaxed) == this_thread() => {
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    "a reduction function must not call the context that called it",
+                ));
+            }
+            Err(TryLockError::WouldBlock) => return Ok(self.lock_contended()),
+        };
+        guard.now = self.now();
+        Ok(guard)
     }
 
     fn lock_contended(&self) -> Guard<'_> {
         self.contenders.fetch_add(1, Ordering::SeqCst);
-        let guard = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         self.contenders.fetch_sub(1, Ordering::SeqCst);
+        guard.now = self.now();
         guard
     }
 
@@ -134,7 +131,6 @@ impl Engine {
 
     /// Moves on what was just posted, and leaves the rest to whoever polls, or to the watch.
     pub fn leave(&self, mut guard: Guard<'_>) {
-        guard.now = self.now();
         guard.progress();
         self.hand_over(guard);
     }
@@ -166,6 +162,7 @@ impl Engine {
                 }
                 guard.waiting += 1;
                 guard = self.ended.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+                guard.now = self.now();
                 guard.waiting -= 1;
                 guard.waking = guard.waking.saturating_sub(1);
                 continue;
