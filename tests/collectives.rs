@@ -78,7 +78,8 @@ fn calls_with_different_tags_run_at_once() {
 #[test]
 fn a_context_out_of_a_context() {
     threads(3, Connect::Lazy, |parent| {
-        let child = Context::new(parent.device(), parent.rank(), parent.size(), &options(Connect::Full)).unwrap();
+        let child =
+            Context::new(parent.device().clone(), parent.rank(), parent.size(), &options(Connect::Full)).unwrap();
         child.connect_from(parent, 77).unwrap();
         random_calls(&child, 5, 30);
         random_calls(parent, 6, 30);

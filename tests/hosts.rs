@@ -108,7 +108,7 @@ fn run_all_until_they_fail(store: &Arc<dyn Store>, device: &Arc<Device>, rank: u
     let contexts: Vec<_> = Collective::ALL
         .iter()
         .map(|collective| {
-            let context = Context::new(device, rank, size, &options).unwrap();
+            let context = Context::new(device.clone(), rank, size, &options).unwrap();
             context.connect(&PrefixStore::new(collective.name(), store.clone())).unwrap();
             (Case::new(*collective, COUNT), context)
         })

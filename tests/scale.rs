@@ -30,7 +30,12 @@ fn device() -> Result<Arc<Device>> {
 
 /// A context that measures nothing, so that connections are made by calls only.
 fn context(device: &Arc<Device>, rank: usize, size: usize, timeout: Duration) -> Result<Arc<Context>> {
-    Context::new(device, rank, size, &ContextOptions { timeout, tuning: Some("default".into()), ..Default::default() })
+    Context::new(
+        device.clone(),
+        rank,
+        size,
+        &ContextOptions { timeout, tuning: Some("default".into()), ..Default::default() },
+    )
 }
 
 fn barrier(context: &Context) -> Result<()> {

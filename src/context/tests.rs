@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::error::ErrorKind;
-use crate::transport::tcp::DeviceOptions;
+use crate::transport::tcp::{Device, DeviceOptions};
 
 fn device() -> Arc<Device> {
     Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap()
@@ -101,7 +101,7 @@ fn a_send_completes_though_the_receiver_does_not_wait() {
         } else {
             buffer.recv(&[0], 5, 0, bytes).unwrap();
             // Nobody waits on this context until rank 0 has finished: its own thread must do the work.
-            while context.lock().unwrap().messenger.describe(buffer_owner(&buffer)).contains("receive") {
+            while describe(context, &buffer).contains("receive") {
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(buffer.wait_recv(None).unwrap(), Some(0));
@@ -112,8 +112,8 @@ fn a_send_completes_though_the_receiver_does_not_wait() {
     });
 }
 
-fn buffer_owner(buffer: &UnboundBuffer) -> u32 {
-    buffer.owner()
+fn describe(context: &Context, buffer: &UnboundBuffer) -> String {
+    context.lock().unwrap().messenger.describe(buffer.owner(), Instant::now())
 }
 
 #[test]

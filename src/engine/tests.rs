@@ -1,91 +1,103 @@
-//! Threads around a transport of the tests' own.
+//! Threads around a messenger whose only link is of the tests' own.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::requests::{Ended, Side};
 use super::*;
+use crate::messaging::Send;
+use crate::messaging::testing::{Turns, Unconnected};
 use crate::sys::Waker;
-use crate::transport::{Recv, Remote, Send, Token};
-use crate::types::{Rank, Slot};
+use crate::transport::{Interest, Link, SystemClock};
+use crate::types::Space;
+use crate::wire::Message;
+use crate::wire::message::HEADER_BYTES;
 
-/// What the tests want to happen.
-struct Fake {
-    readable: Waker,
-    /// Something always moves, for somebody else.
-    busy: bool,
-    /// Ends when the transport is flushed, and is not seen before: a socket that had no room has some a moment later.
-    ends_late: Option<Token>,
+const CONNECTION: u32 = 1;
+
+/// A peer that sends bytes for a region that it has made up, more than it could in a year.
+struct Busy {
+    /// What has not come of the header.
+    header: Vec<u8>,
 }
 
-impl Transport for Fake {
-    unsafe fn send(&mut self, _: Send) {}
-    unsafe fn recv(&mut self, _: Recv) {}
-    unsafe fn put(&mut self, _: Remote, _: *const u8, _: usize, _: Token) {}
-    unsafe fn get(&mut self, _: Remote, _: *mut u8, _: usize, _: Token) {}
-    unsafe fn register(&mut self, _: u32, _: *mut u8, _: usize) {}
-    fn unregister(&mut self, _: u32) {}
-    unsafe fn write(&mut self, _: Rank, _: Slot, _: u64, _: *const u8, _: usize, _: Token) {}
-    unsafe fn bind(&mut self, _: Rank, _: Slot, _: *mut u8, _: usize, _: Token) -> Result<()> {
+impl Link for Busy {
+    fn send(&mut self, _: &[IoSlice<'_>]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.header.is_empty() {
+            return Ok(parts.iter().map(|part| part.len()).sum());
+        }
+        let n = parts[0].len().min(self.header.len());
+        parts[0][..n].copy_from_slice(&self.header[..n]);
+        self.header.drain(..n);
+        Ok(n)
+    }
+
+    fn watch(&mut self, _: Interest) -> io::Result<()> {
         Ok(())
     }
-    fn cancel(&mut self, _: u32) {}
-    fn progress(&mut self, _: &mut Vec<Event>) -> bool {
-        self.busy
-    }
-    fn flush(&mut self, events: &mut Vec<Event>) {
-        events.extend(self.ends_late.take().map(|token| Event { token, outcome: Outcome::Done { rank: 1, bytes: 4 } }));
-    }
-    fn poll_fd(&self) -> RawFd {
-        self.readable.as_raw_fd()
-    }
-    fn next_timer(&self) -> Option<Instant> {
-        None
-    }
-    fn outgoing(&self) -> usize {
-        0
-    }
-    fn describe(&self, _: u32) -> String {
-        String::new()
-    }
-    fn address(&self) -> Vec<u8> {
-        Vec::new()
-    }
-    fn set_peer(&mut self, _: Rank, _: &[u8]) -> Result<()> {
-        Ok(())
-    }
-    fn connect(&mut self, _: Rank) {}
-    fn is_connected(&self, _: Rank) -> Result<bool> {
-        Ok(false)
-    }
-    fn is_isolated(&self) -> bool {
-        false
-    }
-    fn shares_host(&self, _: Rank) -> Option<bool> {
-        None
-    }
-    fn disconnect(&mut self, _: Rank, _: &Error) {}
-    fn close(&mut self, _: &Error, _: Option<&Error>) {}
+
+    fn end(self: Box<Self>, _: Vec<u8>) {}
 }
 
-fn engine(busy: bool) -> Engine<Fake> {
-    let transport = Fake { readable: Waker::new().unwrap(), busy, ends_late: None };
-    if busy {
-        transport.readable.wake();
+/// A link that has no room at first, and some as soon as it has been tried and read: whoever flushes then is the first to see.
+struct Full {
+    has_room: bool,
+}
+
+impl Link for Full {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self.has_room {
+            true => Ok(parts.iter().map(|part| part.len()).sum()),
+            false => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
-    Engine::new(transport, |_| String::new(), Spin::For(Duration::ZERO)).unwrap()
+
+    fn receive(&mut self, _: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.has_room = true;
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn watch(&mut self, _: Interest) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end(self: Box<Self>, _: Vec<u8>) {}
+}
+
+/// Rank 0 of two, with a link to rank 1, which is all that its descriptor tells of. That is readable, or never will be.
+fn engine(link: impl Link + 'static, readable: bool) -> (Engine, Waker) {
+    let waker = Waker::new().unwrap();
+    if readable {
+        waker.wake();
+    }
+    let mut messenger = Messenger::new(0, 2, Box::new(Unconnected::new(Some(waker.as_raw_fd()), None)), None);
+    messenger.established(1, Box::new(link), CONNECTION);
+    let spin = Spin::For(Duration::ZERO);
+    (Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), spin).unwrap(), waker)
+}
+
+/// Something always moves, for somebody else.
+fn busy() -> (Engine, Waker) {
+    let message = Message::Put { request: 0, region: 0, offset: 0, bytes: isize::MAX as u64 };
+    let header: [u8; HEADER_BYTES] = message.encode(CONNECTION);
+    engine(Busy { header: header.into() }, true)
 }
 
 #[test]
 fn traffic_of_others_does_not_take_a_wait_past_its_deadline() {
-    let engine = engine(true);
+    let (engine, _readable) = busy();
     let given_up = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let deadline = Instant::now() + Duration::from_millis(50);
             let guard = engine.lock().unwrap();
-            let ready = |_: &mut Core<Fake>| given_up.load(Ordering::Relaxed).then_some(());
+            let ready = |_: &mut Core| given_up.load(Ordering::Relaxed).then_some(());
             let (guard, result) = engine.wait(guard, deadline, ready);
             engine.hand_over(guard);
             result
@@ -101,12 +113,12 @@ fn traffic_of_others_does_not_take_a_wait_past_its_deadline() {
 
 #[test]
 fn traffic_of_others_does_not_keep_the_lock_from_them() {
-    let engine = engine(true);
+    let (engine, _readable) = busy();
     let given_up = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let guard = engine.lock().unwrap();
-            let ready = |_: &mut Core<Fake>| given_up.load(Ordering::Relaxed).then_some(());
+            let ready = |_: &mut Core| given_up.load(Ordering::Relaxed).then_some(());
             let (guard, _) = engine.wait(guard, Instant::now() + Duration::from_secs(20), ready);
             engine.hand_over(guard);
         });
@@ -125,13 +137,35 @@ fn traffic_of_others_does_not_keep_the_lock_from_them() {
 
 #[test]
 fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
-    let engine = engine(false);
+    let (engine, _readable) = engine(Full { has_room: false }, false);
     let mut guard = engine.lock().unwrap();
     let owner = guard.requests.enter();
-    guard.transport.ends_late = Some(Requests::token(owner, Side::Send));
+    let message = [0u8; 4];
+    let (token, from) = (Requests::token(owner, Side::Send), message.as_ptr());
+    let send = Send { to: 1, space: Space::User, slot: 1, fingerprint: 0, from, bytes: message.len(), token };
+    // SAFETY: the array outlives the engine's use of it.
+    unsafe { guard.messenger.send(send) };
     let deadline = Instant::now() + Duration::from_secs(10);
     let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(owner, Side::Send));
     engine.hand_over(guard);
     assert!(matches!(ended, Some(Ended::Message(1))), "{ended:?}");
     assert!(Instant::now() < deadline, "it slept although what it waited for had ended");
+}
+
+#[test]
+fn connectors_are_told_what_time_it_is_now_though_nobody_was_here_for_long() {
+    let turns = Turns::default();
+    let messenger = Messenger::new(0, 2, Box::new(Unconnected::new(None, Some(turns.clone()))), None);
+    let engine = Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let before = Instant::now();
+    engine.leave(engine.lock().unwrap());
+    assert!(turns.lock().unwrap().drain(..).all(|turn| turn >= before), "after a post");
+    std::thread::sleep(Duration::from_millis(20));
+    let (before, deadline) = (Instant::now(), Instant::now() + Duration::from_millis(20));
+    let (guard, _) = engine.wait(engine.lock().unwrap(), deadline, |_| None::<()>);
+    engine.hand_over(guard);
+    let turns = turns.lock().unwrap();
+    assert!(turns[0] >= before, "when a wait began");
+    assert!(turns[turns.len() - 1] >= deadline, "when it had slept");
 }

@@ -19,6 +19,10 @@ mod receive;
 mod remote;
 mod router;
 mod send;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use operation::{Event, Outcome, Recv, ReduceInto, Remote, Replies, Send, Source, Token};
 

@@ -60,7 +60,7 @@ fn in_the_child(idle: Arc<Context>, running: Arc<Context>, rank: &Rank) -> i32 {
         return 2;
     }
     let options = ContextOptions::default();
-    if Context::new(&rank.device, 0, 1, &options).err().is_none_or(|e| e.kind() != ErrorKind::InvalidOperation) {
+    if Context::new(rank.device.clone(), 0, 1, &options).err().is_none_or(|e| e.kind() != ErrorKind::InvalidOperation) {
         return 3;
     }
     idle.close();

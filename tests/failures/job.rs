@@ -214,7 +214,7 @@ impl Rank {
     /// The context of `ranks`, which count from 0 in it.
     pub fn connect(&self, prefix: &str, ranks: &[usize], options: &ContextOptions) -> Result<Arc<Context>, Error> {
         let rank = ranks.iter().position(|r| *r == self.rank).unwrap();
-        let context = Context::new(&self.device, rank, ranks.len(), options)?;
+        let context = Context::new(self.device.clone(), rank, ranks.len(), options)?;
         context.connect(&PrefixStore::new(prefix, self.store.clone()))?;
         Ok(context)
     }

@@ -88,7 +88,7 @@ pub fn one_rank_without_descriptors(rank: &Rank) {
     let options = ContextOptions { timeout: LONG, ..Default::default() };
     let (own, kept) = (device(), rank.store.clone());
     let before = exhaust_descriptors();
-    let made = Context::new(&own, 0, 2, &options).map(drop);
+    let made = Context::new(own.clone(), 0, 2, &options).map(drop);
     let device = gloo_rs::transport::tcp::Device::create(&Default::default()).map(drop);
     let store = gloo_rs::rendezvous::TcpStore::connect("127.0.0.1", rank.port, Duration::from_millis(300)).map(drop);
     allow(&before);
@@ -97,7 +97,7 @@ pub fn one_rank_without_descriptors(rank: &Rank) {
     rank.report("device", started, &device);
     rank.report("store", started, &store);
     // And with descriptors again all is well.
-    drop(Context::new(&own, 0, 2, &options).unwrap());
+    drop(Context::new(own.clone(), 0, 2, &options).unwrap());
 }
 
 #[test]

@@ -37,6 +37,7 @@ impl Log {
 pub struct Job {
     pub server: Arc<TcpStore>,
     pub contexts: Vec<Arc<Context>>,
+    pub devices: Vec<Arc<Device>>,
     pub log: Log,
 }
 
@@ -45,32 +46,29 @@ impl Job {
         let log = Log::default();
         let options = TcpStoreOptions { token: token(), log: Some(log.callback()) };
         let server = Arc::new(TcpStore::serve_with("127.0.0.1", 0, &options).unwrap());
-        let contexts = thread::scope(|scope| {
+        let (devices, contexts) = thread::scope(|scope| {
             let ranks: Vec<_> = (0..SIZE)
                 .map(|rank| {
                     let (server, log) = (server.clone(), log.clone());
                     scope.spawn(move || {
                         let hostname = Some("127.0.0.1".into());
-                        let device = Device::create(&DeviceOptions {
-                            hostname,
-                            log: Some(log.callback()),
-                            ..Default::default()
-                        });
+                        let log = Some(log.callback());
+                        let device = Device::create(&DeviceOptions { hostname, log, ..Default::default() }).unwrap();
                         let options = ContextOptions {
                             timeout: LONG,
                             connect: Connect::Full,
                             token: token(),
                             ..Default::default()
                         };
-                        let context = Context::new(&device.unwrap(), rank, SIZE, &options).unwrap();
+                        let context = Context::new(device.clone(), rank, SIZE, &options).unwrap();
                         context.connect(&*server).unwrap();
-                        context
+                        (device, context)
                     })
                 })
                 .collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
-        Self { server, contexts, log }
+        Self { server, contexts, devices, log }
     }
 
     /// Runs allreduces with checked results on all ranks while `meanwhile` runs; how many.
@@ -104,7 +102,7 @@ impl Job {
     }
 
     pub fn device(&self) -> SocketAddr {
-        self.contexts[1].device().addresses()[0]
+        self.devices[1].addresses()[0]
     }
 
     pub fn store(&self) -> SocketAddr {

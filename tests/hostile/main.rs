@@ -15,9 +15,9 @@ use attack::{
     KINDS, attack, connect, connect_as_rank_0, hold_open, identities, overhear_a_rank, overhear_the_store,
     use_the_store,
 };
-use gloo_rs::rendezvous::Store;
-use gloo_rs::transport::admission::ConnectionStatistics;
+use gloo_rs::net::admission::ConnectionStatistics;
 use gloo_rs::net::handshake::Identity;
+use gloo_rs::rendezvous::Store;
 use job::{Job, LONG};
 
 /// Tests of this file count descriptors and memory, which belong to the whole process, and need many of the former.
@@ -74,7 +74,7 @@ fn twelve_thousand_strangers_harm_nobody() {
     let _alone = alone();
     const EACH: usize = 500;
     let job = Job::start();
-    let of_the_device = || job.contexts[1].device().statistics();
+    let of_the_device = || job.devices[1].statistics();
     let of_the_store = || job.server.statistics().unwrap();
     let overheard = [overhear_a_rank(&job), overhear_the_store(&job)];
     job.server.set("overheard", b"twice").unwrap();
@@ -140,7 +140,7 @@ fn who_says_little_is_dropped_in_time_however_it_dribbles() {
             let took = [device.join().unwrap(), store.join().unwrap()];
             assert!(took[0] < Duration::from_secs(15) && took[1] < Duration::from_secs(20), "{took:?}");
         });
-        assert_eq!(job.contexts[1].device().statistics().timed_out, 300);
+        assert_eq!(job.devices[1].statistics().timed_out, 300);
         assert_eq!(job.server.statistics().unwrap().timed_out, 300);
     });
 }
@@ -153,7 +153,7 @@ fn strangers_make_room_for_ranks() {
     let crowd = |to| -> Vec<TcpStream> { (0..1100).map(|_| connect(to)).collect() };
     let silent = crowd(job.device());
     overhear_a_rank(&job);
-    assert!(job.contexts[1].device().statistics().crowded_out >= 1100 - 1024);
+    assert!(job.devices[1].statistics().crowded_out >= 1100 - 1024);
     drop(silent);
     let silent = crowd(job.store());
     overhear_the_store(&job);
@@ -190,7 +190,7 @@ fn strangers_do_not_keep_descriptors_from_ranks() {
         outside.stdin.take().unwrap().write_all(b"go\n").unwrap();
         assert!(outside.wait().unwrap().success());
     });
-    let crowded_out = [job.contexts[1].device().statistics().crowded_out, job.server.statistics().unwrap().crowded_out];
+    let crowded_out = [job.devices[1].statistics().crowded_out, job.server.statistics().unwrap().crowded_out];
     assert!(crowded_out.iter().all(|n| *n > 0), "{crowded_out:?}");
 }
 

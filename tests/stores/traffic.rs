@@ -114,7 +114,7 @@ fn ranks_that_poll_a_redis_server_do_not_flood_it() {
             let (url, device, options) = (server.url("", "", ""), &device, &options);
             scope.spawn(move || {
                 let store = gloo_rs::rendezvous::url::open(&url, rank, LONG).unwrap();
-                let error = Context::new(device, rank, size, options).unwrap().connect(&*store).unwrap_err();
+                let error = Context::new(device.clone(), rank, size, options).unwrap().connect(&*store).unwrap_err();
                 is(&error, ErrorKind::Timeout, &["after 1.5s, 1 of 16 ranks have not arrived: 0"]);
             });
         }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::*;
-use crate::transport::matching::EARLY_OVERHEAD;
+use crate::messaging::matching::UNEXPECTED_OVERHEAD;
 
 const BYTES: usize = 60_000;
 const PAUSE: usize = 4 << 20;
@@ -19,7 +19,7 @@ fn buffer(context: &Arc<Context>, memory: &mut [u8]) -> UnboundBuffer {
 /// Two ranks, of which rank 1 keeps little of what it has not asked for.
 fn pair(most: usize) -> Vec<Arc<Context>> {
     let contexts = group(2);
-    contexts[1].lock().unwrap().messenger.set_early_limits(PAUSE, most);
+    contexts[1].lock().unwrap().messenger.set_limits(PAUSE, most);
     contexts
 }
 
@@ -86,7 +86,7 @@ fn what_stands_behind_too_much_is_found() {
     let recv = buffer(&contexts[1], &mut into);
     recv.recv(&[0], 6, 0, 1).unwrap();
     assert_eq!(recv.wait_recv(SOON).unwrap(), Some(0));
-    assert_eq!(kept(&contexts), MESSAGES * (BYTES + EARLY_OVERHEAD));
+    assert_eq!(kept(&contexts), MESSAGES * (BYTES + UNEXPECTED_OVERHEAD));
     for _ in 0..MESSAGES {
         recv.recv(&[0], 5, 0, BYTES).unwrap();
         assert_eq!(recv.wait_recv(SOON).unwrap(), Some(0));
@@ -135,7 +135,7 @@ fn who_is_held_back_may_leave() {
     let contexts = pair(1 << 30);
     let (mut from, mut last, mut into) = (random_bytes(1, BYTES), [7], vec![0u8; BYTES]);
     let sends = run_ahead(&contexts, &mut from, &mut last);
-    let here = settled(&contexts) / (BYTES + EARLY_OVERHEAD);
+    let here = settled(&contexts) / (BYTES + UNEXPECTED_OVERHEAD);
     drop(sends);
     contexts[0].close();
     let recv = buffer(&contexts[1], &mut into);

@@ -218,12 +218,12 @@ fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next
     assert!((1..1000).contains(&sent), "{sent}");
     // Something that rank 0 has not read when it closes.
     let mut closing = contexts[0].lock().unwrap();
-    let token = crate::transport::Token { owner: u32::MAX, detail: 0 };
-    let (space, slot, check) = (crate::transport::Space::User, 1, 0);
-    let message = crate::transport::Send { to: 0, space, slot, check, from: from.as_ptr(), bytes: 8, token };
+    let token = crate::messaging::Token::CONTEXT;
+    let (space, slot, fingerprint) = (crate::types::Space::User, 1, 0);
+    let message = crate::messaging::Send { to: 0, space, slot, fingerprint, from: from.as_ptr(), bytes: 8, token };
     // SAFETY: `from` outlives the contexts' locks.
-    unsafe { deaf.transport.send(message) };
-    deaf.transport.flush(&mut Vec::new());
+    unsafe { deaf.messenger.send(message) };
+    deaf.messenger.flush(&mut Vec::new());
     closing.break_with(&Error::new(ErrorKind::Aborted, "closed"), None);
     contexts[0].finish_closing(closing);
     contexts[1].engine().leave(deaf);
@@ -301,7 +301,7 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
         never.abort_wait_recv();
         assert!(polls.join().unwrap().unwrap().is_none());
     });
-    let waits = contexts[0].lock().unwrap().messenger.describe(stranger.owner());
+    let waits = describe(&contexts[0], &stranger);
     let attempts = waits.split("not connected after ").nth(1).and_then(|w| w.split(' ').next());
     // Two are made before anybody waits, and some ten in two seconds.
     assert!(attempts.is_some_and(|n| n.parse::<u32>().unwrap() > 4), "{waits}");

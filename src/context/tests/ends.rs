@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use super::malformed::victim;
 use super::*;
-use crate::wire::message::{Header, Kind};
+use crate::messaging::{Outcome, Send, Token};
 use crate::net::address::{Address, host};
 use crate::net::handshake::{self, Accepting, Acceptor, Answer};
-use crate::transport::{Outcome, Send, Space, Token};
+use crate::types::Space;
+use crate::wire::Message;
 
 #[test]
 fn a_peer_that_says_it_is_connecting_and_ends_is_noticed() {
@@ -47,16 +48,17 @@ fn a_peer_that_says_it_is_connecting_and_ends_is_noticed() {
 }
 
 /// What a message to rank 0 ends with that is sent when the connection was reset, after `last` came on it.
-fn send_into_a_reset(last: &[Header]) -> Error {
-    let (context, mut stream, frames) = victim();
+fn send_into_a_reset(last: &[Message]) -> Error {
+    let (context, mut stream, connection) = victim();
     // Nobody reads meanwhile.
     let mut guard = context.lock().unwrap();
-    last.iter().for_each(|header| stream.write_all(&header.encode(frames)).unwrap());
+    last.iter().for_each(|message| stream.write_all(&message.encode(connection)).unwrap());
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
     drop(stream);
     let token = Token { owner: 1, detail: 0 };
-    let message = [0u8; 8];
-    let send = Send { to: 0, space: Space::User, slot: 1, check: 0, from: message.as_ptr(), bytes: 8, token };
+    let bytes = [0u8; 8];
+    let (space, from) = (Space::User, bytes.as_ptr());
+    let send = Send { to: 0, space, slot: 1, fingerprint: 0, from, bytes: 8, token };
     // SAFETY: the array outlives the connection, which is over before this returns.
     unsafe { guard.messenger.send(send) };
     let mut events = Vec::new();
@@ -76,7 +78,7 @@ fn a_reset_that_sending_meets_is_told() {
 
 #[test]
 fn a_goodbye_says_more_than_the_reset_behind_it() {
-    let error = send_into_a_reset(&[Header::new(Kind::Goodbye, 0, 0)]);
+    let error = send_into_a_reset(&[Message::Goodbye]);
     assert!(error.message().ends_with(" has closed its context"), "{error}");
 }
 

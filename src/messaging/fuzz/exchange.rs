@@ -1,15 +1,16 @@
-//! Two endpoints that talk to each other.
+//! Two messengers that talk to each other.
 
-use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
+use std::time::Instant;
 
-use super::super::Endpoint;
-use super::{FRAMES, MAX_STEPS, PEER, SIZES, endpoint, sockets};
+use super::{CONNECTION, MAX_STEPS, SIZES};
 use crate::fuzzing::Input;
-use crate::transport::matching::EAGER_BYTES;
-use crate::transport::{Event, Outcome, Recv, Send, Source, Space, Token, Transport};
+use crate::messaging::matching::EAGER_BYTES;
+use crate::messaging::testing::{Ended, StreamLink, messenger, sockets};
+use crate::messaging::{Event, Messenger, Outcome, Recv, Send, Source, Token};
+use crate::types::Space;
 
-/// A send or a receive of one of two endpoints.
+/// A send or a receive of one of two messengers.
 struct Posted {
     /// Side and slot: receives' are those of the messages that they take.
     side: usize,
@@ -28,22 +29,22 @@ enum End {
     Refused,
 }
 
-/// Two endpoints that talk to each other.
+/// Two messengers that talk to each other.
 struct Pair {
-    endpoints: [Endpoint; 2],
+    messengers: [Messenger; 2],
     /// By owner.
     posted: Vec<Posted>,
     cancelled_recvs: bool,
 }
 
-/// Two endpoints deliver messages whole, in order, once, and as soon as there is a receive for them, whatever is posted and
+/// Two messengers deliver messages whole, in order, once, and as soon as there is a receive for them, whatever is posted and
 /// taken back in which order on both sides.
 pub fn exchange(data: &[u8]) {
     let (left, right) = sockets();
-    let mut endpoints = [endpoint(0, 2), endpoint(1, 2)];
-    endpoints[0].established(1, OwnedFd::from(left), &PEER, FRAMES);
-    endpoints[1].established(0, OwnedFd::from(right), &PEER, FRAMES);
-    let mut pair = Pair { endpoints, posted: Vec::new(), cancelled_recvs: false };
+    let mut messengers = [messenger(0, 2), messenger(1, 2)];
+    messengers[0].established(1, Box::new(StreamLink::new(left, Ended::default())), CONNECTION);
+    messengers[1].established(0, Box::new(StreamLink::new(right, Ended::default())), CONNECTION);
+    let mut pair = Pair { messengers, posted: Vec::new(), cancelled_recvs: false };
     let mut input = Input(data);
     for _ in 0..MAX_STEPS {
         if pair.step(&mut input).is_none() {
@@ -89,17 +90,17 @@ impl Pair {
                 let pointer = memory.as_mut_ptr();
                 let sender = if is_send { side } else { 1 - side };
                 self.posted.push(Posted { side: sender, space, slot, is_send, memory, end: None });
-                let (token, check, peer) = (Token { owner, detail: 0 }, 0, 1 - side);
-                let endpoint = &mut self.endpoints[side];
-                // SAFETY: the memory lives as long as the endpoints.
+                let (token, fingerprint, peer) = (Token { owner, detail: 0 }, 0, 1 - side);
+                let messenger = &mut self.messengers[side];
+                // SAFETY: the memory lives as long as the messengers.
                 unsafe {
                     if is_send {
-                        endpoint.send(Send { to: peer, space, slot, check, from: pointer, bytes, token });
+                        messenger.send(Send { to: peer, space, slot, fingerprint, from: pointer, bytes, token });
                     } else {
                         let from = if kind == 1 { Source::Rank(peer) } else { Source::AnyOf(vec![peer].into()) };
                         let from = if space == Space::Collective { Source::Rank(peer) } else { from };
                         let (into, exact, reduce) = (pointer, false, None);
-                        endpoint.recv(Recv { from, space, slot, check, into, bytes, exact, reduce, token });
+                        messenger.recv(Recv { from, space, slot, fingerprint, into, bytes, exact, reduce, token });
                     }
                 }
             }
@@ -113,7 +114,7 @@ impl Pair {
                     posted.end = Some(End::Cancelled);
                     self.cancelled_recvs |= !posted.is_send;
                     let side = if posted.is_send { posted.side } else { 1 - posted.side };
-                    self.endpoints[side].cancel(owner as u32);
+                    self.messengers[side].cancel(owner as u32);
                     self.posted[owner].memory.fill(0xee);
                 }
             }
@@ -126,7 +127,7 @@ impl Pair {
 
     fn progress(&mut self, side: usize) -> bool {
         let mut events = Vec::new();
-        let moved = self.endpoints[side].progress(&mut events);
+        let moved = self.messengers[side].progress(Instant::now(), &mut events);
         for Event { token, outcome } in events {
             let posted = &self.posted[token.owner as usize];
             assert!(posted.end.is_none(), "a second end of {}, or one after it was taken back", token.owner);
@@ -196,7 +197,7 @@ impl Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         for owner in 0..self.posted.len() as u32 {
-            self.endpoints.iter_mut().for_each(|endpoint| endpoint.cancel(owner));
+            self.messengers.iter_mut().for_each(|messenger| messenger.cancel(owner));
         }
     }
 }

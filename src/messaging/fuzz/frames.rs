@@ -1,20 +1,22 @@
-//! An endpoint whose peer says anything.
+//! A messenger whose peer says anything.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
-use super::super::{Endpoint, READS_PER_TURN, STAGING_BYTES};
-use super::{FRAMES, MAX_STEPS, PEER, SIZES, endpoint, sockets};
+use super::{CONNECTION, MAX_STEPS, SIZES};
 use crate::error::Error;
 use crate::fuzzing::Input;
-use crate::reduce;
-use crate::transport::frame::{Header, Kind};
-use crate::transport::{
-    Call, EVERYONE, Event, Outcome, Recv, ReduceInto, Remote, Send, Source, Space, Token, Transport,
+use crate::messaging::testing::{Ended, StreamLink, messenger, sockets};
+use crate::messaging::{
+    Event, Messenger, Outcome, READS_PER_TURN, Recv, ReduceInto, Remote, STAGING_BYTES, Send, Source, Token,
 };
-use crate::types::{DataType, ReduceOp};
+use crate::reduce;
+use crate::types::{CallId, DataType, ReduceOp, Space};
+use crate::wire::message::HEADER_BYTES;
+use crate::wire::{Envelope, Message};
 
 /// Limits on what is kept from a peer that are soon reached, and what one turn of reading may add.
 const PAUSE_BYTES: usize = 100_000;
@@ -32,36 +34,41 @@ enum Open {
 
 type Memory = Vec<Box<[u8]>>;
 
-/// An endpoint with operations of its own, and the other end of its connection to rank 1. Rank 2 is never there.
+/// A messenger with operations of its own, and the other end of its link to rank 1. Rank 2 is never there.
 struct Attacked {
-    endpoint: Endpoint,
+    messenger: Messenger,
     peer: UnixStream,
+    ended: Ended,
     /// What the peer will say as soon as it is read.
     unsaid: Vec<u8>,
-    /// What it has heard of a frame that is not whole, and which kind was the last.
+    /// What it has heard of a message that is not whole, and which was the last.
     heard: Vec<u8>,
-    last: Option<Kind>,
+    last: Option<Message>,
     /// Operations without an end, and their memory, which is freed with it: a sanitizer sees who touches it afterwards.
     open: BTreeMap<u32, (Open, Memory)>,
-    regions: BTreeMap<u32, Box<[u8]>>,
+    /// Two pieces of memory for the peer, and the keys that they have, or had.
+    regions: [Option<Box<[u8]>>; 2],
+    keys: [u32; 2],
     next: u32,
 }
 
-/// An endpoint keeps its promises whatever an authenticated peer sends: it does not panic, touches no memory but that of
-/// operations under way, keeps no more than it should, ends every operation once, and itself says nothing but whole frames.
+/// A messenger keeps its promises whatever an authenticated peer sends: it does not panic, touches no memory but that of
+/// operations under way, keeps no more than it should, ends every operation once, and itself says nothing but whole messages.
 pub fn frames(data: &[u8]) {
     let (ours, peer) = sockets();
-    let mut endpoint = endpoint(0, 3);
-    endpoint.set_early_limits(PAUSE_BYTES, MOST_BYTES);
-    endpoint.established(1, OwnedFd::from(ours), &PEER, FRAMES);
+    let (mut messenger, ended) = (messenger(0, 3), Ended::default());
+    messenger.set_limits(PAUSE_BYTES, MOST_BYTES);
+    messenger.established(1, Box::new(StreamLink::new(ours, ended.clone())), CONNECTION);
     let mut attacked = Attacked {
-        endpoint,
+        messenger,
         peer,
+        ended,
         unsaid: Vec::new(),
         heard: Vec::new(),
         last: None,
         open: BTreeMap::new(),
-        regions: BTreeMap::new(),
+        regions: [None, None],
+        keys: [u32::MAX; 2],
         next: 1,
     };
     let mut input = Input(data);
@@ -72,12 +79,12 @@ pub fn frames(data: &[u8]) {
     }
     attacked.progress();
     let notice = Error::invalid("what peers are told");
-    attacked.endpoint.close(&Error::invalid("the end"), (data.len() % 2 == 1).then_some(&notice));
+    attacked.messenger.close(&Error::invalid("the end"), (data.len() % 2 == 1).then_some(&notice));
     attacked.progress();
     attacked.part();
     let left: Vec<u32> = attacked.open.iter().filter(|(_, (open, _))| *open == Open::Once).map(|(n, _)| *n).collect();
     assert!(left.is_empty(), "operations {left:?} never ended");
-    assert_eq!(attacked.endpoint.outgoing(), 0);
+    assert_eq!(attacked.messenger.outgoing(), 0);
 }
 
 impl Attacked {
@@ -90,11 +97,11 @@ impl Attacked {
     fn progress(&mut self) {
         let mut events = Vec::new();
         for _ in 0..1000 {
-            let moved = self.endpoint.progress(&mut events);
+            let moved = self.messenger.progress(Instant::now(), &mut events);
             for Event { token, outcome } in events.drain(..) {
-                if token.owner == EVERYONE {
-                    if let Outcome::Asked { rank, call } = outcome {
-                        self.endpoint.tell(rank, "it says that it is fuzzed", call.tag == 1);
+                if token == Token::CONTEXT {
+                    if let Outcome::Queried { rank, call } = outcome {
+                        self.messenger.reply(rank, "it says that it is fuzzed", call.tag == 1);
                     }
                     continue;
                 }
@@ -109,7 +116,7 @@ impl Attacked {
                 // Bound memory stays bound until it is taken back.
                 self.open.insert(token.owner, (open, memory));
             }
-            let kept = self.endpoint.kept(1);
+            let kept = self.messenger.kept(1);
             assert!(kept <= MOST_BYTES + TURN_BYTES, "{kept} bytes are kept");
             if !moved {
                 return;
@@ -118,7 +125,7 @@ impl Attacked {
         panic!("no end of progress");
     }
 
-    /// The peer says this, or as much as the endpoint reads.
+    /// The peer says this, or as much as the messenger reads.
     fn say(&mut self, bytes: &[u8]) {
         self.unsaid.extend_from_slice(bytes);
         self.speak();
@@ -143,33 +150,71 @@ impl Attacked {
         }
     }
 
-    /// The peer reads what came, which are frames.
+    /// The peer reads what came, which are messages.
     fn listen(&mut self) {
         let mut part = [0; 16 << 10];
         while let Ok(n @ 1..) = self.peer.read(&mut part) {
             self.heard.extend_from_slice(&part[..n]);
             let mut at = 0;
-            while let Some(header) = self.heard[at..].first_chunk::<{ Header::BYTES }>() {
-                let header = Header::decode(header, FRAMES).expect("a frame");
-                let whole = at + Header::BYTES + header.payload();
+            while let Some(header) = self.heard[at..].first_chunk::<HEADER_BYTES>() {
+                let message = Message::decode(header, CONNECTION).expect("a message");
+                let whole = at + HEADER_BYTES + message.payload();
                 if whole > self.heard.len() {
                     break;
                 }
-                (at, self.last) = (whole, Some(header.kind));
+                (at, self.last) = (whole, Some(message));
             }
             self.heard.drain(..at);
         }
     }
 
-    /// A connection that was ended in good order is ended with whole frames, and last words.
+    /// A connection that was ended in good order is ended with whole messages, and last words.
     fn part(&mut self) {
-        for mut parting in self.endpoint.take_retired() {
-            while !parting.speak() {
-                self.listen();
+        let ended = std::mem::take(&mut *self.ended.lock().expect("nobody panics with it"));
+        for (mut stream, mut words) in ended {
+            while !words.is_empty() {
+                match stream.write(&words) {
+                    Ok(n) => drop(words.drain(..n)),
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => self.listen(),
+                    Err(_) => words.clear(),
+                }
             }
+            let _ = stream.shutdown(Shutdown::Write);
             self.listen();
-            assert!(self.heard.is_empty() && matches!(self.last, Some(Kind::Goodbye | Kind::Abort)), "{:?}", self.last);
+            let is_last = matches!(self.last, Some(Message::Goodbye | Message::Abort { .. }));
+            assert!(self.heard.is_empty() && is_last, "{:?}", self.last);
         }
+    }
+
+    fn unregister(&mut self, which: usize) {
+        self.messenger.unregister(self.keys[which]);
+        self.regions[which] = None;
+    }
+
+    /// The header of a message of this kind; of none, of a kind that there is not.
+    fn header(&self, kind: u8, shape: u8, number: u8, bytes: u64, offset: u64) -> [u8; HEADER_BYTES] {
+        let space = if shape & 1 != 0 { Space::Collective } else { Space::User };
+        let first = shape >> 2 & 1;
+        let (slot, fingerprint, refused) = (u64::from(number), u32::from(first), offset != 0);
+        let envelope = Envelope { space, slot, fingerprint, bytes };
+        let (request, region) = (u32::from(number), self.keys[usize::from(first)]);
+        let message = match kind {
+            1 => Message::Data { envelope, announced: shape & 2 != 0 },
+            2 => Message::Announce(envelope),
+            3 => Message::Grant { space, slot },
+            4 => Message::Write { slot, offset, bytes },
+            5 => Message::Put { request, region, offset, bytes },
+            6 => Message::PutDone { request, refused },
+            7 => Message::Get { request, region, offset, bytes },
+            8 => Message::GetDone { request, refused, bytes },
+            9 => Message::Abort { mismatch: first != 0, bytes },
+            11 => Message::Query(CallId { fingerprint, tag: request }),
+            12 => Message::Reply { same: refused, bytes },
+            _ => Message::Goodbye,
+        };
+        let mut header = message.encode(CONNECTION);
+        header[0] = kind;
+        header
     }
 
     fn step(&mut self, input: &mut Input<'_>) -> Option<()> {
@@ -177,25 +222,19 @@ impl Attacked {
         match input.below(18)? {
             0..=4 => {
                 // Mostly sensible, so that fuzzing gets past the first header.
-                let mut header = Header::new(Kind::Data, 0, 0).encode(FRAMES);
-                header[0] = input.pick(&[1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12, 0, 255])?;
+                let kind = input.pick(&[1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12, 0, 255])?;
                 let shape = input.byte()?;
-                header[2] = shape & 1;
-                header[3] = shape >> 1 & 1;
-                header[8] = shape >> 2 & 1;
-                header[16] = input.pick(&[0, 0, 1, 2, 3])?;
+                let number = input.pick(&[0, 0, 1, 2, 3])?;
                 let bytes = match shape >> 3 & 7 {
                     0 => usize::from(input.byte()?),
                     1 => u64::from_le_bytes(input.array()?) as usize,
                     _ => input.pick(&SIZES)?,
                 };
-                header[24..32].copy_from_slice(&bytes.to_le_bytes());
-                if shape & 64 != 0 {
-                    header[32..40].copy_from_slice(&input.array::<8>()?);
-                }
+                let offset = if shape & 64 != 0 { u64::from_le_bytes(input.array()?) } else { 0 };
+                let header = self.header(kind, shape, number, bytes as u64, offset);
                 let bytes = if bytes <= 200_000 { bytes } else { 0 };
-                let payload = match header[0] {
-                    1 | 4 | 5 | 8 => vec![header[16]; bytes],
+                let payload = match kind {
+                    1 | 4 | 5 | 8 => vec![number; bytes],
                     9 | 12 => "é€\n\0".bytes().cycle().take(bytes).collect(),
                     _ => Vec::new(),
                 };
@@ -233,10 +272,12 @@ impl Attacked {
                     element: 4,
                 });
                 let (slot, exact) = (input.below(3)? as u64, reduce.is_some() || shape & 32 != 0);
-                let (space, check) = (space(shape & 1 != 0), u32::from(shape >> 6 & 1));
+                let (space, fingerprint) = (space(shape & 1 != 0), u32::from(shape >> 6 & 1));
                 let token = self.begin(Open::Once, memory);
                 // SAFETY: the memory lives until the end of the operation.
-                unsafe { self.endpoint.recv(Recv { from, space, slot, check, into, bytes, exact, reduce, token }) };
+                unsafe {
+                    self.messenger.recv(Recv { from, space, slot, fingerprint, into, bytes, exact, reduce, token })
+                };
             }
             8 => {
                 let (shape, bytes) = (input.byte()?, input.pick(&SIZES)?);
@@ -245,7 +286,7 @@ impl Attacked {
                 let token = self.begin(Open::Once, vec![memory]);
                 let (to, slot, space) = (1 + usize::from(shape >> 7), u64::from(shape >> 1 & 3), space(shape & 1 != 0));
                 // SAFETY: as above.
-                unsafe { self.endpoint.send(Send { to, space, slot, check: 0, from, bytes, token }) };
+                unsafe { self.messenger.send(Send { to, space, slot, fingerprint: 0, from, bytes, token }) };
             }
             9 => {
                 let (shape, bytes) = (input.byte()?, input.pick(&SIZES)?);
@@ -256,19 +297,20 @@ impl Attacked {
                 // SAFETY: as above.
                 unsafe {
                     match shape >> 2 & 3 {
-                        0 => self.endpoint.put(remote, pointer, bytes, token),
-                        1 => self.endpoint.get(remote, pointer, bytes, token),
-                        _ => self.endpoint.write(remote.rank, 1, 3, pointer, bytes, token),
+                        0 => self.messenger.put(remote, pointer, bytes, token),
+                        1 => self.messenger.get(remote, pointer, bytes, token),
+                        _ => self.messenger.write(remote.rank, 1, 3, pointer, bytes, token),
                     }
                 }
             }
             10 => {
-                let (region, bytes) = (u32::from(input.byte()? & 1), input.pick(&SIZES)?);
-                self.endpoint.unregister(region);
+                let (which, bytes) = (usize::from(input.byte()? & 1), input.pick(&SIZES)?);
+                self.unregister(which);
                 let mut memory = vec![0; bytes].into_boxed_slice();
-                // SAFETY: the memory lives until the region is unregistered, or the endpoint is gone.
-                unsafe { self.endpoint.register(region, memory.as_mut_ptr(), bytes) };
-                self.regions.insert(region, memory);
+                // SAFETY: the memory lives until the region is unregistered, or the messenger is gone.
+                let key = unsafe { self.messenger.register(memory.as_mut_ptr(), bytes) };
+                self.keys[which] = key.expect("a key");
+                self.regions[which] = Some(memory);
             }
             11 => {
                 let (slot, bytes) = (input.below(3)? as u64, input.pick(&SIZES)?);
@@ -276,7 +318,7 @@ impl Attacked {
                 let pointer = memory.as_mut_ptr();
                 let token = self.begin(Open::Bound, vec![memory]);
                 // SAFETY: the memory lives until the operation is taken back.
-                if unsafe { self.endpoint.bind(1, slot, pointer, bytes, token) }.is_err() {
+                if unsafe { self.messenger.bind(1, slot, pointer, bytes, token) }.is_err() {
                     self.open.remove(&token.owner);
                 }
             }
@@ -284,22 +326,22 @@ impl Attacked {
                 let n = input.below(32)?;
                 let owner = self.open.keys().nth(n).copied();
                 if let Some(owner) = owner {
-                    self.endpoint.cancel(owner);
+                    self.messenger.cancel(owner);
                     self.open.remove(&owner);
                 }
             }
             13 => {
-                let region = u32::from(input.byte()? & 1);
-                self.endpoint.unregister(region);
-                self.regions.remove(&region);
+                let which = usize::from(input.byte()? & 1);
+                self.unregister(which);
             }
             14 => self.listen(),
             15 => {
                 let n = input.below(32)?;
                 if let Some(owner) = self.open.keys().nth(n).copied() {
-                    self.endpoint.ask(owner, Call { check: 0, tag: 1 });
-                    let told = self.endpoint.told();
-                    let _ = (told, self.endpoint.describe(owner), self.endpoint.unasked(0..2));
+                    let now = Instant::now();
+                    self.messenger.query(owner, CallId { fingerprint: 0, tag: 1 }, now);
+                    let replies = self.messenger.replies();
+                    let _ = (replies, self.messenger.describe(owner, now), self.messenger.unexpected(0..2));
                 }
             }
             _ => {
@@ -314,7 +356,7 @@ impl Attacked {
 impl Drop for Attacked {
     fn drop(&mut self) {
         for owner in std::mem::take(&mut self.open).into_keys() {
-            self.endpoint.cancel(owner);
+            self.messenger.cancel(owner);
         }
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::{Arrival, EAGER_BYTES, Posting, Receives};
 use crate::fuzzing::Input;
-use crate::transport::frame::{FLAG_ANNOUNCED, Header, Kind};
-use crate::transport::{Recv, Source, Space, Token};
-use crate::types::Rank;
+use crate::messaging::{Recv, Source, Token};
+use crate::types::{Rank, Space};
+use crate::wire::Envelope;
 
 const RANKS: usize = 3;
 const SLOTS: usize = 2;
@@ -30,7 +30,7 @@ struct Model {
     /// Receives that have met an announcement, and whether they were taken back since.
     granted: [[Vec<(u32, bool)>; SLOTS]; RANKS],
     /// Messages without a receive, or that arrive for one.
-    early: [[Vec<(u32, Message)>; SLOTS]; RANKS],
+    unexpected: [[Vec<(u32, Message)>; SLOTS]; RANKS],
     /// Receives, and the matching's own number, that a message is going to right now, by the rank that it comes from.
     into: [Option<(u32, u32)>; RANKS],
     lost: BTreeSet<Rank>,
@@ -39,7 +39,7 @@ struct Model {
 impl Model {
     /// The message that a new receive from `rank` meets.
     fn waiting(&self, rank: Rank, slot: usize) -> Option<usize> {
-        self.early[rank][slot].iter().position(|(_, m)| !matches!(m, Message::Half { met: Some(_) }))
+        self.unexpected[rank][slot].iter().position(|(_, m)| !matches!(m, Message::Half { met: Some(_) }))
     }
 
     /// Takes the receive that a new message from `rank` meets.
@@ -54,14 +54,14 @@ impl Model {
     /// Where the message stands that is coming from `rank` and is kept.
     fn half(&self, rank: Rank) -> Option<(usize, usize)> {
         (0..SLOTS).find_map(|slot| {
-            let at = self.early[rank][slot].iter().position(|(_, m)| matches!(m, Message::Half { .. }))?;
+            let at = self.unexpected[rank][slot].iter().position(|(_, m)| matches!(m, Message::Half { .. }))?;
             Some((slot, at))
         })
     }
 }
 
-fn header(slot: usize, bytes: usize, flags: u8) -> Header {
-    Header { flags, ..Header::new(Kind::Data, slot as u64, bytes as u64) }
+fn envelope(slot: usize, bytes: usize) -> Envelope {
+    Envelope { space: Space::User, slot: slot as u64, fingerprint: 0, bytes: bytes as u64 }
 }
 
 /// The matching does what the model does, for any order of posts, messages, announcements, cancellations and losses.
@@ -83,27 +83,27 @@ pub fn matching(data: &[u8]) {
             }
             2 if !busy => {
                 let met = model.meet(rank, slot);
-                match (real.arrive(rank, &header(slot, 4, 0)), met) {
+                match (real.arrive(rank, &envelope(slot, 4), false), met) {
                     (Arrival::Op(op), Some(owner)) => {
                         assert_eq!(real.op(op).recv.token.owner, owner);
                         model.into[rank] = Some((owner, op));
                     }
-                    (Arrival::Early(early), None) => {
-                        assert!(real.keep(early, &next.to_le_bytes()[..1]).is_none());
-                        model.early[rank][slot].push((next, Message::Half { met: None }));
-                        kept.push((next, early));
+                    (Arrival::Unexpected(index), None) => {
+                        assert!(real.keep(index, &next.to_le_bytes()[..1]).is_none());
+                        model.unexpected[rank][slot].push((next, Message::Half { met: None }));
+                        kept.push((next, index));
                     }
                     other => panic!("{other:?}"),
                 }
             }
             3 if !busy => {
                 let met = model.meet(rank, slot);
-                let grant = real.announce(rank, &header(slot, EAGER_BYTES + 1, 0));
+                let grant = real.announce(rank, &envelope(slot, EAGER_BYTES + 1));
                 match met {
                     Some(owner) => model.granted[rank][slot].push((owner, false)),
                     None => {
                         assert!(!grant, "nobody is there to grant");
-                        model.early[rank][slot].push((next, Message::Announced));
+                        model.unexpected[rank][slot].push((next, Message::Announced));
                     }
                 }
             }
@@ -112,7 +112,7 @@ pub fn matching(data: &[u8]) {
                 if let Some((_, op)) = model.into[rank].take() {
                     assert!(real.finish(op).is_some());
                 } else if let Some((slot, at)) = model.half(rank) {
-                    let (number, Message::Half { met }) = model.early[rank][slot][at] else { unreachable!() };
+                    let (number, Message::Half { met }) = model.unexpected[rank][slot][at] else { unreachable!() };
                     let at_real = kept.iter().position(|(n, _)| *n == number).expect("kept");
                     let delivered = real.keep(kept.swap_remove(at_real).1, &number.to_le_bytes()[1..]);
                     let delivered = delivered.map(|(op, from, _, bytes)| {
@@ -120,9 +120,9 @@ pub fn matching(data: &[u8]) {
                         op.recv.token.owner
                     });
                     match met {
-                        None => model.early[rank][slot][at].1 = Message::Whole,
+                        None => model.unexpected[rank][slot][at].1 = Message::Whole,
                         Some(owner) => {
-                            model.early[rank][slot].remove(at);
+                            model.unexpected[rank][slot].remove(at);
                             assert_eq!(delivered, (owner != TAKEN_BACK).then_some(owner));
                         }
                     }
@@ -134,7 +134,7 @@ pub fn matching(data: &[u8]) {
                 real.cancel(owner, |op| arriving.push(op));
                 model.posted.retain(|(o, ..)| *o != owner);
                 model.granted.iter_mut().flatten().flatten().filter(|(o, _)| *o == owner).for_each(|g| g.1 = true);
-                for (_, message) in model.early.iter_mut().flatten().flatten() {
+                for (_, message) in model.unexpected.iter_mut().flatten().flatten() {
                     if let Message::Half { met: Some(met) } = message
                         && *met == owner
                     {
@@ -166,7 +166,7 @@ fn post(
         from,
         space: Space::User,
         slot: slot as u64,
-        check: 0,
+        fingerprint: 0,
         into: std::ptr::null_mut(),
         bytes: if large { EAGER_BYTES + 1 } else { 4 },
         exact: false,
@@ -176,27 +176,28 @@ fn post(
     let waiting = |rank: &Rank| model.waiting(*rank, slot).map(|at| (*rank, at));
     let waiting: Vec<(Rank, usize)> = ranks.iter().filter_map(waiting).collect();
     match posting {
-        Posting::Waits { credit, .. } if waiting.is_empty() => {
-            assert_eq!(credit, credited.then_some(ranks[0]));
+        Posting::Waits { grant, .. } if waiting.is_empty() => {
+            assert_eq!(grant, credited.then_some(ranks[0]));
             model.posted.push((owner, ranks, slot));
         }
-        Posting::Waits { credit, .. } => {
+        Posting::Waits { grant, .. } => {
             // It has met a message that is arriving; which of several ranks it is, the turn decides.
-            assert_eq!(credit, None);
-            let half = |(rank, at): &&(Rank, usize)| matches!(model.early[*rank][slot][*at].1, Message::Half { .. });
+            assert_eq!(grant, None);
+            let half =
+                |(rank, at): &&(Rank, usize)| matches!(model.unexpected[*rank][slot][*at].1, Message::Half { .. });
             let halves: Vec<_> = waiting.iter().filter(half).collect();
             let matched = real.ops().find(|(_, op)| op.recv.token.owner == owner).and_then(|(_, op)| op.matched);
             let (rank, at) = halves.into_iter().find(|(rank, _)| Some(*rank) == matched).expect("a message arriving");
-            model.early[*rank][slot][*at].1 = Message::Half { met: Some(owner) };
+            model.unexpected[*rank][slot][*at].1 = Message::Half { met: Some(owner) };
         }
         Posting::Granted { to } => {
             let (_, at) = waiting.iter().find(|(rank, _)| *rank == to).expect("an announcement");
-            assert_eq!(model.early[to][slot].remove(*at).1, Message::Announced);
+            assert_eq!(model.unexpected[to][slot].remove(*at).1, Message::Announced);
             model.granted[to][slot].push((owner, false));
         }
         Posting::Message { op, from, data, .. } => {
             let (_, at) = waiting.iter().find(|(rank, _)| *rank == from).expect("a message");
-            let (number, message) = model.early[from][slot].remove(*at);
+            let (number, message) = model.unexpected[from][slot].remove(*at);
             assert_eq!((op.recv.token.owner, message, &data[..]), (owner, Message::Whole, &number.to_le_bytes()[..]));
             kept.retain(|(n, _)| *n != number);
             real.recycle(data);
@@ -206,7 +207,7 @@ fn post(
 
 /// An announced message comes.
 fn announced(real: &mut Receives, model: &mut Model, kept: &mut Vec<(u32, u32)>, rank: Rank, slot: usize) {
-    let arrival = real.arrive(rank, &header(slot, 4, FLAG_ANNOUNCED));
+    let arrival = real.arrive(rank, &envelope(slot, 4), true);
     if !model.granted[rank][slot].is_empty() {
         match (arrival, model.granted[rank][slot].remove(0)) {
             (Arrival::Op(op), (owner, false)) => {
@@ -218,11 +219,11 @@ fn announced(real: &mut Receives, model: &mut Model, kept: &mut Vec<(u32, u32)>,
         }
         return;
     }
-    match (arrival, model.early[rank][slot].iter_mut().find(|(_, m)| *m == Message::Announced)) {
-        (Arrival::Early(early), Some((number, message))) => {
-            assert!(real.keep(early, &number.to_le_bytes()[..1]).is_none());
+    match (arrival, model.unexpected[rank][slot].iter_mut().find(|(_, m)| *m == Message::Announced)) {
+        (Arrival::Unexpected(index), Some((number, message))) => {
+            assert!(real.keep(index, &number.to_le_bytes()[..1]).is_none());
             *message = Message::Half { met: None };
-            kept.push((*number, early));
+            kept.push((*number, index));
         }
         (Arrival::Discard, None) => {}
         other => panic!("{other:?}"),
@@ -238,7 +239,7 @@ fn lose(real: &mut Receives, model: &mut Model, kept: &mut Vec<(u32, u32)>, rank
     for slot in 0..SLOTS {
         let granted = std::mem::take(&mut model.granted[rank][slot]);
         expected.extend(granted.into_iter().filter(|(_, back)| !back).map(|(owner, _)| owner));
-        model.early[rank][slot].retain(|(number, message)| {
+        model.unexpected[rank][slot].retain(|(number, message)| {
             if let Message::Half { met: Some(owner) } = message
                 && *owner != TAKEN_BACK
             {

@@ -1,12 +1,11 @@
 use super::*;
-use crate::transport::frame::Kind;
 
 fn recv(from: Source, slot: Slot, bytes: usize, owner: u32) -> Recv {
     Recv {
         from,
         space: Space::User,
         slot,
-        check: 0,
+        fingerprint: 0,
         into: std::ptr::null_mut(),
         bytes,
         exact: false,
@@ -15,12 +14,8 @@ fn recv(from: Source, slot: Slot, bytes: usize, owner: u32) -> Recv {
     }
 }
 
-fn data(slot: Slot, bytes: u64) -> Header {
-    Header::new(Kind::Data, slot, bytes)
-}
-
-fn announced(slot: Slot, bytes: u64) -> Header {
-    Header { flags: FLAG_ANNOUNCED, ..data(slot, bytes) }
+fn envelope(slot: Slot, bytes: u64) -> Envelope {
+    Envelope { space: Space::User, slot, fingerprint: 0, bytes }
 }
 
 fn any(ranks: &[Rank]) -> Source {
@@ -40,26 +35,26 @@ const LARGE: usize = EAGER_BYTES + 1;
 fn messages_meet_receives_in_order_by_rank_and_slot() {
     let mut r = Receives::default();
     for (owner, (rank, slot)) in [(1, 7), (1, 8), (2, 7), (1, 7)].into_iter().enumerate() {
-        assert!(matches!(r.post(recv(Source::Rank(rank), slot, 4, owner as u32)), Posting::Waits { credit: None, .. }));
+        assert!(matches!(r.post(recv(Source::Rank(rank), slot, 4, owner as u32)), Posting::Waits { grant: None, .. }));
     }
     let got: Vec<u32> = [(2, 7), (1, 7), (1, 8), (1, 7)]
         .into_iter()
         .map(|(rank, slot)| {
-            let arrival = r.arrive(rank, &data(slot, 4));
+            let arrival = r.arrive(rank, &envelope(slot, 4), false);
             owner_of(&r, arrival)
         })
         .collect();
     assert_eq!(got, [2, 0, 1, 3]);
-    assert!(matches!(r.arrive(1, &data(7, 4)), Arrival::Early(_)));
+    assert!(matches!(r.arrive(1, &envelope(7, 4), false), Arrival::Unexpected(_)));
 }
 
 #[test]
 fn an_early_message_waits_for_its_receive_even_while_it_arrives() {
     let mut r = Receives::default();
-    let Arrival::Early(first) = r.arrive(3, &data(5, 4)) else { panic!() };
-    let Arrival::Early(second) = r.arrive(3, &data(5, 2)) else { panic!() };
+    let Arrival::Unexpected(first) = r.arrive(3, &envelope(5, 4), false) else { panic!() };
+    let Arrival::Unexpected(second) = r.arrive(3, &envelope(5, 2), false) else { panic!() };
     assert!(r.keep(first, b"ab").is_none());
-    assert!(matches!(r.post(recv(Source::Rank(3), 5, 4, 1)), Posting::Waits { credit: None, .. }));
+    assert!(matches!(r.post(recv(Source::Rank(3), 5, 4, 1)), Posting::Waits { grant: None, .. }));
     let (op, from, _, bytes) = r.keep(first, b"cd").unwrap();
     assert_eq!((op.recv.token.owner, from, &bytes[..]), (1, 3, &b"abcd"[..]));
     assert!(r.keep(second, b"ef").is_none());
@@ -75,7 +70,7 @@ fn receive_from_any_takes_turns() {
     let mut r = Receives::default();
     for _ in 0..3 {
         for rank in [0, 1, 2] {
-            let Arrival::Early(e) = r.arrive(rank, &data(5, 1)) else { panic!() };
+            let Arrival::Unexpected(e) = r.arrive(rank, &envelope(5, 1), false) else { panic!() };
             assert!(r.keep(e, b"x").is_none());
         }
     }
@@ -99,59 +94,59 @@ fn the_receive_posted_first_is_served_first() {
     r.post(recv(any(&[1, 2]), 5, 1, 10));
     r.post(recv(Source::Rank(1), 5, 1, 11));
     r.post(recv(any(&[2]), 5, 1, 12));
-    let first = r.arrive(1, &data(5, 1));
-    let second = r.arrive(1, &data(5, 1));
-    let third = r.arrive(2, &data(5, 1));
+    let first = r.arrive(1, &envelope(5, 1), false);
+    let second = r.arrive(1, &envelope(5, 1), false);
+    let third = r.arrive(2, &envelope(5, 1), false);
     assert_eq!([owner_of(&r, first), owner_of(&r, second), owner_of(&r, third)], [10, 11, 12]);
 }
 
 #[test]
 fn large_receives_give_credit_and_announcements_are_answered_once() {
     let mut r = Receives::default();
-    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0)), Posting::Waits { credit: Some(1), .. }));
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0)), Posting::Waits { grant: Some(1), .. }));
     // The announcement crossed the credit on the way: no second grant.
-    assert!(!r.announce(1, &data(5, LARGE as u64)));
-    let arrival = r.arrive(1, &announced(5, LARGE as u64));
+    assert!(!r.announce(1, &envelope(5, LARGE as u64)));
+    let arrival = r.arrive(1, &envelope(5, LARGE as u64), true);
     assert_eq!(owner_of(&r, arrival), 0);
     // Announced first, received later: one grant.
-    assert!(!r.announce(2, &data(5, LARGE as u64)));
+    assert!(!r.announce(2, &envelope(5, LARGE as u64)));
     assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 1)), Posting::Granted { to: 2 }));
-    let arrival = r.arrive(2, &announced(5, LARGE as u64));
+    let arrival = r.arrive(2, &envelope(5, LARGE as u64), true);
     assert_eq!(owner_of(&r, arrival), 1);
     // From any, posted first: granted when announced.
-    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 2)), Posting::Waits { credit: None, .. }));
-    assert!(r.announce(1, &data(5, LARGE as u64)));
+    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 2)), Posting::Waits { grant: None, .. }));
+    assert!(r.announce(1, &envelope(5, LARGE as u64)));
 }
 
 #[test]
 fn an_announced_message_that_a_credit_set_free_keeps_its_place() {
     let mut r = Receives::default();
-    assert!(!r.announce(1, &Header::new(Kind::ReadyToSend, 5, LARGE as u64)));
-    let Arrival::Early(early) = r.arrive(1, &announced(5, LARGE as u64)) else { panic!() };
-    assert!(matches!(r.arrive(1, &data(5, 1)), Arrival::Early(_)));
-    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0)), Posting::Waits { credit: None, .. }));
-    let (op, _, header, bytes) = r.keep(early, &[7; LARGE]).unwrap();
-    assert_eq!((op.recv.token.owner, header.payload(), bytes.len()), (0, LARGE, LARGE));
+    assert!(!r.announce(1, &envelope(5, LARGE as u64)));
+    let Arrival::Unexpected(early) = r.arrive(1, &envelope(5, LARGE as u64), true) else { panic!() };
+    assert!(matches!(r.arrive(1, &envelope(5, 1), false), Arrival::Unexpected(_)));
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0)), Posting::Waits { grant: None, .. }));
+    let (op, _, met, bytes) = r.keep(early, &[7; LARGE]).unwrap();
+    assert_eq!((op.recv.token.owner, met.bytes, bytes.len()), (0, LARGE as u64, LARGE));
     // Not announced at all.
-    assert_eq!(r.arrive(1, &announced(6, LARGE as u64)), Arrival::Discard);
+    assert_eq!(r.arrive(1, &envelope(6, LARGE as u64), true), Arrival::Discard);
 }
 
 #[test]
 fn a_credit_is_used_up_once() {
     let mut r = Receives::default();
-    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 0)), Posting::Waits { credit: None, .. }));
-    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 1)), Posting::Waits { credit: Some(1), .. }));
+    assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 0)), Posting::Waits { grant: None, .. }));
+    assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 1)), Posting::Waits { grant: Some(1), .. }));
     // The sender used the credit of the second receive for what the first one gets.
-    let arrival = r.arrive(1, &data(5, LARGE as u64));
+    let arrival = r.arrive(1, &envelope(5, LARGE as u64), false);
     assert_eq!(owner_of(&r, arrival), 0);
-    assert!(r.announce(1, &data(5, LARGE as u64)));
+    assert!(r.announce(1, &envelope(5, LARGE as u64)));
 }
 
 #[test]
 fn a_small_message_does_not_overtake_an_announced_one() {
     let mut r = Receives::default();
-    assert!(!r.announce(1, &data(5, LARGE as u64)));
-    assert!(matches!(r.arrive(1, &data(5, 1)), Arrival::Early(_)));
+    assert!(!r.announce(1, &envelope(5, LARGE as u64)));
+    assert!(matches!(r.arrive(1, &envelope(5, 1), false), Arrival::Unexpected(_)));
     assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0)), Posting::Granted { to: 1 }));
 }
 
@@ -161,15 +156,15 @@ fn cancelled_receives_take_nothing_and_what_was_granted_is_thrown_away() {
     r.post(recv(Source::Rank(1), 5, 4, 7));
     r.post(recv(Source::Rank(1), 5, 4, 8));
     r.cancel(7, |_| panic!("nothing was arriving"));
-    let arrival = r.arrive(1, &data(5, 4));
+    let arrival = r.arrive(1, &envelope(5, 4), false);
     assert_eq!(owner_of(&r, arrival), 8);
     let mut arriving = Vec::new();
     r.cancel(8, |op| arriving.push(op));
     assert_eq!(arriving.len(), 1);
-    assert!(r.announce(2, &data(6, LARGE as u64)) || r.is_empty());
+    assert!(r.announce(2, &envelope(6, LARGE as u64)) || r.is_empty());
     r.post(recv(Source::Rank(2), 6, LARGE, 9));
     r.cancel(9, |_| panic!("nothing was arriving"));
-    assert_eq!(r.arrive(2, &announced(6, LARGE as u64)), Arrival::Discard);
+    assert_eq!(r.arrive(2, &envelope(6, LARGE as u64), true), Arrival::Discard);
     assert!(r.is_empty());
 }
 
@@ -180,9 +175,9 @@ fn a_lost_rank_fails_what_only_it_could_serve() {
     r.post(recv(Source::Rank(2), 5, 4, 1));
     r.post(recv(any(&[1, 2]), 6, 4, 2));
     r.post(recv(any(&[1]), 7, 4, 3));
-    let Arrival::Early(whole) = r.arrive(1, &data(9, 1)) else { panic!() };
+    let Arrival::Unexpected(whole) = r.arrive(1, &envelope(9, 1), false) else { panic!() };
     assert!(r.keep(whole, b"x").is_none());
-    let Arrival::Early(_part) = r.arrive(1, &data(10, 2)) else { panic!() };
+    let Arrival::Unexpected(_part) = r.arrive(1, &envelope(10, 2), false) else { panic!() };
     let mut owners: Vec<u32> = r.lose(1, |rank| rank == 1).iter().map(|t| t.owner).collect();
     owners.sort_unstable();
     assert_eq!(owners, [0, 3]);
@@ -194,14 +189,16 @@ fn a_lost_rank_fails_what_only_it_could_serve() {
 fn refuses_messages_that_do_not_fit() {
     let mut want = recv(Source::Rank(1), 5, 4, 0);
     let name = || "rank 1".to_owned();
-    assert!(refusal(&want, 1, &data(5, 3), name).is_none());
+    assert!(refusal(&want, 1, &envelope(5, 3), name).is_none());
     assert!(
-        matches!(refusal(&want, 1, &data(5, 5), name), Some(Outcome::Failed(e)) if e.message().contains("at most 4"))
+        matches!(refusal(&want, 1, &envelope(5, 5), name), Some(Outcome::Failed(e)) if e.message().contains("at most 4"))
     );
     want.exact = true;
-    assert!(matches!(refusal(&want, 1, &data(5, 3), name), Some(Outcome::Failed(e)) if e.message().contains("rank 1")));
-    want.check = 9;
-    assert!(matches!(refusal(&want, 1, &data(5, 4), name), Some(Outcome::Mismatch { rank: 1, theirs: 0 })));
+    assert!(
+        matches!(refusal(&want, 1, &envelope(5, 3), name), Some(Outcome::Failed(e)) if e.message().contains("rank 1"))
+    );
+    want.fingerprint = 9;
+    assert!(matches!(refusal(&want, 1, &envelope(5, 4), name), Some(Outcome::Mismatch { rank: 1, theirs: 0 })));
 }
 
 #[test]

@@ -1,0 +1,136 @@
+//! A link over a socket pair, and a connector that makes none, for tests and fuzzing: links are given to the messenger by hand.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use super::Messenger;
+use crate::error::Result;
+use crate::net::address::{self, Address};
+use crate::sys;
+use crate::transport::{Connector, Happening, Interest, LastWords, Link};
+use crate::types::Rank;
+
+/// Knows no peer's address, and connects to none.
+pub struct Unconnected {
+    address: Address,
+    /// What becomes readable when there is something to do, if anything does.
+    descriptor: Option<RawFd>,
+    /// When it was made to progress, for who wants to know.
+    turns: Option<Turns>,
+}
+
+/// At what times a connector was made to progress.
+pub type Turns = Arc<Mutex<Vec<Instant>>>;
+
+impl Unconnected {
+    pub fn new(descriptor: Option<RawFd>, turns: Option<Turns>) -> Self {
+        let sockets = vec![([127, 0, 0, 1], 1).into()];
+        let address = Address { identity: [1; 16], sockets, host: address::host(), cores: address::cores() };
+        Self { address, descriptor, turns }
+    }
+}
+
+impl Connector for Unconnected {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
+        self.address.sockets = sockets;
+    }
+
+    fn set_peer(&mut self, _: Rank, _: Address) -> Result<()> {
+        Ok(())
+    }
+
+    fn peer(&self, _: Rank) -> Option<&Address> {
+        None
+    }
+
+    fn knows_anyone(&self) -> bool {
+        false
+    }
+
+    fn connect(&mut self, _: Rank) {}
+
+    fn give_up(&mut self, _: Rank) {}
+
+    fn close(&mut self, _: Option<LastWords>) {}
+
+    fn is_busy(&self) -> bool {
+        self.turns.is_some()
+    }
+
+    fn progress(&mut self, now: Instant, _: &mut Vec<Happening>) {
+        if let Some(turns) = &self.turns {
+            turns.lock().expect("nobody panics with it").push(now);
+        }
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        None
+    }
+
+    fn descriptors(&self, into: &mut Vec<RawFd>) {
+        into.extend(self.descriptor);
+    }
+
+    fn location(&self, _: Rank) -> Option<String> {
+        None
+    }
+
+    fn obstacle(&self, _: Rank) -> String {
+        "not connected".to_owned()
+    }
+}
+
+/// `rank` of `size`, for links that are given to it with [`Messenger::established`].
+pub fn messenger(rank: Rank, size: usize) -> Messenger {
+    Messenger::new(rank, size, Box::new(Unconnected::new(None, None)), None)
+}
+
+/// Links that were ended in good order, and what is still to be said on them.
+pub type Ended = Arc<Mutex<Vec<(UnixStream, Vec<u8>)>>>;
+
+/// One end of a socket pair.
+pub struct StreamLink {
+    stream: UnixStream,
+    ended: Ended,
+}
+
+impl StreamLink {
+    /// Around a non-blocking socket, which goes to `ended` when the link is ended.
+    pub fn new(stream: UnixStream, ended: Ended) -> Self {
+        Self { stream, ended }
+    }
+}
+
+impl Link for StreamLink {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        sys::send(self.stream.as_raw_fd(), parts)
+    }
+
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        sys::receive(self.stream.as_raw_fd(), parts)
+    }
+
+    fn watch(&mut self, _: Interest) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end(self: Box<Self>, last_words: Vec<u8>) {
+        let Self { stream, ended } = *self;
+        ended.lock().expect("nobody panics with it").push((stream, last_words));
+    }
+}
+
+/// A pair of non-blocking sockets.
+pub fn sockets() -> (UnixStream, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().expect("sockets");
+    ours.set_nonblocking(true).and_then(|()| theirs.set_nonblocking(true)).expect("non-blocking sockets");
+    (ours, theirs)
+}
