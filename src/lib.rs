@@ -16,6 +16,8 @@ pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;
 pub mod secret;
+#[cfg(test)]
+mod simulation;
 pub mod size;
 pub mod slab;
 pub mod sys;

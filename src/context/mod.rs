@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 use crate::context::prepared::PreparedCalls;
 use crate::engine::{Engine, Guard, Spin};
 use crate::error::{Error, ErrorKind, Result};
-use crate::secret::JobToken;
 use crate::messaging::Messenger;
+use crate::secret::JobToken;
 use crate::transport::{self, Device, Driven};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
@@ -252,7 +252,7 @@ impl Context {
         &self.shared.engine
     }
 
-    fn lock(&self) -> Result<Guard<'_>> {
+    pub(crate) fn lock(&self) -> Result<Guard<'_>> {
         transport::check_process(self.shared.device.as_ref())?;
         self.engine().lock()
     }

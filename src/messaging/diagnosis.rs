@@ -18,6 +18,7 @@ enum Wait {
     Grant,
     Send,
     Answer,
+    Write,
 }
 
 #[derive(Default)]
@@ -70,6 +71,9 @@ impl Messenger {
         for (_, request) in self.requests.iter().filter(|(_, r)| r.token.owner == owner) {
             add(Wait::Answer, request.rank, 0, request.bytes, None);
         }
+        for (key, binding) in self.bindings.iter().filter(|(_, binding)| binding.token.owner == owner) {
+            add(Wait::Write, key.rank(), 0, binding.region.bytes(), Some(key.slot()));
+        }
         sums
     }
 
@@ -79,7 +83,9 @@ impl Messenger {
         for (_, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
             if let (None, Source::AnyOf(ranks)) = (op.matched, &op.recv.from) {
                 let (bytes, slot) = (op.recv.bytes, op.recv.slot);
-                parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}"));
+                let lost = ranks.iter().filter_map(|rank| self.lost(*rank)).map(|error| format!("; {error}"));
+                let lost: String = lost.take(SHOWN).collect();
+                parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}{lost}"));
             }
         }
         parts.extend(self.waits(owner).iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
@@ -90,6 +96,7 @@ impl Messenger {
                 Wait::Receive => format!("to receive {done} of {bytes} bytes from {who}{slot}"),
                 Wait::Grant => format!("for {who} to receive: 0 of {bytes} bytes sent{slot}"),
                 Wait::Send => format!("to send {done} of {bytes} bytes to {who}"),
+                Wait::Write => format!("for {who} to write into a buffer of {bytes} bytes{slot}"),
                 Wait::Answer => format!("for {who} to answer a put or get of {bytes} bytes"),
             }
         }));

@@ -267,6 +267,23 @@ impl Messenger {
         here.map(|(rank, envelope)| (rank, envelope.fingerprint, envelope.bytes)).collect()
     }
 
+    /// What is left of operations that have all ended well, in words.
+    #[cfg(test)]
+    pub(crate) fn left_behind(&self) -> Option<String> {
+        let left = [
+            (self.outgoing, "messages that have not left"),
+            (self.receives.len(), "receives"),
+            (self.receives.unmet().count(), "unexpected messages"),
+            (self.queued_sends.len(), "messages without a grant"),
+            (self.requests.len(), "puts or gets"),
+            (self.regions.len(), "regions"),
+            (self.bindings.len(), "bound buffers"),
+            (self.unexpected_writes.values().map(Vec::len).sum(), "unexpected writes"),
+        ];
+        let left: Vec<String> = left.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        (!left.is_empty()).then(|| left.join(", "))
+    }
+
     /// How messages to the user call `rank`.
     pub fn peer_name(&self, rank: Rank) -> String {
         transport::peer_name(self.connector.as_ref(), rank)

@@ -33,6 +33,11 @@ impl Region {
         Self { memory, bytes }
     }
 
+    /// Its length.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Where `bytes` at `offset` lie; `None` if they do not all lie inside.
     pub(super) fn at(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes as u64);

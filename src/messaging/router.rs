@@ -172,6 +172,8 @@ impl Messenger {
         if self.closed.is_some() {
             return;
         }
+        // First, so that who is connecting hears the reason, too.
+        self.connector.close(notice.cloned().map(super::farewell::last_words_for_latecomers));
         for rank in 0..self.peers.len() {
             if self.peers[rank].is_some() {
                 self.say_goodbye(rank, notice);
@@ -184,7 +186,6 @@ impl Messenger {
             self.event(token, Outcome::Failed(error.clone()));
         }
         self.closed = Some(error.clone());
-        self.connector.close(notice.cloned().map(super::farewell::last_words_for_latecomers));
     }
 
     pub(super) fn broke_while(&self, rank: Rank, doing: &str, e: &io::Error) -> Error {

@@ -5,6 +5,10 @@
 //! protocol is in [`crate::messaging`]. Whoever drives a context calls connector and links from one thread at a time, and
 //! neither blocks, locks for long, nor starts threads. `docs/links.md` tells how to write a transport.
 
+#[cfg(test)]
+mod conformance;
+#[cfg(any(test, fuzzing))]
+pub mod loopback;
 pub mod tcp;
 
 use std::io::{self, IoSlice, IoSliceMut};

@@ -1,0 +1,205 @@
+//! Random collective calls, and what they must come to.
+
+use crate::collective::{Algorithm, Collective, Promise, Shape, Uses};
+use crate::context::{Call, Context, Reduction};
+use crate::error::Result;
+use crate::messaging::matching::EAGER_BYTES;
+use crate::schedule::Buffer;
+use crate::schedule::verify::{Contract, Expect, Leaf};
+use crate::transport::loopback::Random;
+use crate::types::{DataType, Rank, ReduceOp};
+
+/// A collective call of all ranks.
+pub struct Collectively {
+    collective: Collective,
+    algorithm: Option<&'static Algorithm>,
+    root: Rank,
+    count: usize,
+    counts: Vec<usize>,
+    in_place: bool,
+    segment: Option<usize>,
+    seed: i64,
+}
+
+/// A rank's buffers in a call. When the call has returned they are filled with a pattern, which must stay.
+pub struct Buffers {
+    inputs: Vec<Vec<i64>>,
+    outputs: Vec<Vec<i64>>,
+}
+
+const PATTERN: i64 = 0x0bad_cafe_0bad_cafe;
+
+impl Buffers {
+    /// After the call: nothing may be written any more.
+    pub fn seal(&mut self) {
+        self.inputs.iter_mut().chain(&mut self.outputs).for_each(|buffer| buffer.fill(PATTERN));
+    }
+
+    /// Whether nothing was written since.
+    pub fn are_sealed(&self) -> bool {
+        self.inputs.iter().chain(&self.outputs).flatten().all(|value| *value == PATTERN)
+    }
+}
+
+/// The algorithms of `collective` for `size` ranks whose calls stand alone: those that need the counts of others bring them
+/// to all ranks by another call first.
+pub fn algorithms(collective: Collective) -> impl Iterator<Item = &'static Algorithm> {
+    collective.algorithms().iter().filter(|algorithm| algorithm.uses != Uses::Counts)
+}
+
+impl Collectively {
+    /// Any call for `size` ranks; with `large` also one whose messages wait for a grant.
+    pub fn random(random: &mut Random, size: usize, large: bool) -> Self {
+        let collective = loop {
+            let collective = Collective::ALL[random.below(Collective::ALL.len())];
+            if collective != Collective::PairwiseExchange || size.is_power_of_two() {
+                break collective;
+            }
+        };
+        let algorithms: Vec<_> = algorithms(collective).collect();
+        let algorithm = algorithms[random.below(algorithms.len())];
+        let most = if large && random.one_in(6) { EAGER_BYTES / 8 + 600 } else { 40 };
+        let auto = random.one_in(4);
+        Self::new(random, collective, (!auto).then_some(algorithm), size, most)
+    }
+
+    /// A call with at most so many elements for each rank.
+    pub fn new(
+        random: &mut Random,
+        collective: Collective,
+        algorithm: Option<&'static Algorithm>,
+        size: usize,
+        most: usize,
+    ) -> Self {
+        Self {
+            collective,
+            // Not every algorithm serves every number of ranks; `auto` always does.
+            algorithm: algorithm.filter(|a| Self::serves(a, collective, size)),
+            root: random.below(size),
+            count: random.below(most + 1),
+            counts: (0..size).map(|_| random.below(most + 1)).collect(),
+            in_place: random.one_in(3),
+            segment: random.one_in(2).then(|| 8 * (1 + random.below(64))),
+            seed: random.next() as i64,
+        }
+    }
+
+    fn serves(algorithm: &Algorithm, collective: Collective, size: usize) -> bool {
+        let counts = vec![1; size];
+        let buffers = usize::from(collective != Collective::Barrier);
+        let shape = Shape {
+            send_counts: &counts,
+            recv_counts: &counts,
+            inputs: buffers,
+            outputs: buffers,
+            ..Shape::new(collective, 0, size, 1)
+        };
+        (algorithm.generate)(&shape).is_ok()
+    }
+
+    fn shape(&self, rank: Rank) -> Shape<'_> {
+        use Collective::*;
+        let is_root = rank == self.root;
+        let (mut inputs, mut outputs) = match self.collective {
+            Barrier => (0, 0),
+            Reduce | Gather | Gatherv => (1, usize::from(is_root)),
+            Broadcast | Scatter | Scatterv => (usize::from(is_root), 1),
+            _ => (1, 1),
+        };
+        let may = match self.collective {
+            Allreduce | ReduceScatter | Allgather | Allgatherv | Alltoall | Scan | Exscan => true,
+            Reduce | Broadcast | Gather | Gatherv | Scatter | Scatterv => is_root,
+            Alltoallv | Barrier | PairwiseExchange => false,
+        };
+        if self.in_place && may {
+            (inputs, outputs) = (0, 1);
+        }
+        let size = self.counts.len();
+        let count = match self.collective {
+            Gatherv | Scatterv => self.counts[rank],
+            _ => self.count,
+        };
+        Shape {
+            root: self.root,
+            send_counts: &self.counts,
+            recv_counts: &self.counts,
+            inputs,
+            outputs,
+            destinations: if size.is_power_of_two() { size.ilog2() as usize } else { 0 },
+            ..Shape::new(self.collective, rank, size, count)
+        }
+    }
+
+    /// In alltoallv rank i sends `counts[i]` to everyone, itself included.
+    fn shapes<'a>(&'a self, rows: &'a [Vec<usize>]) -> Vec<Shape<'a>> {
+        let shape = |rank: Rank| match self.collective {
+            Collective::Alltoallv => Shape { send_counts: &rows[rank], ..self.shape(rank) },
+            _ => self.shape(rank),
+        };
+        (0..self.counts.len()).map(shape).collect()
+    }
+
+    fn rows(&self) -> Vec<Vec<usize>> {
+        self.counts.iter().map(|count| vec![*count; self.counts.len()]).collect()
+    }
+
+    fn leaf(&self, Leaf { rank, input, element }: Leaf) -> i64 {
+        let mixed = (rank as i64 + 1).wrapping_mul(0x9e37_79b9).wrapping_add(element as i64 * 31 + i64::from(input));
+        self.seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(mixed) >> 8
+    }
+
+    /// Runs the call on `context`; its buffers come back whether or not it went well.
+    pub fn run(&self, context: &Context, tag: u32) -> (Result<()>, Buffers) {
+        let rows = self.rows();
+        let shapes = self.shapes(&rows);
+        let (shape, promise) = (shapes[context.rank()], Promise::new(&shapes));
+        let rank = context.rank();
+        let fill = |buffer: Buffer, length: usize| -> Vec<i64> {
+            (0..length).map(|i| promise.initial(rank, buffer, i).map_or(-1, |leaf| self.leaf(leaf))).collect()
+        };
+        let mut buffers = Buffers {
+            inputs: (0..shape.inputs).map(|n| fill(Buffer::Input(n as u32), shape.input_len(n))).collect(),
+            outputs: (0..shape.outputs).map(|n| fill(Buffer::Output(n as u32), shape.output_len(n))).collect(),
+        };
+        let before = buffers.outputs.clone();
+        let inputs: Vec<*const u8> = buffers.inputs.iter().map(|b| b.as_ptr().cast()).collect();
+        let outputs: Vec<*mut u8> = buffers.outputs.iter_mut().map(|b| b.as_mut_ptr().cast()).collect();
+        let call = Call {
+            shape,
+            algorithm: self.algorithm.map(|algorithm| algorithm.name),
+            dtype: DataType::Int64,
+            reduction: Reduction::Op(ReduceOp::Sum),
+            inputs: &inputs,
+            outputs: &outputs,
+            tag,
+            timeout: None,
+            max_segment_bytes: self.segment,
+        };
+        // SAFETY: the vectors are as long as the shape says and live until the call returns.
+        let result = unsafe { context.run(&call) };
+        if result.is_ok() {
+            for (number, (output, before)) in buffers.outputs.iter().zip(&before).enumerate() {
+                for (index, value) in output.iter().enumerate() {
+                    let expected = match promise.expected(rank, number as u32, index) {
+                        Expect::Copy(leaf) => self.leaf(leaf),
+                        Expect::Reduced { ranks, element, .. } => ranks.fold(0i64, |sum, rank| {
+                            sum.wrapping_add(self.leaf(Leaf { rank, input: 0, element }))
+                        }),
+                        Expect::Untouched => before[index],
+                        Expect::Anything => continue,
+                    };
+                    assert_eq!(*value, expected, "{self}: rank {rank}, element {index}");
+                }
+            }
+        }
+        (result, buffers)
+    }
+}
+
+impl std::fmt::Display for Collectively {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let algorithm = self.algorithm.map_or("auto", |algorithm| algorithm.name);
+        let Self { count, counts, root, in_place, .. } = self;
+        write!(f, "{} {algorithm} of {count} {counts:?}, root {root}, in place {in_place}", self.collective.name())
+    }
+}

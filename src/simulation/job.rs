@@ -1,0 +1,180 @@
+//! One job: contexts on a network, what they do, and what is checked of it.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::calls::{Buffers, Collectively};
+use super::messages::{Messages, Sealed};
+use super::{Body, run, sleep};
+use crate::context::{Context, ContextOptions};
+use crate::engine::Spin;
+use crate::error::{Error, Result};
+use crate::transport::loopback::{Fate, Network, Node, Rules};
+
+/// Time that a call may take.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after that for queries to peers, and for what is on its way.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What all ranks do together.
+pub enum Work {
+    /// A collective.
+    Call(Collectively),
+    /// Messages.
+    Messages(Messages),
+}
+
+/// Memory that the library has given back.
+enum Given {
+    Call(Buffers),
+    Messages(Sealed),
+}
+
+/// How a rank's program went.
+#[derive(Default)]
+struct Ended {
+    /// Works that went well.
+    done: usize,
+    /// How the next one failed, when it began and ended.
+    failed: Option<(Error, Instant, Instant)>,
+    /// What failed does not break a context, so nobody was told why it was closed.
+    silently: bool,
+    over: bool,
+}
+
+/// A job that was run.
+pub struct Job {
+    pub network: Network,
+    contexts: Vec<Arc<Context>>,
+    ended: Vec<Ended>,
+    given: Vec<Given>,
+    works: usize,
+}
+
+impl Job {
+    /// Runs `works` one after the other on `size` ranks over a network of `seed`, to which `script` may do something first.
+    pub fn run(seed: u64, rules: Rules, size: usize, works: &[Work], script: impl FnOnce(&Network)) -> Self {
+        let network = Network::new(seed, rules);
+        let options = ContextOptions { timeout: TIMEOUT, ..Default::default() };
+        let context = |rank| -> Result<Arc<Context>> {
+            let context = Context::new(Node::new(&network, sleep), rank, size, &options)?;
+            // Time passes only where a rank sleeps.
+            context.lock()?.set_spin(Spin::For(Duration::ZERO));
+            Ok(context)
+        };
+        let contexts: Vec<_> = (0..size).map(|rank| context(rank).expect("a context")).collect();
+        let addresses: Vec<_> = contexts.iter().map(|c| c.lock().expect("the lock").messenger.address()).collect();
+        for context in &contexts {
+            for (rank, address) in addresses.iter().enumerate() {
+                context.lock().expect("the lock").messenger.set_peer(rank, address).expect("an address");
+            }
+        }
+        script(&network);
+        let ended: Vec<RefCell<Ended>> = (0..size).map(|_| RefCell::default()).collect();
+        let given = RefCell::new(Vec::new());
+        let bodies = contexts.iter().zip(&ended).map(|(context, ended)| -> Body<'_> {
+            let (network, given) = (&network, &given);
+            Box::new(move || {
+                for (number, work) in works.iter().enumerate() {
+                    let began = network.now();
+                    let result = match work {
+                        Work::Call(call) => {
+                            let (result, mut buffers) = call.run(context, number as u32 % 2);
+                            buffers.seal();
+                            given.borrow_mut().push(Given::Call(buffers));
+                            result
+                        }
+                        Work::Messages(messages) => {
+                            let (result, sealed) = messages.run(context, number as u64 * 8);
+                            given.borrow_mut().push(Given::Messages(sealed));
+                            result
+                        }
+                    };
+                    if let Err(error) = result {
+                        ended.borrow_mut().failed = Some((error, began, network.now()));
+                        ended.borrow_mut().silently = matches!(work, Work::Messages(_));
+                        // What a program does that cannot go on; buffers' failures leave the context as it is.
+                        context.close();
+                        break;
+                    }
+                    ended.borrow_mut().done += 1;
+                }
+                ended.borrow_mut().over = true;
+            })
+        });
+        run(&network, bodies.collect(), |rank| contexts[rank].close());
+        let ended = ended.into_iter().map(RefCell::into_inner).collect();
+        Self { network, contexts, ended, given: given.into_inner(), works: works.len() }
+    }
+
+    /// Checks everything that must hold, whatever happened. `culprit`: the rank that may have met a fate.
+    pub fn check(self, culprit: Option<usize>) -> Result<(), String> {
+        let mut wrong = String::new();
+        let fate = culprit.map_or(Fate::Lives, |rank| self.network.fate(rank));
+        for (rank, ended) in self.ended.iter().enumerate() {
+            if Some(rank) == culprit && fate != Fate::Lives {
+                continue;
+            }
+            if !ended.over {
+                let _ = writeln!(wrong, "rank {rank} never ended");
+            }
+            match (&ended.failed, culprit) {
+                (None, _) if ended.done == self.works => {}
+                (Some((error, ..)), Some(culprit)) if fate != Fate::Lives => {
+                    // Who closes its context without a reason is itself all that others see; and who waits for a message
+                    // does not ask its peers what they wait for.
+                    let seen = |(other, its): &(usize, &Ended)| {
+                        *other != rank && (its.silently || ended.silently && its.done <= ended.done)
+                    };
+                    let seen = self.ended.iter().enumerate().filter(seen).map(|(other, _)| other);
+                    if !seen.chain([culprit]).any(|rank| names(error.message(), rank)) {
+                        let _ = writeln!(wrong, "rank {rank} does not name rank {culprit}, {fate:?}: {error}");
+                    }
+                }
+                (Some((error, ..)), _) => {
+                    let _ = writeln!(wrong, "rank {rank} failed without a reason: {error}");
+                }
+                (None, _) => {}
+            }
+            if let Some((error, began, at)) = &ended.failed
+                && at.duration_since(*began) > TIMEOUT + GRACE
+            {
+                let _ = writeln!(wrong, "rank {rank} took {:?}: {error}", at.duration_since(*began));
+            }
+        }
+        let touched = |given: &Given| match given {
+            Given::Call(buffers) => !buffers.are_sealed(),
+            Given::Messages(sealed) => !sealed.is_sealed(),
+        };
+        if fate == Fate::Lives {
+            for context in &self.contexts {
+                if let Some(left) = context.lock().expect("the lock").messenger.left_behind() {
+                    let _ = writeln!(wrong, "rank {}: {left}", context.rank());
+                }
+            }
+        }
+        let watched: Vec<_> = self.contexts.iter().map(Arc::downgrade).collect();
+        drop(self.contexts);
+        // What the others have sent until then arrives.
+        run(&self.network, watched.iter().map(|_| -> Body<'_> { Box::new(|| {}) }).collect(), |_| {});
+        if self.given.iter().any(touched) {
+            wrong.push_str("memory was touched after its call had returned\n");
+        }
+        if watched.iter().any(|context| context.strong_count() > 0) {
+            wrong.push_str("a context is left\n");
+        }
+        let (_, links) = self.network.left_behind();
+        if links > 0 {
+            let _ = writeln!(wrong, "{links} directions of links are left");
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+}
+
+/// Whether `text` names this rank.
+fn names(text: &str, rank: usize) -> bool {
+    let name = format!("rank {rank}");
+    text.match_indices(&name).any(|(at, _)| !text[at + name.len()..].starts_with(|c: char| c.is_ascii_digit()))
+}

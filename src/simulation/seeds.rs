@@ -1,0 +1,83 @@
+//! Random jobs, a seed each.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::calls::Collectively;
+use super::job::{Job, Work};
+use super::messages::Messages;
+use crate::transport::loopback::{Fate, Random, Rules};
+
+/// Seeds that are played if `SEEDS` does not say how many.
+const SEEDS: u64 = 300;
+
+/// Plays the job of one seed; what is wrong with it.
+fn play(seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let size = 2 + random.below(7);
+    // A link that holds little, or moves a few bytes at a time, would take long for large messages.
+    let tight = random.one_in(3);
+    let works: Vec<Work> = (0..1 + random.below(4))
+        .map(|_| match random.below(4) {
+            0 => Work::Messages(Messages::random(&mut random, !tight)),
+            _ => Work::Call(Collectively::random(&mut random, size, !tight)),
+        })
+        .collect();
+    let delay = [1, 50, 2000][random.below(3)];
+    let rules = Rules {
+        delay: Duration::from_micros(1)..Duration::from_micros(1 + delay),
+        capacity: if tight { 50 + random.below(300) } else { 10_000 + random.below(200_000) },
+        piece: if tight { 1 + random.below(60) } else { 1000 + random.below(40_000) },
+    };
+    let culprit = (!random.one_in(2)).then(|| random.below(size));
+    let fate = if random.one_in(2) { Fate::Dead } else { Fate::Silent };
+    let most = 1 << random.below(19);
+    let bytes = random.below(most) as u64;
+    let job = Job::run(random.next(), rules, size, &works, |network| {
+        if let Some(culprit) = culprit {
+            network.end_after(culprit, bytes, fate);
+        }
+    });
+    job.check(culprit)
+}
+
+fn played(seed: u64) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(|| play(seed))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        Err(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned())
+    })
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+/// `SEEDS=20000` says how many seeds are played; `SEED=7` plays that one alone.
+#[test]
+fn random_jobs() {
+    let seeds = match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(SEEDS),
+    };
+    let (next, failed) = (AtomicU64::new(seeds.start), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if !seeds.contains(&seed) {
+                        return;
+                    }
+                    if let Err(wrong) = played(seed) {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                        println!("SEED={seed}\n{wrong}");
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner();
+    println!("{} seeds, {failed} failed", seeds.end - seeds.start);
+    assert_eq!(failed, 0, "play one alone: SEED=n cargo test --lib simulation::seeds -- --nocapture");
+}

@@ -1,0 +1,437 @@
+//! What every link and connector must do, played over each of them; see `docs/links.md`.
+
+mod mixed;
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::loopback::{Network, Node, Random, Rules};
+use super::{Connector, Device, Happening, Interest, Link, tcp};
+use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
+use crate::secret::JobToken;
+use crate::sys;
+use crate::types::Space;
+
+/// Two ranks of a context, over one kind of link.
+struct Pair {
+    connectors: [Box<dyn Connector>; 2],
+    /// Lets time pass: what is under way moves on.
+    step: Box<dyn Fn() -> Instant>,
+}
+
+/// How often something is tried before the suite gives up: with TCP's steps of a millisecond, half a minute.
+const TRIES: usize = 30_000;
+
+fn over_tcp() -> Pair {
+    let device = || -> Arc<dyn Device> {
+        let options = tcp::DeviceOptions { hostname: Some(Ipv4Addr::LOCALHOST.to_string()), ..Default::default() };
+        tcp::Device::create(&options).unwrap()
+    };
+    let step = || {
+        std::thread::sleep(Duration::from_millis(1));
+        Instant::now()
+    };
+    pair([device(), device()], Box::new(step))
+}
+
+fn over_memory() -> Pair {
+    let delay = Duration::from_micros(1)..Duration::from_micros(500);
+    let network = Network::new(7, Rules { delay, capacity: 100_000, piece: 5000 });
+    let node = || -> Arc<dyn Device> { Node::new(&network, |_| panic!("nobody sleeps here")) };
+    let nodes = [node(), node()];
+    let step = move || {
+        network.step(network.now() + Duration::from_micros(100));
+        network.now()
+    };
+    pair(nodes, Box::new(step))
+}
+
+fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
+    let mut rank = 0;
+    let mut connectors = devices.map(|device| {
+        rank += 1;
+        device.connector(rank - 1, 2, &JobToken::none()).unwrap()
+    });
+    let addresses = [0, 1].map(|i: usize| connectors[i].address().clone());
+    for (connector, peer) in connectors.iter_mut().zip([1, 0]) {
+        connector.set_peer(peer, addresses[peer].clone()).unwrap();
+    }
+    Pair { connectors, step }
+}
+
+/// Runs a check over each kind of link.
+fn each(check: impl Fn(Pair)) {
+    check(over_tcp());
+    check(over_memory());
+}
+
+impl Pair {
+    /// What the connector of `side` reports now.
+    fn happenings(&mut self, side: usize) -> Vec<Happening> {
+        let now = (self.step)();
+        let mut happenings = Vec::new();
+        self.connectors[side].progress(now, &mut happenings);
+        happenings
+    }
+
+    /// Connects both; side 0 asks.
+    fn links(&mut self) -> [Box<dyn Link>; 2] {
+        self.connectors[0].connect(1);
+        let mut links = [None, None];
+        let mut numbers = [0, 1];
+        for _ in 0..TRIES {
+            for side in 0..2 {
+                for happening in self.happenings(side) {
+                    match happening {
+                        Happening::Established { rank, link, connection } => {
+                            assert_eq!(rank, 1 - side);
+                            assert!(links[side].replace(link).is_none(), "established twice");
+                            numbers[side] = connection;
+                        }
+                        Happening::Unreachable { error, .. } => panic!("{error}"),
+                        Happening::Ready { .. } => {}
+                    }
+                }
+            }
+            if links.iter().all(Option::is_some) {
+                assert_eq!(numbers[0], numbers[1], "the sides know different numbers");
+                return links.map(|link| link.expect("there"));
+            }
+        }
+        panic!("no connection");
+    }
+
+    /// Whether the connector of `side` reports that for its link, sooner or later.
+    fn reports(&mut self, side: usize, wanted: impl Fn(Interest) -> bool, tries: usize) -> bool {
+        (0..tries).any(|_| {
+            self.happenings(side).iter().any(|h| matches!(h, Happening::Ready { of, .. } if wanted(*of)))
+        })
+    }
+}
+
+/// Receives what there is now.
+fn receive(link: &mut dyn Link, most: usize) -> Result<Vec<u8>, ErrorKind> {
+    let (mut first, mut second) = (vec![0; most / 3], vec![0; most - most / 3]);
+    let n = link
+        .receive(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)])
+        .map_err(|error| error.kind())?;
+    first.extend_from_slice(&second);
+    first.truncate(n);
+    Ok(first)
+}
+
+/// Receives until the stream ends, or `wanted` bytes are there.
+fn receive_all(pair: &Pair, link: &mut dyn Link, wanted: usize) -> (Vec<u8>, bool) {
+    let mut all = Vec::new();
+    for _ in 0..TRIES {
+        match receive(link, 70_000) {
+            Ok(bytes) if bytes.is_empty() => return (all, true),
+            Ok(bytes) => all.extend_from_slice(&bytes),
+            Err(ErrorKind::WouldBlock) => drop((pair.step)()),
+            Err(kind) => panic!("{kind:?} after {} bytes", all.len()),
+        }
+        if all.len() >= wanted {
+            return (all, false);
+        }
+    }
+    panic!("{} of {wanted} bytes have come", all.len());
+}
+
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..bytes).map(|_| random.next() as u8).collect()
+}
+
+/// Sends until the link takes nothing more; how much it took.
+fn fill(link: &mut dyn Link, data: &[u8]) -> usize {
+    let mut sent = 0;
+    loop {
+        match link.send(&[IoSlice::new(&data[sent..])]) {
+            Ok(n) => sent += n,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return sent,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < data.len(), "a link holds {sent} bytes that nobody receives");
+    }
+}
+
+#[test]
+fn bytes_arrive_whole_and_in_order_both_ways() {
+    each(|mut pair| {
+        let mut links = pair.links();
+        let sent = [noise(1, 400_000), noise(2, 300_000)];
+        let (mut out, mut got) = ([0, 0], [Vec::new(), Vec::new()]);
+        let mut random = Random::new(3);
+        for _ in 0..TRIES {
+            for side in 0..2 {
+                let rest = &sent[side][out[side]..];
+                let cut = random.below(rest.len() + 1).min(1 + random.below(30_000));
+                let parts = [&rest[..cut / 2], &[], &rest[cut / 2..cut]].map(IoSlice::new);
+                if cut > 0 {
+                    match links[side].send(&parts) {
+                        Ok(n) => {
+                            assert!(n > 0 && n <= cut);
+                            out[side] += n;
+                        }
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+                    }
+                }
+                match receive(links[side].as_mut(), 1 + random.below(50_000)) {
+                    Ok(bytes) => {
+                        assert!(!bytes.is_empty(), "an end that nobody made");
+                        got[1 - side].extend_from_slice(&bytes);
+                    }
+                    Err(kind) => assert_eq!(kind, ErrorKind::WouldBlock),
+                }
+            }
+            if got.iter().zip(&sent).all(|(got, sent)| got.len() == sent.len()) {
+                assert!(got == sent);
+                return;
+            }
+            if random.one_in(4) {
+                (pair.step)();
+            }
+        }
+        panic!("{} and {} bytes have come", got[0].len(), got[1].len());
+    });
+}
+
+#[test]
+fn a_full_link_takes_nothing_until_the_peer_has_received() {
+    each(|mut pair| {
+        let [mut a, mut b] = pair.links();
+        let data = noise(4, 64 << 20);
+        let sent = fill(a.as_mut(), &data);
+        assert!(sent > 0);
+        a.watch(Interest { readable: true, writable: true }).unwrap();
+        let (got, ended) = receive_all(&pair, b.as_mut(), sent);
+        assert!(!ended && got == data[..sent]);
+        assert!(pair.reports(0, |of| of.writable, TRIES), "room is not reported");
+        a.watch(Interest { readable: true, writable: false }).unwrap();
+        assert!(!pair.reports(0, |of| of.writable, 20), "room is reported that nobody waits for");
+        assert!(fill(a.as_mut(), &data) > 0);
+    });
+}
+
+#[test]
+fn a_link_is_reported_while_it_is_watched_and_has_something() {
+    each(|mut pair| {
+        let [mut a, mut b] = pair.links();
+        let mut descriptors = Vec::new();
+        pair.connectors[1].descriptors(&mut descriptors);
+        // What connecting has left.
+        while pair.reports(1, |of| of.readable, 20) {
+            assert_eq!(receive(b.as_mut(), 10), Err(ErrorKind::WouldBlock));
+        }
+        assert!(descriptors.is_empty() || !sys::poll(&descriptors[..1], Duration::ZERO));
+        assert_eq!(a.send(&[IoSlice::new(b"first")]).unwrap(), 5);
+        assert!(pair.reports(1, |of| of.readable, TRIES));
+        assert!(descriptors.is_empty() || sys::poll(&descriptors[..1], Duration::ZERO));
+        b.watch(Interest::default()).unwrap();
+        assert!(!pair.reports(1, |_| true, 20), "nobody watches it");
+        assert!(descriptors.is_empty() || !sys::poll(&descriptors[..1], Duration::ZERO));
+        b.watch(Interest { readable: true, writable: false }).unwrap();
+        assert!(pair.reports(1, |of| of.readable, TRIES), "what came before it was watched again");
+        assert_eq!(receive_all(&pair, b.as_mut(), 5).0, b"first");
+        assert!(!pair.reports(1, |of| of.readable, 20), "there is nothing more");
+        a.end(Vec::new());
+        assert!(pair.reports(1, |of| of.readable, TRIES), "the end is not reported");
+        assert!(receive_all(&pair, b.as_mut(), 1).1);
+    });
+}
+
+#[test]
+fn last_words_arrive_behind_everything_even_on_a_full_link() {
+    each(|mut pair| {
+        let [mut a, mut b] = pair.links();
+        let data = noise(5, 64 << 20);
+        let sent = fill(a.as_mut(), &data);
+        a.end(b"goodbye".to_vec());
+        let (got, ended) = receive_all(&pair, b.as_mut(), usize::MAX);
+        assert!(ended);
+        assert_eq!(got.len(), sent + 7);
+        assert!(got[..sent] == data[..sent] && got.ends_with(b"goodbye"));
+    });
+}
+
+#[test]
+fn a_link_that_is_dropped_ends_on_the_other_side() {
+    each(|mut pair| {
+        let [a, mut b] = pair.links();
+        drop(a);
+        for _ in 0..TRIES {
+            match receive(b.as_mut(), 100) {
+                Err(ErrorKind::WouldBlock) => drop((pair.step)()),
+                Ok(bytes) if bytes.is_empty() => return,
+                Ok(bytes) => panic!("{bytes:?}"),
+                Err(_) => return,
+            }
+        }
+        panic!("no end");
+    });
+}
+
+/// Sends fail on a link whose other side has gone, sooner or later, and raise no signal.
+#[test]
+fn nothing_can_be_sent_to_who_has_gone() {
+    each(|mut pair| {
+        let [mut a, b] = pair.links();
+        drop(b);
+        for _ in 0..TRIES {
+            match a.send(&[IoSlice::new(&[0; 100])]) {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return,
+                _ => drop((pair.step)()),
+            }
+        }
+        panic!("a link takes bytes that nobody will receive");
+    });
+}
+
+/// Two ranks with all of the protocol.
+struct Ranks {
+    messengers: [Messenger; 2],
+    step: Box<dyn Fn() -> Instant>,
+    events: [Vec<Event>; 2],
+}
+
+impl Ranks {
+    fn new(Pair { connectors, step }: Pair) -> Self {
+        let mut rank = 0;
+        let messengers = connectors.map(|connector| {
+            rank += 1;
+            Messenger::new(rank - 1, 2, connector, None)
+        });
+        Self { messengers, step, events: Default::default() }
+    }
+
+    fn progress(&mut self) {
+        let now = (self.step)();
+        for (messenger, events) in self.messengers.iter_mut().zip(&mut self.events) {
+            messenger.progress(now, events);
+        }
+    }
+
+    /// How the operation of `owner` ended on `side`.
+    fn end(&mut self, side: usize, owner: u32) -> Outcome {
+        for _ in 0..TRIES {
+            if let Some(at) = self.events[side].iter().position(|event| event.token.owner == owner) {
+                return self.events[side].remove(at).outcome;
+            }
+            self.progress();
+        }
+        panic!("no end of {owner} on side {side}: {}", self.messengers[side].describe(owner, Instant::now()));
+    }
+
+    fn done(&mut self, side: usize, owner: u32) -> usize {
+        match self.end(side, owner) {
+            Outcome::Done { rank, bytes } if rank == 1 - side => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn token(owner: u32) -> Token {
+    Token { owner, detail: 0 }
+}
+
+fn send(data: &[u8], to: usize, slot: u64, owner: u32) -> Send {
+    let (space, from, bytes) = (Space::User, data.as_ptr(), data.len());
+    Send { to, space, slot, fingerprint: 0, from, bytes, token: token(owner) }
+}
+
+fn recv(data: &mut [u8], from: usize, slot: u64, owner: u32) -> Recv {
+    let (space, into, bytes, from) = (Space::User, data.as_mut_ptr(), data.len(), Source::Rank(from));
+    let (fingerprint, exact, reduce) = (0, false, None);
+    Recv { from, space, slot, fingerprint, into, bytes, exact, reduce, token: token(owner) }
+}
+
+#[test]
+fn messages_of_all_sizes_pass_early_and_late() {
+    each(|pair| {
+        let mut ranks = Ranks::new(pair);
+        for (number, bytes) in [0usize, 1, 100, 65_536, 65_537, 1_000_000].into_iter().enumerate() {
+            let owner = number as u32;
+            for late in [false, true] {
+                let (sent, mut got) = (noise(owner.into(), bytes), vec![0; bytes]);
+                // SAFETY: both vectors live until the operations have ended.
+                unsafe {
+                    if !late {
+                        ranks.messengers[1].recv(recv(&mut got, 0, 5, owner));
+                    }
+                    ranks.messengers[0].send(send(&sent, 1, 5, owner));
+                    if late {
+                        (0..20).for_each(|_| ranks.progress());
+                        ranks.messengers[1].recv(recv(&mut got, 0, 5, owner));
+                    }
+                }
+                assert_eq!((ranks.done(1, owner), ranks.done(0, owner)), (bytes, bytes));
+                assert!(got == sent);
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_cancelled_is_not_touched_and_disturbs_nothing() {
+    each(|pair| {
+        let mut ranks = Ranks::new(pair);
+        let (sent, mut given_up, mut got) = (noise(6, 300_000), vec![7; 300_000], vec![0; 300_000]);
+        // SAFETY: all vectors live until the operations have ended or were cancelled.
+        unsafe {
+            ranks.messengers[1].recv(recv(&mut given_up, 0, 1, 1));
+            (0..5).for_each(|_| ranks.progress());
+            ranks.messengers[1].cancel(1);
+            ranks.messengers[0].send(send(&sent, 1, 2, 2));
+            ranks.messengers[1].recv(recv(&mut got, 0, 2, 2));
+        }
+        assert_eq!(ranks.done(1, 2), sent.len());
+        assert!(got == sent && given_up.iter().all(|byte| *byte == 7));
+    });
+}
+
+#[test]
+fn puts_and_gets_pass() {
+    each(|pair| {
+        let mut ranks = Ranks::new(pair);
+        let (mut memory, local, mut back) = (vec![0; 200_000], noise(8, 100_000), vec![0; 50_000]);
+        // SAFETY: all vectors live until the operations have ended, and the region until it is unregistered.
+        unsafe {
+            let region = ranks.messengers[1].register(memory.as_mut_ptr(), memory.len()).unwrap();
+            let remote = |offset| Remote { rank: 1, region, offset };
+            ranks.messengers[0].put(remote(1000), local.as_ptr(), local.len(), token(1));
+            ranks.done(0, 1);
+            ranks.messengers[0].get(remote(1500), back.as_mut_ptr(), back.len(), token(2));
+            ranks.done(0, 2);
+            ranks.messengers[0].get(remote(199_999), back.as_mut_ptr(), 2, token(3));
+            let Outcome::Failed(error) = ranks.end(0, 3) else { panic!("past the end") };
+            assert!(error.message().contains("rank 1"), "{error}");
+            ranks.messengers[1].unregister(region);
+            ranks.messengers[0].put(remote(0), local.as_ptr(), 1, token(4));
+            assert!(matches!(ranks.end(0, 4), Outcome::Failed(_)));
+        }
+        assert!(memory[1000..101_000] == local && memory[..1000].iter().all(|byte| *byte == 0));
+        assert!(back == local[500..50_500]);
+    });
+}
+
+#[test]
+fn bytes_that_are_no_messages_end_the_link_with_the_name_of_the_rank() {
+    each(|mut pair| {
+        let [a, mut b] = pair.links();
+        let Pair { connectors: [connector, _other], step } = pair;
+        let mut messenger = Messenger::new(0, 2, connector, None);
+        messenger.established(1, a, 77);
+        assert_eq!(b.send(&[IoSlice::new(&noise(9, 40))]).unwrap(), 40);
+        let mut events = Vec::new();
+        for _ in 0..TRIES {
+            messenger.progress(step(), &mut events);
+            if let Err(error) = messenger.is_connected(1) {
+                assert!(error.message().starts_with("rank 1 at ") && error.message().contains("malformed"), "{error}");
+                return;
+            }
+        }
+        panic!("nobody noticed");
+    });
+}

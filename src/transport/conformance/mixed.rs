@@ -1,0 +1,212 @@
+//! Contexts with TCP to some peers and links in memory to others.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use crate::collective::{Collective, Shape};
+use crate::context::{Call, Context, ContextOptions, Reduction};
+use crate::error::Result;
+use crate::net::address::Address;
+use crate::net::handshake::Identity;
+use crate::secret::JobToken;
+use crate::transport::loopback::{Network, Node, Rules};
+use crate::transport::{
+    Clock, Connector, Device, Driven, Happening, LastWords, LogCallback, SystemClock, Watch, tcp,
+};
+use crate::types::{DataType, Rank, ReduceOp};
+
+/// By TCP identity: the address in memory of the same rank.
+type Twins = Arc<Mutex<HashMap<Identity, Address>>>;
+
+/// A device that reaches some ranks over memory and the others over TCP.
+struct Mixed {
+    tcp: Arc<tcp::Device>,
+    network: Network,
+    node: Arc<Node>,
+    twins: Twins,
+    over_memory: fn(Rank, Rank) -> bool,
+}
+
+struct MixedConnector {
+    rank: Rank,
+    tcp: Box<dyn Connector>,
+    memory: Box<dyn Connector>,
+    network: Network,
+    node: usize,
+    twins: Twins,
+    over_memory: fn(Rank, Rank) -> bool,
+}
+
+impl MixedConnector {
+    fn of(&mut self, rank: Rank) -> &mut dyn Connector {
+        if (self.over_memory)(self.rank, rank) { self.memory.as_mut() } else { self.tcp.as_mut() }
+    }
+}
+
+impl Connector for MixedConnector {
+    fn address(&self) -> &Address {
+        self.tcp.address()
+    }
+    fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
+        self.tcp.set_sockets(sockets);
+    }
+    fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()> {
+        let twin = self.twins.lock().unwrap()[&address.identity].clone();
+        self.memory.set_peer(rank, twin)?;
+        self.tcp.set_peer(rank, address)
+    }
+    fn peer(&self, rank: Rank) -> Option<&Address> {
+        self.tcp.peer(rank)
+    }
+    fn knows_anyone(&self) -> bool {
+        self.tcp.knows_anyone()
+    }
+    fn connect(&mut self, rank: Rank) {
+        self.of(rank).connect(rank);
+    }
+    fn give_up(&mut self, rank: Rank) {
+        self.of(rank).give_up(rank);
+    }
+    fn close(&mut self, last_words: Option<LastWords>) {
+        self.tcp.close(last_words.clone());
+        self.memory.close(last_words);
+    }
+    fn is_busy(&self) -> bool {
+        true
+    }
+    fn progress(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+        self.network.step(now);
+        self.memory.progress(now, happenings);
+        self.tcp.progress(now, happenings);
+    }
+    fn next_timer(&self) -> Option<Instant> {
+        // Links in memory have no descriptor: whoever sleeps looks again soon.
+        let soon = Instant::now() + Duration::from_millis(1);
+        let memory = self.network.next_event(self.node).unwrap_or(soon).max(soon);
+        Some(self.tcp.next_timer().map_or(memory, |timer| timer.min(memory)))
+    }
+    fn descriptors(&self, into: &mut Vec<RawFd>) {
+        self.tcp.descriptors(into);
+    }
+    fn location(&self, rank: Rank) -> Option<String> {
+        if (self.over_memory)(self.rank, rank) { self.memory.location(rank) } else { self.tcp.location(rank) }
+    }
+    fn obstacle(&self, rank: Rank) -> String {
+        self.tcp.obstacle(rank)
+    }
+}
+
+impl Device for Mixed {
+    fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>> {
+        let tcp = self.tcp.clone().connector(rank, size, token)?;
+        let memory = self.node.clone().connector(rank, size, token)?;
+        self.twins.lock().unwrap().insert(tcp.address().identity, memory.address().clone());
+        let (network, node, twins) = (self.network.clone(), self.node.number(), self.twins.clone());
+        Ok(Box::new(MixedConnector { rank, tcp, memory, network, node, twins, over_memory: self.over_memory }))
+    }
+    fn watch(self: Arc<Self>, connector: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>> {
+        self.tcp.clone().watch(connector, driven)
+    }
+    fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+        self.tcp.prospect(store)
+    }
+    fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
+        self.tcp.listen(store, everyone, rank)
+    }
+    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
+        self.tcp.listen_somewhere()
+    }
+    fn log(&self) -> Option<LogCallback> {
+        None
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+    fn is_inherited(&self) -> bool {
+        false
+    }
+    fn cannot_accept(&self) -> Option<io::Error> {
+        None
+    }
+}
+
+/// Runs `work` on ranks that are threads.
+fn ranks(size: usize, over_memory: fn(Rank, Rank) -> bool, work: impl Fn(&Arc<Context>) + Sync) {
+    let delay = Duration::from_micros(1)..Duration::from_micros(50);
+    let network = Network::new(1, Rules { delay, capacity: 100_000, piece: 20_000 });
+    let twins = Twins::default();
+    let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
+    let contexts: Vec<_> = (0..size)
+        .map(|rank| {
+            let named = tcp::DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
+            let (tcp, node) = (tcp::Device::create(&named).unwrap(), Node::new(&network, |_| {}));
+            let (network, twins) = (network.clone(), twins.clone());
+            Context::new(Arc::new(Mixed { tcp, network, node, twins, over_memory }), rank, size, &options).unwrap()
+        })
+        .collect();
+    let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().messenger.address()).collect();
+    for context in &contexts {
+        for (rank, address) in addresses.iter().enumerate() {
+            context.lock().unwrap().messenger.set_peer(rank, address).unwrap();
+        }
+    }
+    std::thread::scope(|scope| contexts.iter().for_each(|context| drop(scope.spawn(|| work(context)))));
+}
+
+/// Pairs of ranks share memory.
+fn in_pairs(a: Rank, b: Rank) -> bool {
+    a / 2 == b / 2
+}
+
+#[test]
+fn collectives_span_both_kinds_of_link() {
+    ranks(4, in_pairs, |context| {
+        for algorithm in ["ring", "halving_doubling", "direct"] {
+            for count in [1, 1000, 40_000] {
+                let input: Vec<i64> = (0..count).map(|i| i + context.rank() as i64).collect();
+                let mut output = vec![0i64; input.len()];
+                let call = Call {
+                    shape: Shape::new(Collective::Allreduce, context.rank(), 4, input.len()),
+                    algorithm: Some(algorithm).filter(|name| Collective::Allreduce.algorithm(name).is_ok()),
+                    dtype: DataType::Int64,
+                    reduction: Reduction::Op(ReduceOp::Sum),
+                    inputs: &[input.as_ptr().cast()],
+                    outputs: &[output.as_mut_ptr().cast()],
+                    tag: 0,
+                    timeout: None,
+                    max_segment_bytes: Some(64 << 10),
+                };
+                // SAFETY: the vectors are as long as the shape says and live until the call returns.
+                unsafe { context.run(&call) }.unwrap();
+                assert!(output.iter().enumerate().all(|(i, sum)| *sum == 4 * i as i64 + 6));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_receive_from_any_rank_spans_both_kinds_of_link() {
+    const ROUNDS: usize = 30;
+    ranks(4, in_pairs, |context| {
+        let mut memory = vec![context.rank() as u8; 70_000];
+        // SAFETY: the vector outlives the buffer.
+        let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()) }.unwrap();
+        if context.rank() > 0 {
+            for round in 0..ROUNDS {
+                buffer.send(0, 9, 0, [1, 70_000][round % 2]).unwrap();
+                buffer.wait_send(None).unwrap();
+            }
+            return;
+        }
+        let mut seen = [0; 4];
+        for _ in 0..3 * ROUNDS {
+            buffer.recv(&[1, 2, 3], 9, 0, 70_000).unwrap();
+            seen[buffer.wait_recv(None).unwrap().unwrap()] += 1;
+        }
+        assert_eq!(seen, [0, ROUNDS, ROUNDS, ROUNDS]);
+    });
+}

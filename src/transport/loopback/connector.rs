@@ -1,0 +1,137 @@
+//! Makes the links in memory of one context.
+
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::time::Instant;
+
+use super::link::LoopbackLink;
+use super::network::{Network, Notice, connection};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hash::QuickMap;
+use crate::net::address::Address;
+use crate::transport::{Connector, Happening, LastWords};
+use crate::types::Rank;
+
+pub(super) struct LoopbackConnector {
+    pub network: Network,
+    pub node: usize,
+    pub address: Address,
+    pub peers: QuickMap<u32, Address>,
+}
+
+/// The node that an address is of.
+pub(super) fn node_of(address: &Address) -> usize {
+    usize::from_le_bytes(address.identity[..8].try_into().expect("8 bytes"))
+}
+
+impl LoopbackConnector {
+    fn rank_of(&self, node: usize) -> Option<Rank> {
+        self.peers.iter().find(|(_, address)| node_of(address) == node).map(|(rank, _)| *rank as Rank)
+    }
+}
+
+impl Connector for LoopbackConnector {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn set_sockets(&mut self, _: Vec<SocketAddr>) {}
+
+    fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()> {
+        self.peers.insert(rank as u32, address);
+        Ok(())
+    }
+
+    fn peer(&self, rank: Rank) -> Option<&Address> {
+        self.peers.get(&(rank as u32))
+    }
+
+    fn knows_anyone(&self) -> bool {
+        !self.peers.is_empty()
+    }
+
+    fn connect(&mut self, rank: Rank) {
+        if let Some(address) = self.peer(rank) {
+            self.network.state().connect(self.node, node_of(address));
+        }
+    }
+
+    fn give_up(&mut self, rank: Rank) {
+        if let Some(node) = self.peer(rank).map(node_of) {
+            let mut state = self.network.state();
+            let of = |notice: &Notice| match notice {
+                Notice::Established(peer) | Notice::Refused(peer, _) => *peer,
+            };
+            let notices = &mut state.nodes[self.node].notices;
+            let begun = notices.iter().any(|(_, n)| matches!(n, Notice::Established(peer) if *peer == node));
+            notices.retain(|(_, notice)| of(notice) != node);
+            if begun {
+                // The other side may have its end already.
+                state.let_go(self.node, node, None);
+            }
+        }
+    }
+
+    fn close(&mut self, last_words: Option<LastWords>) {
+        self.network.state().close(self.node, last_words);
+    }
+
+    fn is_busy(&self) -> bool {
+        // Readiness of links is this network's to order.
+        true
+    }
+
+    fn progress(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+        let mut state = self.network.state();
+        let due: Vec<Notice> = {
+            let notices = &mut state.nodes[self.node].notices;
+            let due = notices.iter().filter(|(at, _)| *at <= now).map(|(_, notice)| notice.clone()).collect();
+            notices.retain(|(at, _)| *at > now);
+            due
+        };
+        let mut opened = Vec::new();
+        for notice in due {
+            match notice {
+                Notice::Established(peer) => {
+                    state.open(self.node, peer);
+                    opened.push(peer);
+                }
+                Notice::Refused(peer, why) => {
+                    if let Some(rank) = self.rank_of(peer) {
+                        let text = format!("rank {rank} at node {peer} is gone: {why}");
+                        let error = Error::new(ErrorKind::ConnectionLost, text);
+                        happenings.push(Happening::Unreachable { rank, error });
+                    }
+                }
+            }
+        }
+        let ready = state.ready(self.node);
+        drop(state);
+        for peer in opened {
+            let link =
+                Box::new(LoopbackLink { network: self.network.clone(), node: self.node, peer, ended: false });
+            if let Some(rank) = self.rank_of(peer) {
+                happenings.push(Happening::Established { rank, link, connection: connection(self.node, peer) });
+            }
+        }
+        for (peer, of) in ready {
+            if let Some(rank) = self.rank_of(peer) {
+                happenings.push(Happening::Ready { rank, of });
+            }
+        }
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        self.network.state().nodes[self.node].notices.iter().map(|(at, _)| *at).min()
+    }
+
+    fn descriptors(&self, _: &mut Vec<RawFd>) {}
+
+    fn location(&self, rank: Rank) -> Option<String> {
+        self.peer(rank).map(|address| format!("node {}", node_of(address)))
+    }
+
+    fn obstacle(&self, _: Rank) -> String {
+        "not connected".to_owned()
+    }
+}

@@ -1,0 +1,113 @@
+//! A simulated process's access to its network.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use super::connector::LoopbackConnector;
+use super::network::Network;
+use crate::error::Result;
+use crate::hash::QuickMap;
+use crate::net::address::Address;
+use crate::secret::JobToken;
+use crate::transport::{Clock, Connector, Device, Driven, LogCallback, Watch};
+use crate::types::Rank;
+
+/// A node of a network: the device of one simulated process, which has one context.
+pub struct Node {
+    network: Network,
+    number: usize,
+    clock: Arc<dyn Clock>,
+}
+
+impl Node {
+    /// A new node of `network`, whose contexts wait by `sleep`: it is given the time until which, and returns then or earlier.
+    pub fn new(network: &Network, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
+        let clock = Arc::new(VirtualClock { network: network.clone(), sleep: Box::new(sleep) });
+        Arc::new(Self { network: network.clone(), number: network.state().add_node(), clock })
+    }
+
+    /// Its number, from 0 on.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+}
+
+struct VirtualClock {
+    network: Network,
+    sleep: Box<dyn Fn(Instant) + Send + Sync>,
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Instant {
+        self.network.now()
+    }
+
+    fn sleep(&self, _: &[RawFd], until: Instant) -> bool {
+        (self.sleep)(until);
+        true
+    }
+}
+
+/// Nodes whose contexts nobody waits on are driven by whoever steps the network.
+struct Drives(AtomicBool);
+
+impl Watch for Drives {
+    fn arm(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn disarm(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    fn is_armed(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Device for Node {
+    fn connector(self: Arc<Self>, _: Rank, _: usize, _: &JobToken) -> Result<Box<dyn Connector>> {
+        let mut identity = [0; 16];
+        identity[..8].copy_from_slice(&self.number.to_le_bytes());
+        let address = Address { identity, sockets: Vec::new(), host: 1, cores: 1 };
+        let (network, node) = (self.network.clone(), self.number);
+        Ok(Box::new(LoopbackConnector { network, node, address, peers: QuickMap::default() }))
+    }
+
+    fn watch(self: Arc<Self>, _: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>> {
+        self.network.state().nodes[self.number].driven = Some(driven);
+        Ok(Box::new(Drives(AtomicBool::new(true))))
+    }
+
+    fn prospect(&self, _: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+        Ok(Vec::new())
+    }
+
+    fn listen(&self, _: Option<SocketAddr>, _: &[Address], _: Rank) -> Result<Vec<SocketAddr>> {
+        Ok(Vec::new())
+    }
+
+    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
+        Ok(Vec::new())
+    }
+
+    fn log(&self) -> Option<LogCallback> {
+        None
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    fn is_inherited(&self) -> bool {
+        false
+    }
+
+    fn cannot_accept(&self) -> Option<io::Error> {
+        None
+    }
+}

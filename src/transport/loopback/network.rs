@@ -1,0 +1,480 @@
+//! The state of a simulated network.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::transport::{Driven, Interest, LastWords};
+
+/// A generator of pseudo-random numbers: xorshift64*, by Marsaglia and Vigna.
+pub struct Random(u64);
+
+impl Random {
+    /// Of a seed; neighbouring seeds give unlike numbers.
+    pub fn new(seed: u64) -> Self {
+        // SplitMix64's finalizer.
+        let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self((x ^ (x >> 31)) | 1)
+    }
+
+    /// Any number.
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `n`, which is not 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        ((u128::from(self.next()) * n as u128) >> 64) as usize
+    }
+
+    /// Whether an event of one in `n` happens.
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn duration(&mut self, range: &Range<Duration>) -> Duration {
+        let nanoseconds = (range.end - range.start).as_nanos().max(1) as usize;
+        range.start + Duration::from_nanos(self.below(nanoseconds) as u64)
+    }
+}
+
+/// How a network treats what is sent.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// How long a piece is on its way. Pieces of one direction of a link stay in order.
+    pub delay: Range<Duration>,
+    /// Bytes that a direction of a link holds that the receiver has not taken.
+    pub capacity: usize,
+    /// Bytes that are sent or received at once, at most; fewer at random.
+    pub piece: usize,
+}
+
+/// How a node goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// As it should.
+    Lives,
+    /// Its process has ended without a word.
+    Dead,
+    /// It says and does nothing any more, and its links stand.
+    Silent,
+}
+
+/// Bytes under way, and how many of them the receiver has taken.
+struct Piece {
+    arrives: Instant,
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+/// One direction of a link.
+struct Stream {
+    from: usize,
+    to: usize,
+    pieces: VecDeque<Piece>,
+    held: usize,
+    /// From when on the receiver sees that nothing follows, and whether the sender said so.
+    end: Option<(Instant, bool)>,
+    /// The receiver has ended the link in good order, and what is sent is thrown away.
+    discards: bool,
+    /// The receiver has gone: nothing can be sent.
+    unread: bool,
+    /// The receiving side's interest in this direction, and the sending side's in room.
+    watched: bool,
+    awaits_room: bool,
+}
+
+/// What is to happen at a node that its connector must hear of.
+#[derive(Clone)]
+pub(super) enum Notice {
+    /// The link to this node stands.
+    Established(usize),
+    /// It refuses, for this reason.
+    Refused(usize, &'static str),
+}
+
+pub(super) struct NodeState {
+    pub fate: Fate,
+    pub driven: Option<Weak<dyn Driven>>,
+    pub notices: Vec<(Instant, Notice)>,
+    /// Directions that end here, for links that this node has been told of.
+    incoming: Vec<usize>,
+    pub closed: Option<Option<LastWords>>,
+    /// Bytes that it has sent, and after how many it meets its fate.
+    sent: u64,
+    doom: Option<(u64, Fate)>,
+}
+
+/// The state of a simulated network; see [`super`].
+pub(super) struct State {
+    pub now: Instant,
+    pub random: Random,
+    rules: Rules,
+    pub nodes: Vec<NodeState>,
+    streams: Vec<Stream>,
+}
+
+/// A simulated network. Clones are the same one.
+#[derive(Clone)]
+pub struct Network(Arc<Mutex<State>>);
+
+/// How long a connection to a node that has died is tried.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Network {
+    /// Without nodes.
+    pub fn new(seed: u64, rules: Rules) -> Self {
+        let state =
+            State { now: Instant::now(), random: Random::new(seed), rules, nodes: Vec::new(), streams: Vec::new() };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Instant {
+        self.state().now
+    }
+
+    /// Lets time pass until `now`.
+    pub fn step(&self, now: Instant) {
+        let mut state = self.state();
+        state.now = state.now.max(now);
+    }
+
+    /// A number below `n`, which is not 0.
+    pub fn below(&self, n: usize) -> usize {
+        self.state().random.below(n)
+    }
+
+    /// `node` meets this fate now.
+    pub fn end(&self, node: usize, fate: Fate) {
+        self.state().meet(node, fate);
+    }
+
+    /// `node` meets this fate as soon as it has sent so many bytes in all, in the middle of a message if need be.
+    pub fn end_after(&self, node: usize, bytes: u64, fate: Fate) {
+        self.state().nodes[node].doom = Some((bytes, fate));
+    }
+
+    /// How `node` goes on.
+    pub fn fate(&self, node: usize) -> Fate {
+        self.state().nodes[node].fate
+    }
+
+    /// Bytes that `node` has sent.
+    pub fn sent(&self, node: usize) -> u64 {
+        self.state().nodes[node].sent
+    }
+
+    /// When something is next to happen at `node`: now or later; `None` if nothing is under way to it.
+    pub fn next_event(&self, node: usize) -> Option<Instant> {
+        self.state().next_event(node)
+    }
+
+    /// Lets `node`'s device do what it does while nobody waits.
+    pub fn drive(&self, node: usize) {
+        let driven = self.state().nodes[node].driven.clone();
+        if let Some(driven) = driven.and_then(|driven| driven.upgrade()) {
+            driven.arrived();
+        }
+    }
+
+    /// Bytes under way, and directions of links whose ends have not both been let go.
+    pub fn left_behind(&self) -> (usize, usize) {
+        let state = self.state();
+        let alive = |node: usize| state.nodes[node].fate == Fate::Lives;
+        let open = state.streams.iter().filter(|s| alive(s.from) && alive(s.to) && !((s.unread || s.discards) && s.end.is_some()));
+        open.fold((0, 0), |(bytes, streams), stream| (bytes + stream.held, streams + 1))
+    }
+}
+
+impl State {
+    pub fn add_node(&mut self) -> usize {
+        self.nodes.push(NodeState {
+            fate: Fate::Lives,
+            driven: None,
+            notices: Vec::new(),
+            incoming: Vec::new(),
+            closed: None,
+            sent: 0,
+            doom: None,
+        });
+        self.nodes.len() - 1
+    }
+
+    fn delay(&mut self) -> Duration {
+        let range = self.rules.delay.clone();
+        self.random.duration(&range)
+    }
+
+    fn meet(&mut self, node: usize, fate: Fate) {
+        if self.nodes[node].fate != Fate::Lives || fate == Fate::Lives {
+            return;
+        }
+        self.nodes[node].fate = fate;
+        if fate == Fate::Dead {
+            for index in 0..self.streams.len() {
+                if self.streams[index].from == node {
+                    // What was under way arrives, or is lost from some byte on.
+                    if self.random.one_in(2) {
+                        let keep = self.streams[index].pieces.len();
+                        let keep = self.random.below(keep + 1);
+                        self.streams[index].pieces.truncate(keep);
+                    }
+                    self.finish(index, false);
+                }
+                if self.streams[index].to == node {
+                    self.streams[index].unread = true;
+                }
+            }
+        }
+    }
+
+    /// Nothing follows on this direction.
+    fn finish(&mut self, index: usize, said: bool) {
+        let at = self.now + self.delay();
+        let stream = &mut self.streams[index];
+        let last = stream.pieces.back().map_or(at, |piece| at.max(piece.arrives));
+        stream.end.get_or_insert((last, said));
+    }
+
+    fn stream(&mut self, from: usize, to: usize) -> usize {
+        if let Some(index) = self.streams.iter().position(|s| (s.from, s.to) == (from, to)) {
+            return index;
+        }
+        self.streams.push(Stream {
+            from,
+            to,
+            pieces: VecDeque::new(),
+            held: 0,
+            end: None,
+            discards: false,
+            unread: false,
+            watched: true,
+            awaits_room: false,
+        });
+        self.streams.len() - 1
+    }
+
+    /// `from` wants a link to `to`.
+    pub fn connect(&mut self, from: usize, to: usize) {
+        if self.streams.iter().any(|s| (s.from, s.to) == (from, to)) {
+            return;
+        }
+        if self.nodes[from].notices.iter().any(|(_, n)| matches!(n, Notice::Refused(peer, _) if *peer == to)) {
+            return;
+        }
+        let there = self.now + self.delay() + self.delay();
+        match self.nodes[to].fate {
+            Fate::Silent => return,
+            Fate::Dead => {
+                let refused = Notice::Refused(to, "the connection is refused");
+                return self.nodes[from].notices.push((self.now + PATIENCE, refused));
+            }
+            Fate::Lives => {}
+        }
+        match self.nodes[to].closed.clone() {
+            None => {
+                self.stream(from, to);
+                self.stream(to, from);
+                let back = there + self.delay();
+                self.nodes[to].notices.push((there, Notice::Established(from)));
+                self.nodes[from].notices.push((back, Notice::Established(to)));
+            }
+            Some(None) => {
+                let refused = Notice::Refused(to, "its context is closed");
+                self.nodes[from].notices.push((there, refused));
+            }
+            Some(Some(words)) => {
+                let (out, back) = (self.stream(from, to), self.stream(to, from));
+                self.streams[out].unread = true;
+                self.put(back, &words(connection(from, to)));
+                self.finish(back, true);
+                self.nodes[from].notices.push((there, Notice::Established(to)));
+            }
+        }
+    }
+
+    /// The context on `node` has closed.
+    pub fn close(&mut self, node: usize, last_words: Option<LastWords>) {
+        // Links that it has not been told of.
+        for (_, notice) in std::mem::take(&mut self.nodes[node].notices) {
+            if let Notice::Established(peer) = notice {
+                let words = last_words.as_ref().map(|words| words(connection(node, peer)));
+                self.let_go(node, peer, Some(&words.unwrap_or_default()));
+            }
+        }
+        self.nodes[node].closed = Some(last_words);
+    }
+
+    /// `node` has been told that the link to `peer` stands: its events count from now on.
+    pub fn open(&mut self, node: usize, peer: usize) {
+        let incoming = self.stream(peer, node);
+        self.nodes[node].incoming.push(incoming);
+    }
+
+    /// Puts bytes on their way, all of them.
+    fn put(&mut self, index: usize, bytes: &[u8]) {
+        let at = self.now + self.delay();
+        let stream = &mut self.streams[index];
+        if stream.discards {
+            return;
+        }
+        let arrives = stream.pieces.back().map_or(at, |last| at.max(last.arrives));
+        stream.held += bytes.len();
+        stream.pieces.push_back(Piece { arrives, bytes: bytes.to_vec(), taken: 0 });
+    }
+
+    pub fn send(&mut self, from: usize, to: usize, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        if self.nodes[from].fate != Fate::Lives {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let index = self.stream(from, to);
+        if self.streams[index].unread {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let room = self.rules.capacity.saturating_sub(self.streams[index].held);
+        let mut most = parts.iter().map(|part| part.len()).sum::<usize>().min(room);
+        if most == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if most > 1 && self.random.one_in(2) {
+            most = most.min(1 + self.random.below(self.rules.piece));
+        }
+        let doom = self.nodes[from].doom;
+        let left = doom.map_or(u64::MAX, |(bytes, _)| bytes.saturating_sub(self.nodes[from].sent));
+        let n = most.min(usize::try_from(left).unwrap_or(usize::MAX));
+        if n > 0 {
+            let mut bytes = Vec::with_capacity(n);
+            for part in parts {
+                bytes.extend_from_slice(&part[..part.len().min(n - bytes.len())]);
+            }
+            self.put(index, &bytes);
+            self.nodes[from].sent += n as u64;
+        }
+        match doom {
+            Some((_, fate)) if left <= most as u64 => {
+                self.meet(from, fate);
+                if n > 0 { Ok(n) } else { Err(io::ErrorKind::WouldBlock.into()) }
+            }
+            _ => Ok(n),
+        }
+    }
+
+    pub fn receive(&mut self, from: usize, to: usize, parts: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.nodes[to].fate != Fate::Lives {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let index = self.stream(from, to);
+        let now = self.now;
+        let mut most = parts.iter().map(|part| part.len()).sum::<usize>();
+        if most > 1 && self.random.one_in(2) {
+            most = most.min(1 + self.random.below(self.rules.piece));
+        }
+        let stream = &mut self.streams[index];
+        let mut n = 0;
+        for part in parts.iter_mut() {
+            let mut filled = 0;
+            while filled < part.len() && n < most {
+                let Some(piece) = stream.pieces.front_mut().filter(|piece| piece.arrives <= now) else { break };
+                let length = (piece.bytes.len() - piece.taken).min(part.len() - filled).min(most - n);
+                part[filled..filled + length].copy_from_slice(&piece.bytes[piece.taken..piece.taken + length]);
+                piece.taken += length;
+                filled += length;
+                n += length;
+                if piece.taken == piece.bytes.len() {
+                    stream.pieces.pop_front();
+                }
+            }
+        }
+        stream.held -= n;
+        if n > 0 {
+            return Ok(n);
+        }
+        match stream.end {
+            Some((at, said)) if at <= now && stream.pieces.is_empty() => {
+                if said || self.random.one_in(2) { Ok(0) } else { Err(io::ErrorKind::ConnectionReset.into()) }
+            }
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    pub fn watch(&mut self, node: usize, peer: usize, interest: Interest) {
+        let (incoming, outgoing) = (self.stream(peer, node), self.stream(node, peer));
+        self.streams[incoming].watched = interest.readable;
+        self.streams[outgoing].awaits_room = interest.writable;
+    }
+
+    /// `node` ends its link to `peer`, with these last words if the end is in good order.
+    pub fn let_go(&mut self, node: usize, peer: usize, last_words: Option<&[u8]>) {
+        let (incoming, outgoing) = (self.stream(peer, node), self.stream(node, peer));
+        self.nodes[node].incoming.retain(|index| *index != incoming);
+        if self.nodes[node].fate != Fate::Lives {
+            return;
+        }
+        let stream = &mut self.streams[incoming];
+        stream.discards = last_words.is_some();
+        stream.unread = last_words.is_none();
+        stream.held = 0;
+        stream.pieces.clear();
+        if let Some(words) = last_words.filter(|words| !words.is_empty() && !self.streams[outgoing].unread) {
+            self.put(outgoing, words);
+        }
+        self.finish(outgoing, last_words.is_some());
+    }
+
+    /// What the link from `node` to `peer` is ready for.
+    fn readiness(&self, node: usize, incoming: usize) -> Interest {
+        let stream = &self.streams[incoming];
+        let piece = stream.pieces.front().map(|piece| piece.arrives);
+        let first = piece.or(stream.end.map(|(at, _)| at));
+        let back = self.streams.iter().find(|s| (s.from, s.to) == (node, stream.from));
+        let room = back.is_some_and(|s| s.awaits_room && (s.unread || s.held < self.rules.capacity));
+        Interest { readable: stream.watched && first.is_some_and(|at| at <= self.now), writable: room }
+    }
+
+    /// The links of `node` that are ready, in any order.
+    pub fn ready(&mut self, node: usize) -> Vec<(usize, Interest)> {
+        let mut ready: Vec<(usize, Interest)> = Vec::new();
+        for index in self.nodes[node].incoming.clone() {
+            let of = self.readiness(node, index);
+            if of.readable || of.writable {
+                let at = self.random.below(ready.len() + 1);
+                ready.insert(at, (self.streams[index].from, of));
+            }
+        }
+        ready
+    }
+
+    fn next_event(&self, node: usize) -> Option<Instant> {
+        let this = &self.nodes[node];
+        if this.fate != Fate::Lives {
+            return None;
+        }
+        let notices = this.notices.iter().map(|(at, _)| *at);
+        let links = this.incoming.iter().filter_map(|&index| {
+            let (stream, of) = (&self.streams[index], self.readiness(node, index));
+            if of.readable || of.writable {
+                return Some(self.now);
+            }
+            let piece = stream.pieces.front().map(|piece| piece.arrives);
+            piece.or(stream.end.map(|(at, _)| at)).filter(|_| stream.watched)
+        });
+        notices.chain(links).min().map(|at| at.max(self.now))
+    }
+}
+
+/// The number of the connection between two nodes.
+pub(super) fn connection(a: usize, b: usize) -> u32 {
+    (a.min(b) as u32) << 16 | a.max(b) as u32
+}
