@@ -175,6 +175,14 @@ pub fn unacknowledged(fd: RawFd) -> io::Result<usize> {
     Ok(bytes as usize)
 }
 
+/// How many descriptors this process may have now.
+pub fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the call fills `limit`, or leaves it as it is.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
+}
+
 /// Random bytes from the system.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];

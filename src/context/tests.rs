@@ -220,14 +220,47 @@ fn bound_buffers_write_where_they_are_told() {
     send.wait_send(None).unwrap();
     assert_eq!(recv.wait_recv(None).unwrap(), (1500, 500));
     assert!(send.send(501, 500, 0).is_err() && send.wait_recv(None).is_err() && recv.send(0, 1, 0).is_err());
-    // Past the end: the writer is cut off.
-    send.send(0, 1000, 1001).unwrap();
-    let error = recv.wait_recv(None).unwrap_err();
-    assert!(error.message().contains("wrote 1000 bytes at offset 1001"), "{error}");
     drop((send, recv));
     assert_eq!(into[..500], from[..500]);
     assert_eq!(into[1500..], from[500..]);
     from.clear();
+}
+
+#[test]
+fn both_ranks_hear_of_a_write_outside_a_bound_buffer() {
+    const TEXT: &str = "wrote 1000 bytes at offset 1001 of slot 0x9, whose buffer has 2000 bytes";
+    for early in [false, true] {
+        let contexts = group(2);
+        let (a, b) = (contexts[0].pair(1).unwrap(), contexts[1].pair(0).unwrap());
+        let (from, mut into, mut other) = (random_bytes(3, 1000), vec![0u8; 2000], [0u8; 4]);
+        // SAFETY: the memory outlives the buffers.
+        let send = unsafe { a.send_buffer(9, from.as_ptr(), 1000).unwrap() };
+        // SAFETY: as above. What the writer learns, it learns here: its write has left it long before.
+        let waits = unsafe { a.recv_buffer(8, other.as_mut_ptr(), 4).unwrap() };
+        // SAFETY: as above.
+        let mut bind = || unsafe { b.recv_buffer(9, into.as_mut_ptr(), 2000).unwrap() };
+        let bound = (!early).then(&mut bind);
+        send.send(0, 1000, 1001).unwrap();
+        if early {
+            send.wait_send(None).unwrap();
+            // Until it has come.
+            while contexts[1].lock().unwrap().transport.kept(0) < 1000 {
+                contexts[1].lock().unwrap().progress();
+            }
+        }
+        let recv = bound.unwrap_or_else(bind);
+        for (error, peer) in [(recv.wait_recv(None), "rank 0"), (waits.wait_recv(None), "rank 1")] {
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+            assert!(error.message().contains(TEXT) && error.message().contains(peer), "{error}");
+        }
+        // And so does whoever comes later.
+        send.send(0, 1, 0).unwrap();
+        let error = std::iter::repeat_with(|| send.wait_send(None)).find_map(Result::err).unwrap();
+        assert!(error.kind() == ErrorKind::Mismatch && error.message().contains(TEXT), "{error}");
+        drop((send, recv, waits));
+        assert!(into.iter().all(|byte| *byte == 0));
+    }
 }
 
 #[test]

@@ -253,7 +253,8 @@ pub unsafe extern "C" fn gloo_rs_context_set_timeout(
 }
 
 /// Reserves `n` slots for messages of the caller's own and sets `*slot` to the first. The same on all ranks, as long as all
-/// reserve the same in the same order.
+/// reserve the same in the same order. It counts on from 0 and knows nothing of numbers that the program chose itself: who
+/// uses both keeps its own apart, for example from 1 << 63 on. Collectives have slots of their own, which neither can meet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_next_slot(
     context: *mut gloo_rs_context_t,

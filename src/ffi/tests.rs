@@ -204,15 +204,49 @@ fn options_are_read_as_far_as_the_caller_knows_them() {
     assert_eq!((options.count, options.base), (5, 0), "a field behind the caller's struct was read");
 
     let required = <gloo_rs_allreduce_options_t as Options>::REQUIRED;
-    for size in [0, 8, required - 8, required + 4] {
+    for size in [0, 8, required - 8, required + 4, 4104, 1 << 40] {
         longer.known.struct_size = size;
         let error = read(&longer.known).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.message().contains("gloo_rs_allreduce_options_t"), "{error}");
         assert!(error.message().contains(&format!("is {size};")), "{error}");
+        assert!(error.message().contains("call gloo_rs_allreduce_options_init first"), "{error}");
     }
     assert!(read(std::ptr::null()).err().unwrap().message().contains("NULL"));
     assert!(read((&raw const longer).cast::<u8>().wrapping_add(1).cast()).err().unwrap().message().contains("aligned"));
+}
+
+#[test]
+fn an_impossible_struct_size_is_refused_and_nothing_is_written_for_it() {
+    let mut device = std::ptr::null_mut();
+    // SAFETY: NULL options; the handle's place is valid.
+    assert_eq!(unsafe { gloo_rs_device_create(std::ptr::null(), &mut device) }, GLOO_RS_OK);
+    // SAFETY: integers only.
+    let mut statistics: gloo_rs_connection_statistics_t = unsafe { std::mem::zeroed() };
+    for size in [0, 4, 4104, 1 << 40, usize::MAX, usize::MAX - 7] {
+        (statistics.struct_size, statistics.foreign) = (size, 77);
+        // SAFETY: the struct is valid; its size is what is tested.
+        let status = unsafe { gloo_rs_device_connection_statistics(device, &mut statistics) };
+        assert_eq!(status, GLOO_RS_ERROR_INVALID_ARGUMENT);
+        assert!(message().contains(&format!("gloo_rs_connection_statistics_t is {size};")), "{}", message());
+        assert_eq!((statistics.struct_size, statistics.foreign), (size, 77));
+    }
+    statistics.struct_size = size_of_val(&statistics);
+    // SAFETY: as above.
+    assert_eq!(unsafe { gloo_rs_device_connection_statistics(device, &mut statistics) }, GLOO_RS_OK);
+    assert_eq!(statistics.foreign, 0);
+    // SAFETY: nothing else uses it.
+    unsafe { gloo_rs_device_destroy(device) };
+
+    let mut options = MaybeUninit::<[gloo_rs_barrier_options_t; 2]>::zeroed();
+    // SAFETY: of an impossible size only the first struct is filled.
+    let options = unsafe {
+        gloo_rs_barrier_options_init(options.as_mut_ptr().cast(), 1 << 40);
+        options.assume_init()
+    };
+    assert_eq!((options[0].struct_size, options[0].timeout_ms), (1 << 40, GLOO_RS_TIMEOUT_DEFAULT));
+    // SAFETY: the struct is valid.
+    assert!(unsafe { options::read(&options[0]) }.is_err());
 }
 
 struct a_t;

@@ -1,7 +1,9 @@
 //! Which message goes to which receive. No I/O: shared by all transports.
 //!
 //! Messages from one rank on one slot meet receives in the order in which both were posted. A receive from any of several
-//! ranks takes the message that came first, and where several wait, the ranks take turns.
+//! ranks takes the message of the rank whose turn it is among those that have messages waiting on the slot: a rank gets the
+//! last turn when its first message begins to wait, and again whenever such a receive takes one of several. So a rank that
+//! waits is passed over by each other rank once at most, whatever sets of ranks the receives name.
 //!
 //! Small messages ("eager", up to [`EAGER_BYTES`]) are sent at once; one that meets no receive is kept. Large ones wait until
 //! the receiver is ready, so that they go straight into its memory:
@@ -105,10 +107,11 @@ pub struct Receives {
     granted: Queues<u32>,
     early: Slab<Early>,
     early_order: Queues<u32>,
+    /// By slot: the ranks that have messages waiting, in the order of their turns at receives from any.
+    turns: Queues<u32>,
     /// What is kept from each rank, in bytes.
     kept: QuickMap<u32, usize>,
     sequence: u64,
-    turn: usize,
     /// Memory for kept messages, for the next ones.
     spare: Vec<Vec<u8>>,
 }
@@ -170,13 +173,9 @@ impl Receives {
                 (key, self.early_order.front(key))
             }
             Source::AnyOf(ranks) => {
-                // Whoever stands behind the rank that was served last comes first.
-                self.turn = self.turn.wrapping_add(1);
-                let n = ranks.len();
-                let early = (0..n).find_map(|i| {
-                    self.early_order.front(Key::new(ranks[(self.turn.wrapping_add(i)) % n], space, slot))
-                });
-                (Key::any(space, slot), early)
+                let any = Key::any(space, slot);
+                let next = self.turns.iter(any).find(|rank| ranks.contains(&(*rank as Rank)));
+                (any, next.and_then(|rank| self.early_order.front(Key::new(rank as Rank, space, slot))))
             }
         };
         let credit = match &recv.from {
@@ -189,11 +188,12 @@ impl Receives {
             self.posted.push(waiting_key, op);
             return Posting::Waits { op, credit };
         };
-        let message = &mut self.early[index];
-        let from = message.from;
+        let from = self.early[index].from;
         op.matched = Some(from);
         let key = Key::new(from, space, slot);
         self.early_order.pop(key);
+        self.end_turn(key, matches!(op.recv.from, Source::AnyOf(_)));
+        let message = &mut self.early[index];
         let bytes = EARLY_OVERHEAD + message.data.as_ref().map_or(0, Vec::len);
         if let Some(kept) = self.kept.get_mut(&(from as u32)) {
             *kept = kept.saturating_sub(bytes);
@@ -270,10 +270,7 @@ impl Receives {
             return Arrival::Op(op);
         }
         let data = Some(self.spare.pop().unwrap_or_default());
-        let early = self.early.insert(Early { from, header: *header, data, op: None });
-        self.early_order.push(key, early);
-        self.charge(from, EARLY_OVERHEAD);
-        Arrival::Early(early)
+        Arrival::Early(self.line_up(key, Early { from, header: *header, data, op: None }))
     }
 
     /// An announced message comes before a receive has met its announcement.
@@ -296,10 +293,35 @@ impl Receives {
             self.granted.push(key, op);
             return !self.ops[op].credited;
         }
-        let early = self.early.insert(Early { from, header: *header, data: None, op: None });
-        self.early_order.push(key, early);
-        self.charge(from, EARLY_OVERHEAD);
+        self.line_up(key, Early { from, header: *header, data: None, op: None });
         false
+    }
+
+    /// Begins to keep a message, behind the others of its order.
+    fn line_up(&mut self, key: Key, message: Early) -> u32 {
+        if let Some(any) = key.of_any_rank()
+            && self.early_order.front(key).is_none()
+        {
+            self.turns.push(any, key.rank() as u32);
+        }
+        let early = self.early.insert(message);
+        self.early_order.push(key, early);
+        self.charge(key.rank(), EARLY_OVERHEAD);
+        early
+    }
+
+    /// A message was taken out of the order `key`. If it was the last, its rank has no turn any more; else the rank has the
+    /// last one, if this was its turn (`used`).
+    fn end_turn(&mut self, key: Key, used: bool) {
+        let Some(any) = key.of_any_rank() else { return };
+        let more = self.early_order.front(key).is_some();
+        if more && !used {
+            return;
+        }
+        self.turns.remove(any, key.rank() as u32);
+        if more {
+            self.turns.push(any, key.rank() as u32);
+        }
     }
 
     /// Adds to a kept message. Once it is whole and has met a receive, that receive and the message.
@@ -408,7 +430,9 @@ impl Receives {
                 if message.op.is_none() {
                     self.refund(lost, EARLY_OVERHEAD + message.data.as_ref().map_or(0, Vec::len));
                 }
-                self.early_order.remove(Key::new(lost, message.header.space, message.header.slot), index);
+                let key = Key::new(lost, message.header.space, message.header.slot);
+                self.early_order.remove(key, index);
+                self.end_turn(key, false);
             }
         }
         tokens

@@ -138,6 +138,7 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
     // SAFETY: the same contract, for every block here.
     let handle = unsafe { handle::get(context, "context") }?;
     let context = &handle.context;
+    let used = rooted::used(request, context.rank());
     let dtype = data_type(request.data_type)?;
     let reduction = match request.function {
         Some(function) => Reduction::User { function, user: request.user },
@@ -145,11 +146,11 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
     };
     // SAFETY: as above. `*const c_void` and `*const u8` are the same in memory.
     let (inputs, outputs) = unsafe {
-        let inputs = pointer::slice(request.inputs.cast::<*const u8>(), request.num_inputs, "inputs")?;
-        (inputs, pointer::slice(request.outputs.cast::<*mut u8>(), request.num_outputs, "outputs")?)
+        let inputs = pointer::slice(request.inputs.cast::<*const u8>(), used.inputs, "inputs")?;
+        (inputs, pointer::slice(request.outputs.cast::<*mut u8>(), used.outputs, "outputs")?)
     };
     // SAFETY: as above.
-    let counts = |counts, what| unsafe { pointer::optional_slice(counts, request.num_counts, what) };
+    let counts = |counts, what| unsafe { pointer::optional_slice(counts, used.counts, what) };
     // SAFETY: as above.
     let algorithm = unsafe { pointer::optional_text(request.algorithm, "algorithm") }?;
     let size = context.size();

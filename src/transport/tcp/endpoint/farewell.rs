@@ -48,6 +48,15 @@ impl Endpoint {
         self.retired.push(parting);
     }
 
+    /// Ends a connection that failed with `error`. A peer that did what no peer may do hears what it was: `lose` alone would
+    /// look to it as if this process had ended. Its socket is kept, unread, until the context has a device to leave it to.
+    pub(super) fn cut_off(&mut self, rank: Rank, error: Error) {
+        if error.kind() == ErrorKind::Mismatch && !error.is_told() {
+            self.say_goodbye(rank, Some(&error));
+        }
+        self.lose(rank, error);
+    }
+
     /// A peer wants to connect to what has given up: it hears why.
     pub(super) fn tell_latecomer(&mut self, socket: OwnedFd, peer: &Proven, notice: &Error) {
         let mut words = Answer::Accepted.encode().to_vec();

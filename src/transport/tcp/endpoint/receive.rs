@@ -109,7 +109,7 @@ impl Endpoint {
             self.clear_to_send(key);
         }
         match error {
-            Some(error) => self.lose(rank, error),
+            Some(error) => self.cut_off(rank, error),
             None if dirty => self.mark_dirty(rank),
             None => {}
         }
@@ -328,7 +328,7 @@ impl Endpoint {
                     let write = EarlyWrite { offset: incoming.header.offset, data };
                     match self.bindings.get(&key).copied() {
                         // It was bound while the write arrived.
-                        Some(binding) => self.write_late(key, binding, &write),
+                        Some(binding) => self.write_late(key, binding, &write)?,
                         None => self.early_writes.entry(key).or_default().push(write),
                     }
                 }

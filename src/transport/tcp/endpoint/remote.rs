@@ -168,24 +168,30 @@ impl Endpoint {
         let binding = Binding { region: Region::new(memory, bytes), token };
         self.bindings.insert(key, binding);
         for write in self.early_writes.remove(&key).unwrap_or_default() {
-            self.write_late(key, binding, &write);
+            if let Err(error) = self.write_late(key, binding, &write) {
+                // The buffer's owner hears of it as of a write that comes later: by waiting.
+                self.cut_off(from, error);
+                break;
+            }
         }
         Ok(())
     }
 
     /// A write that came, or began to, before its buffer was bound.
-    pub(super) fn write_late(&mut self, key: Key, binding: Binding, EarlyWrite { offset, data }: &EarlyWrite) {
+    pub(super) fn write_late(
+        &mut self,
+        key: Key,
+        binding: Binding,
+        EarlyWrite { offset, data }: &EarlyWrite,
+    ) -> Result<()> {
         let bytes = data.len();
         self.receives.refund(key.rank(), EARLY_OVERHEAD + bytes);
-        let outcome = match binding.region.at(*offset, bytes as u64) {
-            Some(into) => {
-                // SAFETY: so many bytes lie there; the poster vouches for the memory.
-                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), into, bytes) };
-                Outcome::Written { offset: *offset as usize, bytes }
-            }
-            None => Outcome::Failed(self.wrote_outside(key, binding, *offset, bytes as u64)),
-        };
-        self.event(binding.token, outcome);
+        let into = binding.region.at(*offset, bytes as u64);
+        let into = into.ok_or_else(|| self.wrote_outside(key, binding, *offset, bytes as u64))?;
+        // SAFETY: so many bytes lie there; the poster vouches for the memory.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), into, bytes) };
+        self.event(binding.token, Outcome::Written { offset: *offset as usize, bytes });
+        Ok(())
     }
 
     /// A peer wrote past the end of a bound buffer.
