@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::{Collective, Shape, Uses};
 use crate::error::{Error, Result, first_few};
 use crate::schedule::{Buffer, Span};
-use crate::types::Rank;
+use crate::types::{Rank, ReduceOp};
 
 const ANY: RangeInclusive<usize> = 0..=u32::MAX as usize;
 const SOME: RangeInclusive<usize> = 1..=u32::MAX as usize;
@@ -58,8 +58,7 @@ impl Shape<'_> {
         self.check_counts()?;
         self.check_places()?;
         self.check_buffers()?;
-        let average = matches!(self.collective, Collective::Allreduce | Collective::Reduce | Collective::ReduceScatter);
-        if self.average && !average {
+        if self.average && !self.collective.reduces_by(ReduceOp::Average) {
             return Err(self.refuse("there is no average".into()));
         }
         let sources = self.contributions();
