@@ -14,7 +14,7 @@ use crate::error::{self, Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::reduce;
 use crate::transport::tcp::endpoint::Endpoint;
-use crate::transport::{self, Told, Transport};
+use crate::transport::{Told, Transport, differs, digest};
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
 use crate::types::{DataType, ReduceOp, Slot};
@@ -246,6 +246,7 @@ impl Context {
             combine,
             check,
             tag: call.tag,
+            counted: true,
             count: call.count(self.rank),
         };
         if let Some(Prepared { algorithm, segment, check, plan }) = known {
@@ -315,7 +316,7 @@ impl Context {
         guard.begun += 1;
         let engine = self.engine();
         let (mut guard, mut over) = engine.wait(guard, run.deadline, |core| core.is_over(index).then_some(()));
-        let asks = transport::Call { check: binding.check, tag: binding.tag };
+        let asks = guard.call(index);
         if over.is_none() && guard.transport.ask(index, asks) {
             // Worth more than its time: it tells whose fault the timeout is.
             let known = |core: &mut Core<Endpoint>| core.is_over(index) || core.transport.told() == Told::Cause;
@@ -331,7 +332,7 @@ impl Context {
         let waits = match over {
             _ if well => String::new(),
             Some(()) => guard.transport.describe(index),
-            None => self.waits(&guard, index, binding),
+            None => self.waits(&guard, index),
         };
         let error = match (over, guard.end(index)) {
             (Some(()), Some(error)) if error.is_told() && !waits.is_empty() => {
@@ -357,12 +358,16 @@ impl Context {
     }
 
     /// What the run `index` waits for, and what here may be the reason that it does.
-    fn waits(&self, guard: &Guard<'_, Endpoint>, index: u32, binding: &Binding<'_>) -> String {
+    fn waits(&self, guard: &Guard<'_, Endpoint>, index: u32) -> String {
         let mut waits = guard.transport.describe(index);
-        let first = Slot::from(binding.tag) << TAG_SHIFT;
+        let own = guard.call(index);
+        let first = Slot::from(own.tag) << TAG_SHIFT;
         let unasked = guard.transport.unasked(first..first + (1 << TAG_SHIFT));
-        if let Some((rank, check, bytes)) = unasked.into_iter().find(|(_, check, _)| *check != binding.check) {
-            let (peer, what) = (guard.transport.peer_name(rank), explain(check));
+        // A rank may be ahead.
+        let strange =
+            |check: u64| differs(own.check, check) && (digest(own.check) != digest(check) || check < own.check);
+        if let Some((rank, check, bytes)) = unasked.into_iter().find(|(_, check, _)| strange(*check)) {
+            let (peer, what) = (guard.transport.peer_name(rank), explain(digest(check)));
             waits.push_str(&format!("; {peer} has sent what nobody here asked for: {bytes} bytes of {what}"));
         }
         if let Some(e) = self.device().cannot_accept() {

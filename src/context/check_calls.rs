@@ -227,6 +227,7 @@ impl Context {
             combine: Combine::Nothing,
             check: COMPARISON,
             tag: run.call.tag,
+            counted: true,
             count: own.len(),
         };
         let algorithm = self.tuner().decide(&shape, size_of::<u64>(), None)?.algorithm;
