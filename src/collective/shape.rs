@@ -258,8 +258,20 @@ impl Shape<'_> {
     }
 
     /// Buffers whose elements this rank contributes to a reduction.
-    pub(super) fn contributions(&self) -> usize {
+    pub(crate) fn contributions(&self) -> usize {
         if self.inputs > 0 { self.inputs } else { self.outputs }
+    }
+
+    /// Whether this rank's result is one contribution, with which nothing was combined.
+    pub(crate) fn has_lone_result(&self) -> bool {
+        match self.collective {
+            Collective::Allreduce | Collective::Reduce | Collective::ReduceScatter => {
+                self.size == 1 && self.contributions() == 1
+            }
+            Collective::Scan => self.rank == 0,
+            Collective::Exscan => self.rank == 1,
+            _ => false,
+        }
     }
 
     /// What ends an average, or 1.

@@ -72,6 +72,21 @@ impl Call<'_> {
         }
     }
 
+    /// Makes a result that is a single contribution what those of several are; see [`reduce::settle`].
+    ///
+    /// # Safety
+    /// The outputs have as many elements as the shape says.
+    unsafe fn settle(&self) {
+        if let Reduction::Op(op) = self.reduction
+            && self.shape.has_lone_result()
+        {
+            for (index, output) in self.outputs.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { reduce::settle(self.dtype, op, *output, self.shape.output_len(index)) };
+            }
+        }
+    }
+
     /// What every message says of the call it belongs to, so that ranks that are in different calls notice.
     fn check(&self, algorithm: &Algorithm, segment: usize) -> u32 {
         let shape = &self.shape;
@@ -89,7 +104,10 @@ impl Call<'_> {
             Uses::Links => shape.links.hash(&mut hasher),
             Uses::Sizes | Uses::Counts => {}
         }
-        let digest = hasher.finish() as u32 & 0x7fff;
+        // An average is divided by what this rank believes to be the number of contributions. Added, not hashed, so that no two
+        // numbers look alike.
+        let contributions = if shape.average { shape.contributions() } else { 0 };
+        let digest = (hasher.finish() as u32).wrapping_add(contributions as u32) & 0x7fff;
         (shape.collective as u32) << 27
             | (position as u32 & 15) << 23
             | (self.dtype as u32) << 19
@@ -251,7 +269,10 @@ impl Context {
         };
         if let Some(Prepared { algorithm, segment, check, plan }) = known {
             let run = Run { call, algorithm, segment, started, deadline, timeout };
-            return self.execute(&run, plan, &binding(segment, check));
+            self.execute(&run, plan, &binding(segment, check))?;
+            // SAFETY: as the caller vouches.
+            unsafe { call.settle() };
+            return Ok(());
         }
         if (shape.rank, shape.size) != (self.rank, self.size) {
             return Err(Error::invalid(format!(
@@ -280,7 +301,10 @@ impl Context {
         if let Some(asked) = asked {
             self.prepared.set(asked, Prepared { algorithm, segment, check, plan: plan.clone() });
         }
-        self.execute(&run, plan, &binding)
+        self.execute(&run, plan, &binding)?;
+        // SAFETY: as the caller vouches.
+        unsafe { call.settle() };
+        Ok(())
     }
 
     /// `shape` with what the caller has left to the context.

@@ -1,6 +1,7 @@
 //! Ranks as threads, over loopback.
 
 mod agreement;
+mod contributions;
 mod counts;
 mod early;
 mod edges;
