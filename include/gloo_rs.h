@@ -826,7 +826,8 @@ typedef struct gloo_rs_barrier_options_t {
 /// The larger; a NaN wins over numbers. Not for complex types.
 #define GLOO_RS_MAX 3
 
-/// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL.
+/// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL,
+/// nor for scan and exscan. All ranks must pass the same number of inputs.
 #define GLOO_RS_AVERAGE 4
 
 /// Bitwise and; integers and GLOO_RS_BOOL only.

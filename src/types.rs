@@ -125,7 +125,8 @@ named_enum! {
         Min = 2, "min";
         /// The larger; a NaN wins over numbers. Not for complex types.
         Max = 3, "max";
-        /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for `Bool`.
+        /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for `Bool`, nor
+        /// for scan and exscan.
         Average = 4, "average";
         /// Bitwise and; integers and `Bool` only.
         BitAnd = 5, "and";

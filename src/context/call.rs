@@ -14,7 +14,7 @@ use crate::error::{self, Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::reduce;
 use crate::transport::tcp::endpoint::Endpoint;
-use crate::transport::{self, Told, Transport};
+use crate::transport::{Told, Transport, differs, digest};
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
 use crate::types::{DataType, ReduceOp, Slot};
@@ -72,6 +72,21 @@ impl Call<'_> {
         }
     }
 
+    /// Makes a result that is a single contribution what those of several are; see [`reduce::settle`].
+    ///
+    /// # Safety
+    /// The outputs have as many elements as the shape says.
+    unsafe fn settle(&self) {
+        if let Reduction::Op(op) = self.reduction
+            && self.shape.has_lone_result()
+        {
+            for (index, output) in self.outputs.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { reduce::settle(self.dtype, op, *output, self.shape.output_len(index)) };
+            }
+        }
+    }
+
     /// What every message says of the call it belongs to, so that ranks that are in different calls notice.
     fn check(&self, algorithm: &Algorithm, segment: usize) -> u32 {
         let shape = &self.shape;
@@ -89,7 +104,10 @@ impl Call<'_> {
             Uses::Links => shape.links.hash(&mut hasher),
             Uses::Sizes | Uses::Counts => {}
         }
-        let digest = hasher.finish() as u32 & 0x7fff;
+        // An average is divided by what this rank believes to be the number of contributions. Added, not hashed, so that no two
+        // numbers look alike.
+        let contributions = if shape.average { shape.contributions() } else { 0 };
+        let digest = (hasher.finish() as u32).wrapping_add(contributions as u32) & 0x7fff;
         (shape.collective as u32) << 27
             | (position as u32 & 15) << 23
             | (self.dtype as u32) << 19
@@ -246,11 +264,15 @@ impl Context {
             combine,
             check,
             tag: call.tag,
+            counted: true,
             count: call.count(self.rank),
         };
         if let Some(Prepared { algorithm, segment, check, plan }) = known {
             let run = Run { call, algorithm, segment, started, deadline, timeout };
-            return self.execute(&run, plan, &binding(segment, check));
+            self.execute(&run, plan, &binding(segment, check))?;
+            // SAFETY: as the caller vouches.
+            unsafe { call.settle() };
+            return Ok(());
         }
         if (shape.rank, shape.size) != (self.rank, self.size) {
             return Err(Error::invalid(format!(
@@ -279,7 +301,10 @@ impl Context {
         if let Some(asked) = asked {
             self.prepared.set(asked, Prepared { algorithm, segment, check, plan: plan.clone() });
         }
-        self.execute(&run, plan, &binding)
+        self.execute(&run, plan, &binding)?;
+        // SAFETY: as the caller vouches.
+        unsafe { call.settle() };
+        Ok(())
     }
 
     /// `shape` with what the caller has left to the context.
@@ -315,7 +340,7 @@ impl Context {
         guard.begun += 1;
         let engine = self.engine();
         let (mut guard, mut over) = engine.wait(guard, run.deadline, |core| core.is_over(index).then_some(()));
-        let asks = transport::Call { check: binding.check, tag: binding.tag };
+        let asks = guard.call(index);
         if over.is_none() && guard.transport.ask(index, asks) {
             // Worth more than its time: it tells whose fault the timeout is.
             let known = |core: &mut Core<Endpoint>| core.is_over(index) || core.transport.told() == Told::Cause;
@@ -331,7 +356,7 @@ impl Context {
         let waits = match over {
             _ if well => String::new(),
             Some(()) => guard.transport.describe(index),
-            None => self.waits(&guard, index, binding),
+            None => self.waits(&guard, index),
         };
         let error = match (over, guard.end(index)) {
             (Some(()), Some(error)) if error.is_told() && !waits.is_empty() => {
@@ -357,12 +382,16 @@ impl Context {
     }
 
     /// What the run `index` waits for, and what here may be the reason that it does.
-    fn waits(&self, guard: &Guard<'_, Endpoint>, index: u32, binding: &Binding<'_>) -> String {
+    fn waits(&self, guard: &Guard<'_, Endpoint>, index: u32) -> String {
         let mut waits = guard.transport.describe(index);
-        let first = Slot::from(binding.tag) << TAG_SHIFT;
+        let own = guard.call(index);
+        let first = Slot::from(own.tag) << TAG_SHIFT;
         let unasked = guard.transport.unasked(first..first + (1 << TAG_SHIFT));
-        if let Some((rank, check, bytes)) = unasked.into_iter().find(|(_, check, _)| *check != binding.check) {
-            let (peer, what) = (guard.transport.peer_name(rank), explain(check));
+        // A rank may be ahead.
+        let strange =
+            |check: u64| differs(own.check, check) && (digest(own.check) != digest(check) || check < own.check);
+        if let Some((rank, check, bytes)) = unasked.into_iter().find(|(_, check, _)| strange(*check)) {
+            let (peer, what) = (guard.transport.peer_name(rank), explain(digest(check)));
             waits.push_str(&format!("; {peer} has sent what nobody here asked for: {bytes} bytes of {what}"));
         }
         if let Some(e) = self.device().cannot_accept() {

@@ -50,7 +50,10 @@ fn record(run: &Run<'_>) -> Vec<u64> {
         only(has_root(collective), shape.root),
         only(collective != Collective::Barrier, run.segment),
         shape.count,
-        only(collective == Collective::Allgather, shape.inputs.max(1)),
+        match collective {
+            Collective::Allgather => shape.inputs.max(1),
+            _ => only(shape.average, shape.contributions()),
+        },
         only(algorithm.name == "bcube", shape.base),
         shape.destinations,
     ];
@@ -227,6 +230,7 @@ impl Context {
             combine: Combine::Nothing,
             check: COMPARISON,
             tag: run.call.tag,
+            counted: true,
             count: own.len(),
         };
         let algorithm = self.tuner().decide(&shape, size_of::<u64>(), None)?.algorithm;

@@ -63,6 +63,7 @@ impl Context {
             combine: Combine::Nothing,
             check: sharing(binding.check),
             tag: binding.tag,
+            counted: true,
             count: self.size,
         };
         self.execute(run, self.plan(&shape, collective.algorithm(name)?, &binding)?, &binding)?;

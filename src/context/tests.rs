@@ -1,11 +1,13 @@
 //! Ranks as threads, over loopback.
 
 mod agreement;
+mod contributions;
 mod counts;
 mod early;
 mod edges;
 mod ends;
 mod malformed;
+mod numbers;
 mod places;
 mod prepared;
 mod tokens;
@@ -36,8 +38,11 @@ fn random_bytes(seed: u64, n: usize) -> Vec<u8> {
 
 /// Contexts that know each other's addresses and are not connected yet.
 fn group(size: usize) -> Vec<Arc<Context>> {
-    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-    let contexts: Vec<_> = (0..size).map(|rank| Context::new(&device(), rank, size, &options).unwrap()).collect();
+    group_with(size, &ContextOptions { timeout: Duration::from_secs(20), ..Default::default() })
+}
+
+fn group_with(size: usize, options: &ContextOptions) -> Vec<Arc<Context>> {
+    let contexts: Vec<_> = (0..size).map(|rank| Context::new(&device(), rank, size, options).unwrap()).collect();
     let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().transport.address()).collect();
     for context in &contexts {
         for (rank, address) in addresses.iter().enumerate() {

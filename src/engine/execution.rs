@@ -11,7 +11,7 @@ use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind};
 use crate::reduce::{Divide, Kernel};
 use crate::schedule::{Action, Buffer, Span};
-use crate::transport::{Recv, ReduceInto, Send, Source, Space, Token, Transport};
+use crate::transport::{self, Recv, ReduceInto, Send, Source, Space, Token, Transport};
 use crate::types::Slot;
 
 /// Combines elements the caller's way: `into[i] = left[i] op right[i]`; returns 0, or anything else to fail the call.
@@ -63,8 +63,8 @@ pub struct Execution {
     element: usize,
     segment: usize,
     combine: Combine,
-    /// Compared between sender and receiver.
-    pub check: u32,
+    /// Compared between sender and receiver; see [`transport::check`].
+    pub check: u64,
     /// The collective's tag.
     pub tag: u32,
     /// Elements that the call is about, for messages.
@@ -92,17 +92,19 @@ pub struct Binding<'a> {
     pub segment: usize,
     /// How elements are combined.
     pub combine: Combine,
-    /// Compared between sender and receiver.
+    /// Digest of what sender and receiver must agree on.
     pub check: u32,
     /// The collective's tag.
     pub tag: u32,
+    /// Whether the collective has a number on its tag: whether all ranks run it, or else fail.
+    pub counted: bool,
     /// Elements that the call is about, for messages.
     pub count: usize,
 }
 
 impl Execution {
-    /// Prepares for a run of `plan`. Allocates only where an earlier run needed less.
-    pub fn reset(&mut self, plan: Arc<Plan>, binding: &Binding<'_>) {
+    /// Prepares for a run of `plan`, which has this number on its tag. Allocates only where an earlier run needed less.
+    pub fn reset(&mut self, plan: Arc<Plan>, binding: &Binding<'_>, number: u32) {
         let n = plan.steps.len();
         self.progress.clear();
         self.progress.resize(n, Progress::default());
@@ -119,7 +121,7 @@ impl Execution {
         self.element = binding.element;
         self.segment = binding.segment.max(1);
         self.combine = binding.combine;
-        self.check = binding.check;
+        self.check = transport::check(binding.check, number);
         self.tag = binding.tag;
         self.count = binding.count;
         self.failed = None;

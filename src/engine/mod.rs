@@ -5,6 +5,7 @@
 //! What nobody waits for is left to the transport's [`Watch`].
 
 pub mod execution;
+mod numbers;
 pub mod plan;
 mod progress;
 pub mod requests;
@@ -18,12 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::execution::Execution;
+use crate::engine::numbers::Numbers;
 use crate::engine::plan::{Plan, PlanCache};
 use crate::engine::progress::this_thread;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::slab::Slab;
-use crate::transport::{EVERYONE, Event, Outcome, Transport};
+use crate::transport::{self, Call, EVERYONE, Event, Outcome, Transport, differs, digest};
 
 /// Owners from here on are buffers, below are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
@@ -51,6 +53,8 @@ pub struct Core<T> {
     pub explain: fn(u32) -> String,
     /// Collectives that have begun here.
     pub begun: u64,
+    /// And on each tag.
+    numbers: Numbers,
     /// A waiting thread drives the transport.
     polling: bool,
     /// That thread sleeps in the system.
@@ -85,7 +89,8 @@ impl<T: Transport> Core<T> {
             ));
         }
         let mut execution = self.spare.pop().unwrap_or_default();
-        execution.reset(plan, binding);
+        let number = if binding.counted { self.numbers.next(binding.tag) } else { 0 };
+        execution.reset(plan, binding, number);
         let index = self.executions.insert(execution);
         let execution = &mut self.executions[index];
         execution.set_owner(index);
@@ -117,6 +122,12 @@ impl<T: Transport> Core<T> {
     /// Whether the run `index` cannot go on.
     pub fn has_failed(&self, index: u32) -> bool {
         self.executions[index].failed.is_some()
+    }
+
+    /// What messages of the run `index` say that they are about.
+    pub fn call(&self, index: u32) -> Call {
+        let execution = &self.executions[index];
+        Call { check: execution.check, tag: execution.tag }
     }
 
     /// Ends the run `index`: the error it failed with, if it did. Its memory is no longer touched.
@@ -175,7 +186,7 @@ impl<T: Transport> Core<T> {
     /// What is going on here, for a peer that waits for this rank.
     fn doing(&self) -> String {
         let calls = self.executions.iter().take(MAX_TOLD).map(|(index, e)| {
-            let (what, waits) = ((self.explain)(e.check), self.transport.describe(index));
+            let (what, waits) = ((self.explain)(digest(e.check)), self.transport.describe(index));
             let waits = if waits.is_empty() { String::new() } else { format!(", waiting {waits}") };
             format!("in {what}, {} elements, tag {}{waits}", e.count, e.tag)
         });
@@ -198,7 +209,7 @@ impl<T: Transport> Core<T> {
                 }
                 Outcome::Asked { rank, call } => {
                     let doing = self.doing();
-                    let same = self.executions.iter().any(|(_, e)| (e.check, e.tag) == (call.check, call.tag));
+                    let same = self.executions.iter().any(|(_, e)| e.tag == call.tag && !differs(e.check, call.check));
                     self.transport.tell(rank, &doing, same);
                 }
                 _ => {}
@@ -217,10 +228,21 @@ impl<T: Transport> Core<T> {
                 execution.segment_done(token.detail, bytes, &mut self.transport);
             }
             Outcome::Mismatch { rank, theirs } => {
-                let (peer, what) = (self.transport.peer_name(rank), (self.explain)(theirs));
-                let text = match (self.explain)(execution.check) == what {
-                    true => format!("{what} there too, but its counts, root or segment size differ from those here"),
-                    false => what,
+                let (peer, tag) = (self.transport.peer_name(rank), execution.tag);
+                let [(own, here), (number, what)] =
+                    [execution.check, theirs].map(|check| (transport::number(check), (self.explain)(digest(check))));
+                let text = if own != number && own != 0 && number != 0 {
+                    format!(
+                        "{what}, its number {number} on tag {tag}, where this rank is in number {own}, {here}: one of them \
+                         has made a call that the other has not, or they differed in an earlier one's root or counts"
+                    )
+                } else if what == here {
+                    format!(
+                        "{what} there too, but its counts, root, segment size or number of averaged inputs differ from \
+                         those here"
+                    )
+                } else {
+                    what
                 };
                 let text = format!("{peer} is in another collective: {text}");
                 // Says more than that the peer is gone, which it may be by now.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockE
 use std::time::{Duration, Instant};
 
 use crate::engine::Core;
+use crate::engine::numbers::Numbers;
 use crate::engine::plan::PlanCache;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
@@ -71,6 +72,7 @@ impl<T: Transport> Engine<T> {
                 broken: None,
                 explain,
                 begun: 0,
+                numbers: Numbers::default(),
                 polling: false,
                 sleeping: false,
                 waiting: 0,

@@ -51,7 +51,8 @@ pub const GLOO_RS_PRODUCT: gloo_rs_op_t = 1;
 pub const GLOO_RS_MIN: gloo_rs_op_t = 2;
 /// The larger; a NaN wins over numbers. Not for complex types.
 pub const GLOO_RS_MAX: gloo_rs_op_t = 3;
-/// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL.
+/// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL,
+/// nor for scan and exscan. All ranks must pass the same number of inputs.
 pub const GLOO_RS_AVERAGE: gloo_rs_op_t = 4;
 /// Bitwise and; integers and GLOO_RS_BOOL only.
 pub const GLOO_RS_AND: gloo_rs_op_t = 5;

@@ -1,7 +1,7 @@
 //! What stands in front of every message on a byte stream. No I/O.
 //!
-//! A header is [`Header::BYTES`] bytes, little-endian: kind, version, space, flags (one byte each), identity (4), check (4),
-//! four zero bytes, slot (8), bytes (8), offset (8). `identity` is the connection's, agreed on in the handshake.
+//! A header is [`Header::BYTES`] bytes, little-endian: kind, version, space, flags (one byte each), identity (4), check (8), slot
+//! (8), bytes (8), offset (8). `identity` is the connection's, agreed on in the handshake.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Space;
@@ -68,7 +68,7 @@ pub struct Header {
     /// `FLAG_…`.
     pub flags: u8,
     /// See [`crate::transport::Recv::check`]; a region's number for `Put` and `Get`.
-    pub check: u32,
+    pub check: u64,
     /// Slot, or number of a request.
     pub slot: u64,
     /// Payload, or length of what is announced.
@@ -91,7 +91,7 @@ impl Header {
         let mut out = [0; Self::BYTES];
         out[..4].copy_from_slice(&[self.kind as u8, VERSION, self.space as u8, self.flags]);
         out[4..8].copy_from_slice(&identity.to_le_bytes());
-        out[8..12].copy_from_slice(&self.check.to_le_bytes());
+        out[8..16].copy_from_slice(&self.check.to_le_bytes());
         out[16..24].copy_from_slice(&self.slot.to_le_bytes());
         out[24..32].copy_from_slice(&self.bytes.to_le_bytes());
         out[32..40].copy_from_slice(&self.offset.to_le_bytes());
@@ -118,14 +118,19 @@ impl Header {
         if wire[3] & !FLAG_ANNOUNCED != 0 {
             return bad(format!("flags {:#04x}", wire[3]));
         }
-        if u32_at(12) != 0 {
+        // Only what belongs to a collective has a number.
+        let numbered = match kind {
+            Kind::Data | Kind::ReadyToSend => space == Space::Collective,
+            kind => kind == Kind::Ask,
+        };
+        if u32_at(12) != 0 && !numbered {
             return bad(format!("{:#010x} where zeros stand", u32_at(12)));
         }
         let header = Self {
             kind,
             space,
             flags: wire[3],
-            check: u32_at(8),
+            check: u64_at(8),
             slot: u64_at(16),
             bytes: u64_at(24),
             offset: u64_at(32),
@@ -137,6 +142,11 @@ impl Header {
             return bad(format!("a text of {} bytes", header.bytes));
         }
         Ok(header)
+    }
+
+    /// The region of a `Put` or a `Get`.
+    pub fn region(&self) -> u32 {
+        self.check as u32
     }
 
     /// Bytes that follow this header on the wire.
@@ -155,10 +165,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_survives_the_wire(kind in 1u8..=12, flags: u8, check: u32, slot: u64, bytes in 0u64..4096, offset: u64, identity: u32) {
-            let header = Header {
-                kind: Kind::from_byte(kind).unwrap(), space: Space::Collective, flags: flags & FLAG_ANNOUNCED, check, slot, bytes, offset,
-            };
+        fn any_header_survives_the_wire(kind in 1u8..=12, flags: u8, check: u64, slot: u64, bytes in 0u64..4096, offset: u64, identity: u32) {
+            let kind = Kind::from_byte(kind).unwrap();
+            let header = Header { kind, space: Space::Collective, flags: flags & FLAG_ANNOUNCED, check, slot, bytes, offset };
+            let numbered = matches!(kind, Kind::Data | Kind::ReadyToSend | Kind::Ask);
+            prop_assert!(numbered || check >> 32 == 0 || Header::decode(&header.encode(identity), identity).is_err());
+            let header = if numbered { header } else { Header { check: check & 0xffff_ffff, ..header } };
             prop_assert_eq!(Header::decode(&header.encode(identity), identity).unwrap(), header);
             prop_assert!(Header::decode(&header.encode(identity), identity ^ 1).is_err());
         }

@@ -27,7 +27,7 @@ use crate::hash::QuickMap;
 use crate::transport::frame::{FLAG_ANNOUNCED, Header};
 use crate::transport::queues::{Key, Queues};
 use crate::transport::slab::Slab;
-use crate::transport::{Outcome, Recv, Source, Space, Token};
+use crate::transport::{Outcome, Recv, Source, Space, Token, differs};
 use crate::types::{Rank, Slot};
 
 /// Messages up to this length are sent without asking.
@@ -441,7 +441,7 @@ impl Receives {
 
 /// Why the message with `header` cannot serve `recv`, if it cannot; `name` is what messages call its sender.
 pub fn refusal(recv: &Recv, from: Rank, header: &Header, name: impl FnOnce() -> String) -> Option<Outcome> {
-    if recv.check != header.check {
+    if differs(recv.check, header.check) {
         return Some(Outcome::Mismatch { rank: from, theirs: header.check });
     }
     let fits = if recv.exact { header.bytes == recv.bytes as u64 } else { header.bytes <= recv.bytes as u64 };

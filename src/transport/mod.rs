@@ -46,6 +46,27 @@ pub enum Space {
     Collective = 1,
 }
 
+/// What a message of a collective is about: a digest of what all ranks must agree on, and the collective's number on its tag,
+/// or 0 where that is not counted.
+pub const fn check(digest: u32, number: u32) -> u64 {
+    (number as u64) << 32 | digest as u64
+}
+
+/// The digest of a [`check`].
+pub const fn digest(check: u64) -> u32 {
+    check as u32
+}
+
+/// The number of a [`check`].
+pub const fn number(check: u64) -> u32 {
+    (check >> 32) as u32
+}
+
+/// Whether messages with these checks belong to different calls.
+pub const fn differs(a: u64, b: u64) -> bool {
+    a != b && (digest(a) != digest(b) || (number(a) != 0 && number(b) != 0))
+}
+
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Send {
@@ -56,7 +77,7 @@ pub struct Send {
     /// With `space`: what the receive must name.
     pub slot: Slot,
     /// Compared with the receive's; see [`Recv::check`].
-    pub check: u32,
+    pub check: u64,
     /// The bytes; valid until the event or the cancellation.
     pub from: *const u8,
     /// How many.
@@ -96,8 +117,8 @@ pub struct Recv {
     pub space: Space,
     /// With `space`: which message.
     pub slot: Slot,
-    /// A digest of what the poster believes the message to be about. A message with another one is refused.
-    pub check: u32,
+    /// What the poster believes the message to be about, by [`check`]. A message that [`differs`] is refused.
+    pub check: u64,
     /// Where the bytes go; valid until the event or the cancellation.
     pub into: *mut u8,
     /// How many at most.
@@ -143,7 +164,7 @@ pub enum Outcome {
         /// The peer.
         rank: Rank,
         /// Its check.
-        theirs: u32,
+        theirs: u64,
     },
     /// It cannot be done.
     Failed(Error),
@@ -162,7 +183,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// See [`Recv::check`].
-    pub check: u32,
+    pub check: u64,
     /// Its tag.
     pub tag: u32,
 }
@@ -284,7 +305,7 @@ pub trait Transport: std::marker::Send {
     fn tell(&mut self, _rank: Rank, _text: &str, _same: bool) {}
 
     /// Messages of collectives that have come to `slots` and met no receive: sender, [`Send::check`], bytes.
-    fn unasked(&self, _slots: Range<Slot>) -> Vec<(Rank, u32, u64)> {
+    fn unasked(&self, _slots: Range<Slot>) -> Vec<(Rank, u64, u64)> {
         Vec::new()
     }
 

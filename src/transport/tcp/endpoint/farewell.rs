@@ -25,7 +25,7 @@ fn clip(text: &str) -> &[u8] {
 fn last_words(notice: Option<&Error>, identity: u32) -> Vec<u8> {
     let (kind, text) = notice.map_or((Kind::Goodbye, &[][..]), |e| (Kind::Abort, clip(e.reason())));
     let disagree = notice.is_some_and(|e| e.kind() == ErrorKind::Mismatch);
-    let header = Header { check: u32::from(disagree), ..Header::new(kind, 0, text.len() as u64) };
+    let header = Header { check: u64::from(disagree), ..Header::new(kind, 0, text.len() as u64) };
     [&header.encode(identity), text].concat()
 }
 

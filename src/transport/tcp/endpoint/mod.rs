@@ -399,7 +399,7 @@ impl Transport for Endpoint {
         self.tell_peer(rank, text, same);
     }
 
-    fn unasked(&self, slots: Range<Slot>) -> Vec<(Rank, u32, u64)> {
+    fn unasked(&self, slots: Range<Slot>) -> Vec<(Rank, u64, u64)> {
         let unmet = self.receives.unmet();
         let here = unmet.filter(|(_, h)| h.space == Space::Collective && slots.contains(&h.slot));
         here.map(|(rank, header)| (rank, header.check, header.bytes)).collect()

@@ -212,12 +212,12 @@ impl Endpoint {
                 }
             },
             Kind::Put => {
-                let into = self.regions.get(&header.check).and_then(|region| region.at(header.offset, header.bytes));
+                let into = self.regions.get(&header.region()).and_then(|region| region.at(header.offset, header.bytes));
                 let target = into.map_or(Target::Discard, Target::Memory);
                 incoming(target, Finish::PutDone { refused: into.is_none() })
             }
             Kind::Get => {
-                let from = self.regions.get(&header.check).and_then(|region| region.at(header.offset, header.bytes));
+                let from = self.regions.get(&header.region()).and_then(|region| region.at(header.offset, header.bytes));
                 let answer = |bytes, refused| Header {
                     offset: u64::from(refused),
                     ..Header::new(Kind::GetDone, header.slot, bytes)
@@ -225,7 +225,7 @@ impl Endpoint {
                 self.outgoing += 1;
                 match from {
                     Some(from) => {
-                        let token = Token { owner: region_owner(header.check), detail: 0 };
+                        let token = Token { owner: region_owner(header.region()), detail: 0 };
                         peer.push_data(&answer(header.bytes, false), from, Some(token), false);
                     }
                     None => peer.push_data(&answer(0, true), std::ptr::null(), None, false),

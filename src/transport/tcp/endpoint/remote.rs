@@ -75,8 +75,11 @@ impl Endpoint {
             return;
         }
         let Some(request) = self.request(remote, std::ptr::null_mut(), bytes, token) else { return };
-        let header =
-            Header { check: remote.region, offset: remote.offset, ..Header::new(Kind::Put, request, bytes as u64) };
+        let header = Header {
+            check: remote.region.into(),
+            offset: remote.offset,
+            ..Header::new(Kind::Put, request, bytes as u64)
+        };
         self.outgoing += 1;
         self.peer(remote.rank).push_data(&header, from, Some(token), false);
         self.mark_dirty(remote.rank);
@@ -96,8 +99,11 @@ impl Endpoint {
             return;
         }
         let Some(request) = self.request(remote, into, bytes, token) else { return };
-        let header =
-            Header { check: remote.region, offset: remote.offset, ..Header::new(Kind::Get, request, bytes as u64) };
+        let header = Header {
+            check: remote.region.into(),
+            offset: remote.offset,
+            ..Header::new(Kind::Get, request, bytes as u64)
+        };
         self.outgoing += 1;
         self.peer(remote.rank).push_data(&header, std::ptr::null(), None, false);
         self.mark_dirty(remote.rank);
@@ -112,7 +118,7 @@ impl Endpoint {
         // A put that is arriving must not write there any more.
         for peer in self.peers.iter_mut().flatten() {
             if let Some(Incoming { header, target, finish: Finish::PutDone { refused }, .. }) = &mut peer.incoming
-                && header.check == region
+                && header.region() == region
             {
                 (*target, *refused) = (Target::Discard, true);
             }
