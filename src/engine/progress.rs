@@ -10,7 +10,7 @@ use crate::engine::{Core, Next};
 use crate::error::{Error, Result};
 use crate::sys::Waker;
 use crate::transport::slab::Slab;
-use crate::transport::{Transport, Watch};
+use crate::transport::{EVENTS, Transport, Watch};
 
 /// How long a waiting thread polls before it lets the system put it to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl<T: Transport> Engine<T> {
                 executions: Slab::default(),
                 spare: Vec::new(),
                 requests: Requests::default(),
-                events: Vec::new(),
+                events: Vec::with_capacity(EVENTS),
                 broken: None,
                 explain,
                 begun: 0,

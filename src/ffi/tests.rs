@@ -367,7 +367,8 @@ fn a_reduction_function_may_destroy_its_context() {
     let status = unsafe {
         gloo_rs_allreduce_options_init(options.as_mut_ptr(), size_of::<gloo_rs_allreduce_options_t>());
         let mut options = options.assume_init();
-        (options.data_type, options.function, options.user) = (GLOO_RS_UINT8, Some(destroys), handle.cast());
+        options.function = Some(destroys);
+        (options.data_type, options.user) = (GLOO_RS_UINT8, handle.cast());
         (options.inputs, options.num_inputs) = (inputs.as_ptr(), 2);
         (options.outputs, options.num_outputs) = (outputs.as_ptr(), 1);
         options.count = 1;

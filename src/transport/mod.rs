@@ -187,6 +187,9 @@ pub struct Event {
     pub outcome: Outcome,
 }
 
+/// Events that there is room for from the beginning. How many come at once is a matter of chance, and later nothing is to be allocated.
+pub const EVENTS: usize = 256;
+
 /// Who drives a transport while nobody waits on it.
 pub trait Watch: std::marker::Send + Sync {
     /// From now on the watch does.

@@ -31,7 +31,7 @@ use crate::transport::tcp::address::{self, Address, peer_name};
 use crate::transport::tcp::connection::{Finish, Parting, Peer, Sent, State, Target};
 use crate::transport::tcp::handshake::{self, Handle, Identity};
 use crate::transport::{
-    Call, EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Told, Transport,
+    Call, EVENTS, EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Told, Transport,
 };
 use crate::types::{Rank, Slot};
 use ranks::ByRank;
@@ -140,8 +140,8 @@ impl Endpoint {
             pause_bytes: early::PAUSE_BYTES,
             most_bytes: early::MOST_BYTES,
             paused: Vec::new(),
-            events: Vec::new(),
-            sent: Vec::new(),
+            events: Vec::with_capacity(EVENTS),
+            sent: Vec::with_capacity(EVENTS),
             closed: None,
             notice: None,
             retired: Vec::new(),
