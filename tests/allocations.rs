@@ -66,8 +66,8 @@ const STEADY: usize = 100;
 /// Messages up to this length are kept if they come early; longer ones wait for their receives.
 const EAGER: usize = 64 << 10;
 
-/// More messages of so many bytes than collectives have under way at once are sent before they are received, or received before they
-/// are sent: how far ranks run ahead of each other later, as it happens, there is room for.
+/// More messages of so many bytes than collectives have under way at once are sent before they are received, or received
+/// before they are sent: so there is room for however far ranks run ahead of each other later.
 fn run_ahead(context: &Arc<Context>, arrived: &Barrier, bytes: usize, receives_first: bool) {
     const MESSAGES: usize = 64;
     let (mut sent, mut got) = (vec![1u8; bytes], vec![0u8; MESSAGES * bytes]);

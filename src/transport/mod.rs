@@ -187,7 +187,8 @@ pub struct Event {
     pub outcome: Outcome,
 }
 
-/// Events that there is room for from the beginning. How many come at once is a matter of chance, and later nothing is to be allocated.
+/// Events that there is room for from the beginning: how many come at once is a matter of chance, and the steady state is to
+/// allocate nothing.
 pub const EVENTS: usize = 256;
 
 /// Who drives a transport while nobody waits on it.
