@@ -96,7 +96,13 @@ fn closing_does_not_wait_for_a_function_and_fails_its_call() {
         let contexts = group(size);
         let (entered, is_entered) = channel();
         let (go_on, goes_on) = channel();
-        let slow = waits(entered, goes_on);
+        let waits = waits(entered, goes_on);
+        // The error is the same if the function gave up first: whether it did, only it knows.
+        let in_time = std::sync::atomic::AtomicBool::new(false);
+        let slow = || {
+            in_time.store(waits(), Ordering::Relaxed);
+            true
+        };
         let inputs = [1, 2];
         std::thread::scope(|scope| {
             let calls = scope.spawn(|| sum(&contexts[0], 0, None, &inputs, &slow));
@@ -107,6 +113,7 @@ fn closing_does_not_wait_for_a_function_and_fails_its_call() {
             let error = calls.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
             assert!(error.message().contains("rank 0 has closed this context"), "{error}");
+            assert!(in_time.load(Ordering::Relaxed), "closing waited for the function");
             if let Some(peer) = peer {
                 assert_eq!(peer.join().unwrap().unwrap_err().kind(), ErrorKind::ConnectionLost);
             }
