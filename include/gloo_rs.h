@@ -239,8 +239,10 @@ typedef uint32_t gloo_rs_op_t;
 
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
-/// collective call, and only until that returns; no exception may leave it. The operation must be associative, and
-/// commutative but for scan and exscan.
+/// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
+/// can the function: collectives on it need other tags than those that run; a context that the function closes or destroys fails
+/// the call with GLOO_RS_ERROR_ABORTED once the function has returned. The call's timeout, too, is looked at only then. The
+/// operation must be associative, and commutative but for scan and exscan.
 typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
 
 /// Options of gloo_rs_allreduce. Set up by gloo_rs_allreduce_options_init.
@@ -1063,7 +1065,8 @@ gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come, and with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread.
+/// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
+/// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
 gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                          struct gloo_rs_store_t *store);
 

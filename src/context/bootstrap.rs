@@ -13,7 +13,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::tuning::{self, Links};
 use crate::context::{Call, Connect, Context, Reduction, SPIN, SPIN_SHARED};
 use crate::engine::Spin;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, try_zeros};
 use crate::rendezvous::Store;
 use crate::transport::Transport;
 use crate::transport::tcp::address::{self, Address};
@@ -37,6 +37,9 @@ const LAST_TURN: Duration = Duration::from_millis(800);
 /// A store that answers later than this after a wait's end is one that does not answer.
 const LATE: Duration = Duration::from_millis(500);
 
+/// Ranks that one request asks the store for at most.
+const BATCH: usize = 4096;
+
 /// How many missing ranks a message names.
 const MISSING_SHOWN: usize = 16;
 
@@ -50,6 +53,10 @@ impl Round {
     fn rank_key(&self, rank: usize) -> String {
         format!("{}/{rank}", self.key)
     }
+
+    fn rank_keys(&self, ranks: Range<usize>) -> Vec<String> {
+        ranks.map(|rank| self.rank_key(rank)).collect()
+    }
 }
 
 impl Context {
@@ -58,6 +65,7 @@ impl Context {
         let (deadline, timeout) = self.deadline(None);
         let failed = |e: Error| e.context(format_args!("{}: cannot connect over {}", self.own(), store.describe()));
         let connect = || {
+            self.check_open()?;
             // First, so that nobody waits for a rank 0 that cannot go on.
             let source = self.source(store, deadline)?;
             let prospect = self.device().prospect(store.server())?;
@@ -72,6 +80,12 @@ impl Context {
             self.connect_fully(deadline, timeout)
         };
         connect().map_err(failed)
+    }
+
+    /// Refuses what would connect a context that is closed, or broken otherwise.
+    pub(super) fn check_open(&self) -> Result<()> {
+        let why = self.lock()?.broken.clone();
+        why.map_or(Ok(()), |why| Err(Error::new(ErrorKind::InvalidOperation, why.message())))
     }
 
     /// Makes sure that this rank listens, though nothing is known of the others.
@@ -122,9 +136,12 @@ impl Context {
             let refusal = list.strip_prefix(REFUSAL).map(String::from_utf8_lossy);
             return refusal.map_or(Ok(list.clone()), |why| Err(Error::invalid(format!("rank 0: {why}"))));
         }
-        let keys: Vec<String> = (0..self.size).map(|rank| round.rank_key(rank)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let mut list = self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?.concat();
+        let mut list = Vec::new();
+        for first in (0..self.size).step_by(BATCH) {
+            let keys = round.rank_keys(first..self.size.min(first + BATCH));
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            list.extend(self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?.concat());
+        }
         list.extend_from_slice(more);
         store.set_within(round.list, &list, left(deadline))?;
         Ok(list)
@@ -140,11 +157,12 @@ impl Context {
         }
         let (deadline, timeout) = self.deadline(None);
         let failed = |e: Error| e.context(format_args!("{}: cannot connect out of a context", self.own()));
+        self.check_open().map_err(failed)?;
         // Where the ranks are, the parent's addresses tell. Without them it is not connected, and its call says so.
         let everyone = parent.lock()?.transport.addresses();
         let sockets = everyone.map_or(Ok(Vec::new()), |everyone| self.device().listen(None, &everyone, self.rank));
         let own = self.tell(sockets.map_err(failed)?)?;
-        let mut list = vec![0; own.len() * self.size];
+        let mut list = try_zeros(own.len().saturating_mul(self.size), "the addresses of all ranks")?;
         let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
         let call = Call {
             shape,
@@ -210,13 +228,14 @@ impl Context {
     /// The first ranks that have not told, and whether these are all; `None` if the store does not say, at once. Every rank
     /// asks at the same moment: for many keys in one request, and for fewer only where one is missing.
     fn find_missing(&self, store: &dyn Store, round: &Round, deadline: Instant) -> Option<(Vec<usize>, bool)> {
-        let keys: Vec<String> = (0..self.size).map(|rank| round.rank_key(rank)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let in_time = || Instant::now().saturating_duration_since(deadline) < LATE;
-        let all_told = |ranks: Range<usize>| match store.wait(&keys[ranks], Duration::ZERO) {
-            Ok(()) => Some(true),
-            Err(e) if e.kind() == ErrorKind::Timeout && in_time() => Some(false),
-            Err(_) => None,
+        let all_told = |ranks: Range<usize>| {
+            let keys = round.rank_keys(ranks);
+            match store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), Duration::ZERO) {
+                Ok(()) => Some(true),
+                Err(e) if e.kind() == ErrorKind::Timeout && in_time() => Some(false),
+                Err(_) => None,
+            }
         };
         // What this rank has told is there; a store that does not say so says nothing about the others either.
         if !in_time() || all_told(self.rank..self.rank + 1) != Some(true) {
@@ -224,9 +243,13 @@ impl Context {
         }
         let mut missing = Vec::new();
         let mut unknown = vec![(0_usize, self.size)];
-        while let Some((first, end)) = unknown.pop() {
+        while let Some((first, mut end)) = unknown.pop() {
             if missing.len() == MISSING_SHOWN {
                 return Some((missing, false));
+            }
+            if end - first > BATCH {
+                unknown.push((first + BATCH, end));
+                end = first + BATCH;
             }
             let middle = first.midpoint(end);
             match all_told(first..end) {

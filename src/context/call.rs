@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::prepared::{Asked, Prepared};
 use crate::context::{Context, measure};
-use crate::engine::plan::Plan;
+use crate::engine::plan::{self, Plan};
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
@@ -227,6 +227,7 @@ impl Context {
         let known = self.asked(call).as_ref().and_then(|asked| self.prepared.get(asked));
         if known.is_none() {
             call.shape.check()?;
+            plan::check_size(&call.shape)?;
         }
         Ok(known)
     }
@@ -325,7 +326,7 @@ impl Context {
         algorithm: &'static Algorithm,
         binding: &Binding<'_>,
     ) -> Result<Arc<Plan>> {
-        self.lock()?.plans.get(shape, algorithm, matches!(binding.combine, Combine::User(..)))
+        self.plans.get(shape, algorithm, matches!(binding.combine, Combine::User(..)))
     }
 
     /// Runs `plan`, as `run` or for it.
@@ -336,12 +337,24 @@ impl Context {
             let text = "the context is not connected: connect it first, over a store or by its pairs";
             return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
         }
-        let index = guard.start(plan, binding).map_err(|e| described(&e))?;
+        let index = match guard.start(plan, binding) {
+            Ok(index) => index,
+            Err(error) => {
+                let error = described(&error);
+                // The others wait for this rank's part: they hear why it does not come.
+                if guard.broken.is_some() || error.kind() == ErrorKind::ResourceExhausted {
+                    let reason = guard.broken.clone().unwrap_or_else(|| error.clone());
+                    guard.break_with(&error, Some(&reason));
+                    self.finish_closing(guard);
+                }
+                return Err(error);
+            }
+        };
         guard.begun += 1;
         let engine = self.engine();
-        let (mut guard, mut over) = engine.wait(guard, run.deadline, |core| core.is_over(index).then_some(()));
+        let (mut guard, mut over) = engine.finish(guard, index, run.deadline);
         let asks = guard.call(index);
-        if over.is_none() && guard.transport.ask(index, asks) {
+        if !over && guard.transport.ask(index, asks) {
             // Worth more than its time: it tells whose fault the timeout is.
             let known = |core: &mut Core<Endpoint>| core.is_over(index) || core.transport.told() == Told::Cause;
             let until = Instant::now() + TELL_TIME;
@@ -350,20 +363,20 @@ impl Context {
                 // Whoever waits for the culprit itself is to speak first.
                 guard = engine.wait(guard, until + WITNESS_TIME, |core| known(core).then_some(())).0;
             }
-            over = guard.is_over(index).then_some(());
+            over = guard.is_over(index);
         }
-        let well = over.is_some() && !guard.has_failed(index);
+        let well = over && !guard.has_failed(index);
         let waits = match over {
             _ if well => String::new(),
-            Some(()) => guard.transport.describe(index),
-            None => self.waits(&guard, index),
+            true => guard.transport.describe(index),
+            false => self.waits(&guard, index),
         };
         let error = match (over, guard.end(index)) {
-            (Some(()), Some(error)) if error.is_told() && !waits.is_empty() => {
+            (true, Some(error)) if error.is_told() && !waits.is_empty() => {
                 Some(error.and(format_args!("; meanwhile this rank waited {waits}")))
             }
-            (Some(()), ended) => ended,
-            (None, _) => {
+            (true, ended) => ended,
+            (false, _) => {
                 let (timeout, begun) = (run.timeout, guard.begun);
                 let text = format!(
                     "timed out after {timeout:?}, in collective number {begun} of this context, waiting {waits}"
@@ -384,6 +397,10 @@ impl Context {
     /// What the run `index` waits for, and what here may be the reason that it does.
     fn waits(&self, guard: &Guard<'_, Endpoint>, index: u32) -> String {
         let mut waits = guard.transport.describe(index);
+        if waits.is_empty() {
+            // Nobody else can have taken so long.
+            waits.push_str("for the caller's reduction function");
+        }
         let own = guard.call(index);
         let first = Slot::from(own.tag) << TAG_SHIFT;
         let unasked = guard.transport.unasked(first..first + (1 << TAG_SHIFT));

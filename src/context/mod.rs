@@ -25,6 +25,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::context::prepared::PreparedCalls;
+use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::{Engine, Guard, Spin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::secret::JobToken;
@@ -99,14 +100,13 @@ impl Served for Shared {
     }
 
     fn accept(&self, socket: OwnedFd, peer: &Proven) {
-        if let Ok(mut guard) = self.engine.lock() {
-            guard.transport.accept(socket, peer);
-            let retired = guard.transport.take_retired();
-            self.engine.leave(guard);
-            self.device.linger(retired);
-            // Whoever waits for this connection waits for no event.
-            self.engine.wake();
-        }
+        let mut guard = self.engine.lock();
+        guard.transport.accept(socket, peer);
+        let retired = guard.transport.take_retired();
+        self.engine.leave(guard);
+        self.device.linger(retired);
+        // Whoever waits for this connection waits for no event.
+        self.engine.wake();
     }
 }
 
@@ -134,6 +134,7 @@ pub struct Context {
     /// The host of each rank, by a number; empty until every rank's is known.
     hosts: OnceLock<Box<[u32]>>,
     prepared: PreparedCalls,
+    plans: PlanCache,
     shared: Arc<Shared>,
 }
 
@@ -169,6 +170,7 @@ impl Context {
             regions: AtomicU32::new(0),
             hosts: OnceLock::new(),
             prepared: PreparedCalls::default(),
+            plans: PlanCache::default(),
             shared,
         }))
     }
@@ -248,7 +250,9 @@ impl Context {
 
     /// By what algorithms are chosen.
     fn tuner(&self) -> &Tuner {
-        let built_in = || Tuner::built_in(self.size, self.options.max_segment_bytes);
+        // Calls among more ranks are refused whatever they would be done by.
+        let size = if self.size <= MAX_RANKS { self.size } else { 1 };
+        let built_in = || Tuner::built_in(size, self.options.max_segment_bytes);
         self.agreed.get().unwrap_or_else(|| self.built_in.get_or_init(built_in))
     }
 
@@ -258,7 +262,7 @@ impl Context {
 
     fn lock(&self) -> Result<Guard<'_, Endpoint>> {
         self.shared.device.check_process()?;
-        self.engine().lock()
+        Ok(self.engine().lock())
     }
 
     fn deadline(&self, timeout: Option<Duration>) -> (Instant, Duration) {

@@ -6,6 +6,7 @@ mod counts;
 mod early;
 mod edges;
 mod ends;
+mod functions;
 mod malformed;
 mod numbers;
 mod places;
@@ -291,42 +292,4 @@ fn pairs_connect_by_hand_and_close() {
     assert!(!pairs[0].is_connected() && !pairs[1].is_connected());
     assert!(contexts[0].pair(0).is_err() && contexts[0].pair(2).is_err());
     assert!(pairs[0].connect(b"nonsense").is_err());
-}
-
-unsafe extern "C" fn calls_back(
-    _into: *mut std::ffi::c_void,
-    _left: *const std::ffi::c_void,
-    _right: *const std::ffi::c_void,
-    _count: usize,
-    user: *mut std::ffi::c_void,
-) -> i32 {
-    // SAFETY: the test passes its context.
-    let context = unsafe { &*user.cast::<Context>() };
-    let error = context.shares_host(0).unwrap_err();
-    i32::from(error.kind() == ErrorKind::InvalidOperation) * 77
-}
-
-#[test]
-fn a_reduction_function_that_calls_its_context_is_refused() {
-    use crate::collective::{Collective, Shape};
-    use crate::types::DataType;
-    let contexts = group(1);
-    let context = &contexts[0];
-    let (inputs, mut output) = ([[1u8; 8], [2u8; 8]], [0u8; 8]);
-    let shape = Shape { inputs: 2, ..Shape::new(Collective::Allreduce, 0, 1, 1) };
-    let call = Call {
-        shape,
-        algorithm: None,
-        dtype: DataType::Int64,
-        reduction: Reduction::User { function: calls_back, user: Arc::as_ptr(context).cast_mut().cast() },
-        inputs: &[inputs[0].as_ptr(), inputs[1].as_ptr()],
-        outputs: &[output.as_mut_ptr()],
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
-    };
-    // SAFETY: the arrays are as long as the shape says and live until the call returns.
-    let error = unsafe { context.run(&call) }.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Callback);
-    assert!(error.message().contains("returned 77"), "{error}");
 }

@@ -12,16 +12,14 @@ pub mod requests;
 #[cfg(test)]
 mod tests;
 
-pub use execution::{Binding, Combine, TAG_SHIFT, UserFunction};
+pub use execution::{Binding, Combine, Reduction, TAG_SHIFT, UserFunction};
 pub use progress::{Engine, Guard, Spin};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::execution::Execution;
 use crate::engine::numbers::Numbers;
-use crate::engine::plan::{Plan, PlanCache};
-use crate::engine::progress::this_thread;
+use crate::engine::plan::Plan;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::slab::Slab;
@@ -37,8 +35,6 @@ const MAX_TOLD: usize = 2;
 pub struct Core<T> {
     /// The way to the peers.
     pub transport: T,
-    /// Plans for shapes seen.
-    pub plans: PlanCache,
     /// In boxes, so that they are not copied to and fro.
     executions: Slab<Box<Execution>>,
     // Boxes move between here and the slab; what is in them, which is large, stays.
@@ -71,9 +67,14 @@ pub struct Core<T> {
     turns: u64,
     seen_turns: u64,
     spin: Spin,
-    /// The thread that holds the lock and may be inside a reduction function of the caller's; 0 for none. From there it
-    /// must not come back here.
-    inside: Arc<AtomicU64>,
+}
+
+/// What the thread that started a run is to do.
+pub(crate) enum Next {
+    /// Nothing: the run is over, for better or worse.
+    Return,
+    /// This, by its function.
+    Reduce(Reduction),
 }
 
 impl<T: Transport> Core<T> {
@@ -90,33 +91,34 @@ impl<T: Transport> Core<T> {
         }
         let mut execution = self.spare.pop().unwrap_or_default();
         let number = if binding.counted { self.numbers.next(binding.tag) } else { 0 };
-        execution.reset(plan, binding, number);
+        if let Err(error) = execution.reset(plan, binding, number) {
+            self.spare.push(execution);
+            return Err(error);
+        }
         let index = self.executions.insert(execution);
         let execution = &mut self.executions[index];
         execution.set_owner(index);
-        self.advance_as_caller(index);
+        execution.begin(&mut self.transport);
         Ok(index)
     }
 
-    /// For the thread that started `index`: runs what only it may run, and says whether the run is over.
-    pub fn is_over(&mut self, index: u32) -> bool {
-        if self.executions[index].wants_caller {
-            self.advance_as_caller(index);
-        }
+    /// Whether the run `index` is over.
+    pub fn is_over(&self, index: u32) -> bool {
         self.executions[index].is_over()
     }
 
-    #[inline]
-    fn advance_as_caller(&mut self, index: u32) {
+    /// For the thread that started the run `index`: what it is to do now, if anything.
+    fn next(&mut self, index: u32) -> Option<Next> {
         let execution = &mut self.executions[index];
-        let calls = execution.calls_user();
-        if calls {
-            self.inside.store(this_thread(), Ordering::Relaxed);
+        if execution.is_over() {
+            return Some(Next::Return);
         }
-        execution.advance(&mut self.transport);
-        if calls {
-            self.inside.store(0, Ordering::Relaxed);
-        }
+        if execution.wants_function() { execution.next_reduction().map(Next::Reduce) } else { None }
+    }
+
+    /// For the same thread: its function has returned `status`.
+    fn reduced(&mut self, index: u32, reduction: &Reduction, status: i32) {
+        self.executions[index].reduced(reduction, status, &mut self.transport);
     }
 
     /// Whether the run `index` cannot go on.
@@ -154,6 +156,11 @@ impl<T: Transport> Core<T> {
         }
         self.transport.close(error, notice);
         self.dispatch();
+        // Those, too, that wait for no peer now.
+        for (_, execution) in self.executions.iter_mut().filter(|(_, execution)| !execution.is_over()) {
+            execution.failed = Some(error.clone());
+            self.ended = true;
+        }
     }
 
     /// Moves what can be moved without waiting; whether anything was.
@@ -188,6 +195,7 @@ impl<T: Transport> Core<T> {
         let calls = self.executions.iter().take(MAX_TOLD).map(|(index, e)| {
             let (what, waits) = ((self.explain)(digest(e.check)), self.transport.describe(index));
             let waits = if waits.is_empty() { String::new() } else { format!(", waiting {waits}") };
+            let waits = if e.reducing { format!(", inside its reduction function{waits}") } else { waits };
             format!("in {what}, {} elements, tag {}{waits}", e.count, e.tag)
         });
         let calls: Vec<String> = calls.collect();
@@ -209,7 +217,8 @@ impl<T: Transport> Core<T> {
                 }
                 Outcome::Asked { rank, call } => {
                     let doing = self.doing();
-                    let same = self.executions.iter().any(|(_, e)| e.tag == call.tag && !differs(e.check, call.check));
+                    let same = |e: &Execution| e.tag == call.tag && !differs(e.check, call.check) && !e.reducing;
+                    let same = self.executions.iter().any(|(_, e)| same(e));
                     self.transport.tell(rank, &doing, same);
                 }
                 _ => {}
@@ -255,6 +264,6 @@ impl<T: Transport> Core<T> {
             }
             Outcome::Written { .. } | Outcome::Asked { .. } | Outcome::Told => {}
         }
-        self.ended |= execution.is_over() || execution.wants_caller;
+        self.ended |= execution.is_over() || execution.wants_function();
     }
 }

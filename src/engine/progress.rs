@@ -1,18 +1,17 @@
 //! Who polls, who sleeps, and who is woken.
 
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use crate::engine::Core;
 use crate::engine::numbers::Numbers;
-use crate::engine::plan::PlanCache;
 use crate::engine::requests::Requests;
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::{Core, Next};
+use crate::error::{Error, Result};
 use crate::sys::Waker;
 use crate::transport::slab::Slab;
-use crate::transport::{Transport, Watch};
+use crate::transport::{EVENTS, Transport, Watch};
 
 /// How long a waiting thread polls before it lets the system put it to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,34 +40,23 @@ pub struct Engine<T> {
     /// Wakes a polling thread that sleeps.
     waker: Waker,
     poll_fd: RawFd,
-    /// See [`Core::inside`].
-    inside: Arc<AtomicU64>,
-}
-
-/// A number for the current thread that is not 0.
-pub(super) fn this_thread() -> u64 {
-    thread_local!(static MARK: u8 = const { 0 });
-    MARK.with(|mark| std::ptr::from_ref(mark) as u64)
 }
 
 impl<T: Transport> Engine<T> {
     /// Around `transport`. `explain` says what a peer's check means.
     pub fn new(transport: T, explain: fn(u32) -> String, spin: Spin) -> Result<Self> {
-        let inside = Arc::new(AtomicU64::new(0));
         Ok(Self {
             contenders: AtomicUsize::new(0),
             ended: Condvar::new(),
             waker: Waker::new().map_err(|e| Error::io("cannot create a context", &e))?,
             poll_fd: transport.poll_fd(),
             watch: OnceLock::new(),
-            inside: inside.clone(),
             core: Mutex::new(Core {
                 transport,
-                plans: PlanCache::default(),
                 executions: Slab::default(),
                 spare: Vec::new(),
                 requests: Requests::default(),
-                events: Vec::new(),
+                events: Vec::with_capacity(EVENTS),
                 broken: None,
                 explain,
                 begun: 0,
@@ -81,7 +69,6 @@ impl<T: Transport> Engine<T> {
                 connecting: 0,
                 turns: 0,
                 seen_turns: 0,
-                inside,
                 spin,
             }),
         })
@@ -92,20 +79,13 @@ impl<T: Transport> Engine<T> {
         let _ = self.watch.set(watch);
     }
 
-    /// Takes the lock. Refuses a thread that comes out of its own reduction function.
-    pub fn lock(&self) -> Result<Guard<'_, T>> {
+    /// Takes the lock.
+    pub fn lock(&self) -> Guard<'_, T> {
         match self.core.try_lock() {
-            Ok(guard) => return Ok(guard),
-            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {}
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => self.lock_contended(),
         }
-        if self.inside.load(Ordering::Relaxed) == this_thread() {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                "a reduction function must not call the context that called it",
-            ));
-        }
-        Ok(self.lock_contended())
     }
 
     fn lock_contended(&self) -> Guard<'_, T> {
@@ -125,6 +105,31 @@ impl<T: Transport> Engine<T> {
     pub fn leave(&self, mut guard: Guard<'_, T>) {
         guard.progress();
         self.hand_over(guard);
+    }
+
+    /// Drives the context until the run `index` is over, which this thread has started, or until `deadline`; whether it is. Returns
+    /// with the lock.
+    ///
+    /// The caller's reduction function runs without the lock: others may use the context meanwhile, and so may the function itself. How
+    /// late it is shows when it has returned.
+    pub fn finish<'a>(&'a self, mut guard: Guard<'a, T>, index: u32, deadline: Instant) -> (Guard<'a, T>, bool) {
+        loop {
+            let (mut core, next) = self.wait(guard, deadline, |core| core.next(index));
+            let Some(Next::Reduce(reduction)) = next else { return (core, next.is_some()) };
+            // What was posted leaves first. The watch comes by itself if the function takes long.
+            core.dispatch();
+            self.tell(&mut core);
+            if core.waiting > 0 && !core.polling {
+                self.ended.notify_all();
+            }
+            drop(core);
+            let status = reduction.call();
+            guard = self.lock();
+            guard.reduced(index, &reduction, status);
+            if Instant::now() >= deadline && !guard.is_over(index) {
+                return (guard, false);
+            }
+        }
     }
 
     /// Drives the context until `ready` gives a result, or until `deadline`. Returns with the lock.

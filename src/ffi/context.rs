@@ -172,7 +172,8 @@ pub unsafe extern "C" fn gloo_rs_context_create(
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come, and with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread.
+/// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
+/// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect(
     context: *mut gloo_rs_context_t,

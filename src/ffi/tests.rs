@@ -1,6 +1,6 @@
 //! What C tests cannot reach: panics, layouts, and the helpers one by one.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -368,4 +368,46 @@ fn results_of_unknown_length() {
         gloo_rs_free(copy);
         gloo_rs_free(std::ptr::null_mut());
     }
+}
+
+unsafe extern "C" fn destroys(
+    into: *mut c_void,
+    _: *const c_void,
+    right: *const c_void,
+    _: usize,
+    context: *mut c_void,
+) -> i32 {
+    // SAFETY: the test passes its context; the library, one element.
+    unsafe {
+        gloo_rs_context_destroy(context.cast());
+        *into.cast::<u8>() = *right.cast::<u8>();
+    }
+    0
+}
+
+#[test]
+fn a_reduction_function_may_destroy_its_context() {
+    let device = crate::transport::tcp::Device::create(&Default::default()).unwrap();
+    let context = crate::context::Context::new(&device, 0, 1, &Default::default()).unwrap();
+    let still = Arc::downgrade(&context);
+    let mut handle: *mut gloo_rs_context_t = std::ptr::null_mut();
+    let inner = super::context::ContextHandle { context, waits: Default::default() };
+    // SAFETY: a valid place.
+    handle::create(inner, unsafe { Out::handle(&mut handle, "context") }.unwrap());
+    let (bytes, mut output) = ([1u8, 2], 0u8);
+    let (inputs, outputs) = ([(&raw const bytes[0]).cast(), (&raw const bytes[1]).cast()], [(&raw mut output).cast()]);
+    let mut options = MaybeUninit::<gloo_rs_allreduce_options_t>::uninit();
+    // SAFETY: `init` fills the struct; what it points to lives until the call returns.
+    let status = unsafe {
+        gloo_rs_allreduce_options_init(options.as_mut_ptr(), size_of::<gloo_rs_allreduce_options_t>());
+        let mut options = options.assume_init();
+        options.function = Some(destroys);
+        (options.data_type, options.user) = (GLOO_RS_UINT8, handle.cast());
+        (options.inputs, options.num_inputs) = (inputs.as_ptr(), 2);
+        (options.outputs, options.num_outputs) = (outputs.as_ptr(), 1);
+        options.count = 1;
+        gloo_rs_allreduce(handle, &options)
+    };
+    assert_eq!(status, GLOO_RS_ERROR_ABORTED);
+    assert!(still.upgrade().is_none(), "the context outlives the call");
 }

@@ -328,6 +328,11 @@ impl Receives {
     pub fn keep(&mut self, early: u32, bytes: &[u8]) -> Option<(Op, Rank, Header, Vec<u8>)> {
         let message = &mut self.early[early];
         let data = message.data.get_or_insert_default();
+        let payload = message.header.payload();
+        if payload <= EAGER_BYTES {
+            // Not more, or it would be too long for `recycle`.
+            data.reserve_exact(payload.saturating_sub(data.len()));
+        }
         data.extend_from_slice(bytes);
         if message.op.is_none() {
             *self.kept.entry(message.from as u32).or_insert(0) += bytes.len();

@@ -208,6 +208,10 @@ pub struct Event {
     pub outcome: Outcome,
 }
 
+/// Events that there is room for from the beginning: how many come at once is a matter of chance, and the steady state is to
+/// allocate nothing.
+pub const EVENTS: usize = 256;
+
 /// Who drives a transport while nobody waits on it.
 pub trait Watch: std::marker::Send + Sync {
     /// From now on the watch does.

@@ -35,7 +35,7 @@ impl Endpoint {
     #[inline]
     pub(super) fn begin_connect(&mut self, rank: Rank) {
         let idle = |peer: &Peer| matches!(peer.state, State::Idle | State::Retry(_));
-        if self.peers[rank].as_deref().is_none_or(idle) && self.addresses[rank].is_some() {
+        if self.peers.get(rank).is_none_or(idle) && self.addresses.get(rank).is_some() {
             self.attempt(rank);
         }
     }
@@ -43,7 +43,7 @@ impl Endpoint {
     #[cold]
     fn attempt(&mut self, rank: Rank) {
         let Some(to) = self.target(rank) else {
-            let theirs = self.addresses[rank].as_ref().map(|a| &a.sockets[..]).unwrap_or_default();
+            let theirs = self.addresses.get(rank).map(|a| &a.sockets[..]).unwrap_or_default();
             let text = format!(
                 "there is no way to rank {rank}: it listens at {theirs:?}, this rank at {:?}; they need a family in \
                  common, and loopback leads to no other host",
@@ -85,13 +85,13 @@ impl Endpoint {
 
     /// The addresses of `rank` that can be tried, the preferred first.
     fn ways(&self, rank: Rank) -> Vec<SocketAddr> {
-        self.addresses[rank].as_ref().map(|a| a.ways_from(&self.local)).unwrap_or_default()
+        self.addresses.get(rank).map(|a| a.ways_from(&self.local)).unwrap_or_default()
     }
 
     /// The address of `rank` that is connected to, is being tried, or comes next.
     pub(super) fn target(&self, rank: Rank) -> Option<SocketAddr> {
         let ways = self.ways(rank);
-        let way = self.peers[rank].as_deref().map_or(0, |p| p.way);
+        let way = self.peers.get(rank).map_or(0, |p| p.way);
         let mut target = ways.get(way).or(ways.first()).copied();
         // A link-local address is of the link that we are known on; the peer's number of it means nothing here.
         if let Some(SocketAddr::V6(v6)) = &mut target
@@ -153,7 +153,7 @@ impl Endpoint {
 
     /// When [`Self::retry_due`] has something to do.
     pub(super) fn next_retry(&self) -> Option<Instant> {
-        let due = |rank: &Rank| match self.peers[*rank].as_deref()? {
+        let due = |rank: &Rank| match self.peers.get(*rank)? {
             Peer { state: State::Retry(at) | State::Yielded(at), .. } => Some(*at),
             Peer { state: State::Connecting, give_up, .. } => *give_up,
             _ => None,
@@ -163,7 +163,7 @@ impl Endpoint {
 
     /// Moves a connection that is being made.
     pub(super) fn advance_connect(&mut self, rank: Rank) {
-        let Some(to) = self.addresses[rank].as_ref().map(|a| a.identity) else { return };
+        let Some(to) = self.addresses.get(rank).map(|a| a.identity) else { return };
         match self.greet(rank, &to) {
             Ok(None) => {}
             Ok(Some((Answer::Accepted, frames))) => {
@@ -289,11 +289,11 @@ impl Endpoint {
         }
         let rank = proven.rank as usize;
         let stranger = |a: &Address| handshake::handle(&a.identity) != proven.from;
-        let answer = if rank >= self.addresses.len() || rank == self.rank {
+        let answer = if rank >= self.size || rank == self.rank {
             Answer::Refused(Reason::Stranger)
         } else if self.closed.is_some() {
             Answer::Refused(Reason::Over)
-        } else if self.addresses[rank].as_ref().is_some_and(stranger) {
+        } else if self.addresses.get(rank).is_some_and(stranger) {
             self.log(1, &format!("rank {}: refused a stranger that says it is rank {rank}", self.rank));
             Answer::Refused(Reason::Stranger)
         } else {
@@ -305,7 +305,7 @@ impl Endpoint {
                 _ => Answer::Accepted,
             }
         };
-        if let Some(notice) = self.notice.clone().filter(|_| rank < self.addresses.len()) {
+        if let Some(notice) = self.notice.clone().filter(|_| rank < self.size) {
             return self.tell_latecomer(socket, proven, &notice);
         }
         // It fits into the buffer of a socket whose peer has just read all that was sent.
@@ -331,7 +331,7 @@ impl Endpoint {
         self.outgoing -= dropped.len();
         let mut tokens: Vec<Token> = dropped.into_iter().filter(|out| out.report).filter_map(|out| out.token).collect();
         let peers = &self.peers;
-        let closed = |r: Rank| matches!(peers[r].as_deref(), Some(Peer { state: State::Closed(_), .. }));
+        let closed = |r: Rank| matches!(peers.get(r), Some(Peer { state: State::Closed(_), .. }));
         tokens.extend(self.receives.lose(rank, closed));
         let held: Vec<u32> = self.held_sends.iter().filter(|(_, h)| h.send.to == rank).map(|(i, _)| i).collect();
         for index in held {

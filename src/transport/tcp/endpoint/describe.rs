@@ -48,7 +48,7 @@ impl Endpoint {
             match (op.matched, &op.recv.from) {
                 (None, Source::AnyOf(_)) => {}
                 (Some(rank), _) | (None, &Source::Rank(rank)) => {
-                    let incoming = self.peers[rank].as_deref().and_then(|p| p.incoming.as_ref());
+                    let incoming = self.peers.get(rank).and_then(|p| p.incoming.as_ref());
                     let done = incoming.filter(|i| i.finish == Finish::Recv(index)).map_or(0, |i| i.done);
                     add(Wait::Receive, rank, done, bytes, Some(slot));
                 }
@@ -57,8 +57,8 @@ impl Endpoint {
         for (_, held) in self.held_sends.iter().filter(|(_, h)| h.send.token.owner == owner) {
             add(Wait::Clearance, held.send.to, 0, held.send.bytes, Some(held.send.slot));
         }
-        for (rank, peer) in self.peers.iter().enumerate() {
-            for out in peer.iter().flat_map(|p| &p.data).filter(|o| o.token.is_some_and(|t| t.owner == owner)) {
+        for (rank, peer) in self.peers.iter() {
+            for out in peer.data.iter().filter(|o| o.token.is_some_and(|t| t.owner == owner)) {
                 add(Wait::Send, rank, out.sent.saturating_sub(Header::BYTES), out.bytes, None);
             }
         }
@@ -98,7 +98,7 @@ impl Endpoint {
     }
 
     fn link(&self, rank: Rank) -> String {
-        match self.peers[rank].as_deref() {
+        match self.peers.get(rank) {
             Some(Peer { state: State::Established, told: Some((told, _)), .. }) => format!("connected; {told}"),
             Some(Peer { state: State::Established, asked: Some(since), .. }) if since.elapsed() > SILENCE => format!(
                 "connected, but it has not answered for {:.1} s: its process is stopped or hangs, or the network is cut",

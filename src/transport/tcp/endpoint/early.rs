@@ -42,7 +42,7 @@ impl Endpoint {
         }
         if !self.depends_on(rank) {
             // Not only without interest in it: a connection that breaks would wake whoever polls, again and again.
-            let Some(fd) = self.peers[rank].as_deref().and_then(|p| p.socket.as_ref()).map(|s| s.as_raw_fd()) else {
+            let Some(fd) = self.peers.get(rank).and_then(|p| p.socket.as_ref()).map(|s| s.as_raw_fd()) else {
                 return false;
             };
             if self.epoll.remove(fd).is_ok() {
@@ -70,7 +70,7 @@ impl Endpoint {
                 continue;
             }
             self.paused.swap_remove(i);
-            let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { continue };
+            let Some(peer) = self.peers.get_mut(rank).filter(|p| p.is_established()) else { continue };
             peer.write_armed = false;
             if let Err(e) = self.epoll.add(peer.fd(), sys::READ, rank as u64) {
                 self.lose(rank, self.broke_while(rank, "receiving", &e));
@@ -82,7 +82,7 @@ impl Endpoint {
 
     /// Whether anything here waits for `rank`, to receive, to send, or for an answer.
     fn depends_on(&self, rank: Rank) -> bool {
-        let Some(peer) = self.peers[rank].as_deref() else { return false };
+        let Some(peer) = self.peers.get(rank) else { return false };
         let receives = || {
             self.receives.ops().any(|(_, op)| match (op.matched, &op.recv.from) {
                 (Some(from), _) | (None, &Source::Rank(from)) => from == rank,

@@ -35,7 +35,7 @@ impl Endpoint {
     pub(super) fn say_goodbye(&mut self, rank: Rank, notice: Option<&Error>) {
         self.flush_to(rank);
         let (epoll, identity) = (self.epoll.clone(), self.peer(rank).identity);
-        let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
+        let Some(peer) = self.peers.get_mut(rank).filter(|p| p.is_established()) else { return };
         // A message that is half out is finished first, or the peer could not read what follows.
         let mut words = peer.rest_of_begun();
         if let Some(words) = &mut words {
@@ -76,7 +76,7 @@ impl Endpoint {
         let mut ranks: Vec<Rank> = self.waits(owner).into_keys().map(|(_, rank)| rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
-        ranks.retain(|rank| self.peers[*rank].as_deref().is_some_and(Peer::is_established));
+        ranks.retain(|rank| self.peers.get(*rank).is_some_and(Peer::is_established));
         ranks.truncate(ASKED);
         let header = Header { check: call.check, ..Header::new(Kind::Ask, u64::from(call.tag), 0) };
         for rank in &ranks {
@@ -92,7 +92,7 @@ impl Endpoint {
 
     /// See [`crate::transport::Transport::told`].
     pub(super) fn what_was_told(&self) -> Told {
-        let asked = self.asked.iter().filter_map(|rank| self.peers[*rank].as_deref().filter(|p| p.is_established()));
+        let asked = self.asked.iter().filter_map(|rank| self.peers.get(*rank).filter(|p| p.is_established()));
         let (mut same, mut other) = (false, false);
         for peer in asked {
             match peer.told {
@@ -109,7 +109,7 @@ impl Endpoint {
     pub(super) fn tell_peer(&mut self, rank: Rank, text: &str, same: bool) {
         let owned = clip(text).to_vec();
         let header = Header { offset: u64::from(same), ..Header::new(Kind::Tell, 0, owned.len() as u64) };
-        let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
+        let Some(peer) = self.peers.get_mut(rank).filter(|p| p.is_established()) else { return };
         self.outgoing += 1;
         peer.push_owned(&header, owned);
         self.mark_dirty(rank);

@@ -6,13 +6,14 @@ mod early;
 mod farewell;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod ranks;
 mod receive;
 mod remote;
 mod send;
 
 pub use remote::FIRST_REGION_OWNER;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
@@ -23,16 +24,17 @@ use crate::hash::QuickMap;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll};
 use crate::transport::frame::{Header, Kind};
-use crate::transport::matching::{Posting, Receives};
+use crate::transport::matching::{Op, Posting, Receives};
 use crate::transport::queues::{Key, Queues};
 use crate::transport::slab::Slab;
 use crate::transport::tcp::address::{self, Address, peer_name};
 use crate::transport::tcp::connection::{Finish, Parting, Peer, Sent, State, Target};
 use crate::transport::tcp::handshake::{self, Handle, Identity};
 use crate::transport::{
-    Call, EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Told, Transport,
+    Call, EVENTS, EVERYONE, Event, LogCallback, Outcome, Recv, Remote, Send, Source, Space, Token, Told, Transport,
 };
 use crate::types::{Rank, Slot};
+use ranks::ByRank;
 use remote::{Binding, EarlyWrite, Region, Request};
 use send::Held;
 
@@ -56,12 +58,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The connections of one context.
 pub struct Endpoint {
     rank: Rank,
+    size: usize,
     local: Address,
     token: JobToken,
     log: Option<LogCallback>,
     epoll: Epoll,
-    addresses: Vec<Option<Address>>,
-    peers: Vec<Option<Box<Peer>>>,
+    addresses: ByRank<Address>,
+    peers: ByRank<Peer>,
     /// Ranks whose connections stand.
     links: Vec<Rank>,
     /// Ranks that are being connected to.
@@ -113,12 +116,13 @@ impl Endpoint {
         let identity: Identity = sys::random().map_err(failed)?;
         Ok(Self {
             rank,
+            size,
             local: Address { identity, sockets, host: address::host(), cores: address::cores() },
             token: token.clone(),
             log,
             epoll: Epoll::new().map_err(failed)?,
-            addresses: vec![None; size],
-            peers: (0..size).map(|_| None).collect(),
+            addresses: ByRank::default(),
+            peers: ByRank::default(),
             links: Vec::new(),
             connecting: Vec::new(),
             dirty: Vec::new(),
@@ -136,8 +140,8 @@ impl Endpoint {
             pause_bytes: early::PAUSE_BYTES,
             most_bytes: early::MOST_BYTES,
             paused: Vec::new(),
-            events: Vec::new(),
-            sent: Vec::new(),
+            events: Vec::with_capacity(EVENTS),
+            sent: Vec::with_capacity(EVENTS),
             closed: None,
             notice: None,
             retired: Vec::new(),
@@ -167,7 +171,7 @@ impl Endpoint {
 
     /// The addresses of all ranks, if they are known.
     pub fn addresses(&self) -> Option<Vec<Address>> {
-        self.addresses.iter().cloned().collect()
+        (0..self.size).map(|rank| self.addresses.get(rank).cloned()).collect()
     }
 
     fn log(&self, level: u32, text: &str) {
@@ -181,7 +185,7 @@ impl Endpoint {
     }
 
     fn peer(&mut self, rank: Rank) -> &mut Peer {
-        self.peers[rank].get_or_insert_with(|| Box::new(Peer::new()))
+        self.peers.get_or_insert_with(rank, Peer::new)
     }
 
     fn event(&mut self, token: Token, outcome: Outcome) {
@@ -191,7 +195,7 @@ impl Endpoint {
     }
 
     fn mark_dirty(&mut self, rank: Rank) {
-        if let Some(peer) = self.peers[rank].as_deref_mut()
+        if let Some(peer) = self.peers.get_mut(rank)
             && peer.is_established()
             && !std::mem::replace(&mut peer.dirty, true)
         {
@@ -204,7 +208,7 @@ impl Endpoint {
         if let Some(error) = &self.closed {
             return Some(error.clone());
         }
-        match &self.peers[rank].as_deref()?.state {
+        match &self.peers.get(rank)?.state {
             State::Closed(error) => Some(error.clone()),
             _ => None,
         }
@@ -314,7 +318,7 @@ impl Transport for Endpoint {
         self.bindings.retain(|_, binding| binding.token.owner != owner);
         let requests = &mut self.requests;
         requests.iter_mut().filter(|(_, r)| r.token.owner == owner).for_each(|(_, r)| r.cancelled = true);
-        for peer in self.peers.iter_mut().flatten() {
+        for peer in self.peers.iter_mut() {
             if let Some(incoming) = &mut peer.incoming {
                 let its = match incoming.finish {
                     Finish::Recv(op) => arriving.contains(&op),
@@ -348,7 +352,7 @@ impl Transport for Endpoint {
         if self.connecting.is_empty() && self.links.len() <= DIRECT_LINKS {
             for i in (0..self.links.len()).rev() {
                 let Some(rank) = self.links.get(i).copied() else { continue };
-                if self.peers[rank].as_ref().is_some_and(|p| p.has_output()) {
+                if self.peers.get(rank).is_some_and(|p| p.has_output()) {
                     moved |= self.flush_to(rank);
                 }
                 moved |= self.read(rank);
@@ -415,14 +419,14 @@ impl Transport for Endpoint {
 
     fn set_peer(&mut self, rank: Rank, address: &[u8]) -> Result<()> {
         let address = Address::deserialize(address).map_err(|e| e.context(format_args!("address of rank {rank}")))?;
-        let claimed = self.peers[rank].as_deref().and_then(|p| p.theirs);
+        let claimed = self.peers.get(rank).and_then(|p| p.theirs);
         let stranger = claimed.is_some_and(|theirs| theirs != handshake::handle(&address.identity));
-        self.addresses[rank] = Some(address);
+        self.addresses.set(rank, address);
         if stranger {
             let text = format!("{} was impersonated: someone else connected in its name", self.name(rank));
             self.lose(rank, Error::new(ErrorKind::ConnectionLost, text));
         }
-        let waiting = self.peers[rank].as_deref().is_some_and(Peer::has_output)
+        let waiting = self.peers.get(rank).is_some_and(Peer::has_output)
             || self.receives.ops().any(|(_, op)| matches!(op.recv.from, Source::Rank(r) if r == rank));
         if waiting {
             self.connect(rank);
@@ -439,19 +443,19 @@ impl Transport for Endpoint {
     fn is_connected(&self, rank: Rank) -> Result<bool> {
         match self.lost(rank) {
             Some(error) => Err(error),
-            None => Ok(rank == self.rank || self.peers[rank].as_deref().is_some_and(Peer::is_established)),
+            None => Ok(rank == self.rank || self.peers.get(rank).is_some_and(Peer::is_established)),
         }
     }
 
     fn is_isolated(&self) -> bool {
-        self.links.is_empty() && self.addresses.iter().all(Option::is_none)
+        self.links.is_empty() && self.addresses.is_empty()
     }
 
     fn shares_host(&self, rank: Rank) -> Option<bool> {
         if rank == self.rank {
             return Some(true);
         }
-        Some(self.addresses[rank].as_ref()?.host == self.local.host)
+        Some(self.addresses.get(rank)?.host == self.local.host)
     }
 
     fn disconnect(&mut self, rank: Rank, error: &Error) {
@@ -463,15 +467,19 @@ impl Transport for Endpoint {
         if self.closed.is_some() {
             return;
         }
-        for rank in 0..self.peers.len() {
-            if self.peers[rank].is_some() {
-                self.say_goodbye(rank, notice);
-                self.lose(rank, error.clone());
-            }
+        let met: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
+        for rank in met {
+            self.say_goodbye(rank, notice);
+            self.lose(rank, error.clone());
         }
         // What ranks that were never connected to could have served.
         let all = |_| true;
-        for rank in 0..self.peers.len() {
+        let server = |op: &Op| match (op.matched, &op.recv.from) {
+            (Some(rank), _) | (None, &Source::Rank(rank)) => Some(rank),
+            (None, Source::AnyOf(ranks)) => ranks.first().copied(),
+        };
+        let servers: BTreeSet<Rank> = self.receives.ops().filter_map(|(_, op)| server(op)).collect();
+        for rank in servers {
             for token in self.receives.lose(rank, all) {
                 self.event(token, Outcome::Failed(error.clone()));
             }

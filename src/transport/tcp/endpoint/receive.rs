@@ -47,9 +47,9 @@ impl Endpoint {
         if self.holds_back(rank) {
             return false;
         }
-        let Some(mut peer) = self.peers[rank].take() else { return false };
+        let Some(mut peer) = self.peers.take(rank) else { return false };
         if !peer.is_established() {
-            self.peers[rank] = Some(peer);
+            self.peers.put_back(rank, peer);
             return false;
         }
         let mut staging = std::mem::take(&mut self.staging);
@@ -104,7 +104,7 @@ impl Endpoint {
         }
         self.staging = staging;
         let dirty = peer.has_output();
-        self.peers[rank] = Some(peer);
+        self.peers.put_back(rank, peer);
         while let Some(key) = self.cleared.pop() {
             self.clear_to_send(key);
         }

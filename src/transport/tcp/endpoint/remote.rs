@@ -116,7 +116,7 @@ impl Endpoint {
         }
         self.cancel(region_owner(region));
         // A put that is arriving must not write there any more.
-        for peer in self.peers.iter_mut().flatten() {
+        for peer in self.peers.iter_mut() {
             if let Some(Incoming { header, target, finish: Finish::PutDone { refused }, .. }) = &mut peer.incoming
                 && header.region() == region
             {
@@ -126,7 +126,7 @@ impl Endpoint {
     }
 
     fn request(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) -> Option<u64> {
-        if remote.rank >= self.addresses.len() {
+        if remote.rank >= self.size {
             self.event(token, Outcome::Failed(Error::invalid(format!("there is no rank {}", remote.rank))));
             return None;
         }
