@@ -4,6 +4,7 @@ mod bootstrap;
 mod bound_buffer;
 mod call;
 mod check_calls;
+mod claim;
 mod measure;
 mod pair;
 mod prepared;

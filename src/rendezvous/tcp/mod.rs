@@ -230,6 +230,11 @@ impl TcpStore {
         Ok(())
     }
 
+    fn append_all(&self, key: &str, value: &[u8], patience: Duration) -> Result<()> {
+        self.check(key, value.len())?;
+        self.ask_now(&doing("append to", &[key]), &Request::Append { key, value }, patience, nothing)
+    }
+
     fn nonsense(&self, doing: &str) -> Error {
         Error::new(ErrorKind::Mismatch, format!("{}: {doing}: the server's answer makes no sense", self.url))
     }
@@ -367,8 +372,11 @@ impl Store for TcpStore {
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.check(key, value.len())?;
-        self.ask_now(&doing("append to", &[key]), &Request::Append { key, value }, ANSWER_TIMEOUT, nothing)
+        self.append_all(key, value, ANSWER_TIMEOUT)
+    }
+
+    fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.append_all(key, value, timeout.saturating_add(GRACE))
     }
 
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
