@@ -1,15 +1,17 @@
 //! How the ranks of a context find each other.
 //!
-//! In two rounds: first every rank tells which host it is on and from where that reaches the store; then, knowing where the
-//! others are, it listens, and tells at which addresses. In each round every rank puts what it tells into the store; rank 0
-//! collects it and puts the list there as one value. Last, rank 0 publishes what algorithms are chosen by (see
-//! [`tuning`](super::tuning)). So each rank makes five requests, and rank 0 two large ones, whatever the number of ranks.
+//! In two rounds: first every rank claims its place and tells which host it is on and from where that reaches the store; then,
+//! knowing where the others are, it listens, and tells at which addresses. In each round every rank puts what it tells into the
+//! store, first as a [claim](super::claim), which it reads back; rank 0 collects it and puts the list there as one value. Last,
+//! rank 0 publishes what algorithms are chosen by (see [`tuning`](super::tuning)). So each rank makes six requests, and rank 0
+//! two large ones, whatever the number of ranks.
 
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Collective, Shape};
+use crate::context::claim::{self, Claims, SEPARATE};
 use crate::context::tuning::{self, Links};
 use crate::context::{Call, Connect, Context, Reduction, SPIN, SPIN_SHARED};
 use crate::engine::Spin;
@@ -46,8 +48,10 @@ const MISSING_SHOWN: usize = 16;
 const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived" };
 const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not told where they listen" };
 
-/// In front of what is wrong, where rank 0 cannot publish a list. No list begins so.
+/// In front of what is wrong, where rank 0 cannot publish a list: with what it was given, or with what lies in the store. No list
+/// begins so.
 const REFUSAL: &[u8] = b"\0refused: ";
+const CONTESTED: &[u8] = b"\0contested: ";
 
 impl Round {
     fn rank_key(&self, rank: usize) -> String {
@@ -70,10 +74,12 @@ impl Context {
             let source = self.source(store, deadline)?;
             let prospect = self.device().prospect(store.server())?;
             let own = self.tell(prospect)?;
-            let everyone = self.parse(&self.exchange(store, &HOSTS, &own, &[], deadline, timeout)?, &own)?;
+            let everyone = self.parse(&self.meet(store, &own, deadline, timeout)?, &own)?;
             let own = self.tell(self.device().listen(store.server(), &everyone, self.rank)?)?;
             let wants = source.as_ref().map_or(0, tuning::wants);
-            let mut list = self.exchange(store, &ADDRESSES, &own, &[wants], deadline, timeout)?;
+            store.set_within(&ADDRESSES.rank_key(self.rank), &own, left(deadline))?;
+            let list = |told: Vec<Vec<u8>>| Ok([told.concat(), vec![wants]].concat());
+            let mut list = self.exchange(store, &ADDRESSES, list, deadline, timeout)?;
             let wants = list.pop().unwrap_or(0);
             let addresses = self.set_peers(&list, &own)?;
             self.agree(store, source, Links::wanted(wants, &addresses), &addresses, deadline, timeout)?;
@@ -119,30 +125,64 @@ impl Context {
         })
     }
 
-    /// One round: what all ranks tell, in their order, and then what rank 0 adds.
+    /// The first round: this rank claims its place, with `own`; what all ranks tell, in their order.
+    fn meet(&self, store: &dyn Store, own: &[u8], deadline: Instant, timeout: Duration) -> Result<Vec<u8>> {
+        let (key, claim) = (HOSTS.rank_key(self.rank), claim::make(own)?);
+        claim::put(store, &key, &claim, left(deadline))?;
+        let value = self.wait_for(deadline, |wait| store.get(&key, wait))?;
+        let claims = Claims::read(self.rank, &value, claim.len())?;
+        if !claims.is_led_by(&claim) {
+            // The others are left alone: they may be another job's, which is well.
+            return Err(claims.claimed_twice(&claim));
+        }
+        // A context of this process that is over may have told before, but the list must be yet to come.
+        let earlier = self.rank == 0 && claims.told_before().any(|told| !Address::is_same_context(told, own));
+        if earlier && store.wait(&[HOSTS.list], Duration::ZERO).is_ok() {
+            let text = format!("an earlier context of this process has met others there; {SEPARATE}");
+            return Err(Error::new(ErrorKind::Mismatch, text));
+        }
+        let contested = |error: Error| {
+            if self.rank == 0 {
+                let text = [CONTESTED, error.message().as_bytes()].concat();
+                // What is wrong says more than that the store does not answer either.
+                let _ = store.set_within(HOSTS.list, &text, left(deadline));
+            }
+            error
+        };
+        claims.told().map_err(contested)?;
+        let list = |values: Vec<Vec<u8>>| {
+            let told = values.iter().enumerate().map(|(rank, value)| Claims::read(rank, value, claim.len())?.told());
+            told.collect::<Result<Vec<_>>>().map(|told| told.concat()).map_err(contested)
+        };
+        self.exchange(store, &HOSTS, list, deadline, timeout)
+    }
+
+    /// One round, in which this rank has told: what rank 0 makes of what all ranks have, in their order, by `list`.
     fn exchange(
         &self,
         store: &dyn Store,
         round: &Round,
-        own: &[u8],
-        more: &[u8],
+        list: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>>,
         deadline: Instant,
         timeout: Duration,
     ) -> Result<Vec<u8>> {
-        store.set_within(&round.rank_key(self.rank), own, left(deadline))?;
         let missing = |e| self.name_missing(store, round, e, deadline, timeout);
         if self.rank != 0 {
             let list = self.wait_for(deadline, |wait| store.get(round.list, wait)).map_err(missing)?;
-            let refusal = list.strip_prefix(REFUSAL).map(String::from_utf8_lossy);
-            return refusal.map_or(Ok(list.clone()), |why| Err(Error::invalid(format!("rank 0: {why}"))));
+            for (mark, kind) in [(REFUSAL, ErrorKind::InvalidArgument), (CONTESTED, ErrorKind::Mismatch)] {
+                if let Some(why) = list.strip_prefix(mark) {
+                    return Err(Error::new(kind, format!("rank 0: {}", String::from_utf8_lossy(why))));
+                }
+            }
+            return Ok(list);
         }
-        let mut list = Vec::new();
+        let mut values = Vec::new();
         for first in (0..self.size).step_by(BATCH) {
             let keys = round.rank_keys(first..self.size.min(first + BATCH));
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            list.extend(self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?.concat());
+            values.extend(self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?);
         }
-        list.extend_from_slice(more);
+        let list = list(values)?;
         store.set_within(round.list, &list, left(deadline))?;
         Ok(list)
     }
@@ -274,11 +314,7 @@ impl Context {
         if list[self.rank * length..][..length] != *own {
             return Err(Error::new(
                 ErrorKind::Mismatch,
-                format!(
-                    "the address published for rank {} is another process's: two processes have the same rank, or the \
-                     store holds what an earlier job left there",
-                    self.rank
-                ),
+                format!("the address published for rank {} is another process's: {SEPARATE}", self.rank),
             ));
         }
         let address = |(rank, bytes)| {

@@ -10,7 +10,7 @@ use crate::context::prepared::{Asked, Prepared};
 use crate::context::{Context, measure};
 use crate::engine::plan::{self, Plan};
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
-use crate::error::{self, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::reduce;
 use crate::transport::tcp::endpoint::Endpoint;
@@ -411,10 +411,7 @@ impl Context {
             let (peer, what) = (guard.transport.peer_name(rank), explain(digest(check)));
             waits.push_str(&format!("; {peer} has sent what nobody here asked for: {bytes} bytes of {what}"));
         }
-        if let Some(e) = self.device().cannot_accept() {
-            waits.push_str(&format!("; this process cannot accept connections: {}", error::in_words(&e)));
-        }
-        waits
+        waits + &self.cannot_accept()
     }
 }
 

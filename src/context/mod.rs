@@ -4,6 +4,7 @@ mod bootstrap;
 mod bound_buffer;
 mod call;
 mod check_calls;
+mod claim;
 mod measure;
 mod pair;
 mod prepared;
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 use crate::context::prepared::PreparedCalls;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::{Engine, Guard, Spin};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{self, Error, ErrorKind, Result};
 use crate::secret::JobToken;
 use crate::transport::Transport;
 use crate::transport::tcp::device::{Device, Served};
@@ -294,10 +295,20 @@ impl Context {
                 Err(error) => Some(Err(error)),
             });
         guard.connecting -= 1;
+        let error = || {
+            let (peer, link) = (guard.transport.peer_name(rank), guard.transport.link(rank));
+            let text = format!("no connection to {peer} after {timeout:?}: {link}{}", self.cannot_accept());
+            Error::new(ErrorKind::Timeout, text)
+        };
+        let connected = connected.unwrap_or_else(|| Err(error()));
         self.engine().hand_over(guard);
-        connected.unwrap_or_else(|| {
-            Err(Error::new(ErrorKind::Timeout, format!("no connection to rank {rank} after {timeout:?}")))
-        })
+        connected
+    }
+
+    /// What here may be the reason that peers do not connect to this rank, for the end of a message.
+    fn cannot_accept(&self) -> String {
+        let words = |e| format!("; this process cannot accept connections: {}", error::in_words(&e));
+        self.device().cannot_accept().map_or(String::new(), words)
     }
 
     fn own(&self) -> String {

@@ -97,7 +97,8 @@ impl Endpoint {
         text
     }
 
-    fn link(&self, rank: Rank) -> String {
+    /// How far the connection to `rank` is, and why no further.
+    pub fn link(&self, rank: Rank) -> String {
         match self.peers.get(rank) {
             Some(Peer { state: State::Established, told: Some((told, _)), .. }) => format!("connected; {told}"),
             Some(Peer { state: State::Established, asked: Some(since), .. }) if since.elapsed() > SILENCE => format!(
@@ -112,6 +113,7 @@ impl Endpoint {
             Some(Peer { last_error: Some(error), attempts, .. }) => {
                 format!("not connected after {attempts} attempts; the last one: {error}")
             }
+            Some(Peer { state: State::Connecting, .. }) => "not connected: nothing has answered there".to_owned(),
             _ => "not connected".to_owned(),
         }
     }
