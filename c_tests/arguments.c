@@ -258,9 +258,10 @@ static void shapes(void) {
     CHECK_INVALID(gloo_rs_broadcast(context, &options), "root is 2");
     options.root = -1;
     CHECK_INVALID(gloo_rs_broadcast(context, &options), "root is -1");
+    options.root = 1;
+    options.num_inputs = 2;
+    CHECK_INVALID(gloo_rs_broadcast(context, &options), "inputs is 2");
     options.root = 0;
-    options.num_inputs = 1;
-    CHECK_INVALID(gloo_rs_broadcast(context, &options), "inputs is 1");
     options.num_inputs = options.num_outputs = 0;
     CHECK_INVALID(gloo_rs_broadcast(context, &options), "outputs is 0");
   }
@@ -279,8 +280,9 @@ static void shapes(void) {
   }
   {
     START(scatter);
-    options.root = 0;
-    CHECK_INVALID(gloo_rs_scatter(context, &options), "inputs is 1");
+    options.root = 1;
+    options.num_inputs = 3;
+    CHECK_INVALID(gloo_rs_scatter(context, &options), "inputs is 3");
   }
   {
     START(allgatherv);

@@ -7,12 +7,19 @@
  *   alone on failure unless the comment says otherwise. gloo_rs_last_error_message() tells more about a failure.
  * - Pointers are NULL or valid: for the function's duration, unless the comment says longer. NULL is an error unless the
  *   comment says otherwise. Strings are UTF-8 and end with a NUL byte.
+ * - Structs, lists and results are aligned as C demands of their types. Inputs and outputs of collectives are aligned to
+ *   their elements' type: complex numbers to their parts, every other type to its own size. Those that are not are refused.
+ *   The memory of gloo_rs_buffer_t and gloo_rs_unbound_buffer_t is bytes and needs no alignment.
  * - What a create function returned ends with the destroy function of its type, in any order: everything keeps what it
  *   needs alive. No call on a handle may begin once its destruction has.
  * - All handles may be used from several threads at once.
  * - Options structs begin with their size, which the init function of the struct sets along with defaults. So a program
  *   works with later versions of this library, whose structs may be longer. Calls read, and copy, options only while they
- *   run.
+ *   run. A struct whose size is 0 was not set up, and is refused; who fills a struct with zeros and sets the size by hand
+ *   gets what zeros mean, such as a timeout of 0 and GLOO_RS_INT8.
+ * - Options may be NULL for defaults, but for collectives that need a data type: all but gloo_rs_barrier. They refuse NULL.
+ * - Collectives with a root ignore, on other ranks, pointers and numbers that only the root's part is about: a program may
+ *   pass both buffers on all ranks.
  * - Timeouts are in milliseconds; GLOO_RS_TIMEOUT_DEFAULT stands for the context's, other negative numbers are errors.
  * - Callbacks must not let exceptions out, nor longjmp. They are called on the thread that made the call unless the
  *   comment says otherwise.
@@ -82,7 +89,7 @@ typedef struct gloo_rs_unbound_buffer_t gloo_rs_unbound_buffer_t;
 /// add some.
 typedef uint32_t gloo_rs_status_t;
 
-/// The type of one element: one of GLOO_RS_INT8 and the following.
+/// The type of one element: one of GLOO_RS_INT8 and the following. Buffers of collectives are aligned as each says.
 typedef uint32_t gloo_rs_data_type_t;
 
 /// Told what no call can return. `level` is GLOO_RS_LOG_WARNING, GLOO_RS_LOG_NOTICE or GLOO_RS_LOG_DETAIL; `message` is
@@ -232,8 +239,10 @@ typedef uint32_t gloo_rs_op_t;
 
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
-/// collective call, and only until that returns; no exception may leave it. The operation must be associative, and
-/// commutative but for scan and exscan.
+/// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
+/// can the function: collectives on it need other tags than those that run; a context that the function closes or destroys fails
+/// the call with GLOO_RS_ERROR_ABORTED once the function has returned. The call's timeout, too, is looked at only then. The
+/// operation must be associative, and commutative but for scan and exscan.
 typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
 
 /// Options of gloo_rs_allreduce. Set up by gloo_rs_allreduce_options_init.
@@ -305,9 +314,10 @@ typedef struct gloo_rs_reduce_options_t {
   const void *const *inputs;
   /// Number of inputs; 0 for in place.
   size_t num_inputs;
-  /// One buffer of `count` elements, which gets the result; on the root only, or for in place.
+  /// On the root, or for in place: one buffer of `count` elements, which gets the result. Ignored on other ranks that have
+  /// inputs.
   void *const *outputs;
-  /// Number of outputs.
+  /// Number of outputs: 1 on the root, or for in place. Ignored on other ranks that have inputs.
   size_t num_outputs;
   /// Rank of the root. The same on all ranks.
   int32_t root;
@@ -427,9 +437,9 @@ typedef struct gloo_rs_broadcast_options_t {
   size_t max_segment_bytes;
   /// Type of the elements. The same on all ranks.
   gloo_rs_data_type_t data_type;
-  /// On the root: one buffer of `count` elements, read only; ignored if there is none.
+  /// On the root: one buffer of `count` elements, read only. Ignored on other ranks.
   const void *const *inputs;
-  /// Number of inputs: 1 on the root, or 0 for in place; 0 on other ranks.
+  /// Number of inputs: 1 on the root, or 0 for in place. Ignored on other ranks.
   size_t num_inputs;
   /// Buffers of `count` elements, each of which gets the root's.
   void *const *outputs;
@@ -459,9 +469,9 @@ typedef struct gloo_rs_gather_options_t {
   const void *const *inputs;
   /// Number of inputs: 1, or on the root 0 for in place.
   size_t num_inputs;
-  /// On the root: one buffer of `count` elements for each rank.
+  /// On the root: one buffer of `count` elements for each rank. Ignored on other ranks.
   void *const *outputs;
-  /// Number of outputs: 1 on the root, 0 on other ranks.
+  /// Number of outputs: 1 on the root. Ignored on other ranks.
   size_t num_outputs;
   /// Rank of the root. The same on all ranks.
   int32_t root;
@@ -488,17 +498,17 @@ typedef struct gloo_rs_gatherv_options_t {
   const void *const *inputs;
   /// Number of inputs: 1, or on the root 0 for in place.
   size_t num_inputs;
-  /// On the root: one buffer of as many elements as all `recv_counts` together.
+  /// On the root: one buffer of as many elements as all `recv_counts` together. Ignored on other ranks.
   void *const *outputs;
-  /// Number of outputs: 1 on the root, 0 on other ranks.
+  /// Number of outputs: 1 on the root. Ignored on other ranks.
   size_t num_outputs;
   /// Rank of the root. The same on all ranks.
   int32_t root;
   /// Elements of the input, on ranks other than the root.
   size_t count;
-  /// Elements that each rank sends, in the order of ranks; on the root only.
+  /// On the root: elements that each rank sends, in the order of ranks. Ignored on other ranks.
   const size_t *recv_counts;
-  /// Length of `recv_counts`: on the root, the size of the context.
+  /// Length of `recv_counts`: on the root, the size of the context. Ignored on other ranks.
   size_t num_counts;
 } gloo_rs_gatherv_options_t;
 
@@ -517,9 +527,9 @@ typedef struct gloo_rs_scatter_options_t {
   /// Type of the elements. The same on all ranks.
   gloo_rs_data_type_t data_type;
   /// On the root: one buffer of `count` elements for each rank, or as many buffers as ranks, of `count` elements
-  /// each; read only.
+  /// each; read only. Ignored on other ranks.
   const void *const *inputs;
-  /// Number of inputs: 1 or the size of the context on the root, or 0 for in place; 0 on other ranks.
+  /// Number of inputs: 1 or the size of the context on the root, or 0 for in place. Ignored on other ranks.
   size_t num_inputs;
   /// One buffer of `count` elements; for in place on the root, of `count` for each rank.
   void *const *outputs;
@@ -546,9 +556,9 @@ typedef struct gloo_rs_scatterv_options_t {
   size_t max_segment_bytes;
   /// Type of the elements. The same on all ranks.
   gloo_rs_data_type_t data_type;
-  /// On the root: one buffer of as many elements as all `send_counts` together, read only.
+  /// On the root: one buffer of as many elements as all `send_counts` together, read only. Ignored on other ranks.
   const void *const *inputs;
-  /// Number of inputs: 1 on the root, or 0 for in place; 0 on other ranks.
+  /// Number of inputs: 1 on the root, or 0 for in place. Ignored on other ranks.
   size_t num_inputs;
   /// One buffer of `send_counts[rank]` elements on the root, `count` elsewhere; for in place on the root, of all.
   void *const *outputs;
@@ -558,9 +568,9 @@ typedef struct gloo_rs_scatterv_options_t {
   int32_t root;
   /// Elements of the output, on ranks other than the root.
   size_t count;
-  /// Elements that each rank gets, in the order of ranks; on the root only.
+  /// On the root: elements that each rank gets, in the order of ranks. Ignored on other ranks.
   const size_t *send_counts;
-  /// Length of `send_counts`: on the root, the size of the context.
+  /// Length of `send_counts`: on the root, the size of the context. Ignored on other ranks.
   size_t num_counts;
 } gloo_rs_scatterv_options_t;
 
@@ -757,31 +767,32 @@ typedef struct gloo_rs_barrier_options_t {
 /// A defect of this library.
 #define GLOO_RS_ERROR_INTERNAL 12
 
-/// What options hold before the caller sets their data type; calls refuse it.
+/// What options hold once their init function has run, until the caller sets their data type; calls refuse it.
 #define GLOO_RS_DATA_TYPE_UNSET 4294967295
 
-/// Signed 8-bit integer.
+/// Signed 8-bit integer; any alignment. It is number 0, so options that were filled with zeros, not by their init function,
+/// mean this type.
 #define GLOO_RS_INT8 0
 
-/// Unsigned 8-bit integer.
+/// Unsigned 8-bit integer; any alignment.
 #define GLOO_RS_UINT8 1
 
-/// Signed 16-bit integer.
+/// Signed 16-bit integer; aligned to 2 bytes.
 #define GLOO_RS_INT16 2
 
-/// Unsigned 16-bit integer.
+/// Unsigned 16-bit integer; aligned to 2 bytes.
 #define GLOO_RS_UINT16 3
 
-/// Signed 32-bit integer.
+/// Signed 32-bit integer; aligned to 4 bytes.
 #define GLOO_RS_INT32 4
 
-/// Unsigned 32-bit integer.
+/// Unsigned 32-bit integer; aligned to 4 bytes.
 #define GLOO_RS_UINT32 5
 
-/// Signed 64-bit integer.
+/// Signed 64-bit integer; aligned to 8 bytes.
 #define GLOO_RS_INT64 6
 
-/// Unsigned 64-bit integer.
+/// Unsigned 64-bit integer; aligned to 8 bytes.
 #define GLOO_RS_UINT64 7
 
 /// IEEE 754 binary16; aligned to 2 bytes.
@@ -790,19 +801,19 @@ typedef struct gloo_rs_barrier_options_t {
 /// The upper half of an IEEE 754 binary32; aligned to 2 bytes.
 #define GLOO_RS_BFLOAT16 9
 
-/// IEEE 754 binary32: `float`.
+/// IEEE 754 binary32: `float`; aligned to 4 bytes.
 #define GLOO_RS_FLOAT32 10
 
-/// IEEE 754 binary64: `double`.
+/// IEEE 754 binary64: `double`; aligned to 8 bytes.
 #define GLOO_RS_FLOAT64 11
 
-/// Two binary32, real and imaginary: `float _Complex`, `std::complex<float>`.
+/// Two binary32, real and imaginary: `float _Complex`, `std::complex<float>`; aligned to 4 bytes.
 #define GLOO_RS_COMPLEX64 12
 
-/// Two binary64, real and imaginary: `double _Complex`, `std::complex<double>`.
+/// Two binary64, real and imaginary: `double _Complex`, `std::complex<double>`; aligned to 8 bytes.
 #define GLOO_RS_COMPLEX128 13
 
-/// One byte: zero is false, anything else is true; results are 0 or 1.
+/// One byte: zero is false, anything else is true; results are 0 or 1. Any alignment.
 #define GLOO_RS_BOOL 14
 
 /// `a + b`; integers wrap; logical or for GLOO_RS_BOOL.
@@ -817,7 +828,8 @@ typedef struct gloo_rs_barrier_options_t {
 /// The larger; a NaN wins over numbers. Not for complex types.
 #define GLOO_RS_MAX 3
 
-/// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL.
+/// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL,
+/// nor for scan and exscan. All ranks must pass the same number of inputs.
 #define GLOO_RS_AVERAGE 4
 
 /// Bitwise and; integers and GLOO_RS_BOOL only.
@@ -1053,7 +1065,8 @@ gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come, and with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread.
+/// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
+/// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
 gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                          struct gloo_rs_store_t *store);
 
@@ -1077,7 +1090,8 @@ gloo_rs_status_t gloo_rs_context_timeout(const struct gloo_rs_context_t *context
 gloo_rs_status_t gloo_rs_context_set_timeout(struct gloo_rs_context_t *context, int64_t timeout_ms);
 
 /// Reserves `n` slots for messages of the caller's own and sets `*slot` to the first. The same on all ranks, as long as all
-/// reserve the same in the same order.
+/// reserve the same in the same order. It counts on from 0 and knows nothing of numbers that the program chose itself: who
+/// uses both keeps its own apart, for example from 1 << 63 on. Collectives have slots of their own, which neither can meet.
 gloo_rs_status_t gloo_rs_context_next_slot(struct gloo_rs_context_t *context,
                                            uint32_t n,
                                            uint64_t *slot);
@@ -1143,8 +1157,8 @@ gloo_rs_status_t gloo_rs_pair_set_sync(struct gloo_rs_pair_t *pair,
 void gloo_rs_pair_destroy(struct gloo_rs_pair_t *pair);
 
 /// A buffer for gloo_rs_buffer_send: `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed
-/// and does not change between a send and the return of its gloo_rs_buffer_wait_send. The caller owns the result and ends
-/// it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+/// and does not change between a send and the return of its gloo_rs_buffer_wait_send. `data` needs no alignment. The caller
+/// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
 gloo_rs_status_t gloo_rs_pair_create_send_buffer(struct gloo_rs_pair_t *pair,
                                                  uint64_t slot,
                                                  const void *data,
@@ -1152,8 +1166,8 @@ gloo_rs_status_t gloo_rs_pair_create_send_buffer(struct gloo_rs_pair_t *pair,
                                                  struct gloo_rs_buffer_t **buffer);
 
 /// A buffer that the peer's send buffer of the same slot writes into: `bytes` of memory at `data`, which the caller keeps
-/// valid until the buffer is destroyed. The peer may write at any time until then. The caller owns the result and ends it
-/// with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+/// valid until the buffer is destroyed. The peer may write at any time until then. `data` needs no alignment. The caller
+/// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
 gloo_rs_status_t gloo_rs_pair_create_recv_buffer(struct gloo_rs_pair_t *pair,
                                                  uint64_t slot,
                                                  void *data,
@@ -1162,7 +1176,8 @@ gloo_rs_status_t gloo_rs_pair_create_recv_buffer(struct gloo_rs_pair_t *pair,
 
 /// Starts to write `length` bytes from `offset` of this send buffer into the peer's receive buffer, at `remote_offset`
 /// there. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the range leaves this buffer. Every send wants one
-/// gloo_rs_buffer_wait_send.
+/// gloo_rs_buffer_wait_send. How long the peer's buffer is, only the peer knows: a range that leaves it ends the connection,
+/// and what depends on that fails on both ranks with GLOO_RS_ERROR_MISMATCH and a message that names the write.
 gloo_rs_status_t gloo_rs_buffer_send(struct gloo_rs_buffer_t *buffer,
                                      size_t offset,
                                      size_t length,
@@ -1184,8 +1199,8 @@ gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
 void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
 
 /// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
-/// must not change, and bytes under a receive must not be touched, until the wait for it has returned. The caller owns the
-/// result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
+/// must not change, and bytes under a receive must not be touched, until the wait for it has returned. `data` needs no
+/// alignment. The caller owns the result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
 gloo_rs_status_t gloo_rs_unbound_buffer_create(struct gloo_rs_context_t *context,
                                                void *data,
                                                size_t bytes,
@@ -1206,8 +1221,10 @@ gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_t *bu
                                              size_t offset,
                                              size_t bytes);
 
-/// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have,
-/// they take turns. The list may hold the caller's own rank and repeats. gloo_rs_unbound_buffer_wait_recv tells the rank.
+/// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have
+/// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
+/// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
+/// gloo_rs_unbound_buffer_wait_recv tells the rank.
 gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buffer_t *buffer,
                                                  const int32_t *from,
                                                  size_t n,
@@ -1329,7 +1346,8 @@ gloo_rs_status_t gloo_rs_gather(struct gloo_rs_context_t *context, const struct 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_gatherv_options_t), with defaults.
 void gloo_rs_gatherv_options_init(struct gloo_rs_gatherv_options_t *options, size_t struct_size);
 
-/// As gloo_rs_gather, with a number of elements of its own for each rank.
+/// As gloo_rs_gather, with a number of elements of its own for each rank. The blocks lie in the output one directly after
+/// another, in the order of ranks; there are no displacements.
 gloo_rs_status_t gloo_rs_gatherv(struct gloo_rs_context_t *context, const struct gloo_rs_gatherv_options_t *options);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_scatter_options_t), with defaults.
@@ -1342,7 +1360,8 @@ gloo_rs_status_t gloo_rs_scatter(struct gloo_rs_context_t *context, const struct
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_scatterv_options_t), with defaults.
 void gloo_rs_scatterv_options_init(struct gloo_rs_scatterv_options_t *options, size_t struct_size);
 
-/// As gloo_rs_scatter, with a number of elements of its own for each rank.
+/// As gloo_rs_scatter, with a number of elements of its own for each rank. The blocks lie in the input one directly after
+/// another, in the order of ranks; there are no displacements.
 gloo_rs_status_t gloo_rs_scatterv(struct gloo_rs_context_t *context, const struct gloo_rs_scatterv_options_t *options);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_allgather_options_t), with
@@ -1358,7 +1377,8 @@ gloo_rs_status_t gloo_rs_allgather(struct gloo_rs_context_t *context,
 /// defaults.
 void gloo_rs_allgatherv_options_init(struct gloo_rs_allgatherv_options_t *options, size_t struct_size);
 
-/// As gloo_rs_allgather, with a number of elements of its own for each rank.
+/// As gloo_rs_allgather, with a number of elements of its own for each rank. The blocks lie in the output one directly after
+/// another, in the order of ranks; there are no displacements.
 gloo_rs_status_t gloo_rs_allgatherv(struct gloo_rs_context_t *context,
                                     const struct gloo_rs_allgatherv_options_t *options);
 
@@ -1373,7 +1393,8 @@ gloo_rs_status_t gloo_rs_alltoall(struct gloo_rs_context_t *context, const struc
 /// defaults.
 void gloo_rs_alltoallv_options_init(struct gloo_rs_alltoallv_options_t *options, size_t struct_size);
 
-/// As gloo_rs_alltoall, with a number of elements of its own for each pair of ranks. Blocks lie one after another.
+/// As gloo_rs_alltoall, with a number of elements of its own for each pair of ranks. Blocks lie one directly after
+/// another, in the order of ranks, in the input as in the output; there are no displacements.
 gloo_rs_status_t gloo_rs_alltoallv(struct gloo_rs_context_t *context,
                                    const struct gloo_rs_alltoallv_options_t *options);
 
@@ -1389,7 +1410,7 @@ gloo_rs_status_t gloo_rs_pairwise_exchange(struct gloo_rs_context_t *context,
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_barrier_options_t), with defaults.
 void gloo_rs_barrier_options_init(struct gloo_rs_barrier_options_t *options, size_t struct_size);
 
-/// Returns once all ranks have called it.
+/// Returns once all ranks have called it. `options` may be NULL for defaults.
 gloo_rs_status_t gloo_rs_barrier(struct gloo_rs_context_t *context, const struct gloo_rs_barrier_options_t *options);
 
 #ifdef __cplusplus

@@ -178,6 +178,41 @@ pub fn receive(fd: RawFd, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     retry(|| unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })
 }
 
+/// Waits until `fd` is ready for `interest` ([`READ`] or [`WRITE`]), has failed, or a signal came; `false` if `timeout` was over
+/// before that. Exact, unlike a socket's own timers (`SO_RCVTIMEO`), which the kernel rounds up: 17 s to as much as 19.
+fn await_ready(fd: RawFd, interest: u32, timeout: Duration) -> io::Result<bool> {
+    let mut polled = libc::pollfd { fd, events: interest as libc::c_short, revents: 0 };
+    let seconds = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
+    let timeout = libc::timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos() as _ };
+    // SAFETY: one pollfd and one timespec, which outlive the call; no signals are masked.
+    match check(unsafe { libc::ppoll(&mut polled, 1, &timeout, std::ptr::null()) }) {
+        Ok(ready) => Ok(ready > 0),
+        // The caller looks at its clock and comes back.
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(true),
+        Err(e) => Err(e),
+    }
+}
+
+/// Repeats `call`, which does not wait, as often as `fd` is ready for `interest`, for as long as `left` says; then fails with
+/// `WouldBlock`. Calls at least once.
+pub fn call_when_ready(
+    fd: RawFd,
+    interest: u32,
+    left: impl Fn() -> Duration,
+    mut call: impl FnMut() -> io::Result<usize>,
+) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if !await_ready(fd, interest, left())? {
+                    return Err(error);
+                }
+            }
+            result => return result,
+        }
+    }
+}
+
 /// Whether the peer has ended the connection, and everything it sent before has been read.
 pub fn has_ended(fd: RawFd) -> bool {
     let mut byte = 0u8;
@@ -192,6 +227,14 @@ pub fn unacknowledged(fd: RawFd) -> io::Result<usize> {
     // SAFETY: the request writes one int, to `bytes`.
     check(unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &mut bytes) })?;
     Ok(bytes as usize)
+}
+
+/// How many descriptors this process may have now.
+pub fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the call fills `limit`, or leaves it as it is.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
 }
 
 /// Random bytes from the system.

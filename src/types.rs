@@ -24,8 +24,8 @@ pub enum Space {
 /// Identifies a collective call between ranks that may disagree about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallId {
-    /// A digest of what the call is: collective, algorithm, type, operation, root, counts.
-    pub fingerprint: u32,
+    /// What the call is; see [`crate::wire::fingerprint`].
+    pub fingerprint: u64,
     /// Its tag.
     pub tag: u32,
 }
@@ -144,7 +144,8 @@ named_enum! {
         Min = 2, "min";
         /// The larger; a NaN wins over numbers. Not for complex types.
         Max = 3, "max";
-        /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for `Bool`.
+        /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for `Bool`, nor
+        /// for scan and exscan.
         Average = 4, "average";
         /// Bitwise and; integers and `Bool` only.
         BitAnd = 5, "and";

@@ -34,7 +34,7 @@ pub use promise::{Promise, verify};
 use crate::error::{Error, Result};
 use crate::schedule::Schedule;
 use crate::schedule::cost::{Cost, Link, Network};
-use crate::types::Rank;
+use crate::types::{Rank, ReduceOp};
 
 /// What a collective call is about, as far as its schedule depends on it. All counts are in elements.
 ///
@@ -294,6 +294,11 @@ impl Collective {
     /// Whether elements are combined, so that the call needs an operation.
     pub const fn reduces(self) -> bool {
         matches!(self, Self::Allreduce | Self::Reduce | Self::ReduceScatter | Self::Scan | Self::Exscan)
+    }
+
+    /// Whether it combines by `op`: only those that combine what all ranks have give averages.
+    pub const fn reduces_by(self, op: ReduceOp) -> bool {
+        self.reduces() && !(matches!(op, ReduceOp::Average) && matches!(self, Self::Scan | Self::Exscan))
     }
 
     /// The algorithms of this collective.

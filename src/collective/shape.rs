@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::{Collective, Shape, Uses};
 use crate::error::{Error, Result, first_few};
 use crate::schedule::{Buffer, Span};
-use crate::types::Rank;
+use crate::types::{Rank, ReduceOp};
 
 const ANY: RangeInclusive<usize> = 0..=u32::MAX as usize;
 const SOME: RangeInclusive<usize> = 1..=u32::MAX as usize;
@@ -58,8 +58,7 @@ impl Shape<'_> {
         self.check_counts()?;
         self.check_places()?;
         self.check_buffers()?;
-        let average = matches!(self.collective, Collective::Allreduce | Collective::Reduce | Collective::ReduceScatter);
-        if self.average && !average {
+        if self.average && !self.collective.reduces_by(ReduceOp::Average) {
             return Err(self.refuse("there is no average".into()));
         }
         let sources = self.contributions();
@@ -259,8 +258,20 @@ impl Shape<'_> {
     }
 
     /// Buffers whose elements this rank contributes to a reduction.
-    pub(super) fn contributions(&self) -> usize {
+    pub(crate) fn contributions(&self) -> usize {
         if self.inputs > 0 { self.inputs } else { self.outputs }
+    }
+
+    /// Whether this rank's result is one contribution, with which nothing was combined.
+    pub(crate) fn has_lone_result(&self) -> bool {
+        match self.collective {
+            Collective::Allreduce | Collective::Reduce | Collective::ReduceScatter => {
+                self.size == 1 && self.contributions() == 1
+            }
+            Collective::Scan => self.rank == 0,
+            Collective::Exscan => self.rank == 1,
+            _ => false,
+        }
     }
 
     /// What ends an average, or 1.

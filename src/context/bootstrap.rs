@@ -1,19 +1,21 @@
 //! How the ranks of a context find each other.
 //!
-//! In two rounds: first every rank tells which host it is on and from where that reaches the store; then, knowing where the
-//! others are, it listens, and tells at which addresses. In each round every rank puts what it tells into the store; rank 0
-//! collects it and puts the list there as one value. Last, rank 0 publishes what algorithms are chosen by (see
-//! [`tuning`](super::tuning)). So each rank makes five requests, and rank 0 two large ones, whatever the number of ranks.
+//! In two rounds: first every rank claims its place and tells which host it is on and from where that reaches the store; then,
+//! knowing where the others are, it listens, and tells at which addresses. In each round every rank puts what it tells into the
+//! store, first as a [claim](super::claim), which it reads back; rank 0 collects it and puts the list there as one value. Last,
+//! rank 0 publishes what algorithms are chosen by (see [`tuning`](super::tuning)). So each rank makes six requests, and rank 0
+//! two large ones, whatever the number of ranks.
 
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Collective, Shape};
+use crate::context::claim::{self, Claims, SEPARATE};
 use crate::context::tuning::{self, Links};
 use crate::context::{Call, Connect, Context, Reduction, SPIN, SPIN_SHARED};
 use crate::engine::Spin;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, try_zeros};
 use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
 use crate::tuner::source::Source;
@@ -36,18 +38,27 @@ const LAST_TURN: Duration = Duration::from_millis(800);
 /// A store that answers later than this after a wait's end is one that does not answer.
 const LATE: Duration = Duration::from_millis(500);
 
+/// Ranks that one request asks the store for at most.
+const BATCH: usize = 4096;
+
 /// How many missing ranks a message names.
 const MISSING_SHOWN: usize = 16;
 
 const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived" };
 const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not told where they listen" };
 
-/// In front of what is wrong, where rank 0 cannot publish a list. No list begins so.
+/// In front of what is wrong, where rank 0 cannot publish a list: with what it was given, or with what lies in the store. No list
+/// begins so.
 const REFUSAL: &[u8] = b"\0refused: ";
+const CONTESTED: &[u8] = b"\0contested: ";
 
 impl Round {
     fn rank_key(&self, rank: usize) -> String {
         format!("{}/{rank}", self.key)
+    }
+
+    fn rank_keys(&self, ranks: Range<usize>) -> Vec<String> {
+        ranks.map(|rank| self.rank_key(rank)).collect()
     }
 }
 
@@ -57,20 +68,29 @@ impl Context {
         let (deadline, timeout) = self.deadline(None);
         let failed = |e: Error| e.context(format_args!("{}: cannot connect over {}", self.own(), store.describe()));
         let connect = || {
+            self.check_open()?;
             // First, so that nobody waits for a rank 0 that cannot go on.
             let source = self.source(store, deadline)?;
             let prospect = self.device().prospect(store.server())?;
             let own = self.tell(prospect)?;
-            let everyone = self.parse(&self.exchange(store, &HOSTS, &own, &[], deadline, timeout)?, &own)?;
+            let everyone = self.parse(&self.meet(store, &own, deadline, timeout)?, &own)?;
             let own = self.tell(self.device().listen(store.server(), &everyone, self.rank)?)?;
             let wants = source.as_ref().map_or(0, tuning::wants);
-            let mut list = self.exchange(store, &ADDRESSES, &own, &[wants], deadline, timeout)?;
+            store.set_within(&ADDRESSES.rank_key(self.rank), &own, left(deadline))?;
+            let list = |told: Vec<Vec<u8>>| Ok([told.concat(), vec![wants]].concat());
+            let mut list = self.exchange(store, &ADDRESSES, list, deadline, timeout)?;
             let wants = list.pop().unwrap_or(0);
             let addresses = self.set_peers(&list, &own)?;
             self.agree(store, source, Links::wanted(wants, &addresses), &addresses, deadline, timeout)?;
             self.connect_fully(deadline, timeout)
         };
         connect().map_err(failed)
+    }
+
+    /// Refuses what would connect a context that is closed, or broken otherwise.
+    pub(super) fn check_open(&self) -> Result<()> {
+        let why = self.lock()?.broken.clone();
+        why.map_or(Ok(()), |why| Err(Error::new(ErrorKind::InvalidOperation, why.message())))
     }
 
     /// Makes sure that this rank listens, though nothing is known of the others.
@@ -104,27 +124,64 @@ impl Context {
         })
     }
 
-    /// One round: what all ranks tell, in their order, and then what rank 0 adds.
+    /// The first round: this rank claims its place, with `own`; what all ranks tell, in their order.
+    fn meet(&self, store: &dyn Store, own: &[u8], deadline: Instant, timeout: Duration) -> Result<Vec<u8>> {
+        let (key, claim) = (HOSTS.rank_key(self.rank), claim::make(own)?);
+        claim::put(store, &key, &claim, left(deadline))?;
+        let value = self.wait_for(deadline, |wait| store.get(&key, wait))?;
+        let claims = Claims::read(self.rank, &value, claim.len())?;
+        if !claims.is_led_by(&claim) {
+            // The others are left alone: they may be another job's, which is well.
+            return Err(claims.claimed_twice(&claim));
+        }
+        // A context of this process that is over may have told before, but the list must be yet to come.
+        let earlier = self.rank == 0 && claims.told_before().any(|told| !Address::is_same_context(told, own));
+        if earlier && store.wait(&[HOSTS.list], Duration::ZERO).is_ok() {
+            let text = format!("an earlier context of this process has met others there; {SEPARATE}");
+            return Err(Error::new(ErrorKind::Mismatch, text));
+        }
+        let contested = |error: Error| {
+            if self.rank == 0 {
+                let text = [CONTESTED, error.message().as_bytes()].concat();
+                // What is wrong says more than that the store does not answer either.
+                let _ = store.set_within(HOSTS.list, &text, left(deadline));
+            }
+            error
+        };
+        claims.told().map_err(contested)?;
+        let list = |values: Vec<Vec<u8>>| {
+            let told = values.iter().enumerate().map(|(rank, value)| Claims::read(rank, value, claim.len())?.told());
+            told.collect::<Result<Vec<_>>>().map(|told| told.concat()).map_err(contested)
+        };
+        self.exchange(store, &HOSTS, list, deadline, timeout)
+    }
+
+    /// One round, in which this rank has told: what rank 0 makes of what all ranks have, in their order, by `list`.
     fn exchange(
         &self,
         store: &dyn Store,
         round: &Round,
-        own: &[u8],
-        more: &[u8],
+        list: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>>,
         deadline: Instant,
         timeout: Duration,
     ) -> Result<Vec<u8>> {
-        store.set_within(&round.rank_key(self.rank), own, left(deadline))?;
         let missing = |e| self.name_missing(store, round, e, deadline, timeout);
         if self.rank != 0 {
             let list = self.wait_for(deadline, |wait| store.get(round.list, wait)).map_err(missing)?;
-            let refusal = list.strip_prefix(REFUSAL).map(String::from_utf8_lossy);
-            return refusal.map_or(Ok(list.clone()), |why| Err(Error::invalid(format!("rank 0: {why}"))));
+            for (mark, kind) in [(REFUSAL, ErrorKind::InvalidArgument), (CONTESTED, ErrorKind::Mismatch)] {
+                if let Some(why) = list.strip_prefix(mark) {
+                    return Err(Error::new(kind, format!("rank 0: {}", String::from_utf8_lossy(why))));
+                }
+            }
+            return Ok(list);
         }
-        let keys: Vec<String> = (0..self.size).map(|rank| round.rank_key(rank)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let mut list = self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?.concat();
-        list.extend_from_slice(more);
+        let mut values = Vec::new();
+        for first in (0..self.size).step_by(BATCH) {
+            let keys = round.rank_keys(first..self.size.min(first + BATCH));
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            values.extend(self.wait_for(deadline, |wait| store.multi_get(&keys, wait)).map_err(missing)?);
+        }
+        let list = list(values)?;
         store.set_within(round.list, &list, left(deadline))?;
         Ok(list)
     }
@@ -139,11 +196,12 @@ impl Context {
         }
         let (deadline, timeout) = self.deadline(None);
         let failed = |e: Error| e.context(format_args!("{}: cannot connect out of a context", self.own()));
+        self.check_open().map_err(failed)?;
         // Where the ranks are, the parent's addresses tell. Without them it is not connected, and its call says so.
         let everyone = parent.lock()?.messenger.addresses();
         let sockets = everyone.map_or(Ok(Vec::new()), |everyone| self.device().listen(None, &everyone, self.rank));
         let own = self.tell(sockets.map_err(failed)?)?;
-        let mut list = vec![0; own.len() * self.size];
+        let mut list = try_zeros(own.len().saturating_mul(self.size), "the addresses of all ranks")?;
         let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
         let call = Call {
             shape,
@@ -209,13 +267,14 @@ impl Context {
     /// The first ranks that have not told, and whether these are all; `None` if the store does not say, at once. Every rank
     /// asks at the same moment: for many keys in one request, and for fewer only where one is missing.
     fn find_missing(&self, store: &dyn Store, round: &Round, deadline: Instant) -> Option<(Vec<usize>, bool)> {
-        let keys: Vec<String> = (0..self.size).map(|rank| round.rank_key(rank)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let in_time = || Instant::now().saturating_duration_since(deadline) < LATE;
-        let all_told = |ranks: Range<usize>| match store.wait(&keys[ranks], Duration::ZERO) {
-            Ok(()) => Some(true),
-            Err(e) if e.kind() == ErrorKind::Timeout && in_time() => Some(false),
-            Err(_) => None,
+        let all_told = |ranks: Range<usize>| {
+            let keys = round.rank_keys(ranks);
+            match store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), Duration::ZERO) {
+                Ok(()) => Some(true),
+                Err(e) if e.kind() == ErrorKind::Timeout && in_time() => Some(false),
+                Err(_) => None,
+            }
         };
         // What this rank has told is there; a store that does not say so says nothing about the others either.
         if !in_time() || all_told(self.rank..self.rank + 1) != Some(true) {
@@ -223,9 +282,13 @@ impl Context {
         }
         let mut missing = Vec::new();
         let mut unknown = vec![(0_usize, self.size)];
-        while let Some((first, end)) = unknown.pop() {
+        while let Some((first, mut end)) = unknown.pop() {
             if missing.len() == MISSING_SHOWN {
                 return Some((missing, false));
+            }
+            if end - first > BATCH {
+                unknown.push((first + BATCH, end));
+                end = first + BATCH;
             }
             let middle = first.midpoint(end);
             match all_told(first..end) {
@@ -250,11 +313,7 @@ impl Context {
         if list[self.rank * length..][..length] != *own {
             return Err(Error::new(
                 ErrorKind::Mismatch,
-                format!(
-                    "the address published for rank {} is another process's: two processes have the same rank, or the \
-                     store holds what an earlier job left there",
-                    self.rank
-                ),
+                format!("the address published for rank {} is another process's: {SEPARATE}", self.rank),
             ));
         }
         let address = |(rank, bytes)| {

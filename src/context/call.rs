@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::prepared::{Asked, Prepared};
 use crate::context::{Context, measure};
-use crate::engine::plan::Plan;
+use crate::engine::plan::{self, Plan};
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
-use crate::error::{self, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::messaging::Replies;
 use crate::reduce;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
-use crate::types::{CallId, DataType, ReduceOp, Slot};
+use crate::types::{DataType, ReduceOp, Slot};
+use crate::wire::fingerprint::{differs, digest};
 
 /// How a collective combines elements.
 #[derive(Clone, Copy)]
@@ -71,6 +72,21 @@ impl Call<'_> {
         }
     }
 
+    /// Makes a result that is a single contribution what those of several are; see [`reduce::settle`].
+    ///
+    /// # Safety
+    /// The outputs have as many elements as the shape says.
+    unsafe fn settle(&self) {
+        if let Reduction::Op(op) = self.reduction
+            && self.shape.has_lone_result()
+        {
+            for (index, output) in self.outputs.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { reduce::settle(self.dtype, op, *output, self.shape.output_len(index)) };
+            }
+        }
+    }
+
     /// What every message says of the call it belongs to, so that ranks that are in different calls notice.
     fn check(&self, algorithm: &Algorithm, segment: usize) -> u32 {
         let shape = &self.shape;
@@ -88,7 +104,10 @@ impl Call<'_> {
             Uses::Links => shape.links.hash(&mut hasher),
             Uses::Sizes | Uses::Counts => {}
         }
-        let digest = hasher.finish() as u32 & 0x7fff;
+        // An average is divided by what this rank believes to be the number of contributions. Added, not hashed, so that no two
+        // numbers look alike.
+        let contributions = if shape.average { shape.contributions() } else { 0 };
+        let digest = (hasher.finish() as u32).wrapping_add(contributions as u32) & 0x7fff;
         (shape.collective as u32) << 27
             | (position as u32 & 15) << 23
             | (self.dtype as u32) << 19
@@ -208,6 +227,7 @@ impl Context {
         let known = self.asked(call).as_ref().and_then(|asked| self.prepared.get(asked));
         if known.is_none() {
             call.shape.check()?;
+            plan::check_size(&call.shape)?;
         }
         Ok(known)
     }
@@ -243,13 +263,17 @@ impl Context {
             element,
             segment,
             combine,
-            fingerprint: check,
+            digest: check,
             tag: call.tag,
+            counted: true,
             count: call.count(self.rank),
         };
         if let Some(Prepared { algorithm, segment, check, plan }) = known {
             let run = Run { call, algorithm, segment, started, deadline, timeout };
-            return self.execute(&run, plan, &binding(segment, check));
+            self.execute(&run, plan, &binding(segment, check))?;
+            // SAFETY: as the caller vouches.
+            unsafe { call.settle() };
+            return Ok(());
         }
         if (shape.rank, shape.size) != (self.rank, self.size) {
             return Err(Error::invalid(format!(
@@ -278,7 +302,10 @@ impl Context {
         if let Some(asked) = asked {
             self.prepared.set(asked, Prepared { algorithm, segment, check, plan: plan.clone() });
         }
-        self.execute(&run, plan, &binding)
+        self.execute(&run, plan, &binding)?;
+        // SAFETY: as the caller vouches.
+        unsafe { call.settle() };
+        Ok(())
     }
 
     /// `shape` with what the caller has left to the context.
@@ -299,7 +326,7 @@ impl Context {
         algorithm: &'static Algorithm,
         binding: &Binding<'_>,
     ) -> Result<Arc<Plan>> {
-        self.lock()?.plans.get(shape, algorithm, matches!(binding.combine, Combine::User(..)))
+        self.plans.get(shape, algorithm, matches!(binding.combine, Combine::User(..)))
     }
 
     /// Runs `plan`, as `run` or for it.
@@ -310,15 +337,24 @@ impl Context {
             let text = "the context is not connected: connect it first, over a store or by its pairs";
             return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
         }
-        let index = guard.start(plan, binding).map_err(|e| described(&e))?;
+        let index = match guard.start(plan, binding) {
+            Ok(index) => index,
+            Err(error) => {
+                let error = described(&error);
+                // The others wait for this rank's part: they hear why it does not come.
+                if guard.broken.is_some() || error.kind() == ErrorKind::ResourceExhausted {
+                    let reason = guard.broken.clone().unwrap_or_else(|| error.clone());
+                    guard.break_with(&error, Some(&reason));
+                    self.finish_closing(guard);
+                }
+                return Err(error);
+            }
+        };
         guard.begun += 1;
         let engine = self.engine();
-        let (mut guard, mut over) = engine.wait(guard, run.deadline, |core| core.is_over(index).then_some(()));
-        let id = CallId { fingerprint: binding.fingerprint, tag: binding.tag };
-        if over.is_none() && {
-            let now = guard.now;
-            guard.messenger.query(index, id, now)
-        } {
+        let (mut guard, mut over) = engine.finish(guard, index, run.deadline);
+        let (id, now) = (guard.call(index), guard.now);
+        if !over && guard.messenger.query(index, id, now) {
             // Worth more than its time: it tells whose fault the timeout is.
             let known = |core: &mut Core| core.is_over(index) || core.messenger.replies() == Replies::Cause;
             let until = engine.now() + REPLY_TIME;
@@ -327,20 +363,20 @@ impl Context {
                 // Whoever waits for the culprit itself is to speak first.
                 guard = engine.wait(guard, until + WITNESS_TIME, |core| known(core).then_some(())).0;
             }
-            over = guard.is_over(index).then_some(());
+            over = guard.is_over(index);
         }
-        let well = over.is_some() && !guard.has_failed(index);
+        let well = over && !guard.has_failed(index);
         let waits = match over {
             _ if well => String::new(),
-            Some(()) => guard.messenger.describe(index, guard.now),
-            None => self.waits(&guard, index, binding),
+            true => guard.messenger.describe(index, guard.now),
+            false => self.waits(&guard, index),
         };
         let error = match (over, guard.end(index)) {
-            (Some(()), Some(error)) if error.is_told() && !waits.is_empty() => {
+            (true, Some(error)) if error.is_told() && !waits.is_empty() => {
                 Some(error.and(format_args!("; meanwhile this rank waited {waits}")))
             }
-            (Some(()), ended) => ended,
-            (None, _) => {
+            (true, ended) => ended,
+            (false, _) => {
                 let (timeout, begun) = (run.timeout, guard.begun);
                 let text = format!(
                     "timed out after {timeout:?}, in collective number {begun} of this context, waiting {waits}"
@@ -361,18 +397,24 @@ impl Context {
     }
 
     /// What the run `index` waits for, and what here may be the reason that it does.
-    fn waits(&self, guard: &Guard<'_>, index: u32, binding: &Binding<'_>) -> String {
+    fn waits(&self, guard: &Guard<'_>, index: u32) -> String {
         let mut waits = guard.messenger.describe(index, guard.now);
-        let first = Slot::from(binding.tag) << TAG_SHIFT;
+        if waits.is_empty() {
+            // Nobody else can have taken so long.
+            waits.push_str("for the caller's reduction function");
+        }
+        let own = guard.call(index);
+        let first = Slot::from(own.tag) << TAG_SHIFT;
         let unexpected = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
-        if let Some((rank, check, bytes)) = unexpected.into_iter().find(|(_, other, _)| *other != binding.fingerprint) {
-            let (peer, what) = (guard.messenger.peer_name(rank), explain(check));
+        // A rank may be ahead.
+        let (fingerprint, own_digest) = (own.fingerprint, digest(own.fingerprint));
+        let strange =
+            |other: u64| differs(fingerprint, other) && (own_digest != digest(other) || other < fingerprint);
+        if let Some((rank, other, bytes)) = unexpected.into_iter().find(|(_, other, _)| strange(*other)) {
+            let (peer, what) = (guard.messenger.peer_name(rank), explain(digest(other)));
             waits.push_str(&format!("; {peer} has sent what nobody here asked for: {bytes} bytes of {what}"));
         }
-        if let Some(e) = self.device().cannot_accept() {
-            waits.push_str(&format!("; this process cannot accept connections: {}", error::in_words(&e)));
-        }
-        waits
+        waits + &self.cannot_accept()
     }
 }
 

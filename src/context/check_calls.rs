@@ -9,7 +9,7 @@ use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
 use crate::context::call::{COMPARISON, Call, Run, op_text};
 use crate::engine::{Binding, Combine};
-use crate::error::{Error, ErrorKind, Result, first_few};
+use crate::error::{Error, ErrorKind, Result, first_few, try_zeros};
 use crate::tuner;
 use crate::types::DataType;
 
@@ -50,7 +50,10 @@ fn record(run: &Run<'_>) -> Vec<u64> {
         only(has_root(collective), shape.root),
         only(collective != Collective::Barrier, run.segment),
         shape.count,
-        only(collective == Collective::Allgather, shape.inputs.max(1)),
+        match collective {
+            Collective::Allgather => shape.inputs.max(1),
+            _ => only(shape.average, shape.contributions()),
+        },
         only(algorithm.name == "bcube", shape.base),
         shape.destinations,
     ];
@@ -217,7 +220,7 @@ impl Context {
     /// Compares this rank's call with the others'; fails alike on all ranks if they differ. Collective.
     pub(super) fn compare_calls(&self, run: &Run<'_>) -> Result<()> {
         let own = record(run);
-        let mut all = vec![0u64; own.len() * self.size];
+        let mut all = try_zeros::<u64>(own.len().saturating_mul(self.size), "the records of all ranks' calls")?;
         let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
         let binding = Binding {
             inputs: &[own.as_ptr().cast()],
@@ -225,8 +228,9 @@ impl Context {
             element: size_of::<u64>(),
             segment: own.len(),
             combine: Combine::Nothing,
-            fingerprint: COMPARISON,
+            digest: COMPARISON,
             tag: run.call.tag,
+            counted: true,
             count: own.len(),
         };
         let algorithm = self.tuner().decide(&shape, size_of::<u64>(), None)?.algorithm;

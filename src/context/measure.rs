@@ -62,8 +62,10 @@ fn play(context: &Context, plan: &Arc<Plan>, bytes: usize, from: &[u8], into: &m
         element: 1,
         segment: bytes,
         combine: Combine::Nothing,
-        fingerprint: CHECK,
+        digest: CHECK,
         tag: TAG,
+        // One side may give up in the middle.
+        counted: false,
         count: bytes,
     };
     let Ok(mut guard) = context.lock() else { return false };

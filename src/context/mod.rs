@@ -4,6 +4,7 @@ mod bootstrap;
 mod bound_buffer;
 mod call;
 mod check_calls;
+mod claim;
 mod measure;
 mod pair;
 mod prepared;
@@ -24,8 +25,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::context::prepared::PreparedCalls;
+use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::{Engine, Guard, Spin};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
 use crate::secret::JobToken;
 use crate::transport::{self, Device, Driven};
@@ -96,13 +98,12 @@ impl Driven for Shared {
     }
 
     fn arrived(&self) {
-        if let Ok(mut guard) = self.engine.lock() {
-            let now = self.engine.now();
-            guard.messenger.arrived(now);
-            self.engine.leave(guard);
-            // Whoever waits for this connection waits for no event.
-            self.engine.wake();
-        }
+        let mut guard = self.engine.lock();
+        let now = guard.now;
+        guard.messenger.arrived(now);
+        self.engine.leave(guard);
+        // Whoever waits for this connection waits for no event.
+        self.engine.wake();
     }
 }
 
@@ -129,6 +130,7 @@ pub struct Context {
     /// The host of each rank, by a number; empty until every rank's is known.
     hosts: OnceLock<Box<[u32]>>,
     prepared: PreparedCalls,
+    plans: PlanCache,
     shared: Arc<Shared>,
 }
 
@@ -151,7 +153,7 @@ impl Context {
         let shared = Arc::new(Shared { engine, device: device.clone() });
         let driven: Arc<dyn Driven> = shared.clone();
         let watch = {
-            let guard = shared.engine.lock()?;
+            let guard = shared.engine.lock();
             device.watch(guard.messenger.connector(), Arc::downgrade(&driven))?
         };
         shared.engine.set_watch(watch);
@@ -167,6 +169,7 @@ impl Context {
             slots: AtomicU64::new(0),
             hosts: OnceLock::new(),
             prepared: PreparedCalls::default(),
+            plans: PlanCache::default(),
             shared,
         }))
     }
@@ -244,7 +247,9 @@ impl Context {
 
     /// By what algorithms are chosen.
     fn tuner(&self) -> &Tuner {
-        let built_in = || Tuner::built_in(self.size, self.options.max_segment_bytes);
+        // Calls among more ranks are refused whatever they would be done by.
+        let size = if self.size <= MAX_RANKS { self.size } else { 1 };
+        let built_in = || Tuner::built_in(size, self.options.max_segment_bytes);
         self.agreed.get().unwrap_or_else(|| self.built_in.get_or_init(built_in))
     }
 
@@ -254,7 +259,7 @@ impl Context {
 
     pub(crate) fn lock(&self) -> Result<Guard<'_>> {
         transport::check_process(self.shared.device.as_ref())?;
-        self.engine().lock()
+        Ok(self.engine().lock())
     }
 
     fn deadline(&self, timeout: Option<Duration>) -> (Instant, Duration) {
@@ -286,10 +291,20 @@ impl Context {
                 Err(error) => Some(Err(error)),
             });
         guard.connecting -= 1;
+        let error = || {
+            let (peer, link) = (guard.messenger.peer_name(rank), guard.messenger.link_state(rank, guard.now));
+            let text = format!("no connection to {peer} after {timeout:?}: {link}{}", self.cannot_accept());
+            Error::new(ErrorKind::Timeout, text)
+        };
+        let connected = connected.unwrap_or_else(|| Err(error()));
         self.engine().hand_over(guard);
-        connected.unwrap_or_else(|| {
-            Err(Error::new(ErrorKind::Timeout, format!("no connection to rank {rank} after {timeout:?}")))
-        })
+        connected
+    }
+
+    /// What here may be the reason that peers do not connect to this rank, for the end of a message.
+    fn cannot_accept(&self) -> String {
+        let words = |e| format!("; this process cannot accept connections: {}", error::in_words(&e));
+        self.device().cannot_accept().map_or(String::new(), words)
     }
 
     fn own(&self) -> String {

@@ -40,6 +40,7 @@ impl Pair {
     /// Connects, given what the peer's `address` returned; until the context's timeout. Both sides must call it.
     pub fn connect(&self, peer: &[u8]) -> Result<()> {
         let (deadline, timeout) = self.context.deadline(None);
+        self.context.check_open()?;
         self.context.listen_somewhere()?;
         self.context.lock()?.messenger.set_peer(self.rank, peer)?;
         self.context.await_connection(self.rank, deadline, timeout)

@@ -7,7 +7,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::Context;
 use crate::context::call::{Run, sharing};
 use crate::engine::{Binding, Combine};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, try_zeros};
 
 /// Elements of scratch memory that an algorithm may need for each that is counted: twice for each bit of a rank.
 const SCRATCH: usize = 2 * usize::BITS as usize;
@@ -44,11 +44,11 @@ impl Context {
         let gathers = call.collective == Collective::Alltoallv;
         let tells = gathers || self.rank == call.root;
         let (collective, name, entries) = match gathers {
-            true => (Collective::Allgather, "bruck", self.size * self.size),
+            true => (Collective::Allgather, "bruck", self.size.saturating_mul(self.size)),
             false => (Collective::Broadcast, "binomial", self.size),
         };
         let own: Vec<u64> = own.iter().map(|&count| count as u64).collect();
-        let mut all = vec![0u64; entries];
+        let mut all = try_zeros::<u64>(entries, "the counts of all ranks")?;
         let shape = Shape {
             root: call.root,
             inputs: usize::from(tells),
@@ -61,8 +61,9 @@ impl Context {
             element: size_of::<u64>(),
             segment: entries,
             combine: Combine::Nothing,
-            fingerprint: sharing(binding.fingerprint),
+            digest: sharing(binding.digest),
             tag: binding.tag,
+            counted: true,
             count: self.size,
         };
         self.execute(run, self.plan(&shape, collective.algorithm(name)?, &binding)?, &binding)?;

@@ -1,11 +1,14 @@
 //! Ranks as threads, over loopback.
 
 mod agreement;
+mod contributions;
 mod counts;
 mod early;
 mod edges;
 mod ends;
+mod functions;
 mod malformed;
+mod numbers;
 mod places;
 mod prepared;
 mod tokens;
@@ -36,8 +39,11 @@ fn random_bytes(seed: u64, n: usize) -> Vec<u8> {
 
 /// Contexts that know each other's addresses and are not connected yet.
 fn group(size: usize) -> Vec<Arc<Context>> {
-    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
-    let contexts: Vec<_> = (0..size).map(|rank| Context::new(device(), rank, size, &options).unwrap()).collect();
+    group_with(size, &ContextOptions { timeout: Duration::from_secs(20), ..Default::default() })
+}
+
+fn group_with(size: usize, options: &ContextOptions) -> Vec<Arc<Context>> {
+    let contexts: Vec<_> = (0..size).map(|rank| Context::new(device(), rank, size, options).unwrap()).collect();
     let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().messenger.address()).collect();
     for context in &contexts {
         for (rank, address) in addresses.iter().enumerate() {
@@ -220,14 +226,47 @@ fn bound_buffers_write_where_they_are_told() {
     send.wait_send(None).unwrap();
     assert_eq!(recv.wait_recv(None).unwrap(), (1500, 500));
     assert!(send.send(501, 500, 0).is_err() && send.wait_recv(None).is_err() && recv.send(0, 1, 0).is_err());
-    // Past the end: the writer is cut off.
-    send.send(0, 1000, 1001).unwrap();
-    let error = recv.wait_recv(None).unwrap_err();
-    assert!(error.message().contains("wrote 1000 bytes at offset 1001"), "{error}");
     drop((send, recv));
     assert_eq!(into[..500], from[..500]);
     assert_eq!(into[1500..], from[500..]);
     from.clear();
+}
+
+#[test]
+fn both_ranks_hear_of_a_write_outside_a_bound_buffer() {
+    const TEXT: &str = "wrote 1000 bytes at offset 1001 of slot 0x9, whose buffer has 2000 bytes";
+    for early in [false, true] {
+        let contexts = group(2);
+        let (a, b) = (contexts[0].pair(1).unwrap(), contexts[1].pair(0).unwrap());
+        let (from, mut into, mut other) = (random_bytes(3, 1000), vec![0u8; 2000], [0u8; 4]);
+        // SAFETY: the memory outlives the buffers.
+        let send = unsafe { a.send_buffer(9, from.as_ptr(), 1000).unwrap() };
+        // SAFETY: as above. What the writer learns, it learns here: its write has left it long before.
+        let waits = unsafe { a.recv_buffer(8, other.as_mut_ptr(), 4).unwrap() };
+        // SAFETY: as above.
+        let mut bind = || unsafe { b.recv_buffer(9, into.as_mut_ptr(), 2000).unwrap() };
+        let bound = (!early).then(&mut bind);
+        send.send(0, 1000, 1001).unwrap();
+        if early {
+            send.wait_send(None).unwrap();
+            // Until it has come.
+            while contexts[1].lock().unwrap().transport.kept(0) < 1000 {
+                contexts[1].lock().unwrap().progress();
+            }
+        }
+        let recv = bound.unwrap_or_else(bind);
+        for (error, peer) in [(recv.wait_recv(None), "rank 0"), (waits.wait_recv(None), "rank 1")] {
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+            assert!(error.message().contains(TEXT) && error.message().contains(peer), "{error}");
+        }
+        // And so does whoever comes later.
+        send.send(0, 1, 0).unwrap();
+        let error = std::iter::repeat_with(|| send.wait_send(None)).find_map(Result::err).unwrap();
+        assert!(error.kind() == ErrorKind::Mismatch && error.message().contains(TEXT), "{error}");
+        drop((send, recv, waits));
+        assert!(into.iter().all(|byte| *byte == 0));
+    }
 }
 
 #[test]
@@ -253,42 +292,4 @@ fn pairs_connect_by_hand_and_close() {
     assert!(!pairs[0].is_connected() && !pairs[1].is_connected());
     assert!(contexts[0].pair(0).is_err() && contexts[0].pair(2).is_err());
     assert!(pairs[0].connect(b"nonsense").is_err());
-}
-
-unsafe extern "C" fn calls_back(
-    _into: *mut std::ffi::c_void,
-    _left: *const std::ffi::c_void,
-    _right: *const std::ffi::c_void,
-    _count: usize,
-    user: *mut std::ffi::c_void,
-) -> i32 {
-    // SAFETY: the test passes its context.
-    let context = unsafe { &*user.cast::<Context>() };
-    let error = context.shares_host(0).unwrap_err();
-    i32::from(error.kind() == ErrorKind::InvalidOperation) * 77
-}
-
-#[test]
-fn a_reduction_function_that_calls_its_context_is_refused() {
-    use crate::collective::{Collective, Shape};
-    use crate::types::DataType;
-    let contexts = group(1);
-    let context = &contexts[0];
-    let (inputs, mut output) = ([[1u8; 8], [2u8; 8]], [0u8; 8]);
-    let shape = Shape { inputs: 2, ..Shape::new(Collective::Allreduce, 0, 1, 1) };
-    let call = Call {
-        shape,
-        algorithm: None,
-        dtype: DataType::Int64,
-        reduction: Reduction::User { function: calls_back, user: Arc::as_ptr(context).cast_mut().cast() },
-        inputs: &[inputs[0].as_ptr(), inputs[1].as_ptr()],
-        outputs: &[output.as_mut_ptr()],
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
-    };
-    // SAFETY: the arrays are as long as the shape says and live until the call returns.
-    let error = unsafe { context.run(&call) }.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Callback);
-    assert!(error.message().contains("returned 77"), "{error}");
 }

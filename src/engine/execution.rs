@@ -8,14 +8,15 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use crate::engine::plan::Plan;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
 use crate::reduce::{Divide, Kernel};
 use crate::schedule::{Action, Buffer, Span};
 use crate::types::{CallId, Slot, Space};
+use crate::wire::fingerprint::fingerprint;
 
 /// Combines elements the caller's way: `into[i] = left[i] op right[i]`; returns 0, or anything else to fail the call.
-/// `into` may equal `left` or `right`. Called only from the thread that made the collective call.
+/// `into` may equal `left` or `right`. Called only from the thread that made the collective call, without any lock.
 pub type UserFunction = unsafe extern "C" fn(
     into: *mut c_void,
     left: *const c_void,
@@ -57,14 +58,19 @@ pub struct Execution {
     unfinished: usize,
     /// Steps to look at, in this order.
     work: VecDeque<u32>,
+    /// Steps whose next segment, posted and not done, the caller's function is to combine, in this order.
+    reductions: VecDeque<u32>,
+    /// The caller's function is at work.
+    pub reducing: bool,
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
+    /// Only its capacity counts: nothing reads of it what was not written before.
     scratch: Vec<u128>,
     element: usize,
     segment: usize,
     combine: Combine,
-    /// Compared between sender and receiver.
-    pub fingerprint: u32,
+    /// Compared between sender and receiver; see [`crate::wire::fingerprint`].
+    pub fingerprint: u64,
     /// The collective's tag.
     pub tag: u32,
     /// Elements that the call is about, for messages.
@@ -72,13 +78,32 @@ pub struct Execution {
     owner: u32,
     /// Why it cannot go on.
     pub failed: Option<Error>,
-    /// Something waits for the caller's thread: reductions by its function, and in the beginning everything.
-    pub wants_caller: bool,
 }
 
 // SAFETY: the pointers are the caller's, who waits until the execution has ended; its function is called on its own thread
 // only.
 unsafe impl std::marker::Send for Execution {}
+
+/// A segment for the caller's function to combine. The run it belongs to has not ended, since only the caller's thread ends it, and
+/// leaves the memory alone until it is told of the result.
+pub struct Reduction {
+    step: u32,
+    function: UserFunction,
+    user: *mut c_void,
+    into: *mut c_void,
+    left: *const c_void,
+    right: *const c_void,
+    count: usize,
+}
+
+impl Reduction {
+    /// Calls the function; what it returns. For the caller's thread, without the lock.
+    pub fn call(&self) -> i32 {
+        // SAFETY: the caller vouches for its function. The pointers are to the caller's buffers and the run's scratch memory, which
+        // stay until the run has ended (see above); a verified schedule lets no other step write there meanwhile.
+        unsafe { (self.function)(self.into, self.left, self.right, self.count, self.user) }
+    }
+}
 
 /// What an execution works on.
 pub struct Binding<'a> {
@@ -92,39 +117,52 @@ pub struct Binding<'a> {
     pub segment: usize,
     /// How elements are combined.
     pub combine: Combine,
-    /// Compared between sender and receiver.
-    pub fingerprint: u32,
+    /// Digest of what sender and receiver must agree on.
+    pub digest: u32,
     /// The collective's tag.
     pub tag: u32,
+    /// Whether the collective has a number on its tag: whether all ranks run it, or else fail.
+    pub counted: bool,
     /// Elements that the call is about, for messages.
     pub count: usize,
 }
 
 impl Execution {
-    /// Prepares for a run of `plan`. Allocates only where an earlier run needed less.
-    pub fn reset(&mut self, plan: Arc<Plan>, binding: &Binding<'_>) {
+    /// Prepares for a run of `plan`, which has this number on its tag. Allocates only where an earlier run needed less.
+    pub fn reset(&mut self, plan: Arc<Plan>, binding: &Binding<'_>, number: u32) -> Result<()> {
         let n = plan.steps.len();
+        self.make_room(&plan, binding.element)?;
         self.progress.clear();
         self.progress.resize(n, Progress::default());
         self.unfinished = n;
         self.work.clear();
+        self.reductions.clear();
+        self.reducing = false;
         self.inputs.clear();
         self.inputs.extend_from_slice(binding.inputs);
         self.outputs.clear();
         self.outputs.extend_from_slice(binding.outputs);
-        let words = (plan.scratch * binding.element).div_ceil(size_of::<u128>());
-        if self.scratch.len() < words {
-            self.scratch.resize(words, 0);
-        }
         self.element = binding.element;
         self.segment = binding.segment.max(1);
         self.combine = binding.combine;
-        self.fingerprint = binding.fingerprint;
+        self.fingerprint = fingerprint(binding.digest, number);
         self.tag = binding.tag;
         self.count = binding.count;
         self.failed = None;
-        self.wants_caller = true;
         self.plan = Some(plan);
+        Ok(())
+    }
+
+    fn make_room(&mut self, plan: &Plan, element: usize) -> Result<()> {
+        let words = plan.scratch.checked_mul(element).map(|bytes| bytes.div_ceil(size_of::<u128>()));
+        let steps = plan.steps.len().saturating_sub(self.progress.len());
+        let mut room =
+            |words| self.scratch.try_reserve_exact(words).and_then(|()| self.progress.try_reserve_exact(steps));
+        if words.is_some_and(|words| room(words).is_ok()) {
+            return Ok(());
+        }
+        let text = format!("no memory for {} elements of {element} bytes that the algorithm keeps aside", plan.scratch);
+        Err(Error::new(ErrorKind::ResourceExhausted, text))
     }
 
     /// Says under which number events for this execution come.
@@ -135,11 +173,6 @@ impl Execution {
     /// What tells its call from others.
     pub fn id(&self) -> CallId {
         CallId { fingerprint: self.fingerprint, tag: self.tag }
-    }
-
-    /// Whether it combines by a function of the caller's.
-    pub fn calls_user(&self) -> bool {
-        matches!(self.combine, Combine::User(..))
     }
 
     /// Whether nothing is left to do, for better or worse.
@@ -153,6 +186,36 @@ impl Execution {
             self.advance_done(&plan, detail, bytes / self.element);
             self.work_off(&plan, messenger, false);
             self.plan = Some(plan);
+        }
+    }
+
+    /// Whether something waits for the caller's function.
+    pub fn wants_function(&self) -> bool {
+        !self.reductions.is_empty()
+    }
+
+    /// For the caller's thread: what its function is to do next. Tell [`Execution::reduced`] of the result.
+    pub fn next_reduction(&mut self) -> Option<Reduction> {
+        let Combine::User(function, user) = self.combine else { return None };
+        let step = self.reductions.pop_front()?;
+        let Progress { posted, done } = self.progress[step as usize];
+        let action = self.plan.as_ref()?.steps[step as usize].action;
+        let Action::Reduce { left, right, into } = action else { return None };
+        let (into, left, right) = (self.pointer(&into, done), self.pointer(&left, done), self.pointer(&right, done));
+        self.reducing = true;
+        let (into, left, right) = (into.cast(), left.cast_const().cast(), right.cast_const().cast());
+        Some(Reduction { step, function, user, into, left, right, count: posted - done })
+    }
+
+    /// The caller's function has returned `status`: moves on what waited for it, unless the run has failed meanwhile.
+    pub fn reduced(&mut self, reduction: &Reduction, status: i32, messenger: &mut Messenger) {
+        self.reducing = false;
+        if status != 0 && self.failed.is_none() {
+            let text = format!("the caller's reduction function returned {status}");
+            self.failed = Some(Error::new(ErrorKind::Callback, text));
+        }
+        if self.failed.is_none() {
+            self.segment_done(reduction.step, reduction.count * self.element, messenger);
         }
     }
 
@@ -179,25 +242,24 @@ impl Execution {
         base.wrapping_add((span.offset + at) * self.element)
     }
 
-    /// For the caller's thread, which alone may run its function: does and posts everything that can be.
-    pub fn advance(&mut self, messenger: &mut Messenger) {
-        self.wants_caller = false;
+    /// Begins: does and posts everything that can be.
+    pub fn begin(&mut self, messenger: &mut Messenger) {
         if let Some(plan) = self.plan.take() {
             self.work_off(&plan, messenger, true);
             self.plan = Some(plan);
         }
     }
 
-    /// `caller`: looks at all steps first, in the order of the schedule, so that what that lists first leaves first.
-    fn work_off(&mut self, plan: &Plan, messenger: &mut Messenger, caller: bool) {
-        let mut all = 0..if caller { plan.steps.len() as u32 } else { 0 };
+    /// `begins`: looks at all steps first, in the order of the schedule, so that what that lists first leaves first.
+    fn work_off(&mut self, plan: &Plan, messenger: &mut Messenger, begins: bool) {
+        let mut all = 0..if begins { plan.steps.len() as u32 } else { 0 };
         while let Some(index) = all.next().or_else(|| self.work.pop_front()) {
-            while self.failed.is_none() && self.step(plan, index, messenger, caller) {}
+            while self.failed.is_none() && self.step(plan, index, messenger) {}
         }
     }
 
     /// Posts or does the next segment of a step, if it may; whether the one after it may be next.
-    fn step(&mut self, plan: &Plan, index: u32, messenger: &mut Messenger, caller: bool) -> bool {
+    fn step(&mut self, plan: &Plan, index: u32, messenger: &mut Messenger) -> bool {
         let step = &plan.steps[index as usize];
         let Progress { posted, done } = self.progress[index as usize];
         if posted == step.len {
@@ -249,11 +311,15 @@ impl Execution {
                 // SAFETY: as for sends.
                 unsafe { messenger.recv(recv(from, self.pointer(&into, posted), reduce)) };
             }
-            local => {
-                if matches!((local, self.combine), (Action::Reduce { .. }, Combine::User(..))) && !caller {
-                    self.wants_caller = true;
-                    return false;
+            Action::Reduce { .. } if matches!(self.combine, Combine::User(..)) => {
+                // One segment after the other.
+                if posted == done {
+                    self.progress[index as usize].posted = end;
+                    self.reductions.push_back(index);
                 }
+                return false;
+            }
+            local => {
                 self.do_local(&local, posted, count);
                 self.progress[index as usize].posted = end;
                 self.advance_done(plan, index, count);
@@ -276,15 +342,6 @@ impl Execution {
                 let (into, left, right) = (self.pointer(&into, at), self.pointer(&left, at), self.pointer(&right, at));
                 // SAFETY: as above; `into` is apart from the operands or equal to one.
                 unsafe { kernel(into, left, right, count) };
-            }
-            (Action::Reduce { left, right, into }, Combine::User(function, user)) => {
-                let (into, left, right) = (self.pointer(&into, at), self.pointer(&left, at), self.pointer(&right, at));
-                // SAFETY: the caller vouches for its function.
-                let status = unsafe { function(into.cast(), left.cast(), right.cast(), count, user) };
-                if status != 0 {
-                    let text = format!("the caller's reduction function returned {status}");
-                    self.failed = Some(Error::new(ErrorKind::Callback, text));
-                }
             }
             (Action::Divide { span, by }, Combine::Kernel(_, Some(divide))) => {
                 let data = self.pointer(&span, at);

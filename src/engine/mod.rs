@@ -5,26 +5,28 @@
 //! What nobody waits for is left to the device's [`Watch`].
 
 pub mod execution;
+mod numbers;
 pub mod plan;
 mod progress;
 pub mod requests;
 #[cfg(test)]
 mod tests;
 
-pub use execution::{Binding, Combine, TAG_SHIFT, UserFunction};
+pub use execution::{Binding, Combine, Reduction, TAG_SHIFT, UserFunction};
 pub use progress::{Engine, Guard, Spin};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::engine::execution::Execution;
-use crate::engine::plan::{Plan, PlanCache};
-use crate::engine::progress::this_thread;
+use crate::engine::numbers::Numbers;
+use crate::engine::plan::Plan;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::slab::Slab;
+use crate::types::CallId;
+use crate::wire::fingerprint::{differs, digest, number};
 
 /// Owners from here on are buffers, below are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
@@ -38,8 +40,6 @@ pub struct Core {
     pub messenger: Messenger,
     /// What time it was when the clock was last looked at: when the lock was taken, or a thread found nothing to do.
     pub now: Instant,
-    /// Plans for shapes seen.
-    pub plans: PlanCache,
     /// In boxes, so that they are not copied to and fro.
     executions: Slab<Box<Execution>>,
     // Boxes move between here and the slab; what is in them, which is large, stays.
@@ -54,6 +54,8 @@ pub struct Core {
     pub explain: fn(u32) -> String,
     /// Collectives that have begun here.
     pub begun: u64,
+    /// And on each tag.
+    numbers: Numbers,
     /// A waiting thread drives the transport.
     polling: bool,
     /// That thread sleeps in the system.
@@ -70,9 +72,14 @@ pub struct Core {
     turns: u64,
     seen_turns: u64,
     spin: Spin,
-    /// The thread that holds the lock and may be inside a reduction function of the caller's; 0 for none. From there it
-    /// must not come back here.
-    inside: Arc<AtomicU64>,
+}
+
+/// What the thread that started a run is to do.
+pub(crate) enum Next {
+    /// Nothing: the run is over, for better or worse.
+    Return,
+    /// This, by its function.
+    Reduce(Reduction),
 }
 
 impl Core {
@@ -88,38 +95,45 @@ impl Core {
             ));
         }
         let mut execution = self.spare.pop().unwrap_or_default();
-        execution.reset(plan, binding);
+        let number = if binding.counted { self.numbers.next(binding.tag) } else { 0 };
+        if let Err(error) = execution.reset(plan, binding, number) {
+            self.spare.push(execution);
+            return Err(error);
+        }
         let index = self.executions.insert(execution);
         let execution = &mut self.executions[index];
         execution.set_owner(index);
-        self.advance_as_caller(index);
+        execution.begin(&mut self.messenger);
         Ok(index)
     }
 
-    /// For the thread that started `index`: runs what only it may run, and says whether the run is over.
-    pub fn is_over(&mut self, index: u32) -> bool {
-        if self.executions[index].wants_caller {
-            self.advance_as_caller(index);
-        }
+    /// Whether the run `index` is over.
+    pub fn is_over(&self, index: u32) -> bool {
         self.executions[index].is_over()
     }
 
-    #[inline]
-    fn advance_as_caller(&mut self, index: u32) {
+    /// For the thread that started the run `index`: what it is to do now, if anything.
+    fn next(&mut self, index: u32) -> Option<Next> {
         let execution = &mut self.executions[index];
-        let calls = execution.calls_user();
-        if calls {
-            self.inside.store(this_thread(), Ordering::Relaxed);
+        if execution.is_over() {
+            return Some(Next::Return);
         }
-        execution.advance(&mut self.messenger);
-        if calls {
-            self.inside.store(0, Ordering::Relaxed);
-        }
+        if execution.wants_function() { execution.next_reduction().map(Next::Reduce) } else { None }
+    }
+
+    /// For the same thread: its function has returned `status`.
+    fn reduced(&mut self, index: u32, reduction: &Reduction, status: i32) {
+        self.executions[index].reduced(reduction, status, &mut self.messenger);
     }
 
     /// Whether the run `index` cannot go on.
     pub fn has_failed(&self, index: u32) -> bool {
         self.executions[index].failed.is_some()
+    }
+
+    /// What messages of the run `index` say that they are about.
+    pub fn call(&self, index: u32) -> CallId {
+        self.executions[index].id()
     }
 
     /// Ends the run `index`: the error it failed with, if it did. Its memory is no longer touched.
@@ -146,6 +160,11 @@ impl Core {
         }
         self.messenger.close(error, notice);
         self.dispatch();
+        // Those, too, that wait for no peer now.
+        for (_, execution) in self.executions.iter_mut().filter(|(_, execution)| !execution.is_over()) {
+            execution.failed = Some(error.clone());
+            self.ended = true;
+        }
     }
 
     /// Moves what can be moved without waiting; whether anything was.
@@ -178,8 +197,9 @@ impl Core {
     /// What is going on here, for a peer that waits for this rank.
     fn doing(&self) -> String {
         let calls = self.executions.iter().take(MAX_TOLD).map(|(index, e)| {
-            let (what, waits) = ((self.explain)(e.fingerprint), self.messenger.describe(index, self.now));
+            let (what, waits) = ((self.explain)(digest(e.fingerprint)), self.messenger.describe(index, self.now));
             let waits = if waits.is_empty() { String::new() } else { format!(", waiting {waits}") };
+            let waits = if e.reducing { format!(", inside its reduction function{waits}") } else { waits };
             format!("in {what}, {} elements, tag {}{waits}", e.count, e.tag)
         });
         let calls: Vec<String> = calls.collect();
@@ -201,7 +221,10 @@ impl Core {
                 }
                 Outcome::Queried { rank, call } => {
                     let doing = self.doing();
-                    let same = self.executions.iter().any(|(_, e)| e.id() == call);
+                    let same = |e: &Execution| {
+                        e.tag == call.tag && !differs(e.fingerprint, call.fingerprint) && !e.reducing
+                    };
+                    let same = self.executions.iter().any(|(_, e)| same(e));
                     self.messenger.reply(rank, &doing, same);
                 }
                 _ => {}
@@ -220,10 +243,21 @@ impl Core {
                 execution.segment_done(token.detail, bytes, &mut self.messenger);
             }
             Outcome::Mismatch { rank, theirs } => {
-                let (peer, what) = (self.messenger.peer_name(rank), (self.explain)(theirs));
-                let text = match (self.explain)(execution.fingerprint) == what {
-                    true => format!("{what} there too, but its counts, root or segment size differ from those here"),
-                    false => what,
+                let (peer, tag) = (self.messenger.peer_name(rank), execution.tag);
+                let [(own, here), (theirs, what)] = [execution.fingerprint, theirs]
+                    .map(|fingerprint| (number(fingerprint), (self.explain)(digest(fingerprint))));
+                let text = if own != theirs && own != 0 && theirs != 0 {
+                    format!(
+                        "{what}, its number {theirs} on tag {tag}, where this rank is in number {own}, {here}: one of them \
+                         has made a call that the other has not, or they differed in an earlier one's root or counts"
+                    )
+                } else if what == here {
+                    format!(
+                        "{what} there too, but its counts, root, segment size or number of averaged inputs differ from \
+                         those here"
+                    )
+                } else {
+                    what
                 };
                 let text = format!("{peer} is in another collective: {text}");
                 // Says more than that the peer is gone, which it may be by now.
@@ -236,6 +270,6 @@ impl Core {
             }
             Outcome::Written { .. } | Outcome::Queried { .. } | Outcome::Replied => {}
         }
-        self.ended |= execution.is_over() || execution.wants_caller;
+        self.ended |= execution.is_over() || execution.wants_function();
     }
 }

@@ -1,12 +1,41 @@
 //! Schedules made ready for execution, and kept for the next call of the same shape.
 
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::collective::{Algorithm, Shape};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{QuickHasher, QuickMap};
 use crate::schedule::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
+
+/// Ranks that schedules are made for at most. Most take memory for each, kilobytes in all.
+pub const MAX_RANKS: usize = 1 << 20;
+
+/// About what generating a schedule and compiling it takes for each rank, at most: 4 steps of two pieces.
+const BYTES_PER_RANK: usize = 4 << 10;
+
+/// Refuses a call among more ranks than schedules are made for.
+pub fn check_size(shape: &Shape<'_>) -> Result<()> {
+    let Shape { collective, size, .. } = shape;
+    if *size <= MAX_RANKS {
+        return Ok(());
+    }
+    let text = format!("{} among {size} ranks: schedules are made for at most {MAX_RANKS}", collective.name());
+    Err(Error::new(ErrorKind::ResourceExhausted, text))
+}
+
+/// Whether there is memory to make a schedule for `shape`; what generators allocate could not fail otherwise.
+fn check_room(shape: &Shape<'_>) -> Result<()> {
+    check_size(shape)?;
+    let bytes = shape.size * BYTES_PER_RANK;
+    // Not taken to be unused by the compiler.
+    if std::hint::black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_ok() {
+        return Ok(());
+    }
+    let (name, size) = (shape.collective.name(), shape.size);
+    let text = format!("no memory for a schedule of {name} among {size} ranks, which may take {bytes} bytes");
+    Err(Error::new(ErrorKind::ResourceExhausted, text))
+}
 
 /// A step whose lists are ranges of the plan's.
 #[derive(Clone, Copy, Debug)]
@@ -167,9 +196,12 @@ struct Kept {
     plan: Arc<Plan>,
 }
 
-/// Plans by shape. Looking one up that is there allocates nothing.
+/// Plans by shape. Looking one up that is there allocates nothing; one that is not is generated without a lock.
 #[derive(Debug, Default)]
-pub struct PlanCache {
+pub struct PlanCache(Mutex<Plans>);
+
+#[derive(Debug, Default)]
+struct Plans {
     kept: QuickMap<u64, Vec<Kept>>,
     len: usize,
 }
@@ -179,28 +211,36 @@ const MAX_KEPT: usize = 1024;
 
 impl PlanCache {
     /// The plan of `algorithm` for `shape`; with `apart`, without receive-and-reduce.
-    pub fn get(&mut self, shape: &Shape<'_>, algorithm: &'static Algorithm, apart: bool) -> Result<Arc<Plan>> {
-        let same =
-            |kept: &&Kept| std::ptr::eq(kept.algorithm, algorithm.name) && kept.apart == apart && kept.shape.is(shape);
+    pub fn get(&self, shape: &Shape<'_>, algorithm: &'static Algorithm, apart: bool) -> Result<Arc<Plan>> {
         let mut hasher = QuickHasher::default();
         shape.hash(&mut hasher);
         (algorithm.name.as_ptr() as usize, apart).hash(&mut hasher);
         let hash = hasher.finish();
-        if let Some(kept) = self.kept.get(&hash).and_then(|list| list.iter().find(same)) {
-            return Ok(kept.plan.clone());
+        let same =
+            |kept: &&Kept| std::ptr::eq(kept.algorithm, algorithm.name) && kept.apart == apart && kept.shape.is(shape);
+        let find = |plans: &Plans| Some(plans.kept.get(&hash)?.iter().find(same)?.plan.clone());
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = find(&lock()) {
+            return Ok(plan);
         }
+        check_room(shape)?;
         let mut schedule = (algorithm.generate)(shape)?;
         if apart {
             schedule = without_receive_and_reduce(&schedule);
         }
         let plan = Arc::new(Plan::new(&schedule));
-        if self.len >= MAX_KEPT {
-            self.kept.clear();
-            self.len = 0;
+        let mut plans = lock();
+        // Another thread may have been faster.
+        if let Some(plan) = find(&plans) {
+            return Ok(plan);
         }
-        self.len += 1;
+        if plans.len >= MAX_KEPT {
+            plans.kept.clear();
+            plans.len = 0;
+        }
+        plans.len += 1;
         let kept = Kept { shape: OwnedShape::new(shape), algorithm: algorithm.name, apart, plan: plan.clone() };
-        self.kept.entry(hash).or_default().push(kept);
+        plans.kept.entry(hash).or_default().push(kept);
         Ok(plan)
     }
 }
@@ -235,7 +275,7 @@ mod tests {
             Shape { links: &[1], ..shape },
             Shape { counts: &[1], ..shape },
         ];
-        let mut cache = PlanCache::default();
+        let cache = PlanCache::default();
         let mut plans = Vec::new();
         for shape in &shapes {
             for (algorithm, apart) in [(one, false), (one, true), (other, false)] {

@@ -1,15 +1,15 @@
 //! Who polls, who sleeps, and who is woken.
 
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use crate::engine::Core;
-use crate::engine::plan::PlanCache;
+use crate::engine::numbers::Numbers;
 use crate::engine::requests::Requests;
-use crate::error::{Error, ErrorKind, Result};
-use crate::messaging::Messenger;
+use crate::engine::{Core, Next};
+use crate::error::{Error, Result};
+use crate::messaging::{EVENTS, Messenger};
 use crate::slab::Slab;
 use crate::sys::Waker;
 use crate::transport::{Clock, Watch};
@@ -43,41 +43,31 @@ pub struct Engine {
     /// What a sleeping thread is woken by: the waker's and the links'.
     descriptors: Vec<RawFd>,
     clock: Arc<dyn Clock>,
-    /// See [`Core::inside`].
-    inside: Arc<AtomicU64>,
-}
-
-/// A number for the current thread that is not 0.
-pub(super) fn this_thread() -> u64 {
-    thread_local!(static MARK: u8 = const { 0 });
-    MARK.with(|mark| std::ptr::from_ref(mark) as u64)
 }
 
 impl Engine {
-    /// Around `messenger`; threads wait by `clock`. `explain` says what a peer's fingerprint means.
+    /// Around `messenger`; threads wait by `clock`. `explain` says what a peer's digest means.
     pub fn new(messenger: Messenger, clock: Arc<dyn Clock>, explain: fn(u32) -> String, spin: Spin) -> Result<Self> {
         let waker = Waker::new().map_err(|e| Error::io("cannot create a context", &e))?;
         let mut descriptors = vec![waker.as_raw_fd()];
         messenger.descriptors(&mut descriptors);
-        let inside = Arc::new(AtomicU64::new(0));
         Ok(Self {
             contenders: AtomicUsize::new(0),
             ended: Condvar::new(),
             waker,
             descriptors,
             watch: OnceLock::new(),
-            inside: inside.clone(),
             core: Mutex::new(Core {
                 messenger,
                 now: clock.now(),
-                plans: PlanCache::default(),
                 executions: Slab::default(),
                 spare: Vec::new(),
                 requests: Requests::default(),
-                events: Vec::new(),
+                events: Vec::with_capacity(EVENTS),
                 broken: None,
                 explain,
                 begun: 0,
+                numbers: Numbers::default(),
                 polling: false,
                 sleeping: false,
                 waiting: 0,
@@ -86,7 +76,6 @@ impl Engine {
                 connecting: 0,
                 turns: 0,
                 seen_turns: 0,
-                inside,
                 spin,
             }),
             clock,
@@ -98,21 +87,15 @@ impl Engine {
         let _ = self.watch.set(watch);
     }
 
-    /// Takes the lock, and looks at the clock. Refuses a thread that comes out of its own reduction function.
-    pub fn lock(&self) -> Result<Guard<'_>> {
+    /// Takes the lock, and looks at the clock.
+    pub fn lock(&self) -> Guard<'_> {
         let mut guard = match self.core.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) if self.inside.load(Ordering::Relaxed) == this_thread() => {
-                return Err(Error::new(
-                    ErrorKind::InvalidOperation,
-                    "a reduction function must not call the context that called it",
-                ));
-            }
-            Err(TryLockError::WouldBlock) => return Ok(self.lock_contended()),
+            Err(TryLockError::WouldBlock) => return self.lock_contended(),
         };
         guard.now = self.now();
-        Ok(guard)
+        guard
     }
 
     fn lock_contended(&self) -> Guard<'_> {
@@ -133,6 +116,31 @@ impl Engine {
     pub fn leave(&self, mut guard: Guard<'_>) {
         guard.progress();
         self.hand_over(guard);
+    }
+
+    /// Drives the context until the run `index` is over, which this thread has started, or until `deadline`; whether it is. Returns
+    /// with the lock.
+    ///
+    /// The caller's reduction function runs without the lock: others may use the context meanwhile, and so may the function itself. How
+    /// late it is shows when it has returned.
+    pub fn finish<'a>(&'a self, mut guard: Guard<'a>, index: u32, deadline: Instant) -> (Guard<'a>, bool) {
+        loop {
+            let (mut core, next) = self.wait(guard, deadline, |core| core.next(index));
+            let Some(Next::Reduce(reduction)) = next else { return (core, next.is_some()) };
+            // What was posted leaves first. The watch comes by itself if the function takes long.
+            core.dispatch();
+            self.tell(&mut core);
+            if core.waiting > 0 && !core.polling {
+                self.ended.notify_all();
+            }
+            drop(core);
+            let status = reduction.call();
+            guard = self.lock();
+            guard.reduced(index, &reduction, status);
+            if guard.now >= deadline && !guard.is_over(index) {
+                return (guard, false);
+            }
+        }
     }
 
     /// Drives the context until `ready` gives a result, or until `deadline`. Returns with the lock.

@@ -1,17 +1,21 @@
 //! Threads around a messenger whose only link is of the tests' own.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::ffi::c_void;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::requests::{Ended, Side};
 use super::*;
 use crate::messaging::Send;
-use crate::messaging::testing::{Turns, Unconnected};
+use crate::collective::{Collective, Shape};
+use crate::engine::plan::PlanCache;
+use crate::messaging::testing::{StreamLink, Turns, Unconnected, sockets};
 use crate::sys::Waker;
 use crate::transport::{Interest, Link, SystemClock};
-use crate::types::Space;
+use crate::types::{CallId, Space};
 use crate::wire::Message;
 use crate::wire::message::HEADER_BYTES;
 
@@ -96,7 +100,7 @@ fn traffic_of_others_does_not_take_a_wait_past_its_deadline() {
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let deadline = Instant::now() + Duration::from_millis(50);
-            let guard = engine.lock().unwrap();
+            let guard = engine.lock();
             let ready = |_: &mut Core| given_up.load(Ordering::Relaxed).then_some(());
             let (guard, result) = engine.wait(guard, deadline, ready);
             engine.hand_over(guard);
@@ -117,13 +121,13 @@ fn traffic_of_others_does_not_keep_the_lock_from_them() {
     let given_up = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let guard = engine.lock().unwrap();
+            let guard = engine.lock();
             let ready = |_: &mut Core| given_up.load(Ordering::Relaxed).then_some(());
             let (guard, _) = engine.wait(guard, Instant::now() + Duration::from_secs(20), ready);
             engine.hand_over(guard);
         });
         std::thread::sleep(Duration::from_millis(20));
-        let posts = scope.spawn(|| drop(engine.lock().unwrap()));
+        let posts = scope.spawn(|| drop(engine.lock()));
         let until = Instant::now() + Duration::from_secs(5);
         while !posts.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
@@ -138,7 +142,7 @@ fn traffic_of_others_does_not_keep_the_lock_from_them() {
 #[test]
 fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
     let (engine, _readable) = engine(Full { has_room: false }, false);
-    let mut guard = engine.lock().unwrap();
+    let mut guard = engine.lock();
     let owner = guard.requests.enter();
     let message = [0u8; 4];
     let (token, from) = (Requests::token(owner, Side::Send), message.as_ptr());
@@ -159,13 +163,68 @@ fn connectors_are_told_what_time_it_is_now_though_nobody_was_here_for_long() {
     let engine = Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     let before = Instant::now();
-    engine.leave(engine.lock().unwrap());
+    engine.leave(engine.lock());
     assert!(turns.lock().unwrap().drain(..).all(|turn| turn >= before), "after a post");
     std::thread::sleep(Duration::from_millis(20));
     let (before, deadline) = (Instant::now(), Instant::now() + Duration::from_millis(20));
-    let (guard, _) = engine.wait(engine.lock().unwrap(), deadline, |_| None::<()>);
+    let (guard, _) = engine.wait(engine.lock(), deadline, |_| None::<()>);
     engine.hand_over(guard);
     let turns = turns.lock().unwrap();
     assert!(turns[0] >= before, "when a wait began");
     assert!(turns[turns.len() - 1] >= deadline, "when it had slept");
+}
+
+/// What the reduction function needs to ask in the middle of itself.
+struct Asks {
+    engine: Engine,
+    peer: UnixStream,
+}
+
+/// Lets a peer ask for call 5, tag 3, in the middle of it.
+unsafe extern "C" fn is_asked(
+    _: *mut c_void,
+    _: *const c_void,
+    _: *const c_void,
+    _: usize,
+    asks: *mut c_void,
+) -> i32 {
+    // SAFETY: the test passes what it keeps until the run has ended.
+    let Asks { engine, peer } = unsafe { &*asks.cast::<Asks>() };
+    let query = Message::Query(CallId { fingerprint: 5, tag: 3 }).encode(CONNECTION);
+    (&*peer).write_all(&query).unwrap();
+    engine.leave(engine.lock());
+    0
+}
+
+#[test]
+fn who_asks_while_a_function_is_at_work_is_told_of_it() {
+    let (ours, peer) = sockets();
+    let (engine, _readable) = engine(StreamLink::new(ours, Default::default()), false);
+    let mut asks = Asks { engine, peer };
+    let shape = Shape { inputs: 2, ..Shape::new(Collective::Allreduce, 0, 1, 1) };
+    let plan = PlanCache::default().get(&shape, Collective::Allreduce.algorithm("local").unwrap(), true).unwrap();
+    let (inputs, mut output) = ([0u64; 2], 0u64);
+    let binding = Binding {
+        inputs: &[inputs[..1].as_ptr().cast(), inputs[1..].as_ptr().cast()],
+        outputs: &[(&raw mut output).cast()],
+        element: 8,
+        segment: 1,
+        combine: Combine::User(is_asked, (&raw const asks).cast_mut().cast()),
+        digest: 5,
+        counted: false,
+        tag: 3,
+        count: 1,
+    };
+    let mut guard = asks.engine.lock();
+    let index = guard.start(plan, &binding).unwrap();
+    let (mut guard, over) = asks.engine.finish(guard, index, Instant::now() + Duration::from_secs(20));
+    assert!(over && guard.end(index).is_none());
+    drop(guard);
+    let mut header = [0; HEADER_BYTES];
+    asks.peer.read_exact(&mut header).unwrap();
+    let Ok(Message::Reply { same: false, bytes }) = Message::decode(&header, CONNECTION) else { panic!("{header:?}") };
+    let mut text = vec![0; bytes as usize];
+    asks.peer.read_exact(&mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("inside its reduction function"), "{text}");
 }

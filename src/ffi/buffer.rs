@@ -29,8 +29,8 @@ pub struct BufferHandle {
 }
 
 /// A buffer for gloo_rs_buffer_send: `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed
-/// and does not change between a send and the return of its gloo_rs_buffer_wait_send. The caller owns the result and ends
-/// it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+/// and does not change between a send and the return of its gloo_rs_buffer_wait_send. `data` needs no alignment. The caller
+/// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_create_send_buffer(
     pair: *mut gloo_rs_pair_t,
@@ -51,8 +51,8 @@ pub unsafe extern "C" fn gloo_rs_pair_create_send_buffer(
 }
 
 /// A buffer that the peer's send buffer of the same slot writes into: `bytes` of memory at `data`, which the caller keeps
-/// valid until the buffer is destroyed. The peer may write at any time until then. The caller owns the result and ends it
-/// with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+/// valid until the buffer is destroyed. The peer may write at any time until then. `data` needs no alignment. The caller
+/// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_create_recv_buffer(
     pair: *mut gloo_rs_pair_t,
@@ -74,7 +74,8 @@ pub unsafe extern "C" fn gloo_rs_pair_create_recv_buffer(
 
 /// Starts to write `length` bytes from `offset` of this send buffer into the peer's receive buffer, at `remote_offset`
 /// there. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the range leaves this buffer. Every send wants one
-/// gloo_rs_buffer_wait_send.
+/// gloo_rs_buffer_wait_send. How long the peer's buffer is, only the peer knows: a range that leaves it ends the connection,
+/// and what depends on that fails on both ranks with GLOO_RS_ERROR_MISMATCH and a message that names the write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_buffer_send(
     buffer: *mut gloo_rs_buffer_t,

@@ -173,7 +173,8 @@ pub unsafe extern "C" fn gloo_rs_context_create(
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come, and with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread.
+/// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
+/// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect(
     context: *mut gloo_rs_context_t,
@@ -254,7 +255,8 @@ pub unsafe extern "C" fn gloo_rs_context_set_timeout(
 }
 
 /// Reserves `n` slots for messages of the caller's own and sets `*slot` to the first. The same on all ranks, as long as all
-/// reserve the same in the same order.
+/// reserve the same in the same order. It counts on from 0 and knows nothing of numbers that the program chose itself: who
+/// uses both keeps its own apart, for example from 1 << 63 on. Collectives have slots of their own, which neither can meet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_next_slot(
     context: *mut gloo_rs_context_t,

@@ -18,6 +18,14 @@ pub(super) unsafe trait Options: Copy {
     fn set_defaults(&mut self);
 }
 
+/// No version of a struct is longer: a larger `struct_size` was never set, or was overwritten, so it tells nothing about the
+/// caller's memory.
+pub(super) const MOST_BYTES: usize = 4096;
+
+fn has_right_size<T: Options>(bytes: usize) -> bool {
+    (T::REQUIRED..=MOST_BYTES).contains(&bytes) && bytes.is_multiple_of(align_of::<T>())
+}
+
 fn defaults<T: Options>() -> T {
     // SAFETY: any bytes are a valid value.
     let mut options: T = unsafe { std::mem::zeroed() };
@@ -34,7 +42,7 @@ pub(super) unsafe fn read<T: Options>(pointer: *const T) -> Result<T> {
     check(pointer, "options")?;
     // SAFETY: not NULL, aligned, and the size comes first.
     let bytes = unsafe { pointer.cast::<usize>().read() };
-    if bytes < T::REQUIRED || bytes % align_of::<T>() != 0 {
+    if !has_right_size::<T>(bytes) {
         return Err(wrong_size::<T>(bytes));
     }
     if bytes >= size_of::<T>() {
@@ -49,9 +57,11 @@ pub(super) unsafe fn read<T: Options>(pointer: *const T) -> Result<T> {
 
 #[cold]
 fn wrong_size<T: Options>(bytes: usize) -> Error {
+    let name = T::NAME;
+    let init = name.strip_suffix("_options_t").map_or(String::new(), |s| format!("; call {s}_options_init first"));
     Error::invalid(format!(
-        "struct_size of {} is {bytes}; this version's is {}, and at least {} are required",
-        T::NAME,
+        "struct_size of {name} is {bytes}; this version's is {}, at least {} are required, and at most {MOST_BYTES} are \
+         possible{init}",
         size_of::<T>(),
         T::REQUIRED
     ))
@@ -67,7 +77,7 @@ pub(super) unsafe fn read_or_default<T: Options>(pointer: *const T) -> Result<T>
 }
 
 /// Fills `struct_size` bytes: defaults, then zeros for what only the caller's version knows. Does nothing for NULL and for
-/// sizes that hold no `struct_size`, which `read` then refuses.
+/// sizes that hold no `struct_size`. Of a size that no version has only the known part is filled; `read` then refuses it.
 ///
 /// # Safety
 /// `pointer` is NULL or valid for writes of `struct_size` bytes.
@@ -77,10 +87,11 @@ pub(super) unsafe fn init<T: Options>(pointer: *mut T, struct_size: usize) {
     }
     let options = defaults::<T>();
     let known = struct_size.min(size_of::<T>());
+    let unknown = if struct_size <= MOST_BYTES { struct_size - known } else { 0 };
     // SAFETY: the caller vouches for `struct_size` bytes; the source has `known`; the first field is a usize.
     unsafe {
         copy_bytes((&raw const options).cast(), pointer.cast(), known);
-        pointer.cast::<u8>().add(known).write_bytes(0, struct_size - known);
+        pointer.cast::<u8>().add(known).write_bytes(0, unknown);
         pointer.cast::<usize>().write(struct_size);
     }
 }
@@ -94,7 +105,7 @@ pub(super) unsafe fn fill<T: Options>(pointer: *mut T, what: &str, value: T) -> 
     check(pointer, what)?;
     // SAFETY: not NULL, aligned, and the size comes first.
     let bytes = unsafe { pointer.cast::<usize>().read() };
-    if bytes < T::REQUIRED || bytes % align_of::<T>() != 0 {
+    if !has_right_size::<T>(bytes) {
         return Err(wrong_size::<T>(bytes));
     }
     let known = bytes.min(size_of::<T>());

@@ -1,6 +1,6 @@
 //! What C tests cannot reach: panics, layouts, and the helpers one by one.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -204,15 +204,49 @@ fn options_are_read_as_far_as_the_caller_knows_them() {
     assert_eq!((options.count, options.base), (5, 0), "a field behind the caller's struct was read");
 
     let required = <gloo_rs_allreduce_options_t as Options>::REQUIRED;
-    for size in [0, 8, required - 8, required + 4] {
+    for size in [0, 8, required - 8, required + 4, 4104, 1 << 40] {
         longer.known.struct_size = size;
         let error = read(&longer.known).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.message().contains("gloo_rs_allreduce_options_t"), "{error}");
         assert!(error.message().contains(&format!("is {size};")), "{error}");
+        assert!(error.message().contains("call gloo_rs_allreduce_options_init first"), "{error}");
     }
     assert!(read(std::ptr::null()).err().unwrap().message().contains("NULL"));
     assert!(read((&raw const longer).cast::<u8>().wrapping_add(1).cast()).err().unwrap().message().contains("aligned"));
+}
+
+#[test]
+fn an_impossible_struct_size_is_refused_and_nothing_is_written_for_it() {
+    let mut device = std::ptr::null_mut();
+    // SAFETY: NULL options; the handle's place is valid.
+    assert_eq!(unsafe { gloo_rs_device_create(std::ptr::null(), &mut device) }, GLOO_RS_OK);
+    // SAFETY: integers only.
+    let mut statistics: gloo_rs_connection_statistics_t = unsafe { std::mem::zeroed() };
+    for size in [0, 4, 4104, 1 << 40, usize::MAX, usize::MAX - 7] {
+        (statistics.struct_size, statistics.foreign) = (size, 77);
+        // SAFETY: the struct is valid; its size is what is tested.
+        let status = unsafe { gloo_rs_device_connection_statistics(device, &mut statistics) };
+        assert_eq!(status, GLOO_RS_ERROR_INVALID_ARGUMENT);
+        assert!(message().contains(&format!("gloo_rs_connection_statistics_t is {size};")), "{}", message());
+        assert_eq!((statistics.struct_size, statistics.foreign), (size, 77));
+    }
+    statistics.struct_size = size_of_val(&statistics);
+    // SAFETY: as above.
+    assert_eq!(unsafe { gloo_rs_device_connection_statistics(device, &mut statistics) }, GLOO_RS_OK);
+    assert_eq!(statistics.foreign, 0);
+    // SAFETY: nothing else uses it.
+    unsafe { gloo_rs_device_destroy(device) };
+
+    let mut options = MaybeUninit::<[gloo_rs_barrier_options_t; 2]>::zeroed();
+    // SAFETY: of an impossible size only the first struct is filled.
+    let options = unsafe {
+        gloo_rs_barrier_options_init(options.as_mut_ptr().cast(), 1 << 40);
+        options.assume_init()
+    };
+    assert_eq!((options[0].struct_size, options[0].timeout_ms), (1 << 40, GLOO_RS_TIMEOUT_DEFAULT));
+    // SAFETY: the struct is valid.
+    assert!(unsafe { options::read(&options[0]) }.is_err());
 }
 
 struct a_t;
@@ -334,4 +368,46 @@ fn results_of_unknown_length() {
         gloo_rs_free(copy);
         gloo_rs_free(std::ptr::null_mut());
     }
+}
+
+unsafe extern "C" fn destroys(
+    into: *mut c_void,
+    _: *const c_void,
+    right: *const c_void,
+    _: usize,
+    context: *mut c_void,
+) -> i32 {
+    // SAFETY: the test passes its context; the library, one element.
+    unsafe {
+        gloo_rs_context_destroy(context.cast());
+        *into.cast::<u8>() = *right.cast::<u8>();
+    }
+    0
+}
+
+#[test]
+fn a_reduction_function_may_destroy_its_context() {
+    let device = crate::transport::tcp::Device::create(&Default::default()).unwrap();
+    let context = crate::context::Context::new(&device, 0, 1, &Default::default()).unwrap();
+    let still = Arc::downgrade(&context);
+    let mut handle: *mut gloo_rs_context_t = std::ptr::null_mut();
+    let inner = super::context::ContextHandle { context, waits: Default::default() };
+    // SAFETY: a valid place.
+    handle::create(inner, unsafe { Out::handle(&mut handle, "context") }.unwrap());
+    let (bytes, mut output) = ([1u8, 2], 0u8);
+    let (inputs, outputs) = ([(&raw const bytes[0]).cast(), (&raw const bytes[1]).cast()], [(&raw mut output).cast()]);
+    let mut options = MaybeUninit::<gloo_rs_allreduce_options_t>::uninit();
+    // SAFETY: `init` fills the struct; what it points to lives until the call returns.
+    let status = unsafe {
+        gloo_rs_allreduce_options_init(options.as_mut_ptr(), size_of::<gloo_rs_allreduce_options_t>());
+        let mut options = options.assume_init();
+        options.function = Some(destroys);
+        (options.data_type, options.user) = (GLOO_RS_UINT8, handle.cast());
+        (options.inputs, options.num_inputs) = (inputs.as_ptr(), 2);
+        (options.outputs, options.num_outputs) = (outputs.as_ptr(), 1);
+        options.count = 1;
+        gloo_rs_allreduce(handle, &options)
+    };
+    assert_eq!(status, GLOO_RS_ERROR_ABORTED);
+    assert!(still.upgrade().is_none(), "the context outlives the call");
 }

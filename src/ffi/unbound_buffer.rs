@@ -32,8 +32,8 @@ pub struct UnboundHandle {
 }
 
 /// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
-/// must not change, and bytes under a receive must not be touched, until the wait for it has returned. The caller owns the
-/// result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
+/// must not change, and bytes under a receive must not be touched, until the wait for it has returned. `data` needs no
+/// alignment. The caller owns the result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_create(
     context: *mut gloo_rs_context_t,
@@ -85,8 +85,10 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv(
     })
 }
 
-/// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have,
-/// they take turns. The list may hold the caller's own rank and repeats. gloo_rs_unbound_buffer_wait_recv tells the rank.
+/// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have
+/// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
+/// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
+/// gloo_rs_unbound_buffer_wait_recv tells the rank.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
     buffer: *mut gloo_rs_unbound_buffer_t,

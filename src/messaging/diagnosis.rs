@@ -54,7 +54,7 @@ impl Messenger {
             match (op.matched, &op.recv.from) {
                 (None, Source::AnyOf(_)) => {}
                 (Some(rank), _) | (None, &Source::Rank(rank)) => {
-                    let incoming = self.peers[rank].as_deref().and_then(|p| p.incoming.as_ref());
+                    let incoming = self.peers.get(rank).and_then(|p| p.incoming.as_ref());
                     let done = incoming.filter(|i| i.finish == Finish::Recv(index)).map_or(0, |i| i.done);
                     add(Wait::Receive, rank, done, bytes, Some(slot));
                 }
@@ -63,8 +63,8 @@ impl Messenger {
         for (_, queued) in self.queued_sends.iter().filter(|(_, q)| q.send.token.owner == owner) {
             add(Wait::Grant, queued.send.to, 0, queued.send.bytes, Some(queued.send.slot));
         }
-        for (rank, peer) in self.peers.iter().enumerate() {
-            for (done, bytes) in peer.iter().flat_map(|peer| peer.sending(owner)) {
+        for (rank, peer) in self.peers.iter() {
+            for (done, bytes) in peer.sending(owner) {
                 add(Wait::Send, rank, done, bytes, None);
             }
         }
@@ -109,8 +109,9 @@ impl Messenger {
         text
     }
 
-    fn link_state(&self, rank: Rank, now: Instant) -> String {
-        let Some(peer) = self.peers[rank].as_deref().filter(|peer| peer.is_established()) else {
+    /// How far the way to `rank` is, and why no further.
+    pub fn link_state(&self, rank: Rank, now: Instant) -> String {
+        let Some(peer) = self.peers.get(rank).filter(|peer| peer.is_established()) else {
             return self.connector.obstacle(rank);
         };
         match &peer.query {
@@ -129,7 +130,7 @@ impl Messenger {
         let mut ranks: Vec<Rank> = self.waits(owner).into_keys().map(|(_, rank)| rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
-        ranks.retain(|rank| self.peers[*rank].as_deref().is_some_and(Peer::is_established));
+        ranks.retain(|rank| self.peers.get(*rank).is_some_and(Peer::is_established));
         ranks.truncate(QUERIED);
         for rank in &ranks {
             let peer = self.peer(*rank);
@@ -144,7 +145,7 @@ impl Messenger {
     /// What has come of that.
     pub fn replies(&self) -> Replies {
         let queried =
-            self.queried.iter().filter_map(|rank| self.peers[*rank].as_deref().filter(|p| p.is_established()));
+            self.queried.iter().filter_map(|rank| self.peers.get(*rank).filter(|p| p.is_established()));
         let (mut same, mut other) = (false, false);
         for peer in queried {
             match peer.query.as_ref().and_then(|query| query.reply.as_ref()) {
@@ -161,7 +162,7 @@ impl Messenger {
     pub fn reply(&mut self, rank: Rank, text: &str, same: bool) {
         let owned = clip(text).to_vec();
         let message = Message::Reply { same, bytes: owned.len() as u64 };
-        let Some(peer) = self.peers[rank].as_deref_mut().filter(|p| p.is_established()) else { return };
+        let Some(peer) = self.peers.get_mut(rank).filter(|p| p.is_established()) else { return };
         self.outgoing += 1;
         peer.push_owned(&message, owned);
         self.mark_dirty(rank);

@@ -28,10 +28,20 @@ pub(super) fn last_words_for_latecomers(notice: Error) -> LastWords {
 }
 
 impl Messenger {
+    /// Ends a connection that failed with `error`. A peer that did what no peer may do hears what it was: `lose` alone would
+    /// look to it as if this process had ended.
+    pub(super) fn cut_off(&mut self, rank: Rank, error: Error) {
+        if error.kind() == ErrorKind::Mismatch && !error.is_told() {
+            self.say_goodbye(rank, Some(&error));
+        }
+        self.lose(rank, error);
+    }
+
+
     /// Tells a peer that this is the end: that we give up, with a `notice`, or else that we are done.
     pub(super) fn say_goodbye(&mut self, rank: Rank, notice: Option<&Error>) {
         self.flush_to(rank);
-        let Some(peer) = self.peers[rank].as_deref_mut() else { return };
+        let Some(peer) = self.peers.get_mut(rank) else { return };
         let Some(link) = peer.link.take() else { return };
         // A message that is half out is finished first, or the peer could not read what follows.
         let words = peer.rest_of_begun().map(|mut words| {

@@ -40,7 +40,7 @@ impl Messenger {
         }
         if !self.depends_on(rank) {
             // Not only without interest in it: a link that breaks would wake whoever polls, again and again.
-            let Some(link) = self.peers[rank].as_deref_mut().and_then(|p| p.link.as_mut()) else { return false };
+            let Some(link) = self.peers.get_mut(rank).and_then(|p| p.link.as_mut()) else { return false };
             if link.watch(Interest::default()).is_ok() {
                 self.paused.push(rank);
                 return true;
@@ -66,7 +66,7 @@ impl Messenger {
                 continue;
             }
             self.paused.swap_remove(i);
-            let Some(peer) = self.peers[rank].as_deref_mut() else { continue };
+            let Some(peer) = self.peers.get_mut(rank) else { continue };
             peer.awaits_room = false;
             let Some(link) = &mut peer.link else { continue };
             if let Err(e) = link.watch(Interest { readable: true, writable: false }) {
@@ -79,7 +79,7 @@ impl Messenger {
 
     /// Whether anything here waits for `rank`, to receive, to send, or for an answer.
     fn depends_on(&self, rank: Rank) -> bool {
-        let Some(peer) = self.peers[rank].as_deref() else { return false };
+        let Some(peer) = self.peers.get(rank) else { return false };
         let receives = || {
             self.receives.ops().any(|(_, op)| match (op.matched, &op.recv.from) {
                 (Some(from), _) | (None, &Source::Rank(from)) => from == rank,

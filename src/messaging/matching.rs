@@ -1,7 +1,9 @@
 //! Which message goes to which receive. No I/O: shared by all transports.
 //!
 //! Messages from one rank on one slot meet receives in the order in which both were posted. A receive from any of several
-//! ranks takes the message that came first, and where several wait, the ranks take turns.
+//! ranks takes the message of the rank whose turn it is among those that have messages waiting on the slot: a rank gets the
+//! last turn when its first message begins to wait, and again whenever such a receive takes one of several. So a rank that
+//! waits is passed over by each other rank once at most, whatever sets of ranks the receives name.
 //!
 //! Small messages ("eager", up to [`EAGER_BYTES`]) are sent at once; one that meets no receive is kept. Large ones wait until
 //! the receiver is ready, so that they go straight into its memory:
@@ -27,6 +29,7 @@ use crate::messaging::queues::{Key, Queues};
 use crate::slab::Slab;
 use crate::types::{Rank, Slot, Space};
 use crate::wire::Envelope;
+use crate::wire::fingerprint::differs;
 
 /// Messages up to this length are sent without asking.
 pub const EAGER_BYTES: usize = 64 << 10;
@@ -105,10 +108,11 @@ pub struct Receives {
     granted: Queues<u32>,
     unexpected: Slab<Unexpected>,
     unexpected_order: Queues<u32>,
+    /// By slot: the ranks that have messages waiting, in the order of their turns at receives from any.
+    turns: Queues<u32>,
     /// What is kept from each rank, in bytes.
     kept: QuickMap<u32, usize>,
     sequence: u64,
-    turn: usize,
     /// Memory for kept messages, for the next ones.
     spare: Vec<Vec<u8>>,
 }
@@ -170,13 +174,9 @@ impl Receives {
                 (key, self.unexpected_order.front(key))
             }
             Source::AnyOf(ranks) => {
-                // Whoever stands behind the rank that was served last comes first.
-                self.turn = self.turn.wrapping_add(1);
-                let n = ranks.len();
-                let early = (0..n).find_map(|i| {
-                    self.unexpected_order.front(Key::new(ranks[(self.turn.wrapping_add(i)) % n], space, slot))
-                });
-                (Key::any(space, slot), early)
+                let any = Key::any(space, slot);
+                let next = self.turns.iter(any).find(|rank| ranks.contains(&(*rank as Rank)));
+                (any, next.and_then(|rank| self.unexpected_order.front(Key::new(rank as Rank, space, slot))))
             }
         };
         let grant = match &recv.from {
@@ -189,11 +189,12 @@ impl Receives {
             self.posted.push(waiting_key, op);
             return Posting::Waits { op, grant };
         };
-        let message = &mut self.unexpected[index];
-        let from = message.from;
+        let from = self.unexpected[index].from;
         op.matched = Some(from);
         let key = Key::new(from, space, slot);
         self.unexpected_order.pop(key);
+        self.end_turn(key, matches!(op.recv.from, Source::AnyOf(_)));
+        let message = &mut self.unexpected[index];
         let bytes = UNEXPECTED_OVERHEAD + message.data.as_ref().map_or(0, Vec::len);
         if let Some(kept) = self.kept.get_mut(&(from as u32)) {
             *kept = kept.saturating_sub(bytes);
@@ -270,10 +271,7 @@ impl Receives {
             return Arrival::Op(op);
         }
         let data = Some(self.spare.pop().unwrap_or_default());
-        let early = self.unexpected.insert(Unexpected { from, envelope: *envelope, data, op: None });
-        self.unexpected_order.push(key, early);
-        self.charge(from, UNEXPECTED_OVERHEAD);
-        Arrival::Unexpected(early)
+        Arrival::Unexpected(self.line_up(key, Unexpected { from, envelope: *envelope, data, op: None }))
     }
 
     /// An announced message comes before a receive has met its announcement.
@@ -296,16 +294,46 @@ impl Receives {
             self.granted.push(key, op);
             return !self.ops[op].credited;
         }
-        let early = self.unexpected.insert(Unexpected { from, envelope: *envelope, data: None, op: None });
-        self.unexpected_order.push(key, early);
-        self.charge(from, UNEXPECTED_OVERHEAD);
+        self.line_up(key, Unexpected { from, envelope: *envelope, data: None, op: None });
         false
+    }
+
+    /// Begins to keep a message, behind the others of its order.
+    fn line_up(&mut self, key: Key, message: Unexpected) -> u32 {
+        if let Some(any) = key.of_any_rank()
+            && self.unexpected_order.front(key).is_none()
+        {
+            self.turns.push(any, key.rank() as u32);
+        }
+        let early = self.unexpected.insert(message);
+        self.unexpected_order.push(key, early);
+        self.charge(key.rank(), UNEXPECTED_OVERHEAD);
+        early
+    }
+
+    /// A message was taken out of the order `key`. If it was the last, its rank has no turn any more; else the rank has the
+    /// last one, if this was its turn (`used`).
+    fn end_turn(&mut self, key: Key, used: bool) {
+        let Some(any) = key.of_any_rank() else { return };
+        let more = self.unexpected_order.front(key).is_some();
+        if more && !used {
+            return;
+        }
+        self.turns.remove(any, key.rank() as u32);
+        if more {
+            self.turns.push(any, key.rank() as u32);
+        }
     }
 
     /// Adds to a kept message. Once it is whole and has met a receive, that receive and the message.
     pub fn keep(&mut self, early: u32, bytes: &[u8]) -> Option<(Op, Rank, Envelope, Vec<u8>)> {
         let message = &mut self.unexpected[early];
         let data = message.data.get_or_insert_default();
+        let payload = message.envelope.bytes as usize;
+        if payload <= EAGER_BYTES {
+            // Not more, or it would be too long for `recycle`.
+            data.reserve_exact(payload.saturating_sub(data.len()));
+        }
         data.extend_from_slice(bytes);
         if message.op.is_none() {
             *self.kept.entry(message.from as u32).or_insert(0) += bytes.len();
@@ -408,7 +436,9 @@ impl Receives {
                 if message.op.is_none() {
                     self.refund(lost, UNEXPECTED_OVERHEAD + message.data.as_ref().map_or(0, Vec::len));
                 }
-                self.unexpected_order.remove(Key::new(lost, message.envelope.space, message.envelope.slot), index);
+                let key = Key::new(lost, message.envelope.space, message.envelope.slot);
+                self.unexpected_order.remove(key, index);
+                self.end_turn(key, false);
             }
         }
         tokens
@@ -417,7 +447,7 @@ impl Receives {
 
 /// Why the message with `header` cannot serve `recv`, if it cannot; `name` is what messages call its sender.
 pub fn refusal(recv: &Recv, from: Rank, envelope: &Envelope, name: impl FnOnce() -> String) -> Option<Outcome> {
-    if recv.fingerprint != envelope.fingerprint {
+    if differs(recv.fingerprint, envelope.fingerprint) {
         return Some(Outcome::Mismatch { rank: from, theirs: envelope.fingerprint });
     }
     let fits = if recv.exact { envelope.bytes == recv.bytes as u64 } else { envelope.bytes <= recv.bytes as u64 };

@@ -14,6 +14,7 @@ mod limits;
 pub mod matching;
 mod operation;
 mod peer;
+mod ranks;
 pub mod queues;
 mod receive;
 mod remote;
@@ -40,8 +41,13 @@ use inbox::{Finish, Target};
 use matching::{Posting, Receives};
 use peer::{Peer, Sent};
 use queues::{Key, Queues};
+use ranks::ByRank;
 use remote::{Binding, FIRST_REGION_OWNER, Region, Request, UnexpectedWrite};
 use send::Queued;
+
+/// Events that there is room for from the beginning: how many come at once is a matter of chance, and the steady state is to
+/// allocate nothing.
+pub const EVENTS: usize = 256;
 
 /// Bytes received at once that do not go straight to their place: small enough to stay in cache until they are reduced.
 const STAGING_BYTES: usize = 128 << 10;
@@ -55,9 +61,10 @@ const DIRECT_LINKS: usize = 4;
 /// The messages of one context.
 pub struct Messenger {
     rank: Rank,
+    size: usize,
     log: Option<LogCallback>,
     connector: Box<dyn Connector>,
-    peers: Vec<Option<Box<Peer>>>,
+    peers: ByRank<Peer>,
     /// Ranks to which links stand.
     linked: Vec<Rank>,
     /// Ranks to which something is to be sent.
@@ -100,9 +107,10 @@ impl Messenger {
     pub fn new(rank: Rank, size: usize, connector: Box<dyn Connector>, log: Option<LogCallback>) -> Self {
         Self {
             rank,
+            size,
             log,
             connector,
-            peers: (0..size).map(|_| None).collect(),
+            peers: ByRank::default(),
             linked: Vec::new(),
             dirty: Vec::new(),
             receives: Receives::default(),
@@ -120,8 +128,8 @@ impl Messenger {
             pause_bytes: limits::PAUSE_BYTES,
             most_bytes: limits::MOST_BYTES,
             paused: Vec::new(),
-            events: Vec::new(),
-            sent: Vec::new(),
+            events: Vec::with_capacity(EVENTS),
+            sent: Vec::with_capacity(EVENTS),
             happenings: Vec::new(),
             closed: None,
             queried: Vec::new(),
@@ -186,7 +194,7 @@ impl Messenger {
         self.bindings.retain(|_, binding| binding.token.owner != owner);
         let requests = &mut self.requests;
         requests.iter_mut().filter(|(_, r)| r.token.owner == owner).for_each(|(_, r)| r.cancelled = true);
-        for peer in self.peers.iter_mut().flatten() {
+        for peer in self.peers.iter_mut() {
             if let Some(incoming) = &mut peer.incoming {
                 let its = match incoming.finish {
                     Finish::Recv(op) => arriving.contains(&op),
@@ -221,7 +229,7 @@ impl Messenger {
         if self.linked.len() <= DIRECT_LINKS && !self.connector.is_busy() {
             for i in (0..self.linked.len()).rev() {
                 let Some(rank) = self.linked.get(i).copied() else { continue };
-                if self.peers[rank].as_ref().is_some_and(|p| p.has_output()) {
+                if self.peers.get(rank).is_some_and(|p| p.has_output()) {
                     moved |= self.flush_to(rank);
                 }
                 moved |= self.read(rank);
@@ -261,7 +269,7 @@ impl Messenger {
     }
 
     /// Messages of collectives that have come to `slots` and met no receive: sender, fingerprint, bytes.
-    pub fn unexpected(&self, slots: Range<Slot>) -> Vec<(Rank, u32, u64)> {
+    pub fn unexpected(&self, slots: Range<Slot>) -> Vec<(Rank, u64, u64)> {
         let unmet = self.receives.unmet();
         let here = unmet.filter(|(_, e)| e.space == Space::Collective && slots.contains(&e.slot));
         here.map(|(rank, envelope)| (rank, envelope.fingerprint, envelope.bytes)).collect()
@@ -296,7 +304,7 @@ impl Messenger {
     }
 
     fn peer(&mut self, rank: Rank) -> &mut Peer {
-        self.peers[rank].get_or_insert_default()
+        self.peers.get_or_insert_with(rank, Peer::default)
     }
 
     fn event(&mut self, token: Token, outcome: Outcome) {
@@ -306,7 +314,7 @@ impl Messenger {
     }
 
     fn mark_dirty(&mut self, rank: Rank) {
-        if let Some(peer) = self.peers[rank].as_deref_mut()
+        if let Some(peer) = self.peers.get_mut(rank)
             && peer.is_established()
             && !std::mem::replace(&mut peer.dirty, true)
         {
@@ -316,6 +324,6 @@ impl Messenger {
 
     /// The error that operations with `rank` end with, once there is no way to it any more.
     fn lost(&self, rank: Rank) -> Option<Error> {
-        self.closed.as_ref().or_else(|| self.peers[rank].as_deref()?.over.as_ref()).cloned()
+        self.closed.as_ref().or_else(|| self.peers.get(rank)?.over.as_ref()).cloned()
     }
 }

@@ -30,7 +30,7 @@ pub struct Send {
     /// With `space`: what the receive must name.
     pub slot: Slot,
     /// Compared with the receive's; see [`Recv::fingerprint`].
-    pub fingerprint: u32,
+    pub fingerprint: u64,
     /// The bytes; valid until the event or the cancellation.
     pub from: *const u8,
     /// How many.
@@ -70,8 +70,9 @@ pub struct Recv {
     pub space: Space,
     /// With `space`: which message.
     pub slot: Slot,
-    /// A digest of what the poster believes the message to be about. A message with another one is refused.
-    pub fingerprint: u32,
+    /// What the poster believes the message to be about. A message that [differs](crate::wire::fingerprint::differs) is
+    /// refused.
+    pub fingerprint: u64,
     /// Where the bytes go; valid until the event or the cancellation.
     pub into: *mut u8,
     /// How many at most.
@@ -117,7 +118,7 @@ pub enum Outcome {
         /// The peer.
         rank: Rank,
         /// Its fingerprint.
-        theirs: u32,
+        theirs: u64,
     },
     /// It cannot be done.
     Failed(Error),

@@ -31,6 +31,11 @@ impl Key {
         Self { rank: ANY, space, slot }
     }
 
+    /// The key of all ranks on this slot, where receives may name several ranks; collectives have no such receives.
+    pub fn of_any_rank(&self) -> Option<Self> {
+        (self.space == Space::User).then(|| Self::any(self.space, self.slot))
+    }
+
     /// The other process.
     pub fn rank(&self) -> Rank {
         self.rank as usize

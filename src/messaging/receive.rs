@@ -75,7 +75,10 @@ impl Messenger {
         if self.holds_back(rank) {
             return false;
         }
-        let Some(mut peer) = self.peers[rank].take_if(|peer| peer.is_established()) else { return false };
+        if !self.peers.get(rank).is_some_and(Peer::is_established) {
+            return false;
+        }
+        let Some(mut peer) = self.peers.take(rank) else { return false };
         let mut staging = std::mem::take(&mut self.staging);
         let mut any = false;
         let mut error = None;
@@ -102,12 +105,12 @@ impl Messenger {
         }
         self.staging = staging;
         let dirty = peer.has_output();
-        self.peers[rank] = Some(peer);
+        self.peers.put_back(rank, peer);
         while let Some(key) = self.granted.pop() {
             self.granted(key);
         }
         match error {
-            Some(error) => self.lose(rank, error),
+            Some(error) => self.cut_off(rank, error),
             None if dirty => self.mark_dirty(rank),
             None => {}
         }
@@ -313,7 +316,7 @@ impl Messenger {
                 let write = UnexpectedWrite { offset, data: own };
                 match self.bindings.get(&key).copied() {
                     // It was bound while the write arrived.
-                    Some(binding) => self.write_late(key, binding, &write),
+                    Some(binding) => self.write_late(key, binding, &write)?,
                     None => self.unexpected_writes.entry(key).or_default().push(write),
                 }
             }

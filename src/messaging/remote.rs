@@ -130,7 +130,7 @@ impl Messenger {
         }
         self.cancel(region_owner(region));
         // A put that is arriving must not write there any more.
-        for peer in self.peers.iter_mut().flatten() {
+        for peer in self.peers.iter_mut() {
             if let Some(Incoming { target, finish: Finish::PutDone { region: its, refused, .. }, .. }) =
                 &mut peer.incoming
                 && *its == region
@@ -141,7 +141,7 @@ impl Messenger {
     }
 
     fn request(&mut self, remote: Remote, into: *mut u8, bytes: usize, is_get: bool, token: Token) -> Option<u32> {
-        if remote.rank >= self.peers.len() {
+        if remote.rank >= self.size {
             self.event(token, Outcome::Failed(Error::invalid(format!("there is no rank {}", remote.rank))));
             return None;
         }
@@ -202,7 +202,11 @@ impl Messenger {
         let binding = Binding { region: Region::new(memory, bytes), token };
         self.bindings.insert(key, binding);
         for write in self.unexpected_writes.remove(&key).unwrap_or_default() {
-            self.write_late(key, binding, &write);
+            if let Err(error) = self.write_late(key, binding, &write) {
+                // The buffer's owner hears of it as of a write that comes later: by waiting.
+                self.cut_off(from, error);
+                break;
+            }
         }
         Ok(())
     }
@@ -213,18 +217,15 @@ impl Messenger {
         key: Key,
         binding: Binding,
         UnexpectedWrite { offset, data }: &UnexpectedWrite,
-    ) {
+    ) -> Result<()> {
         let bytes = data.len();
         self.receives.refund(key.rank(), UNEXPECTED_OVERHEAD + bytes);
-        let outcome = match binding.region.at(*offset, bytes as u64) {
-            Some(into) => {
-                // SAFETY: so many bytes lie there; the poster vouches for the memory.
-                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), into, bytes) };
-                Outcome::Written { offset: *offset as usize, bytes }
-            }
-            None => Outcome::Failed(self.wrote_outside(key, binding, *offset, bytes as u64)),
-        };
-        self.event(binding.token, outcome);
+        let into = binding.region.at(*offset, bytes as u64);
+        let into = into.ok_or_else(|| self.wrote_outside(key, binding, *offset, bytes as u64))?;
+        // SAFETY: so many bytes lie there; the poster vouches for the memory.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), into, bytes) };
+        self.event(binding.token, Outcome::Written { offset: *offset as usize, bytes });
+        Ok(())
     }
 
     /// A peer wrote past the end of a bound buffer.

@@ -1,10 +1,12 @@
 //! The way to each peer: how it comes about, and what follows when it ends.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::Messenger;
+use super::matching::Op;
 use super::operation::{Outcome, Source, Token};
 use super::peer::Peer;
 use super::queues::Key;
@@ -32,7 +34,7 @@ impl Messenger {
 
     /// The addresses of all ranks, if they are known.
     pub fn addresses(&self) -> Option<Vec<Address>> {
-        (0..self.peers.len()).map(|rank| self.connector.peer(rank).cloned()).collect()
+        (0..self.size).map(|rank| self.connector.peer(rank).cloned()).collect()
     }
 
     /// What makes the links of this context.
@@ -46,7 +48,7 @@ impl Messenger {
         if let Err(error) = self.connector.set_peer(rank, address) {
             self.lose(rank, error);
         }
-        let waits = self.peers[rank].as_deref().is_some_and(Peer::has_output)
+        let waits = self.peers.get(rank).is_some_and(Peer::has_output)
             || self.receives.ops().any(|(_, op)| matches!(op.recv.from, Source::Rank(r) if r == rank));
         if waits {
             self.connect(rank);
@@ -57,7 +59,7 @@ impl Messenger {
     /// Begins to connect to `rank`, if that has not begun.
     #[inline]
     pub fn connect(&mut self, rank: Rank) {
-        if rank != self.rank && self.closed.is_none() && self.peers[rank].as_deref().is_none_or(|p| p.link.is_none()) {
+        if rank != self.rank && self.closed.is_none() && self.peers.get(rank).is_none_or(|p| p.link.is_none()) {
             self.connector.connect(rank);
         }
     }
@@ -66,7 +68,7 @@ impl Messenger {
     pub fn is_connected(&self, rank: Rank) -> Result<bool> {
         match self.lost(rank) {
             Some(error) => Err(error),
-            None => Ok(rank == self.rank || self.peers[rank].as_deref().is_some_and(Peer::is_established)),
+            None => Ok(rank == self.rank || self.peers.get(rank).is_some_and(Peer::is_established)),
         }
     }
 
@@ -141,7 +143,7 @@ impl Messenger {
         let (unsent, mut tokens) = self.peer(rank).end(error.clone());
         self.outgoing -= unsent;
         let peers = &self.peers;
-        let over = |r: Rank| peers[r].as_deref().is_some_and(|peer| peer.over.is_some());
+        let over = |r: Rank| peers.get(r).is_some_and(|peer| peer.over.is_some());
         tokens.extend(self.receives.lose(rank, over));
         let queued: Vec<u32> = self.queued_sends.iter().filter(|(_, q)| q.send.to == rank).map(|(i, _)| i).collect();
         for index in queued {
@@ -174,14 +176,18 @@ impl Messenger {
         }
         // First, so that who is connecting hears the reason, too.
         self.connector.close(notice.cloned().map(super::farewell::last_words_for_latecomers));
-        for rank in 0..self.peers.len() {
-            if self.peers[rank].is_some() {
-                self.say_goodbye(rank, notice);
-                self.lose(rank, error.clone());
-            }
+        let met: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
+        for rank in met {
+            self.say_goodbye(rank, notice);
+            self.lose(rank, error.clone());
         }
         // What ranks that were never connected to could have served.
-        let tokens: Vec<Token> = (0..self.peers.len()).flat_map(|rank| self.receives.lose(rank, |_| true)).collect();
+        let server = |op: &Op| match (op.matched, &op.recv.from) {
+            (Some(rank), _) | (None, &Source::Rank(rank)) => Some(rank),
+            (None, Source::AnyOf(ranks)) => ranks.first().copied(),
+        };
+        let servers: BTreeSet<Rank> = self.receives.ops().filter_map(|(_, op)| server(op)).collect();
+        let tokens: Vec<Token> = servers.into_iter().flat_map(|rank| self.receives.lose(rank, |_| true)).collect();
         for token in tokens {
             self.event(token, Outcome::Failed(error.clone()));
         }

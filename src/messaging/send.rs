@@ -51,12 +51,12 @@ impl Messenger {
     }
 
     pub(super) fn flush_to(&mut self, rank: Rank) -> bool {
-        let mut sent = std::mem::take(&mut self.sent);
-        let Some(peer) = self.peers[rank].as_deref_mut() else { return false };
+        let Some(peer) = self.peers.get_mut(rank) else { return false };
         peer.dirty = false;
         if !peer.is_established() {
             return false;
         }
+        let mut sent = std::mem::take(&mut self.sent);
         let before = peer.outgoing();
         let result = peer.flush(&mut sent);
         self.outgoing -= before - peer.outgoing();

@@ -75,6 +75,11 @@ impl Address {
         })
     }
 
+    /// Whether two of what `serialize` wrote are of one context.
+    pub fn is_same_context(one: &[u8], other: &[u8]) -> bool {
+        one.get(..17) == other.get(..17)
+    }
+
     /// The addresses of this rank that one at `from` may connect to, in this rank's order: on one host all, from another those
     /// that are not loopback and whose family it has, too.
     pub fn ways_from(&self, from: &Address) -> Vec<SocketAddr> {

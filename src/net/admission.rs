@@ -1,11 +1,15 @@
 //! What becomes of the connections that arrive at a listener: counted, and told to the log without flooding it.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::net::handshake::Fault;
+use crate::sys;
 use crate::transport::LogCallback;
 
 /// How many connections have arrived at a listener since it was created, by what became of them.
@@ -95,8 +99,44 @@ impl Counters {
     }
 }
 
-/// Connections to one listener that may be in the handshake at once; then old ones make room for new ones.
-pub const MAX_GREETINGS: usize = 1024;
+/// Connections to one listener that may be in the handshake at once, however many descriptors there are.
+const MAX_GREETINGS: usize = 1024;
+/// Of the descriptors that the process may have, they may take this part. The host program, the ranks' own connections and
+/// other listeners need the rest.
+const PART_OF_DESCRIPTORS: u64 = 8;
+
+/// How many connections to one listener may be in the handshake at once; then one makes room for each new one. The limit on
+/// descriptors may change while the program runs, so this is asked for each.
+pub fn most_greetings() -> usize {
+    most_greetings_of(sys::descriptor_limit())
+}
+
+fn most_greetings_of(descriptors: u64) -> usize {
+    (descriptors / PART_OF_DESCRIPTORS).clamp(1, MAX_GREETINGS as u64) as usize
+}
+
+/// Whose share of the handshakes a connection from `address` counts for: the address's or, of IPv6, that of the network of 64
+/// bits, any number of whose addresses one host may have.
+pub fn origin(address: Option<SocketAddr>) -> IpAddr {
+    match address.map(|address| address.ip().to_canonical()) {
+        Some(IpAddr::V6(v6)) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
+        Some(v4) => v4,
+        None => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// Which of `greetings`, the oldest first, makes room: one of the origin that has most of them. So whoever comes from one
+/// address keeps no place from those at others. Of that origin, the oldest that has not named what it seeks, or else the
+/// oldest: an honest rank takes two round trips, so it is among the youngest. Each greeting has its number, its origin, and
+/// whether it has named what it seeks.
+pub fn who_makes_room(greetings: impl Iterator<Item = (u64, IpAddr, bool)> + Clone) -> Option<u64> {
+    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+    greetings.clone().for_each(|(_, origin, _)| *counts.entry(origin).or_default() += 1);
+    greetings
+        .max_by_key(|(number, origin, named)| (counts[origin], !named, Reverse(*number)))
+        .map(|(number, ..)| number)
+}
+
 /// Time that a connection has for its handshake even while descriptors are short; then it makes room.
 pub const FAIR_CHANCE: Duration = Duration::from_millis(500);
 
@@ -174,6 +214,34 @@ impl Admissions {
 mod tests {
     use super::*;
     use std::sync::Mutex;
+
+    #[test]
+    fn handshakes_leave_most_descriptors_alone() {
+        let most = [0, 7, 64, 1024, 4096, 8192, 1 << 20, u64::MAX].map(most_greetings_of);
+        assert_eq!(most, [1, 1, 8, 128, 512, 1024, 1024, 1024]);
+    }
+
+    #[test]
+    fn the_origin_with_most_handshakes_makes_room() {
+        let at = |text: &str| origin(Some(text.parse().unwrap()));
+        assert_eq!(at("10.0.0.1:1"), at("10.0.0.1:2"));
+        assert_eq!(at("10.0.0.1:1"), at("[::ffff:10.0.0.1]:1"));
+        assert_eq!(at("[2001:db8:1:2::3]:1"), at("[2001:db8:1:2:ffff::]:1"));
+        let all = ["10.0.0.1:1", "10.0.0.2:1", "[2001:db8:1:2::3]:1", "[2001:db8:1:3::3]:1"].map(at);
+        (1..4).for_each(|i| assert!(!all[..i].contains(&all[i])));
+
+        let of = |greetings: &[(u64, usize, bool)]| {
+            who_makes_room(greetings.iter().map(|(number, which, named)| (*number, all[*which], *named)))
+        };
+        assert_eq!(of(&[]), None);
+        // The oldest of a single origin; of equals, the oldest.
+        assert_eq!(of(&[(1, 0, false), (2, 0, false)]), Some(1));
+        assert_eq!(of(&[(1, 1, false), (2, 0, false)]), Some(1));
+        // Who has more, though younger; and of these who has named nothing, though younger.
+        assert_eq!(of(&[(1, 1, false), (2, 0, false), (3, 0, false)]), Some(2));
+        assert_eq!(of(&[(1, 1, false), (2, 0, true), (3, 0, false)]), Some(3));
+        assert_eq!(of(&[(1, 1, false), (2, 0, true), (3, 0, true)]), Some(2));
+    }
 
     #[test]
     fn every_refusal_is_counted_and_a_flood_is_summed_up() {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::net::admission::{MAX_GREETINGS, Refusal};
+use crate::net::admission::{Refusal, most_greetings, origin, who_makes_room};
 use crate::net::handshake::{Accepting, Acceptor, HELLO_BYTES, Handle, Nonce, Proven};
 use crate::secret::SecretKey;
 use crate::sys;
@@ -28,6 +29,7 @@ pub struct Dropped {
 struct Greeting {
     socket: OwnedFd,
     from: String,
+    origin: IpAddr,
     acceptor: Acceptor,
     since: Instant,
 }
@@ -53,20 +55,22 @@ impl Greetings {
         self.0.contains_key(&number)
     }
 
-    /// Begins with a connection, which is non-blocking. Numbers grow. If there are too many, the oldest that has not named a
-    /// context that is here makes room, or else the oldest: an honest rank takes two round trips, so it is among the
-    /// youngest however many strangers come.
-    pub fn insert(&mut self, number: u64, socket: OwnedFd, from: String, nonce: Nonce) -> Option<Dropped> {
-        let dropped = if self.0.len() < MAX_GREETINGS { None } else { self.make_room(Duration::ZERO) };
-        self.0.insert(number, Greeting { socket, from, acceptor: Acceptor::new(nonce), since: Instant::now() });
-        dropped
+    /// Begins with a connection, which is non-blocking. Numbers grow.
+    pub fn insert(&mut self, number: u64, socket: OwnedFd, from: Option<SocketAddr>, nonce: Nonce) {
+        let (origin, from) = (origin(from), from.map_or_else(|| "somewhere".into(), |a| a.to_string()));
+        self.0.insert(number, Greeting { socket, from, origin, acceptor: Acceptor::new(nonce), since: Instant::now() });
     }
 
-    /// Drops one that has not proven itself in this time, if there is one; see [`Greetings::insert`].
+    /// Drops one if there are too many for another one.
+    pub fn crowd_out(&mut self) -> Option<Dropped> {
+        if self.0.len() < most_greetings() { None } else { self.make_room(Duration::ZERO) }
+    }
+
+    /// Drops one of those that have not proven themselves in this time, if there are any; see [`who_makes_room`].
     pub fn make_room(&mut self, chance: Duration) -> Option<Dropped> {
-        let silent = self.0.iter().find(|(_, greeting)| !greeting.acceptor.is_challenged());
-        let victim = silent.or_else(|| self.0.first_key_value());
-        let victim = *victim.filter(|(_, greeting)| greeting.since.elapsed() >= chance)?.0;
+        let now = Instant::now();
+        let old = self.0.iter().filter(|(_, greeting)| now.duration_since(greeting.since) >= chance);
+        let victim = who_makes_room(old.map(|(number, g)| (*number, g.origin, g.acceptor.is_challenged())))?;
         self.0.remove(&victim).map(|greeting| greeting.dropped(Refusal::CrowdedOut))
     }
 
@@ -110,5 +114,32 @@ impl Greetings {
     pub fn expire(&mut self, now: Instant) -> Option<Dropped> {
         let oldest = self.0.first_entry().filter(|entry| now.duration_since(entry.get().since) >= TIMEOUT)?;
         Some(oldest.remove().dropped(Refusal::TimedOut))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_takes_no_places_from_others() {
+        let most = most_greetings() as u64;
+        let (mut greetings, mut number) = (Greetings::default(), 0);
+        let mut come = |host: u8| {
+            let dropped = greetings.crowd_out();
+            let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+            number += 1;
+            let from = SocketAddr::from(([127, 0, 0, host], number as u16));
+            greetings.insert(number, socket.into(), Some(from), [0; 32]);
+            assert!(greetings.0.len() as u64 <= most && greetings.contains(number));
+            dropped.map(|dropped| dropped.from)
+        };
+        // Few from one address, which are the oldest; then as many as there may be, and more, from another.
+        (0..3).for_each(|_| assert_eq!(come(3), None));
+        let dropped: Vec<String> = (0..most + 50).filter_map(|_| come(2)).collect();
+        let expected: Vec<String> = (4..57).map(|port| format!("127.0.0.2:{port}")).collect();
+        assert_eq!(dropped, expected);
+        assert_eq!(come(4).unwrap(), "127.0.0.2:57");
+        (1..4).for_each(|number| assert!(greetings.contains(number)));
     }
 }

@@ -31,15 +31,21 @@ pub fn interfaces() -> Result<Vec<Interface>> {
         let Some(address) = (unsafe { socket_address(entry.ifa_addr) }) else { continue };
         // SAFETY: getifaddrs gives every node a name that ends in NUL and lives as long as the list.
         let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
-        let has = |flags: libc::c_int| entry.ifa_flags & flags as libc::c_uint == flags as libc::c_uint;
         let speed_mbps = match found.iter().find(|other| other.name == name) {
             Some(other) => other.speed_mbps,
             None => link_speed(&name),
         };
-        let (up, loopback) = (has(libc::IFF_UP | libc::IFF_RUNNING), has(libc::IFF_LOOPBACK));
-        found.push(Interface { name, address, up, loopback, speed_mbps });
+        let loopback = entry.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
+        found.push(Interface { name, address, up: is_up(entry.ifa_flags), loopback, speed_mbps });
     }
     Ok(found)
+}
+
+/// What the flags say of whether packets pass. An interface that has just come up has its carrier at once, and RUNNING only when
+/// the kernel gets to that, up to a second later; one that is dormant (802.1X has not let it in) has a carrier and no more.
+fn is_up(flags: libc::c_uint) -> bool {
+    let has = |flag: libc::c_int| flags & flag as libc::c_uint != 0;
+    has(libc::IFF_UP) && (has(libc::IFF_RUNNING) || has(libc::IFF_LOWER_UP) && !has(libc::IFF_DORMANT))
 }
 
 /// `lo (127.0.0.1, ::1), eth0 (10.0.0.2; down)`.
@@ -122,5 +128,26 @@ unsafe fn socket_address(address: *const libc::sockaddr) -> Option<SocketAddr> {
             Some(SocketAddrV6::new(Ipv6Addr::from(v6.sin6_addr.s6_addr), 0, 0, v6.sin6_scope_id).into())
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_with_a_carrier_is_up_before_it_is_called_running() {
+        for (flags, up) in [
+            (libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_LOWER_UP, true),
+            (libc::IFF_UP | libc::IFF_RUNNING, true),
+            // Just brought up: the kernel has not yet told its state on.
+            (libc::IFF_UP | libc::IFF_LOWER_UP, true),
+            (libc::IFF_UP | libc::IFF_LOWER_UP | libc::IFF_DORMANT, false),
+            (libc::IFF_UP, false),
+            (libc::IFF_LOWER_UP, false),
+            (0, false),
+        ] {
+            assert_eq!(is_up(flags as libc::c_uint), up, "{flags:#x}");
+        }
     }
 }

@@ -64,6 +64,33 @@ pub fn divide(dtype: DataType) -> Option<Divide> {
     (level::best().divide)(dtype)
 }
 
+/// Makes of `count` elements that nothing was combined with what combining makes of any: of NaNs the one of sums, products and
+/// averages, of bools 0 or 1.
+///
+/// # Safety
+/// `data` is valid for `count` elements, of any alignment.
+pub unsafe fn settle(dtype: DataType, op: ReduceOp, data: *mut u8, count: usize) {
+    use DataType::*;
+    match (dtype, op) {
+        (Bool, _) => {
+            if let Some(or) = kernel(dtype, ReduceOp::BitOr) {
+                // SAFETY: the caller's promise; all three may be the same.
+                unsafe { or(data, data, data, count) };
+            }
+        }
+        (
+            Float16 | Bfloat16 | Float32 | Float64 | Complex64 | Complex128,
+            ReduceOp::Sum | ReduceOp::Product | ReduceOp::Average,
+        ) => {
+            if let Some(divide) = divide(dtype) {
+                // SAFETY: the caller's promise. Division by 1 is exact.
+                unsafe { divide(data, count, 1) };
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The name of the kernels that this process uses: `avx512`, `avx2`, or `baseline` for what every CPU of the
 /// architecture can do (SSE2 on x86-64, NEON on AArch64).
 pub fn cpu_features() -> &'static str {

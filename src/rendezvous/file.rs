@@ -289,8 +289,12 @@ impl Store for FileStore {
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.append_within(key, value, LOCK_TIMEOUT)
+    }
+
+    fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
         self.check(key, value.len())?;
-        let lock = self.lock(|| format!("append to {}", quote(key)))?;
+        let lock = self.lock_within(timeout.min(LOCK_TIMEOUT), || format!("append to {}", quote(key)))?;
         let mut whole = self.read(key)?.unwrap_or_default();
         self.check(key, whole.len() + value.len())?;
         whole.extend_from_slice(value);

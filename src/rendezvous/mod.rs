@@ -59,6 +59,12 @@ pub trait Store: Send + Sync {
     /// Appends to the value of `key` (absent: empty). Atomic.
     fn append(&self, key: &str, value: &[u8]) -> Result<()>;
 
+    /// As [`Store::append`], for callers who have only `timeout`, and for whom `value` may be appended twice, where the answer to
+    /// the first time was lost. Stores that answer at once, or not at all, need not care.
+    fn append_within(&self, key: &str, value: &[u8], _timeout: Duration) -> Result<()> {
+        self.append(key, value)
+    }
+
     /// The values of all `keys`, in their order, as soon as all have one.
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>>;
 

@@ -55,6 +55,10 @@ impl Store for PrefixStore {
         self.base.append(&self.key(key), value)
     }
 
+    fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.base.append_within(&self.key(key), value, timeout)
+    }
+
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         self.with_keys(keys, |keys| self.base.multi_get(keys, timeout))
     }

@@ -5,6 +5,9 @@
 mod tests;
 
 use std::fmt::Write;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use toml::Spanned;
@@ -16,6 +19,9 @@ use crate::schedule::cost::Link;
 
 /// Of the format. A file of another version is refused.
 const VERSION: usize = 1;
+
+/// Bytes of the longest file: rank 0 publishes its contents as one value of a store.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The name of no algorithm: the cost model chooses.
 pub const AUTO: &str = "auto";
@@ -55,7 +61,7 @@ pub struct Choice {
 impl Tuning {
     /// Reads a file. Errors name it, the line and the key.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
+        let text = read_text(path)
             .map_err(|error| Error::io(format_args!("cannot read the tuning file {}", path.display()), &error))?;
         Self::parse(&text).map_err(|error| error.context(format_args!("the tuning file {}", path.display())))
     }
@@ -142,6 +148,21 @@ impl Tuning {
         let of = |choice: &&Choice| choice.collective == collective && choice.ranks == ranks && bytes <= choice.up_to;
         self.choices.iter().filter(of).min_by_key(|choice| choice.up_to)
     }
+}
+
+/// The text of a regular file. Anything else might block (a pipe that nobody writes to) or never end (a device).
+fn read_text(path: &Path) -> io::Result<String> {
+    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    // A pipe opens at once so, without a writer.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return refuse("it is not a regular file".to_owned());
+    }
+    let mut text = String::new();
+    if file.take(MAX_BYTES + 1).read_to_string(&mut text)? as u64 > MAX_BYTES {
+        return refuse(format!("it has more than {MAX_BYTES} bytes"));
+    }
+    Ok(text)
 }
 
 /// Beyond any time, speed or size that there is; it keeps sums and products finite.

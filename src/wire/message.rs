@@ -6,8 +6,8 @@
 //!
 //! | kind | bytes 2, 3 | 8..12 | 12..16 | 16..24 | 24..32 | 32..40 | payload |
 //! |---|---|---|---|---|---|---|---|
-//! | data | space, 1 if announced | fingerprint | | slot | length | | the message |
-//! | announce | space, 0 | fingerprint | | slot | length | | |
+//! | data | space, 1 if announced | digest | number | slot | length | | the message |
+//! | announce | space, 0 | digest | number | slot | length | | |
 //! | grant | space, 0 | | | slot | | | |
 //! | write | | | | slot | length | offset | the bytes |
 //! | put | | region | request | | length | offset | the bytes |
@@ -16,12 +16,15 @@
 //! | get done | 0, 1 if refused | | request | | length | | the bytes |
 //! | abort | 0, 1 if ranks disagree | | | | length | | text |
 //! | goodbye | | | | | | | |
-//! | query | | fingerprint | | tag | | | |
+//! | query | | digest | number | tag | | | |
+//!
+//! Digest and number are the two halves of a [fingerprint](super::fingerprint); only messages of collectives have a number.
 //! | reply | 0, 1 for the same call | | | | length | | text |
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{CallId, Slot, Space};
 use crate::wire::VERSION;
+use crate::wire::fingerprint::{self, digest, number};
 
 /// Length of a header on the wire.
 pub const HEADER_BYTES: usize = 40;
@@ -36,8 +39,8 @@ pub struct Envelope {
     pub space: Space,
     /// Which receive it is for.
     pub slot: Slot,
-    /// What the sender believes the message to be about; see [`crate::wire`].
-    pub fingerprint: u32,
+    /// What the sender believes the message to be about; see [`super::fingerprint`].
+    pub fingerprint: u64,
     /// Length of the message.
     pub bytes: u64,
 }
@@ -162,7 +165,8 @@ impl Fields {
             kind,
             space: e.space as u8,
             flag: u8::from(flag),
-            first: e.fingerprint,
+            first: digest(e.fingerprint),
+            second: number(e.fingerprint),
             slot: e.slot,
             bytes: e.bytes,
             ..Self::default()
@@ -187,7 +191,7 @@ impl Fields {
             Message::Abort { mismatch, bytes } => Self { kind: ABORT, flag: u8::from(mismatch), bytes, ..zero },
             Message::Goodbye => Self { kind: GOODBYE, ..zero },
             Message::Query(CallId { fingerprint, tag }) => {
-                Self { kind: QUERY, first: fingerprint, slot: u64::from(tag), ..zero }
+                Self { kind: QUERY, first: digest(fingerprint), second: number(fingerprint), slot: u64::from(tag), ..zero }
             }
             Message::Reply { same, bytes } => Self { kind: REPLY, flag: u8::from(same), bytes, ..zero },
         }
@@ -207,7 +211,11 @@ impl Fields {
             other => return malformed(format_args!("flag {other}")),
         };
         let &Self { slot, bytes, offset, first, second: request, .. } = self;
-        let envelope = Envelope { space, slot, fingerprint: first, bytes };
+        let fingerprint = fingerprint::fingerprint(first, self.second);
+        let envelope = Envelope { space, slot, fingerprint, bytes };
+        if matches!((self.kind, space), (DATA | ANNOUNCE, Space::User)) && self.second != 0 {
+            return malformed(format_args!("a number of no collective: {}", self.second));
+        }
         Ok(match self.kind {
             DATA => Message::Data { envelope, announced: flag },
             ANNOUNCE => Message::Announce(envelope),
@@ -219,7 +227,7 @@ impl Fields {
             GET_DONE => Message::GetDone { request, refused: flag, bytes },
             ABORT => Message::Abort { mismatch: flag, bytes },
             GOODBYE => Message::Goodbye,
-            QUERY => Message::Query(CallId { fingerprint: first, tag: slot as u32 }),
+            QUERY => Message::Query(CallId { fingerprint, tag: slot as u32 }),
             REPLY => Message::Reply { same: flag, bytes },
             other => return malformed(format_args!("kind {other}")),
         })
@@ -319,7 +327,9 @@ pub(crate) mod tests {
             (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
         (0..12u8, any::<bool>(), numbers).prop_map(|(kind, collective, (flag, first, request, slot, bytes, offset))| {
             let space = if collective { Space::Collective } else { Space::User };
-            let envelope = Envelope { space, slot, fingerprint: first, bytes };
+            let of_collective = fingerprint::fingerprint(first, request);
+            let fingerprint = if collective { of_collective } else { first.into() };
+            let envelope = Envelope { space, slot, fingerprint, bytes };
             match kind {
                 0 => Message::Data { envelope, announced: flag },
                 1 => Message::Announce(envelope),
@@ -331,7 +341,7 @@ pub(crate) mod tests {
                 7 => Message::GetDone { request, refused: flag, bytes },
                 8 => Message::Abort { mismatch: flag, bytes },
                 9 => Message::Goodbye,
-                10 => Message::Query(CallId { fingerprint: first, tag: request }),
+                10 => Message::Query(CallId { fingerprint: of_collective, tag: slot as u32 }),
                 _ => Message::Reply { same: flag, bytes },
             }
         })

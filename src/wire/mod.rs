@@ -1,5 +1,6 @@
 //! What crosses a connection once both sides have proven that they belong to the job: one type for each kind of message.
 
+pub mod fingerprint;
 pub mod message;
 
 pub use message::{Envelope, Message};

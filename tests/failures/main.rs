@@ -23,6 +23,7 @@ fn one_rank() {
         "mismatch" => mismatch::one_rank(&rank),
         "descriptors" => resources::one_rank(&rank),
         "rendezvous" => resources::one_rank_without_descriptors(&rank),
+        "memory" => resources::one_rank_without_memory(&rank),
         "fork" => fork::one_rank(&rank),
         "kills" => kills::one_rank(&rank),
         other => panic!("no scenario {other}"),

@@ -1,8 +1,12 @@
-//! A process whose descriptors have run out.
+//! A process whose descriptors, or whose memory, have run out.
 
 use std::time::{Duration, Instant};
 
-use gloo_rs::context::{Context, ContextOptions};
+use gloo_rs::collective::{Collective, Shape};
+use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
+use gloo_rs::error::Error;
+use gloo_rs::rendezvous::in_process::InProcessStore;
+use gloo_rs::types::DataType;
 
 use crate::calls::Case;
 use crate::job::{COUNT, Job, LONG, Rank, SLACK, VICTIM, assert_complete, by_cell, by_collective, device, wait_all};
@@ -108,5 +112,146 @@ fn without_descriptors_nothing_begins() {
         assert!(report.text.contains("Too many open files (os error 24)"), "{cell}: {report:?}");
         let kind = if cell == "store" { "Timeout" } else { "ResourceExhausted" };
         assert_eq!(report.kind, kind, "{cell}: {report:?}");
+    }
+}
+
+/// What this process has mapped, and what of it is in memory, in bytes.
+fn memory() -> [u64; 2] {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let mut pages = text.split(' ').map(|field| field.parse::<u64>().unwrap());
+    [pages.next().unwrap() << 12, pages.next().unwrap() << 12]
+}
+
+/// So many bytes of addresses that nothing may be read from or written to.
+struct Addresses(*mut u8, usize);
+
+impl Addresses {
+    fn new(bytes: usize) -> Self {
+        let (flags, none) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, std::ptr::null_mut());
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(none, bytes, libc::PROT_NONE, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        Self(at.cast(), bytes)
+    }
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        // SAFETY: the mapping, which nothing uses any more.
+        unsafe { libc::munmap(self.0.cast(), self.1) };
+    }
+}
+
+/// Runs `work` with `more` bytes of memory beyond what is mapped.
+fn with_little_memory<T>(more: u64, work: impl FnOnce() -> T) -> T {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let limit = |limit: &libc::rlimit| {
+        // SAFETY: the struct is valid.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, limit) }, 0);
+    };
+    // SAFETY: the struct is valid.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut before) }, 0);
+    limit(&libc::rlimit { rlim_cur: memory()[0] + more, ..before });
+    let result = work();
+    limit(&before);
+    result
+}
+
+unsafe extern "C" fn does_nothing(
+    _: *mut std::ffi::c_void,
+    _: *const std::ffi::c_void,
+    _: *const std::ffi::c_void,
+    _: usize,
+    _: *mut std::ffi::c_void,
+) -> i32 {
+    0
+}
+
+/// A call in place of `count` bytes (for each rank, where the collective has blocks) at `addresses`.
+fn in_place(context: &Context, collective: Collective, count: usize, addresses: &Addresses) -> Result<(), Error> {
+    let outputs = &[addresses.0][..usize::from(collective != Collective::Barrier)];
+    let shape = Shape::new(collective, context.rank(), context.size(), count);
+    let shape = Shape { inputs: 0, outputs: outputs.len(), ..shape };
+    let call = Call {
+        shape,
+        algorithm: None,
+        dtype: DataType::Uint8,
+        reduction: Reduction::User { function: does_nothing, user: std::ptr::null_mut() },
+        inputs: &[],
+        outputs,
+        tag: 0,
+        timeout: None,
+        max_segment_bytes: None,
+    };
+    assert!(shape.output_len(0) <= addresses.1);
+    // SAFETY: the addresses are there until the call returns; whoever used them would end this process.
+    unsafe { context.run(&call) }
+}
+
+/// Both of two ranks make the call, with 256 MiB of memory left; what rank 0 got.
+fn huge(collective: Collective, count: usize, bytes: usize) -> Result<(), Error> {
+    let store = InProcessStore::new();
+    let options = ContextOptions { timeout: LONG, tuning: Some("default".into()), ..Default::default() };
+    let addresses = [Addresses::new(bytes), Addresses::new(bytes)];
+    let connect = |rank| {
+        let context = Context::new(&device(), rank, 2, &options).unwrap();
+        context.connect(&*store).unwrap();
+        context
+    };
+    let [zero, one] = std::thread::scope(|scope| {
+        [0, 1].map(|rank| scope.spawn(move || connect(rank))).map(|thread| thread.join().unwrap())
+    });
+    let result = with_little_memory(256 << 20, || {
+        let result = in_place(&zero, collective, count, &addresses[0]);
+        in_place(&one, collective, count, &addresses[1]).unwrap_err();
+        result
+    });
+    assert!(result.is_ok() || zero.broken().is_some());
+    result
+}
+
+/// What needs more memory than there is says so, and the process goes on.
+pub fn one_rank_without_memory(rank: &Rank) {
+    if rank.rank != VICTIM {
+        return;
+    }
+    let started = Instant::now();
+    rank.report("alltoall", started, &huge(Collective::Alltoall, 32 << 30, 64 << 30));
+    rank.report("allreduce", started, &huge(Collective::Allreduce, 1 << 44, 1 << 44));
+
+    // Of a huge group few are there, and only these take memory.
+    const HUGE: usize = i32::MAX as usize;
+    let options = ContextOptions { timeout: TIMEOUT, ..Default::default() };
+    let (device, before) = (device(), memory());
+    with_little_memory(256 << 20, || {
+        for rank_here in [0, HUGE - 1] {
+            let context = Context::new(&device, rank_here, HUGE, &options).unwrap();
+            let page = Addresses::new(4096);
+            rank.report("barrier", started, &in_place(&context, Collective::Barrier, 0, &page));
+            rank.report("connect", started, &context.connect(&*InProcessStore::new()));
+            // A huge, and yet possible, one that there is no memory for.
+            let context = Context::new(&device, 0, 1 << 18, &options).unwrap();
+            rank.report("schedule", started, &in_place(&context, Collective::Allgather, 0, &page));
+        }
+    });
+    let grown = memory()[1].saturating_sub(before[1]);
+    assert!(grown < 64 << 20, "{grown} bytes");
+}
+
+#[test]
+fn what_there_is_no_memory_for_is_refused() {
+    let cells = by_cell(&Job::start("memory", "-").finish(&[]));
+    let expected = [
+        ("alltoall", "ResourceExhausted", "elements of 1 bytes that the algorithm keeps aside"),
+        ("allreduce", "ResourceExhausted", "elements of 1 bytes that the algorithm keeps aside"),
+        ("barrier", "ResourceExhausted", "barrier among 2147483647 ranks: schedules are made for at most 1048576"),
+        ("connect", "Timeout", "of 2147483647 ranks have not arrived: "),
+        ("schedule", "ResourceExhausted", "no memory for a schedule of allgather among 262144 ranks"),
+    ];
+    for (cell, kind, text) in expected {
+        for report in &cells[cell] {
+            assert_eq!(report.kind, kind, "{cell}: {report:?}");
+            assert!(report.text.contains(text), "{cell}: {report:?}");
+        }
     }
 }

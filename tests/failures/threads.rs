@@ -102,7 +102,7 @@ fn ranks_in_different_calls_notice_and_say_so() {
         ),
         ("another type", Allreduce { dtype: DataType::Int32, ..ALLREDUCE }, "of int32 by sum"),
         ("another operation", Allreduce { op: ReduceOp::Max, ..ALLREDUCE }, "of float32 by max"),
-        ("another count", Allreduce { count: 999, ..ALLREDUCE }, "counts, root or segment size differ"),
+        ("another count", Allreduce { count: 999, ..ALLREDUCE }, "there too, but its counts, root, segment size or"),
         ("another algorithm", Allreduce { algorithm: Some("ring_chunked"), ..ALLREDUCE }, "allreduce ring_chunked"),
     ];
     for (what, odd, expected) in cases {

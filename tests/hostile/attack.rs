@@ -10,12 +10,22 @@ use gloo_rs::net::handshake::{self, Answer, Connecting, Connector, Hello, Identi
 use gloo_rs::rendezvous::Store;
 use gloo_rs::rendezvous::tcp::{TcpStore, TcpStoreOptions};
 
+use socket2::{Domain, Socket, Type};
+
 use crate::job::{Job, LONG, SIZE, token};
 
 pub fn connect(to: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream
+}
+
+/// The same from 127.0.0.`host`.
+pub fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, host], 0)).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
 }
 
 /// Whether the other side closes it; what it says before is passed over.

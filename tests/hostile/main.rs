@@ -6,14 +6,14 @@ mod job;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use attack::{
-    KINDS, attack, connect, connect_as_rank_0, hold_open, identities, overhear_a_rank, overhear_the_store,
-    use_the_store,
+    KINDS, attack, connect, connect_as_rank_0, connect_from, hold_open, identities, overhear_a_rank,
+    overhear_the_store, use_the_store,
 };
 use gloo_rs::net::admission::ConnectionStatistics;
 use gloo_rs::net::handshake::Identity;
@@ -162,16 +162,78 @@ fn strangers_make_room_for_ranks() {
     assert!(job.work(|| thread::sleep(Duration::from_millis(100))) > 0);
 }
 
+/// Where a copy of this test's process finds whom it attacks.
+const OUTSIDE: &str = "GLOO_RS_TEST_OUTSIDE";
+
+/// This test again in another process, which `OUTSIDE` tells about `job`.
+fn outside(test: &str, job: &Job) -> Child {
+    let mut outside = Command::new(std::env::current_exe().unwrap());
+    outside.args(["--exact", test]).env(OUTSIDE, to_text([job.device(), job.store()], identities(job)));
+    outside.stdin(Stdio::piped()).spawn().unwrap()
+}
+
+fn await_line() {
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// Strangers of another process idle at the device and at the store of one that may have no more descriptors than they are.
+#[test]
+fn idle_strangers_leave_the_host_program_its_descriptors() {
+    const TEST: &str = "idle_strangers_leave_the_host_program_its_descriptors";
+    const STRANGERS: usize = 1100;
+    const FEW: usize = 3;
+    const LIMIT: u64 = 1024;
+    if let Ok(text) = std::env::var(OUTSIDE) {
+        let ([device, store], identities) = from_text(&text);
+        await_line();
+        let come = |host, n, to| -> Vec<TcpStream> { (0..n).map(|_| connect_from(host, to)).collect() };
+        let _few = [device, store].map(|to| come(3, FEW, to));
+        let _crowd = [device, store].map(|to| come(2, STRANGERS, to));
+        await_line();
+        connect_as_rank_0(device, identities);
+        return use_the_store(store.port());
+    }
+    let _alone = alone();
+    let job = Job::start();
+    let of_the_device = || job.contexts[1].device().statistics();
+    let of_the_store = || job.server.statistics().unwrap();
+    let before = [of_the_device(), of_the_store()];
+    let mut outside = outside(TEST, &job);
+    set_descriptors(LIMIT);
+    job.work(|| {
+        let mut stdin = outside.stdin.take().unwrap();
+        stdin.write_all(b"come\n").unwrap();
+        // At most an eighth of the descriptors are left to them.
+        let dropped = (STRANGERS + FEW) as u64 - LIMIT / 8;
+        for since in [arrived(of_the_device, &before[0], dropped), arrived(of_the_store, &before[1], dropped)] {
+            assert!(since.refused() >= dropped, "{since:?}");
+        }
+        let files: Vec<_> = (0..LIMIT / 2).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        stdin.write_all(b"prove yourself\n").unwrap();
+        assert!(outside.wait().unwrap().success());
+        drop(files);
+    });
+    // Those that made room first are of the address that had most, though the few from another one were there before.
+    let lines = job.log.0.lock().unwrap();
+    for listener in ["device", "store"] {
+        let from = |host: &str| {
+            let begin = format!("{listener}: dropped a connection from {host}:");
+            lines.iter().filter(|line| line.starts_with(&begin) && line.contains("made room")).count()
+        };
+        assert!(from("127.0.0.2") > 0 && from("127.0.0.3") == 0, "{lines:#?}");
+    }
+}
+
 /// Strangers of another process come in front of a rank and a client, to a process that has few descriptors left.
 #[test]
 fn strangers_do_not_keep_descriptors_from_ranks() {
     const TEST: &str = "strangers_do_not_keep_descriptors_from_ranks";
-    const OUTSIDE: &str = "GLOO_RS_TEST_OUTSIDE";
     const STRANGERS: usize = 50;
-    const LEFT: u64 = 20;
+    // Fewer than may be in the handshake at once: an eighth of those that it has.
+    const LEFT: u64 = 4;
     if let Ok(text) = std::env::var(OUTSIDE) {
         let ([device, store], identities) = from_text(&text);
-        std::io::stdin().read_line(&mut String::new()).unwrap();
+        await_line();
         let crowd = |to| -> Vec<TcpStream> { (0..STRANGERS).map(|_| connect(to)).collect() };
         let strangers = crowd(device);
         connect_as_rank_0(device, identities);
@@ -181,9 +243,7 @@ fn strangers_do_not_keep_descriptors_from_ranks() {
     }
     let _alone = alone();
     let job = Job::start();
-    let mut outside = Command::new(std::env::current_exe().unwrap());
-    outside.args(["--exact", TEST]).env(OUTSIDE, to_text([job.device(), job.store()], identities(&job)));
-    let mut outside = outside.stdin(Stdio::piped()).spawn().unwrap();
+    let mut outside = outside(TEST, &job);
     let highest = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
     set_descriptors(highest + LEFT);
     job.work(|| {

@@ -107,7 +107,7 @@ fn a_tcp_store_that_never_comes() {
 fn a_tcp_store_that_dies_during_rendezvous() {
     let (mut server, url) = serve_tcp();
     for (error, after) in without_rank_0(&url, LONG, || server.kill()) {
-        is(&error, ErrorKind::ConnectionLost, &["get \"hosts\"", "lost the server at 127.0.0.1:"]);
+        is(&error, ErrorKind::ConnectionLost, &["get \"host", "lost the server at 127.0.0.1:"]);
         assert!(after < SLACK, "told only after {after:?}: {error}");
     }
 }
@@ -128,7 +128,7 @@ fn a_tcp_store_that_dies_at_any_point() {
 fn a_tcp_store_that_hangs_during_rendezvous() {
     let (server, url) = serve_tcp();
     for (error, _) in without_rank_0(&url, TIMEOUT, || server.pause()) {
-        is(&error, ErrorKind::Timeout, &["get \"hosts\"", "does not answer"]);
+        is(&error, ErrorKind::Timeout, &["get \"host", "does not answer"]);
         assert!(!error.message().contains("have not arrived"), "nobody can know that: {error}");
     }
     // Now also before: a rank that comes does not even get its own address into the store.
@@ -136,7 +136,7 @@ fn a_tcp_store_that_hangs_during_rendezvous() {
     let store = client(&url);
     server.pause();
     let error = in_time(TIMEOUT, || connect(&*store, 0, SIZE, TIMEOUT));
-    is(&error, ErrorKind::Timeout, &["rank 0: cannot connect over", "set \"host/0\"", "does not answer"]);
+    is(&error, ErrorKind::Timeout, &["rank 0: cannot connect over", "append to \"host/0\"", "does not answer"]);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_directory_that_vanishes() {
         std::fs::remove_dir_all(aside).unwrap();
     };
     for (error, after) in without_rank_0(&url, LONG, gone) {
-        is(&error, ErrorKind::Io, &["wait for \"hosts\"", "the directory is gone"]);
+        is(&error, ErrorKind::Io, &["wait for \"host", "the directory is gone"]);
         assert!(after < SLACK, "told only after {after:?}: {error}");
     }
     for point in POINTS {
@@ -190,7 +190,7 @@ mod redis {
     fn a_server_that_dies_during_rendezvous() {
         let mut server = RedisServer::start(&["--requirepass", "secret"]);
         for (error, _) in without_rank_0(&server.url(":secret", "3", "prefix=job/"), TIMEOUT, || server.kill()) {
-            is(&error, ErrorKind::Timeout, &["\"hosts\"", "no answer from the server", "Connection refused"]);
+            is(&error, ErrorKind::Timeout, &["\"host", "no answer from the server", "Connection refused"]);
             assert!(!error.message().contains("have not arrived"), "nobody can know that: {error}");
             assert!(!error.message().contains("secret"), "{error}");
         }
@@ -200,7 +200,7 @@ mod redis {
     fn a_server_that_hangs_during_rendezvous() {
         let server = RedisServer::start(&[]);
         for (error, _) in without_rank_0(&server.url("", "", ""), TIMEOUT, || server.pause()) {
-            is(&error, ErrorKind::Timeout, &["\"hosts\"", "no answer from the server", "does not answer"]);
+            is(&error, ErrorKind::Timeout, &["\"host", "no answer from the server", "does not answer"]);
         }
     }
 
@@ -231,7 +231,7 @@ mod redis {
             server.start_again();
         };
         for (error, after) in without_rank_0(&url, LONG, restart) {
-            is(&error, ErrorKind::ConnectionLost, &["\"hosts\"", "lost the keys of this job"]);
+            is(&error, ErrorKind::ConnectionLost, &["\"host", "lost the keys of this job"]);
             assert!(after < LONG / 4, "told only after {after:?}: {error}");
         }
     }

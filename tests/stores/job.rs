@@ -90,8 +90,13 @@ pub struct Helper {
 impl Helper {
     /// Starts it, and returns the line that it prints with [`tell`].
     pub fn start(test: &str) -> (Self, String) {
+        Self::start_with(test, &[])
+    }
+
+    /// The same with environment variables.
+    pub fn start_with(test: &str, variables: &[(&str, &str)]) -> (Self, String) {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]).envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line =

@@ -1,6 +1,7 @@
 //! What a job sees when its store fails: gone, full, without descriptors, or with strangers' files in it. And how much of it a
 //! job uses.
 
+mod claims;
 mod file;
 mod gone;
 mod job;

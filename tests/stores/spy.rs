@@ -62,6 +62,9 @@ impl Store for Spy<'_> {
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
         self.call(&[key], value.len(), || self.base.append(key, value), |()| 0)
     }
+    fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.call(&[key], value.len(), || self.base.append_within(key, value, timeout), |()| 0)
+    }
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         self.call(keys, 0, || self.base.multi_get(keys, timeout), |values| values.iter().map(Vec::len).sum())
     }

@@ -35,6 +35,7 @@ struct Type {
 struct Operation {
     name: &'static str,
     dtypes: Vec<&'static str>,
+    collectives: Vec<&'static str>,
 }
 
 /// Runs the command and returns the exit status.
@@ -56,6 +57,7 @@ fn list() -> List {
     let ops = ReduceOp::ALL.iter().map(|op| Operation {
         name: op.name(),
         dtypes: DataType::ALL.iter().filter(|dtype| op.supports(**dtype)).map(|dtype| dtype.name()).collect(),
+        collectives: Collective::ALL.iter().filter(|c| c.reduces_by(*op)).map(|c| c.name()).collect(),
     });
     List {
         collectives: collectives.collect(),
@@ -71,7 +73,9 @@ fn table(list: &List) -> String {
     lines.extend(list.dtypes.iter().map(|dtype| format!("{:17}  {}", dtype.name, dtype.bytes)));
     lines.extend([String::new(), "operation          not for".to_owned()]);
     for op in &list.ops {
-        let without: Vec<_> = list.dtypes.iter().map(|t| t.name).filter(|name| !op.dtypes.contains(name)).collect();
+        let types = list.dtypes.iter().map(|t| t.name).filter(|name| !op.dtypes.contains(name));
+        let reduce = Collective::ALL.iter().filter(|c| c.reduces()).map(|c| c.name());
+        let without: Vec<_> = types.chain(reduce.filter(|name| !op.collectives.contains(name))).collect();
         lines.push(format!("{:17}  {}", op.name, if without.is_empty() { "-".to_owned() } else { without.join(", ") }));
     }
     lines.join("\n")

@@ -306,3 +306,36 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
     // Two are made before anybody waits, and some ten in two seconds.
     assert!(attempts.is_some_and(|n| n.parse::<u32>().unwrap() > 4), "{waits}");
 }
+
+/// With `Connect::Full` no operation waits for the connection, which could say why there is none.
+#[test]
+fn a_timeout_of_connecting_to_everybody_says_why() {
+    // Full, so that the system leaves whoever connects unanswered.
+    let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    full.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    full.listen(0).unwrap();
+    let full_at = full.local_addr().unwrap().as_socket().unwrap();
+    let mut queue = Vec::new();
+    while let Ok(stream) = std::net::TcpStream::connect_timeout(&full_at, Duration::from_millis(200)) {
+        queue.push(stream);
+    }
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nowhere = std::net::SocketAddr::from(([192, 0, 2, 1], 9));
+    for (socket, why) in [
+        (
+            silent.local_addr().unwrap(),
+            "not connected: its host has taken the connection, but its process has not answered",
+        ),
+        (full_at, "not connected: nothing has answered there"),
+        // No way leads there from loopback, as the system says at once.
+        (nowhere, "attempts; the last one: cannot connect to rank 1 at 192.0.2.1:9: "),
+    ] {
+        let contexts = strangers(2);
+        let address = Address { identity: [1; 16], sockets: vec![socket], host: host(), cores: 1 };
+        contexts[0].set_timeout(Duration::from_millis(1500));
+        let error = contexts[0].pair(1).unwrap().connect(&address.serialize()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        let begin = format!("no connection to rank 1 at {socket} after 1.5s: not connected");
+        assert!(error.message().starts_with(&begin) && error.message().contains(why), "{error}");
+    }
+}

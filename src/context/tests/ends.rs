@@ -102,3 +102,23 @@ fn who_connects_later_hears_the_reason_and_passes_it_on_as_it_is() {
         context.close();
     }
 }
+
+#[test]
+fn a_closed_context_is_not_connected_again() {
+    let store = crate::rendezvous::in_process::InProcessStore::new();
+    let options = ContextOptions::default();
+    let (device, parent) = (device(), group(1));
+    let context = Context::new(&device, 0, 1, &options).unwrap();
+    context.close();
+    let two = Context::new(&device, 0, 2, &options).unwrap();
+    let pair = two.pair(1).unwrap();
+    let address = pair.address().unwrap();
+    two.close();
+    let results =
+        [context.connect(&*store), context.connect_from(&parent[0], 1), pair.connect(&address), two.connect(&*store)];
+    for result in results {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), crate::error::ErrorKind::InvalidOperation, "{error}");
+        assert!(error.message().contains("rank 0 has closed this context"), "{error}");
+    }
+}

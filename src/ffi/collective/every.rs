@@ -106,7 +106,8 @@ pub unsafe extern "C" fn gloo_rs_allgatherv_options_init(
     unsafe { options::init(options, struct_size) }
 }
 
-/// As gloo_rs_allgather, with a number of elements of its own for each rank.
+/// As gloo_rs_allgather, with a number of elements of its own for each rank. The blocks lie in the output one directly after
+/// another, in the order of ranks; there are no displacements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_allgatherv(
     context: *mut gloo_rs_context_t,
@@ -218,7 +219,8 @@ pub unsafe extern "C" fn gloo_rs_alltoallv_options_init(options: *mut gloo_rs_al
     unsafe { options::init(options, struct_size) }
 }
 
-/// As gloo_rs_alltoall, with a number of elements of its own for each pair of ranks. Blocks lie one after another.
+/// As gloo_rs_alltoall, with a number of elements of its own for each pair of ranks. Blocks lie one directly after
+/// another, in the order of ranks, in the input as in the output; there are no displacements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_alltoallv(
     context: *mut gloo_rs_context_t,
@@ -339,7 +341,7 @@ pub unsafe extern "C" fn gloo_rs_barrier_options_init(options: *mut gloo_rs_barr
     unsafe { options::init(options, struct_size) }
 }
 
-/// Returns once all ranks have called it.
+/// Returns once all ranks have called it. `options` may be NULL for defaults.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_barrier(
     context: *mut gloo_rs_context_t,
@@ -347,7 +349,7 @@ pub unsafe extern "C" fn gloo_rs_barrier(
 ) -> gloo_rs_status_t {
     guard("gloo_rs_barrier", || {
         // SAFETY: the header's rules for pointers.
-        let options = unsafe { options::read(options) }?;
+        let options = unsafe { options::read_or_default(options) }?;
         let request = request!(Barrier, options);
         // SAFETY: the header's rules for pointers.
         unsafe { run(context, &request) }

@@ -11,30 +11,27 @@ use crate::ffi::options::{self, Options};
 use crate::ffi::store_callbacks::gloo_rs_store_callbacks_t;
 use crate::fuzzing::Input;
 
-/// A struct is read without a look past its `struct_size`, and refused exactly if that is too little or no whole number of
-/// words. `init` writes `struct_size` bytes and no more.
+/// A struct is read without a look past its `struct_size`, and refused exactly if that is too little, too much, or no whole
+/// number of words. `init` writes `struct_size` bytes and no more, of a size that is too much only the struct's own.
 fn any_struct<T: Options>(size: usize, data: &[u8]) {
-    // Nobody has longer ones; the library believes a caller who says so, and reads what it knows.
-    let words = size.min(4096).div_ceil(size_of::<usize>());
+    let words = size.min(options::MOST_BYTES).div_ceil(size_of::<usize>());
     // Not one word more, so that a sanitizer sees who reads on.
     let mut block = vec![0usize; words.max(1)];
     let bytes = block.iter_mut().zip(data.chunks_exact(size_of::<usize>()));
     bytes.for_each(|(word, bytes)| *word = usize::from_ne_bytes(bytes.try_into().expect("a word")));
     block[0] = size;
-    let acceptable = size >= T::REQUIRED && size.is_multiple_of(align_of::<T>());
+    let acceptable = (T::REQUIRED..=options::MOST_BYTES).contains(&size) && size.is_multiple_of(align_of::<T>());
     // SAFETY: as many bytes are there as the struct says, or as the library knows.
     let read = unsafe { options::read::<T>(block.as_ptr().cast()) };
     assert_eq!(read.is_ok(), acceptable);
-    if size > 4096 {
-        return;
-    }
     let mut block = vec![usize::MAX; words + 1];
-    // SAFETY: the block has `size` bytes.
+    // SAFETY: the block has `size` bytes, or as many as a struct may have.
     unsafe { options::init::<T>(block.as_mut_ptr().cast(), size) };
     let begun = size >= size_of::<usize>();
     // SAFETY: words are made of bytes.
     let (_, bytes, _) = unsafe { block.align_to::<u8>() };
-    assert!(bytes[if begun { size } else { 0 }..].iter().all(|b| *b == 0xff), "written past the end");
+    let written = if size > options::MOST_BYTES { size_of::<T>() } else { size };
+    assert!(bytes[if begun { written } else { 0 }..].iter().all(|b| *b == 0xff), "written past the end");
     if begun {
         assert_eq!(block[0], size);
         // SAFETY: as above.

@@ -27,8 +27,10 @@ use crate::types::ReduceOp;
 
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
-/// collective call, and only until that returns; no exception may leave it. The operation must be associative, and
-/// commutative but for scan and exscan.
+/// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
+/// can the function: collectives on it need other tags than those that run; a context that the function closes or destroys fails
+/// the call with GLOO_RS_ERROR_ABORTED once the function has returned. The call's timeout, too, is looked at only then. The
+/// operation must be associative, and commutative but for scan and exscan.
 pub type gloo_rs_reduce_fn_t = Option<
     unsafe extern "C" fn(
         into: *mut c_void,
@@ -138,6 +140,7 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
     // SAFETY: the same contract, for every block here.
     let handle = unsafe { handle::get(context, "context") }?;
     let context = &handle.context;
+    let used = rooted::used(request, context.rank());
     let dtype = data_type(request.data_type)?;
     let reduction = match request.function {
         Some(function) => Reduction::User { function, user: request.user },
@@ -145,11 +148,11 @@ unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> 
     };
     // SAFETY: as above. `*const c_void` and `*const u8` are the same in memory.
     let (inputs, outputs) = unsafe {
-        let inputs = pointer::slice(request.inputs.cast::<*const u8>(), request.num_inputs, "inputs")?;
-        (inputs, pointer::slice(request.outputs.cast::<*mut u8>(), request.num_outputs, "outputs")?)
+        let inputs = pointer::slice(request.inputs.cast::<*const u8>(), used.inputs, "inputs")?;
+        (inputs, pointer::slice(request.outputs.cast::<*mut u8>(), used.outputs, "outputs")?)
     };
     // SAFETY: as above.
-    let counts = |counts, what| unsafe { pointer::optional_slice(counts, request.num_counts, what) };
+    let counts = |counts, what| unsafe { pointer::optional_slice(counts, used.counts, what) };
     // SAFETY: as above.
     let algorithm = unsafe { pointer::optional_text(request.algorithm, "algorithm") }?;
     let size = context.size();

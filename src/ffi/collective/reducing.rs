@@ -126,9 +126,10 @@ pub struct gloo_rs_reduce_options_t {
     pub inputs: *const *const c_void,
     /// Number of inputs; 0 for in place.
     pub num_inputs: usize,
-    /// One buffer of `count` elements, which gets the result; on the root only, or for in place.
+    /// On the root, or for in place: one buffer of `count` elements, which gets the result. Ignored on other ranks that have
+    /// inputs.
     pub outputs: *const *mut c_void,
-    /// Number of outputs.
+    /// Number of outputs: 1 on the root, or for in place. Ignored on other ranks that have inputs.
     pub num_outputs: usize,
     /// Rank of the root. The same on all ranks.
     pub root: i32,

@@ -2,12 +2,40 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::{collective_options, request, run};
+use super::{Request, collective_options, request, run};
+use crate::collective::Collective;
 use crate::ffi::context::gloo_rs_context_t;
 use crate::ffi::guard::guard;
 use crate::ffi::options;
 use crate::ffi::status::gloo_rs_status_t;
 use crate::ffi::types::gloo_rs_data_type_t;
+use crate::types::Rank;
+
+/// How many of the caller's inputs, outputs and counts a rank's part in a call uses.
+pub(super) struct Used {
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
+    pub(super) counts: usize,
+}
+
+/// What `rank` uses of `request`. What only the root's part is about is ignored on other ranks, whatever it is, so that
+/// programs may pass the same arguments on all ranks, as they do with MPI.
+pub(super) fn used(request: &Request, rank: Rank) -> Used {
+    let mut used = Used { inputs: request.num_inputs, outputs: request.num_outputs, counts: request.num_counts };
+    if usize::try_from(request.root) == Ok(rank) {
+        return used;
+    }
+    match request.collective {
+        Collective::Broadcast | Collective::Scatter => used.inputs = 0,
+        Collective::Scatterv => (used.inputs, used.counts) = (0, 0),
+        Collective::Gather => used.outputs = 0,
+        Collective::Gatherv => (used.outputs, used.counts) = (0, 0),
+        // Without inputs, the output holds this rank's contribution.
+        Collective::Reduce if used.inputs > 0 => used.outputs = 0,
+        _ => {}
+    }
+    used
+}
 
 /// Options of gloo_rs_broadcast. Set up by gloo_rs_broadcast_options_init.
 #[repr(C)]
@@ -25,9 +53,9 @@ pub struct gloo_rs_broadcast_options_t {
     pub max_segment_bytes: usize,
     /// Type of the elements. The same on all ranks.
     pub data_type: gloo_rs_data_type_t,
-    /// On the root: one buffer of `count` elements, read only; ignored if there is none.
+    /// On the root: one buffer of `count` elements, read only. Ignored on other ranks.
     pub inputs: *const *const c_void,
-    /// Number of inputs: 1 on the root, or 0 for in place; 0 on other ranks.
+    /// Number of inputs: 1 on the root, or 0 for in place. Ignored on other ranks.
     pub num_inputs: usize,
     /// Buffers of `count` elements, each of which gets the root's.
     pub outputs: *const *mut c_void,
@@ -85,9 +113,9 @@ pub struct gloo_rs_gather_options_t {
     pub inputs: *const *const c_void,
     /// Number of inputs: 1, or on the root 0 for in place.
     pub num_inputs: usize,
-    /// On the root: one buffer of `count` elements for each rank.
+    /// On the root: one buffer of `count` elements for each rank. Ignored on other ranks.
     pub outputs: *const *mut c_void,
-    /// Number of outputs: 1 on the root, 0 on other ranks.
+    /// Number of outputs: 1 on the root. Ignored on other ranks.
     pub num_outputs: usize,
     /// Rank of the root. The same on all ranks.
     pub root: i32,
@@ -141,17 +169,17 @@ pub struct gloo_rs_gatherv_options_t {
     pub inputs: *const *const c_void,
     /// Number of inputs: 1, or on the root 0 for in place.
     pub num_inputs: usize,
-    /// On the root: one buffer of as many elements as all `recv_counts` together.
+    /// On the root: one buffer of as many elements as all `recv_counts` together. Ignored on other ranks.
     pub outputs: *const *mut c_void,
-    /// Number of outputs: 1 on the root, 0 on other ranks.
+    /// Number of outputs: 1 on the root. Ignored on other ranks.
     pub num_outputs: usize,
     /// Rank of the root. The same on all ranks.
     pub root: i32,
     /// Elements of the input, on ranks other than the root.
     pub count: usize,
-    /// Elements that each rank sends, in the order of ranks; on the root only.
+    /// On the root: elements that each rank sends, in the order of ranks. Ignored on other ranks.
     pub recv_counts: *const usize,
-    /// Length of `recv_counts`: on the root, the size of the context.
+    /// Length of `recv_counts`: on the root, the size of the context. Ignored on other ranks.
     pub num_counts: usize,
 }
 
@@ -164,7 +192,8 @@ pub unsafe extern "C" fn gloo_rs_gatherv_options_init(options: *mut gloo_rs_gath
     unsafe { options::init(options, struct_size) }
 }
 
-/// As gloo_rs_gather, with a number of elements of its own for each rank.
+/// As gloo_rs_gather, with a number of elements of its own for each rank. The blocks lie in the output one directly after
+/// another, in the order of ranks; there are no displacements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_gatherv(
     context: *mut gloo_rs_context_t,
@@ -208,9 +237,9 @@ pub struct gloo_rs_scatter_options_t {
     /// Type of the elements. The same on all ranks.
     pub data_type: gloo_rs_data_type_t,
     /// On the root: one buffer of `count` elements for each rank, or as many buffers as ranks, of `count` elements
-    /// each; read only.
+    /// each; read only. Ignored on other ranks.
     pub inputs: *const *const c_void,
-    /// Number of inputs: 1 or the size of the context on the root, or 0 for in place; 0 on other ranks.
+    /// Number of inputs: 1 or the size of the context on the root, or 0 for in place. Ignored on other ranks.
     pub num_inputs: usize,
     /// One buffer of `count` elements; for in place on the root, of `count` for each rank.
     pub outputs: *const *mut c_void,
@@ -264,9 +293,9 @@ pub struct gloo_rs_scatterv_options_t {
     pub max_segment_bytes: usize,
     /// Type of the elements. The same on all ranks.
     pub data_type: gloo_rs_data_type_t,
-    /// On the root: one buffer of as many elements as all `send_counts` together, read only.
+    /// On the root: one buffer of as many elements as all `send_counts` together, read only. Ignored on other ranks.
     pub inputs: *const *const c_void,
-    /// Number of inputs: 1 on the root, or 0 for in place; 0 on other ranks.
+    /// Number of inputs: 1 on the root, or 0 for in place. Ignored on other ranks.
     pub num_inputs: usize,
     /// One buffer of `send_counts[rank]` elements on the root, `count` elsewhere; for in place on the root, of all.
     pub outputs: *const *mut c_void,
@@ -276,9 +305,9 @@ pub struct gloo_rs_scatterv_options_t {
     pub root: i32,
     /// Elements of the output, on ranks other than the root.
     pub count: usize,
-    /// Elements that each rank gets, in the order of ranks; on the root only.
+    /// On the root: elements that each rank gets, in the order of ranks. Ignored on other ranks.
     pub send_counts: *const usize,
-    /// Length of `send_counts`: on the root, the size of the context.
+    /// Length of `send_counts`: on the root, the size of the context. Ignored on other ranks.
     pub num_counts: usize,
 }
 
@@ -291,7 +320,8 @@ pub unsafe extern "C" fn gloo_rs_scatterv_options_init(options: *mut gloo_rs_sca
     unsafe { options::init(options, struct_size) }
 }
 
-/// As gloo_rs_scatter, with a number of elements of its own for each rank.
+/// As gloo_rs_scatter, with a number of elements of its own for each rank. The blocks lie in the input one directly after
+/// another, in the order of ranks; there are no displacements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_scatterv(
     context: *mut gloo_rs_context_t,
@@ -317,3 +347,7 @@ pub unsafe extern "C" fn gloo_rs_scatterv(
         unsafe { run(context, &request) }
     })
 }
+
+#[cfg(test)]
+#[path = "rooted_tests.rs"]
+mod tests;

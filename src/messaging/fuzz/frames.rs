@@ -272,7 +272,7 @@ impl Attacked {
                     element: 4,
                 });
                 let (slot, exact) = (input.below(3)? as u64, reduce.is_some() || shape & 32 != 0);
-                let (space, fingerprint) = (space(shape & 1 != 0), u32::from(shape >> 6 & 1));
+                let (space, fingerprint) = (space(shape & 1 != 0), u64::from(shape >> 6 & 1));
                 let token = self.begin(Open::Once, memory);
                 // SAFETY: the memory lives until the end of the operation.
                 unsafe {

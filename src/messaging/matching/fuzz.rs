@@ -10,7 +10,7 @@ use crate::wire::Envelope;
 
 const RANKS: usize = 3;
 const SLOTS: usize = 2;
-const SOURCES: [&[Rank]; 6] = [&[0], &[1], &[2], &[0, 1], &[1, 2], &[0, 1, 2]];
+const SOURCES: [&[Rank]; 6] = [&[0], &[1], &[2], &[0, 1], &[1, 2], &[2, 1, 0, 1]];
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Message {
@@ -31,6 +31,9 @@ struct Model {
     granted: [[Vec<(u32, bool)>; SLOTS]; RANKS],
     /// Messages without a receive, or that arrive for one.
     unexpected: [[Vec<(u32, Message)>; SLOTS]; RANKS],
+    /// When a rank that has a message waiting began to wait or was last served by a receive from several, whichever is
+    /// later: the one that has waited longest is next.
+    waits_since: [[Option<u32>; SLOTS]; RANKS],
     /// Receives, and the matching's own number, that a message is going to right now, by the rank that it comes from.
     into: [Option<(u32, u32)>; RANKS],
     lost: BTreeSet<Rank>,
@@ -40,6 +43,17 @@ impl Model {
     /// The message that a new receive from `rank` meets.
     fn waiting(&self, rank: Rank, slot: usize) -> Option<usize> {
         self.unexpected[rank][slot].iter().position(|(_, m)| !matches!(m, Message::Half { met: Some(_) }))
+    }
+
+    /// Notes in step `now` who has begun to wait, or waits no more.
+    fn note_waiting(&mut self, now: u32) {
+        for rank in 0..RANKS {
+            for slot in 0..SLOTS {
+                let waits = self.waiting(rank, slot).is_some();
+                let since = &mut self.waits_since[rank][slot];
+                *since = if waits { since.or(Some(now)) } else { None };
+            }
+        }
     }
 
     /// Takes the receive that a new message from `rank` meets.
@@ -71,6 +85,7 @@ pub fn matching(data: &[u8]) {
     let mut kept: Vec<(u32, u32)> = Vec::new();
     let mut input = Input(data);
     while let Some(shape) = input.byte() {
+        model.note_waiting(next);
         next += 1;
         let (rank, slot) = (usize::from(shape >> 3) % RANKS, usize::from(shape >> 7));
         // A rank says one thing after another.
@@ -174,34 +189,37 @@ fn post(
         token: Token { owner, detail: 0 },
     });
     let waiting = |rank: &Rank| model.waiting(*rank, slot).map(|at| (*rank, at));
-    let waiting: Vec<(Rank, usize)> = ranks.iter().filter_map(waiting).collect();
-    match posting {
-        Posting::Waits { grant, .. } if waiting.is_empty() => {
+    let met = ranks.iter().filter_map(waiting).min_by_key(|(rank, _)| model.waits_since[*rank][slot]);
+    if let Some((rank, _)) = met
+        && ranks.len() > 1
+    {
+        model.waits_since[rank][slot] = Some(owner);
+    }
+    match (posting, met) {
+        (Posting::Waits { grant, .. }, None) => {
             assert_eq!(grant, credited.then_some(ranks[0]));
             model.posted.push((owner, ranks, slot));
         }
-        Posting::Waits { grant, .. } => {
-            // It has met a message that is arriving; which of several ranks it is, the turn decides.
+        (Posting::Waits { grant, .. }, Some((rank, at))) => {
+            // It has met a message that is arriving.
             assert_eq!(grant, None);
-            let half =
-                |(rank, at): &&(Rank, usize)| matches!(model.unexpected[*rank][slot][*at].1, Message::Half { .. });
-            let halves: Vec<_> = waiting.iter().filter(half).collect();
             let matched = real.ops().find(|(_, op)| op.recv.token.owner == owner).and_then(|(_, op)| op.matched);
-            let (rank, at) = halves.into_iter().find(|(rank, _)| Some(*rank) == matched).expect("a message arriving");
-            model.unexpected[*rank][slot][*at].1 = Message::Half { met: Some(owner) };
+            let place = &mut model.unexpected[rank][slot][at].1;
+            let before = std::mem::replace(place, Message::Half { met: Some(owner) });
+            assert_eq!((matched, before), (Some(rank), Message::Half { met: None }));
         }
-        Posting::Granted { to } => {
-            let (_, at) = waiting.iter().find(|(rank, _)| *rank == to).expect("an announcement");
-            assert_eq!(model.unexpected[to][slot].remove(*at).1, Message::Announced);
+        (Posting::Granted { to }, Some((rank, at))) => {
+            assert_eq!((to, model.unexpected[rank][slot].remove(at).1), (rank, Message::Announced));
             model.granted[to][slot].push((owner, false));
         }
-        Posting::Message { op, from, data, .. } => {
-            let (_, at) = waiting.iter().find(|(rank, _)| *rank == from).expect("a message");
-            let (number, message) = model.unexpected[from][slot].remove(*at);
+        (Posting::Message { op, from, data, .. }, Some((rank, at))) => {
+            assert_eq!(from, rank);
+            let (number, message) = model.unexpected[from][slot].remove(at);
             assert_eq!((op.recv.token.owner, message, &data[..]), (owner, Message::Whole, &number.to_le_bytes()[..]));
             kept.retain(|(n, _)| *n != number);
             real.recycle(data);
         }
+        (posting, None) => panic!("no message waits, but: {posting:?}"),
     }
 }
 

@@ -65,27 +65,77 @@ fn an_early_message_waits_for_its_receive_even_while_it_arrives() {
     assert!(r.is_empty());
 }
 
+/// A message of one byte from each of these ranks comes, and is kept.
+fn keep_from(r: &mut Receives, ranks: &[Rank]) {
+    for rank in ranks {
+        let Arrival::Unexpected(e) = r.arrive(*rank, &envelope(5, 1), false) else { panic!() };
+        assert!(r.keep(e, b"x").is_none());
+    }
+}
+
+/// Who is served by a receive from any of `ranks`.
+fn serve(r: &mut Receives, ranks: &[Rank]) -> Rank {
+    match r.post(recv(any(ranks), 5, 1, 0)) {
+        Posting::Message { from, .. } => from,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn receive_from_any_takes_turns() {
     let mut r = Receives::default();
-    for _ in 0..3 {
-        for rank in [0, 1, 2] {
-            let Arrival::Unexpected(e) = r.arrive(rank, &envelope(5, 1), false) else { panic!() };
-            assert!(r.keep(e, b"x").is_none());
-        }
-    }
+    (0..3).for_each(|_| keep_from(&mut r, &[0, 1, 2]));
+    let served: Vec<Rank> = (0..9).map(|_| serve(&mut r, &[2, 1, 0])).collect();
+    assert_eq!(served, [0, 1, 2].repeat(3));
+}
+
+#[test]
+fn ranks_that_are_silent_or_named_twice_get_no_turn_for_others() {
+    let mut r = Receives::default();
+    let all = [0, 1, 2, 3, 4, 5, 6, 7];
+    (0..8).for_each(|_| keep_from(&mut r, &[3, 4]));
+    let served: Vec<Rank> = (0..8).map(|_| serve(&mut r, &all)).collect();
+    assert_eq!(served, [3, 4].repeat(4));
+    let served: Vec<Rank> = (0..8).map(|_| serve(&mut r, &[3, 3, 3, 4])).collect();
+    assert_eq!(served, [3, 4].repeat(4));
+    assert!(r.turns.is_empty());
+}
+
+#[test]
+fn a_flood_does_not_pass_over_who_has_one_message_at_a_time() {
+    let mut r = Receives::default();
+    keep_from(&mut r, &[0, 0, 0, 0, 1]);
     let mut served = Vec::new();
-    for _ in 0..9 {
-        match r.post(recv(any(&[0, 1, 2]), 5, 1, 0)) {
-            Posting::Message { from, .. } => served.push(from),
-            other => panic!("{other:?}"),
-        }
+    for _ in 0..6 {
+        served.push(serve(&mut r, &[0, 1, 2]));
+        // Rank 1 sends its next message once the one before was taken.
+        keep_from(&mut r, if served.last() == Some(&1) { &[1] } else { &[0] });
     }
-    for round in served.chunks(3) {
-        let mut round = round.to_vec();
-        round.sort_unstable();
-        assert_eq!(round, [0, 1, 2], "{served:?}");
-    }
+    assert_eq!(served, [0, 1, 0, 1, 0, 1]);
+}
+
+#[test]
+fn turns_are_kept_between_receives_from_different_sets_and_slots() {
+    let mut r = Receives::default();
+    (0..4).for_each(|_| keep_from(&mut r, &[0, 1, 2, 3]));
+    let Arrival::Unexpected(e) = r.arrive(0, &envelope(6, 1), false) else { panic!() };
+    assert!(r.keep(e, b"x").is_none());
+    let served: Vec<Rank> = (0..8).map(|i| serve(&mut r, [&[0, 1], &[2, 3]][i % 2])).collect();
+    assert_eq!(served, [0, 2, 1, 3, 0, 2, 1, 3]);
+    // What is taken by a receive from one rank, or on another slot, costs it no turn.
+    assert!(matches!(r.post(recv(Source::Rank(0), 5, 1, 0)), Posting::Message { from: 0, .. }));
+    assert!(matches!(r.post(recv(any(&[0, 1]), 6, 1, 0)), Posting::Message { from: 0, .. }));
+    assert_eq!([serve(&mut r, &[0, 1]), serve(&mut r, &[0, 1])], [0, 1]);
+}
+
+#[test]
+fn a_lost_rank_has_no_turn() {
+    let mut r = Receives::default();
+    let Arrival::Unexpected(_half) = r.arrive(0, &envelope(5, 2), false) else { panic!() };
+    keep_from(&mut r, &[1]);
+    assert!(r.lose(0, |rank| rank == 0).is_empty());
+    assert_eq!(serve(&mut r, &[0, 1]), 1);
+    assert!(r.turns.is_empty());
 }
 
 #[test]

@@ -3,8 +3,9 @@
 //! Commands and replies are the `redis` crate's. The socket is not: that crate's connection would install rustls' provider for
 //! the whole process, and its timeouts begin anew with every byte.
 
-use std::io::{self, ErrorKind as IoErrorKind, Read, Write};
+use std::io::{self, ErrorKind as IoErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::super::support::Deadline;
 use super::RedisOptions;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, in_words};
+use crate::sys;
 
 /// Time for one attempt to connect, so that an address that swallows packets leaves time for the next; and without a byte
 /// moving, after which a new connection may do better.
@@ -50,27 +52,17 @@ impl Timed {
     }
 }
 
-/// Repeats `call` when a signal interrupts it.
-fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == IoErrorKind::Interrupted => continue,
-            result => return result,
-        }
-    }
-}
-
 impl Read for Timed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.socket.set_read_timeout(Some(self.left()))?;
-        uninterrupted(|| self.socket.read(buffer))
+        let fd = self.socket.as_raw_fd();
+        sys::call_when_ready(fd, sys::READ, || self.left(), || sys::receive(fd, &mut [IoSliceMut::new(buffer)]))
     }
 }
 
 impl Write for Timed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.set_write_timeout(Some(self.left()))?;
-        uninterrupted(|| self.socket.write(bytes))
+        let fd = self.socket.as_raw_fd();
+        sys::call_when_ready(fd, sys::WRITE, || self.left(), || sys::send(fd, &[IoSlice::new(bytes)]))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -200,10 +192,13 @@ impl Connection {
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
         if let Some(libc::EMFILE | libc::ENFILE) = error.raw_os_error() {
-            return Self::Final(ErrorKind::ResourceExhausted, format!("no socket for a connection: {error}"));
+            return Self::Final(
+                ErrorKind::ResourceExhausted,
+                format!("no socket for a connection: {}", in_words(&error)),
+            );
         }
         match error.kind() {
-            // The socket's own timer.
+            // Our own deadline.
             IoErrorKind::WouldBlock => Self::Lost("it does not answer".to_owned()),
             // What the other end says is not TLS, or rustls does not trust it.
             IoErrorKind::InvalidData => Self::Final(ErrorKind::Mismatch, format!("TLS: {error}")),

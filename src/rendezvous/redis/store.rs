@@ -356,6 +356,19 @@ impl RedisStore {
         }
         Ok(())
     }
+
+    fn append_by(&self, key: &str, value: &[u8], twice: Twice, timeout: Duration) -> Result<()> {
+        self.check(key, value.len())?;
+        let mut commands = pipe();
+        let script = commands.cmd("EVAL").arg(APPEND).arg(1).arg(self.name(key));
+        script.arg(value).arg(MAX_VALUE_BYTES).arg(self.ttl());
+        self.renew(&mut commands, &self.mark());
+        let doing = doing("append to", &[key]);
+        match self.ask(&doing, &commands, twice, &Time::new(timeout))?.first() {
+            Some(Value::Int(bytes)) => self.check(key, usize::try_from(*bytes).unwrap_or(usize::MAX)),
+            other => Err(self.nonsense(&doing, other)),
+        }
+    }
 }
 
 impl Store for RedisStore {
@@ -390,16 +403,11 @@ impl Store for RedisStore {
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.check(key, value.len())?;
-        let mut commands = pipe();
-        let script = commands.cmd("EVAL").arg(APPEND).arg(1).arg(self.name(key));
-        script.arg(value).arg(MAX_VALUE_BYTES).arg(self.ttl());
-        self.renew(&mut commands, &self.mark());
-        let doing = doing("append to", &[key]);
-        match self.ask(&doing, &commands, Twice::Harmful, &Time::new(CALL_TIMEOUT))?.first() {
-            Some(Value::Int(bytes)) => self.check(key, usize::try_from(*bytes).unwrap_or(usize::MAX)),
-            other => Err(self.nonsense(&doing, other)),
-        }
+        self.append_by(key, value, Twice::Harmful, CALL_TIMEOUT)
+    }
+
+    fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.append_by(key, value, Twice::Harmless, timeout)
     }
 
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {

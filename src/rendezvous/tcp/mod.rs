@@ -131,8 +131,9 @@ impl TcpStore {
                     return Ok(Self { url, address, instance, key, idle: Mutex::new(vec![connection]), server: None });
                 }
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
+                Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
                 Err(Fault::Silent) => "connected, but the server did not answer".to_owned(),
-                Err(Fault::Lost(error)) => error.to_string(),
+                Err(Fault::Lost(error) | Fault::Unreachable(error) | Fault::TurnedAway(error)) => error.to_string(),
             };
             if deadline.passed() {
                 let waited = seconds(deadline.elapsed());
@@ -170,12 +171,21 @@ impl TcpStore {
         Ok(frame)
     }
 
+    /// Another connection to this store's server. One that refuses connections is gone. One that cannot be reached, or is too
+    /// busy to let this client in, is tried again until `deadline`.
     fn connect_again(&self, deadline: &Deadline) -> Result<Connection, Fault> {
-        let connection = Connection::open(self.address, &self.key, deadline)?;
-        if connection.instance == self.instance {
-            return Ok(connection);
+        let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
+        loop {
+            match Connection::open(self.address, &self.key, deadline) {
+                Ok(connection) if connection.instance == self.instance => return Ok(connection),
+                Ok(_) => {
+                    let what = "another server has taken its place";
+                    return Err(Fault::Lost(io::Error::new(io::ErrorKind::ConnectionReset, what)));
+                }
+                Err(Fault::Unreachable(_) | Fault::TurnedAway(_)) if !deadline.passed() => backoff.sleep(deadline),
+                Err(fault) => return Err(fault),
+            }
         }
-        Err(Fault::Lost(io::Error::new(io::ErrorKind::ConnectionReset, "another server has taken its place")))
     }
 
     /// A request that is answered at once.
@@ -220,6 +230,11 @@ impl TcpStore {
         Ok(())
     }
 
+    fn append_all(&self, key: &str, value: &[u8], patience: Duration) -> Result<()> {
+        self.check(key, value.len())?;
+        self.ask_now(&doing("append to", &[key]), &Request::Append { key, value }, patience, nothing)
+    }
+
     fn nonsense(&self, doing: &str) -> Error {
         Error::new(ErrorKind::Mismatch, format!("{}: {doing}: the server's answer makes no sense", self.url))
     }
@@ -260,9 +275,9 @@ fn connect_once(
     deadline: &Deadline,
 ) -> Result<(SocketAddr, Connection), Fault> {
     let mut result = Err(Fault::Lost(io::Error::new(io::ErrorKind::NotFound, "the host has no address")));
-    for address in (host, port).to_socket_addrs().map_err(Fault::Lost)? {
+    for address in (host, port).to_socket_addrs().map_err(Fault::connecting)? {
         result = Connection::open(address, key, deadline).map(|connection| (address, connection));
-        if result.is_ok() {
+        if matches!(result, Ok(_) | Err(Fault::NoDescriptor(_))) {
             break;
         }
     }
@@ -272,10 +287,11 @@ fn connect_once(
 fn explain(url: &str, address: SocketAddr, doing: &str, fault: Fault, after: Duration) -> Error {
     let after = seconds(after);
     match fault {
-        // Nothing is wrong with the server.
-        Fault::Lost(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-            Error::io(format_args!("{url}: {doing}: no socket for a connection to the server at {address}"), &error)
-        }
+        Fault::NoDescriptor(error) => no_descriptor(url, doing, &error),
+        Fault::Unreachable(error) | Fault::TurnedAway(error) => Error::new(
+            ErrorKind::Timeout,
+            format!("{url}: {doing}: the server at {address} does not answer: {error}; gave up after {after}"),
+        ),
         Fault::Lost(error) => Error::new(
             ErrorKind::ConnectionLost,
             format!("{url}: {doing}: lost the server at {address} after {after}: {error}"),
@@ -286,6 +302,10 @@ fn explain(url: &str, address: SocketAddr, doing: &str, fault: Fault, after: Dur
         ),
         Fault::Foreign(what) => Error::new(ErrorKind::Mismatch, format!("{url}: {doing}: {what}")),
     }
+}
+
+fn no_descriptor(url: &str, doing: &str, error: &io::Error) -> Error {
+    Error::io(format_args!("{url}: {doing}: no socket for a connection to the server"), error)
 }
 
 /// `items` in runs that fit one request each.
@@ -352,8 +372,11 @@ impl Store for TcpStore {
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.check(key, value.len())?;
-        self.ask_now(&doing("append to", &[key]), &Request::Append { key, value }, ANSWER_TIMEOUT, nothing)
+        self.append_all(key, value, ANSWER_TIMEOUT)
+    }
+
+    fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        self.append_all(key, value, timeout.saturating_add(GRACE))
     }
 
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {

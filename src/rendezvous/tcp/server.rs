@@ -11,7 +11,7 @@ pub(crate) mod fuzz;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::epoll::{Epoll, Readiness};
 use super::greeting::{self, CLIENT_BYTES, PROOF_BYTES, WELCOME};
 use super::peer::{Gone, Peer, Stage, Waiting};
 use super::protocol::{self, CLIENT_HELLO_BYTES, Chunk, MAX_FRAME_BYTES, Request};
-use crate::net::admission::{Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, MAX_GREETINGS, Refusal};
+use crate::net::admission::{self, Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, Refusal};
 use crate::net::handshake::Fault;
 use crate::secret::SecretKey;
 use crate::sys::{self, ForkMark};
@@ -152,8 +152,8 @@ struct Loop {
     limits: Limits,
     key: SecretKey,
     admissions: Admissions,
-    /// Clients that have not proven themselves, the oldest first, and since when.
-    greeting: BTreeMap<u64, Instant>,
+    /// Clients that have not proven themselves, the oldest first: since when, and of which origin.
+    greeting: BTreeMap<u64, (Instant, IpAddr)>,
     epoll: Epoll,
     listener: TcpListener,
     /// Set while accepting pauses.
@@ -242,10 +242,8 @@ impl Loop {
                 .and_then(|()| self.epoll.add(stream.as_fd(), token, READ));
             if ready.is_ok() {
                 self.next_token += 1;
-                if self.greeting.len() >= MAX_GREETINGS {
-                    self.make_room(Duration::ZERO);
-                }
-                self.greeting.insert(token, Instant::now());
+                while self.greeting.len() >= admission::most_greetings() && self.make_room(Duration::ZERO) {}
+                self.greeting.insert(token, (Instant::now(), admission::origin(Some(from))));
                 let mut peer = Peer::new(stream, from.to_string(), READ);
                 self.set_deadline(token, &mut peer, Some(Instant::now() + self.limits.hello));
                 self.clients.insert(token, peer);
@@ -253,11 +251,13 @@ impl Loop {
         }
     }
 
-    /// Drops the oldest client that has not proven itself in this time, if there is one.
+    /// Drops one of the clients that have not proven themselves in this time, if there are any.
     fn make_room(&mut self, chance: Duration) -> bool {
-        let oldest = self.greeting.first_key_value().filter(|(_, since)| since.elapsed() >= chance);
-        let Some(oldest) = oldest.map(|(token, _)| *token) else { return false };
-        self.with_client(oldest, |_, peer| Err(peer.refuse(Refusal::CrowdedOut)));
+        let now = Instant::now();
+        let old = self.greeting.iter().filter(|(_, (since, _))| now.duration_since(*since) >= chance);
+        let victim = admission::who_makes_room(old.map(|(token, (_, origin))| (*token, *origin, false)));
+        let Some(victim) = victim else { return false };
+        self.with_client(victim, |_, peer| Err(peer.refuse(Refusal::CrowdedOut)));
         true
     }
 

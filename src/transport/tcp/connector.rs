@@ -545,6 +545,7 @@ impl Connector for TcpConnector {
             Some(Way { last_error: Some(error), attempts, .. }) => {
                 format!("not connected after {attempts} attempts; the last one: {error}")
             }
+            Some(Way { state: State::Connecting(_), .. }) => "not connected: nothing has answered there".to_owned(),
             _ => "not connected".to_owned(),
         }
     }

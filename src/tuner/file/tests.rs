@@ -188,3 +188,21 @@ fn errors_name_the_line_and_the_key() {
         "{error}"
     );
 }
+
+/// None of these may block or be read without end.
+#[test]
+fn what_is_no_regular_file_or_too_long_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+    // SAFETY: the name ends in a zero.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
+        let error = Tuning::read(path).unwrap_err();
+        assert!(error.message().ends_with(&format!("{}: it is not a regular file", path.display())), "{error}");
+    }
+    let long = folder.path().join("long");
+    std::fs::File::create(&long).unwrap().set_len(MAX_BYTES + 1).unwrap();
+    let error = Tuning::read(&long).unwrap_err();
+    assert!(error.message().ends_with("it has more than 67108864 bytes"), "{error}");
+}

@@ -97,8 +97,8 @@ impl Request {
         if collective.reduces() && !op.supports(dtype) {
             return Err(format!("there is no {op} of {dtype}"));
         }
-        if matches!(collective, Scan | Exscan) && op == ReduceOp::Average {
-            return Err(format!("{name} has no average"));
+        if collective.reduces() && !collective.reduces_by(op) {
+            return Err(format!("{name} has no {op}"));
         }
         let several = match collective {
             Allreduce | Broadcast => true,

@@ -128,7 +128,7 @@ impl World {
         let mut peer = Peer::new(OwnedFd::from(ours).into(), "here".to_owned(), READ);
         self.server.epoll.add(peer.stream.as_fd(), token, READ).expect("watched");
         self.server.set_deadline(token, &mut peer, Some(Instant::now() + self.server.limits.hello));
-        self.server.greeting.insert(token, Instant::now());
+        self.server.greeting.insert(token, (Instant::now(), admission::origin(None)));
         self.server.clients.insert(token, peer);
         self.clients[index] = Some(Client { token, stream: theirs, heard: Vec::new(), asked: None, honest: greets });
         if greets {

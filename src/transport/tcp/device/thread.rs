@@ -116,7 +116,6 @@ impl Thread {
                     return;
                 }
             };
-            let from = from.as_socket().map_or_else(|| "somewhere".into(), |a| a.to_string());
             let _ = socket.set_tcp_nodelay(true);
             let socket = OwnedFd::from(socket);
             let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
@@ -124,9 +123,10 @@ impl Thread {
                 continue;
             }
             let Ok(nonce) = sys::random() else { continue };
-            if let Some(dropped) = self.greetings.insert(number, socket, from, nonce) {
+            while let Some(dropped) = self.greetings.crowd_out() {
                 self.report(&dropped);
             }
+            self.greetings.insert(number, socket, from.as_socket(), nonce);
             self.greet(number);
         }
     }

@@ -1,0 +1,141 @@
+//! A rank's claim to its place in the job: the first thing that it tells over a store. Without I/O but for the store's.
+//!
+//! A rank appends its claim to a key of its own, and reads the key back. Where another process's claim lies there, too, both
+//! hear of it: the second at once, the first when it looks, and rank 0, which reads all keys, tells everybody. So two jobs on
+//! one store, two processes with one rank, and what an earlier job has left are not mistaken for this job's ranks.
+//!
+//! A claim is a number of its process that is random (8 bytes), the process's id (4, little-endian), its host's name (64, filled
+//! up with zeros), and what the rank tells.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::rendezvous::Store;
+use crate::sys;
+use crate::types::Rank;
+
+/// Who claims: the first bytes of a claim.
+const OWNER_BYTES: usize = 12;
+const HOST_BYTES: usize = 64;
+const TOLD_AT: usize = OWNER_BYTES + HOST_BYTES;
+
+/// The claim of this process, which tells `told`.
+pub(super) fn make(told: &[u8]) -> Result<Vec<u8>> {
+    static PROCESS: OnceLock<[u8; 8]> = OnceLock::new();
+    let random = match PROCESS.get() {
+        Some(random) => *random,
+        None => {
+            let new = sys::random().map_err(|error| Error::io("cannot get random bytes", &error))?;
+            *PROCESS.get_or_init(|| new)
+        }
+    };
+    let host = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim_ascii();
+    let mut claim = [&random[..], &std::process::id().to_le_bytes(), &host[..host.len().min(HOST_BYTES)]].concat();
+    claim.resize(TOLD_AT, 0);
+    claim.extend_from_slice(told);
+    Ok(claim)
+}
+
+/// Puts a claim behind those that `key` has. A store whose maker cannot append has only the last one of each rank.
+pub(super) fn put(store: &dyn Store, key: &str, claim: &[u8], timeout: Duration) -> Result<()> {
+    match store.append_within(key, claim, timeout) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => store.set_within(key, claim, timeout),
+        result => result,
+    }
+}
+
+/// What lies at the key of one rank.
+pub(super) struct Claims<'a> {
+    rank: Rank,
+    /// At least one; all of one length.
+    claims: Vec<&'a [u8]>,
+}
+
+impl<'a> Claims<'a> {
+    /// `value` is of the key of `rank`; claims have `length` bytes.
+    pub(super) fn read(rank: Rank, value: &'a [u8], length: usize) -> Result<Self> {
+        if value.is_empty() || !value.len().is_multiple_of(length) {
+            let bytes = value.len();
+            let text = format!("what rank {rank} tells of itself has {bytes} bytes, not {length}: another version?");
+            return Err(Error::new(ErrorKind::Mismatch, text));
+        }
+        Ok(Self { rank, claims: value.chunks_exact(length).collect() })
+    }
+
+    /// Whether the process that made `claim` was first.
+    pub(super) fn is_led_by(&self, claim: &[u8]) -> bool {
+        self.claims[0][..OWNER_BYTES] == claim[..OWNER_BYTES]
+    }
+
+    /// What the one process tells that claims this rank: last, if it does so for another context. Fails if they are several.
+    pub(super) fn told(&self) -> Result<&'a [u8]> {
+        let first = self.claims[0];
+        match self.claims.iter().find(|other| other[..OWNER_BYTES] != first[..OWNER_BYTES]) {
+            Some(other) => Err(self.claimed_twice(other)),
+            None => Ok(&self.claims[self.claims.len() - 1][TOLD_AT..]),
+        }
+    }
+
+    /// What its process has told before the last time.
+    pub(super) fn told_before(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.claims[..self.claims.len() - 1].iter().map(|claim| &claim[TOLD_AT..])
+    }
+
+    /// The error for the first of the claims and `other`.
+    pub(super) fn claimed_twice(&self, other: &[u8]) -> Error {
+        let (rank, first, other) = (self.rank, owner(self.claims[0]), owner(other));
+        Error::new(ErrorKind::Mismatch, format!("rank {rank} is claimed twice: by {first}, and by {other}; {SEPARATE}"))
+    }
+}
+
+/// How it comes to that, and what to do.
+pub(super) const SEPARATE: &str = "two processes have the same rank, another job uses this store, too, or an earlier job has left \
+                                   its entries there: give each job and attempt a directory, port or prefix of its own";
+
+fn owner(claim: &[u8]) -> String {
+    let id = u32::from_le_bytes(std::array::from_fn(|i| claim[OWNER_BYTES - 4 + i]));
+    let host = String::from_utf8_lossy(&claim[OWNER_BYTES..TOLD_AT]);
+    format!("process {id} on {}", host.trim_end_matches('\0').escape_debug())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_process_is_named_and_the_same_one_may_come_again() {
+        let own = make(b"one").unwrap();
+        let again = make(b"two").unwrap();
+        let mut other = own.clone();
+        other[0] ^= 1;
+        other[8..12].copy_from_slice(&77_u32.to_le_bytes());
+        other[OWNER_BYTES..TOLD_AT].fill(0);
+        other[OWNER_BYTES..OWNER_BYTES + 5].copy_from_slice(b"node7");
+
+        let value = [&own[..], &again].concat();
+        let claims = Claims::read(3, &value, own.len()).unwrap();
+        assert!(claims.is_led_by(&again) && !claims.is_led_by(&other));
+        assert_eq!(claims.told().unwrap(), b"two");
+        assert_eq!(claims.told_before().collect::<Vec<_>>(), [b"one"]);
+
+        let value = [&other[..], &own].concat();
+        let claims = Claims::read(3, &value, own.len()).unwrap();
+        assert!(!claims.is_led_by(&own));
+        let error = claims.told().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Mismatch);
+        let own = format!("and by process {} on ", std::process::id());
+        for part in ["rank 3 is claimed twice: by process 77 on node7, ", &own, "prefix of its own"] {
+            assert!(error.message().contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_claim_is_refused() {
+        for value in [&b""[..], b"short", &[0; 81]] {
+            let error = Claims::read(0, value, 80).err().unwrap();
+            assert!(error.message().contains("not 80: another version?"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+use std::ffi::{c_char, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use crate::ffi::*;
+
+const SIZE: usize = 3;
+const NONE: *mut c_void = ptr::null_mut();
+
+/// What went wrong on this thread.
+fn message() -> String {
+    // SAFETY: a string of this thread's that no failing call replaces meanwhile.
+    unsafe { std::ffi::CStr::from_ptr(gloo_rs_last_error_message()) }.to_string_lossy().into_owned()
+}
+
+/// A collective of one input and one output of int32, with other fields as given.
+macro_rules! call {
+    ($context:expr, $function:ident, $init:ident, $options:ident, $input:expr, $output:expr, $($field:ident: $value:expr),*) => {{
+        let (inputs, outputs) = ([$input.cast_const()], [$output]);
+        let mut options = MaybeUninit::<$options>::uninit();
+        // SAFETY: `init` fills the struct; buffers are as long as counts say, or not this rank's to use.
+        unsafe {
+            $init(options.as_mut_ptr(), size_of::<$options>());
+            let mut options = options.assume_init();
+            options.data_type = GLOO_RS_INT32;
+            (options.inputs, options.num_inputs) = (inputs.as_ptr(), inputs.len());
+            (options.outputs, options.num_outputs) = (outputs.as_ptr(), outputs.len());
+            $(options.$field = $value;)*
+            assert_eq!($function($context, &options), GLOO_RS_OK, "{}", message());
+        }
+    }};
+}
+
+/// Every collective with a root, called as with MPI: the same arguments on all ranks, of which other ranks than the root leave
+/// some without a meaning.
+fn call_like_mpi(context: *mut gloo_rs_context_t, rank: usize, root: usize) {
+    let is_root = rank == root;
+    let only_root = |pointer: *mut c_void| if is_root { pointer } else { NONE };
+    let number = |rank: usize| (100 * root + rank) as i32;
+    let root_rank = root as i32;
+    let all: Vec<i32> = (0..SIZE).map(number).collect();
+    let (counts, no_counts) = ([1usize, 2, 3], ptr::without_provenance::<usize>(1));
+    let counts_at_root = if is_root { counts.as_ptr() } else { no_counts };
+    let blocks: Vec<i32> = counts.iter().zip(&all).flat_map(|(count, value)| vec![*value; *count]).collect();
+    let own_block = vec![number(rank); counts[rank]];
+
+    let mut own = [number(rank)];
+    let mut whole = blocks.clone();
+    let mut first = all.clone();
+
+    let mut sum = [-1];
+    call!(context, gloo_rs_reduce, gloo_rs_reduce_options_init, gloo_rs_reduce_options_t,
+        own.as_mut_ptr().cast::<c_void>(), only_root(sum.as_mut_ptr().cast()), root: root_rank, count: 1);
+    assert_eq!(sum[0], if is_root { all.iter().sum() } else { -1 });
+
+    let mut copy = [-1];
+    call!(context, gloo_rs_broadcast, gloo_rs_broadcast_options_init, gloo_rs_broadcast_options_t,
+        only_root(own.as_mut_ptr().cast()), copy.as_mut_ptr().cast::<c_void>(), root: root_rank, count: 1);
+    assert_eq!(copy, [number(root)]);
+
+    let mut gathered = vec![-1; SIZE];
+    call!(context, gloo_rs_gather, gloo_rs_gather_options_init, gloo_rs_gather_options_t,
+        own.as_mut_ptr().cast::<c_void>(), only_root(gathered.as_mut_ptr().cast()), root: root_rank, count: 1);
+    assert_eq!(gathered, if is_root { all.clone() } else { vec![-1; SIZE] });
+
+    let (mut block, mut gathered) = (own_block.clone(), vec![-1; blocks.len()]);
+    call!(context, gloo_rs_gatherv, gloo_rs_gatherv_options_init, gloo_rs_gatherv_options_t,
+        block.as_mut_ptr().cast::<c_void>(), only_root(gathered.as_mut_ptr().cast()),
+        root: root_rank, count: counts[rank], recv_counts: counts_at_root, num_counts: SIZE);
+    assert_eq!(gathered, if is_root { blocks.clone() } else { vec![-1; blocks.len()] });
+
+    let mut part = [-1];
+    call!(context, gloo_rs_scatter, gloo_rs_scatter_options_init, gloo_rs_scatter_options_t,
+        only_root(first.as_mut_ptr().cast()), part.as_mut_ptr().cast::<c_void>(), root: root_rank, count: 1);
+    assert_eq!(part, [number(rank)]);
+
+    let mut part = vec![-1; counts[rank]];
+    call!(context, gloo_rs_scatterv, gloo_rs_scatterv_options_init, gloo_rs_scatterv_options_t,
+        only_root(whole.as_mut_ptr().cast()), part.as_mut_ptr().cast::<c_void>(),
+        root: root_rank, count: counts[rank], send_counts: counts_at_root, num_counts: SIZE);
+    assert_eq!(part, own_block);
+
+    // SAFETY: a context, and no options.
+    assert_eq!(unsafe { gloo_rs_barrier(context, ptr::null()) }, GLOO_RS_OK, "{}", message());
+}
+
+#[test]
+fn what_only_the_root_uses_is_ignored_on_other_ranks_and_a_barrier_needs_no_options() {
+    const NAME: *const c_char = c"rooted_tests".as_ptr();
+    std::thread::scope(|scope| {
+        for rank in 0..SIZE {
+            scope.spawn(move || {
+                let (mut device, mut store, mut context) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+                // SAFETY: valid places for handles; options are NULL; each handle is destroyed once, after its last use.
+                unsafe {
+                    assert_eq!(gloo_rs_device_create(ptr::null(), &mut device), GLOO_RS_OK);
+                    assert_eq!(gloo_rs_store_create_in_process(NAME, &mut store), GLOO_RS_OK);
+                    let (own, size) = (rank as i32, SIZE as i32);
+                    assert_eq!(gloo_rs_context_create(device, own, size, ptr::null(), &mut context), GLOO_RS_OK);
+                    assert_eq!(gloo_rs_context_connect(context, store), GLOO_RS_OK, "{}", message());
+                    (0..SIZE).for_each(|root| call_like_mpi(context, rank, root));
+                    gloo_rs_context_destroy(context);
+                    gloo_rs_store_destroy(store);
+                    gloo_rs_device_destroy(device);
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,126 @@
+//! Something for each rank that has been met.
+
+use std::collections::BTreeMap;
+
+use crate::types::Rank;
+
+/// Ranks whose entries lie side by side.
+const NEAR: usize = 1024;
+
+/// Entries by rank. Takes memory for ranks that have one, not for all that there are.
+pub(super) struct ByRank<T> {
+    /// Of the first ranks, up to the last that has one; most contexts have no others. So a look-up is one comparison.
+    near: Vec<Option<Box<T>>>,
+    /// Of the others, in blocks of as many.
+    far: BTreeMap<usize, Box<[Option<Box<T>>]>>,
+}
+
+impl<T> Default for ByRank<T> {
+    fn default() -> Self {
+        Self { near: Vec::new(), far: BTreeMap::new() }
+    }
+}
+
+impl<T> ByRank<T> {
+    /// The entry of `rank`.
+    #[inline]
+    pub fn get(&self, rank: Rank) -> Option<&T> {
+        match self.near.get(rank) {
+            Some(place) => place.as_deref(),
+            None => self.far.get(&(rank / NEAR))?[rank % NEAR].as_deref(),
+        }
+    }
+
+    /// The entry of `rank`.
+    #[inline]
+    pub fn get_mut(&mut self, rank: Rank) -> Option<&mut T> {
+        self.place(rank)?.as_deref_mut()
+    }
+
+    /// Where the entry of `rank` is, or was.
+    #[inline]
+    fn place(&mut self, rank: Rank) -> Option<&mut Option<Box<T>>> {
+        match self.near.get_mut(rank) {
+            Some(place) => Some(place),
+            None => Some(&mut self.far.get_mut(&(rank / NEAR))?[rank % NEAR]),
+        }
+    }
+
+    /// The entry of `rank`, which is made if there is none.
+    #[inline]
+    pub fn get_or_insert_with(&mut self, rank: Rank, make: impl FnOnce() -> T) -> &mut T {
+        if self.near.get(rank).is_none_or(Option::is_none) {
+            self.make_place(rank);
+        }
+        self.place(rank).expect("just made").get_or_insert_with(|| Box::new(make()))
+    }
+
+    /// Makes the place of `rank`, if there is none yet.
+    #[cold]
+    fn make_place(&mut self, rank: Rank) {
+        if rank >= NEAR {
+            self.far.entry(rank / NEAR).or_insert_with(|| (0..NEAR).map(|_| None).collect());
+        } else if rank >= self.near.len() {
+            self.near.resize_with(rank + 1, || None);
+        }
+    }
+
+    /// Takes the entry of `rank` out. Its place stays, for [`ByRank::put_back`].
+    #[inline]
+    pub fn take(&mut self, rank: Rank) -> Option<Box<T>> {
+        self.place(rank)?.take()
+    }
+
+    /// Puts back what `take` gave.
+    #[inline]
+    pub fn put_back(&mut self, rank: Rank, entry: Box<T>) {
+        if let Some(place) = self.place(rank) {
+            *place = Some(entry);
+        }
+    }
+
+    /// All entries, in the order of ranks.
+    pub fn iter(&self) -> impl Iterator<Item = (Rank, &T)> {
+        let near = self.near.iter().enumerate();
+        let far = self.far.iter().flat_map(|(block, places)| (block * NEAR..).zip(places.iter()));
+        near.chain(far).filter_map(|(rank, place)| Some((rank, place.as_deref()?)))
+    }
+
+    /// All entries.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.near
+            .iter_mut()
+            .chain(self.far.values_mut().flat_map(|places| places.iter_mut()))
+            .flatten()
+            .map(|entry| &mut **entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_found_wherever_their_ranks_are() {
+        let ranks = [0, 1, NEAR - 1, NEAR, NEAR + 1, 2 * NEAR - 1, 5 * NEAR, i32::MAX as usize - 1];
+        for first in 0..ranks.len() {
+            let mut entries = ByRank::default();
+            for i in 0..ranks.len() {
+                let rank = ranks[(first + i) % ranks.len()];
+                assert!(entries.get(rank).is_none() && entries.get_mut(rank).is_none() && entries.take(rank).is_none());
+                assert_eq!(*entries.get_or_insert_with(rank, || rank), rank);
+                assert_eq!(*entries.get_or_insert_with(rank, || 7), rank);
+                assert_eq!(entries.get(rank), Some(&rank));
+            }
+            assert_eq!(entries.iter().map(|(rank, entry)| (rank, *entry)).collect::<Vec<_>>(), ranks.map(|r| (r, r)));
+            entries.iter_mut().for_each(|entry| *entry += 1);
+            for rank in ranks {
+                let entry = entries.take(rank).unwrap();
+                assert!(*entry == rank + 1 && entries.get(rank).is_none());
+                entries.put_back(rank, entry);
+                assert_eq!(entries.get_mut(rank).copied(), Some(rank + 1));
+            }
+            assert!(entries.iter().map(|(rank, entry)| (rank, *entry)).eq(ranks.map(|rank| (rank, rank + 1))));
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Two jobs on one store, and a job that comes after another: ranks of other processes are not taken for one's own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gloo_rs::error::{Error, ErrorKind};
+use gloo_rs::rendezvous::{PrefixStore, Store, TcpStore, url};
+
+use crate::job::{Helper, LONG, allreduce, await_ranks, connect, each, in_time, is, tell};
+
+/// Tells a helper process where its store is.
+const STORE: &str = "GLOO_RS_TEST_STORE";
+
+fn open(url: &str) -> Arc<dyn Store> {
+    url::open(url, 1, LONG).unwrap()
+}
+
+/// What each of `ranks` of two fails with, well before its time is up.
+fn refused(url: &str, ranks: std::ops::Range<usize>) -> Vec<Error> {
+    let failures = each(ranks, |rank| in_time(Duration::ZERO, || connect(&*open(url), rank, 2, LONG)));
+    failures.iter().for_each(|error| is(error, ErrorKind::Mismatch, &["prefix"]));
+    failures
+}
+
+/// Not a test by itself: a whole job of two ranks, in a process that ends.
+#[test]
+#[ignore = "run by the tests of this file"]
+fn a_job() {
+    let url = std::env::var(STORE).unwrap();
+    each(0..2, |rank| allreduce(&connect(&*open(&url), rank, 2, LONG).unwrap()));
+    tell(&std::process::id().to_string());
+}
+
+/// Not a test by itself: rank 0 of a job whose rank 1 does not come. Tells what it hears.
+#[test]
+#[ignore = "run by the tests of this file"]
+fn a_rank_0() {
+    let url = std::env::var(STORE).unwrap();
+    let heard = connect(&*open(&url), 0, 2, LONG).err().map_or("nothing".to_owned(), |error| error.to_string());
+    tell(&format!("{} {heard}", std::process::id()));
+}
+
+/// A store in a directory, and one of a server, which lives as long as what is returned beside its URL.
+fn stores() -> [(String, Box<dyn std::any::Any>); 2] {
+    let directory = tempfile::tempdir().unwrap();
+    let server = TcpStore::serve("127.0.0.1", 0).unwrap();
+    [(format!("file://{}", directory.path().display()), Box::new(directory)), (server.describe(), Box::new(server))]
+}
+
+#[test]
+fn what_another_process_has_left_is_refused_by_all_ranks_and_another_prefix_is_not() {
+    for (url, _store) in stores() {
+        let (mut job, id) = Helper::start_with("claims::a_job", &[(STORE, &url)]);
+        job.kill();
+        for (rank, error) in refused(&url, 0..2).iter().enumerate() {
+            let twice = format!("rank {rank} is claimed twice: by process {id} on ");
+            is(error, error.kind(), &[&twice, &format!(", and by process {} on ", std::process::id()), "earlier job"]);
+        }
+        each(0..2, |rank| {
+            let store = PrefixStore::new("attempt-2", open(&url));
+            allreduce(&connect(&store, rank, 2, LONG).unwrap());
+        });
+    }
+}
+
+#[test]
+fn two_jobs_on_one_store_are_both_told() {
+    for (url, _store) in stores() {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| Helper::start_with("claims::a_rank_0", &[(STORE, &url)]).1);
+            await_ranks(&*open(&url), &[0]);
+            // Rank 0 of this job comes second, and rank 1 before any other.
+            let second = refused(&url, 0..1).remove(0);
+            let first = refused(&url, 1..2).remove(0);
+            let told = other.join().unwrap();
+            let (id, heard) = told.split_once(' ').unwrap();
+            let twice = format!("rank 0 is claimed twice: by process {id} on ");
+            let by_this = format!(", and by process {} on ", std::process::id());
+            is(&second, second.kind(), &[&twice, &by_this, "another job"]);
+            is(&first, first.kind(), &["rank 0: rank 0 is claimed twice", &twice, &by_this]);
+            assert!(heard.contains(&twice) && heard.contains(&by_this), "{heard}");
+        });
+    }
+}
+
+/// The earlier attempt got no further than to tell who is there: its contexts are gone, and their processes come again.
+#[test]
+fn a_new_context_takes_the_place_of_one_of_its_process_that_never_met_the_others() {
+    for (url, _store) in stores() {
+        let store = open(&url);
+        let error = connect(&*store, 0, 2, Duration::from_millis(300)).err().unwrap();
+        is(&error, ErrorKind::Timeout, &["1 of 2 ranks have not arrived: 1"]);
+        each(0..2, |rank| allreduce(&connect(&*open(&url), rank, 2, LONG).unwrap()));
+        // Once ranks have met there, the place is used up.
+        refused(&url, 0..2);
+    }
+}
