@@ -32,6 +32,7 @@ TARGETS = {"allreduce": 0.90, "reduce_scatter": 0.90, "allgather": 0.90, "broadc
 FLAT = "ring_segmented"  # what the algorithms that know hosts are compared with
 KNOW_HOSTS = ["hierarchical", "torus_2d"]
 PATIENCE = 300
+RIGHTS = "network namespaces take root with CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged), or user namespaces"
 CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -63,12 +64,18 @@ def in_thread(work):
 class Namespace:
     def __init__(self):
         def make():
-            system(libc.unshare(CLONE_NEWNET))
+            try:
+                system(libc.unshare(CLONE_NEWNET))
+            except OSError as error:
+                raise SystemExit(f"{RIGHTS}: {error.strerror}") from None
             return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
         self.fd = in_thread(make)
         self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
-        self.run("ip link set lo up")
+        try:
+            self.run("ip link set lo up")
+        except SystemExit as error:
+            raise SystemExit(f"{RIGHTS}: {error}") from None
 
     def enter(self):
         system(libc.setns(self.fd, CLONE_NEWNET))
@@ -360,8 +367,11 @@ def main():
     args = parser.parse_args()
     if os.geteuid() != 0:
         # Root in a user namespace of its own.
-        command = ["unshare", "--user", "--map-root-user", "--net", "--", sys.executable, *sys.argv]
-        os.execvp(command[0], command)
+        command = ["unshare", "--user", "--map-root-user", "--net", "--"]
+        tried = subprocess.run([*command, "true"], capture_output=True, text=True)
+        if tried.returncode:
+            raise SystemExit(f"{RIGHTS}: {tried.stderr.strip()}")
+        os.execvp(command[0], [*command, sys.executable, *sys.argv])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.makedirs(args.folder, exist_ok=True)
     write(args.folder, measure(args), args)
