@@ -41,7 +41,6 @@ need nftables /usr/sbin/nft --version
 if [ "${1:-}" = bench ]; then # only `make bench` needs these
   need libgloo-dev test -e /usr/include/gloo/allreduce.h
   need libopenmpi-dev mpicxx.openmpi --version
-  need gnuplot-nox gnuplot --version
 fi
 
 if ((${#missing[@]})); then
