@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 
+import plots
 import report
 
 FIELDS = ["part", "hosts", "ranks", "collective", "asked", "algorithm", "bytes", "iterations"]
@@ -257,26 +258,6 @@ def measure(args):
     return rows
 
 
-def chart(folder, name, title, ylabel, labels, columns):
-    """Bars: a group for each label, a bar in it for each column."""
-    lines = [" ".join([f'"{label}"', *map(str, values)]) for label, values in zip(labels, zip(*columns.values()))]
-    bars = ", ".join(f"$data using {i + 2}:xtic(1) title '{title}'" for i, title in enumerate(columns))
-    script = "\n".join(["$data << EOD", *lines, "EOD", "set terminal svg size 720,400 background 'white' noenhanced"])
-    script += f"""
-set output '{os.path.join(folder, name)}.svg'
-set style data histogram
-set style fill solid 0.8
-set boxwidth 0.9
-set yrange [0:*]
-set grid ytics
-set key outside top
-set title '{title}'
-set ylabel '{ylabel}'
-plot {bars}
-"""
-    subprocess.run(["gnuplot"], input=script, text=True, check=True)
-
-
 def write(folder, rows, args):
     flat = [row for row in rows if row["part"] == "flat"]
     auto = {(row["hosts"], row["collective"]): row for row in flat if row["asked"] == "auto"}
@@ -315,9 +296,6 @@ iterations', and an iteration's that of its slowest rank. [All lines](network.cs
             cells = [times[hosts, collective, name] for hosts in args.hosts]
             cells = " | ".join(f"{cell['p50_us'] / 1e6:.3f}, {cell['of_bound']:.1%}" for cell in cells)
             text.append(f"| {collective} | {name} | {cells} |")
-    shares = {f"{h} hosts": [100 * auto[h, c]["of_bound"] for c in COLLECTIVES] for h in args.hosts}
-    title = f"auto, {report.human(args.size)}, one rank on each host"
-    chart(folder, "network-flat", title, "% of the bound", COLLECTIVES, shares)
 
     two = [row for row in rows if row["part"] == "two hosts"]
     first = two[0]
@@ -334,17 +312,13 @@ iterations', and an iteration's that of its slowest rank. [All lines](network.cs
         name = row["asked"] if row["asked"] != "auto" else f"auto: {row['algorithm']}"
         gain = f"{first['p50_us'] / row['p50_us']:.2f}×"
         text.append(f"| {name} | {row['p50_us'] / 1e6:.3f} | {row['of_bound']:.1%} | {gain} | {predicted} | {faster} |")
-    bars = {"measured": [row["p50_us"] / 1e6 for row in two]}
-    if first["predicted_us"] != "":
-        bars["predicted"] = [row["predicted_us"] / 1e6 if row["predicted_us"] != "" else 0 for row in two]
-    title = f"Allreduce of {report.human(args.size)}, two hosts of {args.per_host} ranks"
-    chart(folder, "network-hosts", title, "seconds", [row["asked"] for row in two], bars)
     with open(os.path.join(folder, "network.md"), "w") as file:
         file.write("\n".join(text) + "\n")
     with open(os.path.join(folder, "network.csv"), "w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
         writer.writerows(rows)
+    plots.network(args.tool, folder)
 
 
 def size(text):

@@ -29,7 +29,6 @@ need() { # LEVELS PACKAGE COMMAND...: at these levels the package, unless the co
 }
 has_mpi_h() { echo '#include <mpi.h>' | mpicxx.openmpi -x c++ -fsyntax-only -; }
 
-
 built="build demo bench test"
 need "$built" g++ g++ --version
 need "$built" make make --version
@@ -40,7 +39,6 @@ need "demo test" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
 need "bench test" openmpi-bin mpirun.openmpi --version
 need "bench test" libopenmpi-dev has_mpi_h
-need "bench test" gnuplot-nox gnuplot --version
 need "bench test" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V'
 need test ninja-build ninja --version
 need test pkg-config pkg-config --version
