@@ -19,6 +19,8 @@ RECORD ?=
 NETWORK ?=
 # More arguments for benches/algorithms.py.
 ALGORITHMS ?=
+# Random jobs that `make test-simulation` plays.
+SEEDS ?= 20000
 # How long `make fuzz` runs each target.
 SECONDS_EACH ?= 60
 
@@ -27,7 +29,7 @@ peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-algorithms bench-network peers install clean test \
-  test-format test-lint test-rust test-header test-c test-valgrind \
+  test-format test-lint test-rust test-simulation test-header test-c test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
@@ -77,7 +79,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
+test: setup test-format test-lint test-rust test-simulation prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -90,6 +92,10 @@ test-lint: ## clippy, all warnings being errors
 test-rust: ## the library's and the tool's own tests
 	$(heading) "Rust tests"
 	@cargo test --locked
+
+test-simulation: ## whole jobs in simulation, SEEDS of them at random
+	$(heading) "Whole jobs in simulation"
+	@SEEDS=$(SEEDS) cargo test --locked --lib simulation::seeds -- --nocapture
 
 test-header: prefix ## the header is up to date, is C11 and C++17, and tells what the library exports
 	$(heading) "Header"

@@ -89,7 +89,7 @@ refused() { # PATTERN COMMAND...: the command fails, and says that in one of at 
 }
 
 # Installed packages' services would be started and enabled on a real machine.
-tools=(g++ cmake python3 valgrind redis-server sshd mpirun.openmpi mpiexec.mpich gnuplot nft)
+tools=(g++ cmake python3 valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft)
 [ -z "$(there "${tools[@]}")" ] || fail "already there: $(there "${tools[@]}")"
 
 step "without a Rust that is new enough"
@@ -101,7 +101,7 @@ if [ "$user" = root ]; then
 fi
 
 provide demo
-not_for_the_demo=(valgrind redis-server sshd mpirun.openmpi mpiexec.mpich gnuplot nft ninja)
+not_for_the_demo=(valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft ninja)
 [ -z "$(there "${not_for_the_demo[@]}")" ] || fail "installed for the demo: $(there "${not_for_the_demo[@]}")"
 
 provide setup

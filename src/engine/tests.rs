@@ -177,6 +177,7 @@ fn who_asks_while_a_function_is_at_work_is_told_of_it() {
         segment: 1,
         combine: Combine::User(is_asked, (&raw const engine).cast_mut().cast()),
         check: 5,
+        counted: false,
         tag: 3,
         count: 1,
     };
