@@ -5,8 +5,8 @@ MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
-# Where rustup puts cargo, for shells that do not know.
-export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+# With a cargo in front that is new enough, of those on PATH and rustup's, for shells that do not know where rustup puts it.
+export PATH := $(shell scripts/rust.sh path)
 
 # Where `make install` puts things; DESTDIR is respected.
 PREFIX ?= /usr/local
@@ -19,6 +19,8 @@ RECORD ?=
 NETWORK ?=
 # More arguments for benches/algorithms.py.
 ALGORITHMS ?=
+# Random jobs that `make test-simulation` plays.
+SEEDS ?= 20000
 # How long `make fuzz` runs each target.
 SECONDS_EACH ?= 60
 
@@ -26,57 +28,58 @@ local_prefix := build/prefix
 peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup prefix demo bench bench-algorithms bench-network peers install clean test \
-  test-format test-lint test-rust test-header test-c test-valgrind \
-  test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-summary tsan fuzz
+.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-algorithms bench-network peers install clean test \
+  test-format test-lint test-rust test-simulation test-header test-c test-valgrind \
+  test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## installs what the build and the tests need and this machine lacks
+setup: ## installs what the build and all tests need and this machine lacks
 	$(heading) "What this machine needs"
 	@scripts/setup.sh
 
-prefix: setup ## builds library and tool, and installs them into build/prefix
-	$(heading) "Build and install into $(local_prefix)"
-	@mkdir -p build
-	@cmake -S . -B build/cmake >build/cmake.log || { cat build/cmake.log; exit 1; }
-	@cmake --build build/cmake
+# What less than all tests needs.
+setup-build setup-demo setup-bench: setup-%:
+	@scripts/setup.sh $*
+
+build: setup-build ## builds library and tool
+	$(heading) "Build"
+	@scripts/build.sh
+
+prefix: build ## builds library and tool, and installs them into build/prefix
+	$(heading) "Install into $(local_prefix)"
 	@rm -rf $(local_prefix)
 	@cmake --install build/cmake --prefix $(local_prefix) >build/install.log || { cat build/install.log; exit 1; }
 
-demo: prefix test-demo ## trains on handwritten digits with 1 rank and with 4, and compares
+demo: setup-demo test-demo ## trains on handwritten digits with 1 rank and with 4, and compares
 
-bench: prefix peers ## times allreduce beside Gloo, Open MPI and the floor, in turn, and records it in docs/benchmarks
+bench: setup-bench prefix peers ## times allreduce beside Gloo, Open MPI and the floor, in turn, and records it in docs/benchmarks
 	$(heading) "Benchmarks, beside Gloo, Open MPI and the floor"
 	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks --ranks $(RANKS) --rounds $(ROUNDS) $(RECORD)
 
-bench-algorithms: prefix ## times every algorithm beside what auto chooses, and records it in docs/benchmarks
+bench-algorithms: setup-bench prefix ## times every algorithm beside what auto chooses, and records it in docs/benchmarks
 	$(heading) "Every algorithm, and what auto chooses"
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs docs/benchmarks $(ALGORITHMS)
 
-bench-network: prefix ## times collectives between network namespaces with 1 Gbit/s links, and records it in docs/benchmarks
+bench-network: setup-bench prefix ## times collectives between network namespaces with 1 Gbit/s links, and records it in docs/benchmarks
 	$(heading) "Collectives between hosts with 1 Gbit/s links"
-	@scripts/setup.sh bench
 	@benches/network.py $(local_prefix)/bin/gloo-rs docs/benchmarks $(NETWORK)
 
 peers:
-	@scripts/setup.sh bench
 	@mkdir -p build/peers
 	@g++ $(peers_flags) benches/peers/gloo.cpp -lgloo -o build/peers/gloo_peer
 	@mpicxx.openmpi $(peers_flags) -DOMPI_SKIP_MPICXX benches/peers/openmpi.cpp -o build/peers/openmpi_peer
 	@g++ $(peers_flags) benches/peers/floor.cpp -o build/peers/floor
 
-install: ## installs into PREFIX (default /usr/local)
-	@cmake -S . -B build/cmake
-	@cmake --build build/cmake
-	@cmake --install build/cmake --prefix $(PREFIX)
+install: ## installs into PREFIX (default /usr/local); after `make build`, sudo make install builds nothing
+	@scripts/install.sh "$(PREFIX)"
 
 clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-rust prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-summary ## every test
+test: setup test-format test-lint test-rust test-simulation prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -90,15 +93,19 @@ test-rust: ## the library's and the tool's own tests
 	$(heading) "Rust tests"
 	@cargo test --locked
 
-test-header: ## the header is up to date, is C11 and C++17, and tells what the library exports
+test-simulation: ## whole jobs in simulation, SEEDS of them at random
+	$(heading) "Whole jobs in simulation"
+	@SEEDS=$(SEEDS) cargo test --locked --lib simulation::seeds -- --nocapture
+
+test-header: prefix ## the header is up to date, is C11 and C++17, and tells what the library exports
 	$(heading) "Header"
 	@CBINDGEN=.cache/cbindgen/bin/cbindgen scripts/check-header.sh $(local_prefix)/lib/libgloo_rs.so
 
-test-c: ## C tests against the package in build/prefix
+test-c: prefix ## C tests against the package in build/prefix
 	$(heading) "C tests against the installed package"
 	@scripts/test-c.sh $(local_prefix)
 
-test-valgrind: ## the same under valgrind
+test-valgrind: prefix ## the same under valgrind
 	$(heading) "C tests under valgrind"
 	@scripts/test-c.sh $(local_prefix) valgrind
 
@@ -106,32 +113,41 @@ test-threads: ## C tests with many threads under ThreadSanitizer
 	$(heading) "Threads"
 	@scripts/tsan.sh
 
-test-endurance: ## long runs, with memory and descriptors flat
+test-endurance: prefix ## long runs, with memory and descriptors flat
 	$(heading) "Endurance"
 	@scripts/test-c.sh $(local_prefix) endurance
 
-test-instructions: ## instructions from a call to the first byte sent, as recorded
+test-instructions: prefix ## instructions from a call to the first byte sent, as recorded
 	$(heading) "Instructions from the call to the first byte"
 	@scripts/test-instructions.sh $(local_prefix)
 
-test-readme: ## README.md's examples
+test-readme: prefix ## README.md's examples
 	$(heading) "README's examples"
 	@scripts/test-readme.sh $(local_prefix)
 
-test-package: ## find_package, add_subdirectory, pkg-config, moving the prefix
+test-package: prefix ## find_package, add_subdirectory, pkg-config, moving the prefix
 	$(heading) "The package, as users take it"
 	@scripts/test-package.sh $(local_prefix)
 
-test-demo: ## the digits example
+test-demo: setup-demo prefix ## the digits example
 	$(heading) "Demo: handwritten digits, data-parallel"
 	@scripts/demo.sh $(local_prefix)
 
-test-bench: peers ## the benchmark's record, at one small size
+test-bench: setup-bench prefix peers ## the benchmark's record, at one small size
 	$(heading) "The benchmark's record"
 	@python3 benches/test_report.py
 	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick
+
+test-machine: ## the same as test-fresh, if what sets a machine up has changed since that passed
+	$(heading) "A fresh machine, if its set-up has changed"
+	@scripts/test-fresh.sh if-changed
+
+test-fresh: ## set-up, builds and a bit of every test on a minimal Debian, as root and as an ordinary user; needs root
+	$(heading) "A fresh machine"
+	@scripts/setup.sh fresh
+	@scripts/test-fresh.sh
 
 tsan: ## the Rust tests with many threads under ThreadSanitizer; needs rust-src
 	$(heading) "ThreadSanitizer"

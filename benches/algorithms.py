@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 
+import plots
 import report
 
 # The most that auto's time may be of the best algorithm's: in the median over sizes, and at any size.
@@ -24,11 +25,11 @@ OTHERS = "reduce,reduce_scatter,broadcast,allgather,gather,scatter,alltoall"
 FIELDS = ["collective", "ranks", "bytes", "algorithm", "us"]
 
 
-def tune(args, ranks, collectives, budget, plot=()):
+def tune(args, ranks, collectives, budget):
     """What `gloo-rs tune` says of each size."""
     with tempfile.TemporaryDirectory() as folder:
         command = [args.tool, "tune", "--ranks", str(ranks), "--collective", collectives, "--sizes", args.sizes]
-        command += ["--budget", str(budget), "--output", os.path.join(folder, "tuning.toml"), *plot, "--json"]
+        command += ["--budget", str(budget), "--output", os.path.join(folder, "tuning.toml"), "--json"]
         lines = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout.splitlines()
     sizes = [line for line in map(json.loads, lines) if "times_us" in line]
     if not sizes or not all(line["verified"] for line in sizes):
@@ -94,6 +95,7 @@ def write(args, sizes, others):
         text += ["", "## Other collectives", "", *summary(others)]
     with open(os.path.join(args.folder, "algorithms.md"), "w") as file:
         file.write("\n".join(text) + "\n")
+    plots.algorithms(args.tool, args.folder)
 
 
 def main():
@@ -108,7 +110,7 @@ def main():
     os.makedirs(args.folder, exist_ok=True)
     sizes, others = [], []
     for ranks in map(int, args.ranks.split(",")):
-        sizes += tune(args, ranks, "allreduce", args.budget, ["--plot", os.path.join(args.folder, f"algorithms-{ranks}.svg")])
+        sizes += tune(args, ranks, "allreduce", args.budget)
         others += tune(args, ranks, args.others, args.budget / 2) if args.others else []
     write(args, sizes, sorted(others, key=lambda line: (line["collective"], line["ranks"])))
 

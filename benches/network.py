@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 
+import plots
 import report
 
 FIELDS = ["part", "hosts", "ranks", "collective", "asked", "algorithm", "bytes", "iterations"]
@@ -32,6 +33,7 @@ TARGETS = {"allreduce": 0.90, "reduce_scatter": 0.90, "allgather": 0.90, "broadc
 FLAT = "ring_segmented"  # what the algorithms that know hosts are compared with
 KNOW_HOSTS = ["hierarchical", "torus_2d"]
 PATIENCE = 300
+RIGHTS = "network namespaces take root with CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged), or user namespaces"
 CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -63,12 +65,18 @@ def in_thread(work):
 class Namespace:
     def __init__(self):
         def make():
-            system(libc.unshare(CLONE_NEWNET))
+            try:
+                system(libc.unshare(CLONE_NEWNET))
+            except OSError as error:
+                raise SystemExit(f"{RIGHTS}: {error.strerror}") from None
             return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
         self.fd = in_thread(make)
         self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
-        self.run("ip link set lo up")
+        try:
+            self.run("ip link set lo up")
+        except SystemExit as error:
+            raise SystemExit(f"{RIGHTS}: {error}") from None
 
     def enter(self):
         system(libc.setns(self.fd, CLONE_NEWNET))
@@ -250,26 +258,6 @@ def measure(args):
     return rows
 
 
-def chart(folder, name, title, ylabel, labels, columns):
-    """Bars: a group for each label, a bar in it for each column."""
-    lines = [" ".join([f'"{label}"', *map(str, values)]) for label, values in zip(labels, zip(*columns.values()))]
-    bars = ", ".join(f"$data using {i + 2}:xtic(1) title '{title}'" for i, title in enumerate(columns))
-    script = "\n".join(["$data << EOD", *lines, "EOD", "set terminal svg size 720,400 background 'white' noenhanced"])
-    script += f"""
-set output '{os.path.join(folder, name)}.svg'
-set style data histogram
-set style fill solid 0.8
-set boxwidth 0.9
-set yrange [0:*]
-set grid ytics
-set key outside top
-set title '{title}'
-set ylabel '{ylabel}'
-plot {bars}
-"""
-    subprocess.run(["gnuplot"], input=script, text=True, check=True)
-
-
 def write(folder, rows, args):
     flat = [row for row in rows if row["part"] == "flat"]
     auto = {(row["hosts"], row["collective"]): row for row in flat if row["asked"] == "auto"}
@@ -308,9 +296,6 @@ iterations', and an iteration's that of its slowest rank. [All lines](network.cs
             cells = [times[hosts, collective, name] for hosts in args.hosts]
             cells = " | ".join(f"{cell['p50_us'] / 1e6:.3f}, {cell['of_bound']:.1%}" for cell in cells)
             text.append(f"| {collective} | {name} | {cells} |")
-    shares = {f"{h} hosts": [100 * auto[h, c]["of_bound"] for c in COLLECTIVES] for h in args.hosts}
-    title = f"auto, {report.human(args.size)}, one rank on each host"
-    chart(folder, "network-flat", title, "% of the bound", COLLECTIVES, shares)
 
     two = [row for row in rows if row["part"] == "two hosts"]
     first = two[0]
@@ -327,17 +312,13 @@ iterations', and an iteration's that of its slowest rank. [All lines](network.cs
         name = row["asked"] if row["asked"] != "auto" else f"auto: {row['algorithm']}"
         gain = f"{first['p50_us'] / row['p50_us']:.2f}×"
         text.append(f"| {name} | {row['p50_us'] / 1e6:.3f} | {row['of_bound']:.1%} | {gain} | {predicted} | {faster} |")
-    bars = {"measured": [row["p50_us"] / 1e6 for row in two]}
-    if first["predicted_us"] != "":
-        bars["predicted"] = [row["predicted_us"] / 1e6 if row["predicted_us"] != "" else 0 for row in two]
-    title = f"Allreduce of {report.human(args.size)}, two hosts of {args.per_host} ranks"
-    chart(folder, "network-hosts", title, "seconds", [row["asked"] for row in two], bars)
     with open(os.path.join(folder, "network.md"), "w") as file:
         file.write("\n".join(text) + "\n")
     with open(os.path.join(folder, "network.csv"), "w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
         writer.writerows(rows)
+    plots.network(args.tool, folder)
 
 
 def size(text):
@@ -360,8 +341,11 @@ def main():
     args = parser.parse_args()
     if os.geteuid() != 0:
         # Root in a user namespace of its own.
-        command = ["unshare", "--user", "--map-root-user", "--net", "--", sys.executable, *sys.argv]
-        os.execvp(command[0], command)
+        command = ["unshare", "--user", "--map-root-user", "--net", "--"]
+        tried = subprocess.run([*command, "true"], capture_output=True, text=True)
+        if tried.returncode:
+            raise SystemExit(f"{RIGHTS}: {tried.stderr.strip()}")
+        os.execvp(command[0], [*command, sys.executable, *sys.argv])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.makedirs(args.folder, exist_ok=True)
     write(args.folder, measure(args), args)

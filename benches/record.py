@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 
+import plots
 import report
 
 SIZES = "4,1Ki,8Ki,64Ki,512Ki,4Mi,32Mi,256Mi"
@@ -245,6 +246,7 @@ def main():
                 record.add(rows)
             print(report.summary(record.rows, ranks, size), file=sys.stderr)
         report.write(args.folder, record.rows)
+        plots.allreduce(args.tool, args.folder)
 
 
 if __name__ == "__main__":

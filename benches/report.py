@@ -10,7 +10,6 @@ import csv
 import os
 import platform
 import statistics
-import subprocess
 import sys
 
 FIELDS = ["round", "program", "setting", "algorithm", "ranks", "bytes", "iterations"]
@@ -126,33 +125,8 @@ def size_table(points):
     return table
 
 
-def plot(folder, name, title, ylabel, points, value):
-    programs = [p for p in ["gloo_rs", *PEERS] if all(p in point.best for point in points)]
-    data = "\n".join(" ".join(str(x) for x in [point.bytes, *(value(point, p) for p in programs)]) for point in points)
-    titles = [PEERS.get(p, "gloo\\_rs") for p in programs]
-    curves = ", ".join(
-        f"$data using 1:{i + 2} with linespoints pt 7 ps 0.5 title '{label}'" for i, label in enumerate(titles)
-    )
-    script = f"""$data << EOD
-{data}
-EOD
-set terminal svg size 720,440 background 'white'
-set output '{os.path.join(folder, name)}.svg'
-set logscale x 2
-set logscale y 10
-set format x '%.0b %BB'
-set key left top
-set grid
-set title '{title}'
-set xlabel 'bytes per rank'
-set ylabel '{ylabel}'
-plot {curves}
-"""
-    subprocess.run(["gnuplot"], input=script, text=True, check=True)
-
-
 def write(folder, rows):
-    """Writes tables and plots of those points that have been measured."""
+    """Writes the tables of those points that have been measured."""
     keys = sorted({(r["ranks"], r["bytes"]) for r in rows if r["round"] != "trial"})
     points = [Point(rows, *key) for key in keys]
     all_ranks = sorted({point.ranks for point in points})
@@ -185,9 +159,6 @@ The last column is the floor's time divided by the peer's: no allreduce over one
         own = [point for point in points if point.ranks == ranks]
         text += ["", f"## {ranks} ranks", "", f"![time](time-{ranks}.svg) ![bus bandwidth](bandwidth-{ranks}.svg)", ""]
         text += size_table(own)
-        title = f"Allreduce, {ranks} ranks, loopback TCP"
-        plot(folder, f"time-{ranks}", title, "p50 µs", own, Point.time)
-        plot(folder, f"bandwidth-{ranks}", title, "bus bandwidth, GB/s", own, Point.bus)
     with open(os.path.join(folder, "allreduce.md"), "w") as file:
         file.write("\n".join(text) + "\n")
 

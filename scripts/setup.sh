@@ -1,78 +1,100 @@
 #!/bin/bash
-# setup.sh [bench]: installs what the build and its tests, and with `bench` the benchmarks, need and this machine lacks; a second run finds nothing to do.
+# Installs what is needed and this machine lacks; a second run finds nothing to do.
+# usage: scripts/setup.sh [build | demo | bench | test | fresh]
+#   build   for the library and the tool          demo   for the example besides
+#   bench   for the benchmarks besides            test   for all of `make test` (the default)
+#   fresh   for `make test-fresh`
 # Rust must be there already. Debian's packages come by apt-get, cbindgen by cargo into .cache/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+level=${1:-test}
 
-PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
-if ! command -v cargo >/dev/null; then
-  echo "setup: cargo is not on PATH; install Rust first: https://rustup.rs" >&2
-  exit 1
+PATH=$(scripts/rust.sh path)
+scripts/rust.sh check
+if [ "$level" = test ]; then
+  for part in fmt clippy; do
+    if ! cargo "$part" --version >/dev/null 2>&1; then
+      echo "setup: $(command -v cargo) has no $part: rustup component add rustfmt clippy" >&2
+      exit 1
+    fi
+  done
 fi
-for part in fmt clippy; do
-  if ! cargo "$part" --version >/dev/null 2>&1; then
-    echo "setup: cargo $part is missing: rustup component add rustfmt clippy" >&2
-    exit 1
-  fi
-done
 
 missing=()
-need() { # PACKAGE COMMAND...: the package, unless the command succeeds
-  local package=$1
-  shift
+need() { # LEVELS PACKAGE COMMAND...: at these levels the package, unless the command succeeds
+  local levels=$1 package=$2
+  shift 2
+  [[ " $levels " == *" $level "* ]] || return 0
   "$@" >/dev/null 2>&1 || missing+=("$package")
 }
-need g++ g++ --version
-need make make --version
-need cmake cmake --version
-need ninja-build ninja --version
-need pkg-config pkg-config --version
-need valgrind valgrind --version
-need python3 python3 --version
-need python3-pip python3 -m pip --version
-need redis-server redis-server --version
-need openssl openssl version
-need openmpi-bin mpirun.openmpi --version
-need mpich mpiexec.mpich --version
-need openssh-client ssh -V
-need openssh-server test -x /usr/sbin/sshd
-need iproute2 ip -V
-need nftables /usr/sbin/nft --version
-if [ "${1:-}" = bench ]; then # only `make bench` needs these
-  need libgloo-dev test -e /usr/include/gloo/allreduce.h
-  need libopenmpi-dev mpicxx.openmpi --version
-  need gnuplot-nox gnuplot --version
+has_mpi_h() { echo '#include <mpi.h>' | mpicxx.openmpi -x c++ -fsyntax-only -; }
+
+built="build demo bench test"
+need "$built" g++ g++ --version
+need "$built" make make --version
+need "$built" cmake cmake --version
+need "demo bench test" python3 python3 --version
+need "demo test" python3-pip python3 -m pip --version
+need "demo test" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
+need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
+need "bench test" openmpi-bin mpirun.openmpi --version
+need "bench test" libopenmpi-dev has_mpi_h
+need "bench test" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V'
+need test ninja-build ninja --version
+need test pkg-config pkg-config --version
+need test valgrind valgrind --version
+need test redis-server redis-server --version
+need test openssl openssl version
+need test mpich mpiexec.mpich --version
+need test openssh-client ssh -V
+need test openssh-server test -x /usr/sbin/sshd
+need test nftables /usr/sbin/nft --version
+need "bench test" util-linux unshare --version
+need test mount mount --version
+need fresh mmdebstrap mmdebstrap --version
+# `make test` makes a fresh machine only if what sets one up has changed.
+if [ "$level" = test ] && ! scripts/test-fresh.sh is-current; then
+  need test mmdebstrap mmdebstrap --version
 fi
 
 if ((${#missing[@]})); then
-  as_root=()
-  if ((EUID != 0)); then
-    if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
-      as_root=(sudo -n)
-    else
-      echo "setup: missing packages, and no right to install them. Run as root:" >&2
-      echo "  apt-get update && apt-get install --yes --no-install-recommends ${missing[*]}" >&2
-      exit 1
+  if ((EUID == 0)); then
+    scripts/apt-install.sh "${missing[@]}"
+  elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    sudo -n scripts/apt-install.sh "${missing[@]}"
+  else
+    echo "setup: missing packages, and no right to install them. Run as root:" >&2
+    echo "  apt-get update && apt-get install --yes --no-install-recommends ${missing[*]}" >&2
+    if [[ " ${missing[*]} " =~ " openssh-server "|" redis-server " ]]; then
+      echo "setup: that starts services which the tests do not need; scripts/apt-install.sh with these packages, as root, does not." >&2
     fi
+    exit 1
   fi
-  echo "setup: installing ${missing[*]}"
-  "${as_root[@]}" apt-get update -qq
-  # RUNLEVEL=1: the tests start the servers that they need, on ports of their own; no service is to run for it.
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    RUNLEVEL=1 apt-get install --yes -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-# Where `make test` finds the pinned cbindgen, whether it was installed here or was there. cbindgen.toml pins it.
-cbindgen=.cache/cbindgen/bin/cbindgen
-version=$(sed -n 's/^# cbindgen-version = //p' cbindgen.toml)
-is_pinned() { [ "$("$1" --version 2>/dev/null)" = "cbindgen $version" ]; }
-if ! is_pinned "$cbindgen"; then
-  if there=$(command -v cbindgen) && is_pinned "$there"; then
-    mkdir -p "$(dirname "$cbindgen")"
-    ln -sf "$there" "$cbindgen"
-  else
-    echo "setup: installing cbindgen $version"
-    cargo install --quiet --locked --version "$version" --root .cache/cbindgen --force cbindgen
+# For this machine, whatever cargo's configuration builds for.
+host=$(rustc --version --verbose | sed -n 's/^host: //p')
+if ! cargo fetch --quiet --locked --offline --target "$host" 2>/dev/null; then
+  echo "setup: fetching the crates of Cargo.lock"
+  if ! said=$(cargo fetch --locked --target "$host" 2>&1); then
+    echo "setup: the crates could not be fetched; is there a network? $(tail -n 1 <<<"$said")" >&2
+    exit 1
   fi
 fi
-echo "setup: all is there"
+
+if [ "$level" = test ]; then
+  # Where `make test` finds the pinned cbindgen, whether it was installed here or was there. cbindgen.toml pins it.
+  cbindgen=.cache/cbindgen/bin/cbindgen
+  version=$(sed -n 's/^# cbindgen-version = //p' cbindgen.toml)
+  is_pinned() { [ "$("$1" --version 2>/dev/null)" = "cbindgen $version" ]; }
+  if ! is_pinned "$cbindgen"; then
+    if there=$(command -v cbindgen) && is_pinned "$there"; then
+      mkdir -p "$(dirname "$cbindgen")"
+      ln -sf "$there" "$cbindgen"
+    else
+      echo "setup: building cbindgen $version, which takes a minute or two"
+      cargo install --locked --version "$version" --root .cache/cbindgen --force --target "$host" cbindgen
+    fi
+  fi
+fi
+echo "setup: all is there for: $level"

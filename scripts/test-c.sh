@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds c_tests/ against the installed package, as a user would, and runs them.
-# usage: scripts/test-c.sh PREFIX [valgrind | endurance]
+# usage: scripts/test-c.sh PREFIX [plain | valgrind | endurance [ARGUMENTS OF ctest]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=$(realpath "$1")
@@ -20,7 +20,7 @@ case $kind in
 esac
 cmake -S c_tests -B "$at" "${options[@]}" >/dev/null
 cmake --build "$at" "${targets[@]}" >/dev/null
-if ! ctest --test-dir "$at" -L "$label" --output-on-failure --no-tests=error; then
+if ! ctest --test-dir "$at" -L "$label" --output-on-failure --no-tests=error "${@:3}"; then
   [ "$kind" != valgrind ] ||
     find "$at/valgrind" -name '*.log' -size +0 -exec sh -c 'echo "--- $1"; cat "$1"' _ {} \;
   exit 1

@@ -44,19 +44,32 @@ if grep -rlF --include='*.cmake' --include='*.pc' "$prefix" "$moved"; then fail 
 find_it Ninja "$moved"
 
 echo "--- pkg-config, moved"
-mv "$moved" "$at/moved"
-export PKG_CONFIG_PATH=$at/moved/lib/pkgconfig
-# Words for the compiler, so no quotes.
-# shellcheck disable=SC2046
-cc -o "$at/by_pkg_config" "$program" $(pkg-config --cflags --libs gloo_rs)
-LD_LIBRARY_PATH=$at/moved/lib "$at/by_pkg_config" | grep "rank 0 of 1"
-# shellcheck disable=SC2046
-cc -o "$at/by_pkg_config_static" "$program" \
-  $(pkg-config --static --cflags --libs gloo_rs | sed 's/-lgloo_rs/-l:libgloo_rs.a/')
-"$at/by_pkg_config_static" | grep "rank 0 of 1"
-if ldd "$at/by_pkg_config_static" | grep gloo_rs; then fail "the static program needs the shared library"; fi
+export PKG_CONFIG_PATH=$moved/lib/pkgconfig
+for more in "" -Wl,--as-needed; do
+  # Words for a shell, with spaces escaped.
+  eval "cc $more -o \"\$at/by_pkg_config\" \"\$program\" $(pkg-config --cflags --libs gloo_rs)"
+  LD_LIBRARY_PATH=$moved/lib "$at/by_pkg_config" | grep "rank 0 of 1"
+  if ! ldd "$at/by_pkg_config" | grep gloo_rs >/dev/null; then fail "the program does not need the shared library"; fi
+  eval "cc $more -o \"\$at/by_pkg_config_static\" \"\$program\" $(pkg-config --static --cflags --libs gloo_rs)"
+  "$at/by_pkg_config_static" | grep "rank 0 of 1"
+  if ldd "$at/by_pkg_config_static" | grep gloo_rs; then fail "the static program needs the shared library"; fi
+done
 
-echo "--- add_subdirectory, with Ninja, installed with DESTDIR into a multi-architecture folder"
+echo "--- make install, with spaces in PREFIX"
+make install PREFIX="$at/installed here" >"$at/install.log" || { cat "$at/install.log"; fail "make install failed"; }
+"$at/installed here/bin/gloo-rs" --version
+
+echo "--- a cargo that is too old"
+printf '#!/bin/sh\necho "cargo 1.63.0"\n' >"$at/old-cargo"
+chmod +x "$at/old-cargo"
+if cmake -S . -B "$at/too-old" -DGLOO_RS_CARGO="$at/old-cargo" >"$at/too-old.log" 2>&1; then fail "cargo 1.63 is taken"; fi
+tr -s ' \n' ' ' <"$at/too-old.log" | grep -o "old-cargo is 1.63.0: get Rust [0-9.]* or newer" || fail "it does not say that cargo is too old"
+
+# Cargo looks for its configuration in the folders above the one it is called in. No toolchain has that target.
+mkdir "$at/.cargo"
+printf '[build]\ntarget = "mips-unknown-none"\n' >"$at/.cargo/config.toml"
+export CARGO_BUILD_TARGET=mips-unknown-none
+echo "--- add_subdirectory, with Ninja, where cargo's configuration builds for another machine, and installed with DESTDIR into a multi-architecture folder"
 cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja -DGLOO_RS="$root" -DSOURCE="$program" \
   -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib/some-machine >/dev/null
 cmake --build "$at/subdirectory"

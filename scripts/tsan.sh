@@ -2,18 +2,20 @@
 # Runs tests with many threads under ThreadSanitizer, which sees only what is compiled for it: so the library, the standard
 # library below it, whose locks it would not understand otherwise, and the C programs above it are. That takes the standard
 # library's sources, which are installed if no toolchain has them.
-# usage: scripts/tsan.sh                                 C programs with many threads
+# usage: scripts/tsan.sh [PROGRAM OF c_tests/...]        C programs with many threads
 #        scripts/tsan.sh rust [ARGUMENTS OF cargo test]  the Rust tests with many threads
 set -euo pipefail
 cd "$(dirname "$0")/.."
 at=$PWD/build/tsan
 programs=(concurrency unbound_buffer)
+if (($#)) && [ "$1" != rust ]; then programs=("$@"); fi
 target=$(uname -m)-unknown-linux-gnu
 
-with_sources() { # the first toolchain that has the standard library's sources
+command -v rustup >/dev/null || { echo "tsan: the standard library's sources come by rustup, which is missing: https://rustup.rs" >&2; exit 1; }
+with_sources() { # the first toolchain that has the standard library's sources, and that Cargo.toml allows
   local candidate
   for candidate in $(rustup show active-toolchain | cut -d' ' -f1) $(rustup toolchain list | cut -d' ' -f1); do
-    if [ -d "$(rustc +"$candidate" --print sysroot)/lib/rustlib/src/rust/library" ]; then
+    if scripts/rust.sh allows rustc "+$candidate" && [ -d "$(rustc "+$candidate" --print sysroot)/lib/rustlib/src/rust/library" ]; then
       echo "$candidate"
       return
     fi
@@ -45,12 +47,14 @@ if [ "${1:-}" = rust ]; then
   exec cargo "+$toolchain" test "${for_tsan[@]}" "${tests[@]}"
 fi
 
-cargo "+$toolchain" rustc --quiet "${for_tsan[@]}" --lib --crate-type staticlib
+echo "tsan: building the library and the standard library below it, which takes minutes"
+cargo "+$toolchain" rustc "${for_tsan[@]}" --lib --crate-type staticlib
 runtime=("$(rustc "+$toolchain" --print target-libdir)"/librustc-*_rt.tsan.a)
 for name in "${programs[@]}"; do
   cc -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fsanitize=thread -Iinclude -c "c_tests/$name.c" -o "$at/$name.o"
   # The C compiler's own runtime, of another version, stays out.
   cc "$at/$name.o" "$built/$target/debug/libgloo_rs.a" -Wl,--whole-archive "${runtime[@]}" -Wl,--no-whole-archive \
     -lstdc++ -lpthread -ldl -lm -o "$at/$name"
+  echo "tsan: running $name"
   timeout 300 "$at/$name"
 done

@@ -172,7 +172,7 @@ fn who_ends_in_good_order_on_sigterm_may_take_the_time() {
 fn signals_are_passed_on_to_all_ranks() {
     let script = "n=0; for s in HUP INT TERM USR1 USR2; do trap \"n=\\$((n + 1)); echo got $s\" $s; done
         echo ready; while [ $n -lt 5 ]; do sleep 0.01; done; exit 0";
-    let job = start(3, &[], script);
+    let job = start(3, &["--grace", "60"], script);
     (0..3).for_each(|_| assert!(job.line().ends_with(" ready")));
     let signals = [
         (libc::SIGHUP, "HUP"),
@@ -187,6 +187,48 @@ fn signals_are_passed_on_to_all_ranks() {
         let expected: BTreeSet<_> = (0..3).map(|rank| format!("[{rank}] got {name}")).collect();
         assert_eq!(lines, expected);
     }
+    assert!(job.end().status.success());
+}
+
+/// Sends `signal` to a job whose ranks ignore `ignored`, and returns how it ended.
+fn interrupt(ignored: &str, signal: i32) -> (Vec<i32>, Output) {
+    let script = format!("trap '' {ignored}; echo $$; while :; do sleep 1; done");
+    let job = start(2, &["--grace", "0.2"], &script);
+    let pids = job.pids(2);
+    job.signal(signal);
+    (pids, job.end())
+}
+
+#[test]
+fn ranks_that_go_on_in_spite_of_an_interrupt_are_ended_after_the_grace_period() {
+    for (ignored, signal, name) in
+        [("INT", libc::SIGINT, "SIGINT"), ("INT TERM", libc::SIGINT, "SIGINT"), ("TERM", libc::SIGTERM, "SIGTERM")]
+    {
+        let (pids, output) = interrupt(ignored, signal);
+        assert_eq!(output.status.code(), Some(128 + signal), "{ignored}");
+        let said = text(&output.stderr);
+        assert!(said.contains(&format!("2 ranks still running 0.2 s after {name}; ending them")), "{said}");
+        assert_eq!(said.contains("did not end within 0.2 s of SIGTERM; killing it"), ignored != "INT", "{said}");
+        pids.into_iter().for_each(assert_ends);
+    }
+}
+
+#[test]
+fn a_signal_that_the_launcher_was_told_to_ignore_ends_nothing() {
+    let script = "echo ready; read line < $FIFO; echo done";
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let tool = env!("CARGO_BIN_EXE_gloo-rs");
+    let args =
+        ["-c", "trap '' HUP; exec \"$@\"", "sh", tool, "run", "-n", "1", "--grace", "0", "--", "sh", "-c", script];
+    let mut command = Command::new("sh");
+    command.args(args).env("FIFO", &fifo).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let job = Job::spawn(command);
+    assert!(job.line().ends_with(" ready"));
+    job.signal(libc::SIGHUP);
+    std::fs::write(&fifo, "on\n").unwrap();
+    assert_eq!(job.line(), "[0] done");
     assert!(job.end().status.success());
 }
 
@@ -241,7 +283,9 @@ fn when_nobody_reads_the_output_the_ranks_learn_it() {
     let mut line = String::new();
     BufReader::new(launcher.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.ends_with("] y\n"), "{line}");
-    assert_eq!(launcher.wait().unwrap().code(), Some(128 + libc::SIGPIPE));
+    let output = launcher.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(128 + libc::SIGPIPE));
+    assert_eq!(text(&output.stderr), "", "as without a launcher between");
 }
 
 #[test]

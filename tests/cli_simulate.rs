@@ -177,7 +177,7 @@ fn what_makes_no_sense_is_said_at_once() {
     refused("allreduce --ranks 2,4", 2, "are for --compare");
     refused("allreduce --ranks 2,4 --bytes 1Ki,2Ki --compare", 2, "not both");
     refused("allreduce --ranks 4 --links /nowhere.csv", 2, "cannot read it");
-    refused("allreduce --algorithm local --ranks 4", 1, "local is for one process");
+    refused("allreduce --algorithm local --ranks 4", 2, "local is for one process");
     refused("allreduce --algorithm ring_segmented --ranks 65536", 1, "need more than the 4096 MiB of memory");
     refused("allreduce --ranks 4294967295", 2, "4294967295 ranks are too many; there can be 65536");
     refused("allreduce --ranks 4 --hosts 4294967295x4294967295", 2, "ranks are too many");
@@ -190,7 +190,7 @@ fn what_makes_no_sense_is_said_at_once() {
     refused("allreduce --ranks 4 --hosts 2x2 --intra 1us", 2, "\"1us\" is no link; write 1us,100GB/s");
     refused("allreduce --ranks 4 --hosts 2x2 --intra 1us,1GB/s --intra-alpha 1us", 2, "cannot be used with");
     refused("allreduce --ranks 4 --compare --algorithm auto,ring", 2, "auto is none of them");
-    refused("pairwise_exchange --ranks 3", 1, "it must be a power of two");
+    refused("pairwise_exchange --ranks 3", 2, "it must be a power of two");
     refused("allreduce --algorithm ring_segmented --ranks 512 --memory 1Mi", 1, "need more than the 1 MiB");
     refused("allreduce --ranks 4 --plot /nowhere/a.svg", 2, "--plot: cannot write /nowhere/a.svg: No such file");
     refused("allreduce --compare --ranks 2..4096 --bytes 256Mi --plot /tmp", 2, "cannot write /tmp: it is a directory");

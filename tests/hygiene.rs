@@ -1,5 +1,8 @@
 //! What the library leaves in the process: descriptors, threads; and addresses of both families.
 
+#[path = "support/ipv6.rs"]
+mod ipv6;
+
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -9,6 +12,7 @@ use gloo_rs::context::{Connect, Context, ContextOptions};
 use gloo_rs::net::address::Address;
 use gloo_rs::rendezvous::{Store, in_process::InProcessStore, tcp::TcpStore};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use ipv6::needs_ipv6;
 
 /// Tests of this file count descriptors, which belong to the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -51,6 +55,7 @@ fn exchange(contexts: &[Arc<Context>]) {
 
 #[test]
 fn both_families_of_addresses() {
+    needs_ipv6();
     let _alone = ALONE.lock().unwrap();
     for hostname in ["127.0.0.1", "::1"] {
         let contexts = pair(hostname, &InProcessStore::new());
@@ -62,6 +67,7 @@ fn both_families_of_addresses() {
 
 #[test]
 fn both_families_in_one_job() {
+    needs_ipv6();
     let _alone = ALONE.lock().unwrap();
     let store = InProcessStore::new();
     // Both families reach loopback: the one that connects uses the family of the other.

@@ -202,7 +202,9 @@ impl Tuner {
         let (chosen, why) = match rule.and_then(|rule| Some((rule, rule.algorithm?))) {
             None => (cheapest, Why::Model),
             Some((rule, position)) => {
-                let priced = question.candidate(&collective.algorithms()[position]);
+                let algorithm = &collective.algorithms()[position];
+                let same = |priced: &&Priced| std::ptr::eq(priced.algorithm, algorithm);
+                let priced = candidates.iter().find(same).copied().unwrap_or_else(|| question.candidate(algorithm));
                 let segment_bytes = rule.segment_bytes.unwrap_or(priced.segment_bytes);
                 (Priced { segment_bytes, ..priced }, rule.why)
             }

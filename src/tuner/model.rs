@@ -1,7 +1,8 @@
 //! What a call would cost, algorithm by algorithm.
 
-use crate::collective::{Algorithm, Case, Collective, Shape, Uses};
-use crate::schedule::cost::{Link, Network};
+use crate::collective::{Algorithm, Calls, Case, Collective, Shape, Uses};
+use crate::schedule::cost::{Cost, Link, Network};
+use crate::schedule::simulate::{Options, simulate};
 use crate::tuner::file::Tuning;
 
 /// Between two ranks of one host where nothing was measured: TCP over loopback.
@@ -15,6 +16,9 @@ pub const GAMMA: f64 = 5e-11;
 const CPU_MESSAGE: f64 = 4e-6;
 /// Likewise with each byte of it.
 const CPU_BYTE: f64 = 2e-10;
+
+/// Messages that all candidates of one decision together may have to be simulated: a few ten milliseconds.
+const SIMULATED_MESSAGES: f64 = 20_000.0;
 
 /// The smallest segments that are priced.
 const LEAST_SEGMENT: usize = 32 << 10;
@@ -72,6 +76,8 @@ pub struct Priced {
     pub total: f64,
     /// Seconds from the first message to the last result, were every rank to have a core of its own.
     pub path: f64,
+    /// Messages sent by all ranks together, segments counted.
+    pub messages: f64,
     /// Seconds for which the cores are busy that a host's ranks have: with one for each rank a part of the path, which costs
     /// no more than to be counted twice.
     pub work: f64,
@@ -130,7 +136,42 @@ impl Question<'_> {
         let run = |algorithm: &&Algorithm| {
             can_run(self.collective, algorithm, self.size, self.links) && (one_host || algorithm.uses != Uses::Links)
         };
-        self.counted(|question| algorithms.filter(run).map(|a| question.price(a)).collect())
+        let mut candidates: Vec<_> =
+            self.counted(|question| algorithms.filter(run).map(|a| question.price(a)).collect());
+        self.simulate(&mut candidates);
+        candidates
+    }
+
+    /// Where ranks of several hosts share cards, replaces the formulas' paths by those that the simulator finds: which messages
+    /// meet on a card depends on all others, and formulas are off by up to five times there. All candidates are simulated or
+    /// none, so that like is compared with like, and none if they have too many messages. Both are the same on all ranks.
+    fn simulate(&self, candidates: &mut [Priced]) {
+        let network = self.network;
+        let several = network.per_host > 1 && network.per_host < self.size;
+        let messages: f64 = candidates.iter().map(|priced| priced.messages).sum();
+        let few = (0.0..=SIMULATED_MESSAGES).contains(&messages);
+        if !several || candidates.len() < 2 || !few {
+            return;
+        }
+        let simulated: Option<Vec<Priced>> = candidates.iter().map(|priced| self.simulated(*priced)).collect();
+        if let Some(simulated) = simulated {
+            candidates.copy_from_slice(&simulated);
+        }
+    }
+
+    /// The price with the simulator's path; none if it cannot be simulated.
+    fn simulated(&self, priced: Priced) -> Option<Priced> {
+        let mut calls = Calls::new(self.collective, self.size, self.bytes, 0);
+        calls.groups = self.groups.to_vec();
+        calls.base = priced.base.unwrap_or(2);
+        let segment_bytes = super::segment_bytes(&calls.shape(0), 1, priced.segment_bytes);
+        let network = *self.network;
+        let options =
+            Options { hosts: self.groups, element_bytes: 1, segment_bytes, memory: 64 << 20, ..Options::new(network) };
+        let generate = |rank| (priced.algorithm.generate)(&calls.shape(rank));
+        let path = simulate(self.size, &generate, &options).ok()?.seconds;
+        let waiting = waiting(&network, self.size);
+        Some(Priced { path, total: waiting * path + priced.work, ..priced })
     }
 
     /// One algorithm.
@@ -203,6 +244,7 @@ impl Counted<'_> {
             base: None,
             total: f64::INFINITY,
             path: f64::INFINITY,
+            messages: 0.0,
             work: 0.0,
         };
         if algorithm.uses == Uses::Counts {
@@ -213,9 +255,15 @@ impl Counted<'_> {
         let here = network.per_host.min(shape.size).max(1);
         let busy = cost.messages * CPU_MESSAGE + cost.sent * CPU_BYTE + cost.reduced * network.gamma;
         let work = busy * here as f64 / shape.size as f64 / network.cores.min(here) as f64;
-        // Who could go on waits for half of the others that share its core, on average.
-        let waiting = (here as f64 / network.cores as f64).max(1.0) / 2.0 + 0.5;
-        let total = waiting * cost.path + work;
-        if total.is_nan() { unpriced } else { Priced { total, path: cost.path, work, ..unpriced } }
+        let total = waiting(network, shape.size) * cost.path + work;
+        let Cost { path, messages, .. } = cost;
+        if total.is_nan() { unpriced } else { Priced { total, path, messages, work, ..unpriced } }
     }
+}
+
+/// How often longer than with a core for each rank a path takes: who could go on waits for half of the others that share its core,
+/// on average.
+fn waiting(network: &Network, size: usize) -> f64 {
+    let here = network.per_host.min(size).max(1);
+    (here as f64 / network.cores as f64).max(1.0) / 2.0 + 0.5
 }

@@ -19,16 +19,33 @@ use std::time::{Duration, Instant};
 pub fn ran_as_root_elsewhere(test: &str) -> bool {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } == 0 {
+        needs(&["--net"]);
         return false;
     }
-    let status = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "--"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .status();
-    let ran = status.as_ref().is_ok_and(|status| status.success());
-    assert!(ran, "{test} needs root, or user namespaces (unshare --user --map-root-user --net): {status:?}");
+    let elsewhere = ["--user", "--map-root-user", "--net"];
+    needs(&elsewhere);
+    let mut command = Command::new("unshare");
+    command.args(elsewhere).arg("--").arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
+    let status = command.status().unwrap();
+    assert!(status.success(), "{test}, in a user namespace: {status}");
     true
+}
+
+/// Ends the test, with the reason in one line, where `unshare` can make no such namespaces or may change nothing in them.
+fn needs(namespaces: &[&str]) {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new("unshare");
+    command.args(namespaces).args(["--", "ip", "link", "set", "lo", "up"]).env("PATH", path).stdin(Stdio::null());
+    let why = match command.output() {
+        Ok(output) if output.status.success() => return,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "),
+        Err(error) => error.to_string(),
+    };
+    panic!(
+        "this test makes network namespaces: it needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged), \
+         or user namespaces: unshare {}: {why}",
+        namespaces.join(" ")
+    );
 }
 
 /// A rank's process, whose standard output is a pipe; ends with its owner.
@@ -168,6 +185,8 @@ impl Network {
             ));
             for address in *addresses {
                 let nodad = if address.contains(':') { "nodad" } else { "" };
+                let ipv6 = std::path::Path::new("/proc/net/if_inet6").exists();
+                assert!(nodad.is_empty() || ipv6, "this test needs IPv6, which this host's kernel does not have");
                 host.run(&format!("ip address add {address} dev {name} {nodad}"));
             }
             host.bring_up(name);

@@ -10,6 +10,7 @@ use gloo_rs::tuner::source::{self, Source};
 use gloo_rs::tuner::{Explanation, Tuner, Why};
 use serde::Serialize;
 
+use crate::Failure;
 use crate::parse::{self, size_text};
 use crate::simulate::network::{self, Hosts};
 
@@ -80,33 +81,39 @@ struct Candidate {
 
 impl Explain {
     /// The text, if an explanation was asked for.
-    pub fn text(&self, json: bool) -> Option<Result<String, String>> {
+    pub fn text(&self, json: bool) -> Option<Result<String, Failure>> {
         let [collective, bytes] = self.explain.as_deref()? else { return None };
         Some(self.report(collective, bytes).and_then(|report| {
-            if json { serde_json::to_string(&report).map_err(|error| error.to_string()) } else { Ok(table(&report)) }
+            let text = || serde_json::to_string(&report).map_err(|error| error.to_string());
+            Ok(if json { text()? } else { table(&report) })
         }))
     }
 
-    fn report(&self, collective: &str, bytes: &str) -> Result<Report, String> {
-        let collective = parse::collective(collective).map_err(|what| format!("--explain {collective}: {what}"))?;
-        let bytes = parse::size(bytes).map_err(|what| format!("--explain: {what}"))?;
+    fn report(&self, collective: &str, bytes: &str) -> Result<Report, Failure> {
+        let collective = parse::collective(collective);
+        let collective = collective.map_err(|what| Failure::usage(format!("--explain: {what}")))?;
+        let bytes = parse::size(bytes).map_err(|what| Failure::usage(format!("--explain: {what}")))?;
         let ranks = self.ranks.or(self.hosts.as_ref().map(Hosts::ranks)).unwrap_or(2);
         if collective == Collective::PairwiseExchange && (ranks < 2 || !ranks.is_power_of_two()) {
-            return Err(format!("{} needs a power of two of ranks, at least 2, not {ranks}", collective.name()));
+            let what = format!("{} needs a power of two of ranks, at least 2, not {ranks}", collective.name());
+            return Err(Failure::usage(what));
         }
         let here = || std::thread::available_parallelism().map_or(1, usize::from);
         let cores = self.cores.map_or_else(here, |cores| cores as usize);
         let places = match &self.hosts {
             None => Places::together(ranks, cores),
-            Some(hosts) => Places { hosts: hosts.of_ranks(ranks)?, cores },
+            Some(hosts) => Places { hosts: hosts.of_ranks(ranks).map_err(Failure::usage)?, cores },
         };
         let hosts = places.hosts.iter().max().map_or(0, |host| *host as usize + 1);
         let says = |error: Error| error.to_string();
         let (source, named) = match &self.tuning {
-            Some(text) => (Source::read(text).map_err(|error| error.context("--tuning")), "--tuning"),
-            None => (Source::from_environment(), source::VARIABLE),
+            Some(text) => {
+                let source = Source::read(text).map_err(|error| error.context("--tuning"));
+                (source.map_err(|error| Failure::usage(says(error))), "--tuning")
+            }
+            None => (Source::from_environment().map_err(|error| says(error).into()), source::VARIABLE),
         };
-        let Source { tuning, file, measures } = source.map_err(says)?;
+        let Source { tuning, file, measures } = source?;
         let overrides = Overrides::from_environment().map_err(says)?;
         let known = (tuning.local.is_some(), tuning.remote.is_some());
         let tuner = Tuner::new(tuning, overrides, places, ContextOptions::default().max_segment_bytes);

@@ -7,17 +7,19 @@ use gloo_rs::net::interface::{self, Interface};
 use gloo_rs::rendezvous::url;
 use serde::Serialize;
 
+use crate::Failure;
 use crate::explain::Explain;
+use crate::parse;
 
 /// Show what this build and this host have, and where a rank on this host would listen, and why; or why auto chooses what
 #[derive(clap::Args)]
 pub struct Args {
     /// The store of the job, as GLOO_RS_STORE would name it: tcp://host:port, redis://host, file:///path. Nothing is sent to it
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = parse::store)]
     store: Option<String>,
 
     /// Network interfaces to use: eth0,ib*,10.0.0.0/8 in order of preference, or ^docker* for all but those
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = parse::interfaces)]
     interface: Option<String>,
 
     #[command(flatten)]
@@ -66,18 +68,15 @@ struct Listens {
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
     let here = || {
-        info(&args).and_then(|info| {
-            if args.json { serde_json::to_string(&info).map_err(|error| error.to_string()) } else { Ok(table(&info)) }
-        })
+        let info = info(&args)?;
+        let json = || serde_json::to_string(&info).map_err(|error| error.to_string());
+        Ok(if args.json { json()? } else { table(&info) })
     };
     let text = args.explain.text(args.json).unwrap_or_else(here);
-    match text.and_then(|text| crate::print(&text)) {
-        Ok(()) => 0,
-        Err(message) => crate::fail(&message, 1),
-    }
+    crate::end(text.and_then(|text| Ok(crate::print(&text)?)))
 }
 
-fn info(args: &Args) -> Result<Info, String> {
+fn info(args: &Args) -> Result<Info, Failure> {
     let says = |error: gloo_rs::error::Error| error.to_string();
     let (one_host, several_hosts) = match Choice::make(args.interface.as_deref(), None).map_err(says)? {
         Choice::Named(chosen) => (chosen.clone(), chosen),

@@ -4,6 +4,8 @@ use gloo_rs::collective::Collective;
 use gloo_rs::types::{DataType, ReduceOp};
 use serde::Serialize;
 
+use crate::Failure;
+
 /// Show the collectives with their algorithms, the data types and the operations
 #[derive(clap::Args)]
 pub struct Args {
@@ -43,10 +45,7 @@ pub fn run(args: Args) -> u8 {
     let list = list();
     let text =
         if args.json { serde_json::to_string(&list).map_err(|error| error.to_string()) } else { Ok(table(&list)) };
-    match text.and_then(|text| crate::print(&text)) {
-        Ok(()) => 0,
-        Err(message) => crate::fail(&message, 1),
-    }
+    crate::end(text.and_then(|text| crate::print(&text)).map_err(Failure::from))
 }
 
 fn list() -> List {

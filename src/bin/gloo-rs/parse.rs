@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use gloo_rs::collective::Collective;
+use gloo_rs::rendezvous::url;
+use gloo_rs::transport::tcp::pattern::Patterns;
 
 pub use gloo_rs::size::text as size_text;
 
@@ -75,6 +77,16 @@ pub fn collective(text: &str) -> Result<Collective, String> {
     })
 }
 
+/// A list of network interfaces that can be understood.
+pub fn interfaces(text: &str) -> Result<String, String> {
+    Patterns::parse(text).map(|_| text.to_owned()).map_err(|error| error.message().to_owned())
+}
+
+/// The URL of a store that can be understood.
+pub fn store(text: &str) -> Result<String, String> {
+    url::server(text).map(|_| text.to_owned()).map_err(|error| error.message().to_owned())
+}
+
 /// Ranks that calls can be priced or simulated of.
 pub const MOST_RANKS: usize = 1 << 16;
 
@@ -132,14 +144,19 @@ fn number_with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 
 /// Seconds as `250 ns`, `10 µs`, `1.5 ms`, `2 s`: three digits at least, no zeros at the end.
 pub fn duration_text(seconds: f64) -> String {
-    let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")];
-    // What rounds up to 1000 of a unit is 1 of the next.
-    let (unit, name) = units.into_iter().find(|(unit, _)| seconds / unit >= 0.999_5).unwrap_or((1e-12, "ps"));
+    let (unit, name) = unit_of_duration(seconds);
     let value = seconds / unit;
     let decimals = if value >= 99.95 { 0 } else { 2 - usize::from(value >= 9.995) };
     let text = format!("{value:.decimals$}");
     let text = if decimals > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     format!("{text} {name}")
+}
+
+/// The unit that such a duration is written in: its seconds and its name.
+pub fn unit_of_duration(seconds: f64) -> (f64, &'static str) {
+    let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")];
+    // What rounds up to 1000 of a unit is 1 of the next.
+    units.into_iter().find(|(unit, _)| seconds / unit >= 0.999_5).unwrap_or((1e-12, "ps"))
 }
 
 #[cfg(test)]

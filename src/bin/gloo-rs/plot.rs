@@ -1,36 +1,42 @@
 //! Charts as SVG files, over the `plotters` crate.
 //!
-//! Series differ by colour and by marker: the colours are those that people with any common colour blindness tell apart (Okabe
-//! and Ito 2008), and there are more pairs of both than there are algorithms.
+//! Series differ by colour, and in any case by marker and dashes: the colours are those that people with any common colour
+//! blindness tell apart (Okabe and Ito 2008), and there are as many pairs of the others as a collective has algorithms. What
+//! `auto` does is a thick black line before all others.
 
 use std::path::Path;
 
 use gloo_rs::schedule::simulate::{Activity, Trace};
+use gloo_rs::tuner::file::AUTO;
 use gloo_rs::types::Rank;
 use plotters::coord::Shift;
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use serde::Deserialize;
 
-use crate::parse::{duration_text, size_text};
+use crate::parse::{duration_text, size_text, unit_of_duration};
 
 /// Colours of series, in the order in which they are given out.
-const COLOURS: [RGBColor; 7] = [
+const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
-    RGBColor(0, 0, 0),
 ];
 const MARKERS: usize = 4;
+/// Pixels of a dash and of the gap behind it, given out when every marker was; the first is a whole line.
+const DASHES: [Option<(i32, i32)>; 4] = [None, Some((9, 5)), Some((2, 4)), Some((16, 10))];
 
 const GRID: RGBColor = RGBColor(215, 215, 215);
 const SIZE: (u32, u32) = (1000, 600);
 const LEGEND: u32 = 210;
 
 /// What an axis counts, and so how its ticks are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// `4`, `1Ki`, `64Mi`.
     Bytes,
@@ -38,10 +44,12 @@ pub enum Unit {
     Ranks,
     /// Seconds: `10 µs`, `1 ms`.
     Seconds,
+    /// Plain numbers, in powers of ten.
+    Number,
 }
 
 /// An axis with a logarithmic scale.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Axis<'a> {
     /// What stands beside it.
     pub label: &'a str,
@@ -50,7 +58,7 @@ pub struct Axis<'a> {
 }
 
 /// A line with a marker at each point; both coordinates of a point are above 0.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Series {
     /// For the legend.
     pub name: String,
@@ -62,7 +70,7 @@ impl Unit {
     fn base(self) -> f64 {
         match self {
             Self::Bytes | Self::Ranks => 2.0,
-            Self::Seconds => 10.0,
+            Self::Seconds | Self::Number => 10.0,
         }
     }
 
@@ -71,6 +79,8 @@ impl Unit {
             Self::Bytes => size_text(value.round() as usize),
             Self::Ranks => format!("{}", value.round()),
             Self::Seconds => duration_text(value),
+            // Powers of ten: what is below 1 shows no more digits than it has.
+            Self::Number => format!("{value:.0$}", (-value.log10().round()).max(0.0) as usize),
         }
     }
 
@@ -118,32 +128,135 @@ pub fn lines(path: &Path, title: &str, x: Axis<'_>, y: Axis<'_>, series: &[Serie
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
             .draw()?;
-        for (index, Series { points, .. }) in series.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
-            chart.draw_series([PathElement::new(points.clone(), colour.stroke_width(2))])?;
-            chart.draw_series(points.iter().map(|&point| EmptyElement::at(point) + marker(index)))?;
+        // The last one drawn lies before the others.
+        let styled = styles(series);
+        for (Series { points, .. }, style) in styled.iter().rev() {
+            match style.dash {
+                None => chart.draw_series([PathElement::new(points.clone(), style.stroke())])?,
+                Some((dash, gap)) => {
+                    chart.draw_series([DashedPathElement::new(points.clone(), dash, gap, style.stroke())])?
+                }
+            };
+            chart.draw_series(points.iter().map(|&point| EmptyElement::at(point) + style.marker()))?;
         }
-        for (index, Series { name, .. }) in series.iter().enumerate() {
+        for (index, (Series { name, .. }, style)) in styled.iter().enumerate() {
             let y = 60 + 22 * index as i32;
-            let colour = COLOURS[index % COLOURS.len()];
-            legend.draw(&PathElement::new(vec![(0, y), (30, y)], colour.stroke_width(2)))?;
-            legend.draw(&(EmptyElement::at((15, y)) + marker(index)))?;
-            legend.draw(&Text::new(name.clone(), (38, y - 6), ("sans-serif", 14)))?;
+            let ends = vec![(0, y), (36, y)];
+            match style.dash {
+                None => legend.draw(&PathElement::new(ends, style.stroke()))?,
+                Some((dash, gap)) => legend.draw(&DashedPathElement::new(ends, dash, gap, style.stroke()))?,
+            }
+            legend.draw(&(EmptyElement::at((18, y)) + style.marker()))?;
+            legend.draw(&Text::new(name.clone(), (44, y - 6), ("sans-serif", 14)))?;
         }
         Ok(())
     })
 }
 
-/// The marker of the series with that index, around the place that it is put at.
-fn marker(index: usize) -> Polygon<(i32, i32)> {
-    // Each round of colours begins with another marker, and neighbours differ as well.
-    let corners: &[(i32, i32)] = match (index + index / COLOURS.len()) % MARKERS {
-        0 => &[(-5, -2), (-2, -5), (2, -5), (5, -2), (5, 2), (2, 5), (-2, 5), (-5, 2)],
-        1 => &[(-4, -4), (4, -4), (4, 4), (-4, 4)],
-        2 => &[(0, -6), (6, 5), (-6, 5)],
-        _ => &[(-6, 0), (0, -6), (6, 0), (0, 6)],
-    };
-    Polygon::new(corners, COLOURS[index % COLOURS.len()].filled())
+/// How a line looks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Style {
+    colour: RGBColor,
+    width: u32,
+    marker: usize,
+    dash: Option<(i32, i32)>,
+}
+
+/// Each series with its style; `auto` comes first.
+fn styles(series: &[Series]) -> Vec<(&Series, Style)> {
+    let (auto, others): (Vec<_>, Vec<_>) = series.iter().partition(|series| series.name == AUTO);
+    let thick = Style { colour: BLACK, width: 5, marker: 0, dash: None };
+    let others = others.into_iter().enumerate().map(|(index, series)| (series, Style::of(index)));
+    auto.into_iter().map(|series| (series, thick)).chain(others).collect()
+}
+
+impl Style {
+    fn of(index: usize) -> Self {
+        let dash = DASHES[index / MARKERS % DASHES.len()];
+        // Who comes after a round of colours and of markers has another colour with the same marker.
+        let colour = COLOURS[(index + index / (MARKERS * 3)) % COLOURS.len()];
+        Self { colour, width: 2, marker: index % MARKERS, dash }
+    }
+
+    fn stroke(self) -> ShapeStyle {
+        self.colour.stroke_width(self.width)
+    }
+
+    /// Around the place that it is put at.
+    fn marker(self) -> Polygon<(i32, i32)> {
+        let corners: &[(i32, i32)] = match self.marker {
+            0 => &[(-5, -2), (-2, -5), (2, -5), (5, -2), (5, 2), (2, 5), (-2, 5), (-5, 2)],
+            1 => &[(-4, -4), (4, -4), (4, 4), (-4, 4)],
+            2 => &[(0, -6), (6, 5), (-6, 5)],
+            _ => &[(-6, 0), (0, -6), (6, 0), (0, 6)],
+        };
+        Polygon::new(corners, self.colour.filled())
+    }
+}
+
+/// Bars of one kind, one in each group.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Bars {
+    /// For the legend.
+    pub name: String,
+    /// At least 0; none where a group has no such bar.
+    pub values: Vec<Option<f64>>,
+}
+
+/// Draws a group of bars for each of `groups`, on an axis from 0, and writes the SVG to `path`.
+pub fn bars(path: &Path, title: &str, label: &str, groups: &[String], bars: &[Bars]) -> Result<(), String> {
+    let values = || bars.iter().flat_map(|bars| &bars.values).flatten();
+    let most = values().copied().fold(0.0, f64::max);
+    if most <= 0.0 || values().any(|value| !(0.0..=f64::MAX).contains(value)) {
+        return Err(format!("{}: there is nothing to plot: bars need numbers above 0", path.display()));
+    }
+    if let Some(bars) = bars.iter().find(|bars| bars.values.len() != groups.len()) {
+        return Err(format!("{:?} has {} bars for {} groups", bars.name, bars.values.len(), groups.len()));
+    }
+    let step = tick(most / 8.0);
+    let decimals = (-step.log10().floor()).max(0.0) as usize;
+    write(path, (SIZE.0, 480), |area| {
+        let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
+        let mut chart = ChartBuilder::on(&area)
+            .caption(title, ("sans-serif", 18))
+            .margin(12)
+            .x_label_area_size(35)
+            .y_label_area_size(75)
+            // The last tick lies within the range.
+            .build_cartesian_2d(0.0..groups.len() as f64, (0.0..step * ((most / step).ceil() + 1e-6)).step(step))?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .disable_x_axis()
+            .y_desc(label)
+            .y_labels(12)
+            .y_label_formatter(&|value| format!("{value:.decimals$}"))
+            .label_style(("sans-serif", 13))
+            .axis_desc_style(("sans-serif", 14))
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .draw()?;
+        // A fifth of a group's place is left between groups.
+        let width = 0.8 / bars.len() as f64;
+        for (number, Bars { values, .. }) in bars.iter().enumerate() {
+            let begin = |group: usize| group as f64 + 0.1 + width * number as f64;
+            let bar = |(group, value): (usize, &Option<f64>)| {
+                let corners = [(begin(group), 0.0), (begin(group) + width, (*value)?)];
+                Some(Rectangle::new(corners, COLOURS[number % COLOURS.len()].filled()))
+            };
+            chart.draw_series(values.iter().enumerate().filter_map(bar))?;
+        }
+        let centred = TextStyle::from(("sans-serif", 14).into_font()).pos(Pos::new(HPos::Center, VPos::Top));
+        chart.draw_series(groups.iter().enumerate().map(|(group, name)| {
+            EmptyElement::at((group as f64 + 0.5, 0.0)) + Text::new(name.clone(), (0, 8), centred.clone())
+        }))?;
+        for (number, Bars { name, .. }) in bars.iter().enumerate() {
+            let y = 60 + 22 * number as i32;
+            legend.draw(&Rectangle::new([(0, y - 6), (20, y + 6)], COLOURS[number % COLOURS.len()].filled()))?;
+            legend.draw(&Text::new(name.clone(), (28, y - 6), ("sans-serif", 14)))?;
+        }
+        Ok(())
+    })
 }
 
 /// Pixels.
@@ -201,12 +314,16 @@ pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Resul
         let bottom = row(ranks.len());
         let (step, from) = (tick(last as f64 / 10.0), left as i32);
         area.draw(&PathElement::new([(from, bottom), ((SIZE.0 - right) as i32, bottom)], BLACK.stroke_width(1)))?;
+        // All in the unit that the last needs, also the 0 that they begin with.
+        let (unit, name) = unit_of_duration(last as f64 * 1e-12);
+        let decimals = (unit / (step * 1e-12)).log10().ceil().max(0.0) as usize;
         for number in 0..=(last as f64 / step) as u32 {
             let time = f64::from(number) * step;
+            let text = format!("{:.decimals$} {name}", time * 1e-12 / unit);
             let at = x(time as u64) as i32;
             area.draw(&PathElement::new([(at, bottom), (at, bottom + 5)], BLACK.stroke_width(1)))?;
             let style = TextStyle::from(("sans-serif", 13).into_font()).pos(Pos::new(HPos::Center, VPos::Top));
-            area.draw(&Text::new(duration_text(time * 1e-12), (at, bottom + 9), style))?;
+            area.draw(&Text::new(text, (at, bottom + 9), style))?;
         }
         Ok(())
     })
@@ -292,13 +409,68 @@ mod tests {
             [3, 1, 1],
             "bars of different peers stay apart, narrow ones are one; the legend does not count"
         );
-        assert!(text.contains("500 ns") && text.contains("1 µs"));
+        let ticks: Vec<_> = text.lines().filter(|line| line.ends_with(" µs")).collect();
+        assert_eq!(
+            ticks,
+            [
+                "0.0 µs", "0.1 µs", "0.2 µs", "0.3 µs", "0.4 µs", "0.5 µs", "0.6 µs", "0.7 µs", "0.8 µs", "0.9 µs",
+                "1.0 µs"
+            ]
+        );
         let error = gantt(file.path(), "title", &[3], &[]).unwrap_err();
         assert!(error.contains("nothing takes time"), "{error}");
     }
 
     fn hex(RGBColor(r, g, b): RGBColor) -> String {
         format!("#{r:02X}{g:02X}{b:02X}")
+    }
+
+    #[test]
+    fn no_two_lines_look_alike_and_auto_is_thick_and_black() {
+        let most = gloo_rs::collective::Collective::ALL.iter().map(|collective| collective.algorithms().len()).max();
+        let series = |name: String| Series { name, points: vec![(4.0, 1.0), (8.0, 2.0)] };
+        let names = (0..most.unwrap()).map(|index| format!("z{index}")).chain(["auto".into()]);
+        let series: Vec<_> = names.map(series).collect();
+        let styled = styles(&series);
+        assert_eq!((styled.len(), styled[0].0.name.as_str()), (series.len(), "auto"));
+        for (index, (_, style)) in styled.iter().enumerate() {
+            // Also for who sees no colours, or on paper.
+            let same =
+                |other: &Style| (other.marker, other.dash, other.width) == (style.marker, style.dash, style.width);
+            assert!(styled[..index].iter().all(|(_, other)| !same(other)), "{index}: {style:?}");
+            assert_eq!(style.colour == BLACK && style.width > 2, index == 0);
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (x, y) = (Axis { label: "x", unit: Unit::Bytes }, Axis { label: "y", unit: Unit::Seconds });
+        lines(file.path(), "title", x, y, &series).unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let thick: Vec<_> = text.match_indices("stroke=\"#000000\" stroke-width=\"5\"").collect();
+        let thin = text.rfind("stroke-width=\"2\" points").unwrap();
+        assert_eq!(thick.len(), 2, "in the chart and in the legend");
+        let thin_in_chart = text[..thick[0].0].matches("stroke-width=\"2\"").count();
+        assert!(
+            thin_in_chart >= series.len() - 1 && thin > 0,
+            "{thin_in_chart}: the line of auto lies before the others"
+        );
+    }
+
+    #[test]
+    fn a_bar_chart_has_a_bar_for_each_value_above_0() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let kind = |name: &str, values: &[Option<f64>]| Bars { name: name.into(), values: values.into() };
+        let groups = ["one".to_owned(), "two".to_owned()];
+        let kinds = [kind("4 hosts", &[Some(93.5), Some(40.0)]), kind("8 hosts", &[None, Some(0.25)])];
+        bars(file.path(), "title", "% of the bound", &groups, &kinds).unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let filled = |index: usize| text.matches(&format!("fill=\"{}\"", hex(COLOURS[index]))).count() - 1;
+        assert_eq!([0, 1].map(filled), [2, 1], "the legend does not count");
+        for part in ["\none\n", "\ntwo\n", "8 hosts", "% of the bound", "\n0\n", "\n100\n"] {
+            assert!(text.contains(part), "no {part:?}");
+        }
+        let error = bars(file.path(), "title", "", &groups, &[kind("a", &[Some(1.0)])]).unwrap_err();
+        assert!(error.contains("1 bars for 2 groups"), "{error}");
+        let error = bars(file.path(), "title", "", &groups[..1], &[kind("a", &[Some(0.0)])]).unwrap_err();
+        assert!(error.contains("nothing to plot"), "{error}");
     }
 
     #[test]
@@ -315,6 +487,7 @@ mod tests {
         assert!(text.contains("1Ki") && text.contains("100 µs"), "ticks are written in units");
         let polylines = text.matches("stroke-width=\"2\"").count();
         assert!(polylines >= 18, "{polylines}: a line in the chart and one in the legend");
+        assert!(!text.contains("#000000\" stroke-width=\"5\""), "none of them is auto");
         let error = lines(file.path(), "title", x, y, &[]).unwrap_err();
         assert!(error.contains("nothing to plot"), "{error}");
         let error = lines(Path::new("/nowhere/a.svg"), "title", x, y, &series).unwrap_err();

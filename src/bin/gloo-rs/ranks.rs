@@ -9,13 +9,14 @@ use gloo_rs::rendezvous::Store;
 use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 
+use crate::Failure;
 use crate::launcher::{self, Job};
 
 /// Starts this program once more for each rank, with the same arguments, and returns the exit status.
 pub fn start(ranks: usize) -> u8 {
     let program = match std::env::current_exe() {
         Ok(program) => program.into_os_string(),
-        Err(error) => return crate::fail(&format!("cannot find this program's file: {error}"), 1),
+        Err(error) => return crate::fail(&format!("cannot find this program's file: {error}"), crate::FAILED),
     };
     let args = std::env::args_os().skip(1).collect();
     let launched = Job::new(program, args, ranks).and_then(|job| launcher::launch(&Job { prefix: false, ..job }));
@@ -29,12 +30,20 @@ pub struct Member {
 }
 
 /// This process's place in the job that it was started for, of `ranks` ranks if the command line says so.
-pub fn place(ranks: Option<u32>, timeout: Duration) -> Result<Launch, String> {
+pub fn place(ranks: Option<u32>, timeout: Duration) -> Result<Launch, Failure> {
     let launch = Launch::from_environment(timeout).map_err(|error| error.to_string())?;
     match ranks.filter(|&ranks| ranks as usize != launch.size) {
-        Some(ranks) => Err(format!("--ranks is {ranks}, but the job that this is part of has {}", launch.size)),
+        Some(ranks) => {
+            Err(Failure::usage(format!("--ranks is {ranks}, but the job that this is part of has {}", launch.size)))
+        }
         None => Ok(launch),
     }
+}
+
+/// The exit status of a rank whose part has failed; says why. If nobody reads the job's output any more, that is what ended
+/// rank 0 and so the others, and they say no more of it than any other program would.
+pub fn failed(failure: &Failure) -> u8 {
+    if crate::unread() { crate::UNREAD } else { crate::fail(&failure.message, failure.code) }
 }
 
 /// What this rank says of an error, which may name the rank already.

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::Failure;
 use crate::launcher::binding::Bind;
 use crate::launcher::hosts;
 use crate::launcher::remote::{self, Hosts};
-use crate::launcher::{self, Job, StartError};
+use crate::launcher::{self, Job};
 
 /// Start a job's ranks, on this host or on several
 ///
@@ -16,7 +17,8 @@ use crate::launcher::{self, Job, StartError};
 /// others out; set it beforehand to choose one, or none by an empty one. Rank 0 reads this command's standard input unless that is a
 /// terminal; the others read nothing.
 ///
-/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all ranks. When one rank fails, the others are ended, and
+/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all ranks; the first three ask them to end, for which they
+/// have the time of --grace. When one rank fails, the others are ended, and
 /// the exit status is that of the rank that failed: its own, or 128 and the signal that killed it.
 #[derive(clap::Args)]
 pub struct Args {
@@ -57,7 +59,8 @@ pub struct Args {
     #[arg(long)]
     no_prefix: bool,
 
-    /// Time that the other ranks have to end on SIGTERM, before SIGKILL, when one has failed
+    /// Time that ranks have to end once they were asked to. When one has failed, the others get SIGTERM, and then SIGKILL. Ranks
+    /// that go on in spite of a SIGINT or SIGHUP that was passed on get SIGTERM, too, and after as much time again SIGKILL
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = crate::parse::seconds)]
     grace: Duration,
 
@@ -82,7 +85,7 @@ pub fn run(args: Args) -> u8 {
         None => launcher::launch(&job),
         Some(file) => match on_hosts(file, &args) {
             Ok(hosts) => remote::launch(&job, &hosts),
-            Err(message) => Err(StartError { message: format!("--hosts: {message}"), code: 2 }),
+            Err(message) => Err(Failure::usage(format!("--hosts: {message}"))),
         },
     };
     result.unwrap_or_else(|error| crate::fail(&error.message, error.code))

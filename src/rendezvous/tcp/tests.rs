@@ -1,5 +1,7 @@
 //! What is particular to the store over TCP: hostile clients, servers that vanish, ends that are no stores.
 
+#[path = "../../../tests/support/ipv6.rs"]
+mod ipv6;
 mod outages;
 
 use std::io::{Read, Write};
@@ -13,6 +15,7 @@ use super::super::tests::{LONG, finish, role, spawn_self};
 use super::protocol::{self, MAX_FRAME_BYTES, Request};
 use super::server::Limits;
 use super::*;
+use ipv6::needs_ipv6;
 
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -383,6 +386,7 @@ fn answers_that_make_no_sense_are_reported() {
 
 #[test]
 fn both_families_are_served() {
+    needs_ipv6();
     for host in ["127.0.0.1", "::1", "localhost"] {
         let server = TcpStore::serve(host, 0).unwrap();
         let client = TcpStore::connect(host, server.port(), LONG).unwrap();

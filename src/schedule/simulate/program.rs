@@ -109,7 +109,10 @@ impl Structure {
     }
 }
 
-/// Generates and compiles the schedules of all ranks on all cores.
+/// Ranks for each of which another thread is worth its start.
+const FEW: usize = 64;
+
+/// Generates and compiles the schedules of all ranks, of many on all cores.
 pub(super) fn compile(
     ranks: usize,
     generate: &(dyn Fn(Rank) -> Result<Schedule> + Sync),
@@ -138,7 +141,8 @@ pub(super) fn compile(
         }
         done
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(ranks);
+    // A few ranks are done before a thread has started.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(ranks.div_ceil(FEW));
     let mut programs: Vec<_> = std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
         let own = work();

@@ -18,6 +18,7 @@ use gloo_rs::schedule::Schedule;
 use gloo_rs::types::{DataType, ReduceOp};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::Failure;
 use crate::ranks::{self, Member};
 use measure::{Measured, Repetition, largest_of_all_ranks, measure};
 use report::{Bandwidth, NO_OP, Row, Times};
@@ -96,7 +97,7 @@ pub struct Args {
     timeout: Duration,
 
     /// Network interfaces to use: eth0,ib*,10.0.0.0/8 in order of preference, or ^docker* for all but those
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = crate::parse::interfaces)]
     interface: Option<String>,
 
     /// Print one JSON object a line instead of a table
@@ -128,10 +129,12 @@ pub fn run(args: Args) -> u8 {
     if !Launch::is_launched() {
         return start(&args);
     }
-    match take_part(&args) {
+    // The others hear that it has failed only when it has said why: a launcher then ends it.
+    let mut member = None;
+    match take_part(&args, &mut member) {
         Ok(true) => 0,
-        Ok(false) => 1,
-        Err(message) => crate::fail(&message, 1),
+        Ok(false) => crate::FAILED,
+        Err(failure) => ranks::failed(&failure),
     }
 }
 
@@ -140,7 +143,7 @@ fn start(args: &Args) -> u8 {
     let ranks = args.ranks.unwrap_or(2) as usize;
     match args.request(ranks) {
         Ok(_) => ranks::start(ranks),
-        Err(message) => crate::fail(&message, 2),
+        Err(message) => crate::fail(&message, crate::USAGE),
     }
 }
 
@@ -186,11 +189,11 @@ impl Args {
     }
 }
 
-/// One rank's part. Whether all results were right, on all ranks.
-fn take_part(args: &Args) -> Result<bool, String> {
+/// One rank's part, as a `member` that is there from when it has connected. Whether all results were right, on all ranks.
+fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> {
     let launch = ranks::place(args.ranks, args.timeout)?;
-    let request = args.request(launch.size)?;
-    let member = Member::join(launch, args.timeout, args.interface.as_deref())?;
+    let request = args.request(launch.size).map_err(Failure::usage)?;
+    let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref())?);
     let (context, rank) = (&member.context, member.context.rank());
     let barrier = args.subject == Subject::Collective(Collective::Barrier);
     let sizes = if barrier { &[0][..] } else { &args.sizes };
@@ -198,7 +201,7 @@ fn take_part(args: &Args) -> Result<bool, String> {
     let mut all_right = true;
     for (index, &bytes) in sizes.iter().enumerate() {
         progress.size(bytes);
-        let row = measure_size(args, &request, &member, index, bytes, &progress)?;
+        let row = measure_size(args, &request, member, index, bytes, &progress)?;
         all_right &= row.verified;
         if rank == 0 {
             let line = match (args.json, index) {
@@ -270,7 +273,7 @@ fn measure_size(
             slowest[args.iterations as usize] = 1.0;
             let size = crate::parse::size_text(first.bytes);
             let message = format!("rank {rank}, thread {thread}: {} of {size}: {wrong}", args.subject.name());
-            progress.suspend(|| crate::fail(&message, 1));
+            progress.suspend(|| crate::fail(&message, crate::FAILED));
         }
     }
     largest_of_all_ranks(context, &mut slowest).map_err(says)?;

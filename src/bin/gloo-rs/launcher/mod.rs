@@ -20,6 +20,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::Failure;
 use binding::Bind;
 use gloo_rs::secret::{JobToken, TOKEN_VARIABLE};
 use node::Control;
@@ -39,7 +40,7 @@ pub struct Job {
     pub environment: Vec<(OsString, OsString)>,
     /// Whether to mark output lines with their rank. Otherwise the ranks write where the launcher would.
     pub prefix: bool,
-    /// Time between SIGTERM and SIGKILL for the ranks that are left when one fails.
+    /// Time that ranks have to end once they were asked to.
     pub grace: Duration,
     /// What to bind ranks to; `None` for cores if there are enough.
     pub bind: Option<Bind>,
@@ -67,7 +68,7 @@ pub struct Master {
 
 impl Job {
     /// A job on this host, whose ranks get a token of its own.
-    pub fn new(program: OsString, args: Vec<OsString>, ranks: usize) -> Result<Self, StartError> {
+    pub fn new(program: OsString, args: Vec<OsString>, ranks: usize) -> Result<Self, Failure> {
         // A terminal stops those who read from it outside of its foreground group, which a rank is.
         // SAFETY: no memory is involved.
         let input = unsafe { libc::isatty(libc::STDIN_FILENO) } == 0;
@@ -75,10 +76,8 @@ impl Job {
         let mut environment = Vec::new();
         // One that the user has set stands, also an empty one, and is inherited.
         if std::env::var_os(TOKEN_VARIABLE).is_none() {
-            let token = JobToken::random_text().map_err(|error| StartError {
-                message: format!("cannot draw a token for the job: {error}"),
-                code: 1,
-            })?;
+            let token = JobToken::random_text()
+                .map_err(|error| Failure::from(format!("cannot draw a token for the job: {error}")))?;
             environment.push((TOKEN_VARIABLE.into(), token.into()));
         }
         Ok(Self { program, args, environment, prefix: true, grace: Duration::from_secs(5), bind: None, part })
@@ -87,13 +86,13 @@ impl Job {
 
 /// Runs `job` to its end and returns the exit status that tells of it: that of the rank that failed first, 128 and the
 /// signal if one killed it, or 0. Says on standard error which rank failed and how. Fails if the job could not be started.
-pub fn launch(job: &Job) -> Result<u8, StartError> {
+pub fn launch(job: &Job) -> Result<u8, Failure> {
     start(job, None)
 }
 
 /// The same, for the launcher at the other end of `control` if there is one.
-fn start(job: &Job, control: Option<Control>) -> Result<u8, StartError> {
-    let here = |what: &str, error: io::Error| StartError { message: format!("{what}: {error}"), code: 1 };
+fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
+    let here = |what: &str, error: io::Error| Failure::from(format!("{what}: {error}"));
     let signals = Signals::catch().map_err(|error| here("cannot receive signals", error))?;
     // Adopts what ranks leave behind, to know when all of a rank's group has ended.
     // SAFETY: no memory is involved.
@@ -108,11 +107,12 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, StartError> {
             Master { address: "127.0.0.1".into(), port }
         }
     };
-    let sets = binding::sets(job.bind, job.part.ranks).map_err(|message| StartError { message, code: 1 })?;
+    let sets = binding::sets(job.bind, job.part.ranks)?;
     let mut running = Running {
         ranks: Vec::new(),
         streams: Vec::new(),
         signals,
+        asked: None,
         failed: None,
         grace: job.grace,
         control,
@@ -123,7 +123,7 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, StartError> {
         let cores = sets.as_ref().map(|sets| sets[index]);
         if let Err(error) = running.add(job, index, &master, cores) {
             running.abandon();
-            return Err(StartError {
+            return Err(Failure {
                 message: format!(
                     "cannot start rank {}: {}: {error}",
                     job.part.first_rank + index,
@@ -134,14 +134,6 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, StartError> {
         }
     }
     Ok(running.supervise())
-}
-
-/// Why no job runs.
-#[derive(Debug)]
-pub struct StartError {
-    pub message: String,
-    /// As a shell's: 127 if there is no such program, 126 if it cannot be executed, else 1.
-    pub code: u8,
 }
 
 /// The command of the `index`th rank of this host, with its place in the job in its environment.
@@ -196,6 +188,8 @@ struct Running {
     /// With the rank that each is of.
     streams: Vec<(usize, Stream)>,
     signals: Signals,
+    /// The signal that has asked the ranks to end, and when patience with those that go on ends.
+    asked: Option<(i32, Instant)>,
     failed: Option<Failed>,
     grace: Duration,
     /// The launcher on another host that this one works for.
@@ -229,7 +223,8 @@ impl Running {
     fn supervise(mut self) -> u8 {
         let mut buffer = vec![0; 64 << 10];
         while !self.ended() {
-            let patience = self.failed.as_ref().map(|failed| failed.deadline);
+            let asked = self.asked.map(|(_, deadline)| deadline);
+            let patience = self.failed.as_ref().map_or(asked, |failed| Some(failed.deadline));
             let silence = self.control.as_ref().and_then(Control::deadline);
             let timeout = wait_until(patience.into_iter().chain(silence).min());
             let streams = self.streams.iter().map(|(_, stream)| stream.as_raw_fd());
@@ -244,12 +239,15 @@ impl Running {
             }
             self.listen();
             self.reap(&mut buffer);
+            self.ask_again();
             if self.patience_ended() {
                 break;
             }
         }
-        for (_, stream) in &mut self.streams {
-            stream.drain(&mut buffer);
+        while let Some((_, mut stream)) = self.streams.pop() {
+            if let Err(error) = stream.drain(&mut buffer) {
+                self.lose(stream.target, &error);
+            }
         }
         self.failed.map_or(0, |failed| failed.code)
     }
@@ -261,7 +259,7 @@ impl Running {
 
     /// Brings on what the ranks have written.
     fn forward(&mut self, polls: &[libc::pollfd], buffer: &mut [u8]) {
-        let mut gone = None;
+        let mut lost = None;
         let mut index = 0;
         self.streams.retain_mut(|(_, stream)| {
             let ready = polls[index].revents != 0;
@@ -269,15 +267,28 @@ impl Running {
             match if ready { stream.forward(buffer) } else { Forwarded::Nothing } {
                 Forwarded::Bytes(_) | Forwarded::Nothing => true,
                 Forwarded::End => false,
-                Forwarded::TargetGone => {
-                    gone = Some(stream.target);
+                Forwarded::Lost(error) => {
+                    lost = Some((stream.target, error));
                     false
                 }
             }
         });
-        // Nobody reads it any more (`| head`): the ranks get SIGPIPE, as they would have without a launcher between.
-        if let Some(target) = gone {
-            self.streams.retain(|(_, stream)| stream.target != target);
+        if let Some((target, error)) = lost {
+            self.lose(target, &error);
+        }
+    }
+
+    /// What the ranks write to `target` can be brought on no more.
+    fn lose(&mut self, target: Target, error: &io::Error) {
+        // If nobody reads it any more (`| head`), the ranks get SIGPIPE, as they would have without a launcher between. A helper
+        // whose launcher is gone learns it elsewhere.
+        self.streams.retain(|(_, stream)| stream.target != target);
+        if error.kind() == io::ErrorKind::BrokenPipe || matches!(target, Target::Frames(_)) {
+            return;
+        }
+        self.say(&target.lost(error));
+        if self.failed.is_none() {
+            self.end_all(crate::FAILED);
         }
     }
 
@@ -286,10 +297,37 @@ impl Running {
         if signal == libc::SIGCHLD {
             return;
         }
-        self.signal_ranks(signal);
+        self.pass_on(signal);
         if signal == libc::SIGTSTP {
             // SAFETY: no memory is involved.
             unsafe { libc::raise(libc::SIGSTOP) };
+        }
+    }
+
+    /// Gives `signal` to the ranks. If it asks them to end, their time for that begins.
+    fn pass_on(&mut self, signal: i32) {
+        self.signal_ranks(signal);
+        let before = self.asked.map(|(signal, _)| signal);
+        let first = before.is_none() || signal == libc::SIGTERM && before != Some(libc::SIGTERM);
+        if first && matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGHUP) {
+            self.asked = Some((signal, Instant::now() + self.grace));
+        }
+    }
+
+    /// Ends the ranks that a signal has asked to end, if they go on.
+    fn ask_again(&mut self) {
+        let due = self.asked.filter(|(_, deadline)| self.failed.is_none() && Instant::now() >= *deadline);
+        let Some((signal, deadline)) = due else { return };
+        let left = self.ranks.iter().filter(|rank| rank.outcome.is_none()).count();
+        if left == 0 {
+            return;
+        }
+        let (name, seconds) = (signals::name(signal), self.grace.as_secs_f64());
+        self.say(&format!("{left} ranks still running {seconds} s after {name}; ending them"));
+        self.end_all((128 + signal) as u8);
+        // For SIGTERM they have had their time.
+        if let Some(failed) = self.failed.as_mut().filter(|_| signal == libc::SIGTERM) {
+            failed.deadline = deadline;
         }
     }
 
@@ -302,6 +340,7 @@ impl Running {
     /// Collects who has ended, and ends the job if one failed.
     fn reap(&mut self, buffer: &mut [u8]) {
         let mut failures: Vec<(usize, Outcome)> = Vec::new();
+        let mut lost: Vec<(Target, io::Error)> = Vec::new();
         loop {
             let mut status = 0;
             // SAFETY: `status` is the int that the call fills.
@@ -315,9 +354,8 @@ impl Running {
             };
             let outcome = Outcome::from_wait_status(status);
             self.ranks[rank].outcome = Some(outcome);
-            for (_, stream) in self.streams.iter_mut().filter(|(of, _)| *of == rank) {
-                stream.drain(buffer);
-            }
+            let own = self.streams.iter_mut().filter(|(of, _)| *of == rank);
+            lost.extend(own.filter_map(|(_, stream)| Some((stream.target, stream.drain(buffer).err()?))));
             if outcome != Outcome::Exited(0) {
                 failures.push((rank, outcome));
             }
@@ -327,9 +365,20 @@ impl Running {
         if self.failed.is_none() && !failures.is_empty() {
             self.fail(&failures);
         }
+        for (target, error) in lost {
+            // Once for each target: then it has no streams any more.
+            if self.streams.iter().any(|(_, stream)| stream.target == target) {
+                self.lose(target, &error);
+            }
+        }
     }
 
     fn fail(&mut self, failures: &[(usize, Outcome)]) {
+        // Ranks that end because nobody reads their output any more do as they should.
+        let code = failures[0].1.code();
+        if code == crate::UNREAD && crate::unread() {
+            return self.end_all(code);
+        }
         for &(rank, outcome) in failures {
             self.say(&format!("{} {outcome}", self.name(rank)));
         }
@@ -337,7 +386,7 @@ impl Running {
         if left > 0 {
             self.say(&format!("ending the other ranks ({left} still running)"));
         }
-        self.end_all(failures[0].1.code());
+        self.end_all(code);
     }
 
     /// Asks the ranks to end, and says how long they may take.

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::frame::{self, Decoder, Hello, Task, kind};
 use super::rank::{Target, set_nonblocking};
-use super::{Failed, KILLED_ENDS_WITHIN, Running, StartError, readable};
+use super::{Failed, KILLED_ENDS_WITHIN, Running, readable};
+use crate::Failure;
 
 /// What is read at once.
 const PIECE: usize = 16 << 10;
@@ -49,9 +50,9 @@ fn serve() -> io::Result<u8> {
     let Task { job, directory, lost_after } = task;
     let control = Control { decoder, heard: Instant::now(), lost_after, stopped: false, input: None };
     let code = std::env::set_current_dir(&directory)
-        .map_err(|error| StartError { message: format!("cannot go to {}: {error}", directory.display()), code: 1 })
+        .map_err(|error| Failure::from(format!("cannot go to {}: {error}", directory.display())))
         .and_then(|()| super::start(&job, Some(control)));
-    let code = code.unwrap_or_else(|StartError { message, code }| {
+    let code = code.unwrap_or_else(|Failure { message, code }| {
         let host = job.part.place.as_ref().map_or("", |(host, _)| host);
         Target::Frames(kind::ERROR).say(&format!("host {host}: {message}"));
         code
@@ -175,7 +176,7 @@ impl Running {
         let Some(control) = &mut self.control else { return };
         control.stopped = kind == kind::SIGNAL && payload == [libc::SIGTSTP as u8];
         match (kind, payload) {
-            (kind::SIGNAL, &[signal]) => self.signal_ranks(i32::from(signal)),
+            (kind::SIGNAL, &[signal]) => self.pass_on(i32::from(signal)),
             (kind::END, _) if self.failed.is_none() => self.end_all((128 + libc::SIGTERM) as u8),
             (kind::INPUT, bytes) => {
                 if let Some(input) = &mut control.input {

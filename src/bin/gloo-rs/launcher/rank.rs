@@ -129,6 +129,12 @@ impl Target {
             Self::Frames(kind) => write_all(libc::STDOUT_FILENO, &frame::encode(kind, bytes)),
         }
     }
+
+    /// What to say when that has failed.
+    pub fn lost(self, error: &io::Error) -> String {
+        let name = if self == Self::Stderr { "standard error" } else { "standard output" };
+        format!("cannot write to {name}: {error}")
+    }
 }
 
 fn write_all(descriptor: i32, mut bytes: &[u8]) -> io::Result<()> {
@@ -170,7 +176,7 @@ pub struct Stream {
 }
 
 /// What [`Stream::forward`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Forwarded {
     /// Some bytes.
     Bytes(usize),
@@ -179,7 +185,7 @@ pub enum Forwarded {
     /// All writers have closed it.
     End,
     /// The bytes could not be written on.
-    TargetGone,
+    Lost(io::Error),
 }
 
 impl Stream {
@@ -203,15 +209,15 @@ impl Stream {
             }
         };
         if read == 0 {
-            return if self.finish() { Forwarded::End } else { Forwarded::TargetGone };
+            return self.finish().map_or_else(Forwarded::Lost, |()| Forwarded::End);
         }
         let mut lines = Vec::with_capacity(read);
         self.prefixer.push(&buffer[..read], &mut lines);
-        if self.target.write(&lines).is_ok() { Forwarded::Bytes(read) } else { Forwarded::TargetGone }
+        self.target.write(&lines).map_or_else(Forwarded::Lost, |()| Forwarded::Bytes(read))
     }
 
     /// Forwards what the pipe holds now, and a line that has begun. What lives on may write more; that is not waited for.
-    pub fn drain(&mut self, buffer: &mut [u8]) {
+    pub fn drain(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         let mut left: libc::c_int = 0;
         // SAFETY: the pipe is open and `left` is the int that the call fills.
         if unsafe { libc::ioctl(self.as_raw_fd(), libc::FIONREAD, &mut left) } != 0 {
@@ -221,15 +227,16 @@ impl Stream {
         while left > 0 {
             match self.forward(buffer) {
                 Forwarded::Bytes(bytes) => left = left.saturating_sub(bytes),
-                Forwarded::Nothing | Forwarded::End | Forwarded::TargetGone => break,
+                Forwarded::Nothing | Forwarded::End => break,
+                Forwarded::Lost(error) => return Err(error),
             }
         }
-        self.finish();
+        self.finish()
     }
 
-    fn finish(&mut self) -> bool {
+    fn finish(&mut self) -> io::Result<()> {
         let mut line = Vec::new();
         self.prefixer.finish(&mut line);
-        self.target.write(&line).is_ok()
+        self.target.write(&line)
     }
 }

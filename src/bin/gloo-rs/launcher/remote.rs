@@ -11,7 +11,8 @@ use super::frame::{self, Decoder, Hello, INPUT_WINDOW, Task, kind};
 use super::hosts::Host;
 use super::rank::{Forwarded, Outcome, Rank, Stream, Target, set_nonblocking};
 use super::signals::{self, Signals};
-use super::{Job, Master, Part, StartError, readable, wait_until};
+use super::{Job, Master, Part, readable, wait_until};
+use crate::Failure;
 
 /// How long beyond `--grace` the helpers may take to end their ranks.
 const HELPERS_END_WITHIN: Duration = Duration::from_secs(10);
@@ -33,8 +34,8 @@ pub struct Hosts {
 }
 
 /// Runs `job` on `hosts` to its end, as [`super::launch`] does on this host.
-pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, StartError> {
-    let here = |what: String, error: io::Error| StartError { message: format!("{what}: {error}"), code: 1 };
+pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
+    let here = |what: String, error: io::Error| Failure::from(format!("{what}: {error}"));
     let signals = Signals::catch().map_err(|error| here("cannot receive signals".into(), error))?;
     let directory =
         std::env::current_dir().map_err(|error| here("cannot tell the current directory".into(), error))?.into();
@@ -269,7 +270,7 @@ impl Running<'_> {
         let mut bytes = [0; PIECE];
         let node = &mut self.nodes[index];
         if let Some(errors) = &mut node.errors
-            && matches!(errors.forward(&mut bytes), Forwarded::End | Forwarded::TargetGone)
+            && matches!(errors.forward(&mut bytes), Forwarded::End | Forwarded::Lost(_))
         {
             node.errors = None;
         }
@@ -309,10 +310,17 @@ impl Running<'_> {
                     self.fail(1);
                 }
             },
-            (kind::OUTPUT, bytes) if Target::Stdout.write(bytes).is_err() => {
+            (kind::OUTPUT, bytes) => match Target::Stdout.write(bytes) {
+                Ok(()) => {}
                 // Nobody reads it any more (`| head`).
-                self.fail((128 + libc::SIGPIPE) as u8);
-            }
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.fail(crate::UNREAD),
+                Err(error) => {
+                    if self.failed.is_none() {
+                        say(&Target::Stdout.lost(&error));
+                    }
+                    self.fail(crate::FAILED);
+                }
+            },
             (kind::ERROR, bytes) => {
                 let _ = Target::Stderr.write(bytes);
             }
@@ -382,7 +390,8 @@ impl Running<'_> {
                 // A process that ssh has left behind may keep the pipes open.
                 let mut bytes = [0; PIECE];
                 if let Some(errors) = &mut node.errors {
-                    errors.drain(&mut bytes);
+                    // Standard error has nowhere to say what is wrong with it.
+                    let _ = errors.drain(&mut bytes);
                 }
             }
         }
@@ -432,7 +441,7 @@ impl Running<'_> {
         }
         self.failed = Some(Failed { code, deadline: Instant::now() + self.job.grace + HELPERS_END_WITHIN });
         let others = self.nodes.iter().filter(|node| node.done.is_none() && node.has_task && !node.reaped).count();
-        if others > 0 {
+        if others > 0 && code != crate::UNREAD {
             say(&format!("ending the ranks of {others} other host{}", if others == 1 { "" } else { "s" }));
         }
         for node in &mut self.nodes {

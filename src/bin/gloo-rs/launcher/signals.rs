@@ -30,11 +30,16 @@ impl Signals {
         let mut set = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
         // SAFETY: sigemptyset initializes the set before anything reads it; the numbers are valid signals; sigprocmask
-        // fills `before`.
+        // fills `before`; sigaction fills `action`, which is valid as zeros, too.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
-                libc::sigaddset(set.as_mut_ptr(), signal);
+                // What this process was told to ignore (`nohup`) stays ignored; a blocked signal would come nevertheless.
+                let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+                let known = libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0;
+                if !known || action.assume_init().sa_sigaction != libc::SIG_IGN {
+                    libc::sigaddset(set.as_mut_ptr(), signal);
+                }
             }
             if libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) != 0 {
                 return Err(io::Error::last_os_error());

@@ -12,7 +12,7 @@ use gloo_rs::schedule::simulate::{Options, Simulation, simulate};
 use gloo_rs::tuner;
 use gloo_rs::types::{DataType, Rank};
 
-use crate::{parse, plot};
+use crate::{Failure, parse, plot};
 use network::{Hosts, Surroundings};
 use report::Row;
 
@@ -128,14 +128,10 @@ const SHOWN: usize = 32;
 
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
-    let done = args.check().map_err(|message| (message, 2)).and_then(|()| {
+    crate::end(args.check().map_err(Failure::usage).and_then(|()| {
         let done = if args.compare { compare::run(&args) } else { single(&args) };
-        done.map_err(|message| (message, 1))
-    });
-    match done {
-        Ok(()) => 0,
-        Err((message, code)) => crate::fail(&message, code),
-    }
+        Ok(done?)
+    }))
 }
 
 fn single(args: &Args) -> Result<(), String> {
@@ -205,7 +201,21 @@ impl Args {
             }
             self.surroundings(ranks)?;
         }
+        if !self.compare {
+            self.fits()?;
+        }
         Ok(())
+    }
+
+    /// Whether the collective and the algorithm serve this number of ranks.
+    fn fits(&self) -> Result<(), String> {
+        let point = Point::new(self, self.ranks.0[0], self.bytes.0[0])?;
+        let shape = point.calls.shape(self.root);
+        shape.check().map_err(|error| error.to_string())?;
+        match self.algorithm.first().filter(|name| *name != "auto") {
+            None => Ok(()),
+            Some(name) => (point.named(name)?.generate)(&shape).map(drop).map_err(|error| error.to_string()),
+        }
     }
 
     fn surroundings(&self, ranks: usize) -> Result<Surroundings, String> {

@@ -16,6 +16,7 @@ use gloo_rs::error::Error;
 use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::tuner::file::Tuning;
 
+use crate::Failure;
 use crate::bench::measure::largest_of_all_ranks;
 use crate::parse;
 use crate::ranks::{self, Member};
@@ -62,7 +63,7 @@ pub struct Args {
     timeout: Duration,
 
     /// Network interfaces to use: eth0,ib*,10.0.0.0/8 in order of preference, or ^docker* for all but those
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = crate::parse::interfaces)]
     interface: Option<String>,
 
     /// Print JSON objects, one a line: for each size one, and one at the end
@@ -87,16 +88,18 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
     if Launch::is_launched() {
-        return match take_part(&args) {
+        // The others hear that it has failed only when it has said why: a launcher then ends it.
+        let mut member = None;
+        return match take_part(&args, &mut member) {
             Ok(true) => 0,
-            Ok(false) => 1,
-            Err(message) => crate::fail(&message, 1),
+            Ok(false) => crate::FAILED,
+            Err(failure) => ranks::failed(&failure),
         };
     }
     let ranks = args.ranks.unwrap_or(2) as usize;
     match args.collectives(ranks).and_then(|_| args.old()) {
         Ok(_) => ranks::start(ranks),
-        Err(message) => crate::fail(&message, 2),
+        Err(message) => crate::fail(&message, crate::USAGE),
     }
 }
 
@@ -126,14 +129,14 @@ impl Args {
     }
 }
 
-/// One rank's part. Whether all results were right, on all ranks.
-fn take_part(args: &Args) -> Result<bool, String> {
+/// One rank's part, as a `member` that is there from when it has connected. Whether all results were right, on all ranks.
+fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> {
     let launch = ranks::place(args.ranks, args.timeout)?;
     let (rank, ranks) = (launch.rank, launch.size);
-    let collectives = args.collectives(ranks)?;
+    let collectives = args.collectives(ranks).map_err(Failure::usage)?;
     // Before anybody waits for what cannot be written in the end.
-    let old = if rank == 0 { args.old()? } else { Tuning::default() };
-    let member = Member::join(launch, args.timeout, args.interface.as_deref())?;
+    let old = if rank == 0 { args.old().map_err(Failure::usage)? } else { Tuning::default() };
+    let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref())?);
     let says = |error: Error| ranks::says(rank, &error);
 
     let first = rank == 0;
@@ -142,7 +145,7 @@ fn take_part(args: &Args) -> Result<bool, String> {
         print(report::head(ranks))?;
     }
     let plan = plan(&collectives, &args.sizes.0);
-    let mut grid = Grid::new(&member, args.budget, plan.len());
+    let mut grid = Grid::new(member, args.budget, plan.len());
     let (mut points, mut unmeasured) = (Vec::new(), BTreeMap::new());
     for (collective, bytes) in plan {
         if unmeasured.contains_key(collective.name()) {
@@ -154,16 +157,16 @@ fn take_part(args: &Args) -> Result<bool, String> {
             continue;
         };
         if let Some(wrong) = &point.wrong {
-            crate::fail(&format!("rank {rank}: {} bytes of {wrong}", point.bytes), 1);
+            crate::fail(&format!("rank {rank}: {} bytes of {wrong}", point.bytes), crate::FAILED);
         }
         print(report::line(&point, ranks, args.json)?)?;
         points.push(point);
     }
 
     let choices = report::choices(&points, ranks);
-    let mut tuning = Tuning { choices, ..constants::measure(&member, args.timeout).map_err(says)? };
+    let mut tuning = Tuning { choices, ..constants::measure(member, args.timeout).map_err(says)? };
     if args.topology {
-        tuning.links = topology::measure(&member).map_err(says)?;
+        tuning.links = topology::measure(member).map_err(says)?;
     }
     if first {
         crate::print(&Summary::new(&points, &tuning, unmeasured).text(args.json)?)?;

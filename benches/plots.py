@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Draws the plots of the records from their CSV files, with `gloo-rs plot`.
+
+    benches/plots.py TOOL FOLDER
+
+The scripts that measure do so, too, when they have written their records.
+"""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import report
+
+
+def draw(tool, folder, name, chart):
+    path = os.path.join(folder, f"{name}.svg")
+    subprocess.run([tool, "plot", path], input=json.dumps(chart), text=True, check=True)
+
+
+def read(folder, name):
+    """The lines of a record; none if it is not there."""
+    path = os.path.join(folder, name)
+    if not os.path.exists(path):
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def allreduce(tool, folder):
+    """Times and bandwidths of gloo_rs and its peers, for each number of ranks."""
+    path = os.path.join(folder, "allreduce.csv")
+    rows = report.load(path) if os.path.exists(path) else []
+    keys = sorted({(row["ranks"], row["bytes"]) for row in rows if row["round"] != "trial"})
+    for ranks in sorted({ranks for ranks, _ in keys}):
+        points = [report.Point(rows, *key) for key in keys if key[0] == ranks]
+        programs = [p for p in ["gloo_rs", *report.PEERS] if all(p in point.best for point in points)]
+        seconds = lambda point, program: point.time(program) / 1e6
+        for name, label, unit, value in [
+            ("time", "median time", "seconds", seconds),
+            ("bandwidth", "bus bandwidth, GB/s", "number", report.Point.bus),
+        ]:
+            lines = {p: [[point.bytes, value(point, p)] for point in points] for p in programs}
+            series = [{"name": report.PEERS.get(p, p), "points": line} for p, line in lines.items()]
+            axes = {"x": {"label": "bytes per rank", "unit": "bytes"}, "y": {"label": label, "unit": unit}}
+            title = f"Allreduce, {ranks} ranks, loopback TCP"
+            draw(tool, folder, f"{name}-{ranks}", {"title": title, **axes, "series": series})
+
+
+def algorithms(tool, folder):
+    """Time against size of every algorithm of allreduce, for each number of ranks."""
+    rows = [row for row in read(folder, "algorithms.csv") if row["collective"] == "allreduce"]
+    for ranks in dict.fromkeys(row["ranks"] for row in rows):
+        lines = {}
+        for row in (row for row in rows if row["ranks"] == ranks):
+            # A clock that did not advance has no place on a logarithmic axis.
+            lines.setdefault(row["algorithm"], []).append([int(row["bytes"]), max(float(row["us"]), 1e-3) / 1e6])
+        series = [{"name": name, "points": points} for name, points in sorted(lines.items())]
+        axes = {"x": {"label": "bytes", "unit": "bytes"}, "y": {"label": "time", "unit": "seconds"}}
+        title = f"Allreduce over TCP, {ranks} ranks"
+        draw(tool, folder, f"algorithms-{ranks}", {"title": title, **axes, "series": series})
+
+
+def network(tool, folder):
+    """How near to their bounds collectives come between hosts, and what is gained by knowing the hosts."""
+    rows = read(folder, "network.csv")
+    if not rows:
+        return
+    auto = {(row["hosts"], row["collective"]): row for row in rows if row["part"] == "flat" and row["asked"] == "auto"}
+    size = report.human(max(int(row["bytes"]) for row in rows))
+    groups = list(dict.fromkeys(collective for _, collective in auto))
+    share = lambda hosts: [100 * float(auto[hosts, collective]["of_bound"]) for collective in groups]
+    bars = [{"name": f"{hosts} hosts", "values": share(hosts)} for hosts in dict.fromkeys(hosts for hosts, _ in auto)]
+    title = f"auto, {size}, one rank on each host"
+    draw(tool, folder, "network-flat", {"title": title, "label": "% of the bound", "groups": groups, "bars": bars})
+
+    two = [row for row in rows if row["part"] == "two hosts"]
+    seconds = lambda field: [float(row[field]) / 1e6 if row[field] else None for row in two]
+    bars = [{"name": "measured", "values": seconds("p50_us")}, {"name": "predicted", "values": seconds("predicted_us")}]
+    title = f"Allreduce of {size}, two hosts of {int(two[0]['ranks']) // 2} ranks"
+    groups = [row["asked"] for row in two]
+    draw(tool, folder, "network-hosts", {"title": title, "label": "seconds", "groups": groups, "bars": bars})
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    for record in (allreduce, algorithms, network):
+        record(*sys.argv[1:])

@@ -1,0 +1,163 @@
+#!/bin/bash
+# Makes a minimal Debian 12 with make and this machine's Rust, and there does what a newcomer does (scripts/fresh-machine.sh),
+# as root and as an ordinary user. Afterwards .ci/fresh-machine.sha256 says for which set-up that passed.
+# usage: scripts/test-fresh.sh               does it
+#        scripts/test-fresh.sh if-changed    does it, unless it has passed for this set-up
+#        scripts/test-fresh.sh is-current    whether it has
+# It needs root. What it mounts, it mounts in namespaces of its own, which end with it, however it ends.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+stamp=.ci/fresh-machine.sha256
+cache=$PWD/.cache/fresh
+at=$PWD/build/fresh
+release=bookworm
+days=30 # that a base may be old
+checkout="/srv/work of mine/gloo_rs" # there; with spaces, which are what scripts trip over
+
+fail() {
+  echo "test-fresh: $*" >&2
+  exit 1
+}
+
+digest() { # of all that sets a machine up: the dependencies, and what make runs
+  find Cargo.toml Cargo.lock cbindgen.toml Makefile CMakeLists.txt cmake scripts .ci/run c_tests/CMakeLists.txt c_tests/*.sh \
+    examples/digits/CMakeLists.txt -type f | LC_ALL=C sort | xargs -d '\n' sha256sum | sha256sum | cut -d' ' -f1
+}
+is_current() { [ "$(cat "$stamp" 2>/dev/null)" = "$(digest)" ]; }
+
+case ${1:-} in
+  is-current)
+    is_current
+    exit
+    ;;
+  if-changed)
+    if is_current; then
+      echo "test-fresh: passed for this set-up ($stamp)"
+      exit 0
+    fi
+    echo "test-fresh: what sets a machine up is not what $stamp says passed"
+    ;;
+  "") ;;
+  *) fail "no such command: $1" ;;
+esac
+((EUID == 0)) || fail "it needs root, to make a machine of its own: sudo make test-fresh, and commit $stamp"
+unshare --mount --pid --fork --kill-child true 2>/dev/null ||
+  fail "it needs the right to make mount and pid namespaces; a container needs --privileged, or --cap-add SYS_ADMIN"
+command -v mmdebstrap >/dev/null || fail "mmdebstrap is missing: scripts/setup.sh fresh"
+command -v rustup >/dev/null || fail "it takes this machine's Rust over, which must be rustup's"
+mkdir -p "$cache/debs" "$at"
+exec 9>"$at/lock"
+flock --nonblock 9 || fail "another one is running"
+
+# No mount of ours can be seen here; one of somebody else's is not crossed.
+there=
+remove_roots() {
+  if [ -n "$there" ]; then
+    kill -KILL "$there" 2>/dev/null || true
+    wait "$there" 2>/dev/null || true
+  fi
+  rm -rf --one-file-system "$at"/root "$at"/user
+}
+remove_roots
+trap remove_roots EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# The way to the registries, as this machine has it: apt's sources and proxies; variables; files.
+make_base() {
+  local options=$at/apt.conf sources=$at/sources.list
+  apt-config dump | grep -E '^Acquire::(https?::(Proxy|CAInfo|Verify)|Retries|Check-Valid-Until)' >"$options" || true
+  # shellcheck disable=SC2016 # apt's own variables
+  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
+    awk -v release="$release" '$2 ~ "^" release "(-updates|-security)?$" && $3 == "main" && !seen[$0]++ { print "deb", $0 }' \
+      >"$sources"
+  [ -s "$sources" ] || echo "deb http://deb.debian.org/debian $release main" >"$sources"
+  key=$({ echo minbase make,ca-certificates; cat "$options" "$sources"; } | sha256sum | cut -c1-16)
+  base=$cache/$release-$key.tar
+  if [ -z "$(find "$base" -mtime "-$days" 2>/dev/null)" ]; then
+    echo "test-fresh: making a minimal Debian"
+    rm -rf "$cache"/*.tar
+    mmdebstrap --quiet --variant=minbase --include=make,ca-certificates --aptopt="$options" --aptopt='Apt::Install-Recommends "false"' \
+      "$release" "$cache/part.tar" - <"$sources" >"$at/mmdebstrap.log" 2>&1 || fail "no Debian came of it: $(tail -n 3 "$at/mmdebstrap.log")"
+    mv "$cache/part.tar" "$base"
+  fi
+}
+
+carried=()
+while IFS= read -r -d '' pair; do
+  name=${pair%%=*}
+  shopt -s nocasematch
+  case $name in
+    *token* | *password* | pip_find_links) ;;
+    http_proxy | https_proxy | all_proxy | no_proxy | ssl_cert_file | ssl_cert_dir | curl_ca_bundle | requests_ca_bundle | pip_* | \
+      cargo_http_* | cargo_net_* | cargo_registries_* | cargo_registry_* | rustup_dist_server | rustup_update_root)
+      carried+=("$pair")
+      ;;
+  esac
+  shopt -u nocasematch
+done < <(env -0)
+
+toolchain=$(rustup show active-toolchain | cut -d' ' -f1)
+sysroot=$(rustc "+$toolchain" --print sysroot)
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+
+make_root() { # ROOT HOME: a machine with Rust in HOME
+  local root=$1 home=$1$2 file pair
+  mkdir "$root"
+  tar -xf "$base" -C "$root"
+  cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+  for file in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt /usr/local/share/ca-certificates/*.crt; do
+    [ ! -f "$file" ] || cp -L --parents "$file" "$root"
+  done
+  for pair in "${carried[@]}"; do
+    [ ! -f "${pair#*=}" ] || cp -L --parents "${pair#*=}" "$root"
+  done
+  mkdir -p "$home/.cargo/registry" "$home/.rustup/toolchains" "$root/var/cache/apt/archives" "$root$checkout"
+  for file in .config/pip/pip.conf .pip/pip.conf; do
+    [ ! -f "$HOME/$file" ] || (cd "$HOME" && cp -L --parents "$file" "$home")
+  done
+  cp -a "$cargo_home/bin" "$home/.cargo/"
+  for file in config.toml registry/cache registry/index; do
+    [ ! -e "$cargo_home/$file" ] || cp -a "$cargo_home/$file" "$home/.cargo/$(dirname "$file")/"
+  done
+  tar -cf - -C "$sysroot" --exclude=./share/doc . | tar -xf - -C "$(mkdir -p "$home/.rustup/toolchains/$toolchain" && echo "$_")"
+  printf 'version = "12"\nprofile = "minimal"\ndefault_toolchain = "%s"\n' "$toolchain" >"$home/.rustup/settings.toml"
+  # What is not flushed to the disk at each step is as well for a machine that lives for minutes.
+  echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/fresh"
+  find "$cache/debs" -name '*.deb' -exec cp -t "$root/var/cache/apt/archives" {} +
+}
+
+run_there() { # ROOT USER
+  # In the background, since bash hears of signals in `wait`. What runs there, and its mounts, end with unshare, which takes no
+  # other signal than SIGKILL.
+  unshare --mount --pid --fork --kill-child --propagation private -- \
+    scripts/fresh-machine.sh enter "$1" "$2" "$checkout" "${carried[@]}" </dev/null 9<&- &
+  there=$!
+  wait "$there"
+  there=
+  # What was downloaded need not be again.
+  find "$1/var/cache/apt/archives" -name '*.deb' -exec cp -t "$cache/debs" {} +
+}
+
+before=$(digest)
+began=$SECONDS
+make_base
+printf '\ntest-fresh: as root\n'
+make_root "$at/root" /root
+tar -cf - --exclude=./target --exclude=./build --exclude=./.cache --exclude=./.git . | tar -xf - -C "$at/root$checkout"
+run_there "$at/root" root
+echo "test-fresh: as root, all passed after $((SECONDS - began)) s"
+
+began=$SECONDS
+printf '\ntest-fresh: as an ordinary user, with what root built\n'
+make_root "$at/user" /home/newcomer
+rmdir "$at/user$checkout"
+mv "$at/root$checkout" "$at/user$checkout"
+rm -rf "$at/user$checkout/build/prefix" "$at/user$checkout/build/c_tests"
+run_there "$at/user" newcomer
+echo "test-fresh: as an ordinary user, all passed after $((SECONDS - began)) s"
+
+[ "$(digest)" = "$before" ] || fail "what sets a machine up has changed meanwhile"
+echo "$before" >"$stamp"
+echo "test-fresh: passed; $stamp says so, and is to be committed"
