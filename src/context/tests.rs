@@ -250,7 +250,7 @@ fn both_ranks_hear_of_a_write_outside_a_bound_buffer() {
         if early {
             send.wait_send(None).unwrap();
             // Until it has come.
-            while contexts[1].lock().unwrap().transport.kept(0) < 1000 {
+            while contexts[1].lock().unwrap().messenger.kept(0) < 1000 {
                 contexts[1].lock().unwrap().progress();
             }
         }

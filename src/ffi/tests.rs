@@ -388,7 +388,7 @@ unsafe extern "C" fn destroys(
 #[test]
 fn a_reduction_function_may_destroy_its_context() {
     let device = crate::transport::tcp::Device::create(&Default::default()).unwrap();
-    let context = crate::context::Context::new(&device, 0, 1, &Default::default()).unwrap();
+    let context = crate::context::Context::new(device.clone(), 0, 1, &Default::default()).unwrap();
     let still = Arc::downgrade(&context);
     let mut handle: *mut gloo_rs_context_t = std::ptr::null_mut();
     let inner = super::context::ContextHandle { context, waits: Default::default() };

@@ -194,7 +194,7 @@ fn huge(collective: Collective, count: usize, bytes: usize) -> Result<(), Error>
     let options = ContextOptions { timeout: LONG, tuning: Some("default".into()), ..Default::default() };
     let addresses = [Addresses::new(bytes), Addresses::new(bytes)];
     let connect = |rank| {
-        let context = Context::new(&device(), rank, 2, &options).unwrap();
+        let context = Context::new(device(), rank, 2, &options).unwrap();
         context.connect(&*store).unwrap();
         context
     };
@@ -225,12 +225,12 @@ pub fn one_rank_without_memory(rank: &Rank) {
     let (device, before) = (device(), memory());
     with_little_memory(256 << 20, || {
         for rank_here in [0, HUGE - 1] {
-            let context = Context::new(&device, rank_here, HUGE, &options).unwrap();
+            let context = Context::new(device.clone(), rank_here, HUGE, &options).unwrap();
             let page = Addresses::new(4096);
             rank.report("barrier", started, &in_place(&context, Collective::Barrier, 0, &page));
             rank.report("connect", started, &context.connect(&*InProcessStore::new()));
             // A huge, and yet possible, one that there is no memory for.
-            let context = Context::new(&device, 0, 1 << 18, &options).unwrap();
+            let context = Context::new(device.clone(), 0, 1 << 18, &options).unwrap();
             rank.report("schedule", started, &in_place(&context, Collective::Allgather, 0, &page));
         }
     });

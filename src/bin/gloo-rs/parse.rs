@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gloo_rs::collective::Collective;
 use gloo_rs::rendezvous::url;
-use gloo_rs::transport::tcp::pattern::Patterns;
+use gloo_rs::net::pattern::Patterns;
 
 pub use gloo_rs::size::text as size_text;
 

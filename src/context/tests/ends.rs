@@ -108,9 +108,9 @@ fn a_closed_context_is_not_connected_again() {
     let store = crate::rendezvous::in_process::InProcessStore::new();
     let options = ContextOptions::default();
     let (device, parent) = (device(), group(1));
-    let context = Context::new(&device, 0, 1, &options).unwrap();
+    let context = Context::new(device.clone(), 0, 1, &options).unwrap();
     context.close();
-    let two = Context::new(&device, 0, 2, &options).unwrap();
+    let two = Context::new(device.clone(), 0, 2, &options).unwrap();
     let pair = two.pair(1).unwrap();
     let address = pair.address().unwrap();
     two.close();

@@ -214,7 +214,7 @@ fn schedules_are_generated_without_a_lock_and_one_is_kept() {
             element: 1,
             segment: 1,
             combine: Combine::Nothing,
-            check: 0,
+            digest: 0,
             counted: false,
             tag: 0,
             count: 0,

@@ -195,7 +195,7 @@ impl Attacked {
     fn header(&self, kind: u8, shape: u8, number: u8, bytes: u64, offset: u64) -> [u8; HEADER_BYTES] {
         let space = if shape & 1 != 0 { Space::Collective } else { Space::User };
         let first = shape >> 2 & 1;
-        let (slot, fingerprint, refused) = (u64::from(number), u32::from(first), offset != 0);
+        let (slot, fingerprint, refused) = (u64::from(number), u64::from(first), offset != 0);
         let envelope = Envelope { space, slot, fingerprint, bytes };
         let (request, region) = (u32::from(number), self.keys[usize::from(first)]);
         let message = match kind {
