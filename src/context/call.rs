@@ -359,7 +359,7 @@ impl Context {
             let known = |core: &mut Core| core.is_over(index) || core.messenger.replies() == Replies::Cause;
             let until = engine.now() + REPLY_TIME;
             guard = engine.wait(guard, until, |core| known(core).then_some(())).0;
-            if guard.messenger.replies() == Replies::SameCall {
+            if guard.messenger.replies() == Replies::HeldUp {
                 // Whoever waits for the culprit itself is to speak first.
                 guard = engine.wait(guard, until + WITNESS_TIME, |core| known(core).then_some(())).0;
             }

@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::slab::Slab;
 use crate::types::CallId;
-use crate::wire::fingerprint::{differs, digest, number};
+use crate::wire::fingerprint::{digest, number};
 
 /// Owners from here on are buffers, below are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
@@ -219,13 +219,11 @@ impl Core {
                     });
                     self.broken.get_or_insert(error);
                 }
-                Outcome::Queried { rank, call } => {
+                Outcome::Queried { rank, call: _ } => {
                     let doing = self.doing();
-                    let same = |e: &Execution| {
-                        e.tag == call.tag && !differs(e.fingerprint, call.fingerprint) && !e.reducing
-                    };
-                    let same = self.executions.iter().any(|(_, e)| same(e));
-                    self.messenger.reply(rank, &doing, same);
+                    let waits = |(index, e): (u32, &Box<Execution>)| !e.reducing && self.messenger.waits(index);
+                    let held_up = self.executions.iter().any(waits);
+                    self.messenger.reply(rank, &doing, held_up);
                 }
                 _ => {}
             }

@@ -40,7 +40,7 @@ const QUERIED: usize = 3;
 
 impl Messenger {
     /// What the operations of `owner` wait for, peer by peer; but for receives from any of several.
-    fn waits(&self, owner: u32) -> BTreeMap<(Wait, Rank), Sum> {
+    fn awaited(&self, owner: u32) -> BTreeMap<(Wait, Rank), Sum> {
         let mut sums: BTreeMap<(Wait, Rank), Sum> = BTreeMap::new();
         let mut add = |wait, rank, done, bytes, slot: Option<Slot>| {
             let sum = sums.entry((wait, rank)).or_default();
@@ -88,7 +88,7 @@ impl Messenger {
                 parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}{lost}"));
             }
         }
-        parts.extend(self.waits(owner).iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
+        parts.extend(self.awaited(owner).iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
             let who = format!("{} ({})", self.peer_name(*rank), self.link_state(*rank, now));
             let slot = slot.map_or(String::new(), |slot| format!(" in slot {slot:#x}"));
             let slot = if *operations > 1 { format!("{slot} and {} more messages", operations - 1) } else { slot };
@@ -109,6 +109,11 @@ impl Messenger {
         text
     }
 
+    /// Whether an operation of `owner` waits for another rank.
+    pub fn waits(&self, owner: u32) -> bool {
+        self.awaited(owner).keys().any(|(_, rank)| *rank != self.rank)
+    }
+
     /// How far the way to `rank` is, and why no further.
     pub fn link_state(&self, rank: Rank, now: Instant) -> String {
         let Some(peer) = self.peers.get(rank).filter(|peer| peer.is_established()) else {
@@ -127,7 +132,7 @@ impl Messenger {
     /// Asks the peers that the operations of `owner`, which are of `call`, wait for what they are doing, where a connection
     /// stands; whether there are any. What they reply becomes part of `describe`.
     pub fn query(&mut self, owner: u32, call: CallId, now: Instant) -> bool {
-        let mut ranks: Vec<Rank> = self.waits(owner).into_keys().map(|(_, rank)| rank).collect();
+        let mut ranks: Vec<Rank> = self.awaited(owner).into_keys().map(|(_, rank)| rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
         ranks.retain(|rank| self.peers.get(*rank).is_some_and(Peer::is_established));
@@ -146,22 +151,22 @@ impl Messenger {
     pub fn replies(&self) -> Replies {
         let queried =
             self.queried.iter().filter_map(|rank| self.peers.get(*rank).filter(|p| p.is_established()));
-        let (mut same, mut other) = (false, false);
+        let (mut held_up, mut other) = (false, false);
         for peer in queried {
             match peer.query.as_ref().and_then(|query| query.reply.as_ref()) {
                 // It may be the one that hangs, however late others are.
                 None => return Replies::Missing,
-                Some((_, true)) => same = true,
+                Some((_, true)) => held_up = true,
                 Some((_, false)) => other = true,
             }
         }
-        if same && !other { Replies::SameCall } else { Replies::Cause }
+        if held_up && !other { Replies::HeldUp } else { Replies::Cause }
     }
 
-    /// Replies to `rank`, which has asked. `same`: the call that it asked for waits here, too.
-    pub fn reply(&mut self, rank: Rank, text: &str, same: bool) {
+    /// Replies to `rank`, which has asked. `held_up`: a collective here waits for other ranks itself.
+    pub fn reply(&mut self, rank: Rank, text: &str, held_up: bool) {
         let owned = clip(text).to_vec();
-        let message = Message::Reply { same, bytes: owned.len() as u64 };
+        let message = Message::Reply { held_up, bytes: owned.len() as u64 };
         let Some(peer) = self.peers.get_mut(rank).filter(|p| p.is_established()) else { return };
         self.outgoing += 1;
         peer.push_owned(&message, owned);

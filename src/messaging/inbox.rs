@@ -35,7 +35,7 @@ pub enum Finish {
     /// The peer's context gives up, for the reason in the text.
     Abort { mismatch: bool },
     /// The peer says what it is doing.
-    Reply { same: bool },
+    Reply { held_up: bool },
     /// Nothing.
     Nothing,
 }

@@ -138,9 +138,9 @@ pub enum Outcome {
 pub enum Replies {
     /// Some have not replied.
     Missing,
-    /// All wait in the same call themselves: others know more.
-    SameCall,
-    /// One does something else, or nothing is to be expected.
+    /// All wait for others themselves, who know more.
+    HeldUp,
+    /// One does not, or nothing is to be expected.
     Cause,
 }
 

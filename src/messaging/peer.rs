@@ -76,7 +76,7 @@ pub type Sent = (Token, usize);
 pub struct Query {
     /// When it was asked.
     pub since: Instant,
-    /// What the peer has replied, and whether the same call waits there.
+    /// What the peer has replied, and whether a collective there waits for other ranks itself.
     pub reply: Option<(String, bool)>,
 }
 

@@ -222,7 +222,7 @@ impl Messenger {
                 self.event(Token::CONTEXT, Outcome::Queried { rank, call });
                 Ok(None)
             }
-            Message::Reply { same, .. } => text(Finish::Reply { same }),
+            Message::Reply { held_up, .. } => text(Finish::Reply { held_up }),
             Message::Goodbye => {
                 peer.goodbye = true;
                 Ok(None)
@@ -341,9 +341,9 @@ impl Messenger {
                 self.event(Token::CONTEXT, Outcome::Failed(error.clone()));
                 return Err(error);
             }
-            Finish::Reply { same } => {
+            Finish::Reply { held_up } => {
                 if let Some(query) = &mut peer.query {
-                    query.reply = Some((String::from_utf8_lossy(&own).into_owned(), same));
+                    query.reply = Some((String::from_utf8_lossy(&own).into_owned(), held_up));
                     self.event(Token::CONTEXT, Outcome::Replied);
                 }
             }

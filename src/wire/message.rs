@@ -19,7 +19,7 @@
 //! | query | | digest | number | tag | | | |
 //!
 //! Digest and number are the two halves of a [fingerprint](super::fingerprint); only messages of collectives have a number.
-//! | reply | 0, 1 for the same call | | | | length | | text |
+//! | reply | 0, 1 if held up | | | | length | | text |
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{CallId, Slot, Space};
@@ -124,8 +124,8 @@ pub enum Message {
     Query(CallId),
     /// Answers a query with text.
     Reply {
-        /// Whether the call that was asked for waits there, too.
-        same: bool,
+        /// Whether a collective there waits for other ranks itself.
+        held_up: bool,
         /// Length of the text.
         bytes: u64,
     },
@@ -193,7 +193,7 @@ impl Fields {
             Message::Query(CallId { fingerprint, tag }) => {
                 Self { kind: QUERY, first: digest(fingerprint), second: number(fingerprint), slot: u64::from(tag), ..zero }
             }
-            Message::Reply { same, bytes } => Self { kind: REPLY, flag: u8::from(same), bytes, ..zero },
+            Message::Reply { held_up, bytes } => Self { kind: REPLY, flag: u8::from(held_up), bytes, ..zero },
         }
     }
 
@@ -228,7 +228,7 @@ impl Fields {
             ABORT => Message::Abort { mismatch: flag, bytes },
             GOODBYE => Message::Goodbye,
             QUERY => Message::Query(CallId { fingerprint, tag: slot as u32 }),
-            REPLY => Message::Reply { same: flag, bytes },
+            REPLY => Message::Reply { held_up: flag, bytes },
             other => return malformed(format_args!("kind {other}")),
         })
     }
@@ -342,7 +342,7 @@ pub(crate) mod tests {
                 8 => Message::Abort { mismatch: flag, bytes },
                 9 => Message::Goodbye,
                 10 => Message::Query(CallId { fingerprint: of_collective, tag: slot as u32 }),
-                _ => Message::Reply { same: flag, bytes },
+                _ => Message::Reply { held_up: flag, bytes },
             }
         })
     }

@@ -195,7 +195,7 @@ fn idle_strangers_leave_the_host_program_its_descriptors() {
     }
     let _alone = alone();
     let job = Job::start();
-    let of_the_device = || job.contexts[1].device().statistics();
+    let of_the_device = || job.devices[1].statistics();
     let of_the_store = || job.server.statistics().unwrap();
     let before = [of_the_device(), of_the_store()];
     let mut outside = outside(TEST, &job);

@@ -209,7 +209,7 @@ impl Attacked {
             8 => Message::GetDone { request, refused, bytes },
             9 => Message::Abort { mismatch: first != 0, bytes },
             11 => Message::Query(CallId { fingerprint, tag: request }),
-            12 => Message::Reply { same: refused, bytes },
+            12 => Message::Reply { held_up: refused, bytes },
             _ => Message::Goodbye,
         };
         let mut header = message.encode(CONNECTION);

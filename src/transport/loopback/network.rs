@@ -297,7 +297,7 @@ impl State {
             }
             Some(Some(words)) => {
                 let (out, back) = (self.stream(from, to), self.stream(to, from));
-                self.streams[out].unread = true;
+                self.streams[out].discards = true;
                 self.put(back, &words(connection(from, to)));
                 self.finish(back, true);
                 self.nodes[from].notices.push((there, Notice::Established(to)));
