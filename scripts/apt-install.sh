@@ -3,6 +3,8 @@
 # they need by themselves, on ports of their own.
 # usage: scripts/apt-install.sh PACKAGE...
 set -euo pipefail
+# update-rc.d and dpkg's own tools are not on everybody's PATH.
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 folder=$(mktemp -d)
 log=$folder/log
 policy=/usr/sbin/policy-rc.d
@@ -56,6 +58,6 @@ if ! run apt-get install --yes -q --no-install-recommends "$@"; then
   exit 1
 fi
 for service in "${services[@]}"; do
-  deb-systemd-helper disable "$service.service" >>"$log" 2>&1 || true
+  # Takes away systemd's links, too.
   update-rc.d "$service" disable >>"$log" 2>&1 || true
 done
