@@ -21,15 +21,6 @@ pub enum Space {
     Collective = 1,
 }
 
-/// Identifies a collective call between ranks that may disagree about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallId {
-    /// What the call is; see [`crate::wire::fingerprint`].
-    pub fingerprint: u64,
-    /// Its tag.
-    pub tag: u32,
-}
-
 macro_rules! named_enum {
     ($(#[$meta:meta])* $name:ident, $what:literal, { $($(#[$vmeta:meta])* $variant:ident = $value:literal, $text:literal;)* }) => {
         $(#[$meta])*

@@ -353,8 +353,8 @@ impl Context {
         guard.begun += 1;
         let engine = self.engine();
         let (mut guard, mut over) = engine.finish(guard, index, run.deadline);
-        let (id, now) = (guard.call(index), guard.now);
-        if !over && guard.messenger.query(index, id, now) {
+        let now = guard.now;
+        if !over && guard.messenger.query(index, now) {
             // Worth more than its time: it tells whose fault the timeout is.
             let known = |core: &mut Core| core.is_over(index) || core.messenger.replies() == Replies::Cause;
             let until = engine.now() + REPLY_TIME;
@@ -403,13 +403,12 @@ impl Context {
             // Nobody else can have taken so long.
             waits.push_str("for the caller's reduction function");
         }
-        let own = guard.call(index);
-        let first = Slot::from(own.tag) << TAG_SHIFT;
+        let (fingerprint, tag) = guard.call(index);
+        let first = Slot::from(tag) << TAG_SHIFT;
         let unexpected = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
         // A rank may be ahead.
-        let (fingerprint, own_digest) = (own.fingerprint, digest(own.fingerprint));
         let strange =
-            |other: u64| differs(fingerprint, other) && (own_digest != digest(other) || other < fingerprint);
+            |other: u64| differs(fingerprint, other) && (digest(fingerprint) != digest(other) || other < fingerprint);
         if let Some((rank, other, bytes)) = unexpected.into_iter().find(|(_, other, _)| strange(*other)) {
             let (peer, what) = (guard.messenger.peer_name(rank), explain(digest(other)));
             waits.push_str(&format!("; {peer} has sent what nobody here asked for: {bytes} bytes of {what}"));

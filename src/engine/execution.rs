@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
 use crate::reduce::{Divide, Kernel};
 use crate::schedule::{Action, Buffer, Span};
-use crate::types::{CallId, Slot, Space};
+use crate::types::{Slot, Space};
 use crate::wire::fingerprint::fingerprint;
 
 /// Combines elements the caller's way: `into[i] = left[i] op right[i]`; returns 0, or anything else to fail the call.
@@ -168,11 +168,6 @@ impl Execution {
     /// Says under which number events for this execution come.
     pub fn set_owner(&mut self, owner: u32) {
         self.owner = owner;
-    }
-
-    /// What tells its call from others.
-    pub fn id(&self) -> CallId {
-        CallId { fingerprint: self.fingerprint, tag: self.tag }
     }
 
     /// Whether nothing is left to do, for better or worse.

@@ -25,7 +25,6 @@ use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::slab::Slab;
-use crate::types::CallId;
 use crate::wire::fingerprint::{digest, number};
 
 /// Owners from here on are buffers, below are executions.
@@ -131,9 +130,10 @@ impl Core {
         self.executions[index].failed.is_some()
     }
 
-    /// What messages of the run `index` say that they are about.
-    pub fn call(&self, index: u32) -> CallId {
-        self.executions[index].id()
+    /// What messages of the run `index` say that they are about: their fingerprint, and the tag.
+    pub fn call(&self, index: u32) -> (u64, u32) {
+        let execution = &self.executions[index];
+        (execution.fingerprint, execution.tag)
     }
 
     /// Ends the run `index`: the error it failed with, if it did. Its memory is no longer touched.
@@ -219,10 +219,10 @@ impl Core {
                     });
                     self.broken.get_or_insert(error);
                 }
-                Outcome::Queried { rank, call: _ } => {
+                Outcome::Queried { rank } => {
                     let doing = self.doing();
-                    let waits = |(index, e): (u32, &Box<Execution>)| !e.reducing && self.messenger.waits(index);
-                    let held_up = self.executions.iter().any(waits);
+                    let waits = |(index, e): (u32, &Execution)| !e.reducing && self.messenger.waits(index);
+                    let held_up = self.executions.iter().map(|(index, e)| (index, &**e)).any(waits);
                     self.messenger.reply(rank, &doing, held_up);
                 }
                 _ => {}

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use super::requests::{Ended, Side};
 use super::*;
-use crate::messaging::Send;
 use crate::collective::{Collective, Shape};
 use crate::engine::plan::PlanCache;
+use crate::messaging::Send;
 use crate::messaging::testing::{StreamLink, Turns, Unconnected, sockets};
 use crate::sys::Waker;
 use crate::transport::{Interest, Link, SystemClock};
-use crate::types::{CallId, Space};
+use crate::types::Space;
 use crate::wire::Message;
 use crate::wire::message::HEADER_BYTES;
 
@@ -180,17 +180,11 @@ struct Asks {
     peer: UnixStream,
 }
 
-/// Lets a peer ask for call 5, tag 3, in the middle of it.
-unsafe extern "C" fn is_asked(
-    _: *mut c_void,
-    _: *const c_void,
-    _: *const c_void,
-    _: usize,
-    asks: *mut c_void,
-) -> i32 {
+/// Lets a peer ask in the middle of it.
+unsafe extern "C" fn is_asked(_: *mut c_void, _: *const c_void, _: *const c_void, _: usize, asks: *mut c_void) -> i32 {
     // SAFETY: the test passes what it keeps until the run has ended.
     let Asks { engine, peer } = unsafe { &*asks.cast::<Asks>() };
-    let query = Message::Query(CallId { fingerprint: 5, tag: 3 }).encode(CONNECTION);
+    let query = Message::Query.encode(CONNECTION);
     (&*peer).write_all(&query).unwrap();
     engine.leave(engine.lock());
     0
@@ -222,7 +216,9 @@ fn who_asks_while_a_function_is_at_work_is_told_of_it() {
     drop(guard);
     let mut header = [0; HEADER_BYTES];
     asks.peer.read_exact(&mut header).unwrap();
-    let Ok(Message::Reply { held_up: false, bytes }) = Message::decode(&header, CONNECTION) else { panic!("{header:?}") };
+    let Ok(Message::Reply { held_up: false, bytes }) = Message::decode(&header, CONNECTION) else {
+        panic!("{header:?}")
+    };
     let mut text = vec![0; bytes as usize];
     asks.peer.read_exact(&mut text).unwrap();
     let text = String::from_utf8(text).unwrap();

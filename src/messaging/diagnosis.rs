@@ -8,7 +8,7 @@ use super::farewell::clip;
 use super::inbox::Finish;
 use super::operation::{Replies, Source};
 use super::peer::{Peer, Query};
-use crate::types::{CallId, Rank, Slot};
+use crate::types::{Rank, Slot};
 use crate::wire::Message;
 
 /// What is waited for from one peer; the order is that of the text.
@@ -85,7 +85,9 @@ impl Messenger {
                 let (bytes, slot) = (op.recv.bytes, op.recv.slot);
                 let lost = ranks.iter().filter_map(|rank| self.lost(*rank)).map(|error| format!("; {error}"));
                 let lost: String = lost.take(SHOWN).collect();
-                parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}{lost}"));
+                parts.push(format!(
+                    "to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}{lost}"
+                ));
             }
         }
         parts.extend(self.awaited(owner).iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
@@ -129,9 +131,9 @@ impl Messenger {
         }
     }
 
-    /// Asks the peers that the operations of `owner`, which are of `call`, wait for what they are doing, where a connection
-    /// stands; whether there are any. What they reply becomes part of `describe`.
-    pub fn query(&mut self, owner: u32, call: CallId, now: Instant) -> bool {
+    /// Asks the peers that the operations of `owner` wait for what they are doing, where a connection stands; whether there are
+    /// any. What they reply becomes part of `describe`.
+    pub fn query(&mut self, owner: u32, now: Instant) -> bool {
         let mut ranks: Vec<Rank> = self.awaited(owner).into_keys().map(|(_, rank)| rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
@@ -140,7 +142,7 @@ impl Messenger {
         for rank in &ranks {
             let peer = self.peer(*rank);
             peer.query = Some(Query { since: now, reply: None });
-            peer.push_control(&Message::Query(call));
+            peer.push_control(&Message::Query);
             self.mark_dirty(*rank);
         }
         self.queried = ranks;
@@ -149,8 +151,7 @@ impl Messenger {
 
     /// What has come of that.
     pub fn replies(&self) -> Replies {
-        let queried =
-            self.queried.iter().filter_map(|rank| self.peers.get(*rank).filter(|p| p.is_established()));
+        let queried = self.queried.iter().filter_map(|rank| self.peers.get(*rank).filter(|p| p.is_established()));
         let (mut held_up, mut other) = (false, false);
         for peer in queried {
             match peer.query.as_ref().and_then(|query| query.reply.as_ref()) {

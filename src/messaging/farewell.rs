@@ -37,7 +37,6 @@ impl Messenger {
         self.lose(rank, error);
     }
 
-
     /// Tells a peer that this is the end: that we give up, with a `notice`, or else that we are done.
     pub(super) fn say_goodbye(&mut self, rank: Rank, notice: Option<&Error>) {
         self.flush_to(rank);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::reduce::{Kernel, Side};
-use crate::types::{CallId, Rank, Slot, Space};
+use crate::types::{Rank, Slot, Space};
 
 /// Who posted an operation. `owner` names what can be cancelled as a whole; `detail` is the owner's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -126,8 +126,6 @@ pub enum Outcome {
     Queried {
         /// The peer.
         rank: Rank,
-        /// The call that it asks for.
-        call: CallId,
     },
     /// For [`Token::CONTEXT`]: a peer that was asked has replied.
     Replied,

@@ -218,8 +218,8 @@ impl Messenger {
                 self.begin_answer(rank, peer, request, refused, Some(bytes)).map(Some)
             }
             Message::Abort { mismatch, .. } => text(Finish::Abort { mismatch }),
-            Message::Query(call) => {
-                self.event(Token::CONTEXT, Outcome::Queried { rank, call });
+            Message::Query => {
+                self.event(Token::CONTEXT, Outcome::Queried { rank });
                 Ok(None)
             }
             Message::Reply { held_up, .. } => text(Finish::Reply { held_up }),

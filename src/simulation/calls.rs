@@ -80,7 +80,7 @@ impl Collectively {
             counts: (0..size).map(|_| random.below(most + 1)).collect(),
             in_place: random.one_in(3),
             segment: random.one_in(2).then(|| 8 * (1 + random.below(64))),
-            seed: random.next() as i64,
+            seed: random.bits() as i64,
         }
     }
 
@@ -182,9 +182,9 @@ impl Collectively {
                 for (index, value) in output.iter().enumerate() {
                     let expected = match promise.expected(rank, number as u32, index) {
                         Expect::Copy(leaf) => self.leaf(leaf),
-                        Expect::Reduced { ranks, element, .. } => ranks.fold(0i64, |sum, rank| {
-                            sum.wrapping_add(self.leaf(Leaf { rank, input: 0, element }))
-                        }),
+                        Expect::Reduced { ranks, element, .. } => {
+                            ranks.fold(0i64, |sum, rank| sum.wrapping_add(self.leaf(Leaf { rank, input: 0, element })))
+                        }
                         Expect::Untouched => before[index],
                         Expect::Anything => continue,
                     };

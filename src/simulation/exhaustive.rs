@@ -42,8 +42,11 @@ fn every_rank_is_killed_at_every_step() {
                         });
                         jobs += 1;
                         job.check(Some(culprit)).unwrap_or_else(|wrong| {
-                            panic!("{} {}, {size} ranks, rank {culprit} killed after {bytes} bytes: {wrong}",
-                                collective.name(), algorithm.name)
+                            panic!(
+                                "{} {}, {size} ranks, rank {culprit} killed after {bytes} bytes: {wrong}",
+                                collective.name(),
+                                algorithm.name
+                            )
                         });
                     }
                 }

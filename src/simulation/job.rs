@@ -176,7 +176,8 @@ impl Job {
 /// Whether `text` names this rank, alone or among those of whom any could have sent a message.
 fn names(text: &str, rank: usize) -> bool {
     let name = format!("rank {rank}");
-    let alone = text.match_indices(&name).any(|(at, _)| !text[at + name.len()..].starts_with(|c: char| c.is_ascii_digit()));
+    let alone =
+        text.match_indices(&name).any(|(at, _)| !text[at + name.len()..].starts_with(|c: char| c.is_ascii_digit()));
     let lists = text.split("any of ranks [").skip(1).filter_map(|rest| rest.split(']').next());
     alone || lists.flat_map(|list| list.split(", ")).any(|listed| listed.parse() == Ok(rank))
 }

@@ -55,7 +55,7 @@ impl Messages {
     pub fn random(random: &mut Random, large: bool) -> Self {
         let kind = [Kind::Ring, Kind::Any, Kind::PutGet, Kind::Bound][random.below(4)];
         let bytes = [0, 1, 8, 100, 600, EAGER_BYTES, EAGER_BYTES + 1, 70_001][random.below(if large { 8 } else { 5 })];
-        Self { kind, bytes, seed: random.next() as u8 }
+        Self { kind, bytes, seed: random.bits() as u8 }
     }
 
     /// Does this rank's part; its memory comes back whether or not that went well.

@@ -34,7 +34,7 @@ fn play(seed: u64) -> Result<(), String> {
     let fate = if random.one_in(2) { Fate::Dead } else { Fate::Silent };
     let most = 1 << random.below(19);
     let bytes = random.below(most) as u64;
-    let job = Job::run(random.next(), rules, size, &works, |network| {
+    let job = Job::run(random.bits(), rules, size, &works, |network| {
         if let Some(culprit) = culprit {
             network.end_after(culprit, bytes, fate);
         }

@@ -17,6 +17,7 @@ use crate::types::Space;
 /// Two ranks of a context, over one kind of link.
 struct Pair {
     connectors: [Box<dyn Connector>; 2],
+    devices: [Arc<dyn Device>; 2],
     /// Lets time pass: what is under way moves on.
     step: Box<dyn Fn() -> Instant>,
 }
@@ -50,15 +51,15 @@ fn over_memory() -> Pair {
 
 fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
     let mut rank = 0;
-    let mut connectors = devices.map(|device| {
+    let mut connectors = devices.each_ref().map(|device| {
         rank += 1;
-        device.connector(rank - 1, 2, &JobToken::none()).unwrap()
+        device.clone().connector(rank - 1, 2, &JobToken::none()).unwrap()
     });
     let addresses = [0, 1].map(|i: usize| connectors[i].address().clone());
     for (connector, peer) in connectors.iter_mut().zip([1, 0]) {
         connector.set_peer(peer, addresses[peer].clone()).unwrap();
     }
-    Pair { connectors, step }
+    Pair { connectors, devices, step }
 }
 
 /// Runs a check over each kind of link.
@@ -105,18 +106,16 @@ impl Pair {
 
     /// Whether the connector of `side` reports that for its link, sooner or later.
     fn reports(&mut self, side: usize, wanted: impl Fn(Interest) -> bool, tries: usize) -> bool {
-        (0..tries).any(|_| {
-            self.happenings(side).iter().any(|h| matches!(h, Happening::Ready { of, .. } if wanted(*of)))
-        })
+        (0..tries)
+            .any(|_| self.happenings(side).iter().any(|h| matches!(h, Happening::Ready { of, .. } if wanted(*of))))
     }
 }
 
 /// Receives what there is now.
 fn receive(link: &mut dyn Link, most: usize) -> Result<Vec<u8>, ErrorKind> {
     let (mut first, mut second) = (vec![0; most / 3], vec![0; most - most / 3]);
-    let n = link
-        .receive(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)])
-        .map_err(|error| error.kind())?;
+    let n =
+        link.receive(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)]).map_err(|error| error.kind())?;
     first.extend_from_slice(&second);
     first.truncate(n);
     Ok(first)
@@ -141,7 +140,7 @@ fn receive_all(pair: &Pair, link: &mut dyn Link, wanted: usize) -> (Vec<u8>, boo
 
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
-    (0..bytes).map(|_| random.next() as u8).collect()
+    (0..bytes).map(|_| random.bits() as u8).collect()
 }
 
 /// Sends until the link takes nothing more; how much it took.
@@ -292,23 +291,26 @@ fn nothing_can_be_sent_to_who_has_gone() {
 /// Two ranks with all of the protocol.
 struct Ranks {
     messengers: [Messenger; 2],
+    _devices: [Arc<dyn Device>; 2],
     step: Box<dyn Fn() -> Instant>,
     events: [Vec<Event>; 2],
 }
 
 impl Ranks {
-    fn new(Pair { connectors, step }: Pair) -> Self {
+    fn new(Pair { connectors, devices, step }: Pair) -> Self {
         let mut rank = 0;
         let messengers = connectors.map(|connector| {
             rank += 1;
             Messenger::new(rank - 1, 2, connector, None)
         });
-        Self { messengers, step, events: Default::default() }
+        Self { messengers, _devices: devices, step, events: Default::default() }
     }
 
     fn progress(&mut self) {
         let now = (self.step)();
         for (messenger, events) in self.messengers.iter_mut().zip(&mut self.events) {
+            // As the device does, for which nobody stands here.
+            messenger.arrived(now);
             messenger.progress(now, events);
         }
     }
@@ -420,7 +422,7 @@ fn puts_and_gets_pass() {
 fn bytes_that_are_no_messages_end_the_link_with_the_name_of_the_rank() {
     each(|mut pair| {
         let [a, mut b] = pair.links();
-        let Pair { connectors: [connector, _other], step } = pair;
+        let Pair { connectors: [connector, _other], devices: _devices, step } = pair;
         let mut messenger = Messenger::new(0, 2, connector, None);
         messenger.established(1, a, 77);
         assert_eq!(b.send(&[IoSlice::new(&noise(9, 40))]).unwrap(), 40);

@@ -16,13 +16,13 @@
 //! | get done | 0, 1 if refused | | request | | length | | the bytes |
 //! | abort | 0, 1 if ranks disagree | | | | length | | text |
 //! | goodbye | | | | | | | |
-//! | query | | digest | number | tag | | | |
+//! | query | | | | | | | |
 //!
 //! Digest and number are the two halves of a [fingerprint](super::fingerprint); only messages of collectives have a number.
 //! | reply | 0, 1 if held up | | | | length | | text |
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{CallId, Slot, Space};
+use crate::types::{Slot, Space};
 use crate::wire::VERSION;
 use crate::wire::fingerprint::{self, digest, number};
 
@@ -120,8 +120,8 @@ pub enum Message {
     },
     /// The sender ends this connection in good order.
     Goodbye,
-    /// The sender has waited in vain for this call, and asks what the receiver is doing.
-    Query(CallId),
+    /// The sender has waited in vain, and asks what the receiver is doing.
+    Query,
     /// Answers a query with text.
     Reply {
         /// Whether a collective there waits for other ranks itself.
@@ -190,9 +190,7 @@ impl Fields {
             }
             Message::Abort { mismatch, bytes } => Self { kind: ABORT, flag: u8::from(mismatch), bytes, ..zero },
             Message::Goodbye => Self { kind: GOODBYE, ..zero },
-            Message::Query(CallId { fingerprint, tag }) => {
-                Self { kind: QUERY, first: digest(fingerprint), second: number(fingerprint), slot: u64::from(tag), ..zero }
-            }
+            Message::Query => Self { kind: QUERY, ..zero },
             Message::Reply { held_up, bytes } => Self { kind: REPLY, flag: u8::from(held_up), bytes, ..zero },
         }
     }
@@ -227,7 +225,7 @@ impl Fields {
             GET_DONE => Message::GetDone { request, refused: flag, bytes },
             ABORT => Message::Abort { mismatch: flag, bytes },
             GOODBYE => Message::Goodbye,
-            QUERY => Message::Query(CallId { fingerprint, tag: slot as u32 }),
+            QUERY => Message::Query,
             REPLY => Message::Reply { held_up: flag, bytes },
             other => return malformed(format_args!("kind {other}")),
         })
@@ -306,7 +304,7 @@ impl Message {
             | Self::PutDone { .. }
             | Self::Get { .. }
             | Self::Goodbye
-            | Self::Query(_) => 0,
+            | Self::Query => 0,
         }
     }
 }
@@ -341,7 +339,7 @@ pub(crate) mod tests {
                 7 => Message::GetDone { request, refused: flag, bytes },
                 8 => Message::Abort { mismatch: flag, bytes },
                 9 => Message::Goodbye,
-                10 => Message::Query(CallId { fingerprint: of_collective, tag: slot as u32 }),
+                10 => Message::Query,
                 _ => Message::Reply { held_up: flag, bytes },
             }
         })

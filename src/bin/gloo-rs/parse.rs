@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use gloo_rs::collective::Collective;
-use gloo_rs::rendezvous::url;
 use gloo_rs::net::pattern::Patterns;
+use gloo_rs::rendezvous::url;
 
 pub use gloo_rs::size::text as size_text;
 

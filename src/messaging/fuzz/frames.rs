@@ -14,7 +14,7 @@ use crate::messaging::{
     Event, Messenger, Outcome, READS_PER_TURN, Recv, ReduceInto, Remote, STAGING_BYTES, Send, Source, Token,
 };
 use crate::reduce;
-use crate::types::{CallId, DataType, ReduceOp, Space};
+use crate::types::{DataType, ReduceOp, Space};
 use crate::wire::message::HEADER_BYTES;
 use crate::wire::{Envelope, Message};
 
@@ -100,8 +100,8 @@ impl Attacked {
             let moved = self.messenger.progress(Instant::now(), &mut events);
             for Event { token, outcome } in events.drain(..) {
                 if token == Token::CONTEXT {
-                    if let Outcome::Queried { rank, call } = outcome {
-                        self.messenger.reply(rank, "it says that it is fuzzed", call.tag == 1);
+                    if let Outcome::Queried { rank } = outcome {
+                        self.messenger.reply(rank, "it says that it is fuzzed", self.next % 2 == 1);
                     }
                     continue;
                 }
@@ -208,7 +208,7 @@ impl Attacked {
             7 => Message::Get { request, region, offset, bytes },
             8 => Message::GetDone { request, refused, bytes },
             9 => Message::Abort { mismatch: first != 0, bytes },
-            11 => Message::Query(CallId { fingerprint, tag: request }),
+            11 => Message::Query,
             12 => Message::Reply { held_up: refused, bytes },
             _ => Message::Goodbye,
         };
@@ -339,7 +339,7 @@ impl Attacked {
                 let n = input.below(32)?;
                 if let Some(owner) = self.open.keys().nth(n).copied() {
                     let now = Instant::now();
-                    self.messenger.query(owner, CallId { fingerprint: 0, tag: 1 }, now);
+                    self.messenger.query(owner, now);
                     let replies = self.messenger.replies();
                     let _ = (replies, self.messenger.describe(owner, now), self.messenger.unexpected(0..2));
                 }

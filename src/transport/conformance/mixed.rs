@@ -14,9 +14,7 @@ use crate::net::address::Address;
 use crate::net::handshake::Identity;
 use crate::secret::JobToken;
 use crate::transport::loopback::{Network, Node, Rules};
-use crate::transport::{
-    Clock, Connector, Device, Driven, Happening, LastWords, LogCallback, SystemClock, Watch, tcp,
-};
+use crate::transport::{Clock, Connector, Device, Driven, Happening, LastWords, LogCallback, SystemClock, Watch, tcp};
 use crate::types::{DataType, Rank, ReduceOp};
 
 /// By TCP identity: the address in memory of the same rank.

@@ -108,8 +108,7 @@ impl Connector for LoopbackConnector {
         let ready = state.ready(self.node);
         drop(state);
         for peer in opened {
-            let link =
-                Box::new(LoopbackLink { network: self.network.clone(), node: self.node, peer, ended: false });
+            let link = Box::new(LoopbackLink { network: self.network.clone(), node: self.node, peer, ended: false });
             if let Some(rank) = self.rank_of(peer) {
                 happenings.push(Happening::Established { rank, link, connection: connection(self.node, peer) });
             }

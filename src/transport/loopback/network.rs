@@ -22,7 +22,7 @@ impl Random {
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -31,7 +31,7 @@ impl Random {
 
     /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
-        ((u128::from(self.next()) * n as u128) >> 64) as usize
+        ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
     /// Whether an event of one in `n` happens.
@@ -193,7 +193,10 @@ impl Network {
     pub fn left_behind(&self) -> (usize, usize) {
         let state = self.state();
         let alive = |node: usize| state.nodes[node].fate == Fate::Lives;
-        let open = state.streams.iter().filter(|s| alive(s.from) && alive(s.to) && !((s.unread || s.discards) && s.end.is_some()));
+        let open = state
+            .streams
+            .iter()
+            .filter(|s| alive(s.from) && alive(s.to) && !((s.unread || s.discards) && s.end.is_some()));
         open.fold((0, 0), |(bytes, streams), stream| (bytes + stream.held, streams + 1))
     }
 }
@@ -403,7 +406,11 @@ impl State {
         }
         match stream.end {
             Some((at, said)) if at <= now && stream.pieces.is_empty() => {
-                if said || self.random.one_in(2) { Ok(0) } else { Err(io::ErrorKind::ConnectionReset.into()) }
+                if said || self.random.one_in(2) {
+                    Ok(0)
+                } else {
+                    Err(io::ErrorKind::ConnectionReset.into())
+                }
             }
             _ => Err(io::ErrorKind::WouldBlock.into()),
         }
