@@ -117,8 +117,9 @@ pub struct Receives {
     spare: Vec<Vec<u8>>,
 }
 
-/// Memory blocks for kept messages that are held for reuse.
-const MAX_SPARE: usize = 64;
+/// Memory blocks for kept messages that are held for reuse: 16 MiB at most. A rank that was not scheduled for a while may find
+/// a hundred messages waiting, and the next time it is to allocate nothing for them.
+const MAX_SPARE: usize = 256;
 
 impl Receives {
     /// Receives that wait or are under way.
