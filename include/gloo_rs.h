@@ -1348,7 +1348,8 @@ void gloo_rs_gatherv_options_init(struct gloo_rs_gatherv_options_t *options, siz
 
 /// As gloo_rs_gather, with a number of elements of its own for each rank. The blocks lie in the output one directly after
 /// another, in the order of ranks; there are no displacements.
-gloo_rs_status_t gloo_rs_gatherv(struct gloo_rs_context_t *context, const struct gloo_rs_gatherv_options_t *options);
+gloo_rs_status_t gloo_rs_gatherv(struct gloo_rs_context_t *context,
+                                 const struct gloo_rs_gatherv_options_t *options);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_scatter_options_t), with defaults.
 void gloo_rs_scatter_options_init(struct gloo_rs_scatter_options_t *options, size_t struct_size);
@@ -1362,7 +1363,8 @@ void gloo_rs_scatterv_options_init(struct gloo_rs_scatterv_options_t *options, s
 
 /// As gloo_rs_scatter, with a number of elements of its own for each rank. The blocks lie in the input one directly after
 /// another, in the order of ranks; there are no displacements.
-gloo_rs_status_t gloo_rs_scatterv(struct gloo_rs_context_t *context, const struct gloo_rs_scatterv_options_t *options);
+gloo_rs_status_t gloo_rs_scatterv(struct gloo_rs_context_t *context,
+                                  const struct gloo_rs_scatterv_options_t *options);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_allgather_options_t), with
 /// defaults.
