@@ -52,10 +52,6 @@ need test nftables /usr/sbin/nft --version
 need "bench test" util-linux unshare --version
 need test mount mount --version
 need fresh mmdebstrap mmdebstrap --version
-# `make test` makes a fresh machine only if what sets one up has changed.
-if [ "$level" = test ] && ! scripts/test-fresh.sh is-current; then
-  need test mmdebstrap mmdebstrap --version
-fi
 
 if ((${#missing[@]})); then
   if ((EUID == 0)); then
