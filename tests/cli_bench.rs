@@ -184,7 +184,7 @@ fn a_launched_job_is_joined() {
     assert_eq!((&line["ranks"], &line["verified"]), (&3.into(), &true.into()));
 
     let output = run(&[&args[..], &["--ranks", "2"]].concat());
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("--ranks is 2, but the job that this is part of has 3"));
 }
 
