@@ -150,7 +150,7 @@ fn a_launched_job_is_joined() {
     assert!(tuning.choices.iter().all(|choice| choice.ranks == 3));
     let output = run(&format!("{job} -n 2"), dir.path());
     assert!(text(&output.stderr).contains("--ranks is 2, but the job that this is part of has 3"));
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn prices_are_explained() {
         ("info --explain pairwise_exchange 4 -n 3", "power of two"),
     ] {
         let output = run(line, dir.path());
-        assert_eq!(output.status.code(), Some(1), "{line}");
+        assert_eq!(output.status.code(), Some(2), "{line}");
         assert!(text(&output.stderr).contains(part), "{line}: {}", text(&output.stderr));
     }
 }

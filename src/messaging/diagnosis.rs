@@ -35,8 +35,8 @@ const SILENCE: Duration = Duration::from_millis(300);
 /// Peers that a text names.
 const SHOWN: usize = 3;
 
-/// Peers that are asked at once.
-const QUERIED: usize = 3;
+/// Peers that are asked at once. More than a text names, since whoever does not answer is named first.
+const QUERIED: usize = 64;
 
 impl Messenger {
     /// What the operations of `owner` wait for, peer by peer; but for receives from any of several.
@@ -90,7 +90,13 @@ impl Messenger {
                 ));
             }
         }
-        parts.extend(self.awaited(owner).iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
+        let is_silent = |rank: Rank| {
+            let query = self.peers.get(rank).and_then(|peer| peer.query.as_ref());
+            query.is_some_and(|query| query.reply.is_none())
+        };
+        let mut awaited: Vec<_> = self.awaited(owner).into_iter().collect();
+        awaited.sort_by_key(|((_, rank), _)| !is_silent(*rank));
+        parts.extend(awaited.iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
             let who = format!("{} ({})", self.peer_name(*rank), self.link_state(*rank, now));
             let slot = slot.map_or(String::new(), |slot| format!(" in slot {slot:#x}"));
             let slot = if *operations > 1 { format!("{slot} and {} more messages", operations - 1) } else { slot };
