@@ -210,12 +210,12 @@ static int32_t wrapping_sum(void *into, const void *left, const void *right, siz
   return 0;
 }
 
-/* A call on the context that is calling: refused, instead of waiting for itself. */
+/* A collective with the tag of the one that is calling: refused, instead of waiting for itself. */
 static int32_t call_back(void *into, const void *left, const void *right, size_t count, void *user) {
   gloo_rs_barrier_options_t options;
   gloo_rs_barrier_options_init(&options, sizeof options);
   CHECK_FAILS(gloo_rs_barrier((gloo_rs_context_t *)user, &options), GLOO_RS_ERROR_INVALID_OPERATION,
-              "reduction function");
+              "a collective with tag 0 is running on this context already");
   return wrapping_sum(into, left, right, count, NULL);
 }
 
