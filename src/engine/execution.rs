@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use crate::engine::plan::Plan;
@@ -156,9 +157,14 @@ impl Execution {
     fn make_room(&mut self, plan: &Plan, element: usize) -> Result<()> {
         let words = plan.scratch.checked_mul(element).map(|bytes| bytes.div_ceil(size_of::<u128>()));
         let steps = plan.steps.len().saturating_sub(self.progress.len());
+        let before = self.scratch.capacity();
         let mut room =
             |words| self.scratch.try_reserve_exact(words).and_then(|()| self.progress.try_reserve_exact(steps));
         if words.is_some_and(|words| room(words).is_ok()) {
+            if self.scratch.capacity() > before {
+                // A barrier's messages come from there, and must not tell peers what this process has freed.
+                self.scratch.spare_capacity_mut().fill(MaybeUninit::zeroed());
+            }
             return Ok(());
         }
         let text = format!("no memory for {} elements of {element} bytes that the algorithm keeps aside", plan.scratch);
