@@ -1,6 +1,7 @@
 //! Collective communications for training jobs. The C ABI is in `ffi`; this crate's Rust interface serves it and the
 //! command-line tool.
 
+#[deny(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod collective;
 pub mod context;
 pub mod engine;
@@ -10,10 +11,12 @@ pub mod ffi;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hash;
+#[deny(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod messaging;
 pub mod net;
 pub mod reduce;
 pub mod rendezvous;
+#[deny(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod schedule;
 pub mod secret;
 #[cfg(test)]

@@ -8,6 +8,7 @@
 mod diagnosis;
 mod farewell;
 #[cfg(any(test, fuzzing))]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod fuzz;
 mod inbox;
 mod limits;
@@ -21,8 +22,10 @@ mod remote;
 mod router;
 mod send;
 #[cfg(any(test, fuzzing))]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod testing;
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests;
 
 pub use operation::{Event, Outcome, Recv, ReduceInto, Remote, Replies, Send, Source, Token};

@@ -90,8 +90,8 @@ impl Explain {
     }
 
     fn report(&self, collective: &str, bytes: &str) -> Result<Report, Failure> {
-        let collective = parse::collective(collective);
-        let collective = collective.map_err(|what| Failure::usage(format!("--explain: {what}")))?;
+        let collective =
+            parse::collective(collective).map_err(|what| Failure::usage(format!("--explain {collective}: {what}")))?;
         let bytes = parse::size(bytes).map_err(|what| Failure::usage(format!("--explain: {what}")))?;
         let ranks = self.ranks.or(self.hosts.as_ref().map(Hosts::ranks)).unwrap_or(2);
         if collective == Collective::PairwiseExchange && (ranks < 2 || !ranks.is_power_of_two()) {

@@ -354,6 +354,7 @@ fn choices_by_price_are_nearly_the_best() {
 /// The first decision of a size may take a while, but not so long that a program would notice.
 #[test]
 #[ignore = "prints how long decisions take"]
+#[allow(clippy::disallowed_methods)]
 fn how_long_the_first_decision_takes() {
     use crate::tuner::{Tuner, file::Tuning, model::Places, overrides::Overrides};
     for (hosts, per_host) in [(1, 2), (1, 8), (2, 1), (8, 1), (2, 4), (4, 4), (8, 8), (64, 1), (64, 8), (512, 1)] {
