@@ -129,6 +129,12 @@ impl Peer {
         !self.control.is_empty() || !self.data.is_empty()
     }
 
+    /// Whether what is sent to it now can leave at once.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.link.is_some() && !self.has_output()
+    }
+
     /// Messages that have not left as a whole.
     pub fn outgoing(&self) -> usize {
         self.data.len()

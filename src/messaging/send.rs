@@ -33,6 +33,17 @@ impl Messenger {
     /// A message leaves now if it is small or granted, and nothing stands before it.
     #[inline]
     pub(super) fn send_or_queue(&mut self, send: Send) {
+        if send.bytes <= EAGER_BYTES
+            && self.queued.is_empty()
+            && let Some(peer) = self.peers.get_mut(send.to)
+            && peer.is_idle()
+        {
+            // It need not wait until all else is posted that this call will.
+            self.outgoing += 1;
+            peer.push(&send.message(false), send.from, Some(send.token), true);
+            self.flush_to(send.to);
+            return;
+        }
         self.connect(send.to);
         self.outgoing += 1;
         let key = send.key();

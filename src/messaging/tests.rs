@@ -1,6 +1,6 @@
 //! A messenger over one link.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Instant;
 
 use super::testing::{Ended, StreamLink, messenger, sockets};
@@ -21,6 +21,39 @@ fn a_message_without_a_grant_for_a_rank_of_unknown_address_ends_with_the_messeng
     let mut events = Vec::new();
     messenger.progress(Instant::now(), &mut events);
     assert!(matches!(&events[..], [Event { token: ended, outcome: Outcome::Failed(_) }] if *ended == token));
+}
+
+#[test]
+fn a_small_message_leaves_when_it_is_posted_and_one_behind_another_does_not_overtake_it() {
+    let (ours, mut peer) = sockets();
+    let mut messenger = messenger(0, 2);
+    messenger.established(1, Box::new(StreamLink::new(ours, Ended::default())), CONNECTION);
+    // More of these than the socket takes.
+    let messages: Vec<Vec<u8>> = (0..64u8).map(|index| vec![index; matching::EAGER_BYTES]).collect();
+    for (index, message) in messages.iter().enumerate() {
+        let token = Token { owner: 1, detail: index as u32 };
+        let (space, from, bytes) = (Space::Collective, message.as_ptr(), message.len());
+        // SAFETY: the messages outlive the messenger's use of them.
+        unsafe { messenger.send(Send { to: 1, space, slot: index as u64, fingerprint: 0, from, bytes, token }) };
+        if index == 0 {
+            let mut first = vec![0; crate::wire::message::HEADER_BYTES + message.len()];
+            peer.read_exact(&mut first).expect("it was sent, though nothing has called progress");
+            assert!(first.ends_with(message));
+        }
+    }
+    let (mut events, mut rest) = (Vec::new(), Vec::new());
+    while events.len() < messages.len() {
+        messenger.progress(Instant::now(), &mut events);
+        let mut part = vec![0; 1 << 20];
+        while let Ok(n) = peer.read(&mut part) {
+            rest.extend_from_slice(&part[..n]);
+        }
+    }
+    let ended: Vec<u32> = events.iter().map(|event| event.token.detail).collect();
+    assert!(ended.iter().copied().eq(0..messages.len() as u32), "{ended:?}");
+    for (got, message) in rest.chunks(crate::wire::message::HEADER_BYTES + matching::EAGER_BYTES).zip(&messages[1..]) {
+        assert!(got.ends_with(message));
+    }
 }
 
 #[test]
