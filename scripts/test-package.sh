@@ -78,6 +78,7 @@ DESTDIR=$at/staged cmake --install "$at/subdirectory" >/dev/null
 for file in lib/some-machine/libgloo_rs.{a,so,so.0} include/gloo_rs.h lib/some-machine/cmake/gloo_rs/gloo_rsConfig.cmake; do
   [ -e "$at/staged/usr/$file" ] || fail "/usr/$file was not installed"
 done
-staged=$(PKG_CONFIG_PATH=$at/staged/usr/lib/some-machine/pkgconfig pkg-config --variable=libdir gloo_rs)
+# Written for a shell: a space has a backslash.
+staged=$(PKG_CONFIG_PATH=$at/staged/usr/lib/some-machine/pkgconfig pkg-config --variable=libdir gloo_rs | xargs printf '%s')
 [ "$(realpath "$staged")" = "$at/staged/usr/lib/some-machine" ] || fail "pkg-config says that the library lies in $staged"
 echo "test-package: all passed"
