@@ -176,6 +176,11 @@ impl Core {
         self.dispatch() | moved
     }
 
+    /// The same, for who does not come back at once: no descriptor tells when more of an offered message can be read.
+    pub fn serve(&mut self) {
+        while self.progress() && self.messenger.is_reading() {}
+    }
+
     /// Hands out what has ended, and sends what was posted in consequence: nobody else might be there to do it. Whether
     /// anything had ended.
     fn dispatch(&mut self) -> bool {

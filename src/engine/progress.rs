@@ -114,7 +114,7 @@ impl Engine {
 
     /// Moves on what was just posted, and leaves the rest to whoever polls, or to the watch.
     pub fn leave(&self, mut guard: Guard<'_>) {
-        guard.progress();
+        guard.serve();
         self.hand_over(guard);
     }
 
@@ -168,11 +168,7 @@ impl Engine {
                 if left.is_zero() {
                     break None;
                 }
-                guard.waiting += 1;
-                guard = self.ended.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
-                guard.now = self.now();
-                guard.waiting -= 1;
-                guard.waking = guard.waking.saturating_sub(1);
+                guard = self.wait_to_be_told(guard, left);
                 continue;
             }
             if !polling {
@@ -200,39 +196,55 @@ impl Engine {
                 }
                 continue;
             }
-            let now = self.now();
-            guard.now = now;
-            if now >= deadline {
+            guard.now = self.now();
+            if guard.now >= deadline {
                 break None;
             }
-            let since = *idle_since.get_or_insert(now);
-            let spinning = match guard.spin {
-                Spin::For(time) => now.duration_since(since) < time,
-                Spin::Forever => true,
-            };
-            if spinning {
-                if self.is_wanted(&guard) {
-                    guard = self.give_way(guard);
-                } else {
-                    // Another rank may be waiting for this very core. Where none is, this costs no more than the poll did:
-                    // two ranks that share a core exchange 4 bytes in 12 µs so, and in 22 µs if each keeps it for 5 µs.
-                    std::thread::yield_now();
-                }
-            } else {
-                let until = guard.messenger.next_timer().map_or(deadline, |timer| timer.min(deadline));
-                guard.sleeping = true;
-                drop(guard);
-                if self.clock.sleep(&self.descriptors, until) {
-                    self.waker.clear();
-                }
-                guard = self.lock_contended();
-                guard.sleeping = false;
-            }
+            guard = self.rest(guard, &mut idle_since, deadline);
         };
         if polling {
             guard.polling = false;
         }
         (guard, result)
+    }
+
+    /// For a thread that does not poll: waits until the one that does has something to tell, or so long.
+    fn wait_to_be_told<'a>(&'a self, mut guard: Guard<'a>, time: Duration) -> Guard<'a> {
+        guard.waiting += 1;
+        guard = self.ended.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0;
+        guard.now = self.now();
+        guard.waiting -= 1;
+        guard.waking = guard.waking.saturating_sub(1);
+        guard
+    }
+
+    /// For the thread that polls and has found nothing: offers its core and the lock to others, or sleeps, if it has found nothing
+    /// for long enough.
+    #[inline]
+    fn rest<'a>(&'a self, mut guard: Guard<'a>, idle_since: &mut Option<Instant>, deadline: Instant) -> Guard<'a> {
+        let since = *idle_since.get_or_insert(guard.now);
+        let spinning = match guard.spin {
+            Spin::For(time) => guard.now.duration_since(since) < time,
+            Spin::Forever => true,
+        };
+        if spinning {
+            if self.is_wanted(&guard) {
+                return self.give_way(guard);
+            }
+            // Another rank may be waiting for this very core. Where none is, this costs no more than the poll did:
+            // two ranks that share a core exchange 4 bytes in 12 µs so, and in 22 µs if each keeps it for 5 µs.
+            std::thread::yield_now();
+            return guard;
+        }
+        let until = guard.messenger.next_timer().map_or(deadline, |timer| timer.min(deadline));
+        guard.sleeping = true;
+        drop(guard);
+        if self.clock.sleep(&self.descriptors, until) {
+            self.waker.clear();
+        }
+        guard = self.lock_contended();
+        guard.sleeping = false;
+        guard
     }
 
     /// Whether other threads wait for the lock.
@@ -301,7 +313,7 @@ impl Engine {
         // Unarmed, it takes over when nobody has been here for a whole tick.
         if watch.is_armed() || guard.turns == guard.seen_turns {
             guard.now = self.now();
-            guard.progress();
+            guard.serve();
             self.tell(&mut guard);
             self.entrust(&guard, watch.as_ref(), true);
         }

@@ -14,6 +14,7 @@ use crate::engine::plan::PlanCache;
 use crate::messaging::Send;
 use crate::messaging::testing::{StreamLink, Turns, Unconnected, sockets};
 use crate::sys::Waker;
+use crate::transport::RemoteMemory;
 use crate::transport::{Interest, Link, SystemClock};
 use crate::types::Space;
 use crate::wire::Message;
@@ -46,6 +47,10 @@ impl Link for Busy {
         Ok(())
     }
 
+    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
+        None
+    }
+
     fn end(self: Box<Self>, _: Vec<u8>) {}
 }
 
@@ -69,6 +74,10 @@ impl Link for Full {
 
     fn watch(&mut self, _: Interest) -> io::Result<()> {
         Ok(())
+    }
+
+    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
+        None
     }
 
     fn end(self: Box<Self>, _: Vec<u8>) {}

@@ -54,14 +54,18 @@ impl Messenger {
             match (op.matched, &op.recv.from) {
                 (None, Source::AnyOf(_)) => {}
                 (Some(rank), _) | (None, &Source::Rank(rank)) => {
-                    let incoming = self.peers.get(rank).and_then(|p| p.incoming.as_ref());
-                    let done = incoming.filter(|i| i.finish == Finish::Recv(index)).map_or(0, |i| i.done);
+                    let incoming = self.peers.get(rank).into_iter().flat_map(Peer::arriving);
+                    let mut its = incoming.filter(|incoming| incoming.finish == Finish::Recv(index));
+                    let done = its.next().map_or(0, |incoming| incoming.done);
                     add(Wait::Receive, rank, done, bytes, Some(slot));
                 }
             }
         }
         for (_, queued) in self.queued_sends.iter().filter(|(_, q)| q.send.token.owner == owner) {
             add(Wait::Grant, queued.send.to, 0, queued.send.bytes, Some(queued.send.slot));
+        }
+        for send in self.offers.values().filter(|send| send.token.owner == owner) {
+            add(Wait::Grant, send.to, 0, send.bytes, Some(send.slot));
         }
         for (rank, peer) in self.peers.iter() {
             for (done, bytes) in peer.sending(owner) {

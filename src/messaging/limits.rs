@@ -93,6 +93,7 @@ impl Messenger {
                 .is_some_and(|incoming| !matches!(incoming.finish, Finish::Nothing | Finish::UnexpectedWrite { .. }))
             || receives()
             || self.queued_sends.iter().any(|(_, queued)| queued.send.to == rank)
+            || self.offers.values().any(|send| send.to == rank)
             || self.requests.iter().any(|(_, request)| request.rank == rank)
             || self.bindings.keys().any(|key| key.rank() == rank)
     }

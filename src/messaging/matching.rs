@@ -16,15 +16,19 @@
 //! cancelled) only means that a large message may come unasked, and then it is kept like a small one. One that crosses an
 //! announcement on the way may set that message free before any receive has met it; it takes its announcement's place.
 //!
+//! On a link that reads the peer's memory, large messages are offered, which is an announcement that no grant answers: the receive
+//! that it meets reads the message. Then no receive sends grants of its own accord.
+//!
 //! As many receives count on a credit as the sender has credits, at most. So a large message that comes unasked, and meets a
 //! receive that gave no credit, has used up another receive's, which must answer the announcement that it meets.
 
+mod ends;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 
 use crate::error::{Error, ErrorKind};
 use crate::hash::QuickMap;
-use crate::messaging::operation::{Outcome, Recv, Source, Token};
+use crate::messaging::operation::{Outcome, Recv, Source};
 use crate::messaging::queues::{Key, Queues};
 use crate::slab::Slab;
 use crate::types::{Rank, Slot, Space};
@@ -55,8 +59,10 @@ pub struct Op {
 struct Unexpected {
     from: Rank,
     envelope: Envelope,
-    /// What has come of it; `None` while it is only announced.
+    /// What has come of it; `None` while it is only announced or offered.
     data: Option<Vec<u8>>,
+    /// Under which key it is offered.
+    offer: Option<u32>,
     /// Set once it has met its receive while still arriving.
     op: Option<u32>,
 }
@@ -75,6 +81,17 @@ pub enum Posting {
     Granted {
         /// The sender.
         to: Rank,
+    },
+    /// It met an offer: the message is to be read.
+    Offered {
+        /// Its number.
+        op: u32,
+        /// The sender.
+        from: Rank,
+        /// The message's envelope.
+        envelope: Envelope,
+        /// The offer's key.
+        key: u32,
     },
     /// It met a message that has come whole. The receive is over for the matching.
     Message {
@@ -164,11 +181,11 @@ impl Receives {
         }
     }
 
-    /// Posts a receive.
-    pub fn post(&mut self, recv: Recv) -> Posting {
+    /// Posts a receive. `grants`: its sender waits for a grant if the message is large.
+    pub fn post(&mut self, recv: Recv, grants: bool) -> Posting {
         self.sequence += 1;
         let (space, slot) = (recv.space, recv.slot);
-        let large = recv.bytes > EAGER_BYTES;
+        let large = grants && recv.bytes > EAGER_BYTES;
         let (waiting_key, early) = match &recv.from {
             Source::Rank(rank) => {
                 let key = Key::new(*rank, space, slot);
@@ -201,6 +218,11 @@ impl Receives {
             *kept = kept.saturating_sub(bytes);
         }
         match &message.data {
+            None if message.offer.is_some() => {
+                let message = self.unexpected.remove(index).expect("present");
+                let (envelope, key) = (message.envelope, message.offer.unwrap_or_default());
+                Posting::Offered { op: self.ops.insert(op), from, envelope, key }
+            }
             None => {
                 self.unexpected.remove(index);
                 let op = self.ops.insert(op);
@@ -272,18 +294,55 @@ impl Receives {
             return Arrival::Op(op);
         }
         let data = Some(self.spare.pop().unwrap_or_default());
-        Arrival::Unexpected(self.line_up(key, Unexpected { from, envelope: *envelope, data, op: None }))
+        Arrival::Unexpected(self.line_up(key, Unexpected { from, envelope: *envelope, data, offer: None, op: None }))
     }
 
     /// An announced message comes before a receive has met its announcement.
     fn fill(&mut self, key: Key, envelope: &Envelope) -> Arrival {
-        let Some(early) = self.unexpected_order.iter(key).find(|early| self.unexpected[*early].data.is_none()) else {
-            return Arrival::Discard;
-        };
+        let announced = |message: &Unexpected| message.data.is_none() && message.offer.is_none();
+        let place = self.unexpected_order.iter(key).find(|early| announced(&self.unexpected[*early]));
+        match place {
+            Some(early) => self.fill_place(early, envelope),
+            None => Arrival::Discard,
+        }
+    }
+
+    /// A message comes that has a place in its order already.
+    fn fill_place(&mut self, early: u32, envelope: &Envelope) -> Arrival {
         let message = &mut self.unexpected[early];
         message.envelope = *envelope;
+        message.offer = None;
         message.data = Some(self.spare.pop().unwrap_or_default());
         Arrival::Unexpected(early)
+    }
+
+    /// A message is offered under `key`. The receive that it meets, if one waits.
+    pub fn offer(&mut self, from: Rank, envelope: &Envelope, key: u32) -> Option<u32> {
+        let order = Key::new(from, envelope.space, envelope.slot);
+        if self.unexpected_order.front(order).is_none()
+            && let Some(op) = self.meet(from, envelope.space, envelope.slot)
+        {
+            return Some(op);
+        }
+        let message = Unexpected { from, envelope: *envelope, data: None, offer: Some(key), op: None };
+        self.line_up(order, message);
+        None
+    }
+
+    /// A message is sent after all that was offered under `key` and has not met a receive.
+    pub fn replace(&mut self, from: Rank, envelope: &Envelope, key: u32) -> Arrival {
+        let order = Key::new(from, envelope.space, envelope.slot);
+        let place = self.unexpected_order.iter(order).find(|early| self.unexpected[*early].offer == Some(key));
+        match place {
+            Some(early) => self.fill_place(early, envelope),
+            None => Arrival::Discard,
+        }
+    }
+
+    /// The grants that receives from `from` have sent will not be used.
+    pub fn take_back_grants(&mut self, from: Rank) {
+        let of = |op: &Op| matches!(op.recv.from, Source::Rank(rank) if rank == from);
+        self.ops.iter_mut().filter(|(_, op)| of(op)).for_each(|(_, op)| op.credited = false);
     }
 
     /// A message is announced. `true`: send the sender a grant now.
@@ -295,7 +354,7 @@ impl Receives {
             self.granted.push(key, op);
             return !self.ops[op].credited;
         }
-        self.line_up(key, Unexpected { from, envelope: *envelope, data: None, op: None });
+        self.line_up(key, Unexpected { from, envelope: *envelope, data: None, offer: None, op: None });
         false
     }
 
@@ -358,91 +417,6 @@ impl Receives {
     /// The receive is over.
     pub fn finish(&mut self, op: u32) -> Option<Op> {
         self.ops.remove(op)
-    }
-
-    /// Takes back the receives of `owner`; those that messages are arriving for are given to `arriving`, which must no
-    /// longer write to them.
-    pub fn cancel(&mut self, owner: u32, mut arriving: impl FnMut(u32)) {
-        let ops: Vec<u32> = self.ops.iter().filter(|(_, op)| op.recv.token.owner == owner).map(|(i, _)| i).collect();
-        for op in ops {
-            match self.ops[op].matched {
-                None => {
-                    self.unpost(op);
-                    self.ops.remove(op);
-                }
-                Some(from) => {
-                    self.ops[op].cancelled = true;
-                    let key = Key::new(from, self.ops[op].recv.space, self.ops[op].recv.slot);
-                    let expected = self.granted.iter(key).any(|g| g == op);
-                    if !expected && !self.unexpected.iter().any(|(_, e)| e.op == Some(op)) {
-                        arriving(op);
-                        self.ops.remove(op);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Takes back one receive that was just posted and waits.
-    pub fn withdraw(&mut self, op: u32) {
-        self.unpost(op);
-        self.ops.remove(op);
-    }
-
-    fn unpost(&mut self, op: u32) {
-        let recv = &self.ops[op].recv;
-        let key = match recv.from {
-            Source::Rank(rank) => Key::new(rank, recv.space, recv.slot),
-            Source::AnyOf(_) => Key::any(recv.space, recv.slot),
-        };
-        self.posted.remove(key, op);
-    }
-
-    /// The connection to `lost` is gone: takes out every receive that only ranks of `is_lost` could serve. What has come
-    /// whole stays; what came in part, or was announced, is dropped.
-    pub fn lose(&mut self, lost: Rank, is_lost: impl Fn(Rank) -> bool) -> Vec<Token> {
-        let mut tokens = Vec::new();
-        let ops: Vec<u32> = self
-            .ops
-            .iter()
-            .filter(|(_, op)| match (&op.matched, &op.recv.from) {
-                (Some(rank), _) => *rank == lost,
-                (None, Source::Rank(rank)) => *rank == lost,
-                (None, Source::AnyOf(ranks)) => ranks.contains(&lost) && ranks.iter().all(|r| is_lost(*r)),
-            })
-            .map(|(i, _)| i)
-            .collect();
-        for op in ops {
-            match self.ops[op].matched {
-                None => self.unpost(op),
-                Some(from) => {
-                    let key = Key::new(from, self.ops[op].recv.space, self.ops[op].recv.slot);
-                    self.granted.remove(key, op);
-                }
-            }
-            if let Some(op) = self.ops.remove(op)
-                && !op.cancelled
-            {
-                tokens.push(op.recv.token);
-            }
-        }
-        let partial: Vec<u32> = self
-            .unexpected
-            .iter()
-            .filter(|(_, e)| e.from == lost && e.data.as_ref().is_none_or(|d| d.len() < e.envelope.bytes as usize))
-            .map(|(i, _)| i)
-            .collect();
-        for index in partial {
-            if let Some(message) = self.unexpected.remove(index) {
-                if message.op.is_none() {
-                    self.refund(lost, UNEXPECTED_OVERHEAD + message.data.as_ref().map_or(0, Vec::len));
-                }
-                let key = Key::new(lost, message.envelope.space, message.envelope.slot);
-                self.unexpected_order.remove(key, index);
-                self.end_turn(key, false);
-            }
-        }
-        tokens
     }
 }
 

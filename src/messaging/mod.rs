@@ -13,6 +13,7 @@ pub(crate) mod fuzz;
 mod inbox;
 mod limits;
 pub mod matching;
+mod offers;
 mod operation;
 mod peer;
 pub mod queues;
@@ -41,7 +42,7 @@ use crate::slab::Slab;
 use crate::transport::{self, Connector, Happening, LogCallback};
 use crate::types::{Rank, Slot, Space};
 use inbox::{Finish, Target};
-use matching::{Posting, Receives};
+use matching::{EAGER_BYTES, Posting, Receives};
 use peer::{Peer, Sent};
 use queues::{Key, Queues};
 use ranks::ByRank;
@@ -80,6 +81,13 @@ pub struct Messenger {
     grants: QuickMap<Key, u32>,
     /// Grants that came during a receive.
     granted: Vec<Key>,
+    /// Offered messages that have not been taken, by key.
+    offers: QuickMap<u32, Send>,
+    next_offer: u32,
+    /// Orders in which an offer was taken during a receive.
+    unblocked: Vec<Key>,
+    /// Ranks whose offered messages are read here.
+    reading: Vec<Rank>,
     requests: Slab<Request>,
     regions: HashMap<u32, Region>,
     next_region: u32,
@@ -121,6 +129,10 @@ impl Messenger {
             queued_sends: Slab::default(),
             grants: QuickMap::default(),
             granted: Vec::new(),
+            offers: QuickMap::default(),
+            next_offer: 0,
+            unblocked: Vec::new(),
+            reading: Vec::new(),
             requests: Slab::default(),
             regions: HashMap::new(),
             next_region: 0,
@@ -164,12 +176,14 @@ impl Messenger {
             return self.event(recv.token, Outcome::Failed(error));
         }
         let (space, slot, token, from) = (recv.space, recv.slot, recv.token, recv.from.clone());
-        match self.receives.post(recv) {
+        let grants = recv.bytes > EAGER_BYTES && !self.reads(&recv.from);
+        match self.receives.post(recv, grants) {
             Posting::Message { op, from, envelope, data } => {
                 self.deliver(&op, from, &envelope, &data);
                 self.receives.recycle(data);
             }
             Posting::Granted { to } => self.grant(to, space, slot),
+            Posting::Offered { op, from, envelope, key } => self.read_later(from, op, &envelope, key),
             Posting::Waits { op, grant } => {
                 let ranks: &[Rank] = match &from {
                     Source::Rank(rank) => std::slice::from_ref(rank),
@@ -217,6 +231,8 @@ impl Messenger {
             self.outgoing -= peer.cancel(owner);
         }
         self.cancel_queued(owner);
+        self.cancel_offers(owner);
+        self.cancel_readings(&arriving);
         self.events.retain(|e| e.token.owner != owner);
     }
 
@@ -239,6 +255,9 @@ impl Messenger {
             }
         } else {
             moved |= self.progress_ready(now);
+        }
+        if !self.reading.is_empty() {
+            moved |= self.read_offers();
         }
         moved |= !self.events.is_empty();
         events.append(&mut self.events);
@@ -286,6 +305,8 @@ impl Messenger {
             (self.receives.len(), "receives"),
             (self.receives.unmet().count(), "unexpected messages"),
             (self.queued_sends.len(), "messages without a grant"),
+            (self.offers.len(), "messages that were offered"),
+            (self.peers.iter().map(|(_, peer)| peer.readings.len()).sum(), "offers"),
             (self.requests.len(), "puts or gets"),
             (self.regions.len(), "regions"),
             (self.bindings.len(), "bound buffers"),

@@ -8,8 +8,9 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::messaging::inbox::Incoming;
 use crate::messaging::matching::EAGER_BYTES;
+use crate::messaging::offers::Reading;
 use crate::messaging::operation::Token;
-use crate::transport::Link;
+use crate::transport::{Link, RemoteMemory};
 use crate::types::Space;
 use crate::wire::message::{self, HEADER_BYTES, Message};
 
@@ -85,6 +86,8 @@ pub struct Query {
 pub struct Peer {
     /// The way there, while it stands.
     pub link: Option<Box<dyn Link>>,
+    /// The link reads memory: messages of more bytes are offered.
+    reads_above: Option<usize>,
     /// In the headers on this link.
     pub connection: u32,
     /// Why there is no way any more.
@@ -102,6 +105,8 @@ pub struct Peer {
     partial: PartialHeader,
     /// The message that is coming in.
     pub incoming: Option<Incoming>,
+    /// Offered messages that are read.
+    pub readings: VecDeque<Reading>,
     /// Headers without payload that may overtake messages.
     control: VecDeque<[u8; HEADER_BYTES]>,
     control_sent: usize,
@@ -135,6 +140,22 @@ impl Peer {
         self.link.is_some() && !self.has_output()
     }
 
+    /// Longest message that is sent without asking.
+    #[inline]
+    pub fn eager_bytes(&self) -> usize {
+        self.reads_above.unwrap_or(EAGER_BYTES)
+    }
+
+    /// Whether longer ones are offered.
+    pub fn reads(&self) -> bool {
+        self.reads_above.is_some()
+    }
+
+    /// The way into the peer's memory.
+    pub fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
+        self.link.as_deref_mut()?.remote_memory()
+    }
+
     /// Messages that have not left as a whole.
     pub fn outgoing(&self) -> usize {
         self.data.len()
@@ -144,6 +165,11 @@ impl Peer {
     pub fn sending(&self, owner: u32) -> impl Iterator<Item = (usize, usize)> {
         let its = self.data.iter().filter(move |out| out.token.is_some_and(|t| t.owner == owner));
         its.map(|out| (out.sent.saturating_sub(HEADER_BYTES), out.bytes))
+    }
+
+    /// Messages whose payload is coming in, or is read.
+    pub fn arriving(&self) -> impl Iterator<Item = &Incoming> {
+        self.incoming.iter().chain(self.readings.iter().map(|reading| &reading.incoming))
     }
 
     /// Queues a message without payload that may overtake others.
@@ -199,7 +225,12 @@ impl Peer {
     }
 
     /// The way to the peer stands: what was queued before did not know the number of the connection.
-    pub fn establish(&mut self, link: Box<dyn Link>, connection: u32) {
+    pub fn establish(&mut self, mut link: Box<dyn Link>, connection: u32) {
+        self.reads_above = link.remote_memory().map(|memory| memory.eager_bytes());
+        if self.reads() {
+            // Nothing else was queued there: grants, which nobody waits for now.
+            self.control.clear();
+        }
         self.link = Some(link);
         self.connection = connection;
         let headers = self.control.iter_mut().chain(self.data.iter_mut().map(|out| &mut out.header));

@@ -109,6 +109,9 @@ impl Messenger {
         while let Some(key) = self.granted.pop() {
             self.granted(key);
         }
+        while let Some(key) = self.unblocked.pop() {
+            self.release(key);
+        }
         match error {
             Some(error) => self.cut_off(rank, error),
             None if dirty => self.mark_dirty(rank),
@@ -150,7 +153,7 @@ impl Messenger {
     }
 
     /// Puts payload where it goes.
-    fn place(&mut self, rank: Rank, incoming: &mut Incoming, bytes: &[u8]) {
+    pub(super) fn place(&mut self, rank: Rank, incoming: &mut Incoming, bytes: &[u8]) {
         let n = bytes.len();
         match &mut incoming.target {
             // SAFETY: target and length were checked against each other when the header came, and `bytes` are no more than
@@ -192,6 +195,12 @@ impl Messenger {
                 }
                 Ok(None)
             }
+            Message::Offer { envelope, key } => self.offered(rank, peer, &envelope, key).map(|()| None),
+            Message::Taken { key } => {
+                self.taken(rank, peer, key);
+                Ok(None)
+            }
+            Message::Replacement { envelope, key } => Ok(Some(self.begin_replacement(rank, peer, &envelope, key))),
             Message::Grant { space, slot } => {
                 self.granted.push(Key::new(rank, space, slot));
                 Ok(None)
@@ -231,8 +240,14 @@ impl Messenger {
     }
 
     fn begin_data(&mut self, rank: Rank, envelope: &Envelope, announced: bool) -> Incoming {
+        let arrival = self.receives.arrive(rank, envelope, announced);
+        self.begin_arrival(rank, envelope, arrival)
+    }
+
+    /// A message comes that goes where `arrival` says.
+    pub(super) fn begin_arrival(&mut self, rank: Rank, envelope: &Envelope, arrival: Arrival) -> Incoming {
         let bytes = envelope.bytes as usize;
-        match self.receives.arrive(rank, envelope, announced) {
+        match arrival {
             Arrival::Unexpected(message) => Incoming::new(bytes, Target::Unexpected(message), Finish::Nothing),
             Arrival::Discard => Incoming::new(bytes, Target::Discard, Finish::Nothing),
             Arrival::Op(index) => {

@@ -128,6 +128,10 @@ impl Messenger {
         self.peer(rank).establish(link, connection);
         self.linked.push(rank);
         self.mark_dirty(rank);
+        if self.peer(rank).reads() {
+            self.receives.take_back_grants(rank);
+        }
+        self.release_all(rank);
         self.log(3, &format!("rank {}: connected to {}", self.rank, self.peer_name(rank)));
     }
 
@@ -139,6 +143,7 @@ impl Messenger {
         self.log(2, &format!("rank {}: {error}", self.rank));
         self.linked.retain(|r| *r != rank);
         self.paused.retain(|r| *r != rank);
+        self.reading.retain(|r| *r != rank);
         self.connector.give_up(rank);
         let (unsent, mut tokens) = self.peer(rank).end(error.clone());
         self.outgoing -= unsent;
@@ -153,6 +158,8 @@ impl Messenger {
                 tokens.push(send.token);
             }
         }
+        // The link has ended, and with it the peer's way to them.
+        tokens.extend(self.offers.extract_if(|_, send| send.to == rank).map(|(_, send)| send.token));
         let requests: Vec<u32> = self.requests.iter().filter(|(_, r)| r.rank == rank).map(|(i, _)| i).collect();
         for index in requests {
             tokens.extend(self.requests.remove(index).filter(|r| !r.cancelled).map(|r| r.token));

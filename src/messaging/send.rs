@@ -1,7 +1,7 @@
 //! What leaves: queues, grants, announcements.
 
 use super::Messenger;
-use super::matching::{Arrival, EAGER_BYTES};
+use super::matching::Arrival;
 use super::operation::{Outcome, Send};
 use super::queues::Key;
 use crate::transport::Interest;
@@ -16,11 +16,11 @@ pub(super) struct Queued {
 }
 
 impl Send {
-    fn key(&self) -> Key {
+    pub(super) fn key(&self) -> Key {
         Key::new(self.to, self.space, self.slot)
     }
 
-    fn envelope(&self) -> Envelope {
+    pub(super) fn envelope(&self) -> Envelope {
         Envelope { space: self.space, slot: self.slot, fingerprint: self.fingerprint, bytes: self.bytes as u64 }
     }
 
@@ -33,9 +33,10 @@ impl Messenger {
     /// A message leaves now if it is small or granted, and nothing stands before it.
     #[inline]
     pub(super) fn send_or_queue(&mut self, send: Send) {
-        if send.bytes <= EAGER_BYTES
-            && self.queued.is_empty()
+        if self.queued.is_empty()
+            && self.offers.is_empty()
             && let Some(peer) = self.peers.get_mut(send.to)
+            && send.bytes <= peer.eager_bytes()
             && peer.is_idle()
         {
             // It need not wait until all else is posted that this call will.
@@ -48,17 +49,39 @@ impl Messenger {
         self.outgoing += 1;
         let key = send.key();
         let behind = !self.queued.is_empty() && self.queued.front(key).is_some();
-        if !behind && (send.bytes <= EAGER_BYTES || self.take_grant(key)) {
-            return self.push(&send, false);
+        // The peer that has the message to lose is there from now on, even if its address is not known yet.
+        if !behind && self.go(&send) {
+            return;
         }
-        let announced = !behind && send.space == Space::User;
-        // The peer that has the message to lose, even if its address is not known yet.
-        self.peer(send.to);
+        let announced = !behind && self.must_announce(&send);
         let index = self.queued_sends.insert(Queued { send, announced });
         self.queued.push(key, index);
         if announced {
             self.announce(&send);
         }
+    }
+
+    /// Sends or offers a message before which nothing stands, unless it must wait for a grant; whether it went.
+    fn go(&mut self, send: &Send) -> bool {
+        let follows_offer = self.has_offers(send.key());
+        let peer = self.peer(send.to);
+        if follows_offer || send.bytes > peer.eager_bytes() {
+            if peer.reads() {
+                return self.offer(send);
+            }
+            if !self.take_grant(send.key()) {
+                return false;
+            }
+        }
+        self.push(send, false);
+        true
+    }
+
+    /// Whether the receiver is to be told of a message that waits for a grant. Receives of collectives send theirs of their own
+    /// accord, but not on a link that reads memory, where this one could not be registered.
+    fn must_announce(&self, send: &Send) -> bool {
+        let peer = self.peers.get(send.to).filter(|peer| peer.is_established());
+        peer.is_some_and(|peer| send.space == Space::User || peer.reads()) && !self.has_offers(send.key())
     }
 
     pub(super) fn flush_to(&mut self, rank: Rank) -> bool {
@@ -142,24 +165,35 @@ impl Messenger {
     }
 
     /// What stood behind a message that waits no more goes, or is announced.
-    fn release(&mut self, key: Key) {
+    pub(super) fn release(&mut self, key: Key) {
         while let Some(index) = self.queued.front(key) {
             let Queued { send, announced } = self.queued_sends[index];
             if announced {
                 return;
             }
-            if send.bytes <= EAGER_BYTES || self.take_grant(key) {
+            if self.go(&send) {
                 self.queued.pop(key);
                 self.queued_sends.remove(index);
-                self.push(&send, false);
             } else {
-                if send.space == Space::User {
+                if self.must_announce(&send) {
                     self.queued_sends[index].announced = true;
                     self.announce(&send);
                 }
                 return;
             }
         }
+    }
+
+    /// The link to `rank` stands: what waits to be sent there is offered or announced.
+    pub(super) fn release_all(&mut self, rank: Rank) {
+        let waiting = self.queued_sends.iter().filter(|(_, queued)| queued.send.to == rank);
+        let mut keys: Vec<Key> = Vec::new();
+        for (_, queued) in waiting {
+            if !keys.contains(&queued.send.key()) {
+                keys.push(queued.send.key());
+            }
+        }
+        keys.into_iter().for_each(|key| self.release(key));
     }
 
     pub(super) fn send_to_self(&mut self, send: &Send) {

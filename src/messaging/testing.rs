@@ -11,7 +11,7 @@ use super::Messenger;
 use crate::error::Result;
 use crate::net::address::{self, Address};
 use crate::sys;
-use crate::transport::{Connector, Happening, Interest, LastWords, Link};
+use crate::transport::{Connector, Happening, Interest, LastWords, Link, RemoteMemory};
 use crate::types::Rank;
 
 /// Knows no peer's address, and connects to none.
@@ -120,6 +120,10 @@ impl Link for StreamLink {
 
     fn watch(&mut self, _: Interest) -> io::Result<()> {
         Ok(())
+    }
+
+    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
+        None
     }
 
     fn end(self: Box<Self>, last_words: Vec<u8>) {

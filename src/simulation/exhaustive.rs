@@ -11,8 +11,9 @@ use crate::wire::message::HEADER_BYTES;
 /// Numbers of ranks.
 const SIZES: std::ops::RangeInclusive<usize> = 2..=6;
 
-fn rules() -> Rules {
-    Rules { delay: Duration::from_micros(1)..Duration::from_micros(100), capacity: 100_000, piece: 10_000 }
+fn rules(reads: bool) -> Rules {
+    let delay = Duration::from_micros(1)..Duration::from_micros(100);
+    Rules { delay, capacity: 100_000, piece: 10_000, reads_above: reads.then_some(8) }
 }
 
 /// A rank's every step sends something or ends the call: it is killed in front of each of its messages, in the middle of its
@@ -20,7 +21,7 @@ fn rules() -> Rules {
 #[test]
 fn every_rank_is_killed_at_every_step() {
     let mut jobs = 0;
-    for size in SIZES {
+    for (reads, size) in [false, true].into_iter().flat_map(|reads| SIZES.map(move |size| (reads, size))) {
         for &collective in Collective::ALL {
             if collective == Collective::PairwiseExchange && !size.is_power_of_two() {
                 continue;
@@ -31,19 +32,21 @@ fn every_rank_is_killed_at_every_step() {
                     [Work::Call(Collectively::new(&mut random, collective, Some(algorithm), size, 5))]
                 };
                 let seed = (size * 1000 + collective as usize) as u64;
-                let whole = Job::run(seed, rules(), size, &works(seed), |_| {});
+                let whole = Job::run(seed, rules(reads), size, &works(seed), |_| {});
                 let sent: Vec<u64> = (0..size).map(|rank| whole.network.sent(rank)).collect();
-                whole.check(None).unwrap_or_else(|wrong| panic!("{}, {size} ranks: {wrong}", algorithm.name));
+                whole
+                    .check(None)
+                    .unwrap_or_else(|wrong| panic!("{}, {size} ranks, reads {reads}: {wrong}", algorithm.name));
                 for (culprit, sent) in sent.into_iter().enumerate() {
                     // No message is shorter than its header, so every step of the rank is met.
                     for bytes in (0..=sent).step_by(HEADER_BYTES / 2) {
-                        let job = Job::run(seed + bytes, rules(), size, &works(seed), |network| {
+                        let job = Job::run(seed + bytes, rules(reads), size, &works(seed), |network| {
                             network.end_after(culprit, bytes, Fate::Dead);
                         });
                         jobs += 1;
                         job.check(Some(culprit)).unwrap_or_else(|wrong| {
                             panic!(
-                                "{} {}, {size} ranks, rank {culprit} killed after {bytes} bytes: {wrong}",
+                                "{} {}, {size} ranks, reads {reads}, rank {culprit} killed after {bytes} bytes: {wrong}",
                                 collective.name(),
                                 algorithm.name
                             )

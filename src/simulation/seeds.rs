@@ -29,7 +29,9 @@ fn play(seed: u64) -> Result<(), String> {
         delay: Duration::from_micros(1)..Duration::from_micros(1 + delay),
         capacity: if tight { 50 + random.below(300) } else { 10_000 + random.below(200_000) },
         piece: if tight { 1 + random.below(60) } else { 1000 + random.below(40_000) },
+        reads_above: None,
     };
+    let rules = Rules { reads_above: (!random.one_in(3)).then(|| 1 << random.below(17)), ..rules };
     let culprit = (!random.one_in(2)).then(|| random.below(size));
     let fate = if random.one_in(2) { Fate::Dead } else { Fate::Silent };
     let most = 1 << random.below(19);

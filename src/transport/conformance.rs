@@ -37,9 +37,9 @@ fn over_tcp() -> Pair {
     pair([device(), device()], Box::new(step))
 }
 
-fn over_memory() -> Pair {
+fn over_memory(reads_above: Option<usize>) -> Pair {
     let delay = Duration::from_micros(1)..Duration::from_micros(500);
-    let network = Network::new(7, Rules { delay, capacity: 100_000, piece: 5000 });
+    let network = Network::new(7, Rules { delay, capacity: 100_000, piece: 5000, reads_above });
     let node = || -> Arc<dyn Device> { Node::new(&network, |_| panic!("nobody sleeps here")) };
     let nodes = [node(), node()];
     let step = move || {
@@ -65,7 +65,8 @@ fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
 /// Runs a check over each kind of link.
 fn each(check: impl Fn(Pair)) {
     check(over_tcp());
-    check(over_memory());
+    check(over_memory(None));
+    check(over_memory(Some(1000)));
 }
 
 impl Pair {
@@ -390,6 +391,91 @@ fn what_is_cancelled_is_not_touched_and_disturbs_nothing() {
         }
         assert_eq!(ranks.done(1, 2), sent.len());
         assert!(got == sent && given_up.iter().all(|byte| *byte == 7));
+    });
+}
+
+/// How many bytes of the peer's memory `link` can read now.
+fn read(link: &mut dyn Link, key: u32, offset: usize, into: &mut [u8]) -> Result<usize, ErrorKind> {
+    link.remote_memory().expect("it reads memory").read(key, offset, into).map_err(|error| error.kind())
+}
+
+#[test]
+fn memory_is_read_while_it_is_registered_and_the_link_stands() {
+    each(|mut pair| {
+        let [mut a, mut b] = pair.links();
+        assert_eq!(a.remote_memory().is_some(), b.remote_memory().is_some(), "both ends, or neither");
+        if a.remote_memory().is_none() {
+            return;
+        }
+        let data = noise(10, 300_000);
+        let register = |link: &mut dyn Link, key: u32| {
+            let memory = link.remote_memory().expect("it reads memory");
+            // A registration may fail at any time.
+            // SAFETY: the data outlives the link.
+            (0..TRIES).any(|_| unsafe { memory.register(key, data.as_ptr(), data.len()) }.is_ok())
+        };
+        assert!(register(a.as_mut(), 5) && register(a.as_mut(), 6));
+        let (mut got, mut done, mut reported) = (vec![0; 250_000], 0, false);
+        for _ in 0..TRIES {
+            let end = got.len().min(done + 5000);
+            match read(b.as_mut(), 5, 40_000 + done, &mut got[done..end]) {
+                Ok(n) => {
+                    assert!(n > 0);
+                    done += n;
+                }
+                Err(kind) => {
+                    assert_eq!(kind, ErrorKind::WouldBlock);
+                    assert!(pair.reports(1, |of| of.readable, TRIES), "that it can be read on is not reported");
+                    reported = true;
+                }
+            }
+            if done == got.len() {
+                break;
+            }
+        }
+        assert!(got == data[40_000..290_000] && reported);
+        let outcomes = |link: &mut dyn Link, key, offset, length: usize| {
+            let mut into = vec![0; length];
+            (0..100).map(|_| read(link, key, offset, &mut into)).find(|result| *result != Err(ErrorKind::WouldBlock))
+        };
+        assert_eq!(outcomes(b.as_mut(), 5, 299_999, 2), Some(Err(ErrorKind::NotFound)), "it ends there");
+        assert_eq!(outcomes(b.as_mut(), 7, 0, 1), Some(Err(ErrorKind::NotFound)), "nobody registered that");
+        a.remote_memory().expect("as before").unregister(5);
+        assert_eq!(outcomes(b.as_mut(), 5, 0, 1), Some(Err(ErrorKind::NotFound)), "it is registered no more");
+        assert!(matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(1))), "the other is");
+        a.end(Vec::new());
+        assert!(!matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(_))), "the link has ended");
+    });
+}
+
+#[test]
+fn a_message_that_is_given_up_arrives_all_the_same() {
+    each(|pair| {
+        let mut ranks = Ranks::new(pair);
+        for late in [false, true] {
+            let (mut sent, mut got) = (noise(11, 200_000), vec![0; 200_000]);
+            let expected = sent.clone();
+            // SAFETY: the vectors live until the operations have ended or were cancelled.
+            unsafe {
+                if !late {
+                    ranks.messengers[1].recv(recv(&mut got, 0, 3, 2));
+                }
+                ranks.messengers[0].send(send(&sent, 1, 3, 1));
+                (0..20).for_each(|_| ranks.progress());
+                ranks.messengers[0].cancel(1);
+                sent.fill(0);
+                if late {
+                    ranks.messengers[1].recv(recv(&mut got, 0, 3, 2));
+                }
+            }
+            assert_eq!(ranks.done(1, 2), expected.len());
+            assert!(got == expected);
+            ranks.events[0].clear();
+        }
+        (0..200).for_each(|_| ranks.progress());
+        for messenger in &ranks.messengers {
+            assert_eq!(messenger.left_behind(), None);
+        }
     });
 }
 

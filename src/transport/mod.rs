@@ -50,9 +50,35 @@ pub trait Link: Send {
     /// watched for bytes to receive.
     fn watch(&mut self, interest: Interest) -> io::Result<()>;
 
+    /// The way into the peer's memory, if this link has one. Both ends of a link have one, or neither has.
+    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory>;
+
     /// Ends the stream in good order: the peer receives what was sent, then `last_words`, then the end. Returns at once; what
     /// the peer cannot take yet is delivered within [`Device`]'s own limits. Dropping a link instead may lose what was sent.
     fn end(self: Box<Self>, last_words: Vec<u8>);
+}
+
+/// A link's way into the peer's memory: a large message is not sent, but read by its receiver out of the sender's memory.
+pub trait RemoteMemory {
+    /// Messages of more bytes than this are to be read, shorter ones are sent. Does not change.
+    fn eager_bytes(&self) -> usize;
+
+    /// Lets the peer read this memory under `key`, which no other memory has, until it is unregistered or the link ends. Where
+    /// this fails, the message is sent after all.
+    ///
+    /// # Safety
+    /// The memory is valid for reads of `bytes` until then.
+    unsafe fn register(&mut self, key: u32, memory: *const u8, bytes: usize) -> Result<()>;
+
+    /// From now on the peer's reads of this memory fail, and it is not touched any more.
+    fn unregister(&mut self, key: u32);
+
+    /// Reads what the peer has registered under `key`, from `offset` on: as many bytes as it can without waiting, and returns
+    /// how many. They were registered until after they were read. Fails with
+    /// - [`io::ErrorKind::WouldBlock`] if it can read none now: the connector reports the link when it can. Then it is called again for
+    ///   the same bytes and memory, which it may have begun to fill;
+    /// - [`io::ErrorKind::NotFound`] if the peer has unregistered the memory, or it does not reach so far.
+    fn read(&mut self, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize>;
 }
 
 /// What a connector has to say.

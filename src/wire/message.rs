@@ -8,6 +8,9 @@
 //! |---|---|---|---|---|---|---|---|
 //! | data | space, 1 if announced | digest | number | slot | length | | the message |
 //! | announce | space, 0 | digest | number | slot | length | | |
+//! | offer | space, 0 | digest | number | slot | length | key | |
+//! | taken | | | key | | | | |
+//! | replacement | space, 0 | digest | number | slot | length | key | the message |
 //! | grant | space, 0 | | | slot | | | |
 //! | write | | | | slot | length | offset | the bytes |
 //! | put | | region | request | | length | offset | the bytes |
@@ -17,9 +20,9 @@
 //! | abort | 0, 1 if ranks disagree | | | | length | | text |
 //! | goodbye | | | | | | | |
 //! | query | | | | | | | |
+//! | reply | 0, 1 if held up | | | | length | | text |
 //!
 //! Digest and number are the two halves of a [fingerprint](super::fingerprint); only messages of collectives have a number.
-//! | reply | 0, 1 if held up | | | | length | | text |
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Slot, Space};
@@ -57,6 +60,25 @@ pub enum Message {
     },
     /// A large message waits until its receiver is ready.
     Announce(Envelope),
+    /// A large message is to be read out of the sender's memory.
+    Offer {
+        /// Which message.
+        envelope: Envelope,
+        /// Where it is registered.
+        key: u32,
+    },
+    /// An offered message was read, or is not wanted.
+    Taken {
+        /// Which offer's.
+        key: u32,
+    },
+    /// A message that was offered, and is sent after all.
+    Replacement {
+        /// Which message.
+        envelope: Envelope,
+        /// Which offer's.
+        key: u32,
+    },
     /// The receiver of one large message on this slot is ready.
     Grant {
         /// Whose slots.
@@ -143,6 +165,9 @@ const ABORT: u8 = 9;
 const GOODBYE: u8 = 10;
 const QUERY: u8 = 11;
 const REPLY: u8 = 12;
+const OFFER: u8 = 13;
+const TAKEN: u8 = 14;
+const REPLACEMENT: u8 = 15;
 
 /// The places in a header, whatever they mean.
 #[derive(Default)]
@@ -174,6 +199,11 @@ impl Fields {
         match *message {
             Message::Data { ref envelope, announced } => named(DATA, envelope, announced),
             Message::Announce(ref envelope) => named(ANNOUNCE, envelope, false),
+            Message::Offer { ref envelope, key } => Self { offset: key.into(), ..named(OFFER, envelope, false) },
+            Message::Taken { key } => Self { kind: TAKEN, second: key, ..zero },
+            Message::Replacement { ref envelope, key } => {
+                Self { offset: key.into(), ..named(REPLACEMENT, envelope, false) }
+            }
             Message::Grant { space, slot } => Self { kind: GRANT, space: space as u8, slot, ..zero },
             Message::Write { slot, offset, bytes } => Self { kind: WRITE, slot, offset, bytes, ..zero },
             Message::Put { request, region, offset, bytes } => {
@@ -211,12 +241,16 @@ impl Fields {
         let &Self { slot, bytes, offset, first, second: request, .. } = self;
         let fingerprint = fingerprint::fingerprint(first, self.second);
         let envelope = Envelope { space, slot, fingerprint, bytes };
-        if matches!((self.kind, space), (DATA | ANNOUNCE, Space::User)) && self.second != 0 {
+        if matches!((self.kind, space), (DATA | ANNOUNCE | OFFER | REPLACEMENT, Space::User)) && self.second != 0 {
             return malformed(format_args!("a number of no collective: {}", self.second));
         }
         Ok(match self.kind {
             DATA => Message::Data { envelope, announced: flag },
             ANNOUNCE => Message::Announce(envelope),
+            // A key that is cut here is not what it was when it is encoded again.
+            OFFER => Message::Offer { envelope, key: offset as u32 },
+            TAKEN => Message::Taken { key: request },
+            REPLACEMENT => Message::Replacement { envelope, key: offset as u32 },
             GRANT => Message::Grant { space, slot },
             WRITE => Message::Write { slot, offset, bytes },
             PUT => Message::Put { request, region: first, offset, bytes },
@@ -294,12 +328,15 @@ impl Message {
     pub fn payload(&self) -> usize {
         match *self {
             Self::Data { envelope: Envelope { bytes, .. }, .. }
+            | Self::Replacement { envelope: Envelope { bytes, .. }, .. }
             | Self::Write { bytes, .. }
             | Self::Put { bytes, .. }
             | Self::GetDone { bytes, .. }
             | Self::Abort { bytes, .. }
             | Self::Reply { bytes, .. } => bytes as usize,
             Self::Announce(_)
+            | Self::Offer { .. }
+            | Self::Taken { .. }
             | Self::Grant { .. }
             | Self::PutDone { .. }
             | Self::Get { .. }
@@ -323,7 +360,7 @@ pub(crate) mod tests {
     pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         let numbers =
             (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
-        (0..12u8, any::<bool>(), numbers).prop_map(|(kind, collective, (flag, first, request, slot, bytes, offset))| {
+        (0..15u8, any::<bool>(), numbers).prop_map(|(kind, collective, (flag, first, request, slot, bytes, offset))| {
             let space = if collective { Space::Collective } else { Space::User };
             let of_collective = fingerprint::fingerprint(first, request);
             let fingerprint = if collective { of_collective } else { first.into() };
@@ -340,6 +377,9 @@ pub(crate) mod tests {
                 8 => Message::Abort { mismatch: flag, bytes },
                 9 => Message::Goodbye,
                 10 => Message::Query,
+                11 => Message::Offer { envelope, key: request },
+                12 => Message::Taken { key: request },
+                13 => Message::Replacement { envelope, key: request },
                 _ => Message::Reply { held_up: flag, bytes },
             }
         })
@@ -353,7 +393,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_an_error(kind in 0..14u8, bits: [u8; 32], flags in 0..4u8, rest: [u8; 5], zeros: [bool; 4]) {
+        fn any_bytes_are_a_message_or_an_error(kind in 0..17u8, bits: [u8; 32], flags in 0..4u8, rest: [u8; 5], zeros: [bool; 4]) {
             let mut wire = [0; HEADER_BYTES];
             wire[..4].copy_from_slice(&[kind, VERSION, flags & 1, flags >> 1]);
             wire[8..].copy_from_slice(&bits);
@@ -385,7 +425,7 @@ pub(crate) mod tests {
         assert!(text.contains("a text of 8192 bytes"), "{text}");
         let text = refused(&|wire| wire[39] = 1, Message::Goodbye);
         assert!(text.contains("Goodbye with something where zeros stand"), "{text}");
-        assert!(refused(&|wire| wire[0] = 13, Message::Goodbye).contains("kind 13"));
+        assert!(refused(&|wire| wire[0] = 16, Message::Goodbye).contains("kind 16"));
         assert!(refused(&|wire| wire[2] = 2, Message::Announce(envelope)).contains("space 2"));
         assert!(refused(&|wire| wire[3] = 2, Message::Announce(envelope)).contains("flag 2"));
     }

@@ -177,17 +177,20 @@ fn post(
 ) {
     let from = if let [rank] = ranks { Source::Rank(*rank) } else { Source::AnyOf(ranks.into()) };
     let credited = matches!(from, Source::Rank(_)) && large;
-    let posting = real.post(Recv {
-        from,
-        space: Space::User,
-        slot: slot as u64,
-        fingerprint: 0,
-        into: std::ptr::null_mut(),
-        bytes: if large { EAGER_BYTES + 1 } else { 4 },
-        exact: false,
-        reduce: None,
-        token: Token { owner, detail: 0 },
-    });
+    let posting = real.post(
+        Recv {
+            from,
+            space: Space::User,
+            slot: slot as u64,
+            fingerprint: 0,
+            into: std::ptr::null_mut(),
+            bytes: if large { EAGER_BYTES + 1 } else { 4 },
+            exact: false,
+            reduce: None,
+            token: Token { owner, detail: 0 },
+        },
+        true,
+    );
     let waiting = |rank: &Rank| model.waiting(*rank, slot).map(|at| (*rank, at));
     let met = ranks.iter().filter_map(waiting).min_by_key(|(rank, _)| model.waits_since[*rank][slot]);
     if let Some((rank, _)) = met
@@ -219,6 +222,7 @@ fn post(
             kept.retain(|(n, _)| *n != number);
             real.recycle(data);
         }
+        (posting @ Posting::Offered { .. }, _) => panic!("nothing was offered, but: {posting:?}"),
         (posting, None) => panic!("no message waits, but: {posting:?}"),
     }
 }

@@ -135,7 +135,7 @@ impl Device for Mixed {
 /// Runs `work` on ranks that are threads.
 fn ranks(size: usize, over_memory: fn(Rank, Rank) -> bool, work: impl Fn(&Arc<Context>) + Sync) {
     let delay = Duration::from_micros(1)..Duration::from_micros(50);
-    let network = Network::new(1, Rules { delay, capacity: 100_000, piece: 20_000 });
+    let network = Network::new(1, Rules { delay, capacity: 100_000, piece: 20_000, reads_above: Some(500) });
     let twins = Twins::default();
     let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
     let contexts: Vec<_> = (0..size)

@@ -2,8 +2,9 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
-use super::network::Network;
-use crate::transport::{Interest, Link};
+use super::network::{Exposed, Network};
+use crate::error::Result;
+use crate::transport::{Interest, Link, RemoteMemory};
 
 pub(super) struct LoopbackLink {
     pub network: Network,
@@ -26,9 +27,32 @@ impl Link for LoopbackLink {
         Ok(())
     }
 
+    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
+        let eager_bytes = self.network.state().eager_bytes(self.node, self.peer);
+        eager_bytes.is_some().then_some(self)
+    }
+
     fn end(mut self: Box<Self>, last_words: Vec<u8>) {
         self.network.state().let_go(self.node, self.peer, Some(&last_words));
         self.ended = true;
+    }
+}
+
+impl RemoteMemory for LoopbackLink {
+    fn eager_bytes(&self) -> usize {
+        self.network.state().eager_bytes(self.node, self.peer).unwrap_or(usize::MAX)
+    }
+
+    unsafe fn register(&mut self, key: u32, memory: *const u8, bytes: usize) -> Result<()> {
+        self.network.state().register(self.node, self.peer, key, Exposed { memory, bytes })
+    }
+
+    fn unregister(&mut self, key: u32) {
+        self.network.state().unregister(self.node, self.peer, key);
+    }
+
+    fn read(&mut self, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize> {
+        self.network.state().read(self.peer, self.node, key, offset, into)
     }
 }
 

@@ -1,11 +1,12 @@
 //! The state of a simulated network.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::transport::{Driven, Interest, LastWords};
 
 /// A generator of pseudo-random numbers: xorshift64*, by Marsaglia and Vigna.
@@ -54,6 +55,8 @@ pub struct Rules {
     pub capacity: usize,
     /// Bytes that are sent or received at once, at most; fewer at random.
     pub piece: usize,
+    /// Some links read the peer's memory, for messages of more bytes than this.
+    pub reads_above: Option<usize>,
 }
 
 /// How a node goes on.
@@ -89,7 +92,21 @@ struct Stream {
     /// The receiving side's interest in this direction, and the sending side's in room.
     watched: bool,
     awaits_room: bool,
+    /// What the sending side lets the other read, by key.
+    exposed: HashMap<u32, Exposed>,
+    /// When the receiving side can read on.
+    reads_on: Option<Instant>,
 }
+
+/// Memory that a node lets a peer read.
+#[derive(Clone, Copy)]
+pub(super) struct Exposed {
+    pub memory: *const u8,
+    pub bytes: usize,
+}
+
+// SAFETY: who registers the memory vouches for it until it is unregistered or the link has ended, whatever thread reads it.
+unsafe impl Send for Exposed {}
 
 /// What is to happen at a node that its connector must hear of.
 #[derive(Clone)]
@@ -228,6 +245,7 @@ impl State {
         if fate == Fate::Dead {
             for index in 0..self.streams.len() {
                 if self.streams[index].from == node {
+                    self.streams[index].exposed.clear();
                     // What was under way arrives, or is lost from some byte on.
                     if self.random.one_in(2) {
                         let keep = self.streams[index].pieces.len();
@@ -265,6 +283,8 @@ impl State {
             unread: false,
             watched: true,
             awaits_room: false,
+            exposed: HashMap::new(),
+            reads_on: None,
         });
         self.streams.len() - 1
     }
@@ -425,6 +445,7 @@ impl State {
     /// `node` ends its link to `peer`, with these last words if the end is in good order.
     pub fn let_go(&mut self, node: usize, peer: usize, last_words: Option<&[u8]>) {
         let (incoming, outgoing) = (self.stream(peer, node), self.stream(node, peer));
+        self.streams[outgoing].exposed.clear();
         self.nodes[node].incoming.retain(|index| *index != incoming);
         if self.nodes[node].fate != Fate::Lives {
             return;
@@ -447,7 +468,55 @@ impl State {
         let first = piece.or(stream.end.map(|(at, _)| at));
         let back = self.streams.iter().find(|s| (s.from, s.to) == (node, stream.from));
         let room = back.is_some_and(|s| s.awaits_room && (s.unread || s.held < self.rules.capacity));
-        Interest { readable: stream.watched && first.is_some_and(|at| at <= self.now), writable: room }
+        let reads_on = stream.reads_on.is_some_and(|at| at <= self.now);
+        let readable = reads_on || stream.watched && first.is_some_and(|at| at <= self.now);
+        Interest { readable, writable: room }
+    }
+
+    /// From how many bytes on messages between these nodes are read, if they are: on about half of the links of a network where
+    /// some are.
+    pub fn eager_bytes(&self, node: usize, peer: usize) -> Option<usize> {
+        self.rules.reads_above.filter(|_| (node ^ peer) % 3 != 0)
+    }
+
+    /// `node` lets `peer` read this memory. Fails at times.
+    pub fn register(&mut self, node: usize, peer: usize, key: u32, memory: Exposed) -> Result<()> {
+        if self.random.one_in(8) {
+            return Err(Error::new(ErrorKind::ResourceExhausted, "memory cannot be registered"));
+        }
+        let index = self.stream(node, peer);
+        let before = self.streams[index].exposed.insert(key, memory);
+        assert!(before.is_none(), "two registrations have the key {key}");
+        Ok(())
+    }
+
+    /// `node` ends `register`.
+    pub fn unregister(&mut self, node: usize, peer: usize, key: u32) {
+        let index = self.stream(node, peer);
+        assert!(self.streams[index].exposed.remove(&key).is_some(), "nothing is registered under the key {key}");
+    }
+
+    /// `to` reads what `from` has registered. A node that is silent has memory all the same.
+    pub fn read(&mut self, from: usize, to: usize, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize> {
+        let index = self.stream(from, to);
+        self.streams[index].reads_on = None;
+        let exposed = self.streams[index].exposed.get(&key).copied();
+        let Some(Exposed { memory, bytes }) =
+            exposed.filter(|exposed| into.len() <= exposed.bytes.saturating_sub(offset))
+        else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        assert!(offset <= bytes && !into.is_empty());
+        if self.random.one_in(4) {
+            let at = self.now + self.delay();
+            self.streams[index].reads_on = Some(at);
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let most = into.len();
+        let n = if self.random.one_in(2) { most } else { 1 + self.random.below(most) };
+        // SAFETY: it is registered, and long enough.
+        unsafe { std::ptr::copy_nonoverlapping(memory.add(offset), into.as_mut_ptr(), n) };
+        Ok(n)
     }
 
     /// The links of `node` that are ready, in any order.
@@ -475,7 +544,8 @@ impl State {
                 return Some(self.now);
             }
             let piece = stream.pieces.front().map(|piece| piece.arrives);
-            piece.or(stream.end.map(|(at, _)| at)).filter(|_| stream.watched)
+            let bytes = piece.or(stream.end.map(|(at, _)| at)).filter(|_| stream.watched);
+            [bytes, stream.reads_on].into_iter().flatten().min()
         });
         notices.chain(links).min().map(|at| at.max(self.now))
     }

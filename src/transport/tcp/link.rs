@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::device::Shared;
 use crate::sys::{self, Epoll};
-use crate::transport::{Interest, Link};
+use crate::transport::{Interest, Link, RemoteMemory};
 use crate::types::Rank;
 
 /// A connection to one peer. Its socket is watched by the connector's epoll instance, under the peer's rank.
@@ -50,6 +50,10 @@ impl Link for TcpLink {
             (Interest { readable: false, writable: false }, _) => self.epoll.add(fd, bits, number),
             _ => self.epoll.modify(fd, bits, number),
         }
+    }
+
+    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
+        None
     }
 
     fn end(self: Box<Self>, last_words: Vec<u8>) {
