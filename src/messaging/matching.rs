@@ -8,16 +8,16 @@
 //! Small messages ("eager", up to [`EAGER_BYTES`]) are sent at once; one that meets no receive is kept. Large ones wait until
 //! the receiver is ready, so that they go straight into its memory:
 //! - A large receive from one known rank sends that rank a grant as soon as it is posted, without being asked. A
-//!   sender that has this credit sends at once: no round trip is lost when the receive is posted first.
-//! - A sender without credit announces its message (`Announce`); the announcement stands in the message's place in the
-//!   order. The receive that it meets sends a grant unless it has sent its credit already.
+//!   sender that has this grant sends at once: no round trip is lost when the receive is posted first.
+//! - A sender without a grant announces its message (`Announce`); the announcement stands in the message's place in the
+//!   order. The receive that it meets sends a grant unless it has sent one already.
 //!
-//! A credit is a permission, not a promise: one that was left over (its receive took a shorter, eager message, or was
+//! A grant is a permission, not a promise: one that was left over (its receive took a shorter, eager message, or was
 //! cancelled) only means that a large message may come unasked, and then it is kept like a small one. One that crosses an
 //! announcement on the way may set that message free before any receive has met it; it takes its announcement's place.
 //!
-//! As many receives count on a credit as the sender has credits, at most. So a large message that comes unasked, and meets a
-//! receive that gave no credit, has used up another receive's, which must answer the announcement that it meets.
+//! As many receives count on a grant as the sender has grants, at most. So a large message that comes unasked, and meets a
+//! receive that sent no grant, has used up another receive's, which must answer the announcement that it meets.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -47,7 +47,8 @@ pub struct Op {
     /// Taken back after it was matched: what comes for it is thrown away.
     pub cancelled: bool,
     sequence: u64,
-    credited: bool,
+    /// It sent a grant when it was posted, and counts on it.
+    granted_early: bool,
 }
 
 /// A message that came, or was announced, before its receive.
@@ -184,7 +185,8 @@ impl Receives {
             Source::Rank(rank) if large && early.is_none() => Some(*rank),
             _ => None,
         };
-        let mut op = Op { recv, matched: None, cancelled: false, sequence: self.sequence, credited: grant.is_some() };
+        let mut op =
+            Op { recv, matched: None, cancelled: false, sequence: self.sequence, granted_early: grant.is_some() };
         let Some(index) = early else {
             let op = self.ops.insert(op);
             self.posted.push(waiting_key, op);
@@ -263,10 +265,10 @@ impl Receives {
         if self.unexpected_order.front(key).is_none()
             && let Some(op) = self.meet(from, envelope.space, envelope.slot)
         {
-            if envelope.bytes > EAGER_BYTES as u64 && !self.ops[op].credited {
-                let creditor = self.posted.iter(key).find(|other| self.ops[*other].credited);
-                if let Some(creditor) = creditor {
-                    self.ops[creditor].credited = false;
+            if envelope.bytes > EAGER_BYTES as u64 && !self.ops[op].granted_early {
+                let used = self.posted.iter(key).find(|other| self.ops[*other].granted_early);
+                if let Some(used) = used {
+                    self.ops[used].granted_early = false;
                 }
             }
             return Arrival::Op(op);
@@ -293,7 +295,7 @@ impl Receives {
             && let Some(op) = self.meet(from, envelope.space, envelope.slot)
         {
             self.granted.push(key, op);
-            return !self.ops[op].credited;
+            return !self.ops[op].granted_early;
         }
         self.line_up(key, Unexpected { from, envelope: *envelope, data: None, op: None });
         false
