@@ -229,6 +229,16 @@ pub fn unacknowledged(fd: RawFd) -> io::Result<usize> {
     Ok(bytes as usize)
 }
 
+/// Keeps signals from this thread: they belong to the host program's.
+pub fn block_signals() {
+    // SAFETY: the set is initialised by sigfillset before it is used; only this thread's mask changes.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+    }
+}
+
 /// How many descriptors this process may have now.
 pub fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };

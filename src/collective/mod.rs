@@ -302,7 +302,7 @@ impl Collective {
     }
 
     /// The algorithms of this collective.
-    pub fn algorithms(self) -> &'static [Algorithm] {
+    pub const fn algorithms(self) -> &'static [Algorithm] {
         match self {
             Self::Allreduce => allreduce::ALGORITHMS,
             Self::Reduce => reduce::ALGORITHMS,

@@ -1,23 +1,22 @@
 //! A collective call: from names and pointers to a plan that runs.
 
 use std::ffi::c_void;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Algorithm, Collective, Shape, Uses};
+use crate::context::Context;
+use crate::context::digest::explain;
 use crate::context::prepared::{Asked, Prepared};
-use crate::context::{Context, measure};
 use crate::engine::plan::{self, Plan};
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::QuickHasher;
 use crate::messaging::Replies;
 use crate::reduce;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
 use crate::types::{DataType, ReduceOp, Slot};
-use crate::wire::fingerprint::{differs, digest};
+use crate::wire::fingerprint::{differs, digest, is_earlier};
 
 /// How a collective combines elements.
 #[derive(Clone, Copy)]
@@ -87,34 +86,6 @@ impl Call<'_> {
         }
     }
 
-    /// What every message says of the call it belongs to, so that ranks that are in different calls notice.
-    fn check(&self, algorithm: &Algorithm, segment: usize) -> u32 {
-        let shape = &self.shape;
-        let position = tuner::position(shape.collective, algorithm);
-        // Only what all ranks know.
-        let mut hasher = QuickHasher::default();
-        (shape.root, segment, shape.size).hash(&mut hasher);
-        match shape.collective {
-            Collective::ReduceScatter | Collective::Allgatherv => shape.recv_counts.hash(&mut hasher),
-            Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv => {}
-            _ => shape.count.hash(&mut hasher),
-        }
-        match algorithm.uses {
-            Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
-            Uses::Links => shape.links.hash(&mut hasher),
-            Uses::Sizes | Uses::Counts => {}
-        }
-        // An average is divided by what this rank believes to be the number of contributions. Added, not hashed, so that no two
-        // numbers look alike.
-        let contributions = if shape.average { shape.contributions() } else { 0 };
-        let digest = (hasher.finish() as u32).wrapping_add(contributions as u32) & 0x7fff;
-        (shape.collective as u32) << 27
-            | (position as u32 & 15) << 23
-            | (self.dtype as u32) << 19
-            | self.op_code() << 15
-            | digest
-    }
-
     /// Elements that the call is about, on `rank`.
     fn count(&self, rank: usize) -> usize {
         let shape = &self.shape;
@@ -135,58 +106,6 @@ impl Call<'_> {
             _ => format!(" of {count} {} ({} bytes)", self.dtype, count * self.dtype.size()),
         };
         format!("rank {rank}: {} {algorithm}{what}, tag {}", collective.name(), self.tag)
-    }
-
-    /// How it combines, as a number of the wire's.
-    pub(super) fn op_code(&self) -> u32 {
-        match self.reduction {
-            _ if !self.shape.collective.reduces() => NO_OP,
-            Reduction::Op(op) => op as u32,
-            Reduction::User { .. } => USER_OP,
-        }
-    }
-}
-
-const USER_OP: u32 = 8;
-const NO_OP: u32 = 9;
-
-/// The check of the messages by which ranks compare their calls; no call has it.
-pub(super) const COMPARISON: u32 = 31 << 27;
-
-/// How the check begins of the messages by which ranks share the counts of a call; what that call is follows.
-const SHARING: u32 = 30;
-
-/// The check of the messages that share the counts of a call with this check.
-pub(super) fn sharing(check: u32) -> u32 {
-    let mut hasher = QuickHasher::default();
-    check.hash(&mut hasher);
-    SHARING << 27 | check >> 19 << 14 | hasher.finish() as u32 & 0x3fff
-}
-
-/// The reverse of [`Call::check`], for errors.
-pub(super) fn explain(check: u32) -> String {
-    if check == COMPARISON {
-        return "a comparison of calls, which check_calls asks for (it must be the same on all ranks)".into();
-    }
-    if check == measure::CHECK {
-        return "a measurement of connecting".into();
-    }
-    let shares = check >> 27 == SHARING;
-    let check = if shares { check << 5 } else { check };
-    let Some(collective) = Collective::ALL.iter().find(|c| **c as u32 == check >> 27) else {
-        return "one that this version does not know".into();
-    };
-    let algorithm = collective.algorithms().get((check >> 23 & 15) as usize).map_or("?", |a| a.name);
-    let dtype = DataType::try_from(check >> 19 & 15).map_or("?", DataType::name);
-    let more = if shares { ", sharing its counts".into() } else { op_text(check >> 15 & 15) };
-    format!("{} {algorithm} of {dtype}{more}", collective.name())
-}
-
-/// The reverse of [`Call::op_code`]: ` by sum`, or nothing.
-pub(super) fn op_text(code: u32) -> String {
-    match code {
-        USER_OP => " by a caller's function".into(),
-        op => ReduceOp::try_from(op).map_or(String::new(), |op| format!(" by {op}")),
     }
 }
 
@@ -257,7 +176,7 @@ impl Context {
         let (deadline, timeout) = self.deadline_after(started, call.timeout);
         let combine = call.combine()?;
         let element = if shape.collective == Collective::Barrier { 1 } else { call.dtype.size() };
-        let binding = |segment: usize, check: u32| Binding {
+        let binding = |segment: usize, check: u64| Binding {
             inputs: call.inputs,
             outputs: call.outputs,
             element,
@@ -291,7 +210,7 @@ impl Context {
         if self.check_calls && self.size > 1 {
             self.compare_calls(&run)?;
         }
-        let check = call.check(algorithm, segment);
+        let check = call.digest(algorithm, segment);
         let binding = binding(segment, check);
         if algorithm.uses == Uses::Counts {
             let counts = self.share_counts(&run, &binding)?;
@@ -407,8 +326,9 @@ impl Context {
         let first = Slot::from(tag) << TAG_SHIFT;
         let unexpected = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
         // A rank may be ahead.
-        let strange =
-            |other: u64| differs(fingerprint, other) && (digest(fingerprint) != digest(other) || other < fingerprint);
+        let strange = |other: u64| {
+            differs(fingerprint, other) && (digest(fingerprint) != digest(other) || is_earlier(other, fingerprint))
+        };
         if let Some((rank, other, bytes)) = unexpected.into_iter().find(|(_, other, _)| strange(*other)) {
             let (peer, what) = (guard.messenger.peer_name(rank), explain(digest(other)));
             waits.push_str(&format!("; {peer} has sent what nobody here asked for: {bytes} bytes of {what}"));

@@ -7,11 +7,13 @@ use std::fmt::Write;
 
 use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
-use crate::context::call::{COMPARISON, Call, Run, op_text};
+use crate::context::call::{Call, Run};
+use crate::context::digest::op_text;
 use crate::engine::{Binding, Combine};
 use crate::error::{Error, ErrorKind, Result, first_few, try_zeros};
 use crate::tuner;
 use crate::types::DataType;
+use crate::wire::fingerprint::Purpose;
 
 /// The environment variable that asks for it.
 const VARIABLE: &str = "GLOO_RS_CHECK_CALLS";
@@ -228,7 +230,7 @@ impl Context {
             element: size_of::<u64>(),
             segment: own.len(),
             combine: Combine::Nothing,
-            digest: COMPARISON,
+            digest: Purpose::Comparison.alone(),
             tag: run.call.tag,
             counted: true,
             count: own.len(),

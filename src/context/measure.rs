@@ -10,6 +10,7 @@ use crate::reduce;
 use crate::schedule::cost::Link;
 use crate::schedule::{Buffer, Builder, Span};
 use crate::types::{DataType, Rank, ReduceOp};
+use crate::wire::fingerprint::Purpose;
 
 /// How often messages of how many bytes go to and fro at most. The very first makes the connection, and does not count.
 const SCRIPT: [(usize, usize); 5] = [(8, 21), (8 << 10, 3), (64 << 10, 3), (256 << 10, 3), (1 << 20, 3)];
@@ -31,7 +32,7 @@ const LARGER: u8 = 1;
 const LAST: u8 = 2;
 
 /// Tells these messages from those of collectives.
-pub(super) const CHECK: u32 = 29 << 27;
+const DIGEST: u64 = Purpose::Measurement.alone();
 /// The last slot of all. A collective with this tag would have to send millions of messages from one rank to another.
 const TAG: u32 = u32::MAX;
 const CHANNEL: u32 = (1 << TAG_SHIFT) - 1;
@@ -62,7 +63,7 @@ fn play(context: &Context, plan: &Arc<Plan>, bytes: usize, from: &[u8], into: &m
         element: 1,
         segment: bytes,
         combine: Combine::Nothing,
-        digest: CHECK,
+        digest: DIGEST,
         tag: TAG,
         // One side may give up in the middle.
         counted: false,

@@ -5,6 +5,7 @@ mod bound_buffer;
 mod call;
 mod check_calls;
 mod claim;
+mod digest;
 mod measure;
 mod pair;
 mod prepared;
@@ -149,7 +150,7 @@ impl Context {
         transport::check_process(device.as_ref())?;
         let connector = device.clone().connector(rank, size, &token)?;
         let messenger = Messenger::new(rank, size, connector, device.log());
-        let engine = Engine::new(messenger, device.clock(), call::explain, Spin::For(SPIN))?;
+        let engine = Engine::new(messenger, device.clock(), digest::explain, Spin::For(SPIN))?;
         let shared = Arc::new(Shared { engine, device: device.clone() });
         let driven: Arc<dyn Driven> = shared.clone();
         let watch = {

@@ -98,7 +98,7 @@ pub(crate) struct Prepared {
     /// Elements of a segment.
     pub(super) segment: usize,
     /// What every message of it says.
-    pub(super) check: u32,
+    pub(super) check: u64,
     pub(super) plan: Arc<Plan>,
 }
 

@@ -5,9 +5,10 @@
 
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
-use crate::context::call::{Run, sharing};
+use crate::context::call::Run;
 use crate::engine::{Binding, Combine};
 use crate::error::{Error, ErrorKind, Result, try_zeros};
+use crate::wire::fingerprint::Purpose;
 
 /// Elements of scratch memory that an algorithm may need for each that is counted: twice for each bit of a rank.
 const SCRATCH: usize = 2 * usize::BITS as usize;
@@ -61,7 +62,7 @@ impl Context {
             element: size_of::<u64>(),
             segment: entries,
             combine: Combine::Nothing,
-            digest: sharing(binding.digest),
+            digest: Purpose::Counts.of(binding.digest),
             tag: binding.tag,
             counted: true,
             count: self.size,

@@ -119,7 +119,7 @@ pub struct Binding<'a> {
     /// How elements are combined.
     pub combine: Combine,
     /// Digest of what sender and receiver must agree on.
-    pub digest: u32,
+    pub digest: u64,
     /// The collective's tag.
     pub tag: u32,
     /// Whether the collective has a number on its tag: whether all ranks run it, or else fail.

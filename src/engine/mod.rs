@@ -50,7 +50,7 @@ pub struct Core {
     /// Why collectives cannot run any more.
     pub broken: Option<Error>,
     /// Says what a call's check means; for errors.
-    pub explain: fn(u32) -> String,
+    pub explain: fn(u64) -> String,
     /// Collectives that have begun here.
     pub begun: u64,
     /// And on each tag.

@@ -8,6 +8,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::wire::fingerprint::next_number;
+
 /// Tags that are looked up at once.
 const RECENT: usize = 64;
 
@@ -39,15 +41,14 @@ impl Numbers {
         if place.0 != tag || place.1 == 0 {
             return self.fetch(tag);
         }
-        // 0 is no number.
-        place.1 = place.1.checked_add(1).unwrap_or(1);
+        place.1 = next_number(place.1);
         place.1
     }
 
     #[cold]
     fn fetch(&mut self, tag: u32) -> u32 {
         let number = match self.take(tag) {
-            Some(number) => number.checked_add(1).unwrap_or(1),
+            Some(number) => next_number(number),
             None => u32::from(!self.lost),
         };
         let (other, its) = std::mem::replace(&mut self.recent[tag as usize % RECENT], (tag, number));
@@ -102,6 +103,7 @@ impl Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::fingerprint::MAX_NUMBER;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
@@ -158,9 +160,9 @@ mod tests {
 
     #[test]
     fn numbers_skip_zero_when_they_wrap() {
-        let mut numbers = Numbers { recent: [(3, u32::MAX); RECENT], ..Numbers::default() };
+        let mut numbers = Numbers { recent: [(3, MAX_NUMBER); RECENT], ..Numbers::default() };
         assert_eq!((numbers.next(3), numbers.next(3)), (1, 2));
-        numbers.put(70, u32::MAX);
+        numbers.put(70, MAX_NUMBER);
         assert_eq!(numbers.next(70), 1);
     }
 }

@@ -47,7 +47,7 @@ pub struct Engine {
 
 impl Engine {
     /// Around `messenger`; threads wait by `clock`. `explain` says what a peer's digest means.
-    pub fn new(messenger: Messenger, clock: Arc<dyn Clock>, explain: fn(u32) -> String, spin: Spin) -> Result<Self> {
+    pub fn new(messenger: Messenger, clock: Arc<dyn Clock>, explain: fn(u64) -> String, spin: Spin) -> Result<Self> {
         let waker = Waker::new().map_err(|e| Error::io("cannot create a context", &e))?;
         let mut descriptors = vec![waker.as_raw_fd()];
         messenger.descriptors(&mut descriptors);

@@ -8,19 +8,19 @@
 //! Small messages ("eager", up to [`EAGER_BYTES`]) are sent at once; one that meets no receive is kept. Large ones wait until
 //! the receiver is ready, so that they go straight into its memory:
 //! - A large receive from one known rank sends that rank a grant as soon as it is posted, without being asked. A
-//!   sender that has this credit sends at once: no round trip is lost when the receive is posted first.
-//! - A sender without credit announces its message (`Announce`); the announcement stands in the message's place in the
-//!   order. The receive that it meets sends a grant unless it has sent its credit already.
+//!   sender that has this grant sends at once: no round trip is lost when the receive is posted first.
+//! - A sender without a grant announces its message (`Announce`); the announcement stands in the message's place in the
+//!   order. The receive that it meets sends a grant unless it has sent one already.
 //!
-//! A credit is a permission, not a promise: one that was left over (its receive took a shorter, eager message, or was
+//! A grant is a permission, not a promise: one that was left over (its receive took a shorter, eager message, or was
 //! cancelled) only means that a large message may come unasked, and then it is kept like a small one. One that crosses an
 //! announcement on the way may set that message free before any receive has met it; it takes its announcement's place.
 //!
 //! On a link that reads the peer's memory, large messages are offered, which is an announcement that no grant answers: the receive
 //! that it meets reads the message. Then no receive sends grants of its own accord.
 //!
-//! As many receives count on a credit as the sender has credits, at most. So a large message that comes unasked, and meets a
-//! receive that gave no credit, has used up another receive's, which must answer the announcement that it meets.
+//! As many receives count on a grant as the sender has grants, at most. So a large message that comes unasked, and meets a
+//! receive that sent no grant, has used up another receive's, which must answer the announcement that it meets.
 
 mod ends;
 #[cfg(any(test, fuzzing))]
@@ -51,7 +51,8 @@ pub struct Op {
     /// Taken back after it was matched: what comes for it is thrown away.
     pub cancelled: bool,
     sequence: u64,
-    credited: bool,
+    /// It sent a grant when it was posted, and counts on it.
+    granted_early: bool,
 }
 
 /// A message that came, or was announced, before its receive.
@@ -201,7 +202,8 @@ impl Receives {
             Source::Rank(rank) if large && early.is_none() => Some(*rank),
             _ => None,
         };
-        let mut op = Op { recv, matched: None, cancelled: false, sequence: self.sequence, credited: grant.is_some() };
+        let mut op =
+            Op { recv, matched: None, cancelled: false, sequence: self.sequence, granted_early: grant.is_some() };
         let Some(index) = early else {
             let op = self.ops.insert(op);
             self.posted.push(waiting_key, op);
@@ -285,10 +287,10 @@ impl Receives {
         if self.unexpected_order.front(key).is_none()
             && let Some(op) = self.meet(from, envelope.space, envelope.slot)
         {
-            if envelope.bytes > EAGER_BYTES as u64 && !self.ops[op].credited {
-                let creditor = self.posted.iter(key).find(|other| self.ops[*other].credited);
-                if let Some(creditor) = creditor {
-                    self.ops[creditor].credited = false;
+            if envelope.bytes > EAGER_BYTES as u64 && !self.ops[op].granted_early {
+                let used = self.posted.iter(key).find(|other| self.ops[*other].granted_early);
+                if let Some(used) = used {
+                    self.ops[used].granted_early = false;
                 }
             }
             return Arrival::Op(op);
@@ -342,7 +344,7 @@ impl Receives {
     /// The grants that receives from `from` have sent will not be used.
     pub fn take_back_grants(&mut self, from: Rank) {
         let of = |op: &Op| matches!(op.recv.from, Source::Rank(rank) if rank == from);
-        self.ops.iter_mut().filter(|(_, op)| of(op)).for_each(|(_, op)| op.credited = false);
+        self.ops.iter_mut().filter(|(_, op)| of(op)).for_each(|(_, op)| op.granted_early = false);
     }
 
     /// A message is announced. `true`: send the sender a grant now.
@@ -352,7 +354,7 @@ impl Receives {
             && let Some(op) = self.meet(from, envelope.space, envelope.slot)
         {
             self.granted.push(key, op);
-            return !self.ops[op].credited;
+            return !self.ops[op].granted_early;
         }
         self.line_up(key, Unexpected { from, envelope: *envelope, data: None, offer: None, op: None });
         false

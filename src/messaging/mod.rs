@@ -39,7 +39,7 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::hash::QuickMap;
 use crate::slab::Slab;
-use crate::transport::{self, Connector, Happening, LogCallback};
+use crate::transport::{Connector, Happening, LogCallback};
 use crate::types::{Rank, Slot, Space};
 use inbox::{Finish, Target};
 use matching::{EAGER_BYTES, Posting, Receives};
@@ -318,7 +318,7 @@ impl Messenger {
 
     /// How messages to the user call `rank`.
     pub fn peer_name(&self, rank: Rank) -> String {
-        transport::peer_name(self.connector.as_ref(), rank)
+        self.connector.peer_name(rank)
     }
 
     fn log(&self, level: u32, text: &str) {

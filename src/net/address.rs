@@ -187,14 +187,6 @@ pub fn host() -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// `rank 3 at 10.0.0.1:4455`, as all messages name a peer.
-pub fn peer_name(rank: Rank, at: Option<SocketAddr>) -> String {
-    match at {
-        Some(at) => format!("rank {rank} at {at}"),
-        None => format!("rank {rank}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

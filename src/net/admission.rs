@@ -179,16 +179,22 @@ impl Admissions {
             Refusal::CrowdedOut => &counts.crowded_out,
         };
         count.fetch_add(1, Ordering::Relaxed);
-        let Some(log) = &self.log else { return };
-        if self.shown == SHOWN {
-            self.hidden += 1;
+        if self.log.is_none() || self.shown == SHOWN {
+            self.hidden += u64::from(self.log.is_some());
             return;
         }
         self.shown += 1;
         let who = claims.map_or(String::new(), |rank| format!(" that says it is rank {rank}"));
         // Of two ranks that connect to each other at the same time, one gives up its attempt.
         let level = if refusal == Refusal::Incomplete && claims.is_some() { 3 } else { 1 };
-        log(level, &format!("{}: dropped a connection from {from}{who}: {refusal}", self.listener));
+        self.log(level, &format!("dropped a connection from {from}{who}: {refusal}"));
+    }
+
+    /// Tells the log of something else.
+    pub fn log(&self, level: u32, text: &str) {
+        if let Some(log) = &self.log {
+            log(level, &format!("{}: {text}", self.listener));
+        }
     }
 
     /// When [`Admissions::tick`] has something to say, if it has.
@@ -204,8 +210,8 @@ impl Admissions {
         self.period_began = now;
         self.shown = 0;
         let hidden = std::mem::take(&mut self.hidden);
-        if let Some(log) = self.log.as_ref().filter(|_| hidden > 0) {
-            log(1, &format!("{}: dropped {hidden} more connections in the last {PERIOD:?}", self.listener));
+        if hidden > 0 {
+            self.log(1, &format!("dropped {hidden} more connections in the last {PERIOD:?}"));
         }
     }
 }

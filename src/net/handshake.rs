@@ -265,15 +265,15 @@ fn frames(key: &SecretKey, transcript: &[&[u8]]) -> u32 {
     u32::from_le_bytes(array(&key.prove("gloo_rs frames", transcript), 0))
 }
 
-/// What an [`Acceptor`] does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accepting {
+/// What the side that was connected to does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accepting<P> {
     /// Nothing, until more has come.
     Waiting,
     /// It sends this.
-    Send([u8; CHALLENGE_BYTES]),
-    /// It hands the connection on; the context says the last word.
-    Proven(Proven),
+    Send(Vec<u8>),
+    /// It hands the connection on; whoever it is for says the last word.
+    Proven(P),
 }
 
 /// The side that was connected to.
@@ -308,19 +308,18 @@ impl Acceptor {
         }
     }
 
-    /// Whether the connector has named a context that is here, and not said anything wrong since.
-    pub fn is_challenged(&self) -> bool {
-        self.challenged.is_some()
-    }
-
-    /// Who the connector says it is, once it has.
+    /// Who the connector says it is, once it has named a context that is here, and not said anything wrong since.
     pub fn claims(&self) -> Option<u32> {
         self.challenged.as_ref().map(|challenged| challenged.hello.rank)
     }
 
     /// Takes what has come, which is at most [`Acceptor::wanted`]. `find` gives the key of a context that is here. After a
     /// fault the connection is of no more use.
-    pub fn take(&mut self, bytes: &[u8], find: impl FnOnce(&Handle) -> Option<SecretKey>) -> Result<Accepting, Fault> {
+    pub fn take(
+        &mut self,
+        bytes: &[u8],
+        find: impl FnOnce(&Handle) -> Option<SecretKey>,
+    ) -> Result<Accepting<Proven>, Fault> {
         let bytes = &bytes[..bytes.len().min(self.wanted())];
         let Some(challenged) = &mut self.challenged else {
             self.wire[self.have..self.have + bytes.len()].copy_from_slice(bytes);
@@ -342,7 +341,7 @@ impl Acceptor {
         Ok(Accepting::Proven(Proven { to: hello.to, from: hello.from, rank: hello.rank, frames }))
     }
 
-    fn challenge(&mut self, find: impl FnOnce(&Handle) -> Option<SecretKey>) -> Result<Accepting, Fault> {
+    fn challenge(&mut self, find: impl FnOnce(&Handle) -> Option<SecretKey>) -> Result<Accepting<Proven>, Fault> {
         let hello = Hello::decode(&self.wire)?;
         let key = find(&hello.to).ok_or(Fault::NoContext)?;
         if key.has_token() != hello.has_token {
@@ -356,7 +355,7 @@ impl Acceptor {
         let proof = key.prove(ACCEPTOR, &[&self.wire, &challenge[..42]]);
         challenge[42..].copy_from_slice(&proof);
         self.challenged = Some(Challenged { hello, key, challenge, proof: [0; PROOF_BYTES], have: 0 });
-        Ok(Accepting::Send(challenge))
+        Ok(Accepting::Send(challenge.to_vec()))
     }
 }
 

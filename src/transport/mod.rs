@@ -155,6 +155,14 @@ pub trait Connector: Send {
 
     /// Why there is no link to `rank`, for messages: `not connected after 3 attempts; the last one: ...`.
     fn obstacle(&self, rank: Rank) -> String;
+
+    /// `rank 3 at 10.0.0.1:4455`, as all messages name a peer.
+    fn peer_name(&self, rank: Rank) -> String {
+        match self.location(rank) {
+            Some(at) => format!("rank {rank} at {at}"),
+            None => format!("rank {rank}"),
+        }
+    }
 }
 
 /// A process's access to a kind of network. Contexts keep their device alive.
@@ -243,12 +251,4 @@ pub trait Watch: Send + Sync {
     fn disarm(&self);
     /// Whether the watch does.
     fn is_armed(&self) -> bool;
-}
-
-/// `rank 3 at 10.0.0.1:4455`, as all messages name a peer.
-pub fn peer_name(connector: &dyn Connector, rank: Rank) -> String {
-    match connector.location(rank) {
-        Some(at) => format!("rank {rank} at {at}"),
-        None => format!("rank {rank}"),
-    }
 }

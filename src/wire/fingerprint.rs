@@ -1,22 +1,229 @@
 //! The 64 bits by which ranks notice that their calls differ: a digest of what all ranks must agree on, and the number of the
 //! collective on its tag.
+//!
+//! | field | bits | what |
+//! |---|---|---|
+//! | rest | 17 | a hash of everything that has no field of its own |
+//! | operation | 5 | how elements are combined: a [`ReduceOp`], [`USER_OPERATION`] or [`NO_OPERATION`] |
+//! | data type | 5 | a [`DataType`] |
+//! | algorithm | 5 | its place in the collective's list |
+//! | collective | 5 | its number |
+//! | purpose | 3 | a [`Purpose`] |
+//! | number | 24 | 1 for the first collective on a tag; 0 where they are not counted |
+//!
+//! The first is in the lowest bits. All but the number are the digest. Whoever has more of something than its field has values
+//! is told so by the compiler; this version uses 16 collectives, at most 15 algorithms of one, 15 data types and 8 operations.
 
-/// Of a call with this digest, and this number on its tag or 0 where that is not counted.
-pub const fn fingerprint(digest: u32, number: u32) -> u64 {
-    (number as u64) << 32 | digest as u64
+use crate::types::{DataType, ReduceOp};
+
+/// Some bits of a fingerprint.
+#[derive(Clone, Copy)]
+struct Field {
+    at: u32,
+    bits: u32,
+}
+
+impl Field {
+    /// The next field.
+    const fn then(self, bits: u32) -> Self {
+        Self { at: self.at + self.bits, bits }
+    }
+
+    const fn most(self) -> u32 {
+        (1 << self.bits) - 1
+    }
+
+    const fn put(self, value: u32) -> u64 {
+        ((value & self.most()) as u64) << self.at
+    }
+
+    const fn get(self, from: u64) -> u32 {
+        (from >> self.at) as u32 & self.most()
+    }
+}
+
+const REST: Field = Field { at: 0, bits: 17 };
+const OPERATION: Field = REST.then(5);
+const DATA_TYPE: Field = OPERATION.then(5);
+const ALGORITHM: Field = DATA_TYPE.then(5);
+const COLLECTIVE: Field = ALGORITHM.then(5);
+const PURPOSE: Field = COLLECTIVE.then(3);
+const NUMBER: Field = PURPOSE.then(24);
+
+/// The greatest number of a collective, and of an algorithm's place, that a fingerprint can hold.
+pub const MAX_COLLECTIVE: usize = COLLECTIVE.most() as usize;
+/// See [`MAX_COLLECTIVE`].
+pub const MAX_ALGORITHM: usize = ALGORITHM.most() as usize;
+/// The last number of a collective on its tag; 1 is next.
+pub const MAX_NUMBER: u32 = NUMBER.most();
+
+/// The operation is the caller's.
+pub const USER_OPERATION: u32 = OPERATION.most() - 1;
+/// Nothing is combined.
+pub const NO_OPERATION: u32 = OPERATION.most();
+
+const _: () = {
+    assert!(NUMBER.at + NUMBER.bits == u64::BITS, "the fields of a fingerprint must fill 64 bits");
+    assert!(DataType::ALL.len() <= 1 << DATA_TYPE.bits, "more data types than a fingerprint's field has values");
+    assert!(ReduceOp::ALL.len() <= USER_OPERATION as usize, "more operations than a fingerprint's field has values");
+    assert!(Purpose::ALL.len() <= 1 << PURPOSE.bits, "more purposes than a fingerprint's field has values");
+};
+
+/// What a collective's message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The call itself.
+    Call = 0,
+    /// The counts of the call, which its algorithm needs and only some ranks know.
+    Counts = 1,
+    /// Ranks compare their calls; says nothing of the call.
+    Comparison = 2,
+    /// Measures a link; belongs to no call.
+    Measurement = 3,
+}
+
+impl Purpose {
+    const ALL: &[Self] = &[Self::Call, Self::Counts, Self::Comparison, Self::Measurement];
+
+    /// The digest of a message for this that says nothing of a call.
+    pub const fn alone(self) -> u64 {
+        PURPOSE.put(self as u32)
+    }
+
+    /// The digest of a message for this that belongs to the call with `digest`.
+    pub const fn of(self, digest: u64) -> u64 {
+        digest & !PURPOSE.put(PURPOSE.most()) | self.alone()
+    }
+
+    /// What a message with `digest` is for; `None` where this version does not know it.
+    pub fn decode(digest: u64) -> Option<Self> {
+        Self::ALL.get(PURPOSE.get(digest) as usize).copied()
+    }
+}
+
+/// What all ranks must agree on, by fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// Number of the collective.
+    pub collective: u32,
+    /// Place of the algorithm in the collective's list.
+    pub algorithm: u32,
+    /// Number of the [`DataType`].
+    pub dtype: u32,
+    /// Number of the [`ReduceOp`], [`USER_OPERATION`] or [`NO_OPERATION`].
+    pub operation: u32,
+    /// A hash of everything else.
+    pub rest: u32,
+}
+
+impl Digest {
+    /// The digest, for [`Purpose::Call`]. A value that its field cannot hold, as a hash, loses its upper bits.
+    pub const fn encode(&self) -> u64 {
+        COLLECTIVE.put(self.collective)
+            | ALGORITHM.put(self.algorithm)
+            | DATA_TYPE.put(self.dtype)
+            | OPERATION.put(self.operation)
+            | REST.put(self.rest)
+    }
+
+    /// The reverse, whatever the purpose.
+    pub fn decode(digest: u64) -> Self {
+        Self {
+            collective: COLLECTIVE.get(digest),
+            algorithm: ALGORITHM.get(digest),
+            dtype: DATA_TYPE.get(digest),
+            operation: OPERATION.get(digest),
+            rest: REST.get(digest),
+        }
+    }
+}
+
+/// Of a call with this digest, and this number on its tag (at most [`MAX_NUMBER`]) or 0 where that is not counted.
+pub const fn fingerprint(digest: u64, number: u32) -> u64 {
+    (number as u64) << NUMBER.at | digest
 }
 
 /// The digest of a [`fingerprint`].
-pub const fn digest(fingerprint: u64) -> u32 {
-    fingerprint as u32
+pub const fn digest(fingerprint: u64) -> u64 {
+    fingerprint & ((1 << NUMBER.at) - 1)
 }
 
 /// The number of a [`fingerprint`].
 pub const fn number(fingerprint: u64) -> u32 {
-    (fingerprint >> 32) as u32
+    (fingerprint >> NUMBER.at) as u32
+}
+
+/// The number of the collective on a tag that follows the one with `number`.
+#[inline]
+pub const fn next_number(number: u32) -> u32 {
+    // 0 is no number.
+    if number == MAX_NUMBER { 1 } else { number + 1 }
 }
 
 /// Whether messages with these fingerprints belong to different calls.
 pub const fn differs(a: u64, b: u64) -> bool {
     a != b && (digest(a) != digest(b) || (number(a) != 0 && number(b) != 0))
+}
+
+/// Whether `a` is of an earlier collective on its tag than `b`, by the shorter way around.
+pub const fn is_earlier(a: u64, b: u64) -> bool {
+    number(a).wrapping_sub(number(b)) & MAX_NUMBER > MAX_NUMBER / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_of_every_field_comes_back_and_changes_no_other() {
+        let zeros = Digest { collective: 0, algorithm: 0, dtype: 0, operation: 0, rest: 0 };
+        let ones = Digest {
+            collective: MAX_COLLECTIVE as u32,
+            algorithm: MAX_ALGORITHM as u32,
+            dtype: DATA_TYPE.most(),
+            operation: NO_OPERATION,
+            rest: REST.most(),
+        };
+        for base in [zeros, ones] {
+            let with = |change: &dyn Fn(&mut Digest)| {
+                let mut digest = base;
+                change(&mut digest);
+                for (purpose, number) in Purpose::ALL.iter().flat_map(|p| [0, 1, MAX_NUMBER].map(|n| (*p, n))) {
+                    let own = purpose.of(digest.encode());
+                    let whole = fingerprint(own, number);
+                    assert_eq!((super::digest(whole), super::number(whole)), (own, number));
+                    assert_eq!((Digest::decode(own), Purpose::decode(own)), (digest, Some(purpose)));
+                    assert_eq!(Purpose::Call.of(own), digest.encode());
+                }
+            };
+            (0..=MAX_COLLECTIVE as u32).for_each(|value| with(&|d| d.collective = value));
+            (0..=MAX_ALGORITHM as u32).for_each(|value| with(&|d| d.algorithm = value));
+            (0..=DATA_TYPE.most()).for_each(|value| with(&|d| d.dtype = value));
+            (0..=OPERATION.most()).for_each(|value| with(&|d| d.operation = value));
+            (0..=REST.most()).for_each(|value| with(&|d| d.rest = value));
+        }
+        assert_eq!(Purpose::decode(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_value_that_is_too_large_spills_into_no_other_field() {
+        let digest = |algorithm| Digest { algorithm, ..Digest::decode(0) }.encode();
+        assert_eq!(digest(MAX_ALGORITHM as u32 + 1), digest(0));
+        assert_ne!(digest(16), digest(0));
+    }
+
+    #[test]
+    fn numbers_go_around() {
+        assert_eq!([1, 2, MAX_NUMBER - 1, MAX_NUMBER].map(next_number), [2, 3, MAX_NUMBER, 1]);
+        let of = |number| fingerprint(7, number);
+        assert!(is_earlier(of(1), of(2)) && is_earlier(of(MAX_NUMBER), of(1)) && is_earlier(of(MAX_NUMBER - 9), of(9)));
+        assert!(!is_earlier(of(2), of(1)) && !is_earlier(of(1), of(MAX_NUMBER)) && !is_earlier(of(5), of(5)));
+    }
+
+    #[test]
+    fn calls_differ_by_digest_or_by_numbers_that_are_counted() {
+        let (a, b) = (fingerprint(7, 3), fingerprint(8, 3));
+        assert!(differs(a, b) && differs(a, fingerprint(7, 4)) && differs(fingerprint(7, 0), b));
+        assert!(!differs(a, a) && !differs(a, fingerprint(7, 0)));
+    }
 }

@@ -6,11 +6,11 @@
 //!
 //! | kind | bytes 2, 3 | 8..12 | 12..16 | 16..24 | 24..32 | 32..40 | payload |
 //! |---|---|---|---|---|---|---|---|
-//! | data | space, 1 if announced | digest | number | slot | length | | the message |
-//! | announce | space, 0 | digest | number | slot | length | | |
-//! | offer | space, 0 | digest | number | slot | length | key | |
+//! | data | space, 1 if announced | fingerprint | fingerprint | slot | length | | the message |
+//! | announce | space, 0 | fingerprint | fingerprint | slot | length | | |
+//! | offer | space, 0 | fingerprint | fingerprint | slot | length | key | |
 //! | taken | | | key | | | | |
-//! | replacement | space, 0 | digest | number | slot | length | key | the message |
+//! | replacement | space, 0 | fingerprint | fingerprint | slot | length | key | the message |
 //! | grant | space, 0 | | | slot | | | |
 //! | write | | | | slot | length | offset | the bytes |
 //! | put | | region | request | | length | offset | the bytes |
@@ -22,12 +22,12 @@
 //! | query | | | | | | | |
 //! | reply | 0, 1 if held up | | | | length | | text |
 //!
-//! Digest and number are the two halves of a [fingerprint](super::fingerprint); only messages of collectives have a number.
+//! Of [fingerprints](super::fingerprint), only those of collectives' messages have a number.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Slot, Space};
 use crate::wire::VERSION;
-use crate::wire::fingerprint::{self, digest, number};
+use crate::wire::fingerprint::number;
 
 /// Length of a header on the wire.
 pub const HEADER_BYTES: usize = 40;
@@ -190,8 +190,8 @@ impl Fields {
             kind,
             space: e.space as u8,
             flag: u8::from(flag),
-            first: digest(e.fingerprint),
-            second: number(e.fingerprint),
+            first: e.fingerprint as u32,
+            second: (e.fingerprint >> 32) as u32,
             slot: e.slot,
             bytes: e.bytes,
             ..Self::default()
@@ -239,10 +239,12 @@ impl Fields {
             other => return malformed(format_args!("flag {other}")),
         };
         let &Self { slot, bytes, offset, first, second: request, .. } = self;
-        let fingerprint = fingerprint::fingerprint(first, self.second);
+        let fingerprint = u64::from(self.second) << 32 | u64::from(first);
         let envelope = Envelope { space, slot, fingerprint, bytes };
-        if matches!((self.kind, space), (DATA | ANNOUNCE | OFFER | REPLACEMENT, Space::User)) && self.second != 0 {
-            return malformed(format_args!("a number of no collective: {}", self.second));
+        if matches!((self.kind, space), (DATA | ANNOUNCE | OFFER | REPLACEMENT, Space::User))
+            && number(fingerprint) != 0
+        {
+            return malformed(format_args!("a number of no collective: {}", number(fingerprint)));
         }
         Ok(match self.kind {
             DATA => Message::Data { envelope, announced: flag },
@@ -362,8 +364,7 @@ pub(crate) mod tests {
             (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
         (0..15u8, any::<bool>(), numbers).prop_map(|(kind, collective, (flag, first, request, slot, bytes, offset))| {
             let space = if collective { Space::Collective } else { Space::User };
-            let of_collective = fingerprint::fingerprint(first, request);
-            let fingerprint = if collective { of_collective } else { first.into() };
+            let fingerprint = if collective { u64::from(request) << 32 | u64::from(first) } else { first.into() };
             let envelope = Envelope { space, slot, fingerprint, bytes };
             match kind {
                 0 => Message::Data { envelope, announced: flag },

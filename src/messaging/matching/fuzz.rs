@@ -176,7 +176,7 @@ fn post(
     (owner, ranks, slot, large): (u32, &'static [Rank], usize, bool),
 ) {
     let from = if let [rank] = ranks { Source::Rank(*rank) } else { Source::AnyOf(ranks.into()) };
-    let credited = matches!(from, Source::Rank(_)) && large;
+    let granted_early = matches!(from, Source::Rank(_)) && large;
     let posting = real.post(
         Recv {
             from,
@@ -200,7 +200,7 @@ fn post(
     }
     match (posting, met) {
         (Posting::Waits { grant, .. }, None) => {
-            assert_eq!(grant, credited.then_some(ranks[0]));
+            assert_eq!(grant, granted_early.then_some(ranks[0]));
             model.posted.push((owner, ranks, slot));
         }
         (Posting::Waits { grant, .. }, Some((rank, at))) => {

@@ -155,10 +155,10 @@ fn the_receive_posted_first_is_served_first() {
 }
 
 #[test]
-fn large_receives_give_credit_and_announcements_are_answered_once() {
+fn large_receives_grant_at_once_and_announcements_are_answered_once() {
     let mut r = Receives::default();
     assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0), true), Posting::Waits { grant: Some(1), .. }));
-    // The announcement crossed the credit on the way: no second grant.
+    // The announcement crossed the grant on the way: no second grant.
     assert!(!r.announce(1, &envelope(5, LARGE as u64)));
     let arrival = r.arrive(1, &envelope(5, LARGE as u64), true);
     assert_eq!(owner_of(&r, arrival), 0);
@@ -173,7 +173,7 @@ fn large_receives_give_credit_and_announcements_are_answered_once() {
 }
 
 #[test]
-fn an_announced_message_that_a_credit_set_free_keeps_its_place() {
+fn an_announced_message_that_a_grant_set_free_keeps_its_place() {
     let mut r = Receives::default();
     assert!(!r.announce(1, &envelope(5, LARGE as u64)));
     let Arrival::Unexpected(early) = r.arrive(1, &envelope(5, LARGE as u64), true) else { panic!() };
@@ -186,11 +186,11 @@ fn an_announced_message_that_a_credit_set_free_keeps_its_place() {
 }
 
 #[test]
-fn a_credit_is_used_up_once() {
+fn a_grant_is_used_up_once() {
     let mut r = Receives::default();
     assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 0), true), Posting::Waits { grant: None, .. }));
     assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 1), true), Posting::Waits { grant: Some(1), .. }));
-    // The sender used the credit of the second receive for what the first one gets.
+    // The sender used the grant of the second receive for what the first one gets.
     let arrival = r.arrive(1, &envelope(5, LARGE as u64), false);
     assert_eq!(owner_of(&r, arrival), 0);
     assert!(r.announce(1, &envelope(5, LARGE as u64)));

@@ -11,8 +11,9 @@
 //! Flag 1: the sender has a token. Each proof covers all that was said before it. Without a token on either side the same is
 //! said, and proves nothing: then who reaches the port is let in.
 
-use super::protocol::{CLIENT_HELLO_BYTES, SERVER_HELLO_BYTES, client_hello, server_hello};
-use crate::net::handshake::{Fault, Nonce};
+use super::protocol::{CLIENT_HELLO_BYTES, MAGIC, SERVER_HELLO_BYTES, client_hello, server_hello};
+use crate::net::gate::{Handshake, Refused};
+use crate::net::handshake::{Accepting, Fault, Nonce};
 use crate::secret::{JobToken, Proof, SecretKey};
 
 /// Length of a client's first words.
@@ -82,6 +83,67 @@ pub(super) fn verify(
     proof: &Proof,
 ) -> Result<(), Fault> {
     if key.verify(CLIENT, &[client, server], proof) { Ok(()) } else { Err(Fault::Proof) }
+}
+
+/// The server's side of one handshake.
+pub(super) struct Acceptor {
+    key: SecretKey,
+    instance: u64,
+    nonce: Nonce,
+    client: [u8; CLIENT_BYTES],
+    /// The answer to the client's first words.
+    server: Option<[u8; SERVER_BYTES]>,
+    proof: Proof,
+    /// How much has come of the client's words, or of its proof.
+    have: usize,
+}
+
+impl Acceptor {
+    /// `nonce` is random and was never used before.
+    pub(super) fn new(key: SecretKey, instance: u64, nonce: Nonce) -> Self {
+        Self { key, instance, nonce, client: [0; CLIENT_BYTES], server: None, proof: [0; PROOF_BYTES], have: 0 }
+    }
+}
+
+impl Handshake for Acceptor {
+    type Proven = ();
+
+    fn wanted(&self) -> usize {
+        if self.server.is_none() { CLIENT_BYTES - self.have } else { PROOF_BYTES - self.have }
+    }
+
+    fn claims(&self) -> Option<u32> {
+        None
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<Accepting<()>, Refused> {
+        let into = if self.server.is_none() { &mut self.client[self.have..] } else { &mut self.proof[self.have..] };
+        bytes.iter().zip(into).for_each(|(byte, into)| *into = *byte);
+        self.have += bytes.len().min(self.wanted());
+        if let Some(server) = &self.server {
+            if self.have < PROOF_BYTES {
+                return Ok(Accepting::Waiting);
+            }
+            let verdict = verify(&self.key, &self.client, server, &self.proof);
+            return verdict.map(Accepting::Proven).map_err(|fault| Refused(fault, None));
+        }
+        let said = &self.client[..self.have];
+        let magic = said.len().min(MAGIC.len());
+        if said[..magic] != MAGIC[..magic] {
+            return Err(Refused(Fault::Foreign, None));
+        }
+        if let Some(hello) = said.first_chunk::<CLIENT_HELLO_BYTES>().filter(|h| **h != client_hello()) {
+            // It is answered, so that it can tell its user which version this is.
+            return Err(Refused(Fault::Version(hello[8]), Some(server_hello(self.instance).to_vec())));
+        }
+        if said.len() < CLIENT_BYTES {
+            return Ok(Accepting::Waiting);
+        }
+        let (answer, verdict) = server(&self.key, &self.client, self.instance, &self.nonce);
+        verdict.map_err(|fault| Refused(fault, Some(answer.to_vec())))?;
+        (self.server, self.have) = (Some(answer), 0);
+        Ok(Accepting::Send(answer.to_vec()))
+    }
 }
 
 fn check_flag(key: &SecretKey, flag: u8) -> Result<(), Fault> {

@@ -3,10 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
-use socket2::{Domain, Socket, Type};
-
-/// Thousands of ranks may connect at once; the system cuts this to its own limit.
-const BACKLOG: i32 = 4096;
+use crate::net::gate;
 
 /// Listens so that ranks that look for `host` find it:
 /// - an address: there. If it is not this host's own, because a router or load balancer brings it here: on all of its family;
@@ -31,25 +28,13 @@ fn candidates(host: &str) -> [IpAddr; 2] {
 fn listen_on_first(addresses: &[IpAddr], port: u16) -> io::Result<TcpListener> {
     let mut result = Err(io::Error::from(ErrorKind::AddrNotAvailable));
     for &address in addresses {
-        result = bind(SocketAddr::new(address, port));
+        result = gate::listen(SocketAddr::new(address, port), true);
         match &result {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => continue,
             _ => break,
         }
     }
     result
-}
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    // A job that starts again finds its port usable while old connections fade.
-    socket.set_reuse_address(true)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(false)?;
-    }
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
 }
 
 /// `address`, or where a listener on all addresses is reached from its own host.

@@ -1,7 +1,6 @@
 //! The store that needs nothing else: one rank serves it over TCP, the others connect.
 
 mod connection;
-mod epoll;
 mod greeting;
 mod listen;
 mod peer;

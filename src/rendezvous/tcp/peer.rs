@@ -5,10 +5,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use super::epoll::Readiness;
-use super::greeting::{CLIENT_BYTES, PROOF_BYTES, SERVER_BYTES};
 use super::protocol::Chunk;
-use crate::net::admission::Refusal;
+use crate::sys;
 
 /// The connection is of no more use: it ended, broke, or its other end does not keep to the protocol.
 pub(super) struct Gone;
@@ -23,23 +21,15 @@ pub(super) struct Waiting {
     pub(super) until: Option<Instant>,
 }
 
-/// How far a client is.
-pub(super) enum Stage {
-    /// It has not said who it is.
-    Hello,
-    /// It is to prove that it has the token.
-    Proof { client: [u8; CLIENT_BYTES], server: [u8; SERVER_BYTES] },
-    /// It makes requests.
-    Greeted,
-}
+/// That the peer sends no more; epoll adds errors by itself.
+const HANGUP: u32 = libc::EPOLLRDHUP as u32;
+/// What epoll watches for where the client is to say something.
+pub(super) const READ: u32 = sys::READ | HANGUP;
+/// What epoll tells of a connection whose peer sends no more, or that broke.
+pub(super) const GONE: u32 = HANGUP | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
-    /// The address that it came from.
-    pub(super) from: String,
-    pub(super) stage: Stage,
-    /// Why it is dropped while it proves itself, if not because it ended.
-    pub(super) refusal: Refusal,
     /// What came and is not used up. Grows only with what has really come, to one frame and one read at most.
     pub(super) input: Vec<u8>,
     output: VecDeque<Chunk>,
@@ -49,23 +39,20 @@ pub(super) struct Peer {
     /// When the wait is over or, without a wait, when the connection is dropped for being too slow.
     pub(super) deadline: Option<Instant>,
     /// What epoll watches for.
-    pub(super) interest: Readiness,
+    pub(super) interest: u32,
 }
 
 impl Peer {
     /// `stream` is non-blocking.
-    pub(super) fn new(stream: TcpStream, from: String, interest: Readiness) -> Self {
+    pub(super) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
-            from,
-            stage: Stage::Hello,
-            refusal: Refusal::Incomplete,
             input: Vec::new(),
             output: VecDeque::new(),
             sent: 0,
             waiting: None,
             deadline: None,
-            interest,
+            interest: READ,
         }
     }
 
@@ -75,8 +62,10 @@ impl Peer {
         self.waiting.is_none() && self.output.is_empty()
     }
 
-    pub(super) fn wanted(&self) -> Readiness {
-        Readiness { read: self.may_ask(), write: !self.output.is_empty(), gone: false }
+    /// What epoll is to watch for.
+    pub(super) fn wanted(&self) -> u32 {
+        let bit = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
+        HANGUP | bit(self.may_ask(), sys::READ) | bit(!self.output.is_empty(), sys::WRITE)
     }
 
     /// Whether the client owes the rest of a request, or has not taken its answer.
@@ -84,19 +73,9 @@ impl Peer {
         !self.input.is_empty() || !self.output.is_empty()
     }
 
-    /// Whether it may make requests.
-    pub(super) fn is_greeted(&self) -> bool {
-        matches!(self.stage, Stage::Greeted)
-    }
-
-    /// Reads once, so that nobody keeps the server from the others; of who has proven nothing no more than its next words.
+    /// Reads once, so that nobody keeps the server from the others.
     pub(super) fn fill(&mut self, scratch: &mut [u8]) -> Result<(), Gone> {
-        let most = match &self.stage {
-            Stage::Hello => CLIENT_BYTES - self.input.len(),
-            Stage::Proof { .. } => PROOF_BYTES - self.input.len(),
-            Stage::Greeted => scratch.len(),
-        };
-        match self.stream.read(&mut scratch[..most]) {
+        match self.stream.read(scratch) {
             Ok(0) => Err(Gone),
             Ok(count) => {
                 self.input.extend_from_slice(&scratch[..count]);
@@ -122,12 +101,6 @@ impl Peer {
         }
         self.output = VecDeque::new();
         Ok(())
-    }
-
-    /// Notes why the client is dropped.
-    pub(super) fn refuse(&mut self, refusal: Refusal) -> Gone {
-        self.refusal = refusal;
-        Gone
     }
 
     /// Lines up an answer; no chunk is empty.

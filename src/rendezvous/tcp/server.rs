@@ -8,26 +8,24 @@
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::super::table::Table;
 use super::connection::prepare;
-use super::epoll::{Epoll, Readiness};
-use super::greeting::{self, CLIENT_BYTES, PROOF_BYTES, WELCOME};
-use super::peer::{Gone, Peer, Stage, Waiting};
-use super::protocol::{self, CLIENT_HELLO_BYTES, Chunk, MAX_FRAME_BYTES, Request};
-use crate::net::admission::{self, Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, Refusal};
-use crate::net::handshake::Fault;
+use super::greeting::{Acceptor, WELCOME};
+use super::peer::{GONE, Gone, Peer, READ, Waiting};
+use super::protocol::{self, Chunk, MAX_FRAME_BYTES, Request};
+use crate::net::admission::ConnectionStatistics;
+use crate::net::gate::{self, Gate, Listeners};
 use crate::secret::SecretKey;
-use crate::sys::{self, ForkMark};
+use crate::sys::{self, Epoll, ForkMark, Waker};
 use crate::transport::LogCallback;
 
 /// How long a server is patient.
@@ -47,21 +45,14 @@ impl Default for Limits {
     }
 }
 
-/// Pause in accepting when descriptors have run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-const LISTENER: u64 = 0;
-const STOP: u64 = 1;
-const FIRST_CLIENT: u64 = 2;
-
-const READ: Readiness = Readiness { read: true, write: false, gone: false };
-const NOTHING: Readiness = Readiness { read: false, write: false, gone: false };
+const STOP: u64 = 0;
+const FIRST_CLIENT: u64 = 1;
 
 /// A running server. Dropping it lets the clients finish, for `linger` at most, then closes all and joins the thread.
 pub(super) struct Server {
     address: SocketAddr,
-    counters: Counters,
-    stop: UnixStream,
+    listeners: Listeners,
+    stop: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
     mark: ForkMark,
 }
@@ -73,36 +64,18 @@ impl Server {
         key: SecretKey,
         log: Option<LogCallback>,
     ) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        let (stop, stopped) = UnixStream::pair()?;
         let epoll = Epoll::new()?;
-        epoll.add(listener.as_fd(), LISTENER, READ)?;
-        epoll.add(stopped.as_fd(), STOP, READ)?;
-        let counters = Counters::default();
-        let server = Loop {
-            limits,
-            key,
-            admissions: Admissions::new("store", log, counters.clone()),
-            greeting: BTreeMap::new(),
-            epoll,
-            listener,
-            accept_again: None,
-            stopped: Some(stopped),
-            linger_until: None,
-            instance: RandomState::new().build_hasher().finish(),
-            clients: HashMap::new(),
-            next_token: FIRST_CLIENT,
-            deadlines: BTreeSet::new(),
-            state: State::default(),
-            scratch: vec![0; 64 << 10],
-        };
+        let listeners = Listeners::new(&epoll);
+        let address = listeners.add(listener)?;
+        let stop = Arc::new(Waker::new()?);
+        epoll.add(stop.as_raw_fd(), sys::READ, STOP)?;
+        let server = Loop::new(epoll, &listeners, stop.clone(), limits, key, log);
         let mark = ForkMark::new()?;
         let thread = std::thread::Builder::new().name("gloo_rs-store".to_owned()).spawn(move || {
-            block_signals();
+            sys::block_signals();
             server.run();
         })?;
-        Ok(Self { address, counters, stop, thread: Some(thread), mark })
+        Ok(Self { address, listeners, stop, thread: Some(thread), mark })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -110,7 +83,7 @@ impl Server {
     }
 
     pub(super) fn statistics(&self) -> ConnectionStatistics {
-        self.counters.statistics()
+        self.listeners.statistics()
     }
 }
 
@@ -120,21 +93,10 @@ impl Drop for Server {
         if self.mark.is_child() {
             return std::mem::forget(self.thread.take());
         }
-        // Shut down rather than closed: a forked child may hold a copy.
-        let _ = self.stop.shutdown(Shutdown::Both);
+        self.stop.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// The program's signal handlers run on the program's threads.
-fn block_signals() {
-    // SAFETY: sigset_t is plain data that sigfillset fills before it is used; both calls touch only this thread's mask.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
     }
 }
 
@@ -150,18 +112,10 @@ struct State {
 
 struct Loop {
     limits: Limits,
-    key: SecretKey,
-    admissions: Admissions,
-    /// Clients that have not proven themselves, the oldest first: since when, and of which origin.
-    greeting: BTreeMap<u64, (Instant, IpAddr)>,
     epoll: Epoll,
-    listener: TcpListener,
-    /// Set while accepting pauses.
-    accept_again: Option<Instant>,
-    /// Closed once it has brought its message.
-    stopped: Option<UnixStream>,
+    gate: Gate<OwnedFd, Acceptor>,
+    stop: Arc<Waker>,
     linger_until: Option<Instant>,
-    instance: u64,
     clients: HashMap<u64, Peer>,
     next_token: u64,
     /// Every client's `deadline` that is set, with its token.
@@ -171,33 +125,50 @@ struct Loop {
 }
 
 impl Loop {
+    fn new(
+        epoll: Epoll,
+        listeners: &Listeners,
+        stop: Arc<Waker>,
+        limits: Limits,
+        key: SecretKey,
+        log: Option<LogCallback>,
+    ) -> Self {
+        let instance = RandomState::new().build_hasher().finish();
+        let begin = move |socket| Ok((socket, Acceptor::new(key.clone(), instance, sys::random()?)));
+        Self {
+            limits,
+            epoll,
+            gate: Gate::new("store", log, listeners, limits.hello, begin),
+            stop,
+            linger_until: None,
+            clients: HashMap::new(),
+            next_token: FIRST_CLIENT,
+            deadlines: BTreeSet::new(),
+            state: State::default(),
+            scratch: vec![0; 64 << 10],
+        }
+    }
+
     /// Serves until told to stop. An epoll that fails ends it too: every client then sees its connection close.
     fn run(mut self) {
-        let mut ready = Vec::new();
-        while self.epoll.wait(self.next_deadline(), &mut ready).is_ok() {
-            for (token, readiness) in ready.drain(..) {
-                match token {
-                    LISTENER => self.accept(),
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 256];
+        while let Ok(n) = self.epoll.wait(&mut events, self.next_deadline()) {
+            for event in &events[..n] {
+                match event.u64 {
                     STOP => {
-                        self.stopped = None;
+                        self.stop.clear();
                         self.linger_until = Some(Instant::now() + self.limits.linger);
                     }
-                    client => self.with_client(client, |this, peer| this.take_in(peer, readiness)),
+                    token => self.ready(token, event.events),
                 }
                 self.resume_woken();
             }
             let now = Instant::now();
             self.expire(now);
-            self.admissions.tick(now);
-            if self.accept_again.is_some_and(|again| again <= now) {
-                self.accept_again = None;
-                if self.epoll.modify(self.listener.as_fd(), LISTENER, READ).is_err() {
-                    return;
-                }
-            }
+            self.gate.tick(now);
             if let Some(end) = self.linger_until {
-                self.accept();
-                if self.clients.is_empty() || end <= now {
+                self.gate.accept().into_iter().for_each(|(stream, ())| self.enter(stream));
+                if self.clients.is_empty() && self.gate.is_empty() || end <= now {
                     return;
                 }
             }
@@ -207,58 +178,31 @@ impl Loop {
     /// How long to sleep at most; `None` without end.
     fn next_deadline(&self) -> Option<Duration> {
         let first = self.deadlines.first().map(|(at, _)| *at);
-        let deadlines = [first, self.accept_again, self.linger_until, self.admissions.next_tick()];
-        let next = deadlines.into_iter().flatten().min()?;
+        let next = [first, self.linger_until, self.gate.next_tick()].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    fn accept(&mut self) {
-        if self.accept_again.is_some() {
-            return;
-        }
-        for _ in 0..128 {
-            let (stream, from) = match self.listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                        // Strangers must not keep descriptors from ranks.
-                        if self.make_room(FAIR_CHANCE) {
-                            continue;
-                        }
-                        // Level-triggered: without the pause this would spin until somebody disconnects.
-                        if self.epoll.modify(self.listener.as_fd(), LISTENER, NOTHING).is_ok() {
-                            self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
-                        }
-                        return;
-                    }
-                    // The connection that would have been accepted is broken already.
-                    _ => continue,
-                },
-            };
-            let token = self.next_token;
-            let ready = prepare(&stream)
-                .and_then(|()| stream.set_nonblocking(true))
-                .and_then(|()| self.epoll.add(stream.as_fd(), token, READ));
-            if ready.is_ok() {
-                self.next_token += 1;
-                while self.greeting.len() >= admission::most_greetings() && self.make_room(Duration::ZERO) {}
-                self.greeting.insert(token, (Instant::now(), admission::origin(Some(from))));
-                let mut peer = Peer::new(stream, from.to_string(), READ);
-                self.set_deadline(token, &mut peer, Some(Instant::now() + self.limits.hello));
-                self.clients.insert(token, peer);
-            }
+    fn ready(&mut self, token: u64, ready: u32) {
+        if gate::owns(token) {
+            self.gate.ready(token).into_iter().for_each(|(stream, ())| self.enter(stream));
+        } else {
+            self.with_client(token, |this, peer| this.take_in(peer, ready));
         }
     }
 
-    /// Drops one of the clients that have not proven themselves in this time, if there are any.
-    fn make_room(&mut self, chance: Duration) -> bool {
-        let now = Instant::now();
-        let old = self.greeting.iter().filter(|(_, (since, _))| now.duration_since(*since) >= chance);
-        let victim = admission::who_makes_room(old.map(|(token, (_, origin))| (*token, *origin, false)));
-        let Some(victim) = victim else { return false };
-        self.with_client(victim, |_, peer| Err(peer.refuse(Refusal::CrowdedOut)));
-        true
+    /// Welcomes a client that has proven itself.
+    fn enter(&mut self, socket: OwnedFd) {
+        let stream = TcpStream::from(socket);
+        // If the system refuses, its own choice stays.
+        let _ = prepare(&stream);
+        let token = self.next_token;
+        self.next_token += 1;
+        if self.epoll.add(stream.as_raw_fd(), READ, token).is_ok() {
+            let mut peer = Peer::new(stream);
+            peer.answer([Chunk::Own(vec![WELCOME])]);
+            self.clients.insert(token, peer);
+            self.with_client(token, |_, _| Ok(()));
+        }
     }
 
     /// Does `work` with a client, then goes on with its requests and sees to what it waits for next, or forgets it.
@@ -271,19 +215,16 @@ impl Loop {
         match result {
             Ok(()) => drop(self.clients.insert(token, peer)),
             Err(Gone) => {
-                if self.greeting.remove(&token).is_some() {
-                    self.admissions.refused(&peer.from, None, peer.refusal);
-                }
                 self.set_deadline(token, &mut peer, None);
                 self.state.unregister(token, &peer);
             }
         }
     }
 
-    fn take_in(&mut self, peer: &mut Peer, ready: Readiness) -> Result<(), Gone> {
-        match ready.read && peer.may_ask() {
+    fn take_in(&mut self, peer: &mut Peer, ready: u32) -> Result<(), Gone> {
+        match ready & sys::READ != 0 && peer.may_ask() {
             true => peer.fill(&mut self.scratch),
-            false if ready.gone => Err(Gone),
+            false if ready & GONE != 0 => Err(Gone),
             false => Ok(()),
         }
     }
@@ -293,15 +234,7 @@ impl Loop {
         let mut input = std::mem::take(&mut peer.input);
         let mut used = 0;
         while peer.may_ask() {
-            let rest = &input[used..];
-            if !peer.is_greeted() {
-                match self.greet(token, peer, rest)? {
-                    0 => break,
-                    length => used += length,
-                }
-                continue;
-            }
-            let Some((head, rest)) = rest.split_at_checked(4) else { break };
+            let Some((head, rest)) = input[used..].split_at_checked(4) else { break };
             let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
             if length > MAX_FRAME_BYTES {
                 return Err(Gone);
@@ -317,48 +250,15 @@ impl Loop {
         Ok(())
     }
 
-    /// Goes on with a client that has not proven itself, given what it has said; how much of that was used up.
-    fn greet(&mut self, token: u64, peer: &mut Peer, said: &[u8]) -> Result<usize, Gone> {
-        if let Stage::Proof { client, server } = &peer.stage {
-            let Some(proof) = said.first_chunk() else { return Ok(0) };
-            greeting::verify(&self.key, client, server, proof).map_err(|fault| peer.refuse(Refusal::Fault(fault)))?;
-            peer.stage = Stage::Greeted;
-            self.greeting.remove(&token);
-            self.admissions.accepted();
-            peer.answer([Chunk::Own(vec![WELCOME])]);
-            peer.flush()?;
-            return Ok(PROOF_BYTES);
-        }
-        let magic = said.len().min(protocol::MAGIC.len());
-        if said[..magic] != protocol::MAGIC[..magic] {
-            return Err(peer.refuse(Refusal::Fault(Fault::Foreign)));
-        }
-        if let Some(hello) = said.first_chunk::<CLIENT_HELLO_BYTES>().filter(|h| **h != protocol::client_hello()) {
-            // It is answered, so that it can tell its user which version this is.
-            peer.answer([Chunk::Own(protocol::server_hello(self.instance).to_vec())]);
-            peer.flush()?;
-            return Err(peer.refuse(Refusal::Fault(Fault::Version(hello[8]))));
-        }
-        let Some(client) = said.first_chunk::<CLIENT_BYTES>() else { return Ok(0) };
-        let nonce = sys::random().map_err(|_| Gone)?;
-        let (server, verdict) = greeting::server(&self.key, client, self.instance, &nonce);
-        peer.answer([Chunk::Own(server.to_vec())]);
-        peer.flush()?;
-        verdict.map_err(|fault| peer.refuse(Refusal::Fault(fault)))?;
-        peer.stage = Stage::Proof { client: *client, server };
-        Ok(CLIENT_BYTES)
-    }
-
     /// Sets what is waited for next: readiness and time.
     fn settle(&mut self, token: u64, peer: &mut Peer) -> Result<(), Gone> {
         let wanted = peer.wanted();
         if wanted != peer.interest {
-            self.epoll.modify(peer.stream.as_fd(), token, wanted).map_err(|_| Gone)?;
+            self.epoll.modify(peer.stream.as_raw_fd(), wanted, token).map_err(|_| Gone)?;
             peer.interest = wanted;
         }
         let deadline = match &peer.waiting {
             Some(waiting) => waiting.until,
-            None if !peer.is_greeted() => peer.deadline,
             None => peer.is_in_the_middle().then(|| Instant::now() + self.limits.stall),
         };
         self.set_deadline(token, peer, deadline);
@@ -393,7 +293,7 @@ impl Loop {
             self.with_client(token, |this, peer| {
                 peer.deadline = None;
                 this.state.unregister(token, peer);
-                let waiting = peer.waiting.take().ok_or_else(|| peer.refuse(Refusal::TimedOut))?;
+                let waiting = peer.waiting.take().ok_or(Gone)?;
                 peer.answer([Chunk::Own(protocol::answer_missing(&this.state.missing(&waiting.keys)))]);
                 Ok(())
             });

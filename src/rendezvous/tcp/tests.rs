@@ -6,6 +6,7 @@ mod outages;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -499,7 +500,11 @@ fn a_server_without_descriptors_goes_on_when_there_are_some() {
             "descriptors",
         ));
     }
-    let server = serve();
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let told = lines.clone();
+    let log: LogCallback = Arc::new(move |_, text| told.lock().unwrap().push(text.to_owned()));
+    let options = TcpStoreOptions { token: None, log: Some(log) };
+    let server = TcpStore::serve_with("127.0.0.1", 0, &options).unwrap();
     let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
     // SAFETY: the limit is read during the call.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
@@ -527,4 +532,8 @@ fn a_server_without_descriptors_goes_on_when_there_are_some() {
     assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
     drop((files, waiting));
     works(&server);
+    // Once for each time: the server's own connection, 10 that wait, the silent one, and those of `works` come in between.
+    let lines = lines.lock().unwrap();
+    let told = lines.iter().filter(|line| line.starts_with("store: cannot accept connections for a while: Too many"));
+    assert!((1..=15).contains(&told.count()), "{lines:#?}");
 }

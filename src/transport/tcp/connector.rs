@@ -155,10 +155,6 @@ impl TcpConnector {
         }
     }
 
-    fn name(&self, rank: Rank) -> String {
-        crate::transport::peer_name(self, rank)
-    }
-
     fn way(&mut self, rank: Rank) -> &mut Way {
         self.ways.entry(rank as u32).or_insert_with(Way::new)
     }
@@ -212,7 +208,7 @@ impl TcpConnector {
                 Ok(())
             }
             Err(e) => {
-                let error = Error::io(format_args!("cannot connect to {}", self.name(rank)), &e);
+                let error = Error::io(format_args!("cannot connect to {}", self.peer_name(rank)), &e);
                 self.retry_later(rank, error, now)
             }
         }
@@ -240,7 +236,7 @@ impl TcpConnector {
     /// final.
     fn retry_later(&mut self, rank: Rank, error: Error, now: Instant) -> Result<()> {
         let targets = self.targets(rank).len().max(1);
-        let name = self.name(rank);
+        let name = self.peer_name(rank);
         let way = self.way(rank);
         // It listened before anyone was told its address: where its host answers and it does not, it is gone.
         let refused = error.kind() == ErrorKind::ConnectionLost;
@@ -266,7 +262,7 @@ impl TcpConnector {
             let result = match way.state {
                 State::Retry(at) | State::Yielded(at) if at <= now => self.attempt(rank, now),
                 State::Connecting(_) if way.give_up.is_some_and(|at| at <= now) => {
-                    let text = format!("cannot connect to {}: no answer in {ANSWER_TIME:?}", self.name(rank));
+                    let text = format!("cannot connect to {}: no answer in {ANSWER_TIME:?}", self.peer_name(rank));
                     self.retry_later(rank, Error::new(ErrorKind::Timeout, text), now)
                 }
                 _ => Ok(()),
@@ -303,7 +299,7 @@ impl TcpConnector {
             }
             // Another process has its port now, or it is about to end.
             Ok(Some((Answer::Refused(Reason::NoContext), _))) => {
-                let text = format!("{} has closed its context", self.name(rank));
+                let text = format!("{} has closed its context", self.peer_name(rank));
                 self.retry_later(rank, Error::new(ErrorKind::ConnectionLost, text), now)
             }
             Ok(Some((Answer::Refused(reason), _))) => {
@@ -315,7 +311,7 @@ impl TcpConnector {
                     Reason::Connected => "it has a connection to this rank already",
                     Reason::NoContext | Reason::OneToken => "it does not know this context",
                 };
-                let text = format!("{} refused the connection: {why}", self.name(rank));
+                let text = format!("{} refused the connection: {why}", self.peer_name(rank));
                 Err(Error::new(ErrorKind::ConnectionLost, text))
             }
             Err(error) if error.kind() == ErrorKind::Mismatch => Err(error),
@@ -340,7 +336,7 @@ impl TcpConnector {
         }
         self.way(rank).theirs = Some(*theirs);
         let link = TcpLink::new(socket, rank, self.epoll.clone(), self.shared.clone())
-            .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.name(rank)), &e))?;
+            .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.peer_name(rank)), &e))?;
         self.set_state(rank, State::Established);
         happenings.push(Happening::Established { rank, link: Box::new(link), connection });
         Ok(())
@@ -361,7 +357,7 @@ impl Connector for TcpConnector {
         let stranger = claimed.is_some_and(|theirs| theirs != proofs::handle(&address.identity));
         self.addresses.insert(rank as u32, address);
         if stranger {
-            let text = format!("{} was impersonated: someone else connected in its name", self.name(rank));
+            let text = format!("{} was impersonated: someone else connected in its name", self.peer_name(rank));
             return Err(Error::new(ErrorKind::ConnectionLost, text));
         }
         Ok(())

@@ -11,20 +11,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::thread::JoinHandleExt;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use socket2::{Domain, Protocol, Socket, Type};
 
 use self::thread::Thread;
 use super::connector::{Arrivals, TcpConnector};
 use super::link::Parting;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::Address;
-use crate::net::admission::{ConnectionStatistics, Counters};
+use crate::net::admission::ConnectionStatistics;
 use crate::net::choice::{Choice, Chosen, Surroundings};
+use crate::net::gate::{self, Listeners};
 use crate::net::handshake::{self, Handle};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll, ForkMark, Waker};
@@ -37,8 +36,6 @@ pub const TICK: Duration = Duration::from_millis(5);
 const LINGER: Duration = Duration::from_secs(2);
 
 const WAKER: u64 = 0;
-/// This and the place of a listener in the list: its events.
-const LISTENER: u64 = 1 << 63;
 
 /// Which addresses of this host to use. With nothing set, not even the variable [`crate::net::choice::INTERFACES`], that is decided
 /// when a context connects: loopback if all its ranks are on this host, else addresses that reach the store or other ranks.
@@ -68,8 +65,7 @@ struct Contexts {
 }
 
 /// An address where connections arrive.
-struct Listener {
-    socket: Socket,
+struct Listening {
     address: SocketAddr,
     interface: Option<String>,
 }
@@ -77,10 +73,9 @@ struct Listener {
 pub(super) struct Shared {
     choice: Choice,
     port: u16,
-    /// Only ever grows.
-    listeners: Mutex<Vec<Arc<Listener>>>,
+    listening: Mutex<Vec<Listening>>,
+    listeners: Listeners,
     pub(super) log: Option<LogCallback>,
-    counters: Counters,
     epoll: Epoll,
     waker: Waker,
     mark: ForkMark,
@@ -88,8 +83,6 @@ pub(super) struct Shared {
     next_number: AtomicU64,
     /// Contexts that are not armed: while there are any, the thread ticks.
     unarmed: AtomicUsize,
-    /// Why connections cannot be accepted, as the system's number; 0 while they can.
-    cannot_accept: AtomicI32,
     /// The thread sleeps without a tick.
     asleep: AtomicBool,
     stop: AtomicBool,
@@ -120,16 +113,15 @@ impl Device {
         let shared = Arc::new(Shared {
             choice,
             port: options.port,
-            listeners: Mutex::default(),
+            listening: Mutex::default(),
+            listeners: Listeners::new(&epoll),
             log: options.log.clone(),
-            counters: Counters::default(),
             epoll,
             waker,
             mark,
             contexts: Mutex::default(),
             next_number: AtomicU64::new(WAKER + 1),
             unarmed: AtomicUsize::new(0),
-            cannot_accept: AtomicI32::new(0),
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
@@ -147,17 +139,17 @@ impl Device {
     /// Where peers connect to, the preferred address first: one of each family at most, unless contexts have connected to
     /// different networks. Empty as long as nothing was named and no context has connected.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.shared.listeners().iter().map(|l| l.address).collect()
+        self.shared.listening().iter().map(|l| l.address).collect()
     }
 
     /// The interface that has the first address, if one does.
     pub fn interface(&self) -> Option<String> {
-        self.shared.listeners().first().and_then(|l| l.interface.clone())
+        self.shared.listening().first().and_then(|l| l.interface.clone())
     }
 
     /// What has become of the connections that have arrived. From any thread, at any time.
     pub fn statistics(&self) -> ConnectionStatistics {
-        self.shared.counters.statistics()
+        self.shared.listeners.statistics()
     }
 }
 
@@ -232,10 +224,7 @@ impl transport::Device for Device {
     }
 
     fn cannot_accept(&self) -> Option<io::Error> {
-        match self.shared.cannot_accept.load(Ordering::Relaxed) {
-            0 => None,
-            number => Some(io::Error::from_raw_os_error(number)),
-        }
+        self.shared.listeners.obstacle()
     }
 }
 
@@ -302,8 +291,8 @@ impl Shared {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Vec<Arc<Listener>>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listening(&self) -> MutexGuard<'_, Vec<Listening>> {
+        self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes over a connection that has ended in good order, until its peer has everything.
@@ -323,24 +312,24 @@ impl Shared {
 
     /// Listens on all of `chosen` where that is not so already; the addresses with their ports.
     fn listen(&self, chosen: &[Chosen]) -> Result<Vec<SocketAddr>> {
-        let mut listeners = self.listeners();
+        let mut listening = self.listening();
         let mut addresses = Vec::with_capacity(chosen.len());
         for (index, Chosen { address, interface, why }) in chosen.iter().enumerate() {
             let mut wanted = *address;
-            let same = |l: &&Arc<Listener>| {
+            let same = |l: &&Listening| {
                 wanted.set_port(l.address.port());
                 wanted == l.address
             };
-            if let Some(there) = listeners.iter().find(same) {
+            if let Some(there) = listening.iter().find(same) {
                 addresses.push(there.address);
                 continue;
             }
             wanted.set_port(self.port);
             let on = interface.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
-            match self.bind(wanted, LISTENER | listeners.len() as u64) {
-                Ok((socket, address)) => {
+            match gate::listen(wanted, false).and_then(|listener| self.listeners.add(listener)) {
+                Ok(address) => {
                     self.log(2, &format!("listening at {address}{on}: {why}"));
-                    listeners.push(Arc::new(Listener { socket, address, interface: interface.clone() }));
+                    listening.push(Listening { address, interface: interface.clone() });
                     addresses.push(address);
                 }
                 // The system may still be checking an IPv6 address; that of the other family is enough then.
@@ -351,28 +340,6 @@ impl Shared {
             }
         }
         Ok(addresses)
-    }
-
-    fn bind(&self, wanted: SocketAddr, number: u64) -> io::Result<(Socket, SocketAddr)> {
-        let socket =
-            Socket::new(Domain::for_address(wanted), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        if wanted.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&wanted.into())?;
-        socket.listen(4096)?;
-        let address = socket.local_addr()?.as_socket().unwrap_or(wanted);
-        self.epoll.add(socket.as_raw_fd(), sys::READ, number)?;
-        Ok((socket, address))
-    }
-
-    /// Watches all listeners, or none.
-    fn watch_listeners(&self, interest: u32) -> bool {
-        let watch = |(index, listener): (usize, &Arc<Listener>)| {
-            self.epoll.modify(listener.socket.as_raw_fd(), interest, LISTENER | index as u64).is_ok()
-        };
-        self.listeners().iter().enumerate().all(watch)
     }
 
     fn log(&self, level: u32, text: &str) {

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::OnceLock;
 
 use super::*;
 use crate::fuzzing::Input;
+use crate::rendezvous::tcp::greeting;
 use crate::rendezvous::tcp::protocol::Answer;
 use crate::secret::JobToken;
 
@@ -36,6 +35,7 @@ enum Asked {
 
 struct World {
     server: Loop,
+    key: SecretKey,
     clients: [Option<Client>; CLIENTS],
     /// What the table must hold; `None` once somebody has said what no client would.
     model: Option<BTreeMap<&'static str, Vec<u8>>>,
@@ -58,26 +58,11 @@ pub fn store_protocol(data: &[u8]) {
         }
     }
 
-    static LISTENER: OnceLock<TcpListener> = OnceLock::new();
-    let listener = LISTENER.get_or_init(|| TcpListener::bind("127.0.0.1:0").expect("a listener"));
-    let server = Loop {
-        limits: Limits::default(),
-        key: greeting::key(&JobToken::new("token")),
-        admissions: Admissions::new("store", None, Counters::default()),
-        greeting: BTreeMap::new(),
-        epoll: Epoll::new().expect("an epoll"),
-        listener: listener.try_clone().expect("a descriptor"),
-        accept_again: None,
-        stopped: None,
-        linger_until: None,
-        instance: 7,
-        clients: HashMap::new(),
-        next_token: FIRST_CLIENT,
-        deadlines: BTreeSet::new(),
-        state: State::default(),
-        scratch: vec![0; 4 << 10],
-    };
-    let mut world = World { server, clients: [const { None }; CLIENTS], model: Some(BTreeMap::new()) };
+    let (epoll, stop) = (Epoll::new().expect("an epoll"), Arc::new(Waker::new().expect("a waker")));
+    let key = greeting::key(&JobToken::new("token"));
+    let mut server = Loop::new(epoll.clone(), &Listeners::new(&epoll), stop, Limits::default(), key.clone(), None);
+    server.scratch.truncate(4 << 10);
+    let mut world = World { server, key, clients: [const { None }; CLIENTS], model: Some(BTreeMap::new()) };
     let mut input = Input(data);
     for _ in 0..200 {
         if world.step(&mut input).is_none() {
@@ -87,7 +72,7 @@ pub fn store_protocol(data: &[u8]) {
     for index in 0..CLIENTS {
         world.leave(index);
     }
-    assert!(world.server.clients.is_empty() && world.server.deadlines.is_empty() && world.server.greeting.is_empty());
+    assert!(world.server.clients.is_empty() && world.server.deadlines.is_empty() && world.server.gate.is_empty());
     assert!(world.server.state.waiters.is_empty() && world.server.state.woken.is_empty());
 }
 
@@ -111,6 +96,7 @@ impl World {
             9 => self.leave(index),
             10 => {
                 self.server.expire(Instant::now() + HOUR);
+                self.server.gate.tick(Instant::now() + HOUR);
                 for index in 0..CLIENTS {
                     self.hear(index, true);
                 }
@@ -123,19 +109,13 @@ impl World {
     fn enter(&mut self, index: usize, greets: bool) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         ours.set_nonblocking(true).and_then(|()| theirs.set_nonblocking(true)).expect("non-blocking sockets");
-        let token = self.server.next_token;
-        self.server.next_token += 1;
-        let mut peer = Peer::new(OwnedFd::from(ours).into(), "here".to_owned(), READ);
-        self.server.epoll.add(peer.stream.as_fd(), token, READ).expect("watched");
-        self.server.set_deadline(token, &mut peer, Some(Instant::now() + self.server.limits.hello));
-        self.server.greeting.insert(token, (Instant::now(), admission::origin(None)));
-        self.server.clients.insert(token, peer);
+        let token = self.server.gate.enter(ours.into(), None).expect("watched");
         self.clients[index] = Some(Client { token, stream: theirs, heard: Vec::new(), asked: None, honest: greets });
         if greets {
-            let hello = greeting::client(&self.server.key, &[9; 32]);
+            let hello = greeting::client(&self.key, &[9; 32]);
             let answer = self.exchange(index, &hello);
             let answer = answer.try_into().expect("the server's first words");
-            let proof = greeting::proof(&self.server.key, &hello, &answer).expect("the server has the token");
+            let proof = greeting::proof(&self.key, &hello, &answer).expect("the server has the token");
             assert_eq!(self.exchange(index, &proof), [WELCOME]);
         }
     }
@@ -177,8 +157,13 @@ impl World {
 
     /// The server looks at a client.
     fn turn(&mut self, index: usize) {
-        let Some(client) = &self.clients[index] else { return };
-        self.server.with_client(client.token, |server, peer| server.take_in(peer, READ));
+        let Some(client) = &mut self.clients[index] else { return };
+        let next = self.server.next_token;
+        self.server.ready(client.token, sys::READ);
+        if self.server.next_token > next {
+            // It has proven itself.
+            client.token = next;
+        }
         // Who asked, then those whom that has woken.
         self.hear(index, false);
         self.server.resume_woken();
@@ -189,10 +174,10 @@ impl World {
         let Some(client) = self.clients[index].take() else { return };
         let waits = self.server.clients.get(&client.token).is_some_and(|peer| !peer.may_ask());
         drop(client.stream);
-        let ready = Readiness { read: !waits, write: false, gone: true };
+        let ready = GONE | if waits { 0 } else { sys::READ };
         // What it has said before is read first.
         for _ in 0..100 {
-            self.server.with_client(client.token, |server, peer| server.take_in(peer, ready));
+            self.server.ready(client.token, ready);
             self.server.resume_woken();
             if !self.server.clients.contains_key(&client.token) {
                 break;
@@ -215,7 +200,8 @@ impl World {
         if !client.honest {
             return client.heard.clear();
         }
-        assert!(self.server.clients.contains_key(&client.token) || time_is_up, "an honest client was dropped");
+        let known = gate::owns(client.token) || self.server.clients.contains_key(&client.token);
+        assert!(known || time_is_up, "an honest client was dropped");
         let Some((length, frame)) = client.heard.split_at_checked(4) else { return };
         if client.asked.is_none() {
             // Its hello is answered.

@@ -17,7 +17,7 @@ use crate::types::Rank;
 impl TcpConnector {
     /// Goes on with the handshake to `rank`, whose context is `to`: the answer and the connection's number, once it is over.
     pub(super) fn greet(&mut self, rank: Rank, to: &Identity) -> Result<Option<(Answer, u32)>> {
-        let name = self.name(rank);
+        let name = self.peer_name(rank);
         let failed = |e: &io::Error| Error::io(format_args!("cannot connect to {name}"), e);
         if matches!(self.way(rank).state, State::Connecting(_)) && !self.say_hello(rank, to).map_err(|e| failed(&e))? {
             return Ok(None);

@@ -1,0 +1,147 @@
+//! What every message says of the call that it belongs to, so that ranks that are in different calls notice; and how errors
+//! say it.
+
+use std::hash::{Hash, Hasher};
+
+use crate::collective::{Algorithm, Collective, Uses};
+use crate::context::call::{Call, Reduction};
+use crate::hash::QuickHasher;
+use crate::tuner;
+use crate::types::{DataType, ReduceOp};
+use crate::wire::fingerprint::{Digest, MAX_ALGORITHM, MAX_COLLECTIVE, NO_OPERATION, Purpose, USER_OPERATION};
+
+// Where one of these fails, widen the field in `wire/fingerprint.rs`.
+const _: () = {
+    let mut index = 0;
+    while index < Collective::ALL.len() {
+        let collective = Collective::ALL[index];
+        assert!(collective as usize <= MAX_COLLECTIVE, "a collective's number does not fit its field of a fingerprint");
+        let last = collective.algorithms().len() - 1;
+        assert!(last <= MAX_ALGORITHM, "a collective has more algorithms than a fingerprint's field has values");
+        index += 1;
+    }
+};
+
+impl Call<'_> {
+    /// The digest of the call's messages.
+    pub(super) fn digest(&self, algorithm: &Algorithm, segment: usize) -> u64 {
+        let shape = &self.shape;
+        // Only what all ranks know.
+        let mut hasher = QuickHasher::default();
+        (shape.root, segment, shape.size).hash(&mut hasher);
+        match shape.collective {
+            Collective::ReduceScatter | Collective::Allgatherv => shape.recv_counts.hash(&mut hasher),
+            Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv => {}
+            _ => shape.count.hash(&mut hasher),
+        }
+        match algorithm.uses {
+            Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
+            Uses::Links => shape.links.hash(&mut hasher),
+            Uses::Sizes | Uses::Counts => {}
+        }
+        // An average is divided by what this rank believes to be the number of contributions. Added, not hashed, so that no two
+        // numbers look alike.
+        let contributions = if shape.average { shape.contributions() } else { 0 };
+        let digest = Digest {
+            collective: shape.collective as u32,
+            algorithm: tuner::position(shape.collective, algorithm) as u32,
+            dtype: self.dtype as u32,
+            operation: self.op_code(),
+            rest: (hasher.finish() as u32).wrapping_add(contributions as u32),
+        };
+        digest.encode()
+    }
+
+    /// How it combines, as a number of the wire's.
+    pub(super) fn op_code(&self) -> u32 {
+        match self.reduction {
+            _ if !self.shape.collective.reduces() => NO_OPERATION,
+            Reduction::Op(op) => op as u32,
+            Reduction::User { .. } => USER_OPERATION,
+        }
+    }
+}
+
+/// What a peer's digest means, for errors.
+pub(super) fn explain(digest: u64) -> String {
+    let Digest { collective, algorithm, dtype, operation, rest: _ } = Digest::decode(digest);
+    let collective = Collective::ALL.iter().find(|c| **c as u32 == collective);
+    let sharing = match Purpose::decode(digest) {
+        Some(Purpose::Call) => "",
+        Some(Purpose::Counts) => ", sharing its counts",
+        Some(Purpose::Comparison) => {
+            return "a comparison of calls, which check_calls asks for (it must be the same on all ranks)".into();
+        }
+        Some(Purpose::Measurement) => return "a measurement of connecting".into(),
+        None => return UNKNOWN.into(),
+    };
+    let Some(collective) = collective else { return UNKNOWN.into() };
+    let algorithm = collective.algorithms().get(algorithm as usize).map_or("?", |a| a.name);
+    let dtype = DataType::try_from(dtype).map_or("?", DataType::name);
+    format!("{} {algorithm} of {dtype}{}{sharing}", collective.name(), op_text(operation))
+}
+
+const UNKNOWN: &str = "one that this version does not know";
+
+/// The reverse of [`Call::op_code`]: ` by sum`, or nothing.
+pub(super) fn op_text(code: u32) -> String {
+    match code {
+        USER_OPERATION => " by a caller's function".into(),
+        op => ReduceOp::try_from(op).map_or(String::new(), |op| format!(" by {op}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn errors_name_every_collective_algorithm_type_and_operation() {
+        let (mut digests, mut texts) = (HashSet::new(), HashSet::new());
+        let operations = (0..ReduceOp::ALL.len() as u32).chain([USER_OPERATION, NO_OPERATION]);
+        for &collective in Collective::ALL {
+            for (position, algorithm) in collective.algorithms().iter().enumerate() {
+                for &dtype in DataType::ALL {
+                    for operation in operations.clone() {
+                        let digest = Digest {
+                            collective: collective as u32,
+                            algorithm: position as u32,
+                            dtype: dtype as u32,
+                            operation,
+                            rest: u32::MAX,
+                        };
+                        let digest = digest.encode();
+                        let text = explain(digest);
+                        assert_eq!(
+                            text,
+                            format!("{} {} of {dtype}{}", collective.name(), algorithm.name, op_text(operation))
+                        );
+                        assert_eq!(explain(Purpose::Counts.of(digest)), format!("{text}, sharing its counts"));
+                        assert!(digests.insert(digest) && digests.insert(Purpose::Counts.of(digest)));
+                        assert!(texts.insert(text));
+                    }
+                }
+            }
+        }
+        let [sum, function] = [ReduceOp::Sum as u32, USER_OPERATION].map(|operation| {
+            let ring = Collective::Allreduce.algorithm("ring").unwrap();
+            let algorithm = tuner::position(Collective::Allreduce, ring) as u32;
+            explain(Digest { algorithm, dtype: DataType::Float32 as u32, operation, ..Digest::decode(0) }.encode())
+        });
+        assert_eq!(sum, "allreduce ring of float32 by sum");
+        assert_eq!(function, "allreduce ring of float32 by a caller's function");
+    }
+
+    #[test]
+    fn what_no_peer_of_this_version_says_is_explained_all_the_same() {
+        assert!(explain(Purpose::Comparison.alone()).starts_with("a comparison of calls"));
+        assert_eq!(explain(Purpose::Measurement.alone()), "a measurement of connecting");
+        let digest = |collective, algorithm, dtype, operation| {
+            explain(Digest { collective, algorithm, dtype, operation, ..Digest::decode(0) }.encode())
+        };
+        assert_eq!(digest(MAX_COLLECTIVE as u32, 0, 0, 0), UNKNOWN);
+        assert_eq!(explain(u64::MAX), UNKNOWN);
+        assert_eq!(digest(0, MAX_ALGORITHM as u32, 31, 29), "allreduce ? of ?");
+    }
+}

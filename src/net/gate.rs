@@ -1,0 +1,460 @@
+//! Where connections arrive, and what they go through before anyone hears of them: accepting, admission, handshake.
+//!
+//! A device and a store's server have one [`Gate`] each, on their own thread and epoll instance. The thread hands the gate the
+//! events that are its own, and gets back connections that have proven themselves.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::error;
+use crate::net::admission::{
+    Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, Refusal, most_greetings, origin, who_makes_room,
+};
+use crate::net::handshake::{Accepting, Fault};
+use crate::sys::{self, Epoll};
+use crate::transport::LogCallback;
+
+/// Thousands of ranks may connect at once; the system cuts this to its own limit.
+const BACKLOG: i32 = 4096;
+/// Pause in accepting when descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The number of the listeners' events; those of connections follow. The owner's own numbers are smaller.
+const LISTENER: u64 = 1 << 63;
+
+/// Whether an event with this number is the gate's.
+pub fn owns(number: u64) -> bool {
+    number >= LISTENER
+}
+
+/// The bytes of a connection, from the handshake on: a socket, or what wraps one. It is watched for bytes to read; what it has
+/// read from its socket and keeps, it gives before [`io::ErrorKind::WouldBlock`].
+pub trait Stream: AsRawFd {
+    /// Reads what is there, without waiting. 0 at the end.
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
+    /// Sends what there is room for, without waiting.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
+}
+
+impl Stream for OwnedFd {
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        sys::receive(self.as_raw_fd(), &mut [IoSliceMut::new(into)])
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        sys::send(self.as_raw_fd(), &[IoSlice::new(bytes)])
+    }
+}
+
+/// The side that was connected to, in the handshake of one connection. Without I/O.
+pub trait Handshake {
+    /// What is known of a connection that has proven itself.
+    type Proven;
+    /// How many bytes the message that is coming in lacks: never more are read.
+    fn wanted(&self) -> usize;
+    /// The rank that the other side says it is, once it has named what it seeks, and that is here.
+    fn claims(&self) -> Option<u32>;
+    /// Takes what has come, which is at most [`Handshake::wanted`].
+    fn take(&mut self, bytes: &[u8]) -> Result<Accepting<Self::Proven>, Refused>;
+}
+
+/// A handshake that is over, and what the other side is told if it can be supposed to understand.
+pub struct Refused(pub Fault, pub Option<Vec<u8>>);
+
+/// Listens at `address`, if it is an IPv6 one for `both` families; non-blocking.
+pub fn listen(address: SocketAddr, both: bool) -> io::Result<TcpListener> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+    // A job that starts again finds its port usable while old connections fade.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!both)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A gate's listeners, as all threads see them; clones are the same ones.
+#[derive(Clone)]
+pub struct Listeners(Arc<Shared>);
+
+struct Shared {
+    epoll: Epoll,
+    /// Only ever grows.
+    sockets: Mutex<Vec<Arc<TcpListener>>>,
+    counters: Counters,
+    /// Why connections cannot be accepted, as the system's number; 0 while they can.
+    obstacle: AtomicI32,
+}
+
+impl Listeners {
+    /// None yet; they and their connections will be watched by `epoll`.
+    pub fn new(epoll: &Epoll) -> Self {
+        let (epoll, sockets) = (epoll.clone(), Mutex::default());
+        Self(Arc::new(Shared { epoll, sockets, counters: Counters::default(), obstacle: AtomicI32::new(0) }))
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, Vec<Arc<TcpListener>>> {
+        self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Accepts from this one, too, which [`listen`] has made. Its address.
+    pub fn add(&self, listener: TcpListener) -> io::Result<SocketAddr> {
+        let address = listener.local_addr()?;
+        self.0.epoll.add(listener.as_raw_fd(), sys::READ, LISTENER)?;
+        self.sockets().push(Arc::new(listener));
+        Ok(address)
+    }
+
+    /// Watches all, or none; whether that worked.
+    fn watch(&self, interest: u32) -> bool {
+        self.sockets().iter().all(|listener| self.0.epoll.modify(listener.as_raw_fd(), interest, LISTENER).is_ok())
+    }
+
+    /// What has become of the connections that have arrived. From any thread, at any time.
+    pub fn statistics(&self) -> ConnectionStatistics {
+        self.0.counters.statistics()
+    }
+
+    /// Why connections cannot be accepted, if the last one could not.
+    pub fn obstacle(&self) -> Option<io::Error> {
+        let number = self.0.obstacle.load(Ordering::Relaxed);
+        (number != 0).then(|| io::Error::from_raw_os_error(number))
+    }
+}
+
+/// A connection that has not proven itself.
+struct Greeting<S, H> {
+    stream: S,
+    from: String,
+    origin: IpAddr,
+    handshake: H,
+    since: Instant,
+}
+
+/// Begins the handshake of a connection; wraps its socket first, where something else than bare bytes is spoken.
+type Begin<S, H> = Box<dyn Fn(OwnedFd) -> io::Result<(S, H)> + Send>;
+
+/// The thread's side of the listeners: connections are `S`, and prove themselves by `H`.
+pub struct Gate<S, H> {
+    listeners: Listeners,
+    begin: Begin<S, H>,
+    /// Time that a connection has for the whole handshake.
+    timeout: Duration,
+    /// By number: the oldest has the smallest.
+    greetings: BTreeMap<u64, Greeting<S, H>>,
+    next_number: u64,
+    admissions: Admissions,
+    /// Set while accepting pauses.
+    accept_again: Option<Instant>,
+}
+
+impl<S: Stream, H: Handshake> Gate<S, H> {
+    /// `name` is what the log calls the owner.
+    pub fn new(
+        name: &'static str,
+        log: Option<LogCallback>,
+        listeners: &Listeners,
+        timeout: Duration,
+        begin: impl Fn(OwnedFd) -> io::Result<(S, H)> + Send + 'static,
+    ) -> Self {
+        Self {
+            listeners: listeners.clone(),
+            begin: Box::new(begin),
+            timeout,
+            greetings: BTreeMap::new(),
+            next_number: LISTENER + 1,
+            admissions: Admissions::new(name, log, listeners.0.counters.clone()),
+            accept_again: None,
+        }
+    }
+
+    /// Whether nobody is in the handshake.
+    pub fn is_empty(&self) -> bool {
+        self.greetings.is_empty()
+    }
+
+    /// Goes on with what the event with this number is about. Connections that have proven themselves, no longer watched.
+    pub fn ready(&mut self, number: u64) -> Vec<(S, H::Proven)> {
+        if number == LISTENER { self.accept() } else { self.advance(number).into_iter().collect() }
+    }
+
+    /// Accepts what has arrived, as [`Gate::ready`].
+    pub fn accept(&mut self) -> Vec<(S, H::Proven)> {
+        let listeners = self.listeners.sockets().clone();
+        let mut proven = Vec::new();
+        for listener in &listeners {
+            // Level-triggered: what is left comes back at once.
+            for _ in 0..64 {
+                if self.accept_again.is_some() {
+                    return proven;
+                }
+                match SockRef::from(listener).accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+                    Ok((socket, from)) => {
+                        self.listeners.0.obstacle.store(0, Ordering::Relaxed);
+                        let _ = socket.set_tcp_nodelay(true);
+                        let number = self.enter(socket.into(), from.as_socket());
+                        proven.extend(number.and_then(|number| self.advance(number)));
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(e) => {
+                        let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+                        // Another error is that of a connection that broke before it was accepted.
+                        if e.raw_os_error().is_some_and(|number| short.contains(&number))
+                            // Strangers must not keep descriptors from ranks.
+                            && !self.make_room(FAIR_CHANCE)
+                        {
+                            self.pause(&e);
+                        }
+                    }
+                }
+            }
+        }
+        proven
+    }
+
+    /// Accepts nothing for a while.
+    fn pause(&mut self, why: &io::Error) {
+        if self.listeners.0.obstacle.swap(why.raw_os_error().unwrap_or(0), Ordering::Relaxed) == 0 {
+            self.admissions.log(1, &format!("cannot accept connections for a while: {}", error::in_words(why)));
+        }
+        self.listeners.watch(0);
+        self.accept_again = Some(Instant::now() + PAUSE);
+    }
+
+    /// Begins with a connection, which is non-blocking: its number.
+    pub(crate) fn enter(&mut self, socket: OwnedFd, from: Option<SocketAddr>) -> Option<u64> {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.listeners.0.epoll.add(socket.as_raw_fd(), sys::READ, number).ok()?;
+        let (stream, handshake) = (self.begin)(socket).ok()?;
+        while self.greetings.len() >= most_greetings() && self.make_room(Duration::ZERO) {}
+        let (origin, from) = (origin(from), from.map_or_else(|| "somewhere".into(), |a| a.to_string()));
+        self.greetings.insert(number, Greeting { stream, from, origin, handshake, since: Instant::now() });
+        Some(number)
+    }
+
+    /// Reads what a connection says, and answers. The connection, once it has proven itself.
+    fn advance(&mut self, number: u64) -> Option<(S, H::Proven)> {
+        let Greeting { stream, handshake, .. } = self.greetings.get_mut(&number)?;
+        let mut bytes = [0; 128];
+        let refusal = loop {
+            let wanted = handshake.wanted().min(bytes.len());
+            let taken = match stream.receive(&mut bytes[..wanted]) {
+                Ok(0) => break Refusal::Incomplete,
+                Ok(n) => handshake.take(&bytes[..n]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(_) => break Refusal::Incomplete,
+            };
+            match taken {
+                Ok(Accepting::Waiting) => {}
+                // It fits into the buffer of a socket on which little was sent.
+                Ok(Accepting::Send(words)) if matches!(stream.send(&words), Ok(sent) if sent == words.len()) => {}
+                Ok(Accepting::Send(_)) => break Refusal::Incomplete,
+                Ok(Accepting::Proven(proven)) => {
+                    let stream = self.greetings.remove(&number)?.stream;
+                    let _ = self.listeners.0.epoll.remove(stream.as_raw_fd());
+                    self.admissions.accepted();
+                    return Some((stream, proven));
+                }
+                Err(Refused(fault, answer)) => {
+                    if let Some(answer) = answer {
+                        // Of another version there may be more: closed with bytes unread, the answer would be lost.
+                        let _ = stream.receive(&mut [0; 1024]);
+                        let _ = stream.send(&answer);
+                    }
+                    break Refusal::Fault(fault);
+                }
+            }
+        };
+        self.refuse(number, refusal);
+        None
+    }
+
+    fn refuse(&mut self, number: u64, refusal: Refusal) {
+        if let Some(Greeting { from, handshake, .. }) = self.greetings.remove(&number) {
+            self.admissions.refused(&from, handshake.claims(), refusal);
+        }
+    }
+
+    /// Drops one of those that have not proven themselves in this time, if there are any; see [`who_makes_room`].
+    fn make_room(&mut self, chance: Duration) -> bool {
+        let now = Instant::now();
+        let old = self.greetings.iter().filter(|(_, greeting)| now.duration_since(greeting.since) >= chance);
+        let victim = who_makes_room(old.map(|(number, g)| (*number, g.origin, g.handshake.claims().is_some())));
+        victim.inspect(|victim| self.refuse(*victim, Refusal::CrowdedOut)).is_some()
+    }
+
+    /// When [`Gate::tick`] has something to do, if it has.
+    pub fn next_tick(&self) -> Option<Instant> {
+        let oldest = self.greetings.first_key_value().map(|(_, greeting)| greeting.since + self.timeout);
+        [oldest, self.accept_again, self.admissions.next_tick()].into_iter().flatten().min()
+    }
+
+    /// Drops those whose time is up, and ends a pause.
+    pub fn tick(&mut self, now: Instant) {
+        while let Some(oldest) = self.greetings.first_entry().filter(|e| now >= e.get().since + self.timeout) {
+            let number = *oldest.key();
+            self.refuse(number, Refusal::TimedOut);
+        }
+        if self.accept_again.is_some_and(|again| again <= now) {
+            self.accept_again = if self.listeners.watch(sys::READ) { None } else { Some(now + PAUSE) };
+        }
+        self.admissions.tick(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::RawFd;
+    use std::os::unix::net::UnixStream;
+
+    /// Two bytes: the first makes the name, the second is the proof; each is answered.
+    #[derive(Default)]
+    struct TwoBytes(Vec<u8>);
+
+    impl Handshake for TwoBytes {
+        type Proven = u8;
+
+        fn wanted(&self) -> usize {
+            1
+        }
+
+        fn claims(&self) -> Option<u32> {
+            self.0.first().map(|rank| u32::from(*rank))
+        }
+
+        fn take(&mut self, bytes: &[u8]) -> Result<Accepting<u8>, Refused> {
+            self.0.extend(bytes);
+            match self.0[..] {
+                [name] => Ok(Accepting::Send(vec![name])),
+                [name, b'!'] => Ok(Accepting::Proven(name)),
+                _ => Err(Refused(Fault::Proof, Some(b"no".to_vec()))),
+            }
+        }
+    }
+
+    fn gate<S: Stream>(wrap: impl Fn(OwnedFd) -> S + Send + 'static) -> (Gate<S, TwoBytes>, Listeners) {
+        let listeners = Listeners::new(&Epoll::new().unwrap());
+        let begin = move |socket| Ok((wrap(socket), TwoBytes::default()));
+        (Gate::new("test", None, &listeners, Duration::from_secs(5), begin), listeners)
+    }
+
+    fn pair() -> (OwnedFd, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (ours.into(), theirs)
+    }
+
+    #[test]
+    fn one_address_takes_no_places_from_others() {
+        let most = most_greetings() as u64;
+        let (mut gate, _) = gate(|socket| socket);
+        let mut come = |host: u8, port: u16| {
+            let before: Vec<u64> = gate.greetings.keys().copied().collect();
+            gate.enter(pair().0, Some(SocketAddr::from(([127, 0, 0, host], port)))).unwrap();
+            assert!(gate.greetings.len() as u64 <= most);
+            let gone = before.iter().find(|number| !gate.greetings.contains_key(number));
+            gone.map(|number| number - LISTENER)
+        };
+        // Few from one address, which are the oldest; then as many as there may be, and more, from another.
+        (1..=3).for_each(|port| assert_eq!(come(3, port), None));
+        let dropped: Vec<u64> = (0..most + 50).filter_map(|_| come(2, 9)).collect();
+        assert_eq!(dropped, (4..57).collect::<Vec<_>>());
+        assert_eq!(come(4, 9), Some(57));
+        (1..=3).for_each(|number| assert!(gate.greetings.contains_key(&(LISTENER + number))));
+    }
+
+    /// As TLS would: until both sides have said a first byte, nothing passes; then every bit is another one. It reads from its
+    /// socket as much as there is, and keeps it.
+    struct Wrapped {
+        socket: OwnedFd,
+        open: bool,
+        kept: Vec<u8>,
+    }
+
+    impl AsRawFd for Wrapped {
+        fn as_raw_fd(&self) -> RawFd {
+            self.socket.as_raw_fd()
+        }
+    }
+
+    impl Stream for Wrapped {
+        fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let mut bytes = [0; 100];
+            if self.kept.is_empty() {
+                let n = self.socket.receive(&mut bytes)?;
+                self.kept.extend(bytes[..n].iter().map(|byte| !byte));
+            }
+            if !self.open && !self.kept.is_empty() {
+                self.open = true;
+                self.kept.remove(0);
+                self.socket.send(b"#")?;
+                return self.receive(into);
+            }
+            let n = into.len().min(self.kept.len());
+            self.kept.drain(..n).zip(into).for_each(|(byte, into)| *into = byte);
+            Ok(n)
+        }
+
+        fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.socket.send(&bytes.iter().map(|byte| !byte).collect::<Vec<_>>())
+        }
+    }
+
+    #[test]
+    fn what_wraps_a_socket_has_a_handshake_of_its_own_first() {
+        // In three pieces; and all at once, where the socket has nothing left to be reported for.
+        for pieces in [&[&b"#"[..], &[!7], &[!b'!', !b'x']][..], &[&[b'#', !7, !b'!', !b'x']]] {
+            let (mut gate, listeners) = gate(|socket| Wrapped { socket, open: false, kept: Vec::new() });
+            let (ours, mut theirs) = pair();
+            let number = gate.enter(ours, None).unwrap();
+            assert!(gate.ready(number).is_empty());
+            let mut proven = Vec::new();
+            for piece in pieces {
+                theirs.write_all(piece).unwrap();
+                proven.extend(gate.ready(number));
+            }
+            let Some((mut stream, 7)) = proven.pop() else { panic!("not proven") };
+            let mut rest = [0; 10];
+            assert_eq!((stream.receive(&mut rest).unwrap(), rest[0]), (1, b'x'), "what it kept goes with it");
+            drop(stream);
+            let mut heard = Vec::new();
+            theirs.read_to_end(&mut heard).unwrap();
+            assert_eq!(heard, [b'#', !7]);
+            assert!(gate.is_empty());
+            assert_eq!((listeners.statistics().accepted, listeners.statistics().refused()), (1, 0));
+        }
+    }
+
+    #[test]
+    fn who_proves_nothing_hears_it_and_who_says_nothing_is_dropped_in_time() {
+        let (mut gate, listeners) = gate(|socket| socket);
+        let (ours, mut theirs) = pair();
+        let number = gate.enter(ours, None).unwrap();
+        theirs.write_all(b"7? and more").unwrap();
+        assert!(gate.ready(number).is_empty() && gate.is_empty());
+        let mut heard = Vec::new();
+        theirs.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard, b"7no");
+        let (ours, _silent) = pair();
+        gate.enter(ours, None).unwrap();
+        let due = gate.next_tick().unwrap();
+        gate.tick(due - Duration::from_millis(1));
+        assert!(!gate.is_empty());
+        gate.tick(due);
+        assert!(gate.is_empty() && gate.next_tick().is_none());
+        let statistics = listeners.statistics();
+        assert_eq!((statistics.unproven, statistics.timed_out, statistics.refused()), (1, 1, 2));
+    }
+}
