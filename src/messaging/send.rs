@@ -12,6 +12,8 @@ use crate::wire::{Envelope, Message};
 #[derive(Clone, Copy)]
 pub(super) struct Queued {
     pub(super) send: Send,
+    /// The receiver is told of it, at the latest when the link stands: it is sent even if its buffer is given up.
+    promised: bool,
     announced: bool,
 }
 
@@ -54,7 +56,8 @@ impl Messenger {
             return;
         }
         let announced = !behind && self.must_announce(&send);
-        let index = self.queued_sends.insert(Queued { send, announced });
+        let promised = !behind && send.space == Space::User;
+        let index = self.queued_sends.insert(Queued { send, promised, announced });
         self.queued.push(key, index);
         if announced {
             self.announce(&send);
@@ -158,7 +161,7 @@ impl Messenger {
             *self.grants.entry(key).or_insert(0) += 1;
             return;
         };
-        if let Some(Queued { send, announced }) = self.queued_sends.remove(index) {
+        if let Some(Queued { send, announced, .. }) = self.queued_sends.remove(index) {
             self.push(&send, announced);
         }
         self.release(key);
@@ -167,7 +170,7 @@ impl Messenger {
     /// What stood behind a message that waits no more goes, or is announced.
     pub(super) fn release(&mut self, key: Key) {
         while let Some(index) = self.queued.front(key) {
-            let Queued { send, announced } = self.queued_sends[index];
+            let Queued { send, announced, .. } = self.queued_sends[index];
             if announced {
                 return;
             }
@@ -175,6 +178,7 @@ impl Messenger {
                 self.queued.pop(key);
                 self.queued_sends.remove(index);
             } else {
+                self.queued_sends[index].promised |= send.space == Space::User;
                 if self.must_announce(&send) {
                     self.queued_sends[index].announced = true;
                     self.announce(&send);
@@ -227,18 +231,18 @@ impl Messenger {
             self.queued_sends.iter().filter(|(_, q)| q.send.token.owner == owner).map(|(i, _)| i).collect();
         let mut keys = Vec::new();
         for index in queued {
-            let Some(Queued { send, announced }) = self.queued_sends.remove(index) else { continue };
+            let Some(Queued { send, promised, announced }) = self.queued_sends.remove(index) else { continue };
             let key = send.key();
             self.queued.remove(key, index);
             keys.push(key);
             self.outgoing -= 1;
-            if announced {
-                // It was promised: it goes as a copy of our own, so that the receiver's order stays whole.
+            if promised {
+                // It goes as a copy of our own, so that the receiver's order stays whole.
                 let mut owned = Vec::new();
                 // SAFETY: until this call returns the memory is the poster's and valid for `bytes`.
                 owned.extend_from_slice(unsafe { std::slice::from_raw_parts(send.from, send.bytes) });
                 self.outgoing += 1;
-                self.peer(send.to).push_owned(&send.message(true), owned);
+                self.peer(send.to).push_owned(&send.message(announced), owned);
                 self.mark_dirty(send.to);
             }
         }
