@@ -12,13 +12,12 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use gloo_rs::collective::{Collective, Shape};
+use gloo_rs::collective::{Collective, Constants, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
 use gloo_rs::rendezvous;
 use gloo_rs::schedule::cost::Link;
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::tuner::file::Tuning;
-use gloo_rs::tuner::model;
 use gloo_rs::types::{DataType, ReduceOp};
 use launcher::{gloo_rs, text};
 use netns::{Namespace, Network, Rank, Report, Wire, ran_as_root_elsewhere};
@@ -217,7 +216,7 @@ fn a_link_that_swallows_packets_neither_hangs_nor_fails_connecting() {
         // Of short messages something is known, of long ones nothing.
         assert_eq!(agreed.tuning.remote.is_some(), known, "{swallowed}");
         if let Some(remote) = agreed.tuning.remote {
-            assert!(remote.latency < 2e-3 && remote.bandwidth == model::REMOTE.bandwidth, "{remote:?}");
+            assert!(remote.latency < 2e-3 && remote.bandwidth == Constants::BUILT_IN.remote.bandwidth, "{remote:?}");
         }
     }
 }
