@@ -169,6 +169,13 @@ fn plots_are_well_formed() {
         table.contains("- local: ") && !svg.contains(">\nlocal"),
         "what cannot be done is said and left out: {table}"
     );
+    assert_eq!(svg.matches("\nauto\n").count(), 1, "what auto would choose is a line of its own");
+    assert!(svg.contains("stroke=\"#000000\" stroke-width=\"5\""), "the thick black one");
+    // One rank alone needs no time, which has no place on a logarithmic axis.
+    let (table, svg) = plot("allreduce --compare --ranks 1..8 --bytes 64Ki --algorithm tree,ring");
+    assert!(table.contains(" 0 s") && !table.contains(" ps"), "{table}");
+    assert!(!svg.contains("\nauto\n"), "only some are compared");
+    assert!(svg.contains("10 µs\n") && svg.matches("stroke-width=\"2\"").count() >= 4, "both have their lines: {svg}");
     let lines = output("broadcast --compare --ranks 8 --bytes 1Ki,64Ki --json");
     assert_eq!(lines.lines().count(), 2 * Collective::Broadcast.algorithms().len());
     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()));
