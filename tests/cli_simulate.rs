@@ -74,6 +74,29 @@ fn every_collective_can_be_simulated_on_hosts() {
     }
 }
 
+/// 2 µs for each message that a rank sends to another host, and for each that it receives.
+#[test]
+fn ranks_are_busy_with_messages_between_hosts() {
+    let time = |more: &str| {
+        let args = format!("barrier --algorithm all_to_all --ranks 256 --bandwidth 12.5GB/s {more}");
+        json(&args)["time_us"].as_f64().unwrap()
+    };
+    assert!((time("--alpha 20us") / (2.0 * 2.0 * 255.0) - 1.0).abs() < 0.02, "{}", time(""));
+    assert!(
+        (time("--overhead 1us --gap 3us") / (4.0 * 255.0) - 1.0).abs() < 0.02,
+        "{}",
+        time("--overhead 1us --gap 3us")
+    );
+    let free = time("--overhead 0us --gap 0us");
+    assert!(free < 21.0 && time("--hosts 1x256") < 2.0, "{free}");
+    assert!(time("--alpha 1us") < 260.0 * 2.0, "half of α at most: {}", time("--alpha 1us"));
+    refused(
+        "barrier --ranks 4 --alpha 1us --overhead 1us",
+        2,
+        "--overhead is 1 µs, at both ends; that is more than --alpha, 1 µs",
+    );
+}
+
 #[test]
 fn hosts_and_their_links_make_a_difference() {
     let time = |more: &str| {
@@ -97,7 +120,7 @@ fn the_text_says_what_was_simulated() {
     let text = output("allreduce --algorithm recursive_doubling --ranks 16 --bytes 1Mi --alpha 5us");
     for part in [
         "allreduce recursive_doubling: 16 ranks, 1Mi bytes of float32",
-        "each rank on its own host; α 5 µs, 12.5 GB/s; reduces at 20 GB/s",
+        "each rank on its own host; α 5 µs, 12.5 GB/s, o 2 µs, g 100 ns; reduces at 20 GB/s",
         "\nsteps       4 messages",
         "sent by a rank at most 4.00 MiB, by all 64.0 MiB; reduced by it at most 4.00 MiB",
         "\nmemory      scratch of a rank at most 1.00 MiB",
@@ -146,6 +169,13 @@ fn plots_are_well_formed() {
         table.contains("- local: ") && !svg.contains(">\nlocal"),
         "what cannot be done is said and left out: {table}"
     );
+    assert_eq!(svg.matches("\nauto\n").count(), 1, "what auto would choose is a line of its own");
+    assert!(svg.contains("stroke=\"#000000\" stroke-width=\"5\""), "the thick black one");
+    // One rank alone needs no time, which has no place on a logarithmic axis.
+    let (table, svg) = plot("allreduce --compare --ranks 1..8 --bytes 64Ki --algorithm tree,ring");
+    assert!(table.contains(" 0 s") && !table.contains(" ps"), "{table}");
+    assert!(!svg.contains("\nauto\n"), "only some are compared");
+    assert!(svg.contains("10 µs\n") && svg.matches("stroke-width=\"2\"").count() >= 4, "both have their lines: {svg}");
     let lines = output("broadcast --compare --ranks 8 --bytes 1Ki,64Ki --json");
     assert_eq!(lines.lines().count(), 2 * Collective::Broadcast.algorithms().len());
     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()));

@@ -182,13 +182,20 @@ fn a_job_goes_by_the_file_that_its_environment_names() {
 #[test]
 fn prices_are_explained() {
     let dir = dir();
-    let file = "version = 1\nremote = { latency_us = 30, bandwidth = 125e6 }\n";
+    let file = "version = 1\nremote = { latency_us = 30, bandwidth = 125e6 }\nconstants.message_cpu_us = 5\nconstants.gap_us = 0.5\n";
     std::fs::write(dir.path().join("t.toml"), file).unwrap();
     let line = "info --explain allreduce 1Mi --hosts 4x8 --cores 8 --tuning DIR/t.toml";
     let report = json(&format!("{line} --json"), dir.path()).remove(0);
     assert_eq!((&report["ranks"], &report["hosts"], &report["bytes"]), (&32.into(), &4.into(), &1048576.into()));
     assert_eq!((&report["remote"]["latency_us"], &report["remote"]["built_in"]), (&30.0.into(), &false.into()));
     assert_eq!(report["local"]["built_in"], true);
+    let constant = |name: &str| report["constants"][name].clone();
+    assert_eq!(
+        (&constant("message_cpu_us")["value"], &constant("message_cpu_us")["built_in"]),
+        (&5.0.into(), &false.into())
+    );
+    assert_eq!((&constant("overhead_us")["value"], &constant("overhead_us")["built_in"]), (&2.0.into(), &true.into()));
+    assert_eq!(report["reduction_built_in"], true);
     let candidates = report["candidates"].as_array().unwrap();
     let prices: Vec<_> = candidates.iter().map(|c| c["total_us"].as_f64().unwrap_or(f64::INFINITY)).collect();
     assert!(prices.is_sorted() && prices[0] > 1000.0, "a megabyte takes 8 ms at 1 Gbit/s: {prices:?}");
@@ -199,6 +206,9 @@ fn prices_are_explained() {
     let said = text(&run(line, dir.path()).stdout);
     assert!(said.starts_with("allreduce of 1Mi, 32 ranks on 4 hosts with 8 cores\n"), "{said}");
     assert!(said.contains("remote      30.00 µs, 0.125 GB/s\n"), "{said}");
+    assert!(said.contains("\na message   2.00 µs of either rank's time (built in), 0.50 µs apart\n"), "{said}");
+    assert!(said.contains("\nreduction   20.000 GB/s (built in)\n"), "{said}");
+    assert!(said.contains("\nconstants   message_cpu_us = 5; the others are built in\n"), "{said}");
     assert!(candidates.iter().all(|candidate| said.contains(candidate["algorithm"].as_str().unwrap())), "{said}");
     let output = gloo_rs(&["info", "--explain", "broadcast", "4"])
         .env("GLOO_RS_ALGORITHM", "broadcast:one_to_all")
@@ -210,7 +220,16 @@ fn prices_are_explained() {
 
     // A bad name, file or list in the environment says where it stands, as a bad argument does.
     std::fs::write(dir.path().join("bad.toml"), "version = 1\n\ngamma = 'fast'\n").unwrap();
+    std::fs::write(dir.path().join("unit.toml"), "version = 1\nconstants = { overhead_ms = 2 }\n").unwrap();
     for (name, value, parts) in [
+        (
+            "GLOO_RS_TUNING",
+            "DIR/unit.toml",
+            &[
+                "GLOO_RS_TUNING: the tuning file ",
+                "unit.toml: line 2: constants.overhead_ms: its unit is another one: overhead_us",
+            ],
+        ),
         (
             "GLOO_RS_TUNING",
             "DIR/bad.toml",
@@ -240,6 +259,15 @@ fn prices_are_explained() {
         assert_eq!(output.status.code(), Some(2), "{line}");
         assert!(text(&output.stderr).contains(part), "{line}: {}", text(&output.stderr));
     }
+}
+
+#[test]
+fn a_file_s_constants_change_what_is_chosen() {
+    let dir = dir();
+    std::fs::write(dir.path().join("t.toml"), "version = 1\n[constants]\noverhead_us = 0\ngap_us = 0\n").unwrap();
+    let line = "info --json --explain barrier 0 --hosts 256x1 --tuning";
+    let chosen = |tuning: &str| json(&format!("{line} {tuning}"), dir.path()).remove(0)["chosen"]["algorithm"].clone();
+    assert_eq!((chosen("default"), chosen("DIR/t.toml")), ("dissemination".into(), "all_to_one".into()));
 }
 
 #[test]

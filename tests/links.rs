@@ -12,13 +12,12 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use gloo_rs::collective::{Collective, Shape};
+use gloo_rs::collective::{Collective, Constants, Shape};
 use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
 use gloo_rs::rendezvous;
 use gloo_rs::schedule::cost::Link;
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::tuner::file::Tuning;
-use gloo_rs::tuner::model;
 use gloo_rs::types::{DataType, ReduceOp};
 use launcher::{gloo_rs, text};
 use netns::{Namespace, Network, Rank, Report, Wire, ran_as_root_elsewhere};
@@ -177,6 +176,10 @@ fn all_ranks_go_by_the_links_that_rank_0_measures() {
         let (local, remote) = (agreed.tuning.local.expect("the link inside a host was measured"), agreed.remote());
         assert!(local.bandwidth > 2.0 * remote.bandwidth, "{rate}: {local:?}, {remote:?}");
         assert!(agreed.tuning.gamma.is_some());
+        // What it takes to send a message is a part of its way there and back.
+        let overhead = agreed.tuning.constants["overhead_us"] / 1e6;
+        println!("{rate}: {remote:?}, a rank is busy for {overhead} s");
+        assert!(overhead > 0.0 && overhead <= 2.0 * remote.latency, "{rate}: {overhead} s, {remote:?}");
         chosen.push(agreed.chosen);
     }
     let built_in = agree(&ranks, |rank| if rank == 0 { vec![("GLOO_RS_TUNING", "default")] } else { odd(rank) }, || {});
@@ -217,7 +220,7 @@ fn a_link_that_swallows_packets_neither_hangs_nor_fails_connecting() {
         // Of short messages something is known, of long ones nothing.
         assert_eq!(agreed.tuning.remote.is_some(), known, "{swallowed}");
         if let Some(remote) = agreed.tuning.remote {
-            assert!(remote.latency < 2e-3 && remote.bandwidth == model::REMOTE.bandwidth, "{remote:?}");
+            assert!(remote.latency < 2e-3 && remote.bandwidth == Constants::BUILT_IN.remote.bandwidth, "{remote:?}");
         }
     }
 }
@@ -292,6 +295,7 @@ fn tune_over_several_hosts_writes_a_file_that_jobs_go_by() {
         assert!(rows.iter().all(|row| row["ranks"] == 4 && row["verified"] == true), "{rows:?}");
         let links = summary["links"].as_array().unwrap().iter().map(|link| link["link"].as_str().unwrap());
         assert_eq!(links.collect::<Vec<_>>(), ["local", "remote"]);
+        assert!(summary["constants"]["overhead_us"].as_f64().unwrap() > 0.0, "{summary}");
         assert!(file("times-allreduce.svg").exists() && file("times-broadcast.svg").exists());
         found.push(Tuning::read(&output).unwrap());
     }

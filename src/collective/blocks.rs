@@ -180,10 +180,11 @@ pub(super) fn tree_cost(case: &Case<'_>, blocks: &Blocks) -> Cost {
             if bytes <= 0.0 {
                 continue;
             }
-            let link = case.lone_link(1 << bit);
-            arrived[child] = sent + link.time(bytes);
+            let link = case.lone_link(1 << bit).one_way();
+            arrived[child] = sent + case.stream(link, 1.0, bytes, 0.0);
             // On a host every pair has a link of its own.
-            sent += if case.network.per_host >= size { 0.0 } else { bytes / link.bandwidth };
+            let turn = (bytes / link.bandwidth).max(case.pieces(bytes) * link.turn());
+            sent += if case.network.per_host >= size { 0.0 } else { turn };
             cost.path = cost.path.max(arrived[child]);
             cost.sent += bytes;
             let pieces = if index == 0 { pieces } else { vec![(0, pieces.iter().map(|(_, len)| len).sum())] };
@@ -201,7 +202,7 @@ pub(super) fn one_to_all_cost(case: &Case<'_>, counts: &[usize]) -> Cost {
         *own = 0;
     }
     let (sent, longest, messages) = case.blocks(&others);
-    Cost { path: case.at_once(sent, longest, false), messages, sent, reduced: 0.0 }
+    Cost { path: case.at_once(sent, longest, messages, false), messages, sent, reduced: 0.0 }
 }
 
 /// [`tree_cost`] of the counts that the root has told.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Case, Shape};
 use crate::error::{Error, Result};
-use crate::schedule::cost::Link;
+use crate::schedule::cost::Hop;
 use crate::types::Rank;
 
 /// The groups of a call, each in the order of ranks; the one with the lowest rank comes first.
@@ -108,7 +108,7 @@ impl Grid {
 /// What messages between certain neighbours go over, when all ranks send such at the same time.
 #[derive(Clone, Copy)]
 pub(super) struct Way {
-    pub link: Link,
+    pub link: Hop,
     /// Ranks whose messages take turns on it.
     pub sharing: f64,
 }
@@ -118,7 +118,7 @@ impl Way {
     pub fn in_groups(case: &Case<'_>, longest: usize) -> Self {
         let network = case.network;
         match longest <= network.per_host && network.per_host > 1 {
-            true => Self { link: network.local, sharing: 1.0 },
+            true => Self { link: network.near(), sharing: 1.0 },
             false => Self::near(case, 1, longest),
         }
     }
@@ -128,10 +128,10 @@ impl Way {
         let network = case.network;
         let on_hosts = network.consecutive && network.per_host.is_multiple_of((stride * extent).max(1));
         if network.per_host >= case.shape.size || (on_hosts && network.per_host > 1) {
-            return Self { link: network.local, sharing: 1.0 };
+            return Self { link: network.near(), sharing: 1.0 };
         }
         let crossing = if network.consecutive { network.per_host.min(stride) } else { network.per_host };
-        Self { link: network.remote, sharing: crossing as f64 }
+        Self { link: network.far(), sharing: crossing as f64 }
     }
 
     /// Seconds for a ring reduce-scatter of chunks of `bytes` among `length` ranks, and the allgather: `2(n-1)(α + b/B) +
@@ -141,10 +141,15 @@ impl Way {
             return 0.0;
         }
         let segment = bytes.min(case.segment_bytes as f64);
-        let all = self.sharing * bytes / self.link.bandwidth;
+        let (pieces, later) = (case.pieces(bytes), case.later(bytes));
+        let all =
+            (self.sharing * bytes / self.link.bandwidth).max(segment / self.link.bandwidth + later * self.link.gap);
         let ring = |gamma: f64| {
-            let each = (self.link.time(segment) + gamma * segment).max(all).max(gamma * bytes);
-            (length as f64 - 2.0) * each + self.link.latency + all + gamma * segment
+            let busy = gamma * bytes + pieces * self.link.busy;
+            let each = (self.link.time(segment) + gamma * segment).max(all).max(busy);
+            let last =
+                (all + gamma * segment).max(segment / self.link.bandwidth + gamma * segment + later * self.link.busy);
+            (length as f64 - 2.0) * each + self.link.latency + last
         };
         ring(case.network.gamma) + ring(0.0)
     }

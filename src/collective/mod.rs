@@ -10,6 +10,7 @@ mod blocks;
 mod broadcast;
 mod calls;
 mod circle;
+pub mod constants;
 mod exscan;
 mod gather;
 mod gatherv;
@@ -29,11 +30,12 @@ mod shape;
 mod tests;
 mod two_trees;
 pub use calls::Calls;
+pub use constants::Constants;
 pub use promise::{Promise, verify};
 
 use crate::error::{Error, Result};
 use crate::schedule::Schedule;
-use crate::schedule::cost::{Cost, Link, Network};
+use crate::schedule::cost::{Cost, Hop, Network};
 use crate::types::{Rank, ReduceOp};
 
 /// What a collective call is about, as far as its schedule depends on it. All counts are in elements.
@@ -157,6 +159,8 @@ pub struct Case<'a> {
     pub segment_bytes: usize,
     /// What it runs on.
     pub network: &'a Network,
+    /// What formulas go by that no network says.
+    pub constants: &'a Constants,
 }
 
 impl Case<'_> {
@@ -171,7 +175,7 @@ impl Case<'_> {
     }
 
     /// [`Network::link`] for this call's ranks.
-    pub fn link(&self, distance: usize) -> Link {
+    pub fn link(&self, distance: usize) -> Hop {
         self.network.link(self.shape.size, distance)
     }
 
@@ -182,20 +186,35 @@ impl Case<'_> {
 
     /// Seconds for `steps` messages of `bytes` over `link`, each of which streams behind the one before, segment by segment, as
     /// in a ring or a chain; `gamma` is 0 where they are not reduced. Of a message that is not cut, `steps (α + n/B + γn)`.
-    pub fn stream(&self, link: Link, steps: f64, bytes: f64, gamma: f64) -> f64 {
+    pub fn stream(&self, link: Hop, steps: f64, bytes: f64, gamma: f64) -> f64 {
         if steps <= 0.0 || bytes <= 0.0 {
             return 0.0;
         }
         let segment = self.segment(bytes);
-        let last = (bytes / link.bandwidth + gamma * segment).max(segment / link.bandwidth + gamma * bytes);
+        let last = (self.wire(link, bytes) + gamma * segment)
+            .max(segment / link.bandwidth + gamma * bytes + self.later(bytes) * link.busy);
         (steps - 1.0) * self.step(link, bytes, gamma) + link.latency + last
     }
 
     /// Seconds from one step of such a stream to the next.
-    pub fn step(&self, link: Link, bytes: f64, gamma: f64) -> f64 {
-        let segment = self.segment(bytes);
+    pub fn step(&self, link: Hop, bytes: f64, gamma: f64) -> f64 {
+        if bytes <= 0.0 {
+            return 0.0;
+        }
+        let (segment, pieces) = (self.segment(bytes), self.pieces(bytes));
         let first = link.time(segment) + gamma * segment;
-        if bytes > 0.0 { first.max(bytes / link.bandwidth).max(gamma * bytes) } else { 0.0 }
+        let busy = gamma * bytes + pieces * link.busy;
+        first.max(bytes / link.bandwidth).max(pieces * link.gap).max(busy)
+    }
+
+    /// Seconds from the first byte of `bytes` on a link to the last.
+    pub fn wire(&self, link: Hop, bytes: f64) -> f64 {
+        (bytes / link.bandwidth).max(self.segment(bytes) / link.bandwidth + self.later(bytes) * link.gap)
+    }
+
+    /// Messages behind the first one that `bytes` are cut into.
+    pub fn later(&self, bytes: f64) -> f64 {
+        (self.pieces(bytes) - 1.0).max(0.0)
     }
 
     /// Seconds to send `bytes` up a binomial tree. It is `floor(lg P)` edges high; for other numbers than powers of two the root
@@ -209,17 +228,19 @@ impl Case<'_> {
         self.tree_links().map(|link| self.stream(link, 1.0, bytes, 0.0)).sum::<f64>() + self.one_more(bytes, 0.0)
     }
 
-    fn tree_links(&self) -> impl DoubleEndedIterator<Item = Link> + Clone {
-        (0..self.shape.size.ilog2()).map(|bit| self.lone_link(1 << bit))
+    /// The root only receives, or only sends.
+    fn tree_links(&self) -> impl DoubleEndedIterator<Item = Hop> + Clone {
+        (0..self.shape.size.ilog2()).map(|bit| self.lone_link(1 << bit).one_way())
     }
 
     fn one_more(&self, bytes: f64, gamma: f64) -> f64 {
         let top = self.lone_link(self.shape.size / 2);
-        if self.shape.size.is_power_of_two() { 0.0 } else { (bytes / top.bandwidth).max(gamma * bytes) }
+        let turn = (bytes / top.bandwidth).max(gamma * bytes).max(self.pieces(bytes) * top.turn());
+        if self.shape.size.is_power_of_two() { 0.0 } else { turn }
     }
 
     /// As [`Case::stream`], of one step over each link.
-    pub fn series(&self, links: impl DoubleEndedIterator<Item = Link> + Clone, bytes: f64, gamma: f64) -> f64 {
+    pub fn series(&self, links: impl DoubleEndedIterator<Item = Hop> + Clone, bytes: f64, gamma: f64) -> f64 {
         let last = links
             .clone()
             .next_back()
@@ -228,9 +249,10 @@ impl Case<'_> {
     }
 
     /// The link over a distance that only few ranks send over, so that none shares its host's card.
-    pub fn lone_link(&self, distance: usize) -> Link {
-        let Network { local, remote, per_host, consecutive, .. } = *self.network;
-        if per_host >= self.shape.size || consecutive && distance < per_host { local } else { remote }
+    pub fn lone_link(&self, distance: usize) -> Hop {
+        let network = self.network;
+        let near = network.per_host >= self.shape.size || network.consecutive && distance < network.per_host;
+        if near { network.near() } else { network.far() }
     }
 
     /// Bytes of the first segment of a message of `bytes`.

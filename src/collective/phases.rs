@@ -57,16 +57,18 @@ pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, held: Span, ou
     b.copy(sum, output);
 }
 
-/// Seconds until the root has done so: `α + n S/B + γS` where `n` is [`Case::in_turn`], or by the sum of the reductions if they
-/// take longer.
-pub(super) fn at_root(case: &Case<'_>) -> f64 {
+/// Seconds until the root has done so: `α + n S/B + γS` where `n` is [`Case::in_turn`], or by the sum of the reductions and of
+/// what the root does for its messages if they take longer; those are so many besides the ones that it receives.
+pub(super) fn at_root(case: &Case<'_>, besides: f64) -> f64 {
     if case.is_empty() {
         return 0.0;
     }
     let (bytes, others, gamma) = (case.bytes(), case.ranks() - 1.0, case.network.gamma);
-    let (link, segment) = (case.link(case.shape.size / 2), case.segment(bytes));
-    let arriving = (case.in_turn() * bytes - segment) / link.bandwidth;
-    link.time(segment) + arriving.max((others * bytes - segment) * gamma) + gamma * segment
+    let (link, segment) = (case.link(case.shape.size / 2).one_way(), case.segment(bytes));
+    let messages = case.leaving() * others * case.pieces(bytes) - 1.0;
+    let arriving = ((case.in_turn() * bytes - segment) / link.bandwidth).max(messages * link.gap);
+    let busy = (others * bytes - segment) * gamma + (messages + besides) * link.busy;
+    link.time(segment) + arriving.max(busy) + gamma * segment
 }
 
 /// Copies a range of `Output(0)` to all other outputs.
@@ -132,7 +134,8 @@ pub(super) fn ring_reduce_scatter_times(case: &Case<'_>, bytes: f64) -> (f64, f6
     let (others, link, gamma) = (case.ranks() - 1.0, case.link(1), case.network.gamma);
     let segment = case.segment(bytes);
     let first = (others - 1.0) * case.step(link, bytes, gamma) + link.time(segment) + gamma * segment;
-    (first, first + (bytes - segment) * gamma.max(1.0 / link.bandwidth))
+    let busy = (bytes - segment) * gamma + case.later(bytes) * link.busy;
+    (first, first + busy.max(case.wire(link, bytes) - segment / link.bandwidth))
 }
 
 /// What [`ring_allgather`] costs: as long as the `longest` block takes, all blocks having `all` bytes and being `pieces`

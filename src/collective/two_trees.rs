@@ -161,6 +161,12 @@ struct Terms {
     /// Half of the data on a link, `S/2B`, and the reduction of it.
     half: f64,
     half_reduced: f64,
+    /// Between hosts: what a leaf does for all its messages before it takes in others, for which each level above waits, and the
+    /// time in which they leave it.
+    busy: f64,
+    sends: f64,
+    /// By how much the second of a rank's two messages one way comes later than its link needs.
+    turn: f64,
     /// A segment on a link, and its reduction.
     segment: f64,
     reduced: f64,
@@ -171,13 +177,17 @@ impl Terms {
         let height = rounds(case.shape.size);
         let (half, gamma) = (case.bytes() / 2.0, case.network.gamma);
         // A host's ranks have neighbours on two others.
-        let bandwidth = case.link(2).bandwidth;
+        let link = case.link(2);
+        let segment = case.segment(half) / link.bandwidth;
         Self {
             height: f64::from(height),
             latency: (0..height).map(|bit| case.lone_link(1 << bit).latency).sum(),
-            half: half / bandwidth,
-            half_reduced: half * gamma,
-            segment: case.segment(half) / bandwidth,
+            half: (half / link.bandwidth).max(segment + case.later(half) * link.busy.max(link.gap)),
+            half_reduced: half * gamma + case.later(half) * link.busy,
+            busy: case.later(half) * link.one_way().busy,
+            sends: case.later(half) * link.turn(),
+            turn: (link.turn() - segment).max(0.0),
+            segment,
             reduced: case.segment(half) * gamma,
         }
     }
@@ -195,8 +205,8 @@ pub(super) fn broadcast_time(case: &Case<'_>) -> f64 {
         return 0.0;
     }
     let t = Terms::new(case);
-    let meeting = if t.height > 2.0 { 0.55 * t.segment.min(t.step()) } else { 0.0 };
-    t.latency + 2.0 * t.half + (2.0 * t.height - 2.0) * t.segment + meeting
+    let meeting = if t.height > 2.0 { case.constants.two_trees_down_meeting * t.segment.min(t.step()) } else { 0.0 };
+    t.latency + 2.0 * t.half + (2.0 * t.height - 2.0) * t.segment + meeting + t.sends + t.height * t.turn
 }
 
 /// Seconds to reduce: as to broadcast, and `hγs` to `(2h - 2) γs`, as few of a rank's two reductions as come one after the
@@ -213,15 +223,21 @@ pub(super) fn reduce_time(case: &Case<'_>) -> f64 {
         let rest = (2.0 * t.half - t.segment).max(2.0 * t.half_reduced - t.reduced);
         return t.latency + t.segment + rest + t.reduced;
     }
-    let waiting = (3.0 * t.half_reduced / t.half).min(1.0);
+    let waiting = (case.constants.two_trees_up_waiting * t.half_reduced / t.half).min(1.0);
     // Of the two trees' reductions some meet, and in trees of an even height more.
     let fewer = match rounds(case.shape.size) {
         ..4 => 0.0,
-        height if height % 2 == 0 => 0.5,
-        _ => 1.0,
+        height if height % 2 == 0 => case.constants.two_trees_even_saved,
+        _ => case.constants.two_trees_odd_saved,
     };
     let reductions = t.height + (t.height - 2.0) * waiting - fewer;
-    t.latency + 2.0 * t.half.max(t.half_reduced) + (2.0 * t.height - 2.0) * t.segment + reductions * t.reduced + late
+    let own = t.sends.max((t.height - 1.0) * t.busy) + t.height * t.turn;
+    t.latency
+        + 2.0 * t.half.max(t.half_reduced)
+        + (2.0 * t.height - 2.0) * t.segment
+        + reductions * t.reduced
+        + late
+        + own
 }
 
 /// Seconds for an allreduce: `2hα + (4h - 2) S/2B + (2h - 1) γS/2` without segments; with segments of `s` bytes
@@ -236,12 +252,14 @@ pub(super) fn allreduce_time(case: &Case<'_>) -> f64 {
     let children = t.height.min(2.0);
     let down = (children * (t.half - t.segment) - (2.0 * children - 1.0) * t.step()).max(0.0);
     // In higher trees messages of the two meet: by that much, between nothing and one of them.
-    let meeting = if t.height > 3.0 { 0.5 * t.segment } else { 0.0 };
+    let meeting = if t.height > 3.0 { case.constants.two_trees_both_meeting * t.segment } else { 0.0 };
     2.0 * t.latency
         + (children * (t.half - t.segment) + down).max(children * (t.half_reduced - t.reduced))
         + (children + (4.0 * t.height - 4.0).max(1.0)) * t.segment
         + (2.0 * t.height - 1.0) * t.reduced
         + meeting
+        + (t.height - 2.0).max(0.0) * case.constants.two_trees_both_held * t.busy
+        + 2.0 * (t.height - 1.0) * t.turn
 }
 
 /// The position above `position`, which is not 0, of `size`.

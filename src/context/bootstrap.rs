@@ -10,14 +10,15 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::collective::{Collective, Shape};
+use crate::collective::{Collective, Constants, Shape};
 use crate::context::claim::{self, Claims, SEPARATE};
 use crate::context::tuning::{self, Links};
-use crate::context::{Call, Connect, Context, Reduction, SPIN, SPIN_SHARED};
+use crate::context::{Call, Connect, Context, Reduction};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result, try_zeros};
 use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
+use crate::tuner::Tuner;
 use crate::tuner::source::Source;
 use crate::types::{DataType, ReduceOp};
 
@@ -216,8 +217,8 @@ impl Context {
         };
         // SAFETY: the buffers are as long as the shape says and live until the call returns.
         unsafe { parent.run(&call) }.map_err(|e| e.context("cannot connect out of a context"))?;
-        self.set_peers(&list, &own).map_err(failed)?;
-        self.adopt(parent.tuner().inherit(self.options.max_segment_bytes));
+        let addresses = self.set_peers(&list, &own).map_err(failed)?;
+        self.adopt(parent.tuner().inherit(self.options.max_segment_bytes), &addresses).map_err(failed)?;
         self.connect_fully(deadline, timeout).map_err(failed)
     }
 
@@ -328,16 +329,26 @@ impl Context {
         address::check(&addresses)?;
         let _ = self.hosts.set(address::number_hosts(&addresses));
         let mut guard = self.lock()?;
-        let mut local = 0;
         for (rank, address) in list.chunks_exact(own.len()).enumerate() {
             guard.messenger.set_peer(rank, address)?;
-            local += usize::from(guard.messenger.shares_host(rank) == Some(true));
         }
-        let here = addresses[self.rank].host;
-        let cores = address::count_cores(addresses.iter().filter(|address| address.host == here));
-        guard.set_spin(Spin::For(if local <= cores { SPIN } else { SPIN_SHARED }));
+        guard.set_spin(self.spin(&addresses, &Constants::BUILT_IN));
         self.engine().leave(guard);
         Ok(addresses)
+    }
+
+    /// Goes by `tuner` from now on. What was agreed on first stays.
+    pub(super) fn adopt(&self, tuner: Tuner, addresses: &[Address]) -> Result<()> {
+        self.lock()?.set_spin(self.spin(addresses, tuner.constants()));
+        let _ = self.agreed.set(tuner);
+        Ok(())
+    }
+
+    /// How long a waiting thread polls before it sleeps.
+    fn spin(&self, addresses: &[Address], constants: &Constants) -> Spin {
+        let here = || addresses.iter().filter(|address| address.host == addresses[self.rank].host);
+        let shares = here().count() > address::count_cores(here());
+        Spin::For(duration(if shares { constants.spin_shared_us } else { constants.spin_us }))
     }
 
     /// Makes the connections that the options want now.
@@ -352,6 +363,11 @@ impl Context {
         }
         Ok(())
     }
+}
+
+/// So many µs.
+pub(super) fn duration(us: f64) -> Duration {
+    Duration::from_secs_f64(us * 1e-6)
 }
 
 pub(super) fn left(deadline: Instant) -> Duration {

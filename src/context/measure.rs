@@ -54,9 +54,24 @@ fn plan(peer: Rank, bytes: usize, asks: bool) -> Arc<Plan> {
     Arc::new(Plan::new(&schedule))
 }
 
-/// Plays one side's part in a message, which is as long as the buffers or shorter (who answers sends nothing of its own);
-/// whether it went well until `until`.
-fn play(context: &Context, plan: &Arc<Plan>, bytes: usize, from: &[u8], into: &mut [u8], until: Instant) -> bool {
+/// What the link to a rank is like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Measured {
+    pub link: Link,
+    /// o: seconds that it takes this rank to send a short message.
+    pub overhead: f64,
+}
+
+/// Plays one side's part in a message, which is as long as the buffers or shorter (who answers sends nothing of its own), until
+/// `until`; how many seconds it took to post it, and to send it if it was to be sent at once. `None` if it did not go well.
+fn play(
+    context: &Context,
+    plan: &Arc<Plan>,
+    bytes: usize,
+    from: &[u8],
+    into: &mut [u8],
+    until: Instant,
+) -> Option<f64> {
     let binding = Binding {
         inputs: &[from.as_ptr()],
         outputs: &[into.as_mut_ptr()],
@@ -69,23 +84,28 @@ fn play(context: &Context, plan: &Arc<Plan>, bytes: usize, from: &[u8], into: &m
         counted: false,
         count: bytes,
     };
-    let Ok(mut guard) = context.lock() else { return false };
-    let Ok(index) = guard.start(plan.clone(), &binding) else { return false };
+    let mut guard = context.lock().ok()?;
+    let began = Instant::now();
+    let index = guard.start(plan.clone(), &binding).ok()?;
+    guard.progress();
+    let posted = began.elapsed().as_secs_f64();
     let engine = context.engine();
     let (mut guard, over) = engine.wait(guard, until, |core| core.is_over(index).then_some(()));
     let well = over.is_some() && !guard.has_failed(index);
     // From here on nothing touches the memory.
     guard.end(index);
     engine.hand_over(guard);
-    well
+    well.then_some(posted)
 }
 
 /// Rank 0: what the link to `peer` is like, if that plays its part until `until`; with `bandwidth` where that cannot be told.
-pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64) -> Option<Link> {
+pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64) -> Option<Measured> {
     let (mut from, mut into) = (vec![1; LARGEST], vec![1; LARGEST]);
     // The shortest half of a round trip, by size.
     let mut best: Vec<(usize, f64)> = Vec::new();
+    let mut overhead = f64::INFINITY;
     let mut connected = None;
+    let measured = |best: &[(usize, f64)], overhead| Some(Measured { link: fitted(best, bandwidth)?, overhead });
     for (index, (bytes, times)) in SCRIPT.into_iter().enumerate() {
         let ready = plan(peer, bytes, true);
         for time in 0..times {
@@ -95,10 +115,13 @@ pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64
             };
             from[0] = follows;
             let sent = Instant::now();
-            if !play(context, &ready, bytes, &from, &mut into, until) {
-                return fitted(&best, bandwidth);
-            }
+            let Some(posted) = play(context, &ready, bytes, &from, &mut into, until) else {
+                return measured(&best, overhead);
+            };
             let half = sent.elapsed().as_secs_f64() / 2.0;
+            if index == 0 && connected.is_some() {
+                overhead = overhead.min(posted);
+            }
             match best.last_mut() {
                 _ if connected.is_none() => connected = Some(Instant::now()),
                 Some((known, time)) if *known == bytes => *time = time.min(half),
@@ -107,11 +130,11 @@ pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64
             match follows {
                 AGAIN => {}
                 LARGER => break,
-                _ => return fitted(&best, bandwidth),
+                _ => return measured(&best, overhead),
             }
         }
     }
-    fitted(&best, bandwidth)
+    measured(&best, overhead)
 }
 
 /// What follows the message of that size that comes after `time` others of it.
@@ -150,7 +173,7 @@ pub(super) fn answer(context: &Context, peer: Rank, until: Instant) {
     for (bytes, times) in SCRIPT {
         let ready = plan(peer, bytes, false);
         for _ in 0..times {
-            if !play(context, &ready, bytes, &[], &mut memory, until) {
+            if play(context, &ready, bytes, &[], &mut memory, until).is_none() {
                 return;
             }
             match memory[0] {

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::collective::Constants;
 use crate::context::prepared::PreparedCalls;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
 use crate::engine::{Engine, Guard, Spin};
@@ -35,12 +36,6 @@ use crate::transport::{self, Device, Driven};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
-
-/// How long a waiting thread polls before it sleeps, where every rank of this host has a core.
-const SPIN: Duration = Duration::from_micros(200);
-/// Likewise, where ranks share cores. It offers its core after every look, and what comes soon costs no wake-up: four ranks on
-/// two cores exchange 4 bytes in 40 µs so, and in 90 if each sleeps at once. With 200 µs eight ranks get in each other's way.
-const SPIN_SHARED: Duration = Duration::from_micros(50);
 
 /// When connections to peers are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -150,7 +145,8 @@ impl Context {
         transport::check_process(device.as_ref())?;
         let connector = device.clone().connector(rank, size, &token)?;
         let messenger = Messenger::new(rank, size, connector, device.log());
-        let engine = Engine::new(messenger, device.clock(), digest::explain, Spin::For(SPIN))?;
+        let spin = Spin::For(bootstrap::duration(Constants::BUILT_IN.spin_us));
+        let engine = Engine::new(messenger, device.clock(), digest::explain, spin)?;
         let shared = Arc::new(Shared { engine, device: device.clone() });
         let driven: Arc<dyn Driven> = shared.clone();
         let watch = {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::context::bootstrap::duration;
 use crate::context::{BoundBuffer, Context};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
@@ -66,7 +67,7 @@ impl Pair {
         let spin = match (sync, busy_poll) {
             (_, true) => Spin::Forever,
             (true, false) => Spin::For(std::time::Duration::ZERO),
-            (false, false) => Spin::For(super::SPIN),
+            (false, false) => Spin::For(duration(self.context.tuner().constants().spin_us)),
         };
         self.context.lock()?.set_spin(spin);
         Ok(())

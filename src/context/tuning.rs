@@ -14,7 +14,7 @@ use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
 use crate::tuner::Tuner;
 use crate::tuner::file::Tuning;
-use crate::tuner::model::{self, Places};
+use crate::tuner::model::Places;
 use crate::tuner::overrides::Overrides;
 use crate::tuner::source::Source;
 use crate::types::Rank;
@@ -99,13 +99,7 @@ impl Context {
         let published = |error: Error| error.context("what rank 0 has published as tuning");
         let tuning = Tuning::parse(tuning).map_err(published)?;
         let overrides = Overrides::parse(overrides).map_err(published)?;
-        self.adopt(Tuner::new(tuning, overrides, places(addresses), self.options.max_segment_bytes));
-        Ok(())
-    }
-
-    /// Goes by `tuner` from now on. What was agreed on first stays.
-    pub(super) fn adopt(&self, tuner: Tuner) {
-        let _ = self.agreed.set(tuner);
+        self.adopt(Tuner::new(tuning, overrides, places(addresses), self.options.max_segment_bytes), addresses)
     }
 
     /// Rank 0: measures what `source` lacks, and writes it all down.
@@ -113,11 +107,17 @@ impl Context {
         let Source { mut tuning, measures, .. } = source;
         if measures && self.size > 1 {
             // The other ends wait for as long, each from when it heard of the addresses.
+            let built_in = tuning.constants();
             if let Some(rank) = links.local {
-                tuning.local = measure::link(self, rank, until, model::LOCAL.bandwidth);
+                let measured = measure::link(self, rank, until, built_in.local.bandwidth);
+                tuning.local = measured.map(|measured| measured.link);
             }
-            if let Some(rank) = links.remote {
-                tuning.remote = measure::link(self, rank, until, model::REMOTE.bandwidth);
+            if let Some(rank) = links.remote
+                && let Some(measured) = measure::link(self, rank, until, built_in.remote.bandwidth)
+            {
+                tuning.remote = Some(measured.link);
+                // In µs, to the nanosecond.
+                tuning.constants.entry("overhead_us").or_insert((measured.overhead * 1e9).round() / 1e3);
             }
             tuning.gamma = tuning.gamma.or_else(measure::gamma);
         }

@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -13,7 +14,8 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::collective::Collective;
+use crate::collective::constants::{Constant, TABLE};
+use crate::collective::{Collective, Constants};
 use crate::error::{Error, Result};
 use crate::schedule::cost::Link;
 
@@ -35,6 +37,8 @@ pub struct Tuning {
     pub remote: Option<Link>,
     /// γ: seconds to reduce one byte.
     pub gamma: Option<f64>,
+    /// Other [`Constants`] of the cost model, by the names in their [`TABLE`] and in the units that these end in.
+    pub constants: BTreeMap<&'static str, f64>,
     /// Which algorithm is best for what, in any order.
     pub choices: Vec<Choice>,
     /// Bandwidth from rank to rank, a row for each sender, in any unit, as `spanning_trees` takes it; 0 for no link. Empty,
@@ -80,14 +84,27 @@ impl Tuning {
         if version.whole()? != VERSION {
             return Err(version.error(format_args!("this is version {}; known is {VERSION}", version.whole()?)));
         }
-        file.known(&["version", "local", "remote", "gamma", "choices", "links"])?;
+        file.known(&["version", "local", "remote", "gamma", "constants", "choices", "links"])?;
         Ok(Self {
             local: file.get("local")?.map(|link| link.link()).transpose()?,
             remote: file.get("remote")?.map(|link| link.link()).transpose()?,
             gamma: file.get("gamma")?.map(|gamma| gamma.number(0.0..=MOST)).transpose()?,
+            constants: file.get("constants")?.map(|table| table.constants()).transpose()?.unwrap_or_default(),
             choices: file.get("choices")?.map(|choices| choices.choices()).transpose()?.unwrap_or_default(),
             links: file.get("links")?.map(|links| links.square()).transpose()?.unwrap_or_default(),
         })
+    }
+
+    /// The constants of the cost model: the file's, and those that are built in for the rest.
+    pub fn constants(&self) -> Constants {
+        let mut constants = Constants::BUILT_IN;
+        constants.local = self.local.unwrap_or(constants.local);
+        constants.remote = self.remote.unwrap_or(constants.remote);
+        constants.gamma = self.gamma.unwrap_or(constants.gamma);
+        for (constant, value) in TABLE.iter().filter_map(|one| Some((one, self.constants.get(one.name)?))) {
+            constant.set(&mut constants, *value);
+        }
+        constants
     }
 
     /// The file's text, with comments for people. [`Tuning::parse`] reads it back, equal for numbers of up to 15 digits.
@@ -113,6 +130,11 @@ impl Tuning {
         }
         if let Some(gamma) = self.gamma {
             writeln!(to, "gamma = {gamma:e}  # seconds to reduce one byte")?;
+        }
+        if !self.constants.is_empty() {
+            writeln!(to, "\n# Other constants of the cost model, in the units that their names end in.")?;
+            let all: Vec<_> = self.constants.iter().map(|(name, value)| format!("{name} = {value:?}")).collect();
+            writeln!(to, "constants = {{ {} }}", all.join(", "))?;
         }
         if !self.choices.is_empty() {
             writeln!(to, "\n# Best up to and including so many bytes; beyond the last, the cost model chooses.")?;
@@ -245,14 +267,19 @@ impl<'a> Value<'a> {
     }
 
     fn number(&self, range: std::ops::RangeInclusive<f64>) -> Result<f64> {
+        self.number_in(range, "")
+    }
+
+    fn number_in(&self, range: std::ops::RangeInclusive<f64>, unit: &str) -> Result<f64> {
         let number = match self.value.get_ref() {
             DeValue::Float(number) => number.as_str().parse().ok(),
             _ => self.whole().ok().map(|number| number as f64),
         };
         let (least, most) = (range.start(), range.end());
-        number
-            .filter(|number| range.contains(number))
-            .ok_or_else(|| self.wrong(format_args!("a number of {least:e} to {most:e}")))
+        number.filter(|number| range.contains(number)).ok_or_else(|| {
+            let unit = if unit.is_empty() { String::new() } else { format!(", in {unit}") };
+            self.wrong(format_args!("a number of {least:e} to {most:e}{unit}"))
+        })
     }
 
     fn link(&self) -> Result<Link> {
@@ -261,6 +288,24 @@ impl<'a> Value<'a> {
             latency: scaled(self.required("latency_us")?.number(0.0..=MOST)?, -6),
             bandwidth: self.required("bandwidth")?.number(1.0..=MOST)?,
         })
+    }
+
+    fn constants(&self) -> Result<BTreeMap<&'static str, f64>> {
+        let names: Vec<_> = TABLE.iter().map(|constant| constant.name).collect();
+        let mut constants = BTreeMap::new();
+        for (key, value) in self.table()? {
+            let name = key.get_ref().as_ref();
+            let Some(constant) = Constant::named(name) else {
+                if let Some(Constant { name: meant, .. }) = Constant::in_another_unit(name) {
+                    let (line, key) = (line_of(self.text, key.span().start), &self.key);
+                    return Err(Error::invalid(format!("line {line}: {key}.{name}: its unit is another one: {meant}")));
+                }
+                return self.known(&names).map(|()| constants);
+            };
+            let value = self.inner(name, value);
+            constants.insert(constant.name, value.number_in(constant.range.clone(), constant.unit())?);
+        }
+        Ok(constants)
     }
 
     fn choices(&self) -> Result<Vec<Choice>> {

@@ -15,7 +15,7 @@ mod tests;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::collective::{Algorithm, Collective, Shape};
+use crate::collective::{Algorithm, Collective, Constants, Shape};
 use crate::error::Result;
 use crate::schedule::cost::Network;
 use file::{AUTO, Choice, Tuning};
@@ -28,6 +28,7 @@ pub struct Tuner {
     overrides: Overrides,
     places: Places,
     network: Network,
+    constants: Constants,
     max_segment_bytes: usize,
     /// What comes before the model, by collective.
     rules: [Vec<Rule>; COLLECTIVES],
@@ -87,16 +88,13 @@ const COLLECTIVES: usize = Collective::ALL.len();
 /// Sizes that are told apart: none, and four for each power of two.
 const SIZES: usize = 1 + 4 * usize::BITS as usize;
 
-/// Another number of ranks is as good as the call's if neither is more than so many times the other.
-const NEAR: usize = 2;
-
 impl Tuner {
     /// For ranks that lie so, and `max_segment_bytes` as largest segment.
     pub fn new(tuning: Tuning, overrides: Overrides, places: Places, max_segment_bytes: usize) -> Self {
-        let network = places.network(&tuning);
+        let (network, constants) = (places.network(&tuning), tuning.constants());
         let rules = std::array::from_fn(|index| rules(Collective::ALL[index], &tuning, &overrides, places.hosts.len()));
         let tables = std::array::from_fn(|_| OnceLock::new());
-        Self { tuning, overrides, places, network, max_segment_bytes, rules, tables }
+        Self { tuning, overrides, places, network, constants, max_segment_bytes, rules, tables }
     }
 
     /// For ranks of which nothing is known.
@@ -112,6 +110,11 @@ impl Tuner {
     /// The network that algorithms are priced on.
     pub fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// What prices go by besides.
+    pub fn constants(&self) -> &Constants {
+        &self.constants
     }
 
     /// What was measured or read, for what comes from nowhere else.
@@ -187,6 +190,7 @@ impl Tuner {
             bytes,
             size: self.places.hosts.len(),
             network: &self.network,
+            constants: &self.constants,
             groups: &self.places.hosts,
             links: self.links(),
             max_segment_bytes: self.max_segment_bytes,
@@ -228,10 +232,8 @@ fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, size: u
         })
         .collect();
     let of = |choice: &&Choice| choice.collective == collective;
-    let near = |ranks: usize| {
-        let (least, most) = (ranks.min(size), ranks.max(size));
-        most <= least.saturating_mul(NEAR)
-    };
+    let times = tuning.constants().near_ranks;
+    let near = |ranks: usize| ranks.max(size) as f64 <= ranks.min(size) as f64 * times;
     // The nearest by ratio; of two equally near the smaller.
     let ranks = tuning.choices.iter().filter(of).map(|choice| choice.ranks).filter(|ranks| near(*ranks));
     let distance = |ranks: &usize| (ranks.max(&size) * 1024 / ranks.min(&size).max(&1), *ranks);

@@ -1,27 +1,10 @@
 //! What a call would cost, algorithm by algorithm.
 
-use crate::collective::{Algorithm, Calls, Case, Collective, Shape, Uses};
-use crate::schedule::cost::{Cost, Link, Network};
+use crate::collective::{Algorithm, Calls, Case, Collective, Constants, Shape, Uses};
+use crate::schedule::cost::{Cost, Network};
 use crate::schedule::simulate::{Options, simulate};
 use crate::tuner::file::Tuning;
 
-/// Between two ranks of one host where nothing was measured: TCP over loopback.
-pub const LOCAL: Link = Link { latency: 6e-6, bandwidth: 4e9 };
-/// Between hosts where nothing was measured: Ethernet of 10 Gbit/s.
-pub const REMOTE: Link = Link { latency: 20e-6, bandwidth: 1.2e9 };
-/// Seconds to reduce a byte where nothing was measured.
-pub const GAMMA: f64 = 5e-11;
-
-/// Seconds that a core is busy with one message, on both sides together.
-const CPU_MESSAGE: f64 = 4e-6;
-/// Likewise with each byte of it.
-const CPU_BYTE: f64 = 2e-10;
-
-/// Messages that all candidates of one decision together may have to be simulated: a few ten milliseconds.
-const SIMULATED_MESSAGES: f64 = 20_000.0;
-
-/// The smallest segments that are priced.
-const LEAST_SEGMENT: usize = 32 << 10;
 /// Group sizes of `bcube` that are priced.
 const BASES: [usize; 4] = [2, 3, 4, 8];
 
@@ -47,14 +30,17 @@ impl Places {
 
     /// The network between them.
     pub fn network(&self, tuning: &Tuning) -> Network {
+        let constants = tuning.constants();
         let mut counts = std::collections::HashMap::new();
         self.hosts.iter().for_each(|host| *counts.entry(*host).or_insert(0) += 1);
         // Each host begins once, if its ranks stand together.
         let begins = self.hosts.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
         Network {
-            local: tuning.local.unwrap_or(LOCAL),
-            remote: tuning.remote.unwrap_or(REMOTE),
-            gamma: tuning.gamma.unwrap_or(GAMMA),
+            local: constants.local,
+            remote: constants.remote,
+            overhead: (constants.overhead_us * 1e-6).min(constants.remote.latency / 2.0),
+            gap: constants.gap_us * 1e-6,
+            gamma: constants.gamma,
             per_host: counts.values().copied().max().unwrap_or(1),
             consecutive: begins <= counts.len(),
             cores: self.cores.max(1),
@@ -94,6 +80,8 @@ pub struct Question<'a> {
     pub size: usize,
     /// What they are connected by.
     pub network: &'a Network,
+    /// What prices go by besides.
+    pub constants: &'a Constants,
     /// See [`Shape::groups`].
     pub groups: &'a [u32],
     /// See [`Shape::links`].
@@ -149,7 +137,7 @@ impl Question<'_> {
         let network = self.network;
         let several = network.per_host > 1 && network.per_host < self.size;
         let messages: f64 = candidates.iter().map(|priced| priced.messages).sum();
-        let few = (0.0..=SIMULATED_MESSAGES).contains(&messages);
+        let few = (0.0..=self.constants.simulated_messages).contains(&messages);
         if !several || candidates.len() < 2 || !few {
             return;
         }
@@ -165,13 +153,18 @@ impl Question<'_> {
         calls.groups = self.groups.to_vec();
         calls.base = priced.base.unwrap_or(2);
         let segment_bytes = super::segment_bytes(&calls.shape(0), 1, priced.segment_bytes);
-        let network = *self.network;
-        let options =
-            Options { hosts: self.groups, element_bytes: 1, segment_bytes, memory: 64 << 20, ..Options::new(network) };
+        let (network, memory) = (*self.network, self.constants.simulated_memory_bytes as usize);
+        let options = Options { hosts: self.groups, element_bytes: 1, segment_bytes, memory, ..Options::new(network) };
         let generate = |rank| (priced.algorithm.generate)(&calls.shape(rank));
         let path = simulate(self.size, &generate, &options).ok()?.seconds;
-        let waiting = waiting(&network, self.size);
-        Some(Priced { path, total: waiting * path + priced.work, ..priced })
+        Some(Priced { path, total: self.waiting() * path + priced.work, ..priced })
+    }
+
+    /// How often longer than with a core for each rank a path takes: who could go on waits for others that share its core.
+    fn waiting(&self) -> f64 {
+        let here = self.network.per_host.min(self.size).max(1);
+        let on_a_core = (here as f64 / self.network.cores as f64).max(1.0);
+        1.0 + (on_a_core - 1.0) * self.constants.core_waiting
     }
 
     /// One algorithm.
@@ -227,7 +220,8 @@ impl Counted<'_> {
                     best = Some(priced);
                 }
                 // An algorithm that reads more than there is here cannot be priced; one size is as good as another.
-                if limit / 2 < LEAST_SEGMENT || algorithm.uses == Uses::Counts {
+                if ((limit / 2) as f64) < self.question.constants.least_segment_bytes || algorithm.uses == Uses::Counts
+                {
                     break;
                 }
                 limit /= 2;
@@ -237,7 +231,7 @@ impl Counted<'_> {
     }
 
     fn price_segments(&self, algorithm: &'static Algorithm, shape: &Shape<'_>, limit: usize) -> Priced {
-        let network = self.question.network;
+        let Question { network, constants, .. } = *self.question;
         let unpriced = Priced {
             algorithm,
             segment_bytes: limit,
@@ -251,19 +245,13 @@ impl Counted<'_> {
             return unpriced;
         }
         let segment_bytes = super::segment_bytes(shape, 1, limit);
-        let cost = (algorithm.cost)(&Case { shape, element_bytes: 1, segment_bytes, network });
+        let cost = (algorithm.cost)(&Case { shape, element_bytes: 1, segment_bytes, network, constants });
         let here = network.per_host.min(shape.size).max(1);
-        let busy = cost.messages * CPU_MESSAGE + cost.sent * CPU_BYTE + cost.reduced * network.gamma;
+        let (message, byte) = (constants.message_cpu_us * 1e-6, constants.byte_cpu_ns * 1e-9);
+        let busy = cost.messages * message + cost.sent * byte + cost.reduced * network.gamma;
         let work = busy * here as f64 / shape.size as f64 / network.cores.min(here) as f64;
-        let total = waiting(network, shape.size) * cost.path + work;
+        let total = self.question.waiting() * cost.path + work;
         let Cost { path, messages, .. } = cost;
         if total.is_nan() { unpriced } else { Priced { total, path, messages, work, ..unpriced } }
     }
-}
-
-/// How often longer than with a core for each rank a path takes: who could go on waits for half of the others that share its core,
-/// on average.
-fn waiting(network: &Network, size: usize) -> f64 {
-    let here = network.per_host.min(size).max(1);
-    (here as f64 / network.cores as f64).max(1.0) / 2.0 + 0.5
 }

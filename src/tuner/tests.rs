@@ -1,6 +1,7 @@
 use super::*;
-use crate::collective::Uses;
+use crate::collective::{Calls, Uses};
 use crate::schedule::cost::Link;
+use crate::schedule::simulate::{Options, simulate};
 use crate::types::Rank;
 
 const MIB: usize = 1 << 20;
@@ -223,7 +224,10 @@ fn networks_are_what_places_say() {
     let link = Link { latency: 1.0, bandwidth: 2.0 };
     let tuning = Tuning { local: Some(link), gamma: Some(3.0), ..Tuning::default() };
     let network = Places::together(2, 0).network(&tuning);
-    assert_eq!((network.local, network.remote, network.gamma, network.cores), (link, model::REMOTE, 3.0, 1));
+    assert_eq!(
+        (network.local, network.remote, network.gamma, network.cores),
+        (link, Constants::BUILT_IN.remote, 3.0, 1)
+    );
 }
 
 #[test]
@@ -248,11 +252,21 @@ fn pieces_are_equal_and_not_too_large() {
 fn two_trees_are_cut_as_is_best() {
     let collective = Collective::Allreduce;
     let algorithm = collective.algorithm("double_binary_tree").unwrap();
-    let network = Network::flat(model::REMOTE, model::GAMMA);
+    let constants = &Constants::BUILT_IN;
+    let network = Network::flat(constants.remote, constants.gamma);
     for (size, bytes) in [(4, MIB), (64, MIB), (4, 64 * MIB), (64, 64 * MIB)] {
         let best_up_to = |max_segment_bytes| {
-            Question { collective, bytes, size, network: &network, groups: &[], links: &[], max_segment_bytes }
-                .candidate(algorithm)
+            Question {
+                collective,
+                bytes,
+                size,
+                network: &network,
+                constants,
+                groups: &[],
+                links: &[],
+                max_segment_bytes,
+            }
+            .candidate(algorithm)
         };
         let chosen = best_up_to(MIB);
         let best = (1..=500).map(|chunks| best_up_to((bytes / 2).div_ceil(chunks)).total).fold(f64::INFINITY, f64::min);
@@ -261,4 +275,61 @@ fn two_trees_are_cut_as_is_best() {
         let whole = best_up_to(MIB).segment_bytes < bytes / 2;
         assert!(whole || bytes == MIB, "{size} ranks, {bytes} bytes are not cut");
     }
+}
+
+/// On 256 hosts: who sends to all others, or gets something from them, is busy with each message. Without that, as a file may
+/// say, these ways would be the cheapest.
+#[test]
+fn wide_exchanges_between_hosts_pay_for_their_messages() {
+    use Collective::*;
+    const RANKS: usize = 256;
+    let tuner = |constants: &[(&'static str, f64)]| {
+        let tuning = Tuning { constants: constants.iter().copied().collect(), ..Tuning::default() };
+        Tuner::new(tuning, Overrides::default(), Places::apart(RANKS), MIB)
+    };
+    let busy = tuner(&[("overhead_us", 2.0), ("gap_us", 0.0)]);
+    let idle = tuner(&[("overhead_us", 0.0), ("gap_us", 0.0)]);
+    let network = *busy.network();
+    assert_eq!((network.overhead, idle.network().overhead), (2e-6, 0.0));
+    for (collective, name, bytes, each) in [
+        (Barrier, "all_to_all", 0, 2.0),
+        (Barrier, "all_to_one", 0, 2.0),
+        (Allgather, "direct", 8 * RANKS, 2.0),
+        (Alltoall, "pairwise", 8 * RANKS, 2.0),
+        (Allreduce, "reduce_broadcast", 8, 2.0),
+        (Reduce, "flat", 8, 1.0),
+        (Broadcast, "one_to_all", 8, 1.0),
+        (Gather, "direct", 8 * RANKS, 1.0),
+        (Scatter, "direct", 8 * RANKS, 1.0),
+    ] {
+        let what = format!("{} {name}", collective.name());
+        let price = |tuner: &Tuner| tuner.question(collective, bytes).candidate(collective.algorithm(name).unwrap());
+        let messages = (RANKS - 1) as f64;
+        let (path, free) = (price(&busy).path, price(&idle).path);
+        assert!(path >= messages * each * 2e-6 && free < 60e-6, "{what}: {path} s, {free} s if ranks were not busy");
+        let calls = Calls::new(collective, RANKS, bytes, 0);
+        let generate = |rank| (collective.algorithm(name).unwrap().generate)(&calls.shape(rank));
+        let options = Options { element_bytes: 1, ..Options::new(network) };
+        let seconds = simulate(RANKS, &generate, &options).unwrap().seconds;
+        assert!((0.95..1.05).contains(&(path / seconds)), "{what}: priced at {path} s, takes {seconds} s");
+        let chosen = busy.explain(collective, bytes).chosen;
+        assert_ne!(chosen.algorithm.name, name, "{what}");
+        assert!(chosen.path < 0.8 * path, "{what}: {} takes {} of {path} s", chosen.algorithm.name, chosen.path);
+    }
+    let chosen = |tuner: &Tuner, collective| tuner.explain(collective, 8).chosen.algorithm.name;
+    assert_eq!((chosen(&busy, Barrier), chosen(&idle, Barrier)), ("dissemination", "all_to_one"));
+    assert_eq!((chosen(&busy, Allreduce), chosen(&idle, Allreduce)), ("recursive_doubling", "reduce_broadcast"));
+    assert_eq!((chosen(&busy, Broadcast), chosen(&idle, Broadcast)), ("binomial", "one_to_all"));
+}
+
+/// A part of the latency, it is no more than that, whatever a file says.
+#[test]
+fn ranks_are_busy_for_half_of_the_latency_at_most() {
+    let remote = Some(Link { latency: 3e-6, bandwidth: 1e10 });
+    let network = |constants: &[(&'static str, f64)]| {
+        let tuning = Tuning { remote, constants: constants.iter().copied().collect(), ..Tuning::default() };
+        Places::apart(2).network(&tuning)
+    };
+    assert_eq!((network(&[]).overhead, network(&[]).gap), (1.5e-6, 0.1e-6));
+    assert_eq!(network(&[("overhead_us", 0.5), ("gap_us", 0.75)]).overhead, 0.5e-6);
 }

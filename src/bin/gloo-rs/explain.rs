@@ -1,6 +1,9 @@
 //! `gloo-rs info --explain`: what `auto` would choose for a call, and why.
 
+use std::collections::BTreeMap;
+
 use gloo_rs::collective::Collective;
+use gloo_rs::collective::constants::{Constant, TABLE};
 use gloo_rs::context::ContextOptions;
 use gloo_rs::error::Error;
 use gloo_rs::schedule::cost::{Link, Network};
@@ -53,6 +56,9 @@ struct Report {
     local: Constants,
     remote: Constants,
     reduction_bytes_per_s: f64,
+    reduction_built_in: bool,
+    /// The rest of the model's constants, by the names that a tuning file has for them.
+    constants: BTreeMap<&'static str, Value>,
     chosen: Candidate,
     why: String,
     /// The cheapest first.
@@ -64,6 +70,14 @@ struct Constants {
     latency_us: f64,
     bandwidth: f64,
     built_in: bool,
+}
+
+#[derive(Serialize)]
+struct Value {
+    value: f64,
+    built_in: bool,
+    /// Where the built-in value comes from.
+    source: &'static str,
 }
 
 #[derive(Serialize)]
@@ -116,6 +130,7 @@ impl Explain {
         let Source { tuning, file, measures } = source?;
         let overrides = Overrides::from_environment().map_err(says)?;
         let known = (tuning.local.is_some(), tuning.remote.is_some());
+        let (of_file, reduction_built_in) = (tuning.constants.clone(), tuning.gamma.is_none());
         let tuner = Tuner::new(tuning, overrides, places, ContextOptions::default().max_segment_bytes);
         let Explanation { chosen, why, candidates } = tuner.explain(collective, bytes);
         let Network { local, remote, gamma, .. } = *tuner.network();
@@ -123,6 +138,10 @@ impl Explain {
             latency_us: (link.latency * 1e9).round() / 1e3,
             bandwidth: link.bandwidth,
             built_in: !known,
+        };
+        let value = |constant: &Constant| {
+            let built_in = !of_file.contains_key(constant.name);
+            (constant.name, Value { value: constant.of(tuner.constants()), built_in, source: constant.source })
         };
         let measured = [(true, known.0), (hosts > 1, known.1)].iter().any(|(used, known)| *used && !known);
         Ok(Report {
@@ -136,6 +155,8 @@ impl Explain {
             local: constants(local, known.0),
             remote: constants(remote, known.1),
             reduction_bytes_per_s: 1.0 / gamma.max(1e-18),
+            reduction_built_in,
+            constants: TABLE.iter().map(value).collect(),
             chosen: chosen.into(),
             why: match why {
                 Why::Model => "it has the lowest price".to_owned(),
@@ -186,7 +207,26 @@ fn table(report: &Report) -> String {
     if *hosts > 1 {
         lines.push(constants("remote", &report.remote));
     }
-    lines.push(format!("reduction   {:.3} GB/s", report.reduction_bytes_per_s / 1e9));
+    let built_in = |built_in: bool| if built_in { " (built in)" } else { "" };
+    if *hosts > 1 {
+        let constant = |name: &str| (report.constants[name].value, report.constants[name].built_in);
+        let ((o, o_built_in), (g, g_built_in)) = (constant("overhead_us"), constant("gap_us"));
+        let measured =
+            if o_built_in && report.remote.built_in && report.measures { "; jobs measure their own" } else { "" };
+        let o_built_in = if o_built_in { format!(" (built in{measured})") } else { String::new() };
+        lines.push(format!(
+            "a message   {o:.2} µs of either rank's time{o_built_in}, {g:.2} µs apart{}",
+            built_in(g_built_in)
+        ));
+    }
+    let reduction = built_in(report.reduction_built_in);
+    lines.push(format!("reduction   {:.3} GB/s{reduction}", report.reduction_bytes_per_s / 1e9));
+    let others =
+        report.constants.iter().filter(|(name, of)| !of.built_in && !["overhead_us", "gap_us"].contains(*name));
+    let others: Vec<_> = others.map(|(name, of)| format!("{name} = {}", of.value)).collect();
+    if !others.is_empty() {
+        lines.push(format!("constants   {}; the others are built in", others.join(", ")));
+    }
     let segments = size_text(chosen.segment_bytes);
     lines.push(format!("chosen      {}, segments of up to {segments}: {why}", chosen.name()));
     lines.push(String::new());

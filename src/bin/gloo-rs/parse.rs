@@ -155,6 +155,9 @@ pub fn duration_text(seconds: f64) -> String {
 /// The unit that such a duration is written in: its seconds and its name.
 pub fn unit_of_duration(seconds: f64) -> (f64, &'static str) {
     let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")];
+    if seconds == 0.0 {
+        return units[0];
+    }
     // What rounds up to 1000 of a unit is 1 of the next.
     units.into_iter().find(|(unit, _)| seconds / unit >= 0.999_5).unwrap_or((1e-12, "ps"))
 }
@@ -277,7 +280,7 @@ mod tests {
     #[test]
     fn durations_as_text() {
         let cases = [
-            (0.0, "0 ps"),
+            (0.0, "0 s"),
             (1e-12, "1 ps"),
             (2.5e-7, "250 ns"),
             (9.999e-7, "1 µs"),

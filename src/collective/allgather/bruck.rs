@@ -47,7 +47,8 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(b.build())
 }
 
-/// `lg P α + S (P - 1) / (P B)`.
+/// `lg P α + S (P - 1) / (P B)`. For other numbers than powers of two the last step's blocks may be there before the step before,
+/// and then share its way.
 fn cost(case: &Case<'_>) -> Cost {
     let (size, block) = (case.shape.size, block_bytes(case));
     let mut cost = Cost::default();
@@ -56,7 +57,9 @@ fn cost(case: &Case<'_>) -> Cost {
     }
     for bit in 0..rounds(size) {
         let many = (1 << bit).min(size - (1 << bit)) as f64;
-        cost.path += case.link(1 << bit).time(many * block);
+        let (link, bytes) = (case.link(1 << bit), many * block);
+        let waits = rounds(many as usize) == bit;
+        cost.path += if waits { case.stream(link, 1.0, bytes, 0.0) } else { case.wire(link, bytes).max(link.turn()) };
         cost.messages += case.ranks() * case.pieces(many * block);
         cost.sent += case.ranks() * many * block;
     }

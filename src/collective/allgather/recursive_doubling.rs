@@ -54,7 +54,7 @@ fn cost(case: &Case<'_>) -> Cost {
         let serving = serves * short;
         let busiest = if full > 0 { half.max(serving) } else { serving };
         // A short half has little to wait for: what it sends is early, and in the way of others.
-        cost.path += case.link(half).time((busiest + short) as f64 * block);
+        cost.path += case.stream(case.link(half), 1.0, (busiest + short) as f64 * block, 0.0);
         let (whole, part) = (half as f64 * block, short as f64 * block);
         cost.messages += (full * 2 * half + short) as f64 * case.pieces(whole);
         cost.messages += if short > 0 { half as f64 * case.pieces(part) } else { 0.0 };

@@ -29,6 +29,6 @@ fn cost(case: &Case<'_>) -> Cost {
     let (all, longest, pieces) = case.blocks(case.shape.recv_counts);
     let others = case.ranks() - 1.0;
     // The rank with the longest block sends that to everyone.
-    let path = case.at_once(others * longest, longest, true);
+    let path = case.at_once(others * longest, longest, others * case.pieces(longest), true);
     Cost { path, messages: others * pieces, sent: others * all, reduced: 0.0 }
 }

@@ -43,7 +43,7 @@ fn cost(case: &Case<'_>) -> Cost {
         let link = case.link(stride * (factor - 1));
         // The first of the group reduces nothing before the last part has begun to arrive.
         let reductions = gamma * (case.segment(part) + (others - 1.0) * part);
-        cost.path += 2.0 * case.stream(link, 1.0, others * part, 0.0) + reductions;
+        cost.path += 2.0 * case.outside(link, others * part, part, others * case.pieces(part), true) + reductions;
         cost.messages += 2.0 * case.ranks() * others * case.pieces(part);
         cost.sent += 2.0 * case.ranks() * others * part;
         (bytes, stride) = (part, stride * factor);

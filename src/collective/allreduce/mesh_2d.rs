@@ -20,7 +20,7 @@ use super::super::{Algorithm, Case, Shape, Uses};
 use super::branches::{self, Branch};
 use crate::error::Result;
 use crate::schedule::Schedule;
-use crate::schedule::cost::{Cost, Network};
+use crate::schedule::cost::Cost;
 
 const NAME: &str = "mesh_2d";
 
@@ -80,6 +80,7 @@ fn cost(case: &Case<'_>) -> Cost {
     let quarter = bytes / 4.0;
     let segment = quarter.min(case.segment_bytes as f64);
     let one_card = case.network.per_host < case.shape.size;
+    let message = if one_card { case.network.far().busy.max(case.network.gap) } else { 0.0 };
     let reduced = (ranks - 1.0) * bytes;
     let total =
         |path| Cost { path, messages: 8.0 * (ranks - 1.0) * case.pieces(quarter), sent: 2.0 * reduced, reduced };
@@ -90,11 +91,11 @@ fn cost(case: &Case<'_>) -> Cost {
     if (2..case.shape.size).contains(&case.network.per_host) {
         return total(f64::INFINITY);
     }
-    let Network { local, remote, .. } = *case.network;
+    let (local, remote) = (case.network.near(), case.network.far());
     let (reduce, way) = (gamma * segment, (n + m - 2) as f64);
     let mut path = match one_card {
         true => (way.clamp(2.0, 4.0) * segment / remote.bandwidth - remote.latency).max(segment / remote.bandwidth),
-        false => reduce + (reduce - segment / local.bandwidth).max(0.0) / 4.0,
+        false => reduce + (reduce - segment / local.bandwidth).max(0.0) * case.constants.mesh_meeting,
     };
     for (Way { link, sharing }, extent) in ways.into_iter().filter(|(_, extent)| *extent > 1) {
         let up_and_down = 2.0 * segment / link.bandwidth;
@@ -114,7 +115,8 @@ fn cost(case: &Case<'_>) -> Cost {
             3.0
         } * quarter;
         let slowest = ways.iter().map(|(way, _)| way.sharing / way.link.bandwidth).fold(0.0, f64::max);
-        path += (load * slowest).max(6.0 * quarter * gamma);
+        let busy = 6.0 * quarter * gamma + load / quarter * case.later(quarter) * message;
+        path += (load * slowest).max(busy);
     }
     total(path)
 }

@@ -19,9 +19,12 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "reduce_broadcast", ge
 pub(super) fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let link = case.link(case.shape.size / 2);
-    let back = if case.is_empty() { 0.0 } else { link.time(case.in_turn() * case.segment(bytes)) };
+    let (segment, outside) = (case.segment(bytes), case.leaving() * others);
+    let back = case.outside(link, case.in_turn() * segment, segment, outside, false);
+    // What goes back while more comes is the root's work, too.
+    let path = at_root(case, outside * case.later(bytes)) + back;
     Cost {
-        path: at_root(case) + back,
+        path: if case.is_empty() { 0.0 } else { path },
         messages: 2.0 * others * case.pieces(bytes),
         sent: 2.0 * others * bytes,
         reduced: others * bytes,

@@ -32,11 +32,14 @@ fn cost(case: &Case<'_>) -> Cost {
     }
     let (bytes, gamma, link) = (case.bytes(), case.network.gamma, case.link(1));
     let (others, rounds) = (case.ranks() - 1.0, f64::from(rounds(case.shape.size)));
-    let (segment, each) = (case.segment(bytes), case.step(link, bytes, 0.0));
+    // Who does something for each message passes it on only when it has done with the reduction before.
+    let between_hosts = if link.busy > 0.0 { gamma } else { 0.0 };
+    let (segment, each) = (case.segment(bytes), case.step(link, bytes, between_hosts));
     let from = |message: f64, parts: f64| {
-        (message - 1.0) * each + link.time(segment) + (others - message + parts) * gamma * bytes
+        let busy = (others - message) * case.pieces(bytes) * link.busy;
+        (message - 1.0) * each + link.time(segment) + (others - message + parts) * gamma * bytes + busy
     };
-    let last = case.stream(link, others, bytes, 0.0) + rounds * gamma * segment;
+    let last = (others - 1.0) * each + case.stream(link, 1.0, bytes, 0.0) + rounds * gamma * segment;
     let ends = [last, from(1.0, 1.0), from(others, rounds)].into_iter();
     let between = (2..usize::BITS).map(|k| (f64::from(k), ((1_usize << k) - 2) as f64));
     let between = between.take_while(|(_, message)| *message < others);

@@ -23,9 +23,12 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_chunked", genera
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others, link) = (case.bytes(), case.ranks() - 1.0, case.link(1));
     let chunk = bytes / (2.0 * case.ranks());
-    let (gamma, on_link) = (case.network.gamma, chunk / link.bandwidth);
-    let each = |gamma: f64| case.step(link, chunk, gamma).max(2.0 * on_link).max(2.0 * gamma * chunk);
-    let reduced = (others - 1.0) * each(gamma) + link.time(chunk) + gamma * case.segment(chunk);
+    let pieces = case.pieces(chunk);
+    let (gamma, on_link) = (case.network.gamma, (chunk / link.bandwidth).max(pieces * link.turn()));
+    let busy = |gamma: f64| 2.0 * (gamma * chunk + pieces * link.busy);
+    let each = |gamma: f64| case.step(link, chunk, gamma).max(2.0 * on_link).max(busy(gamma));
+    let first = case.stream(link, 1.0, chunk, 0.0) + gamma * case.segment(chunk);
+    let reduced = (others - 1.0) * each(gamma) + first;
     let behind = reduced + others * case.step(link, chunk, 0.0) + on_link.max(gamma * chunk);
     let full = reduced.max(2.0 * others * on_link) + others * each(0.0) + link.latency.min(on_link);
     Cost {

@@ -23,7 +23,8 @@ fn cost(case: &Case<'_>) -> Cost {
     let chunk = bytes / case.ranks();
     let (first, last) = ring_reduce_scatter_times(case, chunk);
     let around = last + others * link.time(case.segment(chunk));
-    let full = first.max(others * chunk / link.bandwidth) + case.stream(link, others, chunk, 0.0);
+    let scattered = first.max(others * case.wire(link, chunk)).max(others * case.pieces(chunk) * link.busy);
+    let full = scattered + case.stream(link, others, chunk, 0.0);
     Cost {
         path: if case.is_empty() { 0.0 } else { around.max(full) },
         messages: 2.0 * case.ranks() * others * case.pieces(chunk),

@@ -141,8 +141,8 @@ pub(super) fn price(case: &Case<'_>, grid: &Grid) -> Cost {
     }
     let is_cut = bytes / grid.longest() as f64 > case.segment_bytes as f64;
     if is_cut && !grid.columns.is_empty() && case.network.per_host < case.shape.size {
-        // On a card, segments of one dimension's messages get in the way of another's: so much, as the simulator plays it.
-        path *= 0.9 + 0.2 * grid.columns.len() as f64;
+        // On a card, segments of one dimension's messages get in the way of another's.
+        path *= case.constants.torus_cut + case.constants.torus_cut_each * grid.columns.len() as f64;
     }
     let reduced = (ranks - 1.0) * bytes;
     Cost { path, messages, sent: 2.0 * reduced, reduced }

@@ -20,8 +20,11 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "tree", generate, cost
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let top = case.lone_link(case.shape.size / 2);
-    let rest = if case.is_empty() { 0.0 } else { (bytes - case.segment(bytes)) / top.bandwidth };
-    let both_ways = rest + if case.shape.size > 3 { (rest - 3.0 * top.latency).max(0.0) } else { 0.0 };
+    // Where the root's own time decides, nothing is under way both ways.
+    let gap = if top.gap > top.busy { case.later(bytes) * top.gap } else { 0.0 };
+    let rest = if case.is_empty() { 0.0 } else { ((bytes - case.segment(bytes)) / top.bandwidth).max(gap) };
+    let turning = case.constants.tree_turn_latencies * top.latency;
+    let both_ways = rest + if case.shape.size > 3 { (rest - turning).max(0.0) } else { 0.0 };
     Cost {
         path: case.tree(bytes, case.network.gamma) + case.tree_down(bytes) - both_ways,
         messages: 2.0 * others * case.pieces(bytes),

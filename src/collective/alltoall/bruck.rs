@@ -33,7 +33,7 @@ fn cost(case: &Case<'_>) -> Cost {
     }
     for bit in 0..rounds(case.shape.size) {
         let bytes = bruck_blocks(case.shape.size, bit) as f64 * case.bytes();
-        cost.path += case.link(1 << bit).time(bytes);
+        cost.path += case.stream(case.link(1 << bit), 1.0, bytes, 0.0);
         cost.messages += case.ranks() * case.pieces(bytes);
         cost.sent += case.ranks() * bytes;
     }

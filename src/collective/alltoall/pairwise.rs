@@ -39,11 +39,11 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(b.build())
 }
 
-/// `α + S (P - 1) / (P B)`.
+/// `α + S (P - 1) / (P B)`, or between hosts `2 (P - 1) o` if that is more.
 fn cost(case: &Case<'_>) -> Cost {
     let (block, others) = (case.bytes(), case.ranks() - 1.0);
     Cost {
-        path: case.at_once(others * block, block, true),
+        path: case.at_once(others * block, block, others * case.pieces(block), true),
         messages: case.ranks() * others * case.pieces(block),
         sent: case.ranks() * others * block,
         reduced: 0.0,

@@ -49,7 +49,7 @@ fn cost(case: &Case<'_>) -> Cost {
             cost.messages += case.pieces(bytes);
             bytes.max(longest)
         });
-        cost.path += if longest > 0.0 { case.link(1 << bit).time(longest) } else { 0.0 };
+        cost.path += case.stream(case.link(1 << bit), 1.0, longest, 0.0);
     }
     cost
 }

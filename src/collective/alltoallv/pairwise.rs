@@ -33,21 +33,23 @@ fn cost(case: &Case<'_>) -> Cost {
     let size = case.shape.size;
     let mut cost = Cost::default();
     let Ok(counts) = everyone_told(case.shape) else { return cost };
-    let (mut busiest, mut longest) = (0.0f64, 0.0f64);
+    let (mut busiest, mut longest, mut most) = (0.0f64, 0.0f64, 0.0f64);
     let mut received = vec![0.0; size];
     for (rank, row) in counts.chunks_exact(size).enumerate() {
-        let mut sent = 0.0;
+        let (mut sent, mut messages) = (0.0, 0.0);
         for (to, &count) in row.iter().enumerate().filter(|(to, _)| *to != rank) {
             let bytes = case.of(count);
             sent += bytes;
             received[to] += bytes;
             longest = longest.max(bytes);
-            cost.messages += case.pieces(bytes);
+            messages += case.pieces(bytes);
         }
+        most = most.max(messages);
+        cost.messages += messages;
         busiest = busiest.max(sent);
         cost.sent += sent;
     }
     busiest = received.into_iter().fold(busiest, f64::max);
-    cost.path = case.at_once(busiest, longest, true);
+    cost.path = case.at_once(busiest, longest, most, true);
     cost
 }

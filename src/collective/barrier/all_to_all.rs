@@ -9,11 +9,11 @@ use crate::schedule::{Builder, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "all_to_all", generate, cost, uses: Uses::Sizes };
 
-/// `α`, and what it takes to send and receive `P - 1` tokens of one element.
+/// `α`, and what it takes to send and receive `P - 1` tokens of one element: `2 (P - 1) o` between hosts.
 fn cost(case: &Case<'_>) -> Cost {
     let others = case.ranks() - 1.0;
     let tokens = others * case.element_bytes as f64;
-    let path = case.stream(case.link(case.shape.size / 2), 1.0, tokens, 0.0);
+    let path = case.at_once(tokens, case.element_bytes as f64, others, true);
     Cost { path, messages: case.ranks() * others, sent: case.ranks() * tokens, reduced: 0.0 }
 }
 

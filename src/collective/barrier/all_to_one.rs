@@ -10,11 +10,11 @@ use crate::schedule::{Builder, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "all_to_one", generate, cost, uses: Uses::Sizes };
 
-/// `2α`, and what it takes the root to receive and to send `P - 1` tokens of one element.
+/// `2α`, and what it takes the root to receive and to send `P - 1` tokens of one element: `2 (P - 2) o` between hosts.
 fn cost(case: &Case<'_>) -> Cost {
     let others = case.ranks() - 1.0;
     let tokens = others * case.element_bytes as f64;
-    let path = 2.0 * case.stream(case.link(case.shape.size / 2), 1.0, tokens, 0.0);
+    let path = 2.0 * case.at_once(tokens, case.element_bytes as f64, others, false);
     Cost { path, messages: 2.0 * others, sent: 2.0 * tokens, reduced: 0.0 }
 }
 

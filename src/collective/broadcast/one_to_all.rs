@@ -10,11 +10,11 @@ use crate::schedule::{Builder, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "one_to_all", generate, cost, uses: Uses::Sizes };
 
-/// `α + (P - 1) S/B`.
+/// `α + (P - 1) S/B`, or between hosts `α + S/B + (P - 2) o` if that is more.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     Cost {
-        path: case.at_once(others * bytes, bytes, false),
+        path: case.at_once(others * bytes, bytes, others * case.pieces(bytes), false),
         messages: others * case.pieces(bytes),
         sent: others * bytes,
         reduced: 0.0,

@@ -17,7 +17,8 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "pipelined_chain", gen
 /// `(P - 1) (α + S/B)` of one segment, and of many little more than `(P - 1) α + S/B`.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others, link) = (case.bytes(), case.ranks() - 1.0, case.link(1));
-    let path = if case.is_empty() { 0.0 } else { (others - 1.0) * link.time(case.segment(bytes)) + link.time(bytes) };
+    let first = (others - 1.0) * link.time(case.segment(bytes));
+    let path = if case.is_empty() { 0.0 } else { first + case.stream(link, 1.0, bytes, 0.0) };
     Cost { path, messages: others * case.pieces(bytes), sent: others * bytes, reduced: 0.0 }
 }
 

@@ -20,7 +20,9 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "scatter_allgather", g
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let block = bytes / case.ranks();
-    let scattered = others * block / case.lone_link(case.shape.size / 2).bandwidth;
+    let top = case.lone_link(case.shape.size / 2);
+    let pieces = if case.later(block) > 0.0 { others * case.pieces(block) } else { f64::from(rounds(case.shape.size)) };
+    let scattered = (others * block / top.bandwidth).max(pieces * top.turn());
     // In a power of two `P / 2^(i + 1)` ranks have a subtree of `2^i`.
     let around = others * others;
     let (mut messages, mut sent) = (around * case.pieces(block), around * block);

@@ -29,7 +29,8 @@ fn cost(case: &Case<'_>) -> Cost {
     let near = if case.network.consecutive { case.network.per_host.min(case.shape.size).ilog2() } else { 0 };
     let far = (destinations - f64::from(near)).max(0.0);
     let inside = if far < destinations { case.network.local.time(block) } else { 0.0 };
-    let outside = case.network.remote.time(far * block * case.network.per_host as f64);
+    let card = far * block * case.network.per_host as f64;
+    let outside = case.outside(case.network.far(), card, block, far * case.pieces(block), true);
     let sent = case.ranks() * destinations;
     Cost {
         path: if sent * block == 0.0 { 0.0 } else { inside.max(if far > 0.0 { outside } else { 0.0 }) },

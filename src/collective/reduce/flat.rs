@@ -14,10 +14,15 @@ use crate::schedule::{Builder, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "flat", generate, cost, uses: Uses::Sizes };
 
-/// `α + (P - 1) S/B + γS`.
+/// `α + (P - 1) S/B + γS`, or between hosts `α + S/B + γS + (P - 2) o` if that is more.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
-    Cost { path: at_root(case), messages: others * case.pieces(bytes), sent: others * bytes, reduced: others * bytes }
+    Cost {
+        path: at_root(case, 0.0),
+        messages: others * case.pieces(bytes),
+        sent: others * bytes,
+        reduced: others * bytes,
+    }
 }
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {

@@ -18,8 +18,12 @@ fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let (chunk, root) = (bytes / case.ranks(), case.link(case.shape.size / 2));
     let (first, last) = ring_reduce_scatter_times(case, chunk);
-    let full = first.max(others * chunk / case.link(1).bandwidth) + case.stream(root, 1.0, others * chunk, 0.0);
-    let path = full.max(last + root.time(others * case.segment(chunk)));
+    let (pieces, segment) = (case.pieces(chunk), case.segment(chunk));
+    let gathered = case.outside(root, others * chunk, chunk, others * pieces, false);
+    let link = case.link(1);
+    let around = first.max(others * case.wire(link, chunk)).max(others * pieces * link.busy);
+    let full = around + gathered;
+    let path = full.max(last + case.outside(root, others * segment, segment, others, false));
     Cost {
         path: if case.is_empty() { 0.0 } else { path },
         messages: (case.ranks() + 1.0) * others * case.pieces(chunk),

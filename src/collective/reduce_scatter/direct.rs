@@ -70,7 +70,10 @@ fn cost(case: &Case<'_>) -> Cost {
     // Once all has arrived, the last segment is combined twice; or else the reductions are what takes time: they begin with
     // the second block, the first being only stored.
     let (segment, two) = (longest.min(case.segment_bytes as f64), others.min(2.0));
-    let sending = case.at_once(others * longest, longest, true) + two * gamma * segment;
-    let reducing = case.at_once((two - 1.0) * longest + segment, segment, true) + others * gamma * longest;
+    let messages = others * case.pieces(longest);
+    let sending = case.at_once(others * longest, longest, messages, true) + two * gamma * segment;
+    let first = case.at_once((two - 1.0) * longest + segment, segment, two, true);
+    let busy = case.network.far().both(messages * case.leaving());
+    let reducing = first.max(busy) + others * gamma * longest;
     Cost { path: sending.max(reducing), messages: others * pieces, sent: others * all, reduced: others * all }
 }

@@ -161,14 +161,14 @@ fn cost(case: &Case<'_>) -> Cost {
         let mut halved = 0.0;
         for halvings in 1..=bits {
             let (longest, messages) = order.pieces(case, halvings);
-            halved += case.link(1 << (halvings - 1)).time(longest) + gamma * longest;
+            halved += case.stream(case.link(1 << (halvings - 1)), 1.0, longest, 0.0) + gamma * longest;
             cost.messages += messages * (1 << (bits - halvings)) as f64;
         }
         cost.path = halved;
         if let Some(smaller) = smaller {
             let (longest, messages) = order.pieces(case, bits);
             // A rank of the smaller group sends all it has, in pieces.
-            let sends = case.link(counts.len()).time(order.pieces(case, smaller).0);
+            let sends = case.stream(case.link(counts.len()), 1.0, order.pieces(case, smaller).0, 0.0);
             // It arrives behind what the halving brings.
             let behind = halved + longest / case.link(counts.len()).bandwidth;
             cost.path = behind.max(handed + sends) + gamma * longest;
@@ -182,7 +182,7 @@ fn cost(case: &Case<'_>) -> Cost {
     cost.reduced = cost.sent;
     if !beyond.is_empty() {
         let (bytes, longest, messages) = case.blocks(beyond);
-        cost.path += case.link(counts.len()).time(longest);
+        cost.path += case.stream(case.link(counts.len()), 1.0, longest, 0.0);
         cost.messages += messages;
         cost.sent += bytes;
     }

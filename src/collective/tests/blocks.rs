@@ -171,7 +171,13 @@ const FLAT: Network = Network::flat(Link { latency: 1e-5, bandwidth: 1e9 }, 1e-1
 
 #[track_caller]
 fn price(shape: &Shape<'_>, algorithm: &Algorithm) -> Cost {
-    (algorithm.cost)(&Case { shape, element_bytes: 1, segment_bytes: usize::MAX, network: &FLAT })
+    (algorithm.cost)(&Case {
+        shape,
+        element_bytes: 1,
+        segment_bytes: usize::MAX,
+        network: &FLAT,
+        constants: &Constants::BUILT_IN,
+    })
 }
 
 #[test]

@@ -115,7 +115,13 @@ fn two_trees_keep_their_bound() {
             let time = play(two_trees::NAME, call, &options).seconds;
             assert!(time <= bound, "{size} ranks, {bytes} bytes: {time} s, {bound} s allowed");
             let Options { network, segment_bytes, .. } = options;
-            let case = Case { shape: &call, element_bytes: 4, segment_bytes, network: &network };
+            let case = Case {
+                shape: &call,
+                element_bytes: 4,
+                segment_bytes,
+                network: &network,
+                constants: &Constants::BUILT_IN,
+            };
             let price = two_trees::allreduce_time(&case);
             let most = if size.is_power_of_two() { 1.1 } else { 1.35 };
             let near = (0.85..=most).contains(&(price / time));
@@ -151,7 +157,7 @@ fn steps_and_bytes_are_those_that_are_proven() {
 fn hosts_of_several_ranks_are_faster_in_groups_than_in_a_ring() {
     let remote = Link { latency: 50e-6, bandwidth: 125e6 };
     let local = Link { latency: 1e-6, bandwidth: 20e9 };
-    let network = Network { local, remote, gamma: 0.05e-9, per_host: 4, consecutive: true, cores: 4 };
+    let network = Network { local, remote, per_host: 4, cores: 4, ..Network::flat(remote, 0.05e-9) };
     let options = Options { segment_bytes: 256 << 10, ..Options::new(network) };
     let groups = [0, 0, 0, 0, 1, 1, 1, 1];
     let call = Shape { groups: &groups, ..shape(Collective::Allreduce, 8, 16 << 20) };
@@ -191,7 +197,13 @@ fn spanning_trees_beat_the_ring_around_a_slow_link() {
         // The ring passes the slow link with 2(P - 1)/P of its bytes.
         let by_slow = 2.0 * 7.0 / 8.0 * (64 << 20) as f64 / (f64::from(slow) * 1e6);
         assert!((by_slow..1.05 * by_slow).contains(&ring), "{ring} s, the slow link takes {by_slow} s");
-        let case = Case { shape: &call, element_bytes: 4, segment_bytes: 64 << 10, network: &network };
+        let case = Case {
+            shape: &call,
+            element_bytes: 4,
+            segment_bytes: 64 << 10,
+            network: &network,
+            constants: &Constants::BUILT_IN,
+        };
         let priced = (call.collective.algorithm("spanning_trees").unwrap().cost)(&case).path;
         assert!((0.85..1.15).contains(&(priced / trees)), "{priced} s, takes {trees} s");
     }

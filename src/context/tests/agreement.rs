@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::*;
-use crate::collective::{Collective, Shape};
+use crate::collective::{Collective, Constants, Shape};
+use crate::context::measure::{self, Measured};
 use crate::rendezvous::InProcessStore;
 use crate::types::DataType;
 
@@ -113,6 +114,29 @@ fn a_context_out_of_a_context_goes_by_what_that_one_goes_by() {
 }
 
 #[test]
+fn constants_of_rank_0_s_file_are_everyone_s() {
+    let (_file, text) = file("version = 1\nconstants = { overhead_us = 7.5, message_cpu_us = 3, spin_us = 1 }\n");
+    for context in connected(&[Some(text.as_str()), None, Some("default")]).into_iter().map(Result::unwrap) {
+        let tuner = context.tuner();
+        let expected = Constants { overhead_us: 7.5, message_cpu_us: 3.0, spin_us: 1.0, ..tuner.tuning().constants() };
+        assert_eq!((*tuner.constants(), tuner.network().overhead), (expected, 7.5 * 1e-6), "rank {}", context.rank());
+    }
+}
+
+/// A rank's own time for sending is measured by the messages that tell the latency, and is a part of a round trip.
+#[test]
+fn a_rank_measures_how_long_it_takes_to_send() {
+    let contexts: Vec<_> = connected(&[Some("default"), None]).into_iter().map(Result::unwrap).collect();
+    let until = Instant::now() + Duration::from_secs(20);
+    let measured = std::thread::scope(|scope| {
+        scope.spawn(|| measure::answer(&contexts[1], 0, until));
+        measure::link(&contexts[0], 1, until, 1e9).expect("the other rank answers")
+    });
+    let Measured { link, overhead } = measured;
+    assert!(overhead > 0.0 && overhead <= 2.0 * link.latency, "{measured:?}");
+}
+
+#[test]
 fn what_is_wrong_with_rank_0_s_file_all_ranks_hear_at_once() {
     let (_file, wrong) = file("version = 1\nlocal = { latency_us = 5.0 }\n");
     for (tuning, parts) in [
@@ -145,7 +169,7 @@ fn a_partner_that_does_not_take_part_is_no_error() {
         store.set("address/1", &address()).unwrap();
         zero.join().unwrap().unwrap();
     });
-    assert_eq!(contexts[0].tuner().network().local, crate::tuner::model::LOCAL);
+    assert_eq!(contexts[0].tuner().network().local, Constants::BUILT_IN.local);
 }
 
 #[test]

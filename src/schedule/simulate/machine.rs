@@ -2,14 +2,14 @@
 //!
 //! A step is worked through in segments, exactly as the engine does it (`src/engine/execution.rs`): a segment begins when
 //! everything that it depends on is far enough, a message's when it has arrived as well, and what has been done of a step is
-//! always a prefix of it. A wire and a rank's arithmetic take what comes in the order in which it comes.
+//! always a prefix of it. A wire and a rank take what comes in the order in which it comes.
 
 use std::collections::VecDeque;
 
 use super::program::{Kind, Program, STATE_BYTES};
 use super::queue::Queue;
 use super::wires::{Net, Waiting};
-use super::{Activity, Options, Trace, refuse};
+use super::{Activity, Options, Trace, picoseconds, refuse};
 use crate::error::Result;
 
 /// Segments of one reducing receive that are under way at once: as the engine's.
@@ -18,7 +18,7 @@ const WINDOW: u32 = 8;
 /// How far a step is, in elements.
 #[derive(Clone, Copy, Default)]
 struct State {
-    /// Of a message to here.
+    /// Of a message to here; of one from here, what the rank has handed to its card.
     arrived: u32,
     begun: u32,
     done: u32,
@@ -40,7 +40,15 @@ enum Happens {
     Left,
     /// A segment has been reduced.
     Reduced,
+    /// The rank has done its part in a segment's leaving.
+    Handed,
+    /// A segment from another host waits for the rank.
+    Came,
 }
+
+/// Ways by which messages pass a rank, for [`Machine::attend`].
+const OUT: usize = 0;
+const IN: usize = 1;
 
 const LAST: u64 = 1 << 60;
 const RANKS: usize = 1 << 28;
@@ -56,8 +64,10 @@ pub(super) struct Machine<'a> {
     states: Vec<State>,
     /// Where a rank's states begin.
     first: Vec<usize>,
-    /// When a rank has done with its reductions so far.
+    /// When a rank has done with its reductions and messages so far.
     busy: Vec<u64>,
+    /// From when on a rank may send to, and receive from, other hosts again.
+    ports: Vec<[u64; 2]>,
     /// When a rank has done the last of what it has done so far.
     pub finished: Vec<u64>,
     /// Steps to look at, in the engine's order.
@@ -66,6 +76,9 @@ pub(super) struct Machine<'a> {
     segment: u32,
     /// Picoseconds to reduce a byte.
     gamma: f64,
+    /// Picoseconds for each message, and between two.
+    overhead: u64,
+    gap: u64,
     /// Whether what a rank does is written down.
     traced: Vec<bool>,
     pub trace: Vec<Trace>,
@@ -95,11 +108,14 @@ impl<'a> Machine<'a> {
             states: vec![State::default(); steps],
             first,
             busy: vec![0; period],
+            ports: vec![[0; 2]; period],
             finished: vec![0; period],
             work: VecDeque::new(),
             element: options.element_bytes as u64,
             segment: u32::try_from(segment).unwrap_or(u32::MAX),
             gamma: options.network.gamma * 1e12,
+            overhead: picoseconds(options.network.overhead),
+            gap: picoseconds(options.network.gap),
             traced,
             trace: Vec::new(),
             segments: 0,
@@ -122,6 +138,22 @@ impl<'a> Machine<'a> {
             match unpack(word) {
                 Happens::Reaches => {
                     self.reaches(rank, index, word & LAST != 0);
+                    continue;
+                }
+                Happens::Handed => {
+                    let state = &mut self.states[at];
+                    let begun = state.arrived;
+                    state.arrived = len.min(begun.saturating_add(self.segment));
+                    let end = state.arrived;
+                    self.join(Waiting { rank: rank as u32, index, begun, end });
+                    continue;
+                }
+                Happens::Came => {
+                    let program = &self.programs[rank];
+                    let sender = program.from[program.structure.step(index).slot as usize];
+                    let count = if word & LAST == 0 { self.segment } else { (len - 1) % self.segment + 1 };
+                    let time = self.attend(rank, IN, sender, count);
+                    self.queue.push(time, pack(Happens::Arrived, rank, index));
                     continue;
                 }
                 Happens::Arrived => {
@@ -230,22 +262,45 @@ impl<'a> Machine<'a> {
         self.segments += 1;
         let (chain, its) = (self.states[at].chain, self.first[to] + receive as usize);
         self.states[its].chain = self.states[its].chain.max(chain);
-        let waiting = Waiting { rank: rank as u32, index, begun, end };
-        match self.net.wait(step.slot, waiting, u64::from(end - begun) * self.element) {
-            Some(true) => self.serve(way.wire),
+        if way.costs {
+            let time = self.attend(rank, OUT, way.to, end - begun);
+            self.queue.push(time, pack(Happens::Handed, rank, index));
+        } else {
+            self.join(Waiting { rank: rank as u32, index, begun, end });
+        }
+        Ok(())
+    }
+
+    /// A rank does its part in a message that leaves or has come, as soon as it can; when it has.
+    fn attend(&mut self, rank: usize, way: usize, peer: u32, count: u32) -> u64 {
+        let begin = self.busy[rank].max(self.now);
+        let done = begin + self.overhead;
+        self.busy[rank] = done;
+        self.note([Activity::Send, Activity::Receive][way], rank, Some(peer), (begin, done), count);
+        let time = done.max(self.ports[rank][way]);
+        self.ports[rank][way] = time + self.gap;
+        time
+    }
+
+    /// A segment stands in line for its wire, or has it at once.
+    fn join(&mut self, waiting: Waiting) {
+        let Waiting { rank, index, begun, end } = waiting;
+        let (rank, structure) = (rank as usize, &self.programs[rank as usize].structure);
+        let slot = structure.step(index).slot;
+        match self.net.wait(slot, waiting, u64::from(end - begun) * self.element) {
+            Some(true) => self.serve(self.net.way(rank, slot).wire),
             Some(false) => {}
             None => {
                 let left = self.leave(waiting);
-                if program.structure.before(index).is_empty() {
+                if structure.before(index).is_empty() {
                     // Nobody waits for it.
-                    self.states[at].done = end;
+                    self.states[self.first[rank] + index as usize].done = end;
                     self.finished[rank] = self.finished[rank].max(left);
                 } else {
                     self.queue.push(left, pack(Happens::Left, rank, index));
                 }
             }
         }
-        Ok(())
     }
 
     /// Sends the next in line for a wire.
@@ -266,12 +321,13 @@ impl<'a> Machine<'a> {
         let wire = &mut self.net.wires[way.wire as usize];
         let (begin, left) = wire.take(self.now, u64::from(end - begun) * self.element);
         self.note(Activity::Send, rank, Some(way.to), (begin, left), end - begun);
+        let last = if end == program.lens[index as usize] { LAST } else { 0 };
         if !way.shared {
             let sender = self.turned(rank, to, way.to);
             self.note(Activity::Receive, to, Some(sender), (begin + way.latency, left + way.latency), end - begun);
-            self.queue.push(left + way.latency, pack(Happens::Arrived, to, receive));
+            let happens = if way.costs { Happens::Came } else { Happens::Arrived };
+            self.queue.push(left + way.latency, pack(happens, to, receive) | last);
         } else {
-            let last = if end == program.lens[index as usize] { LAST } else { 0 };
             self.queue.push(begin + way.latency, pack(Happens::Reaches, to, receive) | last);
         }
         left
@@ -286,7 +342,8 @@ impl<'a> Machine<'a> {
         let card = self.net.card(rank);
         let (begin, end) = self.net.wires[card].take(self.now, u64::from(count) * self.element);
         self.note(Activity::Receive, rank, Some(sender), (begin, end), count);
-        self.queue.push(end, pack(Happens::Arrived, rank, index));
+        let happens = if self.overhead > 0 || self.gap > 0 { Happens::Came } else { Happens::Arrived };
+        self.queue.push(end, pack(happens, rank, index) | if last { LAST } else { 0 });
     }
 
     /// Who `rank` is for `receiver`, if it is `to` for that rank.
@@ -342,6 +399,8 @@ fn unpack(word: u64) -> Happens {
         0 => Happens::Reaches,
         1 => Happens::Arrived,
         2 => Happens::Left,
-        _ => Happens::Reduced,
+        3 => Happens::Reduced,
+        4 => Happens::Handed,
+        _ => Happens::Came,
     }
 }

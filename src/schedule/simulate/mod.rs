@@ -7,6 +7,10 @@
 //! that the receiver is not ready for waits there and is in nobody's way. A rank reduces one segment at a time; copies cost
 //! nothing. Times are whole picoseconds, and what happens at one time
 //! happens in a fixed order: the same schedules give the same result everywhere.
+//!
+//! Between hosts a rank is busy for `overhead` before each message leaves it and after each has come, in the order in which they,
+//! and its reductions, ask for it; and there is at least `gap` from one message to the next, each way. A message's `latency`
+//! includes both ranks' time for it.
 
 mod machine;
 mod program;
@@ -28,7 +32,8 @@ pub struct Options<'a> {
     /// The host of each rank: numbers below the number of ranks. Empty: as the network's `per_host` and `consecutive` say.
     pub hosts: &'a [u32],
     /// Bytes per second from rank to rank, a row for each sender; 0 for no link. Each pair then has a link of its own each way,
-    /// with the latency of `network.remote`, and hosts are of no importance. Empty: as the network says.
+    /// with the latency of `network.remote`, messages cost ranks no time of their own, and hosts are of no importance. Empty: as
+    /// the network says.
     pub links: &'a [f64],
     /// Bytes of one element.
     pub element_bytes: usize,
@@ -66,9 +71,9 @@ pub struct Simulation {
 /// What a rank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Activity {
-    /// A segment is on its way out.
+    /// A segment is on its way out, or the rank is busy with that.
     Send,
-    /// A segment is coming in.
+    /// A segment is coming in, or the rank is busy with that.
     Receive,
     /// A segment is being reduced.
     Reduce,
@@ -98,14 +103,21 @@ impl<'a> Options<'a> {
     }
 
     fn check(&self, ranks: usize) -> Result<()> {
-        let Network { local, remote, gamma, .. } = self.network;
+        let Network { local, remote, gamma, overhead, gap, .. } = self.network;
         if ranks == 0 {
             return Err(refuse("there are no ranks to simulate".into()));
         }
-        for (what, seconds) in [("α", local.latency), ("α", remote.latency), ("γ", gamma)] {
+        let times = [("α", local.latency), ("α", remote.latency), ("γ", gamma), ("o", overhead), ("g", gap)];
+        for (what, seconds) in times {
             if !(0.0..=1e6).contains(&seconds) {
                 return Err(refuse(format!("{what} is {seconds} s; it must be 0 to 10⁶ s")));
             }
+        }
+        if 2.0 * overhead > remote.latency {
+            let alpha = remote.latency;
+            return Err(refuse(format!(
+                "o is {overhead} s, at both ends; that is more than α, {alpha} s, of which it is a part"
+            )));
         }
         let fine = |bandwidth: f64| (1e-3..=1e18).contains(&bandwidth);
         if let Some(bandwidth) = [local.bandwidth, remote.bandwidth].into_iter().find(|&bandwidth| !fine(bandwidth)) {
@@ -163,10 +175,10 @@ pub fn simulate(
 
 /// Refuses what would last so long that its picoseconds might not fit.
 fn check_duration(programs: &[program::Program], options: &Options<'_>) -> Result<()> {
-    let Network { local, remote, gamma, .. } = options.network;
+    let Network { local, remote, gamma, overhead, gap, .. } = options.network;
     let slowest = options.links.iter().copied().filter(|&bandwidth| bandwidth > 0.0);
     let slowest = slowest.fold(local.bandwidth.min(remote.bandwidth), f64::min);
-    let latency = local.latency.max(remote.latency);
+    let latency = local.latency.max(remote.latency) + 2.0 * overhead.max(gap);
     // As if nothing happened at the same time. Both ends' cards count, and each segment is rounded.
     let longest: f64 = programs
         .iter()

@@ -140,6 +140,58 @@ fn reductions_and_copies_of_ones_own() {
     assert_eq!((result.steps, result.link_use, result.scratch_bytes), (0, 0.0, 64));
 }
 
+/// A rank that sends to three others, and one that receives from three: 2 s for each message, of which α includes 4.
+#[test]
+fn a_rank_is_busy_with_each_message_between_hosts() {
+    let fan = |rank: Rank, b: &mut Builder| match rank {
+        0 => (1..4).for_each(|to| b.send(to, span(1))),
+        _ => b.recv(0, span(1)),
+    };
+    let gather = |rank: Rank, b: &mut Builder| match rank {
+        0 => (1..4).for_each(|from| b.recv(from, Span::new(Buffer::Output(0), from, 1))),
+        _ => b.send(0, span(1)),
+    };
+    let network = Network { overhead: 2.0, ..NETWORK };
+    let with = |network| Options { network, ..options() };
+    let pair = |rank: Rank, b: &mut Builder| match rank {
+        0 => b.send(1, span(5)),
+        _ => b.recv(0, span(5)),
+    };
+    assert_eq!(play(2, with(network), pair).finished, [7.0, 15.0], "one message takes no longer than without");
+    assert_eq!(play(4, options(), fan).finished, [3.0, 11.0, 12.0, 13.0]);
+    assert_eq!(play(4, with(network), fan).finished, [7.0, 11.0, 13.0, 15.0], "they leave the rank at 2, 4, 6");
+    assert_eq!(play(4, options(), gather).finished, [13.0, 1.0, 1.0, 1.0]);
+    assert_eq!(play(4, with(network), gather).finished, [15.0, 3.0, 3.0, 3.0], "they come at 9, 10, 11");
+    let network = Network { gap: 5.0, ..network };
+    assert_eq!(play(4, with(network), fan).finished, [13.0, 11.0, 16.0, 21.0], "they leave the rank at 2, 7, 12");
+    assert_eq!(play(4, with(network), gather).finished[0], 21.0, "the first is in at 11");
+    // On one host, and over links of their own, they cost nothing.
+    let free = play(4, Options { network: Network { per_host: 4, ..NETWORK }, ..options() }, fan);
+    assert_eq!(play(4, with(Network { per_host: 4, ..network }), fan), free);
+    let links = [4.0; 16];
+    assert_eq!(play(4, Options { links: &links, ..with(network) }, fan), free);
+}
+
+/// What a rank reduces waits for what it does for messages, and the other way round.
+#[test]
+fn a_rank_has_one_processor() {
+    let network = Network { overhead: 2.0, ..NETWORK };
+    let result = play(3, Options { network, ..options() }, |rank, b| match rank {
+        0 => {
+            b.recv_reduce(1, span(8), span(8), Side::Left);
+            b.recv(2, Span::new(Buffer::Output(1), 0, 1));
+        }
+        1 => b.send(0, span(8)),
+        _ => {
+            let first = b.scratch(8);
+            b.send(0, first.slice(0, 1));
+        }
+    });
+    // Both leave at 2 and are at rank 0's card at 8, rank 1's for 8 s; rank 0 takes it in to 18 and reduces for 4 s, in which
+    // rank 2's comes.
+    assert_eq!(result.finished, [24.0, 10.0, 3.0]);
+}
+
 #[test]
 fn hosts_share_a_card_and_have_links_inside() {
     let local = Link { latency: 1.0, bandwidth: 8.0 };
@@ -243,7 +295,8 @@ fn ranks_that_are_alike_are_played_once_with_the_same_result() {
     };
     for per_host in [1, 2, 4, 8] {
         let network = Network { local: Link { latency: 0.25, bandwidth: 16.0 }, per_host, ..NETWORK };
-        for segment_bytes in [16, 1 << 20] {
+        for (segment_bytes, overhead) in [(16, 0.0), (1 << 20, 0.0), (16, 3.0), (1 << 20, 3.0)] {
+            let network = Network { overhead, gap: overhead, ..network };
             let options = Options { network, segment_bytes, trace: &[0, 5], ..options() };
             let sorted = |mut result: Simulation| {
                 result.trace.sort_unstable();
@@ -253,8 +306,16 @@ fn ranks_that_are_alike_are_played_once_with_the_same_result() {
             let whole = sorted(play(8, options, ring(8, 3, true)));
             assert_eq!(quick, whole, "{per_host} on a host, segments of {segment_bytes}");
             let trace = |rank: Rank| quick.trace.iter().filter(move |work| work.rank == rank).count();
-            assert_eq!(trace(0), 3 * 3 * 256 / segment_bytes.min(256));
-            assert_eq!(trace(5), trace(0));
+            // Each is sent, received and reduced; from other hosts the rank is busy with it twice more.
+            let each = match (overhead > 0.0, per_host) {
+                (true, 1) => Some(5),
+                (true, _) => None,
+                (false, _) => Some(3),
+            };
+            if let Some(each) = each {
+                assert_eq!(trace(0), 3 * each * 256 / segment_bytes.min(256));
+                assert_eq!(trace(5), trace(0));
+            }
             assert!(quick.trace.iter().all(|work| work.peer.is_none_or(|peer| (peer + 8 - work.rank) % 8 % 6 == 1)));
         }
     }
@@ -342,6 +403,10 @@ fn what_cannot_be_played() {
     refused(2, with(f64::NAN, 1.0, 0.0), &pair, "α is NaN");
     refused(2, with(0.0, 0.0, 0.0), &pair, "a bandwidth is 0 B/s");
     refused(2, with(0.0, 1.0, -1.0), &pair, "γ is -1 s");
+    let ranks = |overhead, gap| Options::new(Network { overhead, gap, ..NETWORK });
+    refused(2, ranks(-1.0, 0.0), &pair, "o is -1 s");
+    refused(2, ranks(0.0, f64::NAN), &pair, "g is NaN");
+    refused(2, ranks(6.0, 0.0), &pair, "o is 6 s, at both ends; that is more than α, 10 s");
     let slow = |rank: Rank, b: &mut Builder| match rank {
         0 => b.send(1, span(5000)),
         _ => b.recv(0, span(5000)),

@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use super::program::Program;
 use super::{Options, picoseconds, refuse};
 use crate::error::Result;
+use crate::schedule::cost::Network;
 
 /// No host.
 const NONE: u32 = u32::MAX;
@@ -33,8 +34,10 @@ pub(super) struct Way {
     pub wire: u32,
     /// Whether other messages may be in its way on the receiver's card.
     pub shared: bool,
-    /// Picoseconds for the first byte.
+    /// Picoseconds for the first byte, without what ranks do for the message.
     pub latency: u64,
+    /// Whether ranks have something to do for each message.
+    pub costs: bool,
     /// Where this way's next segment stands in the line for its card.
     turn: u64,
 }
@@ -104,8 +107,15 @@ impl Net {
                 let Ok(place) = its.binary_search_by_key(&(sender as u32), |&(rank, _)| rank) else {
                     return Err(refuse(format!("rank {rank} sends to rank {to}, which never receives from it")));
                 };
-                let mut way =
-                    Way { to, slot: its[place].1, wire: net.wires.len() as u32, shared: false, latency: 0, turn: 0 };
+                let mut way = Way {
+                    to,
+                    slot: its[place].1,
+                    wire: net.wires.len() as u32,
+                    shared: false,
+                    latency: 0,
+                    costs: false,
+                    turn: 0,
+                };
                 if !options.links.is_empty() {
                     let bandwidth = options.links[rank * ranks + to as usize];
                     if bandwidth == 0.0 {
@@ -119,7 +129,10 @@ impl Net {
                     way.latency = picoseconds(options.network.local.latency);
                     net.wires.push(Wire::new(byte(options.network.local.bandwidth)));
                 } else {
-                    way.latency = picoseconds(options.network.remote.latency);
+                    let Network { remote, overhead, gap, .. } = options.network;
+                    way.latency =
+                        picoseconds(remote.latency) - 2 * picoseconds(overhead).min(picoseconds(remote.latency) / 2);
+                    way.costs = overhead > 0.0 || gap > 0.0;
                     way.wire = hosts[rank];
                     // What one card sends to one card never meets anything there.
                     way.shared = feeders[hosts[to as usize] as usize] == SEVERAL;

@@ -25,9 +25,16 @@ fn choice() -> impl Strategy<Value = Choice> {
 fn tuning() -> impl Strategy<Value = Tuning> {
     let (local, remote) = (prop::option::of(link()), prop::option::of(link()));
     let links = (0..5usize).prop_flat_map(|ranks| prop::collection::vec(any::<u32>(), ranks * ranks));
-    let parts = (local, remote, prop::option::of(decimal(-3)), prop::collection::vec(choice(), 0..20), links);
-    parts.prop_map(|(local, remote, gamma, choices, links)| {
-        let mut tuning = Tuning { local, remote, gamma, choices: Vec::new(), links };
+    let constant = (any::<prop::sample::Index>(), decimal(-3)).prop_map(|(index, value)| {
+        let Constant { name, range, .. } = index.get(TABLE);
+        (*name, value.clamp(*range.start(), *range.end()))
+    });
+    let constants = prop::collection::vec(constant, 0..4);
+    let constants = constants.prop_map(|all| all.into_iter().collect());
+    let parts =
+        (local, remote, prop::option::of(decimal(-3)), constants, prop::collection::vec(choice(), 0..20), links);
+    parts.prop_map(|(local, remote, gamma, constants, choices, links)| {
+        let mut tuning = Tuning { local, remote, gamma, constants, choices: Vec::new(), links };
         for choice in choices {
             let of = |other: &Choice| (other.collective, other.ranks, other.up_to);
             if !tuning.choices.iter().any(|other| of(other) == of(&choice)) {
@@ -69,6 +76,7 @@ fn example() -> Tuning {
         local: Some(Link { latency: 12.34e-6, bandwidth: 3.1e9 }),
         remote: Some(Link { latency: 30e-6, bandwidth: 1.25e8 }),
         gamma: Some(1.2e-10),
+        constants: BTreeMap::from([("message_cpu_us", 3.5), ("overhead_us", 1.25)]),
         choices: vec![choice(8192, "recursive_doubling", None), choice(usize::MAX, "ring_segmented", Some(262_144))],
         links: vec![0, 900, 850, 0],
     }
@@ -83,6 +91,9 @@ version = 1
 local = { latency_us = 12.34, bandwidth = 3.1e9 }  # between two ranks of one host
 remote = { latency_us = 30.0, bandwidth = 1.25e8 }  # between hosts
 gamma = 1.2e-10  # seconds to reduce one byte
+
+# Other constants of the cost model, in the units that their names end in.
+constants = { message_cpu_us = 3.5, overhead_us = 1.25 }
 
 # Best up to and including so many bytes; beyond the last, the cost model chooses.
 choices = [
@@ -132,7 +143,7 @@ fn errors_name_the_line_and_the_key() {
         ("version = 'x'", "line 1: version: 'x' is not a whole number, 0 or above"),
         (
             "version = 1\nlocall = 3",
-            "line 2: locall: no such key; there are version, local, remote, gamma, choices, links",
+            "line 2: locall: no such key; there are version, local, remote, gamma, constants, choices, links",
         ),
         ("version = 1\nlocal = 3", "line 2: local: 3 is not a table, as { key = value }"),
         ("version = 1\nlocal = { bandwidth = 1 }", "line 2: local: latency_us is missing"),
@@ -146,6 +157,22 @@ fn errors_name_the_line_and_the_key() {
         (
             "version = 1\n[local]\nlatency_us = 1\nunit = 0",
             "line 4: local.unit: no such key; there are latency_us, bandwidth",
+        ),
+        (
+            "version = 1\n[constants]\noverhead_us = 1\ngap_ms = 2",
+            "line 4: constants.gap_ms: its unit is another one: gap_us",
+        ),
+        (
+            "version = 1\nconstants = { overhead_us = -1 }",
+            "line 2: constants.overhead_us: -1 is not a number of 0e0 to 1e9, in µs",
+        ),
+        (
+            "version = 1\nconstants = { overhead_us = '2us' }",
+            "line 2: constants.overhead_us: '2us' is not a number of 0e0 to 1e9, in µs",
+        ),
+        (
+            "version = 1\nconstants.core_waiting = 1.5",
+            "line 2: constants.core_waiting: 1.5 is not a number of 0e0 to 1e0",
         ),
         ("version = 1\ngamma = true", "line 2: gamma: true is not a number of 0e0 to 1e18"),
         ("version = 1\nlinks = [[0, 1], [0]]", "line 2: links[1]: 1 columns, but there are 2 rows"),
@@ -180,6 +207,9 @@ fn errors_name_the_line_and_the_key() {
         let error = Tuning::parse(&choice(rest)).unwrap_err();
         assert!(error.message().starts_with(expected), "{error} for {rest}");
     }
+    let error = Tuning::parse("version = 1\n[constants]\noverhed_us = 1").unwrap_err();
+    let expected = "line 3: constants.overhed_us: no such key; there are overhead_us, gap_us, message_cpu_us, ";
+    assert!(error.message().starts_with(expected), "{error}");
     let error = Tuning::parse("version = 1\nlocal = {").unwrap_err();
     assert!(error.message().starts_with("line 2: "), "{error}");
     let error = Tuning::read(Path::new("/nonexistent/tuning.toml")).unwrap_err();

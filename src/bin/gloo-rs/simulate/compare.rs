@@ -1,6 +1,7 @@
 //! Several algorithms over several sizes or numbers of ranks.
 
 use gloo_rs::collective::Algorithm;
+use gloo_rs::tuner::file::AUTO;
 
 use super::{Args, Point};
 use crate::parse::{duration_text, size_text};
@@ -14,23 +15,33 @@ pub fn run(args: &Args) -> Result<(), String> {
         false => args.bytes.0.iter().map(|&bytes| (args.ranks.0[0], bytes)).collect(),
     };
     let algorithms = algorithms(args)?;
+    let mut played = false;
     let name = |x: usize| if by_ranks { x.to_string() } else { size_text(x) };
     let width = |algorithm: &Algorithm| algorithm.name.len().max(8) + 2;
     let mut head = format!("{:>8}", if by_ranks { "ranks" } else { "bytes" });
     head.extend(algorithms.iter().map(|algorithm| format!("{:>1$}", algorithm.name, width(algorithm))));
     let mut times: Vec<Vec<(f64, f64)>> = vec![Vec::new(); algorithms.len()];
+    // Where all are played: what auto would choose.
+    let mut auto = Vec::new();
     let mut refused: Vec<Option<String>> = vec![None; algorithms.len()];
     for (index, &(ranks, bytes)) in places.iter().enumerate() {
         let point = Point::new(args, ranks, bytes)?;
         let x = if by_ranks { ranks } else { bytes };
         let mut line = format!("{:>8}", name(x));
+        let cheapest = point.cheapest().ok();
         for (number, &algorithm) in algorithms.iter().enumerate() {
             let text = match point.run(algorithm, &[]) {
                 Ok((row, simulation)) => {
                     if args.json {
                         crate::print(&serde_json::to_string(&row).map_err(|error| error.to_string())?)?;
                     }
-                    times[number].push((x as f64, simulation.seconds));
+                    // What takes no time has no place on a logarithmic axis.
+                    if simulation.seconds > 0.0 {
+                        times[number].push((x as f64, simulation.seconds));
+                        let chosen = cheapest.is_some_and(|cheapest| std::ptr::eq(cheapest, algorithm));
+                        auto.extend(chosen.then_some((x as f64, simulation.seconds)));
+                    }
+                    played = true;
                     duration_text(simulation.seconds)
                 }
                 Err(error) => {
@@ -49,7 +60,7 @@ pub fn run(args: &Args) -> Result<(), String> {
         .zip(&refused)
         .filter_map(|(algorithm, why)| Some(format!("- {}: {}", algorithm.name, why.as_ref()?)))
         .collect();
-    if times.iter().all(Vec::is_empty) {
+    if !played {
         return Err(format!("none of the algorithms can do it:\n{}", notes.join("\n")));
     }
     if !args.json && !notes.is_empty() {
@@ -64,7 +75,10 @@ pub fn run(args: &Args) -> Result<(), String> {
         false => (Axis { label: "bytes", unit: Unit::Bytes }, format!("{} ranks", args.ranks.0[0])),
     };
     let series = algorithms.iter().zip(times).filter(|(_, points)| !points.is_empty());
-    let series: Vec<_> = series.map(|(algorithm, points)| Series { name: algorithm.name.into(), points }).collect();
+    let series = series.map(|(algorithm, points)| Series { name: algorithm.name.into(), points });
+    let all = algorithms.len() == args.collective.algorithms().len();
+    let auto = (all && !auto.is_empty()).then(|| Series { name: AUTO.into(), points: auto });
+    let series: Vec<_> = series.chain(auto).collect();
     let title = format!("{} of {of}, simulated", args.collective.name());
     plot::lines(path, &title, x, Axis { label: "time", unit: Unit::Seconds }, &series)
 }

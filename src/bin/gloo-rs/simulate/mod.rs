@@ -6,8 +6,8 @@ mod report;
 
 use std::path::PathBuf;
 
-use gloo_rs::collective::{Algorithm, Calls, Case, Collective};
-use gloo_rs::schedule::cost::Link;
+use gloo_rs::collective::{Algorithm, Calls, Case, Collective, Constants};
+use gloo_rs::schedule::cost::{Link, Network};
 use gloo_rs::schedule::simulate::{Options, Simulation, simulate};
 use gloo_rs::tuner;
 use gloo_rs::types::{DataType, Rank};
@@ -45,6 +45,15 @@ pub struct Args {
     /// B: of each link, or host's network card, each way
     #[arg(long, default_value = "12.5GB/s", value_name = "RATE", value_parser = parse::bandwidth)]
     bandwidth: f64,
+
+    /// o: what a rank does for each message that it sends to another host, or receives from there; a part of α. 2us by default, or
+    /// half of α if that is less
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    overhead: Option<f64>,
+
+    /// g: time from one message to the next that a rank sends to other hosts, or receives from there. 100ns by default
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    gap: Option<f64>,
 
     /// γ: time to reduce a byte, as 0.05ns, or bytes reduced in a second, as 20GB/s
     #[arg(long, default_value = "20GB/s", value_name = "TIME", value_parser = parse::seconds_per_byte)]
@@ -221,7 +230,17 @@ impl Args {
     fn surroundings(&self, ranks: usize) -> Result<Surroundings, String> {
         let remote = Link { latency: self.alpha, bandwidth: self.bandwidth };
         let local = self.intra.unwrap_or(Link { latency: self.intra_alpha, bandwidth: self.intra_bandwidth });
-        Surroundings::new(ranks, remote, local, self.gamma, self.hosts.as_ref(), self.links.as_deref())
+        let built_in = Constants::BUILT_IN;
+        let overhead = self.overhead.unwrap_or((built_in.overhead_us * 1e-6).min(self.alpha / 2.0));
+        if 2.0 * overhead > self.alpha {
+            let [overhead, alpha] = [overhead, self.alpha].map(parse::duration_text);
+            return Err(format!(
+                "--overhead is {overhead}, at both ends; that is more than --alpha, {alpha}, of which it is a part"
+            ));
+        }
+        let gap = self.gap.unwrap_or(built_in.gap_us * 1e-6);
+        let far = Network { overhead, gap, ..Network::flat(remote, self.gamma) };
+        Surroundings::new(ranks, far, local, self.hosts.as_ref(), self.links.as_deref())
     }
 }
 
@@ -255,6 +274,7 @@ impl<'a> Point<'a> {
             element_bytes: self.args.element.size(),
             segment_bytes: self.segment(),
             network: &self.surroundings.network,
+            constants: &Constants::BUILT_IN,
         };
         Some((algorithm.cost)(&case).path).filter(|seconds| seconds.is_finite())
     }

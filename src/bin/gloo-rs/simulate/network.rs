@@ -87,34 +87,37 @@ impl Hosts {
 }
 
 impl Surroundings {
-    /// For `ranks` ranks; without `hosts` every rank has one of its own.
+    /// For `ranks` ranks; without `hosts` every rank has one of its own, as `far` says.
     pub fn new(
         ranks: usize,
-        remote: Link,
+        far: Network,
         local: Link,
-        gamma: f64,
         hosts: Option<&Hosts>,
         links: Option<&Path>,
     ) -> Result<Self, String> {
-        let own = Network::flat(remote, gamma);
+        let Network { remote, overhead, gap, gamma, .. } = far;
         let link = |link: Link| format!("α {}, {}", parse::duration_text(link.latency), rate(link.bandwidth));
+        let own_time = |(name, seconds): (&str, f64)| {
+            (seconds > 0.0).then(|| format!(", {name} {}", parse::duration_text(seconds)))
+        };
+        let own_time: String = [("o", overhead), ("g", gap)].into_iter().filter_map(own_time).collect();
         let gamma = if gamma > 0.0 { rate(1.0 / gamma) } else { "no time".to_owned() };
         let mut surroundings = match hosts {
             None => Self {
-                network: own,
+                network: far,
                 hosts: (0..ranks as u32).collect(),
                 links: Vec::new(),
-                text: format!("each rank on its own host; {}; reduces at {gamma}", link(remote)),
+                text: format!("each rank on its own host; {}{own_time}; reduces at {gamma}", link(remote)),
             },
             Some(hosts) => {
                 let hosts = hosts.of_ranks(ranks)?;
                 let number = hosts.last().map_or(0, |&host| host + 1);
                 let each = hosts.chunk_by(|a, b| a == b).map(<[u32]>::len);
                 let (least, most) = each.fold((usize::MAX, 0), |(low, high), n| (low.min(n), high.max(n)));
-                let network = Network { local, per_host: most, cores: most, ..own };
+                let network = Network { local, per_host: most, cores: most, ..far };
                 let each = if least == most { most.to_string() } else { format!("{least} to {most}") };
                 let text = format!(
-                    "{number} hosts of {each} ranks; between hosts {}; inside {}; reduces at {gamma}",
+                    "{number} hosts of {each} ranks; between hosts {}{own_time}; inside {}; reduces at {gamma}",
                     link(remote),
                     link(local)
                 );
@@ -195,7 +198,7 @@ mod tests {
     const LINK: Link = Link { latency: 1e-5, bandwidth: 1e9 };
 
     fn new(ranks: usize, hosts: Option<&Hosts>, links: Option<&Path>) -> Result<Surroundings, String> {
-        Surroundings::new(ranks, LINK, LINK, 5e-11, hosts, links)
+        Surroundings::new(ranks, Network::flat(LINK, 5e-11), LINK, hosts, links)
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gloo_rs::collective::constants::{Constant, TABLE};
 use gloo_rs::context::{Context, ContextOptions};
 use gloo_rs::error::Result;
 use gloo_rs::rendezvous::PrefixStore;
@@ -32,10 +33,14 @@ pub fn measure(member: &Member, timeout: Duration) -> Result<Tuning> {
         let latency = number(&|tuning| of(tuning).map(|link| link.latency))?;
         Some(Link { latency, bandwidth: number(&|tuning| of(tuning).map(|link| link.bandwidth))? })
     };
+    // Of the constants with names of their own these are measured which ranks publish.
+    let constants = TABLE.iter();
+    let of = |constant: &Constant| number(&|tuning| tuning.constants.get(constant.name).copied());
     Ok(Tuning {
         local: link(&|tuning| tuning.local),
         remote: link(&|tuning| tuning.remote),
         gamma: number(&|tuning| tuning.gamma),
+        constants: constants.filter_map(|constant| Some((constant.name, of(constant)?))).collect(),
         ..Default::default()
     })
 }

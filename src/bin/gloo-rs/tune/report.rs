@@ -39,6 +39,8 @@ pub struct Summary {
     /// What the budget did not reach for: the smallest size that was left out, by collective.
     pub unmeasured: BTreeMap<&'static str, usize>,
     links: Vec<Constant>,
+    /// Others of the cost model that were measured, by the names that a tuning file has for them.
+    constants: BTreeMap<&'static str, f64>,
     reduction_bytes_per_s: Option<f64>,
 }
 
@@ -111,6 +113,7 @@ impl Summary {
             worst,
             unmeasured,
             links: [constant("local", tuning.local), constant("remote", tuning.remote)].into_iter().flatten().collect(),
+            constants: tuning.constants.clone(),
             reduction_bytes_per_s: tuning.gamma.filter(|gamma| *gamma > 0.0).map(|gamma| 1.0 / gamma),
         }
     }
@@ -119,11 +122,12 @@ impl Summary {
         if json {
             return serde_json::to_string(self).map_err(|error| error.to_string());
         }
-        let Self { median_ratio, worst_ratio, worst, unmeasured, links, reduction_bytes_per_s } = self;
+        let Self { median_ratio, worst_ratio, worst, unmeasured, links, constants, reduction_bytes_per_s } = self;
         let mut lines = vec![format!("# auto/best: median {median_ratio:.2}, worst {worst_ratio:.2} ({worst})")];
         for Constant { link, latency_us, bandwidth } in links {
             lines.push(format!("# {link}: {latency_us:.2} µs, {:.3} GB/s", bandwidth / 1e9));
         }
+        lines.extend(constants.iter().map(|(name, value)| format!("# {name}: {value}")));
         if let Some(bytes) = reduction_bytes_per_s {
             lines.push(format!("# reduction: {:.3} GB/s", bytes / 1e9));
         }
@@ -195,6 +199,7 @@ pub fn merged(mut old: Tuning, new: Tuning) -> Tuning {
         local: new.local.or(old.local),
         remote: new.remote.or(old.remote),
         gamma: new.gamma.or(old.gamma),
+        constants: old.constants.into_iter().chain(new.constants).collect(),
         choices: old.choices,
         links: if new.links.is_empty() { old.links } else { new.links },
     }

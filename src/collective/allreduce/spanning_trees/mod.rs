@@ -100,7 +100,8 @@ fn cost(case: &Case<'_>) -> Cost {
 
 /// Everyone's share to everyone, reduced there, and back.
 fn stars_path(case: &Case<'_>, share: f64) -> f64 {
-    let Network { local, remote, gamma, per_host, .. } = *case.network;
+    let Network { gamma, per_host, .. } = *case.network;
+    let (local, remote) = (case.network.near(), case.network.far());
     let others = case.ranks() - 1.0;
     if others <= 0.0 || share <= 0.0 {
         return 0.0;
@@ -117,5 +118,9 @@ fn stars_path(case: &Case<'_>, share: f64) -> f64 {
     // All ranks of a host send to those of other hosts over its card, one after the other.
     let card = ((others + 1.0 - here) * here * share / remote.bandwidth).max(share / local.bandwidth);
     let first = segment / remote.bandwidth;
-    2.0 * (remote.latency + card) + (gamma * segment).max(first + reduce - card)
+    // Up and down a rank sends as many messages as it receives.
+    let messages = case.leaving() * others * case.pieces(share);
+    let busy = remote.both(messages);
+    let way = case.outside(remote, card * remote.bandwidth, share, messages, true);
+    (2.0 * way + (gamma * segment).max(first + reduce - card)).max(2.0 * busy + reduce)
 }
