@@ -15,12 +15,12 @@ fn message() -> String {
 
 /// A collective of one input and one output of int32, with other fields as given.
 macro_rules! call {
-    ($context:expr, $function:ident, $init:ident, $options:ident, $input:expr, $output:expr, $($field:ident: $value:expr),*) => {{
+    ($context:expr, $function:ident, $input:expr, $output:expr, $($field:ident: $value:expr),*) => {{
         let (inputs, outputs) = ([$input.cast_const()], [$output]);
-        let mut options = MaybeUninit::<$options>::uninit();
+        let mut options = MaybeUninit::<gloo_rs_collective_options_t>::uninit();
         // SAFETY: `init` fills the struct; buffers are as long as counts say, or not this rank's to use.
         unsafe {
-            $init(options.as_mut_ptr(), size_of::<$options>());
+            gloo_rs_collective_options_init(options.as_mut_ptr(), size_of::<gloo_rs_collective_options_t>());
             let mut options = options.assume_init();
             options.data_type = GLOO_RS_INT32;
             (options.inputs, options.num_inputs) = (inputs.as_ptr(), inputs.len());
@@ -49,43 +49,43 @@ fn call_like_mpi(context: *mut gloo_rs_context_t, rank: usize, root: usize) {
     let mut first = all.clone();
 
     let mut sum = [-1];
-    call!(context, gloo_rs_reduce, gloo_rs_reduce_options_init, gloo_rs_reduce_options_t,
+    call!(context, gloo_rs_reduce_with,
         own.as_mut_ptr().cast::<c_void>(), only_root(sum.as_mut_ptr().cast()), root: root_rank, count: 1);
     assert_eq!(sum[0], if is_root { all.iter().sum() } else { -1 });
 
     let mut copy = [-1];
-    call!(context, gloo_rs_broadcast, gloo_rs_broadcast_options_init, gloo_rs_broadcast_options_t,
+    call!(context, gloo_rs_broadcast_with,
         only_root(own.as_mut_ptr().cast()), copy.as_mut_ptr().cast::<c_void>(), root: root_rank, count: 1);
     assert_eq!(copy, [number(root)]);
 
     let mut gathered = vec![-1; SIZE];
-    call!(context, gloo_rs_gather, gloo_rs_gather_options_init, gloo_rs_gather_options_t,
+    call!(context, gloo_rs_gather_with,
         own.as_mut_ptr().cast::<c_void>(), only_root(gathered.as_mut_ptr().cast()), root: root_rank, count: 1);
     assert_eq!(gathered, if is_root { all.clone() } else { vec![-1; SIZE] });
 
     let (mut block, mut gathered) = (own_block.clone(), vec![-1; blocks.len()]);
-    call!(context, gloo_rs_gatherv, gloo_rs_gatherv_options_init, gloo_rs_gatherv_options_t,
+    call!(context, gloo_rs_gatherv_with,
         block.as_mut_ptr().cast::<c_void>(), only_root(gathered.as_mut_ptr().cast()),
         root: root_rank, count: counts[rank], recv_counts: counts_at_root, num_counts: SIZE);
     assert_eq!(gathered, if is_root { blocks.clone() } else { vec![-1; blocks.len()] });
 
     let mut part = [-1];
-    call!(context, gloo_rs_scatter, gloo_rs_scatter_options_init, gloo_rs_scatter_options_t,
+    call!(context, gloo_rs_scatter_with,
         only_root(first.as_mut_ptr().cast()), part.as_mut_ptr().cast::<c_void>(), root: root_rank, count: 1);
     assert_eq!(part, [number(rank)]);
 
     let mut part = vec![-1; counts[rank]];
-    call!(context, gloo_rs_scatterv, gloo_rs_scatterv_options_init, gloo_rs_scatterv_options_t,
+    call!(context, gloo_rs_scatterv_with,
         only_root(whole.as_mut_ptr().cast()), part.as_mut_ptr().cast::<c_void>(),
         root: root_rank, count: counts[rank], send_counts: counts_at_root, num_counts: SIZE);
     assert_eq!(part, own_block);
 
-    // SAFETY: a context, and no options.
-    assert_eq!(unsafe { gloo_rs_barrier(context, ptr::null()) }, GLOO_RS_OK, "{}", message());
+    // SAFETY: a context.
+    assert_eq!(unsafe { gloo_rs_barrier(context) }, GLOO_RS_OK, "{}", message());
 }
 
 #[test]
-fn what_only_the_root_uses_is_ignored_on_other_ranks_and_a_barrier_needs_no_options() {
+fn what_only_the_root_uses_is_ignored_on_other_ranks() {
     const NAME: *const c_char = c"rooted_tests".as_ptr();
     std::thread::scope(|scope| {
         for rank in 0..SIZE {
