@@ -291,8 +291,9 @@ typedef struct gloo_rs_collective_options_t {
   void *const *outputs;
   /// Number of outputs. Used by all but barrier.
   size_t num_outputs;
-  /// Elements. The same on all ranks, but for gatherv and scatterv, where it is what this rank sends or gets, and the root's is
-  /// ignored. Used by all but allgatherv, alltoallv, barrier.
+  /// Elements of a buffer, or of a block of one that has a block for each rank. The same on all ranks; but of gatherv and
+  /// scatterv what this rank sends or gets, and the root's is ignored. 0 where reduce_scatter has `recv_counts`. Used by all
+  /// but allgatherv, alltoallv, barrier.
   size_t count;
   /// Elements for each rank, in the order of ranks; of scatterv on the root, and ignored on other ranks. Used by scatterv,
   /// alltoallv.

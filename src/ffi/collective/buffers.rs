@@ -68,7 +68,7 @@ pub(super) fn check(call: &Call<'_>, form: Form) -> Result<bool> {
 }
 
 /// Runs `call`, whose one output is a part of its input, with an output of the library's, which is copied to `output` at the
-/// end: algorithms read the input after they have begun to write the output.
+/// end: schedules are proven only for outputs apart from the inputs.
 ///
 /// # Safety
 /// `output` is valid for writes of the elements of the call's output.

@@ -8,10 +8,10 @@ mod reducing;
 mod moving;
 
 mod buffers;
+#[cfg(test)]
+mod calls_tests;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-#[cfg(test)]
-mod like_mpi_tests;
 
 use std::ffi::c_void;
 

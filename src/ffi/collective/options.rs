@@ -58,8 +58,9 @@ pub struct gloo_rs_collective_options_t {
     pub outputs: *const *mut c_void,
     /// Number of outputs. Used by all but barrier.
     pub num_outputs: usize,
-    /// Elements. The same on all ranks, but for gatherv and scatterv, where it is what this rank sends or gets, and the root's is
-    /// ignored. Used by all but allgatherv, alltoallv, barrier.
+    /// Elements of a buffer, or of a block of one that has a block for each rank. The same on all ranks; but of gatherv and
+    /// scatterv what this rank sends or gets, and the root's is ignored. 0 where reduce_scatter has `recv_counts`. Used by all
+    /// but allgatherv, alltoallv, barrier.
     pub count: usize,
     /// Elements for each rank, in the order of ranks; of scatterv on the root, and ignored on other ranks. Used by scatterv,
     /// alltoallv.

@@ -1,7 +1,8 @@
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use crate::collective::Collective;
 use crate::ffi::*;
 
 const SIZE: usize = 3;
@@ -10,7 +11,7 @@ const NONE: *mut c_void = ptr::null_mut();
 /// What went wrong on this thread.
 fn message() -> String {
     // SAFETY: a string of this thread's that no failing call replaces meanwhile.
-    unsafe { std::ffi::CStr::from_ptr(gloo_rs_last_error_message()) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(gloo_rs_last_error_message()) }.to_string_lossy().into_owned()
 }
 
 /// A collective of one input and one output of int32, with other fields as given.
@@ -84,21 +85,21 @@ fn call_like_mpi(context: *mut gloo_rs_context_t, rank: usize, root: usize) {
     assert_eq!(unsafe { gloo_rs_barrier(context) }, GLOO_RS_OK, "{}", message());
 }
 
-#[test]
-fn what_only_the_root_uses_is_ignored_on_other_ranks() {
-    const NAME: *const c_char = c"rooted_tests".as_ptr();
+/// Runs `body` on each of `size` ranks, with its context.
+fn on_ranks(size: usize, name: &CStr, body: impl Fn(*mut gloo_rs_context_t, usize) + Sync) {
     std::thread::scope(|scope| {
-        for rank in 0..SIZE {
+        for rank in 0..size {
+            let body = &body;
             scope.spawn(move || {
                 let (mut device, mut store, mut context) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
                 // SAFETY: valid places for handles; options are NULL; each handle is destroyed once, after its last use.
                 unsafe {
                     assert_eq!(gloo_rs_device_create(ptr::null(), &mut device), GLOO_RS_OK);
-                    assert_eq!(gloo_rs_store_create_in_process(NAME, &mut store), GLOO_RS_OK);
-                    let (own, size) = (rank as i32, SIZE as i32);
+                    assert_eq!(gloo_rs_store_create_in_process(name.as_ptr(), &mut store), GLOO_RS_OK);
+                    let (own, size) = (rank as i32, size as i32);
                     assert_eq!(gloo_rs_context_create(device, own, size, ptr::null(), &mut context), GLOO_RS_OK);
                     assert_eq!(gloo_rs_context_connect(context, store), GLOO_RS_OK, "{}", message());
-                    (0..SIZE).for_each(|root| call_like_mpi(context, rank, root));
+                    body(context, rank);
                     gloo_rs_context_destroy(context);
                     gloo_rs_store_destroy(store);
                     gloo_rs_device_destroy(device);
@@ -106,4 +107,60 @@ fn what_only_the_root_uses_is_ignored_on_other_ranks() {
             });
         }
     });
+}
+
+#[test]
+fn what_only_the_root_uses_is_ignored_on_other_ranks() {
+    on_ranks(SIZE, c"root", |context, rank| (0..SIZE).for_each(|root| call_like_mpi(context, rank, root)));
+}
+
+/// The result of reduce_scatter and of scatter in the place of the own block of the input, by every algorithm.
+fn own_blocks(context: *mut gloo_rs_context_t, size: usize, rank: usize) {
+    const COUNT: usize = 1000;
+    let value = |rank: usize, index: usize| (rank * 7919 + index) as i32;
+    let own = rank * COUNT..(rank + 1) * COUNT;
+    for collective in [Collective::ReduceScatter, Collective::Scatter] {
+        for algorithm in collective.algorithms().iter().filter(|algorithm| algorithm.name != "local") {
+            let before: Vec<i32> = (0..size * COUNT).map(|index| value(rank, index)).collect();
+            let mut data = before.clone();
+            let whole = data.as_mut_ptr();
+            let output = whole.wrapping_add(own.start).cast::<c_void>();
+            let (inputs, outputs) = ([whole.cast_const().cast::<c_void>()], [output]);
+            let name = std::ffi::CString::new(algorithm.name).unwrap();
+            let options = gloo_rs_collective_options_t {
+                algorithm: name.as_ptr(),
+                data_type: GLOO_RS_INT32,
+                inputs: inputs.as_ptr(),
+                num_inputs: 1,
+                outputs: outputs.as_ptr(),
+                num_outputs: 1,
+                count: COUNT,
+                // Several, so that the output is written before all of the input is read.
+                max_segment_bytes: 256,
+                ..super::options::DEFAULTS
+            };
+            // SAFETY: the vector is as long as the collective demands, and nothing else uses it meanwhile.
+            let status = unsafe {
+                match collective {
+                    Collective::ReduceScatter => gloo_rs_reduce_scatter_with(context, &options),
+                    _ => gloo_rs_scatter_with(context, &options),
+                }
+            };
+            assert_eq!(status, GLOO_RS_OK, "{}", message());
+            let result = |index: usize| match collective {
+                Collective::ReduceScatter => (0..size).map(|rank| value(rank, index)).sum::<i32>(),
+                _ => value(0, index),
+            };
+            let expected = |index: usize| if own.contains(&index) { result(index) } else { before[index] };
+            let wrong = (0..data.len()).find(|&index| data[index] != expected(index));
+            assert_eq!(wrong, None, "{} {} on rank {rank} of {size}", collective.name(), algorithm.name);
+        }
+    }
+}
+
+#[test]
+fn the_own_block_of_an_input_takes_the_result_by_every_algorithm() {
+    for (size, name) in [(1, c"own 1"), (2, c"own 2"), (3, c"own 3"), (4, c"own 4")] {
+        on_ranks(size, name, |context, rank| own_blocks(context, size, rank));
+    }
 }
