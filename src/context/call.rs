@@ -279,7 +279,8 @@ impl Context {
         }
         match known {
             Some(Prepared { algorithm, segment, check, plan }) => {
-                self.execute(&self.run_of(call, algorithm, segment, check, started)?, plan)?;
+                let combine = call.combine()?;
+                self.execute(&self.run_of(call, algorithm, segment, check, combine, started), plan)?;
             }
             None => self.prepare_and_run(call, started)?,
         }
@@ -297,6 +298,7 @@ impl Context {
                 shape.rank, shape.size, self.rank, self.size
             )));
         }
+        let combine = call.combine()?;
         let asked = self.asked(call);
         let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
         let call = &Call { shape: self.place(shape, base).only(algorithm.uses), ..*call };
@@ -304,7 +306,7 @@ impl Context {
         let max = call.max_segment_bytes.unwrap_or(usize::MAX);
         let segment = (tuner::segment_bytes(shape, element, segment_bytes.min(max)) / element).max(1);
         let check = call.check(algorithm, segment);
-        let run = self.run_of(call, algorithm, segment, check, started)?;
+        let run = self.run_of(call, algorithm, segment, check, combine, started);
         if self.check_calls && self.size > 1 {
             self.compare_calls(&run)?;
         }
@@ -321,28 +323,29 @@ impl Context {
     }
 
     /// `call` by `algorithm`, in segments of so many elements.
-    #[inline]
+    #[inline(always)] // Or else it is made in one place and copied to another.
     fn run_of<'a>(
         &self,
         call: &'a Call<'a>,
         algorithm: &'static Algorithm,
         segment: usize,
         check: u32,
+        combine: Combine,
         started: Instant,
-    ) -> Result<Run<'a>> {
+    ) -> Run<'a> {
         let (deadline, timeout) = self.deadline_after(started, call.timeout);
         let binding = Binding {
             inputs: call.inputs,
             outputs: call.outputs,
             element: call.element(),
             segment,
-            combine: call.combine()?,
+            combine,
             digest: check,
             tag: call.tag,
             counted: true,
             count: call.count(self.rank),
         };
-        Ok(Run { call, algorithm, binding, started, deadline, timeout })
+        Run { call, algorithm, binding, started, deadline, timeout }
     }
 
     /// `shape` with what the caller has left to the context.

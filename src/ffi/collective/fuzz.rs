@@ -150,8 +150,9 @@ fn call(input: &mut Input<'_>) -> Option<()> {
     // Most have some field that the collective does not use: that is looked at as well, but not enough.
     let refused = check_used(&options, collective).is_err();
     // SAFETY: buffers have room for four times the small counts; the large ones must be refused.
-    let result =
-        unsafe { handle::get(context, "context").and_then(|handle| run(&handle.context, collective, &options)) };
+    let result = unsafe {
+        handle::get(context, "context").and_then(|handle| run_options(&handle.context, collective, &options))
+    };
     if refused {
         // SAFETY: as above, and the context is never destroyed.
         assert_ne!(unsafe { with("fuzz", collective, context, &options) }, 0);

@@ -64,8 +64,22 @@ unsafe fn with(
         // SAFETY: as above.
         let handle = unsafe { handle::get(context, "context") }?;
         // SAFETY: as above.
-        unsafe { run(&handle.context, collective, &options) }
+        unsafe { run_options(&handle.context, collective, &options) }
     })
+}
+
+/// [`run`] on the buffers of the options.
+///
+/// # Safety
+/// As for `run`.
+unsafe fn run_options(context: &Context, collective: Collective, options: &gloo_rs_collective_options_t) -> Result<()> {
+    let used = used(collective, options, context.rank());
+    // SAFETY: the same contract. `*const c_void` and `*const u8` are the same in memory.
+    unsafe {
+        let inputs = pointer::slice(options.inputs.cast::<*const u8>(), used.inputs, "inputs")?;
+        let outputs = pointer::slice(options.outputs.cast::<*mut u8>(), used.outputs, "outputs")?;
+        run(context, collective, options, inputs, outputs, used.counts)
+    }
 }
 
 /// The export `function`: makes a call of one input, or none, and one output. `options` have the rest; the lengths of their
@@ -87,17 +101,18 @@ unsafe fn plain(
         let context = &handle.context;
         let is_root = usize::try_from(options.root) == Ok(context.rank());
         // NULL stands for in place, where the rank has that form.
-        let inputs = match collective {
+        options.num_inputs = match collective {
             Collective::Broadcast | Collective::Barrier => 0,
             Collective::Alltoallv | Collective::PairwiseExchange => 1,
             Collective::Gather | Collective::Gatherv if !is_root => 1,
             _ => usize::from(!input.is_null()),
         };
-        (options.inputs, options.num_inputs) = (&raw const input, inputs);
-        (options.outputs, options.num_outputs) = (&raw const output, usize::from(collective != Collective::Barrier));
+        options.num_outputs = usize::from(collective != Collective::Barrier);
         options.num_counts = context.size();
-        // SAFETY: as above; the pointers are to variables of this function's.
-        unsafe { run(context, collective, &options) }
+        let used = used(collective, &options, context.rank());
+        let (inputs, outputs) = (&[input.cast::<u8>()][..used.inputs], &[output.cast::<u8>()][..used.outputs]);
+        // SAFETY: as above.
+        unsafe { run(context, collective, &options, inputs, outputs, used.counts) }
     })
 }
 
@@ -127,25 +142,27 @@ fn used(collective: Collective, options: &gloo_rs_collective_options_t, rank: Ra
     used
 }
 
-/// Checks a call of `options`, whose unused fields have their defaults, and runs it.
+/// Checks a call of `options`, whose unused fields have their defaults, on these buffers and with lists of `num_counts`, and
+/// runs it.
 ///
 /// # Safety
 /// Pointers are NULL or valid: the buffers for the elements that the collective demands, until this returns.
-unsafe fn run(context: &Context, collective: Collective, options: &gloo_rs_collective_options_t) -> Result<()> {
+unsafe fn run(
+    context: &Context,
+    collective: Collective,
+    options: &gloo_rs_collective_options_t,
+    inputs: &[*const u8],
+    outputs: &[*mut u8],
+    num_counts: usize,
+) -> Result<()> {
     let (rank, size) = (context.rank(), context.size());
-    let used = used(collective, options, rank);
     let dtype = if collective == Collective::Barrier { DataType::Uint8 } else { data_type(options.data_type)? };
     let reduction = match options.function {
         Some(function) => Reduction::User { function, user: options.user },
         None => Reduction::Op(op(options.op)?),
     };
-    // SAFETY: the same contract, for every block here. `*const c_void` and `*const u8` are the same in memory.
-    let (inputs, outputs) = unsafe {
-        let inputs = pointer::slice(options.inputs.cast::<*const u8>(), used.inputs, "inputs")?;
-        (inputs, pointer::slice(options.outputs.cast::<*mut u8>(), used.outputs, "outputs")?)
-    };
-    // SAFETY: as above.
-    let counts = |counts, what| unsafe { pointer::optional_slice(counts, used.counts, what) };
+    // SAFETY: the same contract, for every block here.
+    let counts = |counts, what| unsafe { pointer::optional_slice(counts, num_counts, what) };
     // SAFETY: as above.
     let algorithm = unsafe { pointer::optional_text(options.algorithm, "algorithm") }?;
     let shape = Shape {
