@@ -40,7 +40,6 @@ int main(int argc, char **argv) {
   gloo_rs_store_t *store = NULL;
   gloo_rs_context_t *context = NULL;
   float cell = 1;
-  void *outputs[] = {&cell};
   if (argc != 3) {
     fprintf(stderr, "usage: instructions RANK STORE\n");
     return 2;
@@ -53,18 +52,12 @@ int main(int argc, char **argv) {
   must(gloo_rs_context_connect(context, store));
   for (int i = 0; i < WARM_UP + 2 * COUNTED; i++) {
     int counted = i >= WARM_UP && i % 2 != 0;
-    gloo_rs_allreduce_options_t options;
-    gloo_rs_allreduce_options_init(&options, sizeof options);
-    options.data_type = GLOO_RS_FLOAT32;
-    options.outputs = outputs;
-    options.num_outputs = 1;
-    options.count = 1;
     cell = 1;
     if (counted) {
       counting = 1;
       CALLGRIND_TOGGLE_COLLECT;
     }
-    must(gloo_rs_allreduce(context, &options));
+    must(gloo_rs_allreduce(context, &cell, &cell, 1, GLOO_RS_FLOAT32, GLOO_RS_SUM));
     if (counting) {
       fprintf(stderr, "instructions: call %d sent nothing\n", i);
       return 1;

@@ -82,10 +82,10 @@ static void run_alltoall(const struct call *c) {
 static void run_alltoallv(const struct call *c) { alltoallv(c->context, c->name); }
 
 static void run_barrier(const struct call *c) {
-  gloo_rs_barrier_options_t options;
-  gloo_rs_barrier_options_init(&options, sizeof options);
+  gloo_rs_collective_options_t options;
+  gloo_rs_collective_options_init(&options, sizeof options);
   options.algorithm = c->name;
-  CHECK_OK(gloo_rs_barrier(c->context, &options));
+  CHECK_OK(gloo_rs_barrier_with(c->context, &options));
 }
 
 static void run_pairwise_exchange(const struct call *c) {

@@ -15,9 +15,9 @@ static gloo_rs_context_t *unconnected(int rank, int size) {
 }
 
 /* An allreduce that would do, from x to y. */
-static gloo_rs_allreduce_options_t good(void) {
-  gloo_rs_allreduce_options_t options;
-  gloo_rs_allreduce_options_init(&options, sizeof options);
+static gloo_rs_collective_options_t good(void) {
+  gloo_rs_collective_options_t options;
+  gloo_rs_collective_options_init(&options, sizeof options);
   inputs[0] = x;
   inputs[1] = x + 8;
   outputs[0] = y;
@@ -31,59 +31,84 @@ static gloo_rs_allreduce_options_t good(void) {
   return options;
 }
 
-#define REFUSED(part) CHECK_INVALID(gloo_rs_allreduce(context, &options), part)
+#define REFUSED(part) CHECK_INVALID(gloo_rs_allreduce_with(context, &options), part)
 
 static void handles_and_options(void) {
-  gloo_rs_allreduce_options_t options = good();
+  gloo_rs_collective_options_t options = good();
   gloo_rs_device_t *device = create_device();
   struct {
-    gloo_rs_allreduce_options_t options;
+    gloo_rs_collective_options_t options;
     uint64_t more[4];
   } longer;
-  gloo_rs_allreduce_options_t *shorter;
-  size_t bytes = offsetof(gloo_rs_allreduce_options_t, base);
+  gloo_rs_collective_options_t *shorter;
+  size_t bytes = offsetof(gloo_rs_collective_options_t, base);
   context = unconnected(0, 1);
   x[0] = 3;
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &options));
   CHECK(y[0] == 3);
-  CHECK_INVALID(gloo_rs_allreduce(NULL, &options), "context is NULL");
-  CHECK_INVALID(gloo_rs_allreduce((gloo_rs_context_t *)device, &options), "not a live gloo_rs_context_t");
-  CHECK_INVALID(gloo_rs_allreduce(context, NULL), "options is NULL");
-  CHECK_INVALID(gloo_rs_allreduce(context, (gloo_rs_allreduce_options_t *)((char *)&options + 1)), "not aligned to 8");
+  CHECK_INVALID(gloo_rs_allreduce_with(NULL, &options), "context is NULL");
+  CHECK_INVALID(gloo_rs_allreduce_with((gloo_rs_context_t *)device, &options), "not a live gloo_rs_context_t");
+  CHECK_INVALID(gloo_rs_allreduce_with(context, NULL), "options is NULL");
+  CHECK_INVALID(gloo_rs_allreduce_with(context, (gloo_rs_collective_options_t *)((char *)&options + 1)), "not aligned to 8");
   options.struct_size = 0;
-  REFUSED("gloo_rs_allreduce_options_t");
-  options.struct_size = offsetof(gloo_rs_allreduce_options_t, count);
-  REFUSED("gloo_rs_allreduce_options_t");
+  REFUSED("gloo_rs_collective_options_t");
+  options.struct_size = offsetof(gloo_rs_collective_options_t, count);
+  REFUSED("gloo_rs_collective_options_t");
   options.struct_size = sizeof options - 1;
-  REFUSED("gloo_rs_allreduce_options_t");
+  REFUSED("gloo_rs_collective_options_t");
 
   /* A program of a later version: what is unknown here is not looked at. */
   memset(&longer, 0xaa, sizeof longer);
-  gloo_rs_allreduce_options_init(&longer.options, sizeof longer);
+  gloo_rs_collective_options_init(&longer.options, sizeof longer);
   CHECK_INT(longer.more[3], 0);
   longer.options = good();
   longer.options.struct_size = sizeof longer;
   memset(longer.more, 0xaa, sizeof longer.more);
   x[0] = 4;
-  CHECK_OK(gloo_rs_allreduce(context, &longer.options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &longer.options));
   CHECK(y[0] == 4);
 
   /* A program of an earlier version, whose struct ended with the count. Valgrind sees if more is read. */
-  shorter = (gloo_rs_allreduce_options_t *)check_alloc(bytes);
-  gloo_rs_allreduce_options_init(shorter, bytes);
+  shorter = (gloo_rs_collective_options_t *)check_alloc(bytes);
+  gloo_rs_collective_options_init(shorter, bytes);
   options = good();
   memcpy(shorter, &options, bytes);
   shorter->struct_size = bytes;
   x[0] = 5;
-  CHECK_OK(gloo_rs_allreduce(context, shorter));
+  CHECK_OK(gloo_rs_allreduce_with(context, shorter));
   CHECK(y[0] == 5);
   free(shorter);
   gloo_rs_context_destroy(context);
   gloo_rs_device_destroy(device);
 }
 
+/* A field that the collective does not use is to be left alone. */
+static void unused_fields(void) {
+  gloo_rs_collective_options_t options = good();
+  size_t counts[1] = {8};
+  context = unconnected(0, 1);
+  options.root = 1;
+  REFUSED("gloo_rs_allreduce_with: allreduce has no root");
+  options = good();
+  options.recv_counts = counts;
+  REFUSED("allreduce has no recv_counts");
+  options = good();
+  options.op = GLOO_RS_MAX;
+  CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "broadcast has no op");
+  CHECK_INVALID(gloo_rs_allgather_with(context, &options), "allgather has no op");
+  options.op = GLOO_RS_SUM; /* the default, as the root is here */
+  CHECK_OK(gloo_rs_allgather_with(context, &options));
+  options.recv_counts = counts;
+  options.num_counts = 1;
+  CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "allgatherv has no count:");
+  options.count = 0;
+  CHECK_OK(gloo_rs_allgatherv_with(context, &options));
+  CHECK_INVALID(gloo_rs_barrier_with(context, NULL), "options is NULL");
+  gloo_rs_context_destroy(context);
+}
+
 static void numbers(void) {
-  gloo_rs_allreduce_options_t options = good();
+  gloo_rs_collective_options_t options = good();
   context = unconnected(0, 1);
   options.data_type = GLOO_RS_DATA_TYPE_UNSET;
   REFUSED("data_type was not set");
@@ -93,7 +118,7 @@ static void numbers(void) {
   options.op = GLOO_RS_XOR + 1;
   REFUSED("8");
   options.op = GLOO_RS_XOR;
-  CHECK(gloo_rs_allreduce(context, &options) != GLOO_RS_OK); /* not on floats */
+  CHECK(gloo_rs_allreduce_with(context, &options) != GLOO_RS_OK); /* not on floats */
   CHECK_CONTAINS(gloo_rs_last_error_message(), "xor");
   CHECK_CONTAINS(gloo_rs_last_error_message(), "float32");
   options = good();
@@ -106,7 +131,7 @@ static void numbers(void) {
   options.algorithm = "\xc3\x28";
   REFUSED("algorithm is not UTF-8");
   options.algorithm = "auto";
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &options));
   gloo_rs_context_destroy(context);
 }
 
@@ -114,7 +139,7 @@ static void numbers(void) {
 static void groups_and_dims(void) {
   static const uint32_t groups[] = {5, 5, 9, 9};
   static const size_t dims[] = {2, 2, 1}, zero[] = {4, 0}, huge[] = {SIZE_MAX, SIZE_MAX};
-  gloo_rs_allreduce_options_t options = good();
+  gloo_rs_collective_options_t options = good();
   context = unconnected(0, 4);
   options.algorithm = "torus_2d";
   options.timeout_ms = 50;
@@ -129,7 +154,7 @@ static void groups_and_dims(void) {
   CHECK_CONTAINS(gloo_rs_last_error_message(), "not aligned to 4");
   options.groups = groups;
   options.num_groups = 4;
-  CHECK_FAILS(gloo_rs_allreduce(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+  CHECK_FAILS(gloo_rs_allreduce_with(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
   options.groups = NULL;
   options.dims = dims;
   options.num_dims = 1;
@@ -143,15 +168,15 @@ static void groups_and_dims(void) {
   options.num_dims = SIZE_MAX;
   REFUSED("dims");
   options.num_dims = 2;
-  CHECK_FAILS(gloo_rs_allreduce(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+  CHECK_FAILS(gloo_rs_allreduce_with(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
   options.algorithm = "torus_nd";
   options.num_dims = 3;
-  CHECK_FAILS(gloo_rs_allreduce(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+  CHECK_FAILS(gloo_rs_allreduce_with(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
   gloo_rs_context_destroy(context);
 }
 
 static void buffers(void) {
-  gloo_rs_allreduce_options_t options = good();
+  gloo_rs_collective_options_t options = good();
   uint16_t halves[8] = {0};
   context = unconnected(0, 1);
   options.inputs = NULL;
@@ -187,18 +212,18 @@ static void buffers(void) {
   options.data_type = GLOO_RS_INT16;
   REFUSED("not aligned to the 2 bytes of int16");
   options.data_type = GLOO_RS_INT8;
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &options));
   options.data_type = GLOO_RS_FLOAT16;
   inputs[0] = halves;
   outputs[0] = (char *)y + 2;
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &options));
 
   /* Overlap: outputs overlap nothing, but for calls in place. */
   options = good();
   outputs[0] = x + 7;
   REFUSED("overlaps");
   outputs[0] = x + 8;
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &options));
   options.num_inputs = 0;
   options.num_outputs = 2;
   outputs[0] = y;
@@ -214,11 +239,11 @@ static void buffers(void) {
   REFUSED("overlaps");
   outputs[0] = x;
   outputs[1] = x + 8;
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &options));
   options = good();
   options.num_inputs = 2;
   inputs[1] = x + 4;
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &options));
 
   /* Sizes that no memory has. */
   options = good();
@@ -234,7 +259,7 @@ static void buffers(void) {
   options.count = 0;
   inputs[0] = NULL;
   outputs[0] = NULL;
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &options));
   gloo_rs_context_destroy(context);
 }
 
@@ -243,128 +268,134 @@ static void shapes(void) {
   size_t counts[3] = {2, 2, 2};
   context = unconnected(1, 2);
   (void)good();
-#define START(name) \
-  gloo_rs_##name##_options_t options; \
-  gloo_rs_##name##_options_init(&options, sizeof options); \
+#define START \
+  gloo_rs_collective_options_t options; \
+  gloo_rs_collective_options_init(&options, sizeof options); \
   options.data_type = GLOO_RS_FLOAT32; \
   options.inputs = inputs; \
   options.num_inputs = 1; \
   options.outputs = outputs; \
   options.num_outputs = 1
   {
-    START(broadcast);
+    START;
     options.num_inputs = 0;
     options.root = 2;
-    CHECK_INVALID(gloo_rs_broadcast(context, &options), "root is 2");
+    CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "root is 2");
     options.root = -1;
-    CHECK_INVALID(gloo_rs_broadcast(context, &options), "root is -1");
+    CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "root is -1");
     options.root = 1;
     options.num_inputs = 2;
-    CHECK_INVALID(gloo_rs_broadcast(context, &options), "inputs is 2");
+    CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "inputs is 2");
     options.root = 0;
     options.num_inputs = options.num_outputs = 0;
-    CHECK_INVALID(gloo_rs_broadcast(context, &options), "outputs is 0");
+    CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "outputs is 0");
   }
   {
-    START(reduce);
+    START;
     options.root = 7;
-    CHECK_INVALID(gloo_rs_reduce(context, &options), "root is 7");
+    CHECK_INVALID(gloo_rs_reduce_with(context, &options), "root is 7");
   }
   {
-    START(gather);
+    START;
     options.root = 1;
     options.count = SIZE_MAX / 2 + 1;
-    CHECK_INVALID(gloo_rs_gather(context, &options), "");
+    CHECK_INVALID(gloo_rs_gather_with(context, &options), "");
     options.num_outputs = 0;
-    CHECK_INVALID(gloo_rs_gather(context, &options), "outputs is 0");
+    CHECK_INVALID(gloo_rs_gather_with(context, &options), "outputs is 0");
   }
   {
-    START(scatter);
+    START;
     options.root = 1;
     options.num_inputs = 3;
-    CHECK_INVALID(gloo_rs_scatter(context, &options), "inputs is 3");
+    CHECK_INVALID(gloo_rs_scatter_with(context, &options), "inputs is 3");
   }
   {
-    START(allgatherv);
-    CHECK_INVALID(gloo_rs_allgatherv(context, &options), "recv_counts has 0 entries");
+    START;
+    CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "recv_counts has 0 entries");
     options.recv_counts = counts;
     options.num_counts = 3;
-    CHECK_INVALID(gloo_rs_allgatherv(context, &options), "recv_counts has 3 entries");
+    CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "recv_counts has 3 entries");
     options.num_counts = 2;
     options.recv_counts = (const size_t *)((char *)counts + 4);
-    CHECK_INVALID(gloo_rs_allgatherv(context, &options), "recv_counts");
+    CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "recv_counts");
     options.recv_counts = counts;
     counts[0] = SIZE_MAX;
-    CHECK_INVALID(gloo_rs_allgatherv(context, &options), "");
+    CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "");
     counts[0] = 2;
   }
   {
-    START(reduce_scatter);
+    START;
     options.recv_counts = counts;
     options.num_counts = 1;
-    CHECK_INVALID(gloo_rs_reduce_scatter(context, &options), "recv_counts has 1 entries");
+    CHECK_INVALID(gloo_rs_reduce_scatter_with(context, &options), "recv_counts has 1 entries");
     options.num_counts = 2;
+    options.count = 1;
+    CHECK_INVALID(gloo_rs_reduce_scatter_with(context, &options), "both count and recv_counts");
+    options.count = 0;
     outputs[0] = x;
-    CHECK_INVALID(gloo_rs_reduce_scatter(context, &options), "overlaps");
+    CHECK_INVALID(gloo_rs_reduce_scatter_with(context, &options), "overlaps");
     outputs[0] = y;
   }
   {
-    START(gatherv);
+    START;
     options.root = 1;
-    CHECK_INVALID(gloo_rs_gatherv(context, &options), "recv_counts has 0 entries");
+    CHECK_INVALID(gloo_rs_gatherv_with(context, &options), "recv_counts has 0 entries");
   }
   {
-    START(scatterv);
+    START;
     options.root = 1;
-    CHECK_INVALID(gloo_rs_scatterv(context, &options), "send_counts has 0 entries");
+    CHECK_INVALID(gloo_rs_scatterv_with(context, &options), "send_counts has 0 entries");
   }
   {
-    START(alltoallv);
+    START;
     options.send_counts = counts;
     options.recv_counts = counts;
     options.num_counts = 2;
     outputs[0] = x;
-    CHECK_INVALID(gloo_rs_alltoallv(context, &options), "overlaps");
+    CHECK_INVALID(gloo_rs_alltoallv_with(context, &options), "overlaps");
     outputs[0] = y;
     options.num_inputs = 0;
-    CHECK_INVALID(gloo_rs_alltoallv(context, &options), "inputs is 0");
+    CHECK_INVALID(gloo_rs_alltoallv_with(context, &options), "inputs is 0");
   }
   {
-    START(pairwise_exchange);
+    START;
     options.destinations = 2;
-    CHECK_INVALID(gloo_rs_pairwise_exchange(context, &options), "destinations is 2");
+    CHECK_INVALID(gloo_rs_pairwise_exchange_with(context, &options), "destinations is 2");
   }
   {
-    START(scan);
+    START;
     options.op = GLOO_RS_AVERAGE;
     options.count = 1;
-    CHECK_INVALID(gloo_rs_scan(context, &options), "average");
+    CHECK_INVALID(gloo_rs_scan_with(context, &options), "average");
     options.num_inputs = 2;
-    CHECK_INVALID(gloo_rs_scan(context, &options), "inputs is 2");
+    CHECK_INVALID(gloo_rs_scan_with(context, &options), "inputs is 2");
   }
   {
-    START(exscan);
+    START;
     options.num_outputs = 2;
-    CHECK_INVALID(gloo_rs_exscan(context, &options), "outputs is 2");
+    CHECK_INVALID(gloo_rs_exscan_with(context, &options), "outputs is 2");
   }
   {
-    START(allgather);
+    START;
     options.num_outputs = 2;
-    CHECK_INVALID(gloo_rs_allgather(context, &options), "outputs is 2");
+    CHECK_INVALID(gloo_rs_allgather_with(context, &options), "outputs is 2");
   }
   {
-    START(alltoall);
+    START;
     options.data_type = GLOO_RS_DATA_TYPE_UNSET;
-    CHECK_INVALID(gloo_rs_alltoall(context, &options), "data_type");
+    CHECK_INVALID(gloo_rs_alltoall_with(context, &options), "data_type");
   }
   {
-    gloo_rs_barrier_options_t options;
-    gloo_rs_barrier_options_init(&options, sizeof options);
+    gloo_rs_collective_options_t options;
+    gloo_rs_collective_options_init(&options, sizeof options);
+    options.data_type = GLOO_RS_FLOAT32;
+    CHECK_INVALID(gloo_rs_barrier_with(context, &options), "gloo_rs_barrier_with: barrier has no data_type");
+    options.data_type = GLOO_RS_DATA_TYPE_UNSET;
     options.algorithm = "ring";
-    CHECK_INVALID(gloo_rs_barrier(context, &options), "dissemination");
+    CHECK_INVALID(gloo_rs_barrier_with(context, &options), "dissemination");
     options.algorithm = NULL;
     options.timeout_ms = 50;
-    CHECK_FAILS(gloo_rs_barrier(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
+    CHECK_FAILS(gloo_rs_barrier_with(context, &options), GLOO_RS_ERROR_INVALID_OPERATION, "the context is not connected");
   }
   gloo_rs_context_destroy(context);
 }
@@ -372,6 +403,7 @@ static void shapes(void) {
 int main(int argc, char **argv) {
   static const struct test tests[] = {
       {"handles_and_options", 1, handles_and_options, -1},
+      {"unused_fields", 1, unused_fields, -1},
       {"numbers", 1, numbers, -1},
       {"groups_and_dims", 1, groups_and_dims, -1},
       {"buffers", 1, buffers, -1},

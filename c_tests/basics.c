@@ -63,32 +63,17 @@ static void nothing_to_destroy(void) {
 
 static void options(void) {
   gloo_rs_device_options_t device;
-  gloo_rs_allreduce_options_t allreduce;
+  gloo_rs_collective_options_t collective;
   CHECK_INIT(context);
-  CHECK_INIT(allreduce);
-  CHECK_INIT(reduce);
-  CHECK_INIT(reduce_scatter);
-  CHECK_INIT(broadcast);
-  CHECK_INIT(allgather);
-  CHECK_INIT(allgatherv);
-  CHECK_INIT(gather);
-  CHECK_INIT(gatherv);
-  CHECK_INIT(scatter);
-  CHECK_INIT(scatterv);
-  CHECK_INIT(alltoall);
-  CHECK_INIT(alltoallv);
-  CHECK_INIT(barrier);
-  CHECK_INIT(pairwise_exchange);
-  CHECK_INIT(scan);
-  CHECK_INIT(exscan);
+  CHECK_INIT(collective);
   memset(&device, 0xaa, sizeof device);
   gloo_rs_device_options_init(&device, sizeof device);
   CHECK_INT(device.struct_size, sizeof device);
   CHECK(device.interface_name == NULL && device.hostname == NULL && device.log == NULL);
   CHECK_INT(device.port, 0);
-  gloo_rs_allreduce_options_init(&allreduce, sizeof allreduce);
-  CHECK_INT(allreduce.data_type, GLOO_RS_DATA_TYPE_UNSET);
-  gloo_rs_allreduce_options_init(NULL, sizeof allreduce);
+  gloo_rs_collective_options_init(&collective, sizeof collective);
+  CHECK_INT(collective.data_type, GLOO_RS_DATA_TYPE_UNSET);
+  gloo_rs_collective_options_init(NULL, sizeof collective);
 }
 
 int main(int argc, char **argv) {

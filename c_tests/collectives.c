@@ -1,5 +1,6 @@
 /* Every collective against values computed here: types, operations, algorithms, in place and not, several buffers. */
 #include "calls.h"
+#include "plain_calls.h"
 
 /* ---- allreduce ---- */
 
@@ -55,7 +56,7 @@ static void allreduce_in(gloo_rs_context_t *context, const char *algorithm, unsi
     options.num_groups = groups > 0 ? (size_t)test_size : 0;
     options.dims = dims;
     options.num_dims = num_dims;
-    CHECK_OK(gloo_rs_allreduce(context, &options));
+    CHECK_OK(gloo_rs_allreduce_with(context, &options));
   }
   for (j = 0; j < count; j++) expect(&out, 0, j, reduced(GLOO_RS_INT32, GLOO_RS_SUM, test_size, 1, j));
   free(group);
@@ -82,9 +83,9 @@ static void allreduce_places(void) {
     size_t three[] = {1, 1, 1};
     float value = 1;
     void *outputs[] = {&value};
-    gloo_rs_allreduce_options_t options;
+    gloo_rs_collective_options_t options;
     three[0] = (size_t)test_size;
-    gloo_rs_allreduce_options_init(&options, sizeof options);
+    gloo_rs_collective_options_init(&options, sizeof options);
     options.algorithm = "torus_2d";
     options.data_type = GLOO_RS_FLOAT32;
     options.outputs = outputs;
@@ -92,10 +93,10 @@ static void allreduce_places(void) {
     options.count = 1;
     options.dims = three;
     options.num_dims = 3;
-    CHECK_FAILS(gloo_rs_allreduce(context, &options), GLOO_RS_ERROR_INVALID_ARGUMENT, "dims has 3 entries; it must have 2");
+    CHECK_FAILS(gloo_rs_allreduce_with(context, &options), GLOO_RS_ERROR_INVALID_ARGUMENT, "dims has 3 entries; it must have 2");
     options.dims = NULL;
     options.num_dims = 0;
-    CHECK_OK(gloo_rs_allreduce(context, &options));
+    CHECK_OK(gloo_rs_allreduce_with(context, &options));
   }
   gloo_rs_context_destroy(context);
 }
@@ -134,10 +135,10 @@ static void barriers(gloo_rs_context_t *context) {
   int round;
   for (a = 0; a < 4; a++)
     for (round = 0; round < 3; round++) {
-      gloo_rs_barrier_options_t options;
-      gloo_rs_barrier_options_init(&options, sizeof options);
+      gloo_rs_collective_options_t options;
+      gloo_rs_collective_options_init(&options, sizeof options);
       options.algorithm = algorithms[a];
-      CHECK_OK(gloo_rs_barrier(context, &options));
+      CHECK_OK(gloo_rs_barrier_with(context, &options));
     }
 }
 
@@ -212,9 +213,7 @@ static int32_t wrapping_sum(void *into, const void *left, const void *right, siz
 
 /* A collective with the tag of the one that is calling: refused, instead of waiting for itself. */
 static int32_t call_back(void *into, const void *left, const void *right, size_t count, void *user) {
-  gloo_rs_barrier_options_t options;
-  gloo_rs_barrier_options_init(&options, sizeof options);
-  CHECK_FAILS(gloo_rs_barrier((gloo_rs_context_t *)user, &options), GLOO_RS_ERROR_INVALID_OPERATION,
+  CHECK_FAILS(gloo_rs_barrier((gloo_rs_context_t *)user), GLOO_RS_ERROR_INVALID_OPERATION,
               "a collective with tag 0 is running on this context already");
   return wrapping_sum(into, left, right, count, NULL);
 }
@@ -231,12 +230,12 @@ static void own_operation(void) {
   const void *inputs[1];
   void *outputs[1];
   int calls = 0, rank;
-  gloo_rs_scan_options_t scan;
-  gloo_rs_allreduce_options_t allreduce;
+  gloo_rs_collective_options_t scan;
+  gloo_rs_collective_options_t allreduce;
   for (i = 0; i < 8; i++) in[i] = (uint16_t)(test_rank * 11 + (int)i * 3 + 2);
   inputs[0] = in;
   outputs[0] = out;
-  gloo_rs_scan_options_init(&scan, sizeof scan);
+  gloo_rs_collective_options_init(&scan, sizeof scan);
   scan.data_type = GLOO_RS_UINT32;
   scan.op = 4711; /* not looked at */
   scan.function = compose;
@@ -246,7 +245,7 @@ static void own_operation(void) {
   scan.outputs = outputs;
   scan.num_outputs = 1;
   scan.count = 4;
-  CHECK_OK(gloo_rs_scan(context, &scan));
+  CHECK_OK(gloo_rs_scan_with(context, &scan));
   for (i = 0; i < 8; i++) expected[i] = (uint16_t)(i * 3 + 2);
   for (rank = 1; rank <= test_rank; rank++) {
     uint16_t next[8];
@@ -259,19 +258,19 @@ static void own_operation(void) {
 
   for (i = 0; i < 100; i++) cells[i] = i + (uint32_t)test_rank;
   outputs[0] = cells;
-  gloo_rs_allreduce_options_init(&allreduce, sizeof allreduce);
+  gloo_rs_collective_options_init(&allreduce, sizeof allreduce);
   allreduce.data_type = GLOO_RS_UINT32;
   allreduce.function = wrapping_sum;
   allreduce.outputs = outputs;
   allreduce.num_outputs = 1;
   allreduce.count = 100;
   allreduce.algorithm = "ring_segmented";
-  CHECK_OK(gloo_rs_allreduce(context, &allreduce));
+  CHECK_OK(gloo_rs_allreduce_with(context, &allreduce));
   for (i = 0; i < 100; i++)
     CHECK_INT(cells[i], (uint32_t)test_size * i + (uint32_t)(test_size * (test_size - 1) / 2));
   allreduce.function = call_back;
   allreduce.user = context;
-  CHECK_OK(gloo_rs_allreduce(context, &allreduce));
+  CHECK_OK(gloo_rs_allreduce_with(context, &allreduce));
   barrier(context);
 
   /* What the function returns other than 0 fails the call, and the other rank's too if that hears of it first. */
@@ -279,7 +278,7 @@ static void own_operation(void) {
   allreduce.algorithm = "recursive_doubling";
   allreduce.timeout_ms = test_is_slow() ? 5000 : 1000;
   if (test_size == 2) {
-    gloo_rs_status_t status = gloo_rs_allreduce(context, &allreduce);
+    gloo_rs_status_t status = gloo_rs_allreduce_with(context, &allreduce);
     CHECK(status == GLOO_RS_ERROR_CALLBACK || status == GLOO_RS_ERROR_CONNECTION_LOST);
     CHECK_CONTAINS(gloo_rs_last_error_message(), "the caller's reduction function returned 33");
   }
@@ -295,7 +294,8 @@ static const struct test tests[] = {
     {"other_reductions", 3, other_reductions, -1},
     {"moving", 4, moving, -1},
     {"own_operation", 2, own_operation, -1},
-#define TESTS_UNDER_VALGRIND 7
+    {"plain_calls", 4, plain_calls, -1},
+#define TESTS_UNDER_VALGRIND 8
     {"allreduce_types", 1, allreduce_types, -1},
     {"allreduce_types", 2, allreduce_types, -1},
     {"allreduce_types", 4, allreduce_types, -1},
@@ -310,6 +310,9 @@ static const struct test tests[] = {
     {"moving", 3, moving, -1},
     {"own_operation", 1, own_operation, -1},
     {"own_operation", 4, own_operation, -1},
+    {"plain_calls", 1, plain_calls, -1},
+    {"plain_calls", 2, plain_calls, -1},
+    {"plain_calls", 3, plain_calls, -1},
 };
 
 int main(int argc, char **argv) {

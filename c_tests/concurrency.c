@@ -17,16 +17,16 @@ static void *sums(void *argument) {
   size_t i;
   outputs[0] = cells;
   for (round = 0; round < work->rounds; round++) {
-    gloo_rs_allreduce_options_t options;
+    gloo_rs_collective_options_t options;
     int64_t base = (int64_t)work->tag * 1000000 + round * 1000;
     for (i = 0; i < work->count; i++) cells[i] = base + test_rank + (int64_t)(i % 10);
-    gloo_rs_allreduce_options_init(&options, sizeof options);
+    gloo_rs_collective_options_init(&options, sizeof options);
     options.tag = work->tag;
     options.data_type = GLOO_RS_INT64;
     options.outputs = outputs;
     options.num_outputs = 1;
     options.count = work->count;
-    CHECK_OK(gloo_rs_allreduce(work->context, &options));
+    CHECK_OK(gloo_rs_allreduce_with(work->context, &options));
     for (i = 0; i < work->count; i++)
       CHECK_INT(cells[i], test_size * (base + (int64_t)(i % 10)) + test_size * (test_size - 1) / 2);
   }
@@ -103,20 +103,12 @@ static void *as_a_rank(void *argument) {
   struct thread_rank *self = (struct thread_rank *)argument;
   gloo_rs_store_t *store = NULL;
   gloo_rs_context_t *context = NULL;
-  gloo_rs_allreduce_options_t options;
   int32_t cell = 1 << self->rank;
-  void *outputs[1];
   CHECK_OK(gloo_rs_store_create_in_process("threads", &store));
   CHECK_OK(gloo_rs_context_create(self->device, self->rank, THREAD_RANKS, NULL, &context));
   CHECK_OK(gloo_rs_context_set_timeout(context, test_timeout_ms()));
   CHECK_OK(gloo_rs_context_connect(context, store));
-  outputs[0] = &cell;
-  gloo_rs_allreduce_options_init(&options, sizeof options);
-  options.data_type = GLOO_RS_INT32;
-  options.outputs = outputs;
-  options.num_outputs = 1;
-  options.count = 1;
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce(context, &cell, &cell, 1, GLOO_RS_INT32, GLOO_RS_SUM));
   CHECK_INT(cell, (1 << THREAD_RANKS) - 1);
   barrier(context);
   gloo_rs_context_destroy(context);

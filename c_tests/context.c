@@ -196,9 +196,7 @@ struct waiter {
 
 static void *wait_in_barrier(void *argument) {
   struct waiter *waiter = (struct waiter *)argument;
-  gloo_rs_barrier_options_t options;
-  gloo_rs_barrier_options_init(&options, sizeof options);
-  waiter->status = gloo_rs_barrier(waiter->context, &options);
+  waiter->status = gloo_rs_barrier(waiter->context);
   snprintf(waiter->message, sizeof waiter->message, "%s", gloo_rs_last_error_message());
   return NULL;
 }
@@ -221,9 +219,7 @@ static void end_a_wait(void (*end)(gloo_rs_context_t *), int gone) {
     CHECK_CONTAINS(waiter.message, "barrier");
     CHECK_OK(gloo_rs_store_set(store, over, "", 0));
     if (!gone) {
-      gloo_rs_barrier_options_t options;
-      gloo_rs_barrier_options_init(&options, sizeof options);
-      CHECK_FAILS(gloo_rs_barrier(context, &options), GLOO_RS_ERROR_ABORTED, "closed");
+      CHECK_FAILS(gloo_rs_barrier(context), GLOO_RS_ERROR_ABORTED, "closed");
     }
   } else {
     CHECK_OK(gloo_rs_store_wait(store, &over, 1, test_timeout_ms()));

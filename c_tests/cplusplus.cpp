@@ -25,23 +25,23 @@ using Buffer = std::unique_ptr<gloo_rs_unbound_buffer_t, Destroy<gloo_rs_unbound
 static_assert(std::is_same_v<gloo_rs_status_t, std::uint32_t>);
 static_assert(std::is_same_v<gloo_rs_data_type_t, std::uint32_t>);
 static_assert(std::is_same_v<gloo_rs_op_t, std::uint32_t>);
-static_assert(std::is_standard_layout_v<gloo_rs_allreduce_options_t>);
-static_assert(std::is_trivially_copyable_v<gloo_rs_allreduce_options_t>);
-static_assert(offsetof(gloo_rs_allreduce_options_t, struct_size) == 0);
+static_assert(std::is_standard_layout_v<gloo_rs_collective_options_t>);
+static_assert(std::is_trivially_copyable_v<gloo_rs_collective_options_t>);
+static_assert(offsetof(gloo_rs_collective_options_t, struct_size) == 0);
 
 template <class T>
 void allreduce(gloo_rs_context_t *context, std::vector<T> &values, gloo_rs_data_type_t type,
                gloo_rs_reduce_fn_t function = nullptr, void *user = nullptr) {
   void *outputs[] = {values.data()};
-  gloo_rs_allreduce_options_t options;
-  gloo_rs_allreduce_options_init(&options, sizeof options);
+  gloo_rs_collective_options_t options;
+  gloo_rs_collective_options_init(&options, sizeof options);
   options.data_type = type;
   options.function = function;
   options.user = user;
   options.outputs = outputs;
   options.num_outputs = 1;
   options.count = values.size();
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &options));
 }
 
 void standard_types() {

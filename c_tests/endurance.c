@@ -65,19 +65,19 @@ static void check_flat(const char *what, struct usage before) {
 
 /* Sums of whole numbers over all ranks; returns the last element's. */
 static int32_t sum(gloo_rs_context_t *context, uint32_t tag, int32_t *cells, size_t count, int32_t last) {
-  gloo_rs_allreduce_options_t options;
+  gloo_rs_collective_options_t options;
   void *outputs[1];
   size_t i;
   outputs[0] = cells;
   for (i = 0; i + 1 < count; i++) cells[i] = (int32_t)(i % 1000) + test_rank + (int32_t)tag;
   cells[count - 1] = last;
-  gloo_rs_allreduce_options_init(&options, sizeof options);
+  gloo_rs_collective_options_init(&options, sizeof options);
   options.tag = tag;
   options.data_type = GLOO_RS_INT32;
   options.outputs = outputs;
   options.num_outputs = 1;
   options.count = count;
-  CHECK_OK(gloo_rs_allreduce(context, &options));
+  CHECK_OK(gloo_rs_allreduce_with(context, &options));
   for (i = 0; i + 1 < count; i++)
     if (cells[i] != test_size * ((int32_t)(i % 1000) + (int32_t)tag) + test_size * (test_size - 1) / 2)
       check_failed(__FILE__, __LINE__, "element %zu of %zu is %d", i, count, (int)cells[i]);

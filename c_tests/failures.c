@@ -37,12 +37,12 @@ static gloo_rs_status_t allreduce(gloo_rs_context_t *context, gloo_rs_reduce_fn_
                                   gloo_rs_data_type_t type, int64_t timeout_ms) {
   int32_t *cells = (int32_t *)check_alloc(COUNT * sizeof *cells);
   void *outputs[1];
-  gloo_rs_allreduce_options_t options;
+  gloo_rs_collective_options_t options;
   gloo_rs_status_t status;
   size_t i;
   for (i = 0; i < COUNT; i++) cells[i] = test_rank + 1;
   outputs[0] = cells;
-  gloo_rs_allreduce_options_init(&options, sizeof options);
+  gloo_rs_collective_options_init(&options, sizeof options);
   options.algorithm = "ring_segmented";
   options.max_segment_bytes = 16384;
   options.timeout_ms = timeout_ms;
@@ -51,7 +51,7 @@ static gloo_rs_status_t allreduce(gloo_rs_context_t *context, gloo_rs_reduce_fn_
   options.outputs = outputs;
   options.num_outputs = 1;
   options.count = count;
-  status = gloo_rs_allreduce(context, &options);
+  status = gloo_rs_allreduce_with(context, &options);
   free(cells);
   return status;
 }

@@ -178,11 +178,7 @@ static inline gloo_rs_context_t *connected_context(void) {
   return context;
 }
 
-static inline void barrier(gloo_rs_context_t *context) {
-  gloo_rs_barrier_options_t options;
-  gloo_rs_barrier_options_init(&options, sizeof options);
-  CHECK_OK(gloo_rs_barrier(context, &options));
-}
+static inline void barrier(gloo_rs_context_t *context) { CHECK_OK(gloo_rs_barrier(context)); }
 
 /* ---- the parent ---- */
 

@@ -11,15 +11,7 @@ static int check(gloo_rs_status_t status) {
 }
 
 static int sum(gloo_rs_context_t *context, int64_t *value) {
-  void *outputs[] = {value};
-  gloo_rs_allreduce_options_t options;
-  gloo_rs_allreduce_options_init(&options, sizeof options);
-  options.data_type = GLOO_RS_INT64;
-  options.op = GLOO_RS_SUM;
-  options.outputs = outputs;
-  options.num_outputs = 1;
-  options.count = 1;
-  return check(gloo_rs_allreduce(context, &options));
+  return check(gloo_rs_allreduce(context, value, value, 1, GLOO_RS_INT64, GLOO_RS_SUM));
 }
 
 int main(int argc, char **argv) {

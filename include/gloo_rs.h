@@ -245,488 +245,84 @@ typedef uint32_t gloo_rs_op_t;
 /// operation must be associative, and commutative but for scan and exscan.
 typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
 
-/// Options of gloo_rs_allreduce. Set up by gloo_rs_allreduce_options_init.
-typedef struct gloo_rs_allreduce_options_t {
-  /// sizeof(gloo_rs_allreduce_options_t).
+/// Options of every collective, for the functions gloo_rs_..._with. Set up by gloo_rs_collective_options_init. A field that
+/// the collective does not use must keep its default: a call with another value is refused with
+/// GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. Which buffers, of how many elements
+/// each, the comment of the function says.
+///
+/// The functions without `_with` take one input and one output as arguments, and all else has its default: so their tag is 0,
+/// and one of them can run on a context at a time.
+///
+/// All collectives: every rank of the context makes the same call. The buffers and the options are the caller's; they are
+/// used until the function returns, which it does when this rank's part is done. Counts are in elements, not bytes. A call
+/// that is wrong in itself fails with GLOO_RS_ERROR_INVALID_ARGUMENT or GLOO_RS_ERROR_INVALID_OPERATION and nothing is sent;
+/// one that fails later (with GLOO_RS_ERROR_TIMEOUT, GLOO_RS_ERROR_CONNECTION_LOST, GLOO_RS_ERROR_MISMATCH,
+/// GLOO_RS_ERROR_CALLBACK and others) breaks the context, leaves its outputs unspecified, and every later collective on the
+/// context fails. Threads may call at the same time with different tags.
+typedef struct gloo_rs_collective_options_t {
+  /// sizeof(gloo_rs_collective_options_t).
   size_t struct_size;
-  /// Algorithm by name, such as "ring"; NULL or "auto" lets the library choose. The same on all ranks.
+  /// Algorithm by name, such as "ring"; NULL or "auto" lets the library choose. gloo_rs_algorithms tells the names. The same
+  /// on all ranks. "binomial" of gatherv and scatterv and "bruck" of alltoallv first bring the counts that only some ranks
+  /// have to all ranks, within the same call. Used by all.
   const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's. Used by all.
   int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
+  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks. Used by all.
   size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
+  /// Tells apart calls that run at the same time on one context. The same on all ranks. Used by all.
+  uint32_t tag;
+  /// Type of the elements. The same on all ranks. Used by all but barrier.
   gloo_rs_data_type_t data_type;
-  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks.
+  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks. Used by allreduce, reduce, reduce_scatter,
+  /// scan, exscan.
   gloo_rs_op_t op;
-  /// The caller's operation instead of `op`, or NULL.
+  /// Rank of the root. The same on all ranks. Used by reduce, broadcast, gather, gatherv, scatter, scatterv.
+  int32_t root;
+  /// The caller's operation instead of `op`, or NULL. Used by allreduce, reduce, reduce_scatter, scan, exscan.
   gloo_rs_reduce_fn_t function;
-  /// Passed to `function`.
+  /// Passed to `function`. Used by allreduce, reduce, reduce_scatter, scan, exscan.
   void *user;
-  /// Buffers of `count` elements, read only; ignored if there are none.
+  /// Buffers that are only read. Used by all but barrier.
   const void *const *inputs;
-  /// Number of inputs; 0 for in place.
+  /// Number of inputs; 0 for in place. Used by all but barrier.
   size_t num_inputs;
-  /// Buffers of `count` elements, each of which gets the result.
+  /// Buffers for the result. Used by all but barrier.
   void *const *outputs;
-  /// Number of outputs.
+  /// Number of outputs. Used by all but barrier.
   size_t num_outputs;
-  /// Elements of each buffer. The same on all ranks.
+  /// Elements of a buffer, or of a block of one that has a block for each rank. The same on all ranks; but of gatherv and
+  /// scatterv what this rank sends or gets, and the root's is ignored. 0 where reduce_scatter has `recv_counts`. Used by all
+  /// but allgatherv, alltoallv, barrier.
   size_t count;
-  /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks.
+  /// Elements for each rank, in the order of ranks; of scatterv on the root, and ignored on other ranks. Used by scatterv,
+  /// alltoallv.
+  const size_t *send_counts;
+  /// Elements from each rank, in the order of ranks; of gatherv on the root, and ignored on other ranks. Of reduce_scatter,
+  /// elements of the result that each rank gets; NULL if every rank gets `count`. Used by reduce_scatter, allgatherv, gatherv,
+  /// alltoallv.
+  const size_t *recv_counts;
+  /// Length of `send_counts` and of `recv_counts`: the size of the context. Used by reduce_scatter, allgatherv, gatherv,
+  /// scatterv, alltoallv.
+  size_t num_counts;
+  /// Number of partners: at most the base-2 logarithm of the context's size, which must be a power of two. The same on all
+  /// ranks. Used by pairwise_exchange.
+  size_t destinations;
+  /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks. Used by allreduce.
   size_t base;
   /// The group of each rank, in the order of ranks: any numbers, equal for ranks of one group. For the algorithms
   /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d"; NULL for the hosts that the ranks run on. The same on all ranks.
+  /// Used by allreduce.
   const uint32_t *groups;
-  /// Length of `groups`: the size of the context, or 0.
+  /// Length of `groups`: the size of the context, or 0. Used by allreduce.
   size_t num_groups;
   /// Extents of the grid that the ranks form, whose product is the size of the context; neighbours in the first dimension
   /// have consecutive ranks. For "torus_2d" and "mesh_2d", which have two dimensions, and "torus_nd"; they then do without
-  /// groups. NULL for the library's choice. The same on all ranks.
+  /// groups. NULL for the library's choice. The same on all ranks. Used by allreduce.
   const size_t *dims;
-  /// Length of `dims`.
+  /// Length of `dims`. Used by allreduce.
   size_t num_dims;
-} gloo_rs_allreduce_options_t;
-
-/// Options of gloo_rs_reduce. Set up by gloo_rs_reduce_options_init.
-typedef struct gloo_rs_reduce_options_t {
-  /// sizeof(gloo_rs_reduce_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "binomial"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks.
-  gloo_rs_op_t op;
-  /// The caller's operation instead of `op`, or NULL.
-  gloo_rs_reduce_fn_t function;
-  /// Passed to `function`.
-  void *user;
-  /// Buffers of `count` elements, read only; ignored if there are none.
-  const void *const *inputs;
-  /// Number of inputs; 0 for in place.
-  size_t num_inputs;
-  /// On the root, or for in place: one buffer of `count` elements, which gets the result. Ignored on other ranks that have
-  /// inputs.
-  void *const *outputs;
-  /// Number of outputs: 1 on the root, or for in place. Ignored on other ranks that have inputs.
-  size_t num_outputs;
-  /// Rank of the root. The same on all ranks.
-  int32_t root;
-  /// Elements of each buffer. The same on all ranks.
-  size_t count;
-} gloo_rs_reduce_options_t;
-
-/// Options of gloo_rs_reduce_scatter. Set up by gloo_rs_reduce_scatter_options_init.
-typedef struct gloo_rs_reduce_scatter_options_t {
-  /// sizeof(gloo_rs_reduce_scatter_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "ring"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks.
-  gloo_rs_op_t op;
-  /// The caller's operation instead of `op`, or NULL.
-  gloo_rs_reduce_fn_t function;
-  /// Passed to `function`.
-  void *user;
-  /// Buffers of as many elements as all `recv_counts` together, read only; ignored if there are none.
-  const void *const *inputs;
-  /// Number of inputs; 0 for in place.
-  size_t num_inputs;
-  /// One buffer of `recv_counts[rank]` elements; for in place, of all.
-  void *const *outputs;
-  /// Number of outputs.
-  size_t num_outputs;
-  /// How many elements of the result each rank gets, in the order of ranks. The same on all ranks.
-  const size_t *recv_counts;
-  /// Length of `recv_counts`: the size of the context.
-  size_t num_counts;
-} gloo_rs_reduce_scatter_options_t;
-
-/// Options of gloo_rs_scan. Set up by gloo_rs_scan_options_init.
-typedef struct gloo_rs_scan_options_t {
-  /// sizeof(gloo_rs_scan_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "recursive_doubling"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks.
-  gloo_rs_op_t op;
-  /// The caller's operation instead of `op`, or NULL.
-  gloo_rs_reduce_fn_t function;
-  /// Passed to `function`.
-  void *user;
-  /// One buffer of `count` elements, read only; ignored if there is none.
-  const void *const *inputs;
-  /// Number of inputs: 1, or 0 for in place.
-  size_t num_inputs;
-  /// One buffer of `count` elements, which gets the result.
-  void *const *outputs;
-  /// Number of outputs: 1.
-  size_t num_outputs;
-  /// Elements of each buffer. The same on all ranks.
-  size_t count;
-} gloo_rs_scan_options_t;
-
-/// Options of gloo_rs_exscan. Set up by gloo_rs_exscan_options_init.
-typedef struct gloo_rs_exscan_options_t {
-  /// sizeof(gloo_rs_exscan_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "recursive_doubling"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks.
-  gloo_rs_op_t op;
-  /// The caller's operation instead of `op`, or NULL.
-  gloo_rs_reduce_fn_t function;
-  /// Passed to `function`.
-  void *user;
-  /// One buffer of `count` elements, read only; ignored if there is none.
-  const void *const *inputs;
-  /// Number of inputs: 1, or 0 for in place.
-  size_t num_inputs;
-  /// One buffer of `count` elements, which gets the result.
-  void *const *outputs;
-  /// Number of outputs: 1.
-  size_t num_outputs;
-  /// Elements of each buffer. The same on all ranks.
-  size_t count;
-} gloo_rs_exscan_options_t;
-
-/// Options of gloo_rs_broadcast. Set up by gloo_rs_broadcast_options_init.
-typedef struct gloo_rs_broadcast_options_t {
-  /// sizeof(gloo_rs_broadcast_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "binomial"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// On the root: one buffer of `count` elements, read only. Ignored on other ranks.
-  const void *const *inputs;
-  /// Number of inputs: 1 on the root, or 0 for in place. Ignored on other ranks.
-  size_t num_inputs;
-  /// Buffers of `count` elements, each of which gets the root's.
-  void *const *outputs;
-  /// Number of outputs; on the root, 0 is fine if it has an input.
-  size_t num_outputs;
-  /// Rank of the root. The same on all ranks.
-  int32_t root;
-  /// Elements of each buffer. The same on all ranks.
-  size_t count;
-} gloo_rs_broadcast_options_t;
-
-/// Options of gloo_rs_gather. Set up by gloo_rs_gather_options_init.
-typedef struct gloo_rs_gather_options_t {
-  /// sizeof(gloo_rs_gather_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "binomial"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// One buffer of `count` elements, read only; ignored if there is none.
-  const void *const *inputs;
-  /// Number of inputs: 1, or on the root 0 for in place.
-  size_t num_inputs;
-  /// On the root: one buffer of `count` elements for each rank. Ignored on other ranks.
-  void *const *outputs;
-  /// Number of outputs: 1 on the root. Ignored on other ranks.
-  size_t num_outputs;
-  /// Rank of the root. The same on all ranks.
-  int32_t root;
-  /// Elements of each input. The same on all ranks.
-  size_t count;
-} gloo_rs_gather_options_t;
-
-/// Options of gloo_rs_gatherv. Set up by gloo_rs_gatherv_options_init.
-typedef struct gloo_rs_gatherv_options_t {
-  /// sizeof(gloo_rs_gatherv_options_t).
-  size_t struct_size;
-  /// Algorithm by name, "direct" or "binomial"; NULL or "auto" lets the library choose. The same on all ranks. "binomial"
-  /// first brings the root's counts to all ranks, within the same call.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// One buffer of `recv_counts[rank]` elements on the root, `count` elsewhere, read only; ignored if there is none.
-  const void *const *inputs;
-  /// Number of inputs: 1, or on the root 0 for in place.
-  size_t num_inputs;
-  /// On the root: one buffer of as many elements as all `recv_counts` together. Ignored on other ranks.
-  void *const *outputs;
-  /// Number of outputs: 1 on the root. Ignored on other ranks.
-  size_t num_outputs;
-  /// Rank of the root. The same on all ranks.
-  int32_t root;
-  /// Elements of the input, on ranks other than the root.
-  size_t count;
-  /// On the root: elements that each rank sends, in the order of ranks. Ignored on other ranks.
-  const size_t *recv_counts;
-  /// Length of `recv_counts`: on the root, the size of the context. Ignored on other ranks.
-  size_t num_counts;
-} gloo_rs_gatherv_options_t;
-
-/// Options of gloo_rs_scatter. Set up by gloo_rs_scatter_options_init.
-typedef struct gloo_rs_scatter_options_t {
-  /// sizeof(gloo_rs_scatter_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "binomial"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// On the root: one buffer of `count` elements for each rank, or as many buffers as ranks, of `count` elements
-  /// each; read only. Ignored on other ranks.
-  const void *const *inputs;
-  /// Number of inputs: 1 or the size of the context on the root, or 0 for in place. Ignored on other ranks.
-  size_t num_inputs;
-  /// One buffer of `count` elements; for in place on the root, of `count` for each rank.
-  void *const *outputs;
-  /// Number of outputs: 1.
-  size_t num_outputs;
-  /// Rank of the root. The same on all ranks.
-  int32_t root;
-  /// Elements that each rank gets. The same on all ranks.
-  size_t count;
-} gloo_rs_scatter_options_t;
-
-/// Options of gloo_rs_scatterv. Set up by gloo_rs_scatterv_options_init.
-typedef struct gloo_rs_scatterv_options_t {
-  /// sizeof(gloo_rs_scatterv_options_t).
-  size_t struct_size;
-  /// Algorithm by name, "direct" or "binomial"; NULL or "auto" lets the library choose. The same on all ranks. "binomial"
-  /// first brings the root's counts to all ranks, within the same call.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// On the root: one buffer of as many elements as all `send_counts` together, read only. Ignored on other ranks.
-  const void *const *inputs;
-  /// Number of inputs: 1 on the root, or 0 for in place. Ignored on other ranks.
-  size_t num_inputs;
-  /// One buffer of `send_counts[rank]` elements on the root, `count` elsewhere; for in place on the root, of all.
-  void *const *outputs;
-  /// Number of outputs: 1.
-  size_t num_outputs;
-  /// Rank of the root. The same on all ranks.
-  int32_t root;
-  /// Elements of the output, on ranks other than the root.
-  size_t count;
-  /// On the root: elements that each rank gets, in the order of ranks. Ignored on other ranks.
-  const size_t *send_counts;
-  /// Length of `send_counts`: on the root, the size of the context. Ignored on other ranks.
-  size_t num_counts;
-} gloo_rs_scatterv_options_t;
-
-/// Options of gloo_rs_allgather. Set up by gloo_rs_allgather_options_init.
-typedef struct gloo_rs_allgather_options_t {
-  /// sizeof(gloo_rs_allgather_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "bruck"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// Buffers of `count` elements, read only; ignored if there are none.
-  const void *const *inputs;
-  /// Number of inputs; 0 for in place.
-  size_t num_inputs;
-  /// One buffer of `count` elements for each input of each rank.
-  void *const *outputs;
-  /// Number of outputs: 1.
-  size_t num_outputs;
-  /// Elements of each input. The same on all ranks.
-  size_t count;
-} gloo_rs_allgather_options_t;
-
-/// Options of gloo_rs_allgatherv. Set up by gloo_rs_allgatherv_options_init.
-typedef struct gloo_rs_allgatherv_options_t {
-  /// sizeof(gloo_rs_allgatherv_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "ring"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// One buffer of `recv_counts[rank]` elements, read only; ignored if there is none.
-  const void *const *inputs;
-  /// Number of inputs: 1, or 0 for in place.
-  size_t num_inputs;
-  /// One buffer of as many elements as all `recv_counts` together.
-  void *const *outputs;
-  /// Number of outputs: 1.
-  size_t num_outputs;
-  /// Elements that each rank sends, in the order of ranks. The same on all ranks.
-  const size_t *recv_counts;
-  /// Length of `recv_counts`: the size of the context.
-  size_t num_counts;
-} gloo_rs_allgatherv_options_t;
-
-/// Options of gloo_rs_alltoall. Set up by gloo_rs_alltoall_options_init.
-typedef struct gloo_rs_alltoall_options_t {
-  /// sizeof(gloo_rs_alltoall_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "pairwise"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// One buffer of `count` elements for each rank, read only; ignored if there is none.
-  const void *const *inputs;
-  /// Number of inputs: 1, or 0 for in place.
-  size_t num_inputs;
-  /// One buffer of `count` elements for each rank.
-  void *const *outputs;
-  /// Number of outputs: 1.
-  size_t num_outputs;
-  /// Elements from each rank to each rank. The same on all ranks.
-  size_t count;
-} gloo_rs_alltoall_options_t;
-
-/// Options of gloo_rs_alltoallv. Set up by gloo_rs_alltoallv_options_init.
-typedef struct gloo_rs_alltoallv_options_t {
-  /// sizeof(gloo_rs_alltoallv_options_t).
-  size_t struct_size;
-  /// Algorithm by name, "pairwise" or "bruck"; NULL or "auto" lets the library choose. The same on all ranks. "bruck" first
-  /// brings the counts of all ranks to all ranks, within the same call.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// One buffer of as many elements as all `send_counts` together, read only.
-  const void *const *inputs;
-  /// Number of inputs: 1; there is no form in place.
-  size_t num_inputs;
-  /// One buffer of as many elements as all `recv_counts` together.
-  void *const *outputs;
-  /// Number of outputs: 1.
-  size_t num_outputs;
-  /// Elements for each rank, in the order of ranks.
-  const size_t *send_counts;
-  /// Elements from each rank, in the order of ranks: what that rank has in its `send_counts` for this one.
-  const size_t *recv_counts;
-  /// Length of `send_counts` and of `recv_counts`: the size of the context.
-  size_t num_counts;
-} gloo_rs_alltoallv_options_t;
-
-/// Options of gloo_rs_pairwise_exchange. Set up by gloo_rs_pairwise_exchange_options_init.
-typedef struct gloo_rs_pairwise_exchange_options_t {
-  /// sizeof(gloo_rs_pairwise_exchange_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "pairwise_exchange"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-  /// Type of the elements. The same on all ranks.
-  gloo_rs_data_type_t data_type;
-  /// One buffer of `count` elements for each destination, read only.
-  const void *const *inputs;
-  /// Number of inputs: 1; there is no form in place.
-  size_t num_inputs;
-  /// One buffer of `count` elements for each destination.
-  void *const *outputs;
-  /// Number of outputs: 1.
-  size_t num_outputs;
-  /// Elements exchanged with each partner. The same on all ranks.
-  size_t count;
-  /// Number of partners: at most the base-2 logarithm of the context's size, which must be a power of two. The same
-  /// on all ranks.
-  size_t destinations;
-} gloo_rs_pairwise_exchange_options_t;
-
-/// Options of gloo_rs_barrier. Set up by gloo_rs_barrier_options_init.
-typedef struct gloo_rs_barrier_options_t {
-  /// sizeof(gloo_rs_barrier_options_t).
-  size_t struct_size;
-  /// Algorithm by name, such as "dissemination"; NULL or "auto" lets the library choose. The same on all ranks.
-  const char *algorithm;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks.
-  uint32_t tag;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-  int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks.
-  size_t max_segment_bytes;
-} gloo_rs_barrier_options_t;
+} gloo_rs_collective_options_t;
 
 /// The call did what it should.
 #define GLOO_RS_OK 0
@@ -1286,134 +882,239 @@ gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t *buf
 /// handle. NULL is fine.
 void gloo_rs_unbound_buffer_destroy(struct gloo_rs_unbound_buffer_t *buffer);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_allreduce_options_t), with
-/// defaults.
-void gloo_rs_allreduce_options_init(struct gloo_rs_allreduce_options_t *options, size_t struct_size);
+/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_collective_options_t), with defaults: no
+/// buffers, no elements, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, root 0, tag 0, GLOO_RS_TIMEOUT_DEFAULT.
+void gloo_rs_collective_options_init(struct gloo_rs_collective_options_t *options,
+                                     size_t struct_size);
 
-/// Combines the inputs of all ranks; all outputs of all ranks get the result. With GLOO_RS_AVERAGE it is divided by
-/// the number of contributions. In place (no inputs, or inputs that are the very outputs) the outputs hold the
-/// inputs.
+/// Combines the inputs of all ranks, `count` elements each, by `op`; the outputs of all ranks, `count` elements each,
+/// get the result. With GLOO_RS_AVERAGE it is divided by the number of contributions. In place, with NULL or `output`
+/// as `input`, the output holds the input.
 gloo_rs_status_t gloo_rs_allreduce(struct gloo_rs_context_t *context,
-                                   const struct gloo_rs_allreduce_options_t *options);
+                                   const void *input,
+                                   void *output,
+                                   size_t count,
+                                   gloo_rs_data_type_t data_type,
+                                   gloo_rs_op_t op);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_reduce_options_t), with defaults.
-void gloo_rs_reduce_options_init(struct gloo_rs_reduce_options_t *options, size_t struct_size);
+/// As gloo_rs_allreduce, with any number of inputs, all of which are combined, and one output or more, all of which get
+/// the result. In place, with no inputs or with the very outputs as inputs, all outputs hold inputs.
+gloo_rs_status_t gloo_rs_allreduce_with(struct gloo_rs_context_t *context,
+                                        const struct gloo_rs_collective_options_t *options);
 
-/// Combines the inputs of all ranks; the root's output gets the result. In place (no inputs, or the very output as
-/// input) the output holds the input; on ranks other than the root it is then read and left alone.
-gloo_rs_status_t gloo_rs_reduce(struct gloo_rs_context_t *context, const struct gloo_rs_reduce_options_t *options);
+/// Combines the inputs of all ranks, `count` elements each, by `op`; the root's output, of `count` elements, gets the
+/// result. In place, with NULL or `output` as `input`, the output holds the input; on ranks other than the root it is
+/// then read and left alone. With an input, `output` is ignored on other ranks.
+gloo_rs_status_t gloo_rs_reduce(struct gloo_rs_context_t *context,
+                                const void *input,
+                                void *output,
+                                size_t count,
+                                gloo_rs_data_type_t data_type,
+                                gloo_rs_op_t op,
+                                int32_t root);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_reduce_scatter_options_t), with
-/// defaults.
-void gloo_rs_reduce_scatter_options_init(struct gloo_rs_reduce_scatter_options_t *options, size_t struct_size);
+/// As gloo_rs_reduce, with any number of inputs, all of which are combined, and one output.
+gloo_rs_status_t gloo_rs_reduce_with(struct gloo_rs_context_t *context,
+                                     const struct gloo_rs_collective_options_t *options);
 
-/// Combines the inputs of all ranks and splits the result: rank 0 gets the first `recv_counts[0]` elements, and so on. In
-/// place (no inputs) the output holds all of the input, and the result is put at its start; what follows it is then
-/// unspecified.
+/// Combines the inputs of all ranks, a block of `count` elements for each rank, by `op`; the output of rank r, of
+/// `count` elements, gets block r of the result. In place, `output` is where the rank's own block begins in `input`
+/// (which costs a copy of it), of which the rest is left alone; or `input` is NULL: then the output holds all of the
+/// input, the result is put at its start, and what follows is unspecified.
 gloo_rs_status_t gloo_rs_reduce_scatter(struct gloo_rs_context_t *context,
-                                        const struct gloo_rs_reduce_scatter_options_t *options);
+                                        const void *input,
+                                        void *output,
+                                        size_t count,
+                                        gloo_rs_data_type_t data_type,
+                                        gloo_rs_op_t op);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_scan_options_t), with defaults.
-void gloo_rs_scan_options_init(struct gloo_rs_scan_options_t *options, size_t struct_size);
+/// As gloo_rs_reduce_scatter, with a block of `counts[r]` elements for rank r, in the order of ranks. `counts` has as
+/// many entries as there are ranks, the same on all.
+gloo_rs_status_t gloo_rs_reduce_scatterv(struct gloo_rs_context_t *context,
+                                         const void *input,
+                                         void *output,
+                                         const size_t *counts,
+                                         gloo_rs_data_type_t data_type,
+                                         gloo_rs_op_t op);
 
-/// Rank r's output gets the inputs of ranks 0 to r, combined in this order. In place (no input, or the very output
-/// as input) the output holds the input.
-gloo_rs_status_t gloo_rs_scan(struct gloo_rs_context_t *context, const struct gloo_rs_scan_options_t *options);
+/// As gloo_rs_reduce_scatter with `count`, or as gloo_rs_reduce_scatterv with `recv_counts`; with any number of inputs,
+/// all of which are combined, and one output.
+gloo_rs_status_t gloo_rs_reduce_scatter_with(struct gloo_rs_context_t *context,
+                                             const struct gloo_rs_collective_options_t *options);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_exscan_options_t), with defaults.
-void gloo_rs_exscan_options_init(struct gloo_rs_exscan_options_t *options, size_t struct_size);
+/// Rank r's output gets the inputs of ranks 0 to r, combined by `op` in this order; `count` elements each. In place,
+/// with NULL or `output` as `input`, the output holds the input. There is no GLOO_RS_AVERAGE.
+gloo_rs_status_t gloo_rs_scan(struct gloo_rs_context_t *context,
+                              const void *input,
+                              void *output,
+                              size_t count,
+                              gloo_rs_data_type_t data_type,
+                              gloo_rs_op_t op);
 
-/// Rank r's output gets the inputs of ranks 0 to r - 1, combined in this order; rank 0's output is left alone. In
-/// place (no input, or the very output as input) the output holds the input.
-gloo_rs_status_t gloo_rs_exscan(struct gloo_rs_context_t *context, const struct gloo_rs_exscan_options_t *options);
+/// As gloo_rs_scan, with one input, or none for in place, and one output.
+gloo_rs_status_t gloo_rs_scan_with(struct gloo_rs_context_t *context,
+                                   const struct gloo_rs_collective_options_t *options);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_broadcast_options_t), with
-/// defaults.
-void gloo_rs_broadcast_options_init(struct gloo_rs_broadcast_options_t *options, size_t struct_size);
+/// Rank r's output gets the inputs of ranks 0 to r - 1, combined by `op` in this order; `count` elements each. Rank 0's
+/// output is left alone. In place, with NULL or `output` as `input`, the output holds the input. There is no
+/// GLOO_RS_AVERAGE.
+gloo_rs_status_t gloo_rs_exscan(struct gloo_rs_context_t *context,
+                                const void *input,
+                                void *output,
+                                size_t count,
+                                gloo_rs_data_type_t data_type,
+                                gloo_rs_op_t op);
 
-/// Copies the root's input to all outputs of all ranks. In place (no input, or the first output as input) the root's
-/// first output is sent.
+/// As gloo_rs_exscan, with one input, or none for in place, and one output.
+gloo_rs_status_t gloo_rs_exscan_with(struct gloo_rs_context_t *context,
+                                     const struct gloo_rs_collective_options_t *options);
+
+/// Copies the root's buffer, of `count` elements, to the buffers of all other ranks.
 gloo_rs_status_t gloo_rs_broadcast(struct gloo_rs_context_t *context,
-                                   const struct gloo_rs_broadcast_options_t *options);
+                                   void *buffer,
+                                   size_t count,
+                                   gloo_rs_data_type_t data_type,
+                                   int32_t root);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_gather_options_t), with defaults.
-void gloo_rs_gather_options_init(struct gloo_rs_gather_options_t *options, size_t struct_size);
+/// As gloo_rs_broadcast, with one output or more, all of which get the root's elements. The root sends its input, which
+/// other ranks need not have and which is ignored there; in place, with no input or with the first output as input, its
+/// first output. A root with an input needs no output.
+gloo_rs_status_t gloo_rs_broadcast_with(struct gloo_rs_context_t *context,
+                                        const struct gloo_rs_collective_options_t *options);
 
-/// Puts the inputs of all ranks one after another into the root's output, in the order of ranks. In place (no input)
-/// the root's own block already lies in its place.
-gloo_rs_status_t gloo_rs_gather(struct gloo_rs_context_t *context, const struct gloo_rs_gather_options_t *options);
+/// Puts the inputs of all ranks, `count` elements each, one after another into the root's output, in the order of
+/// ranks. In place, on the root only, with NULL as `input` or with the place of the root's block in `output`, that
+/// block already lies in its place. `output` is ignored on other ranks.
+gloo_rs_status_t gloo_rs_gather(struct gloo_rs_context_t *context,
+                                const void *input,
+                                void *output,
+                                size_t count,
+                                gloo_rs_data_type_t data_type,
+                                int32_t root);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_gatherv_options_t), with defaults.
-void gloo_rs_gatherv_options_init(struct gloo_rs_gatherv_options_t *options, size_t struct_size);
+/// As gloo_rs_gather, with one input, or none for in place, and one output.
+gloo_rs_status_t gloo_rs_gather_with(struct gloo_rs_context_t *context,
+                                     const struct gloo_rs_collective_options_t *options);
 
-/// As gloo_rs_gather, with a number of elements of its own for each rank. The blocks lie in the output one directly after
-/// another, in the order of ranks; there are no displacements.
+/// As gloo_rs_gather, with a number of elements of its own for each rank: each sends `count`, and the root says in
+/// `counts`, with an entry for each rank, how many it expects from whom. Blocks lie one directly after another; there
+/// are no displacements. The root's `count`, and `counts` on other ranks, are ignored.
 gloo_rs_status_t gloo_rs_gatherv(struct gloo_rs_context_t *context,
-                                 const struct gloo_rs_gatherv_options_t *options);
+                                 const void *input,
+                                 size_t count,
+                                 void *output,
+                                 const size_t *counts,
+                                 gloo_rs_data_type_t data_type,
+                                 int32_t root);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_scatter_options_t), with defaults.
-void gloo_rs_scatter_options_init(struct gloo_rs_scatter_options_t *options, size_t struct_size);
+/// As gloo_rs_gatherv, with `counts` in `recv_counts`; one input, or none for in place, and one output.
+gloo_rs_status_t gloo_rs_gatherv_with(struct gloo_rs_context_t *context,
+                                      const struct gloo_rs_collective_options_t *options);
 
-/// Splits the root's input into blocks, one for each rank in the order of ranks. In place (no input) the root's
-/// output holds all blocks, and its own is moved to the start.
-gloo_rs_status_t gloo_rs_scatter(struct gloo_rs_context_t *context, const struct gloo_rs_scatter_options_t *options);
+/// Splits the root's input into blocks of `count` elements, one for each rank in the order of ranks, and puts each into
+/// its rank's output. In place, on the root only, `output` is where the root's own block begins in `input` (which costs
+/// a copy of it); or `input` is NULL: then the output holds all blocks, and the own one is moved to its start. `input`
+/// is ignored on other ranks.
+gloo_rs_status_t gloo_rs_scatter(struct gloo_rs_context_t *context,
+                                 const void *input,
+                                 void *output,
+                                 size_t count,
+                                 gloo_rs_data_type_t data_type,
+                                 int32_t root);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_scatterv_options_t), with defaults.
-void gloo_rs_scatterv_options_init(struct gloo_rs_scatterv_options_t *options, size_t struct_size);
+/// As gloo_rs_scatter, with one output. The root has one input, or none for in place, or as many inputs as there are
+/// ranks, of `count` elements each.
+gloo_rs_status_t gloo_rs_scatter_with(struct gloo_rs_context_t *context,
+                                      const struct gloo_rs_collective_options_t *options);
 
-/// As gloo_rs_scatter, with a number of elements of its own for each rank. The blocks lie in the input one directly after
-/// another, in the order of ranks; there are no displacements.
+/// As gloo_rs_scatter, with a number of elements of its own for each rank: the root says in `counts`, with an entry for
+/// each rank, how many it sends to whom, and each other rank expects `count`. Blocks lie one directly after another;
+/// there are no displacements. The root's `count`, and `counts` on other ranks, are ignored.
 gloo_rs_status_t gloo_rs_scatterv(struct gloo_rs_context_t *context,
-                                  const struct gloo_rs_scatterv_options_t *options);
+                                  const void *input,
+                                  const size_t *counts,
+                                  void *output,
+                                  size_t count,
+                                  gloo_rs_data_type_t data_type,
+                                  int32_t root);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_allgather_options_t), with
-/// defaults.
-void gloo_rs_allgather_options_init(struct gloo_rs_allgather_options_t *options, size_t struct_size);
+/// As gloo_rs_scatterv, with `counts` in `send_counts`; one input on the root, or none for in place, and one output.
+gloo_rs_status_t gloo_rs_scatterv_with(struct gloo_rs_context_t *context,
+                                       const struct gloo_rs_collective_options_t *options);
 
-/// Puts the inputs of all ranks one after another into the output of every rank, in the order of ranks. In place (no
-/// inputs) the own block, of `count` elements, already lies in its place.
+/// Puts the inputs of all ranks, `count` elements each, one after another into the output of every rank, in the order
+/// of ranks. In place, with NULL as `input` or with the place of the rank's block in `output`, that block already lies
+/// in its place.
 gloo_rs_status_t gloo_rs_allgather(struct gloo_rs_context_t *context,
-                                   const struct gloo_rs_allgather_options_t *options);
+                                   const void *input,
+                                   void *output,
+                                   size_t count,
+                                   gloo_rs_data_type_t data_type);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_allgatherv_options_t), with
-/// defaults.
-void gloo_rs_allgatherv_options_init(struct gloo_rs_allgatherv_options_t *options, size_t struct_size);
+/// As gloo_rs_allgather, with any number of inputs, the same on all ranks, whose elements lie one after another in the
+/// one output; or none for in place, as with one.
+gloo_rs_status_t gloo_rs_allgather_with(struct gloo_rs_context_t *context,
+                                        const struct gloo_rs_collective_options_t *options);
 
-/// As gloo_rs_allgather, with a number of elements of its own for each rank. The blocks lie in the output one directly after
-/// another, in the order of ranks; there are no displacements.
+/// As gloo_rs_allgather, with `counts[r]` elements from rank r. `counts` has an entry for each rank, and is the same on
+/// all. Blocks lie one directly after another; there are no displacements.
 gloo_rs_status_t gloo_rs_allgatherv(struct gloo_rs_context_t *context,
-                                    const struct gloo_rs_allgatherv_options_t *options);
+                                    const void *input,
+                                    void *output,
+                                    const size_t *counts,
+                                    gloo_rs_data_type_t data_type);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_alltoall_options_t), with defaults.
-void gloo_rs_alltoall_options_init(struct gloo_rs_alltoall_options_t *options, size_t struct_size);
+/// As gloo_rs_allgatherv, with `counts` in `recv_counts`; one input, or none for in place, and one output.
+gloo_rs_status_t gloo_rs_allgatherv_with(struct gloo_rs_context_t *context,
+                                         const struct gloo_rs_collective_options_t *options);
 
-/// Block j of rank i's input becomes block i of rank j's output. In place (no input, or the very output as input)
-/// the output holds the input.
-gloo_rs_status_t gloo_rs_alltoall(struct gloo_rs_context_t *context, const struct gloo_rs_alltoall_options_t *options);
+/// Block j of rank i's input becomes block i of rank j's output; each has a block of `count` elements for each rank. In
+/// place, with NULL or `output` as `input`, the output holds the input.
+gloo_rs_status_t gloo_rs_alltoall(struct gloo_rs_context_t *context,
+                                  const void *input,
+                                  void *output,
+                                  size_t count,
+                                  gloo_rs_data_type_t data_type);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_alltoallv_options_t), with
-/// defaults.
-void gloo_rs_alltoallv_options_init(struct gloo_rs_alltoallv_options_t *options, size_t struct_size);
+/// As gloo_rs_alltoall, with one input, or none for in place, and one output.
+gloo_rs_status_t gloo_rs_alltoall_with(struct gloo_rs_context_t *context,
+                                       const struct gloo_rs_collective_options_t *options);
 
-/// As gloo_rs_alltoall, with a number of elements of its own for each pair of ranks. Blocks lie one directly after
-/// another, in the order of ranks, in the input as in the output; there are no displacements.
+/// As gloo_rs_alltoall, with a number of elements of its own for each pair of ranks: `send_counts[r]` to rank r,
+/// `recv_counts[r]` from it, which is what that rank has in its `send_counts` for this one. Blocks lie one directly
+/// after another, in the order of ranks, in the input as in the output; there are no displacements. There is no form in
+/// place.
 gloo_rs_status_t gloo_rs_alltoallv(struct gloo_rs_context_t *context,
-                                   const struct gloo_rs_alltoallv_options_t *options);
+                                   const void *input,
+                                   const size_t *send_counts,
+                                   void *output,
+                                   const size_t *recv_counts,
+                                   gloo_rs_data_type_t data_type);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_pairwise_exchange_options_t), with
-/// defaults.
-void gloo_rs_pairwise_exchange_options_init(struct gloo_rs_pairwise_exchange_options_t *options, size_t struct_size);
+/// As gloo_rs_alltoallv, with one input and one output.
+gloo_rs_status_t gloo_rs_alltoallv_with(struct gloo_rs_context_t *context,
+                                        const struct gloo_rs_collective_options_t *options);
 
-/// Exchanges block i of the input for block i of the partner's, which is rank XOR 2^i: a pattern to measure a
-/// network with.
+/// Exchanges block i of the input for block i of the partner's, which is rank XOR 2^i: a pattern to measure a network
+/// with. There are `destinations` blocks of `count` elements: at most the base-2 logarithm of the context's size, which
+/// must be a power of two. There is no form in place.
 gloo_rs_status_t gloo_rs_pairwise_exchange(struct gloo_rs_context_t *context,
-                                           const struct gloo_rs_pairwise_exchange_options_t *options);
+                                           const void *input,
+                                           void *output,
+                                           size_t count,
+                                           size_t destinations,
+                                           gloo_rs_data_type_t data_type);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_barrier_options_t), with defaults.
-void gloo_rs_barrier_options_init(struct gloo_rs_barrier_options_t *options, size_t struct_size);
+/// As gloo_rs_pairwise_exchange, with one input and one output.
+gloo_rs_status_t gloo_rs_pairwise_exchange_with(struct gloo_rs_context_t *context,
+                                                const struct gloo_rs_collective_options_t *options);
 
-/// Returns once all ranks have called it. `options` may be NULL for defaults.
-gloo_rs_status_t gloo_rs_barrier(struct gloo_rs_context_t *context, const struct gloo_rs_barrier_options_t *options);
+/// Returns once all ranks have called it.
+gloo_rs_status_t gloo_rs_barrier(struct gloo_rs_context_t *context);
+
+/// As gloo_rs_barrier, with an algorithm, a timeout or a tag. It has no buffers and no data type.
+gloo_rs_status_t gloo_rs_barrier_with(struct gloo_rs_context_t *context,
+                                      const struct gloo_rs_collective_options_t *options);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -6,10 +6,10 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use gloo_rs::collective::{Collective, Shape};
-use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
+use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::rendezvous::in_process::InProcessStore;
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
-use gloo_rs::types::{DataType, ReduceOp};
+use gloo_rs::types::DataType;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
@@ -45,15 +45,10 @@ static ALLOCATOR: Counting = Counting;
 
 fn allreduce(context: &Context, algorithm: &str, input: &[f32], output: &mut [f32]) {
     let call = Call {
-        shape: Shape::new(Collective::Allreduce, context.rank(), context.size(), input.len()),
-        algorithm: Some(algorithm),
-        dtype: DataType::Float32,
-        reduction: Reduction::Op(ReduceOp::Sum),
         inputs: &[input.as_ptr().cast()],
         outputs: &[output.as_mut_ptr().cast()],
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
+        algorithm: Some(algorithm),
+        ..Call::new(Shape::new(Collective::Allreduce, context.rank(), context.size(), input.len()), DataType::Float32)
     };
     // SAFETY: the slices are as long as the shape says and live until the call returns.
     unsafe { context.run(&call) }.unwrap();

@@ -104,15 +104,12 @@ fn every_rank_gets_the_same_bits() {
                         let mut output = vec![0u8; input.len()];
                         let shape = Shape::new(Collective::Allreduce, context.rank(), size, count);
                         let call = Call {
-                            shape: Shape { average: op == ReduceOp::Average, ..shape },
-                            algorithm: Some(algorithm.name),
-                            dtype,
-                            reduction: Reduction::Op(op),
                             inputs: &[input.as_ptr()],
                             outputs: &[output.as_mut_ptr()],
-                            tag: 0,
-                            timeout: None,
+                            algorithm: Some(algorithm.name),
+                            reduction: Reduction::Op(op),
                             max_segment_bytes: Some(1000 * (1 + context.size())),
+                            ..Call::new(Shape { average: op == ReduceOp::Average, ..shape }, dtype)
                         };
                         // SAFETY: the vectors are as long as the shape says and live until the call returns.
                         unsafe { context.run(&call) }.unwrap();

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use calls::Case;
 
 use gloo_rs::collective::{Collective, Shape};
-use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
+use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::{self, PrefixStore, Store};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
-use gloo_rs::types::{DataType, ReduceOp};
+use gloo_rs::types::DataType;
 use netns::{Namespace, Network, Rank, Report, ran_as_root_elsewhere};
 
 const RANK: &str = "GLOO_RS_TEST_RANK";
@@ -39,15 +39,9 @@ fn allreduce(context: &Context) -> Result<(), Error> {
     let input = vec![context.rank() as i64; COUNT];
     let mut output = vec![0i64; COUNT];
     let call = Call {
-        shape: Shape::new(Collective::Allreduce, context.rank(), context.size(), COUNT),
-        algorithm: None,
-        dtype: DataType::Int64,
-        reduction: Reduction::Op(ReduceOp::Sum),
         inputs: &[input.as_ptr().cast()],
         outputs: &[output.as_mut_ptr().cast()],
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
+        ..Call::new(Shape::new(Collective::Allreduce, context.rank(), context.size(), COUNT), DataType::Int64)
     };
     // SAFETY: the vectors are as long as the shape says and live until the call returns.
     unsafe { context.run(&call) }?;

@@ -13,12 +13,12 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use gloo_rs::collective::{Collective, Constants, Shape};
-use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
+use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::rendezvous;
 use gloo_rs::schedule::cost::Link;
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::tuner::file::Tuning;
-use gloo_rs::types::{DataType, ReduceOp};
+use gloo_rs::types::DataType;
 use launcher::{gloo_rs, text};
 use netns::{Namespace, Network, Rank, Report, Wire, ran_as_root_elsewhere};
 use serde_json::Value;
@@ -60,15 +60,9 @@ fn one_rank() {
     let input = vec![rank as i64; 100_000];
     let mut output = vec![0i64; input.len()];
     let call = Call {
-        shape: Shape::new(Collective::Allreduce, rank, size, input.len()),
-        algorithm: None,
-        dtype: DataType::Int64,
-        reduction: Reduction::Op(ReduceOp::Sum),
         inputs: &[input.as_ptr().cast()],
         outputs: &[output.as_mut_ptr().cast()],
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
+        ..Call::new(Shape::new(Collective::Allreduce, rank, size, input.len()), DataType::Int64)
     };
     // SAFETY: the vectors are as long as the shape says and live until the call returns.
     unsafe { context.run(&call) }.unwrap();

@@ -10,11 +10,11 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use gloo_rs::collective::{Collective, Shape};
-use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
+use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::error::{Error, ErrorKind, Result};
 use gloo_rs::rendezvous::{InProcessStore, Store, TcpStore};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
-use gloo_rs::types::{DataType, ReduceOp};
+use gloo_rs::types::DataType;
 use socket2::SockRef;
 
 /// Longer than anything here takes.
@@ -45,17 +45,7 @@ fn barrier(context: &Context) -> Result<()> {
 }
 
 fn run(context: &Context, shape: Shape<'_>, algorithm: &str, inputs: &[*const u8], outputs: &[*mut u8]) -> Result<()> {
-    let call = Call {
-        shape,
-        algorithm: Some(algorithm),
-        dtype: DataType::Int64,
-        reduction: Reduction::Op(ReduceOp::Sum),
-        inputs,
-        outputs,
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
-    };
+    let call = Call { inputs, outputs, algorithm: Some(algorithm), ..Call::new(shape, DataType::Int64) };
     // SAFETY: the callers' buffers are as long as the shape says and live until the call returns.
     unsafe { context.run(&call) }
 }

@@ -55,28 +55,12 @@ class Group {
 
   // Replaces `values` on every rank by those of rank `root`.
   void broadcast(std::vector<float> &values, int root) {
-    void *outputs[] = {values.data()};
-    gloo_rs_broadcast_options_t options;
-    gloo_rs_broadcast_options_init(&options, sizeof options);
-    options.data_type = GLOO_RS_FLOAT32;
-    options.outputs = outputs;
-    options.num_outputs = 1;
-    options.count = values.size();
-    options.root = root;
-    check(gloo_rs_broadcast(context_.get(), &options));
+    check(gloo_rs_broadcast(context_.get(), values.data(), values.size(), GLOO_RS_FLOAT32, root));
   }
 
  private:
   void allreduce(void *values, size_t count, gloo_rs_data_type_t data_type) {
-    void *outputs[] = {values};  // and no inputs: the result takes the place of what is there
-    gloo_rs_allreduce_options_t options;
-    gloo_rs_allreduce_options_init(&options, sizeof options);
-    options.data_type = data_type;
-    options.op = GLOO_RS_SUM;
-    options.outputs = outputs;
-    options.num_outputs = 1;
-    options.count = count;
-    check(gloo_rs_allreduce(context_.get(), &options));
+    check(gloo_rs_allreduce(context_.get(), values, values, count, data_type, GLOO_RS_SUM));
   }
 
   int32_t rank_ = 0;

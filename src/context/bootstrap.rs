@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use crate::collective::{Collective, Constants, Shape};
 use crate::context::claim::{self, Claims, SEPARATE};
 use crate::context::tuning::{self, Links};
-use crate::context::{Call, Connect, Context, Reduction};
+use crate::context::{Call, Connect, Context};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result, try_zeros};
 use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
 use crate::tuner::Tuner;
 use crate::tuner::source::Source;
-use crate::types::{DataType, ReduceOp};
+use crate::types::DataType;
 
 /// What every rank tells every other one over the store.
 struct Round {
@@ -205,15 +205,11 @@ impl Context {
         let mut list = try_zeros(own.len().saturating_mul(self.size), "the addresses of all ranks")?;
         let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
         let call = Call {
-            shape,
-            algorithm: None,
-            dtype: DataType::Uint8,
-            reduction: Reduction::Op(ReduceOp::Sum),
             inputs: &[own.as_ptr()],
             outputs: &[list.as_mut_ptr()],
             tag,
             timeout: Some(left(deadline)),
-            max_segment_bytes: None,
+            ..Call::new(shape, DataType::Uint8)
         };
         // SAFETY: the buffers are as long as the shape says and live until the call returns.
         unsafe { parent.run(&call) }.map_err(|e| e.context("cannot connect out of a context"))?;

@@ -55,6 +55,24 @@ pub struct Call<'a> {
     pub max_segment_bytes: Option<usize>,
 }
 
+impl<'a> Call<'a> {
+    /// A call without buffers and with defaults for the rest (sums, by an algorithm of the library's choice, tag 0, the context's
+    /// timeout and segments): for `Call { …, ..Call::new(…) }`.
+    pub const fn new(shape: Shape<'a>, dtype: DataType) -> Self {
+        Self {
+            shape,
+            algorithm: None,
+            dtype,
+            reduction: Reduction::Op(ReduceOp::Sum),
+            inputs: &[],
+            outputs: &[],
+            tag: 0,
+            timeout: None,
+            max_segment_bytes: None,
+        }
+    }
+}
+
 impl Call<'_> {
     fn combine(&self) -> Result<Combine> {
         if !self.shape.collective.reduces() {
@@ -97,6 +115,11 @@ impl Call<'_> {
             Collective::Scatterv if rank == shape.root => total(shape.send_counts),
             _ => shape.count,
         }
+    }
+
+    /// Bytes of one element.
+    fn element(&self) -> usize {
+        if self.shape.collective == Collective::Barrier { 1 } else { self.dtype.size() }
     }
 
     pub(super) fn describe(&self, rank: usize, algorithm: &str) -> String {
@@ -173,13 +196,67 @@ impl Context {
                 shape.outputs
             )));
         }
-        let (deadline, timeout) = self.deadline_after(started, call.timeout);
+        match known {
+            Some(Prepared { algorithm, segment, check, plan }) => {
+                let combine = call.combine()?;
+                self.execute(&self.run_of(call, algorithm, segment, check, combine, started), plan)?;
+            }
+            None => self.prepare_and_run(call, started)?,
+        }
+        // SAFETY: as the caller vouches.
+        unsafe { call.settle() };
+        Ok(())
+    }
+
+    /// Runs a call of which nothing is known.
+    fn prepare_and_run(&self, call: &Call<'_>, started: Instant) -> Result<()> {
+        let (shape, element) = (&call.shape, call.element());
+        if (shape.rank, shape.size) != (self.rank, self.size) {
+            return Err(Error::invalid(format!(
+                "a call for rank {} of {} on a context of rank {} of {}",
+                shape.rank, shape.size, self.rank, self.size
+            )));
+        }
         let combine = call.combine()?;
-        let element = if shape.collective == Collective::Barrier { 1 } else { call.dtype.size() };
-        let binding = |segment: usize, check: u64| Binding {
+        let asked = self.asked(call);
+        let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
+        let call = &Call { shape: self.place(shape, base).only(algorithm.uses), ..*call };
+        let shape = &call.shape;
+        let max = call.max_segment_bytes.unwrap_or(usize::MAX);
+        let segment = (tuner::segment_bytes(shape, element, segment_bytes.min(max)) / element).max(1);
+        let check = call.digest(algorithm, segment);
+        let run = self.run_of(call, algorithm, segment, check, combine, started);
+        if self.check_calls && self.size > 1 {
+            self.compare_calls(&run)?;
+        }
+        if algorithm.uses == Uses::Counts {
+            let counts = self.share_counts(&run)?;
+            let plan = self.plan(&Shape { counts: &counts, ..*shape }, algorithm, &run.binding)?;
+            return self.execute(&run, plan);
+        }
+        let plan = self.plan(shape, algorithm, &run.binding)?;
+        if let Some(asked) = asked {
+            self.prepared.set(asked, Prepared { algorithm, segment, check, plan: plan.clone() });
+        }
+        self.execute(&run, plan)
+    }
+
+    /// `call` by `algorithm`, in segments of so many elements.
+    #[inline(always)] // Or else it is made in one place and copied to another.
+    fn run_of<'a>(
+        &self,
+        call: &'a Call<'a>,
+        algorithm: &'static Algorithm,
+        segment: usize,
+        check: u64,
+        combine: Combine,
+        started: Instant,
+    ) -> Run<'a> {
+        let (deadline, timeout) = self.deadline_after(started, call.timeout);
+        let binding = Binding {
             inputs: call.inputs,
             outputs: call.outputs,
-            element,
+            element: call.element(),
             segment,
             combine,
             digest: check,
@@ -187,44 +264,7 @@ impl Context {
             counted: true,
             count: call.count(self.rank),
         };
-        if let Some(Prepared { algorithm, segment, check, plan }) = known {
-            let run = Run { call, algorithm, segment, started, deadline, timeout };
-            self.execute(&run, plan, &binding(segment, check))?;
-            // SAFETY: as the caller vouches.
-            unsafe { call.settle() };
-            return Ok(());
-        }
-        if (shape.rank, shape.size) != (self.rank, self.size) {
-            return Err(Error::invalid(format!(
-                "a call for rank {} of {} on a context of rank {} of {}",
-                shape.rank, shape.size, self.rank, self.size
-            )));
-        }
-        let asked = self.asked(call);
-        let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
-        let call = &Call { shape: self.place(shape, base).only(algorithm.uses), ..*call };
-        let shape = &call.shape;
-        let max = call.max_segment_bytes.unwrap_or(usize::MAX);
-        let segment = (tuner::segment_bytes(shape, element, segment_bytes.min(max)) / element).max(1);
-        let run = Run { call, algorithm, segment, started, deadline, timeout };
-        if self.check_calls && self.size > 1 {
-            self.compare_calls(&run)?;
-        }
-        let check = call.digest(algorithm, segment);
-        let binding = binding(segment, check);
-        if algorithm.uses == Uses::Counts {
-            let counts = self.share_counts(&run, &binding)?;
-            let plan = self.plan(&Shape { counts: &counts, ..*shape }, algorithm, &binding)?;
-            return self.execute(&run, plan, &binding);
-        }
-        let plan = self.plan(shape, algorithm, &binding)?;
-        if let Some(asked) = asked {
-            self.prepared.set(asked, Prepared { algorithm, segment, check, plan: plan.clone() });
-        }
-        self.execute(&run, plan, &binding)?;
-        // SAFETY: as the caller vouches.
-        unsafe { call.settle() };
-        Ok(())
+        Run { call, algorithm, binding, started, deadline, timeout }
     }
 
     /// `shape` with what the caller has left to the context.
@@ -249,14 +289,14 @@ impl Context {
     }
 
     /// Runs `plan`, as `run` or for it.
-    pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>, binding: &Binding<'_>) -> Result<()> {
+    pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<()> {
         let mut guard = self.lock()?;
         let described = |e: &Error| e.context(run.call.describe(self.rank, run.algorithm.name));
         if self.size > 1 && guard.messenger.is_isolated() && guard.broken.is_none() {
             let text = "the context is not connected: connect it first, over a store or by its pairs";
             return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
         }
-        let index = match guard.start(plan, binding) {
+        let index = match guard.start(plan, &run.binding) {
             Ok(index) => index,
             Err(error) => {
                 let error = described(&error);
@@ -337,12 +377,13 @@ impl Context {
     }
 }
 
-/// A call under way.
+/// A call under way, or what is exchanged for it before it begins.
+#[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub call: &'a Call<'a>,
     pub algorithm: &'static Algorithm,
-    /// Elements of a segment.
-    pub segment: usize,
+    /// What the plan works on.
+    pub binding: Binding<'a>,
     pub started: Instant,
     pub deadline: Instant,
     pub timeout: Duration,

@@ -50,7 +50,7 @@ fn record(run: &Run<'_>) -> Vec<u64> {
         dtype,
         run.call.op_code() as usize,
         only(has_root(collective), shape.root),
-        only(collective != Collective::Barrier, run.segment),
+        only(collective != Collective::Barrier, run.binding.segment),
         shape.count,
         match collective {
             Collective::Allgather => shape.inputs.max(1),
@@ -231,12 +231,12 @@ impl Context {
             segment: own.len(),
             combine: Combine::Nothing,
             digest: Purpose::Comparison.alone(),
-            tag: run.call.tag,
-            counted: true,
             count: own.len(),
+            ..run.binding
         };
         let algorithm = self.tuner().decide(&shape, size_of::<u64>(), None)?.algorithm;
-        self.execute(run, self.plan(&shape, algorithm, &binding)?, &binding)?;
+        let plan = self.plan(&shape, algorithm, &binding)?;
+        self.execute(&Run { binding, ..*run }, plan)?;
         let records: Vec<Record<'_>> = all.chunks_exact(own.len()).map(Record).collect();
         let Some(wrong) = verdict(&records) else { return Ok(()) };
         let own = run.call.describe(self.rank, run.algorithm.name);

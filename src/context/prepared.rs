@@ -150,17 +150,7 @@ mod tests {
     #[test]
     fn calls_that_differ_ask_for_something_else() {
         let shape = Shape::new(Collective::Allreduce, 1, 4, 100);
-        let call = Call {
-            shape,
-            algorithm: None,
-            dtype: DataType::Float32,
-            reduction: Reduction::Op(ReduceOp::Sum),
-            inputs: &[],
-            outputs: &[],
-            tag: 0,
-            timeout: None,
-            max_segment_bytes: None,
-        };
+        let call = Call::new(shape, DataType::Float32);
         let calls = [
             call,
             Call { shape: Shape { collective: Collective::Reduce, ..shape }, ..call },

@@ -27,11 +27,11 @@ fn objection(told: &Shape<'_>, element: usize) -> Option<String> {
 
 impl Context {
     /// What [`Shape::counts`] must be for this call. Collective.
-    pub(super) fn share_counts(&self, run: &Run<'_>, binding: &Binding<'_>) -> Result<Vec<usize>> {
+    pub(super) fn share_counts(&self, run: &Run<'_>) -> Result<Vec<usize>> {
         let shape = &run.call.shape;
         let own = if shape.collective == Collective::Gatherv { shape.recv_counts } else { shape.send_counts };
-        let counts = if self.size == 1 { own.to_vec() } else { self.exchange_counts(run, binding, own)? };
-        let Some(why) = objection(&Shape { counts: &counts, ..*shape }, binding.element) else { return Ok(counts) };
+        let counts = if self.size == 1 { own.to_vec() } else { self.exchange_counts(run, own)? };
+        let Some(why) = objection(&Shape { counts: &counts, ..*shape }, run.binding.element) else { return Ok(counts) };
         let text = format!("{}: {why}", run.call.describe(self.rank, run.algorithm.name));
         let error = Error::new(ErrorKind::Mismatch, text);
         let mut guard = self.lock()?;
@@ -40,7 +40,7 @@ impl Context {
         Err(error)
     }
 
-    fn exchange_counts(&self, run: &Run<'_>, binding: &Binding<'_>, own: &[usize]) -> Result<Vec<usize>> {
+    fn exchange_counts(&self, run: &Run<'_>, own: &[usize]) -> Result<Vec<usize>> {
         let call = &run.call.shape;
         let gathers = call.collective == Collective::Alltoallv;
         let tells = gathers || self.rank == call.root;
@@ -62,12 +62,12 @@ impl Context {
             element: size_of::<u64>(),
             segment: entries,
             combine: Combine::Nothing,
-            digest: Purpose::Counts.of(binding.digest),
-            tag: binding.tag,
-            counted: true,
+            digest: Purpose::Counts.of(run.binding.digest),
             count: self.size,
+            ..run.binding
         };
-        self.execute(run, self.plan(&shape, collective.algorithm(name)?, &binding)?, &binding)?;
+        let plan = self.plan(&shape, collective.algorithm(name)?, &binding)?;
+        self.execute(&Run { binding, ..*run }, plan)?;
         Ok(all.into_iter().map(|count| usize::try_from(count).unwrap_or(usize::MAX)).collect())
     }
 }

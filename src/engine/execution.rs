@@ -107,6 +107,7 @@ impl Reduction {
 }
 
 /// What an execution works on.
+#[derive(Clone, Copy)]
 pub struct Binding<'a> {
     /// The caller's inputs.
     pub inputs: &'a [*const u8],

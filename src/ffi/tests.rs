@@ -127,28 +127,13 @@ fn options_structs_have_no_padding_at_the_end() {
         gloo_rs_context_options_t.tuning: *mut ();
         gloo_rs_tcp_store_options_t.log_user: *mut ();
         gloo_rs_connection_statistics_t.crowded_out: u64;
-        gloo_rs_allreduce_options_t.num_dims: usize;
-        gloo_rs_reduce_options_t.count: usize;
-        gloo_rs_reduce_scatter_options_t.num_counts: usize;
-        gloo_rs_scan_options_t.count: usize;
-        gloo_rs_exscan_options_t.count: usize;
-        gloo_rs_broadcast_options_t.count: usize;
-        gloo_rs_gather_options_t.count: usize;
-        gloo_rs_gatherv_options_t.num_counts: usize;
-        gloo_rs_scatter_options_t.count: usize;
-        gloo_rs_scatterv_options_t.num_counts: usize;
-        gloo_rs_allgather_options_t.count: usize;
-        gloo_rs_allgatherv_options_t.num_counts: usize;
-        gloo_rs_alltoall_options_t.count: usize;
-        gloo_rs_alltoallv_options_t.num_counts: usize;
-        gloo_rs_pairwise_exchange_options_t.destinations: usize;
-        gloo_rs_barrier_options_t.max_segment_bytes: usize;
+        gloo_rs_collective_options_t.num_dims: usize;
     }
 }
 
 #[repr(C)]
 struct Longer {
-    known: gloo_rs_allreduce_options_t,
+    known: gloo_rs_collective_options_t,
     new: [u64; 2],
 }
 
@@ -158,7 +143,7 @@ fn options_are_initialised_as_far_as_the_caller_knows_them() {
     // SAFETY: the struct may be filled with any bytes, and is then valid.
     let longer = unsafe {
         longer.as_mut_ptr().cast::<u8>().write_bytes(0xaa, size_of::<Longer>());
-        gloo_rs_allreduce_options_init(longer.as_mut_ptr().cast(), size_of::<Longer>());
+        gloo_rs_collective_options_init(longer.as_mut_ptr().cast(), size_of::<Longer>());
         longer.assume_init()
     };
     assert_eq!(longer.known.struct_size, size_of::<Longer>());
@@ -170,47 +155,47 @@ fn options_are_initialised_as_far_as_the_caller_knows_them() {
 
     let mut short = longer.known;
     (short.count, short.base) = (77, 77);
-    let size = offset_of!(gloo_rs_allreduce_options_t, base);
+    let size = offset_of!(gloo_rs_collective_options_t, base);
     // SAFETY: valid for more than `size`.
-    unsafe { gloo_rs_allreduce_options_init(&mut short, size) };
+    unsafe { gloo_rs_collective_options_init(&mut short, size) };
     assert_eq!((short.struct_size, short.count, short.base), (size, 0, 77));
 
     // SAFETY: NULL and sizes without a struct_size are left alone.
     unsafe {
-        gloo_rs_allreduce_options_init(std::ptr::null_mut(), 8);
-        gloo_rs_allreduce_options_init(&mut short, 7);
+        gloo_rs_collective_options_init(std::ptr::null_mut(), 8);
+        gloo_rs_collective_options_init(&mut short, 7);
     }
     assert_eq!(short.struct_size, size);
 }
 
 #[test]
 fn options_are_read_as_far_as_the_caller_knows_them() {
-    let read = |options: *const gloo_rs_allreduce_options_t| {
+    let read = |options: *const gloo_rs_collective_options_t| {
         // SAFETY: NULL, or valid for `struct_size` bytes, in every call here.
         unsafe { options::read(options) }
     };
     let mut longer = MaybeUninit::<Longer>::uninit();
     // SAFETY: `init` fills all bytes.
     let mut longer = unsafe {
-        gloo_rs_allreduce_options_init(longer.as_mut_ptr().cast(), size_of::<Longer>());
+        gloo_rs_collective_options_init(longer.as_mut_ptr().cast(), size_of::<Longer>());
         longer.assume_init()
     };
     (longer.known.count, longer.known.base, longer.new) = (5, 6, [7; 2]);
     let options = read((&raw const longer).cast()).unwrap();
     assert_eq!((options.count, options.base), (5, 6));
 
-    longer.known.struct_size = offset_of!(gloo_rs_allreduce_options_t, base);
+    longer.known.struct_size = offset_of!(gloo_rs_collective_options_t, base);
     let options = read(&longer.known).unwrap();
     assert_eq!((options.count, options.base), (5, 0), "a field behind the caller's struct was read");
 
-    let required = <gloo_rs_allreduce_options_t as Options>::REQUIRED;
+    let required = <gloo_rs_collective_options_t as Options>::REQUIRED;
     for size in [0, 8, required - 8, required + 4, 4104, 1 << 40] {
         longer.known.struct_size = size;
         let error = read(&longer.known).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.message().contains("gloo_rs_allreduce_options_t"), "{error}");
+        assert!(error.message().contains("gloo_rs_collective_options_t"), "{error}");
         assert!(error.message().contains(&format!("is {size};")), "{error}");
-        assert!(error.message().contains("call gloo_rs_allreduce_options_init first"), "{error}");
+        assert!(error.message().contains("call gloo_rs_collective_options_init first"), "{error}");
     }
     assert!(read(std::ptr::null()).err().unwrap().message().contains("NULL"));
     assert!(read((&raw const longer).cast::<u8>().wrapping_add(1).cast()).err().unwrap().message().contains("aligned"));
@@ -238,10 +223,10 @@ fn an_impossible_struct_size_is_refused_and_nothing_is_written_for_it() {
     // SAFETY: nothing else uses it.
     unsafe { gloo_rs_device_destroy(device) };
 
-    let mut options = MaybeUninit::<[gloo_rs_barrier_options_t; 2]>::zeroed();
+    let mut options = MaybeUninit::<[gloo_rs_collective_options_t; 2]>::zeroed();
     // SAFETY: of an impossible size only the first struct is filled.
     let options = unsafe {
-        gloo_rs_barrier_options_init(options.as_mut_ptr().cast(), 1 << 40);
+        gloo_rs_collective_options_init(options.as_mut_ptr().cast(), 1 << 40);
         options.assume_init()
     };
     assert_eq!((options[0].struct_size, options[0].timeout_ms), (1 << 40, GLOO_RS_TIMEOUT_DEFAULT));
@@ -396,17 +381,17 @@ fn a_reduction_function_may_destroy_its_context() {
     handle::create(inner, unsafe { Out::handle(&mut handle, "context") }.unwrap());
     let (bytes, mut output) = ([1u8, 2], 0u8);
     let (inputs, outputs) = ([(&raw const bytes[0]).cast(), (&raw const bytes[1]).cast()], [(&raw mut output).cast()]);
-    let mut options = MaybeUninit::<gloo_rs_allreduce_options_t>::uninit();
+    let mut options = MaybeUninit::<gloo_rs_collective_options_t>::uninit();
     // SAFETY: `init` fills the struct; what it points to lives until the call returns.
     let status = unsafe {
-        gloo_rs_allreduce_options_init(options.as_mut_ptr(), size_of::<gloo_rs_allreduce_options_t>());
+        gloo_rs_collective_options_init(options.as_mut_ptr(), size_of::<gloo_rs_collective_options_t>());
         let mut options = options.assume_init();
         options.function = Some(destroys);
         (options.data_type, options.user) = (GLOO_RS_UINT8, handle.cast());
         (options.inputs, options.num_inputs) = (inputs.as_ptr(), 2);
         (options.outputs, options.num_outputs) = (outputs.as_ptr(), 1);
         options.count = 1;
-        gloo_rs_allreduce(handle, &options)
+        gloo_rs_allreduce_with(handle, &options)
     };
     assert_eq!(status, GLOO_RS_ERROR_ABORTED);
     assert!(still.upgrade().is_none(), "the context outlives the call");

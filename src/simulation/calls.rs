@@ -1,13 +1,13 @@
 //! Random collective calls, and what they must come to.
 
 use crate::collective::{Algorithm, Collective, Promise, Shape, Uses};
-use crate::context::{Call, Context, Reduction};
+use crate::context::{Call, Context};
 use crate::error::Result;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::schedule::Buffer;
 use crate::schedule::verify::{Contract, Expect, Leaf};
 use crate::transport::loopback::Random;
-use crate::types::{DataType, Rank, ReduceOp};
+use crate::types::{DataType, Rank};
 
 /// A collective call of all ranks.
 pub struct Collectively {
@@ -165,15 +165,12 @@ impl Collectively {
         let inputs: Vec<*const u8> = buffers.inputs.iter().map(|b| b.as_ptr().cast()).collect();
         let outputs: Vec<*mut u8> = buffers.outputs.iter_mut().map(|b| b.as_mut_ptr().cast()).collect();
         let call = Call {
-            shape,
-            algorithm: self.algorithm.map(|algorithm| algorithm.name),
-            dtype: DataType::Int64,
-            reduction: Reduction::Op(ReduceOp::Sum),
             inputs: &inputs,
             outputs: &outputs,
+            algorithm: self.algorithm.map(|algorithm| algorithm.name),
             tag,
-            timeout: None,
             max_segment_bytes: self.segment,
+            ..Call::new(shape, DataType::Int64)
         };
         // SAFETY: the vectors are as long as the shape says and live until the call returns.
         let result = unsafe { context.run(&call) };

@@ -50,15 +50,12 @@ impl Case {
         let input = vec![0u8; shape.input_len(0) * bytes];
         let mut output = vec![0u8; shape.output_len(0) * bytes];
         let call = Call {
-            shape,
-            algorithm: self.algorithm,
-            dtype: self.dtype,
-            reduction: Reduction::Op(self.op),
             inputs: &[input.as_ptr()][..inputs],
             outputs: &[output.as_mut_ptr()][..outputs],
+            algorithm: self.algorithm,
+            reduction: Reduction::Op(self.op),
             tag: self.tag,
-            timeout: None,
-            max_segment_bytes: None,
+            ..Call::new(shape, self.dtype)
         };
         // SAFETY: the vectors are as long as the shape says and live until the call returns.
         unsafe { context.run(&call) }
@@ -69,15 +66,11 @@ impl Case {
 pub fn count_ranks(context: &Context) -> Result<f32, Error> {
     let mut sums = vec![1f32; 1000];
     let call = Call {
-        shape: Shape { inputs: 0, ..Shape::new(Collective::Allreduce, context.rank(), context.size(), sums.len()) },
-        algorithm: None,
-        dtype: DataType::Float32,
-        reduction: Reduction::Op(ReduceOp::Sum),
-        inputs: &[],
         outputs: &[sums.as_mut_ptr().cast()],
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
+        ..Call::new(
+            Shape { inputs: 0, ..Shape::new(Collective::Allreduce, context.rank(), context.size(), sums.len()) },
+            DataType::Float32,
+        )
     };
     // SAFETY: the vector is as long as the shape says and lives until the call returns.
     unsafe { context.run(&call) }?;

@@ -172,15 +172,9 @@ fn in_place(context: &Context, collective: Collective, count: usize, addresses: 
     let shape = Shape::new(collective, context.rank(), context.size(), count);
     let shape = Shape { inputs: 0, outputs: outputs.len(), ..shape };
     let call = Call {
-        shape,
-        algorithm: None,
-        dtype: DataType::Uint8,
-        reduction: Reduction::User { function: does_nothing, user: std::ptr::null_mut() },
-        inputs: &[],
         outputs,
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
+        reduction: Reduction::User { function: does_nothing, user: std::ptr::null_mut() },
+        ..Call::new(shape, DataType::Uint8)
     };
     assert!(shape.output_len(0) <= addresses.1);
     // SAFETY: the addresses are there until the call returns; whoever used them would end this process.

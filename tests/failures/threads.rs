@@ -50,15 +50,12 @@ impl Allreduce {
         let shape = Shape::new(self.collective, context.rank(), context.size(), self.count);
         let shape = Shape { root: self.root, inputs, ..shape };
         let call = Call {
-            shape,
-            algorithm: self.algorithm,
-            dtype: self.dtype,
-            reduction: Reduction::Op(self.op),
             inputs: &[input.as_ptr()][..shape.inputs],
             outputs: &[output.as_mut_ptr()],
+            algorithm: self.algorithm,
+            reduction: Reduction::Op(self.op),
             tag: 3,
-            timeout: None,
-            max_segment_bytes: None,
+            ..Call::new(shape, self.dtype)
         };
         // SAFETY: the vectors are at least as long as the shape says and live until the call returns.
         unsafe { context.run(&call) }

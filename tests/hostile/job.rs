@@ -7,12 +7,12 @@ use std::thread;
 use std::time::Duration;
 
 use gloo_rs::collective::{Collective, Shape};
-use gloo_rs::context::{Call, Connect, Context, ContextOptions, Reduction};
+use gloo_rs::context::{Call, Connect, Context, ContextOptions};
 use gloo_rs::rendezvous::tcp::{TcpStore, TcpStoreOptions};
 use gloo_rs::secret::JobToken;
 use gloo_rs::transport::LogCallback;
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
-use gloo_rs::types::{DataType, ReduceOp};
+use gloo_rs::types::DataType;
 
 pub const SIZE: usize = 4;
 const COUNT: usize = 2000;
@@ -119,15 +119,11 @@ fn allreduce(context: &Context, round: usize, last: bool) -> Vec<f32> {
     data[0] = f32::from(u8::from(last));
     let bytes: *mut u8 = data.as_mut_ptr().cast();
     let call = Call {
-        shape: Shape { inputs: 0, ..Shape::new(Collective::Allreduce, context.rank(), SIZE, COUNT) },
-        algorithm: None,
-        dtype: DataType::Float32,
-        reduction: Reduction::Op(ReduceOp::Sum),
-        inputs: &[],
         outputs: &[bytes],
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
+        ..Call::new(
+            Shape { inputs: 0, ..Shape::new(Collective::Allreduce, context.rank(), SIZE, COUNT) },
+            DataType::Float32,
+        )
     };
     // SAFETY: the vector is as long as the shape says and lives until the call returns.
     unsafe { context.run(&call) }.unwrap();

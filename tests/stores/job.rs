@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gloo_rs::collective::{Collective, Shape};
-use gloo_rs::context::{Call, Context, ContextOptions, Reduction};
+use gloo_rs::context::{Call, Context, ContextOptions};
 use gloo_rs::error::{Error, ErrorKind};
 use gloo_rs::rendezvous::Store;
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
-use gloo_rs::types::{DataType, ReduceOp};
+use gloo_rs::types::DataType;
 
 pub const SIZE: usize = 4;
 
@@ -36,15 +36,10 @@ pub fn allreduce(context: &Context) {
     let input = [context.rank() as u64 + 1];
     let mut output = [0u64];
     let call = Call {
-        shape: Shape::new(Collective::Allreduce, context.rank(), context.size(), 1),
-        algorithm: None,
-        dtype: DataType::Uint64,
-        reduction: Reduction::Op(ReduceOp::Sum),
         inputs: &[input.as_ptr().cast()],
         outputs: &[output.as_mut_ptr().cast()],
         tag: 1,
-        timeout: None,
-        max_segment_bytes: None,
+        ..Call::new(Shape::new(Collective::Allreduce, context.rank(), context.size(), 1), DataType::Uint64)
     };
     // SAFETY: the buffers are as long as the shape says and live until the call returns.
     unsafe { context.run(&call) }.unwrap();

@@ -243,15 +243,14 @@ impl Case {
             Reduction::Op(self.op)
         };
         let call = Call {
-            shape,
-            algorithm: Some(self.algorithm),
-            dtype: self.dtype,
-            reduction,
             inputs: &in_pointers,
             outputs: &out_pointers,
+            algorithm: Some(self.algorithm),
+            reduction,
             tag: self.tag,
             timeout: Some(Duration::from_secs(60)),
             max_segment_bytes: Some(self.segment),
+            ..Call::new(shape, self.dtype)
         };
         // SAFETY: the vectors are as long as the shape says and live until the call returns.
         unsafe { context.run(&call) }.map_err(|e| e.to_string())?;

@@ -29,15 +29,11 @@ fn call(
         ..Shape::new(collective, context.rank(), size, count)
     };
     let call = Call {
-        shape,
-        algorithm,
-        dtype,
-        reduction,
         inputs: &inputs.iter().map(|input| input.as_ptr()).collect::<Vec<_>>(),
         outputs: &outputs.iter_mut().map(|output| output.as_mut_ptr()).collect::<Vec<_>>(),
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
+        algorithm,
+        reduction,
+        ..Call::new(shape, dtype)
     };
     // SAFETY: the vectors are as long as the shape says, or longer, and live until the call returns.
     unsafe { context.run(&call) }.map(|()| outputs)

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::error::Result;
-use crate::types::{DataType, ReduceOp};
+use crate::types::DataType;
 
 /// A gatherv to rank 0 up a tree: this rank has `count` elements, the root expects `counts`.
 fn gatherv(context: &Context, counts: &[usize], count: usize, timeout: Duration) -> Result<Vec<u32>> {
@@ -14,19 +14,18 @@ fn gatherv(context: &Context, counts: &[usize], count: usize, timeout: Duration)
     let input: Vec<u32> = vec![context.rank() as u32; mine];
     let mut output = vec![u32::MAX; if is_root { counts.iter().sum() } else { 0 }];
     let call = Call {
-        shape: Shape {
-            recv_counts: if is_root { counts } else { &[] },
-            outputs: usize::from(is_root),
-            ..Shape::new(Collective::Gatherv, context.rank(), context.size(), count)
-        },
-        algorithm: Some("binomial"),
-        dtype: DataType::Uint32,
-        reduction: Reduction::Op(ReduceOp::Sum),
         inputs: &[input.as_ptr().cast()],
         outputs: if is_root { &[output.as_mut_ptr().cast()] } else { &[] },
-        tag: 0,
+        algorithm: Some("binomial"),
         timeout: Some(timeout),
-        max_segment_bytes: None,
+        ..Call::new(
+            Shape {
+                recv_counts: if is_root { counts } else { &[] },
+                outputs: usize::from(is_root),
+                ..Shape::new(Collective::Gatherv, context.rank(), context.size(), count)
+            },
+            DataType::Uint32,
+        )
     };
     // SAFETY: the vectors are as long as the shape says and live until the call returns.
     unsafe { context.run(&call) }.map(|()| output)

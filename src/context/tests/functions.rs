@@ -39,15 +39,12 @@ fn sum(context: &Context, tag: u32, timeout: Option<Duration>, inputs: &[i64], a
     let pointers: Vec<*const u8> = inputs.iter().map(|input| std::ptr::from_ref(input).cast()).collect();
     let shape = Shape::new(Collective::Allreduce, context.rank(), context.size(), 1);
     let call = Call {
-        shape: Shape { inputs: inputs.len(), ..shape },
-        algorithm: None,
-        dtype: DataType::Int64,
-        reduction: Reduction::User { function: acts_and_adds, user: (&raw const act).cast_mut().cast() },
         inputs: &pointers,
         outputs: &[(&raw mut output).cast()],
+        reduction: Reduction::User { function: acts_and_adds, user: (&raw const act).cast_mut().cast() },
         tag,
         timeout,
-        max_segment_bytes: None,
+        ..Call::new(Shape { inputs: inputs.len(), ..shape }, DataType::Int64)
     };
     // SAFETY: the numbers live until the call returns.
     unsafe { context.run(&call) }.map(|()| output)

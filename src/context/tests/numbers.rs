@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::collective::{Collective, Shape};
-use crate::types::{DataType, ReduceOp};
+use crate::types::DataType;
 use Collective::*;
 
 const SIZE: usize = 4;
@@ -60,15 +60,11 @@ impl Made {
         let input = vec![value(context.rank(), self.label); shape.input_len(0)];
         let mut output = vec![0u32; shape.output_len(0)];
         let call = Call {
-            shape,
-            algorithm: Some(self.algorithm),
-            dtype: DataType::Uint32,
-            reduction: Reduction::Op(ReduceOp::Sum),
             inputs: &[input.as_ptr().cast()][..shape.inputs],
             outputs: &[output.as_mut_ptr().cast()][..shape.outputs],
+            algorithm: Some(self.algorithm),
             tag,
-            timeout: None,
-            max_segment_bytes: None,
+            ..Call::new(shape, DataType::Uint32)
         };
         // SAFETY: the vectors are as long as the shape says and live until the call returns.
         unsafe { context.run(&call) }.map(|()| output)
@@ -231,15 +227,11 @@ fn the_error_names_both_calls() {
         let call = |label| {
             let (shape, mut memory) = (Shape::new(Broadcast, context.rank(), 2, count(label)), [label; COUNT]);
             let call = Call {
-                shape: Shape { inputs: usize::from(context.rank() == 0), ..shape },
-                algorithm: Some("binomial"),
-                dtype: DataType::Uint32,
-                reduction: Reduction::Op(ReduceOp::Sum),
                 inputs: &[[label; COUNT].as_ptr().cast()][..usize::from(context.rank() == 0)],
                 outputs: &[memory.as_mut_ptr().cast()],
+                algorithm: Some("binomial"),
                 tag: 7,
-                timeout: None,
-                max_segment_bytes: None,
+                ..Call::new(Shape { inputs: usize::from(context.rank() == 0), ..shape }, DataType::Uint32)
             };
             // SAFETY: the arrays are as long as the shape says and live until the call returns.
             unsafe { context.run(&call) }
@@ -276,15 +268,12 @@ fn threads_with_tags_of_their_own_never_differ() {
                         let mut sum = [call];
                         let output = [sum.as_mut_ptr().cast()];
                         let call = Call {
-                            shape: Shape { inputs: 0, ..Shape::new(Allreduce, context.rank(), 3, 1) },
-                            algorithm: None,
-                            dtype: DataType::Uint32,
-                            reduction: Reduction::Op(ReduceOp::Sum),
-                            inputs: &[],
                             outputs: &output,
                             tag,
-                            timeout: None,
-                            max_segment_bytes: None,
+                            ..Call::new(
+                                Shape { inputs: 0, ..Shape::new(Allreduce, context.rank(), 3, 1) },
+                                DataType::Uint32,
+                            )
                         };
                         // SAFETY: the array is as long as the shape says and lives until the call returns.
                         unsafe { context.run(&call) }.unwrap();

@@ -37,17 +37,7 @@ fn brought(rank: usize) -> [i32; COUNT] {
 fn cases(rank: usize) -> [Case; 14] {
     static KEYS: [i32; 2] = [64, 128];
     let shape = Shape { inputs: 0, ..Shape::new(Collective::Allreduce, rank, 2, COUNT) };
-    let call = Call {
-        shape,
-        algorithm: None,
-        dtype: DataType::Int32,
-        reduction: Reduction::Op(ReduceOp::Sum),
-        inputs: &[],
-        outputs: &[],
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
-    };
+    let call = Call::new(shape, DataType::Int32);
     let by = |op| Call { reduction: Reduction::Op(op), ..call };
     let mixed = |key: &'static i32| Call {
         reduction: Reduction::User { function: mix, user: std::ptr::from_ref(key).cast_mut().cast() },

@@ -12,15 +12,13 @@ fn allreduce(context: &Context, algorithm: &str, place: impl Fn(Shape<'static>) 
     let (input, mut output) = (context.rank() as i64, [0i64; 5]);
     let input = [input; 5];
     let call = Call {
-        shape: place(Shape::new(Collective::Allreduce, context.rank(), context.size(), input.len())),
-        algorithm: Some(algorithm),
-        dtype: DataType::Int64,
-        reduction: Reduction::Op(crate::types::ReduceOp::Sum),
         inputs: &[input.as_ptr().cast()],
         outputs: &[output.as_mut_ptr().cast()],
-        tag: 0,
-        timeout: None,
-        max_segment_bytes: None,
+        algorithm: Some(algorithm),
+        ..Call::new(
+            place(Shape::new(Collective::Allreduce, context.rank(), context.size(), input.len())),
+            DataType::Int64,
+        )
     };
     // SAFETY: the arrays are as long as the shape says and live until the call returns.
     unsafe { context.run(&call) }?;

@@ -1,46 +1,84 @@
 //! Checks of a collective's buffers against its shape.
 
 use crate::collective::{Collective, Shape};
-use crate::error::{Error, Result};
+use crate::context::Call;
+use crate::error::{Error, Result, try_zeros};
 use crate::ffi::pointer::check_range;
 use crate::types::DataType;
 
-/// What checking found.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Checked {
-    /// The inputs are the very outputs, and the collective has a form in place for that.
-    pub(super) in_place: bool,
-    /// Some buffer without elements is NULL.
-    pub(super) has_null: bool,
+/// How the inputs lie to the outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Apart from each other, or else the call is refused; or there are no inputs.
+    Apart,
+    /// In place: the outputs hold the inputs, where the collective expects them.
+    InPlace,
+    /// The output is this rank's block of the input.
+    OwnBlock,
 }
 
-/// Refuses NULL, misaligned and impossible buffers, and outputs that overlap anything. Inputs that are the very outputs make
-/// a call in place, where the collective has that form for the same lengths. `shape` has passed its own check.
-pub(super) fn check(shape: &Shape<'_>, dtype: DataType, inputs: &[*const u8], outputs: &[*mut u8]) -> Result<Checked> {
-    let in_place = is_in_place(shape, inputs, outputs);
-    let inputs = if in_place { &[] } else { inputs };
+/// What the caller means by pointers that coincide. The shape need not have passed its check.
+pub(super) fn form(call: &Call<'_>) -> Form {
+    use Collective::*;
+    let Call { ref shape, dtype, inputs, outputs, .. } = *call;
+    let (Some(input), Some(output)) = (inputs.first(), outputs.first()) else { return Form::Apart };
+    let lone = (inputs.len(), outputs.len()) == (1, 1);
+    match shape.collective {
+        Allreduce | Reduce | Alltoall | Scan | Exscan => {
+            let same = inputs.len() == outputs.len() && inputs.iter().zip(outputs).all(|(i, o)| i.cast_mut() == *o);
+            if same { Form::InPlace } else { Form::Apart }
+        }
+        // The first output is sent; there may be more.
+        Broadcast if inputs.len() == 1 && input.cast_mut() == *output => Form::InPlace,
+        Allgather | Allgatherv | Gather | Gatherv if lone && is_own_block(shape, dtype, *output, *input) => {
+            Form::InPlace
+        }
+        ReduceScatter | Scatter | Scatterv if lone && is_own_block(shape, dtype, *input, *output) => Form::OwnBlock,
+        _ => Form::Apart,
+    }
+}
+
+/// Whether `block` is where this rank's block lies in `whole`, which has one for each rank.
+fn is_own_block(shape: &Shape<'_>, dtype: DataType, whole: *const u8, block: *const u8) -> bool {
+    let before = |counts: &[usize]| counts.iter().take(shape.rank).fold(0, |sum: usize, n| sum.wrapping_add(*n));
+    let before = match shape.collective {
+        Collective::Scatterv => before(shape.send_counts),
+        Collective::ReduceScatter | Collective::Allgatherv | Collective::Gatherv => before(shape.recv_counts),
+        _ => shape.count.wrapping_mul(shape.rank),
+    };
+    whole.wrapping_add(before.wrapping_mul(dtype.size())) == block
+}
+
+/// Refuses NULL, misaligned and impossible buffers, and outputs that overlap anything, but for what `form` allows. The shape has
+/// passed its own check; of a call in place, it has no inputs. Whether some buffer, which has no elements, is NULL.
+pub(super) fn check(call: &Call<'_>, form: Form) -> Result<bool> {
+    let Call { ref shape, dtype, inputs, outputs, .. } = *call;
+    // A part of the input needs no check of its own.
+    let outputs = if form == Form::OwnBlock { &[] } else { outputs };
     let input = |index: usize| Range::new(false, index, inputs[index], shape.input_len(index), dtype);
     let output = |index: usize| Range::new(true, index, outputs[index], shape.output_len(index), dtype);
     match (inputs.len(), outputs.len()) {
         // Most calls: no memory is needed for these.
         (0, 1) => drop(output(0)?),
+        (1, 0) => drop(input(0)?),
         (1, 1) => input(0)?.check_apart(&output(0)?)?,
         (n, m) => check_many((0..n).map(input).chain((0..m).map(output)).collect::<Result<_>>()?)?,
     }
-    let has_null = inputs.iter().any(|input| input.is_null()) || outputs.iter().any(|output| output.is_null());
-    Ok(Checked { in_place, has_null })
+    Ok(inputs.iter().any(|input| input.is_null()) || outputs.iter().any(|output| output.is_null()))
 }
 
-/// Whether the caller meant in place by passing the same pointers twice.
-fn is_in_place(shape: &Shape<'_>, inputs: &[*const u8], outputs: &[*mut u8]) -> bool {
-    // A broadcast sends the first output, and may have more.
-    let same_number = inputs.len() == outputs.len() || shape.collective == Collective::Broadcast;
-    if inputs.is_empty() || !same_number || !inputs.iter().zip(outputs).all(|(i, o)| i.cast_mut() == *o) {
-        return false;
-    }
-    let in_place = Shape { inputs: 0, ..*shape };
-    let same_len = shape.input_len(0) == shape.output_len(0) && shape.output_len(0) == in_place.output_len(0);
-    same_len && !outputs.is_empty() && in_place.check().is_ok()
+/// Runs `call`, whose one output is a part of its input, with an output of the library's, which is copied to `output` at the
+/// end: schedules are proven only for outputs apart from the inputs.
+///
+/// # Safety
+/// `output` is valid for writes of the elements of the call's output.
+pub(super) unsafe fn apart(call: &Call<'_>, output: *mut u8, run: impl FnOnce(&Call<'_>) -> Result<()>) -> Result<()> {
+    let bytes = call.shape.output_len(0) * call.dtype.size();
+    let mut memory = try_zeros::<u128>(bytes.div_ceil(size_of::<u128>()), "an output that is a part of the input")?;
+    run(&Call { outputs: &[memory.as_mut_ptr().cast()], ..*call })?;
+    // SAFETY: the source has the bytes, and is no memory of the caller's, who vouches for the target.
+    unsafe { std::ptr::copy_nonoverlapping(memory.as_ptr().cast(), output, bytes) };
+    Ok(())
 }
 
 /// A buffer: where it begins and ends, and what to call it.

@@ -1,29 +1,35 @@
-//! Collectives: from options structs to a checked [`Call`].
+//! Collectives: from arguments and options to a checked [`Call`].
 
 // The header has this order.
+mod options;
+
 mod reducing;
 
-mod rooted;
-
-mod every;
+mod moving;
 
 mod buffers;
+#[cfg(test)]
+mod calls_tests;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 
-pub use every::*;
+pub use moving::*;
+pub use options::*;
 pub use reducing::*;
-pub use rooted::*;
 
+use self::buffers::Form;
 use super::context::gloo_rs_context_t;
-use super::types::{GLOO_RS_SUM, GLOO_RS_UINT8, data_type, gloo_rs_data_type_t, gloo_rs_op_t, op};
+use super::guard::guard;
+use super::status::gloo_rs_status_t;
+use super::types::{data_type, op};
 use super::{handle, pointer};
 use crate::collective::{Collective, Shape};
-use crate::context::{Call, Reduction};
-use crate::error::Result;
-use crate::types::ReduceOp;
+use crate::context::{Call, Context, Reduction};
+use crate::engine::plan;
+use crate::error::{Error, Result, try_zeros};
+use crate::types::{DataType, Rank, ReduceOp};
 
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
@@ -41,161 +47,181 @@ pub type gloo_rs_reduce_fn_t = Option<
     ) -> i32,
 >;
 
-/// The fields of all options structs. What a collective does not have stays as in [`Request::new`].
-struct Request {
+/// The export `function`: makes a call of `options`.
+///
+/// # Safety
+/// The header's rules for pointers.
+unsafe fn with(
+    function: &str,
     collective: Collective,
-    algorithm: *const c_char,
-    tag: u32,
-    timeout_ms: i64,
-    max_segment_bytes: usize,
-    data_type: gloo_rs_data_type_t,
-    op: gloo_rs_op_t,
-    function: gloo_rs_reduce_fn_t,
-    user: *mut c_void,
-    inputs: *const *const c_void,
-    num_inputs: usize,
-    outputs: *const *mut c_void,
-    num_outputs: usize,
-    root: i32,
-    count: usize,
-    send_counts: *const usize,
-    recv_counts: *const usize,
-    num_counts: usize,
-    base: usize,
-    destinations: usize,
-    groups: *const u32,
-    num_groups: usize,
-    dims: *const usize,
-    num_dims: usize,
+    context: *mut gloo_rs_context_t,
+    options: *const gloo_rs_collective_options_t,
+) -> gloo_rs_status_t {
+    guard(function, || {
+        // SAFETY: the same contract, for every block here.
+        let options = unsafe { super::options::read(options) }?;
+        check_used(&options, collective)?;
+        // SAFETY: as above.
+        let handle = unsafe { handle::get(context, "context") }?;
+        // SAFETY: as above.
+        unsafe { run_options(&handle.context, collective, &options) }
+    })
 }
 
-impl Request {
-    fn new(collective: Collective) -> Self {
-        Self {
-            collective,
-            algorithm: std::ptr::null(),
-            tag: 0,
-            timeout_ms: -1,
-            max_segment_bytes: 0,
-            data_type: GLOO_RS_UINT8,
-            op: GLOO_RS_SUM,
-            function: None,
-            user: std::ptr::null_mut(),
-            inputs: std::ptr::null(),
-            num_inputs: 0,
-            outputs: std::ptr::null(),
-            num_outputs: 0,
-            root: 0,
-            count: 0,
-            send_counts: std::ptr::null(),
-            recv_counts: std::ptr::null(),
-            num_counts: 0,
-            base: 0,
-            destinations: 0,
-            groups: std::ptr::null(),
-            num_groups: 0,
-            dims: std::ptr::null(),
-            num_dims: 0,
-        }
+/// [`run`] on the buffers of the options.
+///
+/// # Safety
+/// As for `run`.
+unsafe fn run_options(context: &Context, collective: Collective, options: &gloo_rs_collective_options_t) -> Result<()> {
+    let used = used(collective, options, context.rank());
+    // SAFETY: the same contract. `*const c_void` and `*const u8` are the same in memory.
+    unsafe {
+        let inputs = pointer::slice(options.inputs.cast::<*const u8>(), used.inputs, "inputs")?;
+        let outputs = pointer::slice(options.outputs.cast::<*mut u8>(), used.outputs, "outputs")?;
+        run(context, collective, options, inputs, outputs, used.counts)
     }
 }
 
-/// A [`Request`] with the fields that all options structs have, and those named.
-macro_rules! request {
-    ($collective:ident, $options:ident $(, $field:ident)* $(,)?) => {
-        crate::ffi::collective::Request {
-            algorithm: $options.algorithm,
-            tag: $options.tag,
-            timeout_ms: $options.timeout_ms,
-            max_segment_bytes: $options.max_segment_bytes,
-            $($field: $options.$field,)*
-            ..crate::ffi::collective::Request::new(crate::collective::Collective::$collective)
-        }
-    };
+/// The export `function`: makes a call of one input, or none, and one output. `options` have the rest; the lengths of their
+/// lists are the context's size.
+///
+/// # Safety
+/// The header's rules for pointers.
+unsafe fn plain(
+    function: &str,
+    collective: Collective,
+    context: *mut gloo_rs_context_t,
+    input: *const c_void,
+    output: *mut c_void,
+    mut options: gloo_rs_collective_options_t,
+) -> gloo_rs_status_t {
+    guard(function, || {
+        // SAFETY: the same contract, for every block here.
+        let handle = unsafe { handle::get(context, "context") }?;
+        let context = &handle.context;
+        let is_root = usize::try_from(options.root) == Ok(context.rank());
+        // NULL stands for in place, where the rank has that form.
+        options.num_inputs = match collective {
+            Collective::Broadcast | Collective::Barrier => 0,
+            Collective::Alltoallv | Collective::PairwiseExchange => 1,
+            Collective::Gather | Collective::Gatherv if !is_root => 1,
+            _ => usize::from(!input.is_null()),
+        };
+        options.num_outputs = usize::from(collective != Collective::Barrier);
+        options.num_counts = context.size();
+        let used = used(collective, &options, context.rank());
+        let (inputs, outputs) = (&[input.cast::<u8>()][..used.inputs], &[output.cast::<u8>()][..used.outputs]);
+        // SAFETY: as above.
+        unsafe { run(context, collective, &options, inputs, outputs, used.counts) }
+    })
 }
 
-/// `Options` for a collective's struct; calls need all fields up to `$last`.
-macro_rules! collective_options {
-    ($name:ident, $last:ident: $type:ty $(, $data_type:ident)?) => {
-        // SAFETY: repr(C), a usize first, and integers and pointers only.
-        unsafe impl crate::ffi::options::Options for $name {
-            const NAME: &'static str = stringify!($name);
-            const REQUIRED: usize = std::mem::offset_of!($name, $last) + size_of::<$type>();
-            fn set_defaults(&mut self) {
-                self.timeout_ms = crate::ffi::GLOO_RS_TIMEOUT_DEFAULT;
-                $(self.$data_type = crate::ffi::GLOO_RS_DATA_TYPE_UNSET;)?
-            }
-        }
-    };
+/// How many of the caller's inputs, outputs and counts a rank's part in a call uses.
+struct Used {
+    inputs: usize,
+    outputs: usize,
+    counts: usize,
 }
 
-use {collective_options, request};
+/// What `rank` uses of `options`. What only the root's part is about is ignored on other ranks, whatever it is, so that
+/// programs may pass the same arguments on all ranks, as they do with MPI.
+fn used(collective: Collective, options: &gloo_rs_collective_options_t, rank: Rank) -> Used {
+    let mut used = Used { inputs: options.num_inputs, outputs: options.num_outputs, counts: options.num_counts };
+    if usize::try_from(options.root) == Ok(rank) {
+        return used;
+    }
+    match collective {
+        Collective::Broadcast | Collective::Scatter => used.inputs = 0,
+        Collective::Scatterv => (used.inputs, used.counts) = (0, 0),
+        Collective::Gather => used.outputs = 0,
+        Collective::Gatherv => (used.outputs, used.counts) = (0, 0),
+        // Without inputs, the output holds this rank's contribution.
+        Collective::Reduce if used.inputs > 0 => used.outputs = 0,
+        _ => {}
+    }
+    used
+}
 
-/// Checks `request` and runs it.
+/// Checks a call of `options`, whose unused fields have their defaults, on these buffers and with lists of `num_counts`, and
+/// runs it.
 ///
 /// # Safety
 /// Pointers are NULL or valid: the buffers for the elements that the collective demands, until this returns.
-unsafe fn run(context: *mut gloo_rs_context_t, request: &Request) -> Result<()> {
-    let collective = request.collective;
+unsafe fn run(
+    context: &Context,
+    collective: Collective,
+    options: &gloo_rs_collective_options_t,
+    inputs: &[*const u8],
+    outputs: &[*mut u8],
+    num_counts: usize,
+) -> Result<()> {
+    let (rank, size) = (context.rank(), context.size());
+    let dtype = if collective == Collective::Barrier { DataType::Uint8 } else { data_type(options.data_type)? };
+    let reduction = match options.function {
+        Some(function) => Reduction::User { function, user: options.user },
+        None => Reduction::Op(op(options.op)?),
+    };
     // SAFETY: the same contract, for every block here.
-    let handle = unsafe { handle::get(context, "context") }?;
-    let context = &handle.context;
-    let used = rooted::used(request, context.rank());
-    let dtype = data_type(request.data_type)?;
-    let reduction = match request.function {
-        Some(function) => Reduction::User { function, user: request.user },
-        None => Reduction::Op(op(request.op)?),
-    };
-    // SAFETY: as above. `*const c_void` and `*const u8` are the same in memory.
-    let (inputs, outputs) = unsafe {
-        let inputs = pointer::slice(request.inputs.cast::<*const u8>(), used.inputs, "inputs")?;
-        (inputs, pointer::slice(request.outputs.cast::<*mut u8>(), used.outputs, "outputs")?)
-    };
+    let counts = |counts, what| unsafe { pointer::optional_slice(counts, num_counts, what) };
     // SAFETY: as above.
-    let counts = |counts, what| unsafe { pointer::optional_slice(counts, used.counts, what) };
-    // SAFETY: as above.
-    let algorithm = unsafe { pointer::optional_text(request.algorithm, "algorithm") }?;
-    let size = context.size();
+    let algorithm = unsafe { pointer::optional_text(options.algorithm, "algorithm") }?;
+    let shape = Shape {
+        root: pointer::rank(options.root, size, "root")?,
+        send_counts: counts(options.send_counts, "send_counts")?,
+        recv_counts: counts(options.recv_counts, "recv_counts")?,
+        inputs: inputs.len(),
+        outputs: outputs.len(),
+        average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
+        base: if options.base == 0 { 2 } else { options.base },
+        destinations: options.destinations,
+        // SAFETY: as above.
+        groups: unsafe { pointer::optional_slice(options.groups, options.num_groups, "groups") }?,
+        // SAFETY: as above.
+        dims: unsafe { pointer::optional_slice(options.dims, options.num_dims, "dims") }?,
+        ..Shape::new(collective, rank, size, options.count)
+    };
     let mut call = Call {
-        shape: Shape {
-            root: pointer::rank(request.root, size, "root")?,
-            send_counts: counts(request.send_counts, "send_counts")?,
-            recv_counts: counts(request.recv_counts, "recv_counts")?,
-            inputs: inputs.len(),
-            outputs: outputs.len(),
-            average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
-            base: if request.base == 0 { 2 } else { request.base },
-            destinations: request.destinations,
-            // SAFETY: as above.
-            groups: unsafe { pointer::optional_slice(request.groups, request.num_groups, "groups") }?,
-            // SAFETY: as above.
-            dims: unsafe { pointer::optional_slice(request.dims, request.num_dims, "dims") }?,
-            ..Shape::new(collective, context.rank(), size, request.count)
-        },
-        algorithm,
-        dtype,
-        reduction,
         inputs,
         outputs,
-        tag: request.tag,
-        timeout: pointer::timeout(request.timeout_ms)?,
-        max_segment_bytes: (request.max_segment_bytes > 0).then_some(request.max_segment_bytes),
+        algorithm,
+        reduction,
+        tag: options.tag,
+        timeout: pointer::timeout(options.timeout_ms)?,
+        max_segment_bytes: (options.max_segment_bytes > 0).then_some(options.max_segment_bytes),
+        ..Call::new(shape, dtype)
     };
-    let mut known = context.check(&call)?;
-    let checked = buffers::check(&call.shape, dtype, inputs, outputs)?;
-    if checked.in_place {
-        call.inputs = &[];
+    let equal_counts;
+    if collective == Collective::ReduceScatter {
+        if options.recv_counts.is_null() {
+            plan::check_size(&call.shape)?;
+            equal_counts = repeat(options.count, size)?;
+            call.shape.recv_counts = &equal_counts;
+        } else if options.count != 0 {
+            return Err(Error::invalid("reduce_scatter has both count and recv_counts: set one of them"));
+        }
+        call.shape.count = 0;
     }
+    let form = buffers::form(&call);
+    if form == Form::InPlace {
+        (call.inputs, call.shape.inputs) = (&[], 0);
+    }
+    let known = context.check(&call)?;
     let replaced;
-    if checked.has_null {
+    if buffers::check(&call, form)? {
         // The floors below may make slices of buffers, also of those without elements.
         replaced = buffers::without_null(call.inputs, outputs);
         (call.inputs, call.outputs) = (&replaced.0, &replaced.1);
     }
-    if call.shape.inputs != call.inputs.len() {
-        call.shape.inputs = call.inputs.len();
-        known = context.check(&call)?;
+    if form == Form::OwnBlock {
+        // SAFETY: as below; the output is a part of the input, which nobody reads meanwhile but this call.
+        return unsafe { buffers::apart(&call, outputs[0], |call| context.run_checked(call, known)) };
     }
     // SAFETY: `buffers::check` found the pointers possible and outputs apart from all else; the caller vouches for the rest.
     unsafe { context.run_checked(&call, known) }
+}
+
+fn repeat(count: usize, size: usize) -> Result<Vec<usize>> {
+    let mut counts = try_zeros(size, "the counts of all ranks")?;
+    counts.fill(count);
+    Ok(counts)
 }

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use crate::collective::{Collective, Shape};
-use crate::context::{Call, Context, ContextOptions, Reduction};
+use crate::context::{Call, Context, ContextOptions};
 use crate::error::Result;
 use crate::net::address::Address;
 use crate::net::handshake::Identity;
 use crate::secret::JobToken;
 use crate::transport::loopback::{Network, Node, Rules};
 use crate::transport::{Clock, Connector, Device, Driven, Happening, LastWords, LogCallback, SystemClock, Watch, tcp};
-use crate::types::{DataType, Rank, ReduceOp};
+use crate::types::{DataType, Rank};
 
 /// By TCP identity: the address in memory of the same rank.
 type Twins = Arc<Mutex<HashMap<Identity, Address>>>;
@@ -168,15 +168,11 @@ fn collectives_span_both_kinds_of_link() {
                 let input: Vec<i64> = (0..count).map(|i| i + context.rank() as i64).collect();
                 let mut output = vec![0i64; input.len()];
                 let call = Call {
-                    shape: Shape::new(Collective::Allreduce, context.rank(), 4, input.len()),
-                    algorithm: Some(algorithm).filter(|name| Collective::Allreduce.algorithm(name).is_ok()),
-                    dtype: DataType::Int64,
-                    reduction: Reduction::Op(ReduceOp::Sum),
                     inputs: &[input.as_ptr().cast()],
                     outputs: &[output.as_mut_ptr().cast()],
-                    tag: 0,
-                    timeout: None,
+                    algorithm: Some(algorithm).filter(|name| Collective::Allreduce.algorithm(name).is_ok()),
                     max_segment_bytes: Some(64 << 10),
+                    ..Call::new(Shape::new(Collective::Allreduce, context.rank(), 4, input.len()), DataType::Int64)
                 };
                 // SAFETY: the vectors are as long as the shape says and live until the call returns.
                 unsafe { context.run(&call) }.unwrap();

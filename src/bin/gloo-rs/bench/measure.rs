@@ -105,7 +105,7 @@ fn call<'a>(
     outputs: &'a [*mut u8],
     tag: u32,
 ) -> Call<'a> {
-    Call { shape, algorithm, dtype, reduction, inputs, outputs, tag, timeout: None, max_segment_bytes: None }
+    Call { algorithm, reduction, inputs, outputs, tag, ..Call::new(shape, dtype) }
 }
 
 /// The buffers of a measurement on one thread, and the call on them.

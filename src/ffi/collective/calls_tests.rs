@@ -1,7 +1,8 @@
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use crate::collective::Collective;
 use crate::ffi::*;
 
 const SIZE: usize = 3;
@@ -10,17 +11,17 @@ const NONE: *mut c_void = ptr::null_mut();
 /// What went wrong on this thread.
 fn message() -> String {
     // SAFETY: a string of this thread's that no failing call replaces meanwhile.
-    unsafe { std::ffi::CStr::from_ptr(gloo_rs_last_error_message()) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(gloo_rs_last_error_message()) }.to_string_lossy().into_owned()
 }
 
 /// A collective of one input and one output of int32, with other fields as given.
 macro_rules! call {
-    ($context:expr, $function:ident, $init:ident, $options:ident, $input:expr, $output:expr, $($field:ident: $value:expr),*) => {{
+    ($context:expr, $function:ident, $input:expr, $output:expr, $($field:ident: $value:expr),*) => {{
         let (inputs, outputs) = ([$input.cast_const()], [$output]);
-        let mut options = MaybeUninit::<$options>::uninit();
+        let mut options = MaybeUninit::<gloo_rs_collective_options_t>::uninit();
         // SAFETY: `init` fills the struct; buffers are as long as counts say, or not this rank's to use.
         unsafe {
-            $init(options.as_mut_ptr(), size_of::<$options>());
+            gloo_rs_collective_options_init(options.as_mut_ptr(), size_of::<gloo_rs_collective_options_t>());
             let mut options = options.assume_init();
             options.data_type = GLOO_RS_INT32;
             (options.inputs, options.num_inputs) = (inputs.as_ptr(), inputs.len());
@@ -49,56 +50,56 @@ fn call_like_mpi(context: *mut gloo_rs_context_t, rank: usize, root: usize) {
     let mut first = all.clone();
 
     let mut sum = [-1];
-    call!(context, gloo_rs_reduce, gloo_rs_reduce_options_init, gloo_rs_reduce_options_t,
+    call!(context, gloo_rs_reduce_with,
         own.as_mut_ptr().cast::<c_void>(), only_root(sum.as_mut_ptr().cast()), root: root_rank, count: 1);
     assert_eq!(sum[0], if is_root { all.iter().sum() } else { -1 });
 
     let mut copy = [-1];
-    call!(context, gloo_rs_broadcast, gloo_rs_broadcast_options_init, gloo_rs_broadcast_options_t,
+    call!(context, gloo_rs_broadcast_with,
         only_root(own.as_mut_ptr().cast()), copy.as_mut_ptr().cast::<c_void>(), root: root_rank, count: 1);
     assert_eq!(copy, [number(root)]);
 
     let mut gathered = vec![-1; SIZE];
-    call!(context, gloo_rs_gather, gloo_rs_gather_options_init, gloo_rs_gather_options_t,
+    call!(context, gloo_rs_gather_with,
         own.as_mut_ptr().cast::<c_void>(), only_root(gathered.as_mut_ptr().cast()), root: root_rank, count: 1);
     assert_eq!(gathered, if is_root { all.clone() } else { vec![-1; SIZE] });
 
     let (mut block, mut gathered) = (own_block.clone(), vec![-1; blocks.len()]);
-    call!(context, gloo_rs_gatherv, gloo_rs_gatherv_options_init, gloo_rs_gatherv_options_t,
+    call!(context, gloo_rs_gatherv_with,
         block.as_mut_ptr().cast::<c_void>(), only_root(gathered.as_mut_ptr().cast()),
         root: root_rank, count: counts[rank], recv_counts: counts_at_root, num_counts: SIZE);
     assert_eq!(gathered, if is_root { blocks.clone() } else { vec![-1; blocks.len()] });
 
     let mut part = [-1];
-    call!(context, gloo_rs_scatter, gloo_rs_scatter_options_init, gloo_rs_scatter_options_t,
+    call!(context, gloo_rs_scatter_with,
         only_root(first.as_mut_ptr().cast()), part.as_mut_ptr().cast::<c_void>(), root: root_rank, count: 1);
     assert_eq!(part, [number(rank)]);
 
     let mut part = vec![-1; counts[rank]];
-    call!(context, gloo_rs_scatterv, gloo_rs_scatterv_options_init, gloo_rs_scatterv_options_t,
+    call!(context, gloo_rs_scatterv_with,
         only_root(whole.as_mut_ptr().cast()), part.as_mut_ptr().cast::<c_void>(),
         root: root_rank, count: counts[rank], send_counts: counts_at_root, num_counts: SIZE);
     assert_eq!(part, own_block);
 
-    // SAFETY: a context, and no options.
-    assert_eq!(unsafe { gloo_rs_barrier(context, ptr::null()) }, GLOO_RS_OK, "{}", message());
+    // SAFETY: a context.
+    assert_eq!(unsafe { gloo_rs_barrier(context) }, GLOO_RS_OK, "{}", message());
 }
 
-#[test]
-fn what_only_the_root_uses_is_ignored_on_other_ranks_and_a_barrier_needs_no_options() {
-    const NAME: *const c_char = c"rooted_tests".as_ptr();
+/// Runs `body` on each of `size` ranks, with its context.
+fn on_ranks(size: usize, name: &CStr, body: impl Fn(*mut gloo_rs_context_t, usize) + Sync) {
     std::thread::scope(|scope| {
-        for rank in 0..SIZE {
+        for rank in 0..size {
+            let body = &body;
             scope.spawn(move || {
                 let (mut device, mut store, mut context) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
                 // SAFETY: valid places for handles; options are NULL; each handle is destroyed once, after its last use.
                 unsafe {
                     assert_eq!(gloo_rs_device_create(ptr::null(), &mut device), GLOO_RS_OK);
-                    assert_eq!(gloo_rs_store_create_in_process(NAME, &mut store), GLOO_RS_OK);
-                    let (own, size) = (rank as i32, SIZE as i32);
+                    assert_eq!(gloo_rs_store_create_in_process(name.as_ptr(), &mut store), GLOO_RS_OK);
+                    let (own, size) = (rank as i32, size as i32);
                     assert_eq!(gloo_rs_context_create(device, own, size, ptr::null(), &mut context), GLOO_RS_OK);
                     assert_eq!(gloo_rs_context_connect(context, store), GLOO_RS_OK, "{}", message());
-                    (0..SIZE).for_each(|root| call_like_mpi(context, rank, root));
+                    body(context, rank);
                     gloo_rs_context_destroy(context);
                     gloo_rs_store_destroy(store);
                     gloo_rs_device_destroy(device);
@@ -106,4 +107,60 @@ fn what_only_the_root_uses_is_ignored_on_other_ranks_and_a_barrier_needs_no_opti
             });
         }
     });
+}
+
+#[test]
+fn what_only_the_root_uses_is_ignored_on_other_ranks() {
+    on_ranks(SIZE, c"root", |context, rank| (0..SIZE).for_each(|root| call_like_mpi(context, rank, root)));
+}
+
+/// The result of reduce_scatter and of scatter in the place of the own block of the input, by every algorithm.
+fn own_blocks(context: *mut gloo_rs_context_t, size: usize, rank: usize) {
+    const COUNT: usize = 1000;
+    let value = |rank: usize, index: usize| (rank * 7919 + index) as i32;
+    let own = rank * COUNT..(rank + 1) * COUNT;
+    for collective in [Collective::ReduceScatter, Collective::Scatter] {
+        for algorithm in collective.algorithms().iter().filter(|algorithm| algorithm.name != "local") {
+            let before: Vec<i32> = (0..size * COUNT).map(|index| value(rank, index)).collect();
+            let mut data = before.clone();
+            let whole = data.as_mut_ptr();
+            let output = whole.wrapping_add(own.start).cast::<c_void>();
+            let (inputs, outputs) = ([whole.cast_const().cast::<c_void>()], [output]);
+            let name = std::ffi::CString::new(algorithm.name).unwrap();
+            let options = gloo_rs_collective_options_t {
+                algorithm: name.as_ptr(),
+                data_type: GLOO_RS_INT32,
+                inputs: inputs.as_ptr(),
+                num_inputs: 1,
+                outputs: outputs.as_ptr(),
+                num_outputs: 1,
+                count: COUNT,
+                // Several, so that the output is written before all of the input is read.
+                max_segment_bytes: 256,
+                ..super::options::DEFAULTS
+            };
+            // SAFETY: the vector is as long as the collective demands, and nothing else uses it meanwhile.
+            let status = unsafe {
+                match collective {
+                    Collective::ReduceScatter => gloo_rs_reduce_scatter_with(context, &options),
+                    _ => gloo_rs_scatter_with(context, &options),
+                }
+            };
+            assert_eq!(status, GLOO_RS_OK, "{}", message());
+            let result = |index: usize| match collective {
+                Collective::ReduceScatter => (0..size).map(|rank| value(rank, index)).sum::<i32>(),
+                _ => value(0, index),
+            };
+            let expected = |index: usize| if own.contains(&index) { result(index) } else { before[index] };
+            let wrong = (0..data.len()).find(|&index| data[index] != expected(index));
+            assert_eq!(wrong, None, "{} {} on rank {rank} of {size}", collective.name(), algorithm.name);
+        }
+    }
+}
+
+#[test]
+fn the_own_block_of_an_input_takes_the_result_by_every_algorithm() {
+    for (size, name) in [(1, c"own 1"), (2, c"own 2"), (3, c"own 3"), (4, c"own 4")] {
+        on_ranks(size, name, |context, rank| own_blocks(context, size, rank));
+    }
 }
