@@ -17,7 +17,7 @@ use crate::reduce;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
 use crate::types::{DataType, ReduceOp, Slot};
-use crate::wire::fingerprint::{differs, digest};
+use crate::wire::fingerprint::{differs, digest, number};
 
 /// How a collective combines elements.
 #[derive(Clone, Copy)]
@@ -371,7 +371,9 @@ impl Context {
             true => guard.messenger.describe(index, guard.now),
             false => self.waits(&guard, index),
         };
+        let left_over = if well { self.left_over(run, &guard, index) } else { None };
         let error = match (over, guard.end(index)) {
+            (_, None) if left_over.is_some() => left_over,
             (true, Some(error)) if error.is_told() && !waits.is_empty() => {
                 Some(error.and(format_args!("; meanwhile this rank waited {waits}")))
             }
@@ -394,6 +396,27 @@ impl Context {
         guard.break_with(&error, Some(&error));
         self.finish_closing(guard);
         Err(error)
+    }
+
+    /// The error for a run that has ended well, if somebody has sent more for it, or for one before it on its tag, than was
+    /// expected. Only the v-forms need it: of all other calls the messages say how long they are.
+    fn left_over(&self, run: &Run<'_>, guard: &Guard<'_>, index: u32) -> Option<Error> {
+        if !matches!(run.call.shape.collective, Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv) {
+            return None;
+        }
+        let (fingerprint, tag) = guard.call(index);
+        let own = number(fingerprint);
+        // A rank may be ahead.
+        let is_past = |other: u32| own != 0 && other != 0 && own.wrapping_sub(other) < 1 << 31;
+        let first = Slot::from(tag) << TAG_SHIFT;
+        let unexpected = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
+        let (rank, other, bytes) = unexpected.into_iter().find(|(_, other, _)| is_past(number(*other)))?;
+        let (peer, what) = (guard.messenger.peer_name(rank), explain(digest(other)));
+        let text = format!(
+            "{peer} has sent {bytes} bytes of {what}, where none were expected from it: the counts that it was called with \
+             differ from those here"
+        );
+        Some(Error::new(ErrorKind::Mismatch, text))
     }
 
     /// What the run `index` waits for, and what here may be the reason that it does.

@@ -398,10 +398,10 @@ impl Receives {
         self.posted.remove(key, op);
     }
 
-    /// The connection to `lost` is gone: takes out every receive that only ranks of `is_lost` could serve. What has come
-    /// whole stays; what came in part, or was announced, is dropped.
-    pub fn lose(&mut self, lost: Rank, is_lost: impl Fn(Rank) -> bool) -> Vec<Token> {
-        let mut tokens = Vec::new();
+    /// The connection to `lost` is gone: takes out every receive that only ranks of `is_lost` could serve; whose they are, and from
+    /// whom. What has come whole stays; what came in part, or was announced, is dropped.
+    pub fn lose(&mut self, lost: Rank, is_lost: impl Fn(Rank) -> bool) -> Vec<(Token, Source)> {
+        let mut ended = Vec::new();
         let ops: Vec<u32> = self
             .ops
             .iter()
@@ -423,7 +423,8 @@ impl Receives {
             if let Some(op) = self.ops.remove(op)
                 && !op.cancelled
             {
-                tokens.push(op.recv.token);
+                let from = if op.matched.is_some() { Source::Rank(lost) } else { op.recv.from };
+                ended.push((op.recv.token, from));
             }
         }
         let partial: Vec<u32> = self
@@ -442,7 +443,7 @@ impl Receives {
                 self.end_turn(key, false);
             }
         }
-        tokens
+        ended
     }
 }
 
@@ -451,20 +452,22 @@ pub fn refusal(recv: &Recv, from: Rank, envelope: &Envelope, name: impl FnOnce()
     if differs(recv.fingerprint, envelope.fingerprint) {
         return Some(Outcome::Mismatch { rank: from, theirs: envelope.fingerprint });
     }
-    let fits = if recv.exact { envelope.bytes == recv.bytes as u64 } else { envelope.bytes <= recv.bytes as u64 };
+    let (sent, room) = (envelope.bytes, recv.bytes as u64);
+    let fits = if recv.exact { (sent, envelope.more) == (room, recv.more) } else { sent <= room };
     (!fits).then(|| {
-        Outcome::Failed(Error::new(
-            ErrorKind::Mismatch,
-            format!(
-                "{} sent a message of {} bytes in slot {:#x}, where {}{} bytes are expected{}",
-                name(),
-                envelope.bytes,
-                envelope.slot,
-                if recv.exact { "" } else { "at most " },
-                recv.bytes,
-                if recv.exact { ": the counts that it was called with differ from those here" } else { "" }
-            ),
-        ))
+        let text = format!("{} sent a message of {sent} bytes in slot {:#x}, ", name(), envelope.slot);
+        let why = match recv.exact {
+            false => format!("where at most {room} bytes are expected"),
+            true => {
+                let what = match (sent == room, envelope.more) {
+                    (false, _) => format!("where {room} bytes are expected"),
+                    (true, true) => "behind which more follows, where no more is expected".into(),
+                    (true, false) => "behind which nothing follows, where more is expected".into(),
+                };
+                what + ": the counts that it was called with differ from those here"
+            }
+        };
+        Outcome::Failed(Error::new(ErrorKind::Mismatch, text + &why))
     })
 }
 

@@ -220,7 +220,8 @@ fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next
     let mut closing = contexts[0].lock().unwrap();
     let token = crate::messaging::Token::CONTEXT;
     let (space, slot, fingerprint) = (crate::types::Space::User, 1, 0);
-    let message = crate::messaging::Send { to: 0, space, slot, fingerprint, from: from.as_ptr(), bytes: 8, token };
+    let message =
+        crate::messaging::Send { to: 0, space, slot, fingerprint, from: from.as_ptr(), bytes: 8, more: false, token };
     // SAFETY: `from` outlives the contexts' locks.
     unsafe { deaf.messenger.send(message) };
     deaf.messenger.flush(&mut Vec::new());

@@ -41,7 +41,7 @@ pub(super) fn victim() -> (Arc<Context>, TcpStream, u32) {
 }
 
 fn envelope(slot: Slot, bytes: u64) -> Envelope {
-    Envelope { space: Space::User, slot, fingerprint: 0, bytes }
+    Envelope { space: Space::User, slot, fingerprint: 0, bytes, more: false }
 }
 
 #[test]
