@@ -118,15 +118,20 @@ fn traffic_of_others_does_not_take_a_wait_past_its_deadline() {
 #[test]
 fn traffic_of_others_does_not_keep_the_lock_from_them() {
     let (engine, _readable) = busy();
-    let given_up = AtomicBool::new(false);
+    let (waiting, given_up) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let guard = engine.lock();
-            let ready = |_: &mut Core| given_up.load(Ordering::Relaxed).then_some(());
+            let ready = |_: &mut Core| {
+                waiting.store(true, Ordering::Relaxed);
+                given_up.load(Ordering::Relaxed).then_some(())
+            };
             let (guard, _) = engine.wait(guard, Instant::now() + Duration::from_secs(20), ready);
             engine.hand_over(guard);
         });
-        std::thread::sleep(Duration::from_millis(20));
+        while !waiting.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
         let posts = scope.spawn(|| drop(engine.lock()));
         let until = Instant::now() + Duration::from_secs(5);
         while !posts.is_finished() && Instant::now() < until {

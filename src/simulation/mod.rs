@@ -2,12 +2,14 @@
 //! virtual time, in one thread. Each rank is a coroutine that sleeps where a thread would sleep in the system. What happens is
 //! a function of one seed.
 
+mod arrivals;
 mod calls;
 mod disagreement;
 mod exhaustive;
 mod job;
 mod messages;
 mod seeds;
+mod timeouts;
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
