@@ -127,7 +127,7 @@ impl Context {
 
     /// The first round: this rank claims its place, with `own`; what all ranks tell, in their order.
     fn meet(&self, store: &dyn Store, own: &[u8], deadline: Instant, timeout: Duration) -> Result<Vec<u8>> {
-        let (key, claim) = (HOSTS.rank_key(self.rank), claim::make(own)?);
+        let (key, claim) = (HOSTS.rank_key(self.rank), claim::make(self.size, own)?);
         claim::put(store, &key, &claim, left(deadline))?;
         let value = self.wait_for(deadline, |wait| store.get(&key, wait))?;
         let claims = Claims::read(self.rank, &value, claim.len())?;
@@ -151,7 +151,10 @@ impl Context {
         };
         claims.told().map_err(contested)?;
         let list = |values: Vec<Vec<u8>>| {
-            let told = values.iter().enumerate().map(|(rank, value)| Claims::read(rank, value, claim.len())?.told());
+            let told = values.iter().enumerate().map(|(rank, value)| {
+                let claims = Claims::read(rank, value, claim.len())?;
+                claims.is_of_the_same_job(&claim).and_then(|()| claims.told())
+            });
             told.collect::<Result<Vec<_>>>().map(|told| told.concat()).map_err(contested)
         };
         self.exchange(store, &HOSTS, list, deadline, timeout)

@@ -16,7 +16,7 @@ use crate::reduce;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
 use crate::types::{DataType, ReduceOp, Slot};
-use crate::wire::fingerprint::{differs, digest, is_earlier};
+use crate::wire::fingerprint::{differs, digest, is_earlier, number};
 
 /// How a collective combines elements.
 #[derive(Clone, Copy)]
@@ -330,7 +330,9 @@ impl Context {
             true => guard.messenger.describe(index, guard.now),
             false => self.waits(&guard, index),
         };
+        let left_over = if well { self.left_over(run, &guard, index) } else { None };
         let error = match (over, guard.end(index)) {
+            (_, None) if left_over.is_some() => left_over,
             (true, Some(error)) if error.is_told() && !waits.is_empty() => {
                 Some(error.and(format_args!("; meanwhile this rank waited {waits}")))
             }
@@ -353,6 +355,26 @@ impl Context {
         guard.break_with(&error, Some(&error));
         self.finish_closing(guard);
         Err(error)
+    }
+
+    /// The error for a run that has ended well, if somebody has sent more for it, or for one before it on its tag, than was
+    /// expected. Only the v-forms need it: of all other calls the messages say how long they are.
+    fn left_over(&self, run: &Run<'_>, guard: &Guard<'_>, index: u32) -> Option<Error> {
+        if !matches!(run.call.shape.collective, Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv) {
+            return None;
+        }
+        let (fingerprint, tag) = guard.call(index);
+        // A rank may be ahead; and of calls that are not counted nothing is known.
+        let is_past = |other: u64| number(fingerprint) != 0 && number(other) != 0 && !is_earlier(fingerprint, other);
+        let first = Slot::from(tag) << TAG_SHIFT;
+        let unexpected = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
+        let (rank, other, bytes) = unexpected.into_iter().find(|(_, other, _)| is_past(*other))?;
+        let (peer, what) = (guard.messenger.peer_name(rank), explain(digest(other)));
+        let text = format!(
+            "{peer} has sent {bytes} bytes of {what}, where none were expected from it: the counts that it was called with \
+             differ from those here"
+        );
+        Some(Error::new(ErrorKind::Mismatch, text))
     }
 
     /// What the run `index` waits for, and what here may be the reason that it does.

@@ -240,6 +240,53 @@ mod tests {
         }
     }
 
+    /// Bytes that a new TCP connection has on their way before it has heard from the other end. What it hears adds as much again.
+    const WINDOW: usize = 10 * 1448;
+
+    /// What a link of that latency and bandwidth is taken for, over a connection that is new.
+    fn taken_for(latency: f64, bandwidth: f64) -> Link {
+        let (mut window, mut best, mut clock) = (WINDOW, Vec::new(), 0.0);
+        let mut half = |bytes: usize| {
+            let (mut time, mut left) = (latency, bytes);
+            while left > window {
+                left -= window;
+                time += (window as f64 / bandwidth).max(2.0 * latency);
+                window *= 2;
+            }
+            window += left;
+            time + left as f64 / bandwidth
+        };
+        let now = Instant::now();
+        let (mut index, mut time) = (0, 1);
+        loop {
+            let began = now.checked_sub(Duration::from_secs_f64(clock)).unwrap();
+            let follows = follows(index, time, began, began + Duration::from_secs(1), &best);
+            let took = half(SCRIPT[index].0);
+            clock += 2.0 * took;
+            match best.last_mut() {
+                Some((known, time)) if *known == SCRIPT[index].0 => *time = took.min(*time),
+                _ => best.push((SCRIPT[index].0, took)),
+            }
+            (index, time) = match follows {
+                AGAIN => (index, time + 1),
+                LARGER => (index + 1, 0),
+                _ => return fitted(&best, 7e8).unwrap(),
+            };
+        }
+    }
+
+    #[test]
+    fn the_way_to_a_far_host_is_told_from_a_slow_link() {
+        for latency in [10e-6, 100e-6, 2e-3, 10e-3] {
+            for bandwidth in [12.5e6, 125e6, 1.25e9] {
+                let link = taken_for(latency, bandwidth);
+                assert!((link.latency / latency - 1.0).abs() < 0.1, "{link:?} for {latency:e} s, {bandwidth:e} B/s");
+                let ratio = link.bandwidth / bandwidth;
+                assert!((0.4..1.6).contains(&ratio), "{link:?} for {latency:e} s, {bandwidth:e} B/s");
+            }
+        }
+    }
+
     #[test]
     fn a_link_carries_what_tells_most_in_a_short_time() {
         let (counts, took) = played(5e-6, 5e9);

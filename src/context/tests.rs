@@ -3,7 +3,6 @@
 mod agreement;
 mod contributions;
 mod counts;
-mod early;
 mod edges;
 mod ends;
 mod functions;
@@ -59,6 +58,20 @@ fn run(contexts: &[Arc<Context>], work: impl Fn(&Arc<Context>) + Sync) {
             scope.spawn(|| work(context));
         }
     });
+}
+
+/// Returns when a thread waits on `context`.
+fn await_wait(context: &Context) {
+    while !context.lock().unwrap().is_polled() {
+        std::thread::yield_now();
+    }
+}
+
+/// Returns when `context` keeps so many bytes of rank 0 that it has not asked for.
+fn await_kept(context: &Context, bytes: usize) {
+    while context.lock().unwrap().messenger.kept(0) < bytes {
+        context.lock().unwrap().progress();
+    }
 }
 
 #[test]
@@ -165,12 +178,12 @@ fn waits_end_by_timeout_abort_and_close() {
     assert!(error.message().contains("0 of 100 bytes from rank 1 at 127.0.0.1:"), "{error}");
     std::thread::scope(|scope| {
         scope.spawn(|| assert_eq!(buffer.wait_recv(None).unwrap(), None));
-        std::thread::sleep(Duration::from_millis(30));
+        await_wait(context);
         buffer.abort_wait_recv();
     });
     std::thread::scope(|scope| {
         scope.spawn(|| assert_eq!(buffer.wait_recv(None).unwrap_err().kind(), ErrorKind::Aborted));
-        std::thread::sleep(Duration::from_millis(30));
+        await_wait(context);
         context.close();
     });
     let error = buffer.send(1, 1, 0, 1).and_then(|()| buffer.wait_send(None).map(|_| ())).unwrap_err();
@@ -218,7 +231,7 @@ fn bound_buffers_write_where_they_are_told() {
     send.send(0, 500, 0).unwrap();
     send.wait_send(None).unwrap();
     // The write comes before there is a buffer for it.
-    std::thread::sleep(Duration::from_millis(60));
+    await_kept(&contexts[1], 500);
     // SAFETY: as above.
     let recv = unsafe { b.recv_buffer(9, into.as_mut_ptr(), 2000).unwrap() };
     assert_eq!(recv.wait_recv(None).unwrap(), (0, 500));
@@ -249,10 +262,7 @@ fn both_ranks_hear_of_a_write_outside_a_bound_buffer() {
         send.send(0, 1000, 1001).unwrap();
         if early {
             send.wait_send(None).unwrap();
-            // Until it has come.
-            while contexts[1].lock().unwrap().messenger.kept(0) < 1000 {
-                contexts[1].lock().unwrap().progress();
-            }
+            await_kept(&contexts[1], 1000);
         }
         let recv = bound.unwrap_or_else(bind);
         for (error, peer) in [(recv.wait_recv(None), "rank 0"), (waits.wait_recv(None), "rank 1")] {

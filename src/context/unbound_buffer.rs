@@ -100,7 +100,9 @@ impl UnboundBuffer {
         let token = Requests::token(self.owner, Side::Send);
         let mut guard = self.context.lock()?;
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.messenger.send(Send { to, space: Space::User, slot, fingerprint: 0, from, bytes, token }) };
+        unsafe {
+            guard.messenger.send(Send { to, space: Space::User, slot, fingerprint: 0, from, bytes, more: false, token })
+        };
         self.context.engine().leave(guard);
         Ok(())
     }
@@ -120,7 +122,18 @@ impl UnboundBuffer {
         let (space, fingerprint, exact, reduce) = (Space::User, 0, false, None);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
         unsafe {
-            guard.messenger.recv(Recv { from: source, space, slot, fingerprint, into, bytes, exact, reduce, token })
+            guard.messenger.recv(Recv {
+                from: source,
+                space,
+                slot,
+                fingerprint,
+                into,
+                bytes,
+                exact,
+                more: false,
+                reduce,
+                token,
+            })
         };
         self.context.engine().leave(guard);
         Ok(())

@@ -276,7 +276,7 @@ impl Execution {
             }
         }
         let count = end - posted;
-        let bytes = count * self.element;
+        let (bytes, more) = (count * self.element, end < step.len);
         let slot = Slot::from(self.tag) << TAG_SHIFT | Slot::from(step.channel);
         let token = Token { owner: self.owner, detail: index };
         let (space, fingerprint) = (Space::Collective, self.fingerprint);
@@ -288,6 +288,7 @@ impl Execution {
             into,
             bytes,
             exact: true,
+            more,
             reduce,
             token,
         };
@@ -296,7 +297,7 @@ impl Execution {
                 let (to, from) = (to as usize, self.pointer(&from, posted).cast_const());
                 // SAFETY: spans lie in buffers that the caller vouches for until the execution has ended; it ends with a
                 // cancellation unless every operation has.
-                unsafe { messenger.send(Send { to, space, slot, fingerprint, from, bytes, token }) };
+                unsafe { messenger.send(Send { to, space, slot, fingerprint, from, bytes, more, token }) };
             }
             Action::Recv { .. } | Action::RecvReduce { .. } if posted - done >= WINDOW * self.segment => return false,
             Action::Recv { from, into } => {

@@ -148,6 +148,12 @@ impl Core {
         failed
     }
 
+    /// Whether a thread waits here, and drives the transport.
+    #[cfg(test)]
+    pub(crate) fn is_polled(&self) -> bool {
+        self.polling
+    }
+
     /// Sets how long waiting threads poll.
     pub fn set_spin(&mut self, spin: Spin) {
         self.spin = spin;

@@ -127,15 +127,20 @@ fn traffic_of_others_does_not_take_a_wait_past_its_deadline() {
 #[test]
 fn traffic_of_others_does_not_keep_the_lock_from_them() {
     let (engine, _readable) = busy();
-    let given_up = AtomicBool::new(false);
+    let (waiting, given_up) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let guard = engine.lock();
-            let ready = |_: &mut Core| given_up.load(Ordering::Relaxed).then_some(());
+            let ready = |_: &mut Core| {
+                waiting.store(true, Ordering::Relaxed);
+                given_up.load(Ordering::Relaxed).then_some(())
+            };
             let (guard, _) = engine.wait(guard, Instant::now() + Duration::from_secs(20), ready);
             engine.hand_over(guard);
         });
-        std::thread::sleep(Duration::from_millis(20));
+        while !waiting.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
         let posts = scope.spawn(|| drop(engine.lock()));
         let until = Instant::now() + Duration::from_secs(5);
         while !posts.is_finished() && Instant::now() < until {
@@ -155,7 +160,8 @@ fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
     let owner = guard.requests.enter();
     let message = [0u8; 4];
     let (token, from) = (Requests::token(owner, Side::Send), message.as_ptr());
-    let send = Send { to: 1, space: Space::User, slot: 1, fingerprint: 0, from, bytes: message.len(), token };
+    let send =
+        Send { to: 1, space: Space::User, slot: 1, fingerprint: 0, from, bytes: message.len(), more: false, token };
     // SAFETY: the array outlives the engine's use of it.
     unsafe { guard.messenger.send(send) };
     let deadline = Instant::now() + Duration::from_secs(10);

@@ -427,20 +427,22 @@ pub fn refusal(recv: &Recv, from: Rank, envelope: &Envelope, name: impl FnOnce()
     if differs(recv.fingerprint, envelope.fingerprint) {
         return Some(Outcome::Mismatch { rank: from, theirs: envelope.fingerprint });
     }
-    let fits = if recv.exact { envelope.bytes == recv.bytes as u64 } else { envelope.bytes <= recv.bytes as u64 };
+    let (sent, room) = (envelope.bytes, recv.bytes as u64);
+    let fits = if recv.exact { (sent, envelope.more) == (room, recv.more) } else { sent <= room };
     (!fits).then(|| {
-        Outcome::Failed(Error::new(
-            ErrorKind::Mismatch,
-            format!(
-                "{} sent a message of {} bytes in slot {:#x}, where {}{} bytes are expected{}",
-                name(),
-                envelope.bytes,
-                envelope.slot,
-                if recv.exact { "" } else { "at most " },
-                recv.bytes,
-                if recv.exact { ": the counts that it was called with differ from those here" } else { "" }
-            ),
-        ))
+        let text = format!("{} sent a message of {sent} bytes in slot {:#x}, ", name(), envelope.slot);
+        let why = match recv.exact {
+            false => format!("where at most {room} bytes are expected"),
+            true => {
+                let what = match (sent == room, envelope.more) {
+                    (false, _) => format!("where {room} bytes are expected"),
+                    (true, true) => "behind which more follows, where no more is expected".into(),
+                    (true, false) => "behind which nothing follows, where more is expected".into(),
+                };
+                what + ": the counts that it was called with differ from those here"
+            }
+        };
+        Outcome::Failed(Error::new(ErrorKind::Mismatch, text + &why))
     })
 }
 

@@ -185,16 +185,11 @@ impl Messenger {
             Posting::Granted { to } => self.grant(to, space, slot),
             Posting::Offered { op, from, envelope, key } => self.read_later(from, op, &envelope, key),
             Posting::Waits { op, grant } => {
-                let ranks: &[Rank] = match &from {
-                    Source::Rank(rank) => std::slice::from_ref(rank),
-                    Source::AnyOf(ranks) => ranks,
-                };
-                if ranks.iter().all(|r| self.lost(*r).is_some()) {
-                    let error = self.lost(ranks[0]).expect("just seen");
+                if let Some(error) = self.lost_all(&from) {
                     self.receives.withdraw(op);
                     return self.event(token, Outcome::Failed(error));
                 }
-                for rank in ranks {
+                for rank in from.ranks() {
                     self.connect(*rank);
                 }
                 if let Some(rank) = grant {
@@ -349,5 +344,18 @@ impl Messenger {
     /// The error that operations with `rank` end with, once there is no way to it any more.
     fn lost(&self, rank: Rank) -> Option<Error> {
         self.closed.as_ref().or_else(|| self.peers.get(rank)?.over.as_ref()).cloned()
+    }
+
+    /// The error that a receive ends with, once there is no way to any rank that could serve it: one that was seen here, rather than
+    /// one that a peer has told, which may have begun with this rank's own waiting.
+    fn lost_all(&self, from: &Source) -> Option<Error> {
+        let mut told = None;
+        let mut seen = None;
+        for rank in from.ranks() {
+            let error = self.lost(*rank)?;
+            let first = if error.is_told() { &mut told } else { &mut seen };
+            first.get_or_insert(error);
+        }
+        seen.or(told)
     }
 }

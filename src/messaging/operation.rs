@@ -35,6 +35,8 @@ pub struct Send {
     pub from: *const u8,
     /// How many.
     pub bytes: usize,
+    /// Compared with the receive's; see [`Recv::more`].
+    pub more: bool,
     /// Comes back in the event.
     pub token: Token,
 }
@@ -46,6 +48,16 @@ pub enum Source {
     Rank(Rank),
     /// Whichever of these sends first; when several have, they take turns.
     AnyOf(Arc<[Rank]>),
+}
+
+impl Source {
+    /// All that can serve it.
+    pub fn ranks(&self) -> &[Rank] {
+        match self {
+            Self::Rank(rank) => std::slice::from_ref(rank),
+            Self::AnyOf(ranks) => ranks,
+        }
+    }
 }
 
 /// What to do with received bytes instead of storing them: `into = with op incoming`.
@@ -79,6 +91,8 @@ pub struct Recv {
     pub bytes: usize,
     /// Whether a shorter message is refused.
     pub exact: bool,
+    /// Whether more segments of the same step follow this one. With `exact`, a message that says otherwise is refused, too.
+    pub more: bool,
     /// Receive-and-reduce.
     pub reduce: Option<ReduceInto>,
     /// Comes back in the event.

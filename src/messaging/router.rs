@@ -149,7 +149,7 @@ impl Messenger {
         self.outgoing -= unsent;
         let peers = &self.peers;
         let over = |r: Rank| peers.get(r).is_some_and(|peer| peer.over.is_some());
-        tokens.extend(self.receives.lose(rank, over));
+        let receives = self.receives.lose(rank, over);
         let queued: Vec<u32> = self.queued_sends.iter().filter(|(_, q)| q.send.to == rank).map(|(i, _)| i).collect();
         for index in queued {
             if let Some(Queued { send, .. }) = self.queued_sends.remove(index) {
@@ -167,6 +167,10 @@ impl Messenger {
         tokens.extend(self.bindings.iter().filter(|(key, _)| key.rank() == rank).map(|(_, b)| b.token));
         for token in tokens {
             self.event(token, Outcome::Failed(error.clone()));
+        }
+        for (token, from) in receives {
+            let error = self.lost_all(&from).unwrap_or_else(|| error.clone());
+            self.event(token, Outcome::Failed(error));
         }
     }
 
@@ -194,7 +198,8 @@ impl Messenger {
             (None, Source::AnyOf(ranks)) => ranks.first().copied(),
         };
         let servers: BTreeSet<Rank> = self.receives.ops().filter_map(|(_, op)| server(op)).collect();
-        let tokens: Vec<Token> = servers.into_iter().flat_map(|rank| self.receives.lose(rank, |_| true)).collect();
+        let tokens: Vec<Token> =
+            servers.into_iter().flat_map(|rank| self.receives.lose(rank, |_| true)).map(|(token, _)| token).collect();
         for token in tokens {
             self.event(token, Outcome::Failed(error.clone()));
         }

@@ -23,7 +23,8 @@ impl Send {
     }
 
     pub(super) fn envelope(&self) -> Envelope {
-        Envelope { space: self.space, slot: self.slot, fingerprint: self.fingerprint, bytes: self.bytes as u64 }
+        let &Self { space, slot, fingerprint, bytes, more, .. } = self;
+        Envelope { space, slot, fingerprint, bytes: bytes as u64, more }
     }
 
     fn message(&self, announced: bool) -> Message {

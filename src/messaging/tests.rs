@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::testing::{Ended, StreamLink, messenger, sockets};
 use super::*;
-use crate::wire::Message;
+use crate::wire::{Envelope, Message};
 
 const CONNECTION: u32 = 0x0102_0304;
 
@@ -16,11 +16,48 @@ fn a_message_without_a_grant_for_a_rank_of_unknown_address_ends_with_the_messeng
     let token = Token { owner: 1, detail: 0 };
     let (space, from, bytes) = (Space::Collective, message.as_ptr(), message.len());
     // SAFETY: the message outlives the messenger's use of it.
-    unsafe { messenger.send(Send { to: 2, space, slot: 0, fingerprint: 0, from, bytes, token }) };
+    unsafe { messenger.send(Send { to: 2, space, slot: 0, fingerprint: 0, from, bytes, more: false, token }) };
     messenger.close(&Error::invalid("the end"), None);
     let mut events = Vec::new();
     messenger.progress(Instant::now(), &mut events);
     assert!(matches!(&events[..], [Event { token: ended, outcome: Outcome::Failed(_) }] if *ended == token));
+}
+
+/// Rank 1 gives up because it waits for this rank, which waits for rank 2, which has died before.
+#[test]
+fn a_receive_from_any_names_who_was_lost_and_not_who_gave_up_for_that() {
+    let mut messenger = messenger(0, 3);
+    let mut peers = [1, 2].map(|rank| {
+        let (ours, peer) = sockets();
+        messenger.established(rank, Box::new(StreamLink::new(ours, Ended::default())), CONNECTION);
+        Some(peer)
+    });
+    let (mut memory, token) = ([0u8; 4], Token { owner: 1, detail: 0 });
+    let mut recv = |messenger: &mut Messenger| {
+        let (space, from, into, reduce) = (Space::User, Source::AnyOf([1, 2].into()), memory.as_mut_ptr(), None);
+        let recv =
+            Recv { from, space, slot: 5, fingerprint: 0, into, bytes: 4, exact: false, more: false, reduce, token };
+        // SAFETY: the array outlives the messenger's use of it.
+        unsafe { messenger.recv(recv) };
+    };
+    recv(&mut messenger);
+    let mut events = Vec::new();
+    drop(peers[1].take());
+    messenger.progress(Instant::now(), &mut events);
+    assert!(events.is_empty(), "rank 1 may still send: {events:?}");
+    let text = b"rank 1: timed out, waiting for rank 0";
+    let abort = Message::Abort { mismatch: false, bytes: text.len() as u64 };
+    peers[0].as_mut().unwrap().write_all(&[&abort.encode(CONNECTION)[..], text].concat()).unwrap();
+    messenger.progress(Instant::now(), &mut events);
+    // The one that waited, and one that comes later.
+    recv(&mut messenger);
+    messenger.progress(Instant::now(), &mut events);
+    let ends: Vec<_> = events.iter().filter(|event| event.token == token).map(|event| &event.outcome).collect();
+    assert_eq!(ends.len(), 2, "{events:?}");
+    for end in ends {
+        let Outcome::Failed(error) = end else { panic!("{end:?}") };
+        assert_eq!(error.message(), "rank 2 is gone: the connection ended without a goodbye");
+    }
 }
 
 #[test]
@@ -34,7 +71,9 @@ fn a_small_message_leaves_when_it_is_posted_and_one_behind_another_does_not_over
         let token = Token { owner: 1, detail: index as u32 };
         let (space, from, bytes) = (Space::Collective, message.as_ptr(), message.len());
         // SAFETY: the messages outlive the messenger's use of them.
-        unsafe { messenger.send(Send { to: 1, space, slot: index as u64, fingerprint: 0, from, bytes, token }) };
+        unsafe {
+            messenger.send(Send { to: 1, space, slot: index as u64, fingerprint: 0, from, bytes, more: false, token })
+        };
         if index == 0 {
             let mut first = vec![0; crate::wire::message::HEADER_BYTES + message.len()];
             peer.read_exact(&mut first).expect("it was sent, though nothing has called progress");
@@ -71,6 +110,29 @@ fn a_put_is_not_over_before_it_has_left() {
     messenger.progress(Instant::now(), &mut events);
     let [Event { outcome: Outcome::Failed(error), .. }] = &events[..] else { panic!("{events:?}") };
     assert!(error.message().contains("before it was sent"), "{error}");
+}
+
+#[test]
+fn lengths_that_are_only_announced_take_no_memory() {
+    const LONG: u64 = 1 << 60;
+    let envelope = Envelope { space: Space::User, slot: 1, fingerprint: 0, bytes: LONG, more: false };
+    // Unasked; announced by a flag only; for a buffer that nobody bound.
+    for (message, part) in [
+        (Message::Announce(envelope), 0),
+        (Message::Data { envelope, announced: true }, 0),
+        (Message::Write { slot: 3, offset: 0, bytes: LONG }, 100),
+    ] {
+        let (ours, mut peer) = sockets();
+        let mut messenger = messenger(0, 2);
+        messenger.established(1, Box::new(StreamLink::new(ours, Ended::default())), CONNECTION);
+        let payload = if message.payload() > 0 { 100 } else { 0 };
+        peer.write_all(&[&message.encode(CONNECTION)[..], &[1; 100][..payload]].concat()).unwrap();
+        let mut events = Vec::new();
+        assert!(messenger.progress(Instant::now(), &mut events), "nothing has come");
+        assert!(matches!(messenger.is_connected(1), Ok(true)) && events.is_empty(), "{message:?}: {events:?}");
+        let kept = messenger.kept(1);
+        assert!(kept <= matching::UNEXPECTED_OVERHEAD + part, "{message:?}: {kept} bytes are kept");
+    }
 }
 
 #[test]

@@ -41,26 +41,28 @@ impl Buffers {
     }
 }
 
-/// The algorithms of `collective` for `size` ranks whose calls stand alone: those that need the counts of others bring them
-/// to all ranks by another call first.
-pub fn algorithms(collective: Collective) -> impl Iterator<Item = &'static Algorithm> {
-    collective.algorithms().iter().filter(|algorithm| algorithm.uses != Uses::Counts)
+/// The collectives that `size` ranks can call.
+pub fn collectives(size: usize) -> impl Iterator<Item = Collective> {
+    Collective::ALL.iter().copied().filter(move |c| *c != Collective::PairwiseExchange || size.is_power_of_two())
 }
 
 impl Collectively {
     /// Any call for `size` ranks; with `large` also one whose messages wait for a grant.
     pub fn random(random: &mut Random, size: usize, large: bool) -> Self {
-        let collective = loop {
-            let collective = Collective::ALL[random.below(Collective::ALL.len())];
-            if collective != Collective::PairwiseExchange || size.is_power_of_two() {
-                break collective;
-            }
-        };
-        let algorithms: Vec<_> = algorithms(collective).collect();
-        let algorithm = algorithms[random.below(algorithms.len())];
+        let all: Vec<_> = collectives(size).collect();
+        let collective = all[random.below(all.len())];
+        let algorithm = &collective.algorithms()[random.below(collective.algorithms().len())];
         let most = if large && random.one_in(6) { EAGER_BYTES / 8 + 600 } else { 40 };
         let auto = random.one_in(4);
         Self::new(random, collective, (!auto).then_some(algorithm), size, most)
+    }
+
+    /// Any small call of another collective.
+    pub fn another(&self, random: &mut Random) -> Self {
+        let size = self.counts.len();
+        let others: Vec<_> = collectives(size).filter(|other| *other != self.collective).collect();
+        let other = others[random.below(others.len())];
+        Self::new(random, other, None, size, 40)
     }
 
     /// A call with at most so many elements for each rank.
@@ -85,6 +87,10 @@ impl Collectively {
     }
 
     fn serves(algorithm: &Algorithm, collective: Collective, size: usize) -> bool {
+        // These serve any number, once they know the counts.
+        if algorithm.uses == Uses::Counts {
+            return true;
+        }
         let counts = vec![1; size];
         let buffers = usize::from(collective != Collective::Barrier);
         let shape = Shape {

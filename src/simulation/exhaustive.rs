@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::calls::{Collectively, algorithms};
+use super::calls::{Collectively, collectives};
 use super::job::{Job, Work};
-use crate::collective::Collective;
 use crate::transport::loopback::{Fate, Random, Rules};
 use crate::wire::message::HEADER_BYTES;
 
@@ -22,17 +21,14 @@ fn rules(reads: bool) -> Rules {
 fn every_rank_is_killed_at_every_step() {
     let mut jobs = 0;
     for (reads, size) in [false, true].into_iter().flat_map(|reads| SIZES.map(move |size| (reads, size))) {
-        for &collective in Collective::ALL {
-            if collective == Collective::PairwiseExchange && !size.is_power_of_two() {
-                continue;
-            }
-            for algorithm in algorithms(collective) {
+        for collective in collectives(size) {
+            for algorithm in collective.algorithms() {
                 let works = |seed: u64| {
                     let mut random = Random::new(seed);
                     [Work::Call(Collectively::new(&mut random, collective, Some(algorithm), size, 5))]
                 };
                 let seed = (size * 1000 + collective as usize) as u64;
-                let whole = Job::run(seed, rules(reads), size, &works(seed), |_| {});
+                let whole = Job::run(seed, rules(reads), size, false, &works(seed), |_| {});
                 let sent: Vec<u64> = (0..size).map(|rank| whole.network.sent(rank)).collect();
                 whole
                     .check(None)
@@ -40,7 +36,7 @@ fn every_rank_is_killed_at_every_step() {
                 for (culprit, sent) in sent.into_iter().enumerate() {
                     // No message is shorter than its header, so every step of the rank is met.
                     for bytes in (0..=sent).step_by(HEADER_BYTES / 2) {
-                        let job = Job::run(seed + bytes, rules(reads), size, &works(seed), |network| {
+                        let job = Job::run(seed + bytes, rules(reads), size, false, &works(seed), |network| {
                             network.end_after(culprit, bytes, Fate::Dead);
                         });
                         jobs += 1;

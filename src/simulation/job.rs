@@ -22,6 +22,8 @@ const GRACE: Duration = Duration::from_secs(1);
 pub enum Work {
     /// A collective.
     Call(Collectively),
+    /// Likewise, but this rank calls another one: with `check_calls` all are told, and can go on.
+    Differ(Collectively, usize, Collectively),
     /// Messages.
     Messages(Messages),
 }
@@ -55,22 +57,17 @@ pub struct Job {
 
 impl Job {
     /// Runs `works` one after the other on `size` ranks over a network of `seed`, to which `script` may do something first.
-    pub fn run(seed: u64, rules: Rules, size: usize, works: &[Work], script: impl FnOnce(&Network)) -> Self {
+    pub fn run(
+        seed: u64,
+        rules: Rules,
+        size: usize,
+        check_calls: bool,
+        works: &[Work],
+        script: impl FnOnce(&Network),
+    ) -> Self {
         let network = Network::new(seed, rules);
-        let options = ContextOptions { timeout: TIMEOUT, ..Default::default() };
-        let context = |rank| -> Result<Arc<Context>> {
-            let context = Context::new(Node::new(&network, sleep), rank, size, &options)?;
-            // Time passes only where a rank sleeps.
-            context.lock()?.set_spin(Spin::For(Duration::ZERO));
-            Ok(context)
-        };
-        let contexts: Vec<_> = (0..size).map(|rank| context(rank).expect("a context")).collect();
-        let addresses: Vec<_> = contexts.iter().map(|c| c.lock().expect("the lock").messenger.address()).collect();
-        for context in &contexts {
-            for (rank, address) in addresses.iter().enumerate() {
-                context.lock().expect("the lock").messenger.set_peer(rank, address).expect("an address");
-            }
-        }
+        let options = ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), ..Default::default() };
+        let contexts = contexts(&network, size, &options);
         script(&network);
         let ended: Vec<RefCell<Ended>> = (0..size).map(|_| RefCell::default()).collect();
         let given = RefCell::new(Vec::new());
@@ -85,6 +82,17 @@ impl Job {
                             buffers.seal();
                             given.borrow_mut().push(Given::Call(buffers));
                             result
+                        }
+                        Work::Differ(call, odd, other) => {
+                            let call = if context.rank() == *odd { other } else { call };
+                            let (result, mut buffers) = call.run(context, number as u32 % 2);
+                            buffers.seal();
+                            given.borrow_mut().push(Given::Call(buffers));
+                            assert!(result.is_err(), "rank {} has not noticed that rank {odd} differs", context.rank());
+                            result.or_else(|error| {
+                                let told = error.message().contains("ranks disagree about this call");
+                                if told && context.broken().is_none() { Ok(()) } else { Err(error) }
+                            })
                         }
                         Work::Messages(messages) => {
                             let (result, sealed) = messages.run(context, number as u64 * 8);
@@ -171,6 +179,46 @@ impl Job {
         }
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
+}
+
+/// A context for each rank, which know each other.
+pub fn contexts(network: &Network, size: usize, options: &ContextOptions) -> Vec<Arc<Context>> {
+    let context = |rank| -> Result<Arc<Context>> {
+        let context = Context::new(Node::new(network, sleep), rank, size, options)?;
+        // Time passes only where a rank sleeps.
+        context.lock()?.set_spin(Spin::For(Duration::ZERO));
+        Ok(context)
+    };
+    let contexts: Vec<_> = (0..size).map(|rank| context(rank).expect("a context")).collect();
+    let addresses: Vec<_> = contexts.iter().map(|c| c.lock().expect("the lock").messenger.address()).collect();
+    for context in &contexts {
+        for (rank, address) in addresses.iter().enumerate() {
+            context.lock().expect("the lock").messenger.set_peer(rank, address).expect("an address");
+        }
+    }
+    contexts
+}
+
+/// What `program` comes to on each rank of a job of `size`.
+pub fn play<T>(
+    rules: Rules,
+    size: usize,
+    options: &ContextOptions,
+    program: impl Fn(&Network, &Arc<Context>) -> T,
+) -> Vec<T> {
+    let network = Network::new(1, rules);
+    let contexts = contexts(&network, size, options);
+    let results: Vec<RefCell<Option<T>>> = (0..size).map(|_| RefCell::new(None)).collect();
+    let bodies = contexts.iter().zip(&results).map(|(context, result)| -> Body<'_> {
+        let (network, program) = (&network, &program);
+        Box::new(move || {
+            let own = program(network, context);
+            *result.borrow_mut() = Some(own);
+        })
+    });
+    run(&network, bodies.collect(), |rank| contexts[rank].close());
+    let ended = results.into_iter().enumerate().map(|(rank, result)| (rank, result.into_inner()));
+    ended.map(|(rank, result)| result.unwrap_or_else(|| panic!("rank {rank} never ended"))).collect()
 }
 
 /// Whether `text` names this rank, alone or among those of whom any could have sent a message.

@@ -2,18 +2,22 @@
 //! virtual time, in one thread. Each rank is a coroutine that sleeps where a thread would sleep in the system. What happens is
 //! a function of one seed.
 
+mod arrivals;
 mod calls;
+mod disagreement;
 mod exhaustive;
 mod job;
 mod messages;
 mod seeds;
+mod timeouts;
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
+use crate::context::Context;
 use crate::transport::loopback::{Fate, Network};
 
 /// Events of one job, at most; more would be a loop without progress.
@@ -31,6 +35,24 @@ pub fn sleep(until: Instant) {
     // SAFETY: the pointer is set while the coroutine runs that the yielder is of, on this very stack.
     unsafe { (*yielder).suspend(until) };
     CURRENT.set(yielder);
+}
+
+/// Lets this time pass for the rank that runs, whose context makes progress meanwhile.
+pub fn idle(network: &Network, context: &Context, time: Duration) {
+    let until = network.now() + time;
+    idle_until(network, context, until, || false);
+}
+
+/// Likewise, until `met` or `until`; whether it was met.
+pub fn idle_until(network: &Network, context: &Context, until: Instant, mut met: impl FnMut() -> bool) -> bool {
+    while network.now() < until {
+        if met() {
+            return true;
+        }
+        sleep(until);
+        context.lock().expect("the lock").progress();
+    }
+    met()
 }
 
 /// A rank's program.

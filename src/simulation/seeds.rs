@@ -18,9 +18,15 @@ fn play(seed: u64) -> Result<(), String> {
     let size = 2 + random.below(7);
     // A link that holds little, or moves a few bytes at a time, would take long for large messages.
     let tight = random.one_in(3);
+    let checks = random.one_in(4);
     let works: Vec<Work> = (0..1 + random.below(4))
-        .map(|_| match random.below(4) {
-            0 => Work::Messages(Messages::random(&mut random, !tight)),
+        .map(|_| match random.below(8) {
+            0 | 1 => Work::Messages(Messages::random(&mut random, !tight)),
+            2 if checks => {
+                let call = Collectively::random(&mut random, size, false);
+                let other = call.another(&mut random);
+                Work::Differ(call, random.below(size), other)
+            }
             _ => Work::Call(Collectively::random(&mut random, size, !tight)),
         })
         .collect();
@@ -36,7 +42,7 @@ fn play(seed: u64) -> Result<(), String> {
     let fate = if random.one_in(2) { Fate::Dead } else { Fate::Silent };
     let most = 1 << random.below(19);
     let bytes = random.below(most) as u64;
-    let job = Job::run(random.bits(), rules, size, &works, |network| {
+    let job = Job::run(random.bits(), rules, size, checks, &works, |network| {
         if let Some(culprit) = culprit {
             network.end_after(culprit, bytes, fate);
         }

@@ -6,11 +6,11 @@
 //!
 //! | kind | bytes 2, 3 | 8..12 | 12..16 | 16..24 | 24..32 | 32..40 | payload |
 //! |---|---|---|---|---|---|---|---|
-//! | data | space, 1 if announced | fingerprint | fingerprint | slot | length | | the message |
-//! | announce | space, 0 | fingerprint | fingerprint | slot | length | | |
-//! | offer | space, 0 | fingerprint | fingerprint | slot | length | key | |
+//! | data | space, flags | fingerprint | fingerprint | slot | length | | the message |
+//! | announce | space, flags | fingerprint | fingerprint | slot | length | | |
+//! | offer | space, flags | fingerprint | fingerprint | slot | length | key | |
 //! | taken | | | key | | | | |
-//! | replacement | space, 0 | fingerprint | fingerprint | slot | length | key | the message |
+//! | replacement | space, flags | fingerprint | fingerprint | slot | length | key | the message |
 //! | grant | space, 0 | | | slot | | | |
 //! | write | | | | slot | length | offset | the bytes |
 //! | put | | region | request | | length | offset | the bytes |
@@ -22,7 +22,8 @@
 //! | query | | | | | | | |
 //! | reply | 0, 1 if held up | | | | length | | text |
 //!
-//! Of [fingerprints](super::fingerprint), only those of collectives' messages have a number.
+//! Of [fingerprints](super::fingerprint), only those of collectives' messages have a number. Of the
+//! flags, 1 says that the message was announced, and 2, in collectives, that more segments of its step follow.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Slot, Space};
@@ -46,6 +47,8 @@ pub struct Envelope {
     pub fingerprint: u64,
     /// Length of the message.
     pub bytes: u64,
+    /// Whether it is a segment of a collective's step, and not the last.
+    pub more: bool,
 }
 
 /// One message of the protocol, without its payload.
@@ -169,6 +172,10 @@ const OFFER: u8 = 13;
 const TAKEN: u8 = 14;
 const REPLACEMENT: u8 = 15;
 
+/// Flags of messages.
+const ANNOUNCED: u8 = 1;
+const MORE: u8 = 2;
+
 /// The places in a header, whatever they mean.
 #[derive(Default)]
 struct Fields {
@@ -189,7 +196,7 @@ impl Fields {
         let named = |kind, e: &Envelope, flag: bool| Self {
             kind,
             space: e.space as u8,
-            flag: u8::from(flag),
+            flag: if flag { ANNOUNCED } else { 0 } | if e.more { MORE } else { 0 },
             first: e.fingerprint as u32,
             second: (e.fingerprint >> 32) as u32,
             slot: e.slot,
@@ -233,18 +240,21 @@ impl Fields {
             1 => Space::Collective,
             other => return malformed(format_args!("space {other}")),
         };
-        let flag = match self.flag {
-            0 => false,
-            1 => true,
-            other => return malformed(format_args!("flag {other}")),
-        };
+        if self.flag > ANNOUNCED | MORE {
+            return malformed(format_args!("flag {}", self.flag));
+        }
+        // Also what other kinds have as their only flag.
+        let flag = self.flag & ANNOUNCED != 0;
         let &Self { slot, bytes, offset, first, second: request, .. } = self;
         let fingerprint = u64::from(self.second) << 32 | u64::from(first);
-        let envelope = Envelope { space, slot, fingerprint, bytes };
-        if matches!((self.kind, space), (DATA | ANNOUNCE | OFFER | REPLACEMENT, Space::User))
-            && number(fingerprint) != 0
-        {
-            return malformed(format_args!("a number of no collective: {}", number(fingerprint)));
+        let envelope = Envelope { space, slot, fingerprint, bytes, more: self.flag & MORE != 0 };
+        if matches!((self.kind, space), (DATA | ANNOUNCE | OFFER | REPLACEMENT, Space::User)) {
+            if number(fingerprint) != 0 {
+                return malformed(format_args!("a number of no collective: {}", number(fingerprint)));
+            }
+            if envelope.more {
+                return malformed(format_args!("a segment of no collective"));
+            }
         }
         Ok(match self.kind {
             DATA => Message::Data { envelope, announced: flag },
@@ -362,28 +372,30 @@ pub(crate) mod tests {
     pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         let numbers =
             (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
-        (0..15u8, any::<bool>(), numbers).prop_map(|(kind, collective, (flag, first, request, slot, bytes, offset))| {
-            let space = if collective { Space::Collective } else { Space::User };
-            let fingerprint = if collective { u64::from(request) << 32 | u64::from(first) } else { first.into() };
-            let envelope = Envelope { space, slot, fingerprint, bytes };
-            match kind {
-                0 => Message::Data { envelope, announced: flag },
-                1 => Message::Announce(envelope),
-                2 => Message::Grant { space, slot },
-                3 => Message::Write { slot, offset, bytes },
-                4 => Message::Put { request, region: first, offset, bytes },
-                5 => Message::PutDone { request, refused: flag },
-                6 => Message::Get { request, region: first, offset, bytes },
-                7 => Message::GetDone { request, refused: flag, bytes },
-                8 => Message::Abort { mismatch: flag, bytes },
-                9 => Message::Goodbye,
-                10 => Message::Query,
-                11 => Message::Offer { envelope, key: request },
-                12 => Message::Taken { key: request },
-                13 => Message::Replacement { envelope, key: request },
-                _ => Message::Reply { held_up: flag, bytes },
-            }
-        })
+        (0..15u8, any::<[bool; 2]>(), numbers).prop_map(
+            |(kind, [collective, more], (flag, first, request, slot, bytes, offset))| {
+                let space = if collective { Space::Collective } else { Space::User };
+                let fingerprint = if collective { u64::from(request) << 32 | u64::from(first) } else { first.into() };
+                let envelope = Envelope { space, slot, fingerprint, bytes, more: collective && more };
+                match kind {
+                    0 => Message::Data { envelope, announced: flag },
+                    1 => Message::Announce(envelope),
+                    2 => Message::Grant { space, slot },
+                    3 => Message::Write { slot, offset, bytes },
+                    4 => Message::Put { request, region: first, offset, bytes },
+                    5 => Message::PutDone { request, refused: flag },
+                    6 => Message::Get { request, region: first, offset, bytes },
+                    7 => Message::GetDone { request, refused: flag, bytes },
+                    8 => Message::Abort { mismatch: flag, bytes },
+                    9 => Message::Goodbye,
+                    10 => Message::Query,
+                    11 => Message::Offer { envelope, key: request },
+                    12 => Message::Taken { key: request },
+                    13 => Message::Replacement { envelope, key: request },
+                    _ => Message::Reply { held_up: flag, bytes },
+                }
+            },
+        )
     }
 
     proptest! {
@@ -394,7 +406,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_an_error(kind in 0..17u8, bits: [u8; 32], flags in 0..4u8, rest: [u8; 5], zeros: [bool; 4]) {
+        fn any_bytes_are_a_message_or_an_error(kind in 0..17u8, bits: [u8; 32], flags in 0..10u8, rest: [u8; 5], zeros: [bool; 4]) {
             let mut wire = [0; HEADER_BYTES];
             wire[..4].copy_from_slice(&[kind, VERSION, flags & 1, flags >> 1]);
             wire[8..].copy_from_slice(&bits);
@@ -417,7 +429,7 @@ pub(crate) mod tests {
             change(&mut wire);
             Message::decode(&wire, 7).unwrap_err().message().to_owned()
         };
-        let envelope = Envelope { space: Space::User, slot: 1, fingerprint: 0, bytes: 2 };
+        let envelope = Envelope { space: Space::User, slot: 1, fingerprint: 0, bytes: 2, more: false };
         let text = refused(&|wire| wire[1] = VERSION + 1, Message::Announce(envelope));
         assert!(text.contains(&format!("version {} instead of {VERSION}", VERSION + 1)), "{text}");
         let text = refused(&|wire| wire[31] = 0x80, Message::Announce(envelope));
@@ -428,6 +440,10 @@ pub(crate) mod tests {
         assert!(text.contains("Goodbye with something where zeros stand"), "{text}");
         assert!(refused(&|wire| wire[0] = 16, Message::Goodbye).contains("kind 16"));
         assert!(refused(&|wire| wire[2] = 2, Message::Announce(envelope)).contains("space 2"));
-        assert!(refused(&|wire| wire[3] = 2, Message::Announce(envelope)).contains("flag 2"));
+        assert!(refused(&|wire| wire[3] = 4, Message::Announce(envelope)).contains("flag 4"));
+        assert!(refused(&|wire| wire[3] = 2, Message::Announce(envelope)).contains("a segment of no collective"));
+        assert!(refused(&|wire| wire[3] = 2, Message::Query).contains("Query with something where zeros stand"));
+        // It was announced before, or was not.
+        assert!(refused(&|wire| wire[3] = 1, Message::Announce(envelope)).contains("something where zeros stand"));
     }
 }

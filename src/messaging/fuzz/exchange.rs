@@ -95,12 +95,32 @@ impl Pair {
                 // SAFETY: the memory lives as long as the messengers.
                 unsafe {
                     if is_send {
-                        messenger.send(Send { to: peer, space, slot, fingerprint, from: pointer, bytes, token });
+                        messenger.send(Send {
+                            to: peer,
+                            space,
+                            slot,
+                            fingerprint,
+                            from: pointer,
+                            bytes,
+                            more: false,
+                            token,
+                        });
                     } else {
                         let from = if kind == 1 { Source::Rank(peer) } else { Source::AnyOf(vec![peer].into()) };
                         let from = if space == Space::Collective { Source::Rank(peer) } else { from };
                         let (into, exact, reduce) = (pointer, false, None);
-                        messenger.recv(Recv { from, space, slot, fingerprint, into, bytes, exact, reduce, token });
+                        messenger.recv(Recv {
+                            from,
+                            space,
+                            slot,
+                            fingerprint,
+                            into,
+                            bytes,
+                            exact,
+                            more: false,
+                            reduce,
+                            token,
+                        });
                     }
                 }
             }

@@ -196,7 +196,7 @@ impl Attacked {
         let space = if shape & 1 != 0 { Space::Collective } else { Space::User };
         let first = shape >> 2 & 1;
         let (slot, fingerprint, refused) = (u64::from(number), u64::from(first), offset != 0);
-        let envelope = Envelope { space, slot, fingerprint, bytes };
+        let envelope = Envelope { space, slot, fingerprint, bytes, more: false };
         let (request, region) = (u32::from(number), self.keys[usize::from(first)]);
         let message = match kind {
             1 => Message::Data { envelope, announced: shape & 2 != 0 },
@@ -276,7 +276,18 @@ impl Attacked {
                 let token = self.begin(Open::Once, memory);
                 // SAFETY: the memory lives until the end of the operation.
                 unsafe {
-                    self.messenger.recv(Recv { from, space, slot, fingerprint, into, bytes, exact, reduce, token })
+                    self.messenger.recv(Recv {
+                        from,
+                        space,
+                        slot,
+                        fingerprint,
+                        into,
+                        bytes,
+                        exact,
+                        more: false,
+                        reduce,
+                        token,
+                    })
                 };
             }
             8 => {
@@ -286,7 +297,9 @@ impl Attacked {
                 let token = self.begin(Open::Once, vec![memory]);
                 let (to, slot, space) = (1 + usize::from(shape >> 7), u64::from(shape >> 1 & 3), space(shape & 1 != 0));
                 // SAFETY: as above.
-                unsafe { self.messenger.send(Send { to, space, slot, fingerprint: 0, from, bytes, token }) };
+                unsafe {
+                    self.messenger.send(Send { to, space, slot, fingerprint: 0, from, bytes, more: false, token })
+                };
             }
             9 => {
                 let (shape, bytes) = (input.byte()?, input.pick(&SIZES)?);

@@ -44,10 +44,10 @@ impl Receives {
         self.posted.remove(key, op);
     }
 
-    /// The connection to `lost` is gone: takes out every receive that only ranks of `is_lost` could serve. What has come
-    /// whole stays; what came in part, or was announced, is dropped.
-    pub fn lose(&mut self, lost: Rank, is_lost: impl Fn(Rank) -> bool) -> Vec<Token> {
-        let mut tokens = Vec::new();
+    /// The connection to `lost` is gone: takes out every receive that only ranks of `is_lost` could serve; whose they are, and from
+    /// whom. What has come whole stays; what came in part, or was announced, is dropped.
+    pub fn lose(&mut self, lost: Rank, is_lost: impl Fn(Rank) -> bool) -> Vec<(Token, Source)> {
+        let mut ended = Vec::new();
         let ops: Vec<u32> = self
             .ops
             .iter()
@@ -69,7 +69,8 @@ impl Receives {
             if let Some(op) = self.ops.remove(op)
                 && !op.cancelled
             {
-                tokens.push(op.recv.token);
+                let from = if op.matched.is_some() { Source::Rank(lost) } else { op.recv.from };
+                ended.push((op.recv.token, from));
             }
         }
         let partial: Vec<u32> = self
@@ -88,6 +89,6 @@ impl Receives {
                 self.end_turn(key, false);
             }
         }
-        tokens
+        ended
     }
 }

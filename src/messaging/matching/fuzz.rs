@@ -75,7 +75,7 @@ impl Model {
 }
 
 fn envelope(slot: usize, bytes: usize) -> Envelope {
-    Envelope { space: Space::User, slot: slot as u64, fingerprint: 0, bytes: bytes as u64 }
+    Envelope { space: Space::User, slot: slot as u64, fingerprint: 0, bytes: bytes as u64, more: false }
 }
 
 /// The matching does what the model does, for any order of posts, messages, announcements, cancellations and losses.
@@ -186,6 +186,7 @@ fn post(
             into: std::ptr::null_mut(),
             bytes: if large { EAGER_BYTES + 1 } else { 4 },
             exact: false,
+            more: false,
             reduce: None,
             token: Token { owner, detail: 0 },
         },
@@ -274,7 +275,7 @@ fn lose(real: &mut Receives, model: &mut Model, kept: &mut Vec<(u32, u32)>, rank
     }
     expected.extend(model.into[rank].take().map(|(owner, _)| owner));
     let tokens = real.lose(rank, |r| model.lost.contains(&r));
-    let owners: BTreeSet<u32> = tokens.iter().map(|token| token.owner).collect();
+    let owners: BTreeSet<u32> = tokens.iter().map(|(token, _)| token.owner).collect();
     assert_eq!(owners.len(), tokens.len(), "twice");
     assert_eq!(owners, expected);
 }

@@ -10,13 +10,14 @@ fn recv(from: Source, slot: Slot, bytes: usize, owner: u32) -> Recv {
         into: std::ptr::null_mut(),
         bytes,
         exact: false,
+        more: false,
         reduce: None,
         token: Token { owner, detail: 0 },
     }
 }
 
 fn envelope(slot: Slot, bytes: u64) -> Envelope {
-    Envelope { space: Space::User, slot, fingerprint: 0, bytes }
+    Envelope { space: Space::User, slot, fingerprint: 0, bytes, more: false }
 }
 
 fn any(ranks: &[Rank]) -> Source {
@@ -232,7 +233,7 @@ fn a_lost_rank_fails_what_only_it_could_serve() {
     let Arrival::Unexpected(whole) = r.arrive(1, &envelope(9, 1), false) else { panic!() };
     assert!(r.keep(whole, b"x").is_none());
     let Arrival::Unexpected(_part) = r.arrive(1, &envelope(10, 2), false) else { panic!() };
-    let mut owners: Vec<u32> = r.lose(1, |rank| rank == 1).iter().map(|t| t.owner).collect();
+    let mut owners: Vec<u32> = r.lose(1, |rank| rank == 1).iter().map(|(t, _)| t.owner).collect();
     owners.sort_unstable();
     assert_eq!(owners, [0, 3]);
     assert!(matches!(r.post(recv(Source::Rank(1), 9, 1, 4), true), Posting::Message { .. }));

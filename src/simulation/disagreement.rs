@@ -1,0 +1,153 @@
+//! Ranks that disagree about how much one of them sends: in the collectives with counts of each rank's own.
+
+use std::time::Duration;
+
+use super::idle;
+use super::job::play;
+use crate::collective::{Collective, Shape};
+use crate::context::{Call, Context, ContextOptions, Reduction};
+use crate::error::{Error, ErrorKind, Result};
+use crate::messaging::matching::EAGER_BYTES;
+use crate::transport::loopback::Rules;
+use crate::types::{DataType, Rank, ReduceOp};
+
+const SIZE: usize = 3;
+const COLLECTIVES: [Collective; 3] = [Collective::Gatherv, Collective::Scatterv, Collective::Alltoallv];
+/// What is sent is there by then, and a rank that has failed has told the others.
+const SOON: Duration = Duration::from_millis(10);
+
+/// The collective from rank `from` to `to`, in segments of `segment` elements: `from` sends `sent`, `to` expects `expected`,
+/// and all others agree on one segment.
+struct Odd {
+    collective: Collective,
+    segment: usize,
+    sent: usize,
+    expected: usize,
+}
+
+impl Odd {
+    /// Who sends, and who receives: 0 is the root.
+    fn ends(&self) -> [Rank; 2] {
+        match self.collective {
+            Collective::Gatherv => [2, 0],
+            Collective::Scatterv => [0, 2],
+            _ => [1, 2],
+        }
+    }
+
+    fn make(&self, context: &Context) -> Result<()> {
+        use Collective::*;
+        let (rank, is_root, [from, to]) = (context.rank(), context.rank() == 0, self.ends());
+        let with = |odd: bool, other: Rank, count: usize| {
+            let mut counts = vec![self.segment; SIZE];
+            if odd {
+                counts[other] = count;
+            }
+            counts
+        };
+        let (sent, received) = (with(rank == from, to, self.sent), with(rank == to, from, self.expected));
+        let lists = |here: bool, list| if here { list } else { Vec::new() };
+        let (sent, received) = match self.collective {
+            Gatherv => (Vec::new(), lists(is_root, received)),
+            Scatterv => (lists(is_root, sent), Vec::new()),
+            _ => (sent, received),
+        };
+        let count = match rank {
+            _ if self.collective == Alltoallv => 0,
+            _ if rank == from && !is_root => self.sent,
+            _ if rank == to && !is_root => self.expected,
+            _ => self.segment,
+        };
+        let shape = Shape {
+            inputs: usize::from(self.collective != Scatterv || is_root),
+            outputs: usize::from(self.collective != Gatherv || is_root),
+            send_counts: &sent,
+            recv_counts: &received,
+            ..Shape::new(self.collective, rank, SIZE, count)
+        };
+        let input = vec![0i64; shape.input_len(0)];
+        let mut output = vec![0i64; shape.output_len(0)];
+        let call = Call {
+            shape,
+            algorithm: Some(self.collective.algorithms()[0].name),
+            dtype: DataType::Int64,
+            reduction: Reduction::Op(ReduceOp::Sum),
+            inputs: &[input.as_ptr().cast()][..shape.inputs],
+            outputs: &[output.as_mut_ptr().cast()][..shape.outputs],
+            tag: 0,
+            timeout: None,
+            max_segment_bytes: Some(8 * self.segment),
+        };
+        // SAFETY: the vectors are as long as the shape says and live until the call returns.
+        unsafe { context.run(&call) }
+    }
+
+    /// The errors of sender and receiver: of this call, or of another one that comes soon, in which they do not meet.
+    fn errors(&self) -> [(bool, Error); 2] {
+        let rules = Rules {
+            delay: Duration::from_micros(1)..Duration::from_micros(20),
+            capacity: 1 << 20,
+            piece: 1 << 20,
+            reads_above: None,
+        };
+        let options = ContextOptions { check_calls: Some(false), ..Default::default() };
+        let mut errors = play(rules, SIZE, &options, |network, context| {
+            let began = network.now();
+            let first = self.make(context).err();
+            let at_once = first.is_some();
+            let error = first.or_else(|| {
+                idle(network, context, SOON);
+                Odd { sent: 0, expected: 0, ..*self }.make(context).err()
+            });
+            assert!(network.now().duration_since(began) < 2 * SOON, "rank {} waited: {error:?}", context.rank());
+            idle(network, context, SOON);
+            error.map(|error| (at_once, error))
+        });
+        self.ends().map(|rank| errors[rank].take().unwrap_or_else(|| panic!("rank {rank} has noticed nothing")))
+    }
+}
+
+const SMALL: usize = 4;
+/// A segment of so many elements waits for its receive.
+const LARGE: usize = EAGER_BYTES / 8 + 1;
+
+#[test]
+fn who_sends_more_or_less_than_is_expected_is_told_wherever_the_counts_end() {
+    for collective in COLLECTIVES {
+        for segment in [SMALL, LARGE] {
+            for (sent, expected) in [(2, 1), (1, 2), (3, 1), (3, 2)].map(|(a, b)| (a * segment, b * segment)) {
+                let odd = Odd { collective, segment, sent, expected };
+                let what = format!("{} of {sent} for {expected} in {segment}", collective.name());
+                let [sender, receiver] = odd.errors();
+                let [from, to] = odd.ends();
+                for (rank, (_, error)) in [(from, &sender), (to, &receiver)] {
+                    assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}: rank {rank}: {error}");
+                    let follows = if sent > expected {
+                        "behind which more follows, where no more is expected"
+                    } else {
+                        "behind which nothing follows, where more is expected"
+                    };
+                    let text = format!("rank {from} at node {from} sent a message of {} bytes in slot 0x", 8 * segment);
+                    assert!(error.message().contains(&text) && error.message().contains(follows), "{what}: {error}");
+                }
+                // Small segments go unasked, so that who sends them may be done.
+                assert!(receiver.0 && (sender.0 || segment == SMALL || sent < expected), "{what}");
+            }
+        }
+    }
+}
+
+/// Then not even a receive is there that a message could meet.
+#[test]
+fn what_is_sent_to_a_rank_that_expects_nothing_is_told_by_the_next_such_call_at_the_latest() {
+    for collective in COLLECTIVES {
+        let odd = Odd { collective, segment: SMALL, sent: SMALL, expected: 0 };
+        let [from, _] = odd.ends();
+        for (_, error) in odd.errors() {
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+            let text = format!("rank {from} at node {from} has sent 32 bytes of {} ", collective.name());
+            assert!(error.message().contains(&text), "{error}");
+            assert!(error.message().contains("where none were expected from it: the counts"), "{error}");
+        }
+    }
+}

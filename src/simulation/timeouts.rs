@@ -1,0 +1,208 @@
+//! Ranks that do not come, or give up: who is named, and when, to the microsecond.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::idle;
+use super::job::play;
+use crate::collective::{Collective, Shape};
+use crate::context::{Call, Context, ContextOptions, Reduction};
+use crate::error::{ErrorKind, Result};
+use crate::transport::loopback::{Network, Rules};
+use crate::types::{DataType, ReduceOp};
+
+const LONG: Duration = Duration::from_secs(30);
+/// What is sent is there by then.
+const SOON: Duration = Duration::from_millis(1);
+/// How long a rank that has waited in vain waits for what its peers say, at most; it may be that they wait for others.
+const QUERIES: Duration = Duration::from_millis(650);
+
+fn rules() -> Rules {
+    Rules {
+        delay: Duration::from_micros(1)..Duration::from_micros(20),
+        capacity: 100_000,
+        piece: 50_000,
+        reads_above: None,
+    }
+}
+
+fn options() -> ContextOptions {
+    ContextOptions { timeout: LONG, check_calls: Some(false), ..Default::default() }
+}
+
+/// A call that all ranks can make; only what they disagree about matters.
+#[derive(Clone, Copy)]
+struct Made {
+    collective: Collective,
+    algorithm: Option<&'static str>,
+    count: usize,
+    dtype: DataType,
+    op: ReduceOp,
+    timeout: Option<Duration>,
+}
+
+const ALLREDUCE: Made = Made {
+    collective: Collective::Allreduce,
+    algorithm: Some("ring_segmented"),
+    count: 1000,
+    dtype: DataType::Float32,
+    op: ReduceOp::Sum,
+    timeout: None,
+};
+
+impl Made {
+    fn make(&self, context: &Context) -> Result<()> {
+        let Self { collective, algorithm, dtype, op, timeout, .. } = *self;
+        let sends = collective != Collective::Broadcast || context.rank() == 0;
+        let shape =
+            Shape { inputs: usize::from(sends), ..Shape::new(collective, context.rank(), context.size(), self.count) };
+        let input = vec![0u8; shape.input_len(0) * dtype.size()];
+        let mut output = vec![0u8; shape.output_len(0) * dtype.size()];
+        let call = Call {
+            shape,
+            algorithm,
+            dtype,
+            reduction: Reduction::Op(op),
+            inputs: &[input.as_ptr()][..shape.inputs],
+            outputs: &[output.as_mut_ptr()],
+            tag: 3,
+            timeout,
+            max_segment_bytes: None,
+        };
+        // SAFETY: the vectors are as long as the shape says and live until the call returns.
+        unsafe { context.run(&call) }
+    }
+}
+
+/// What a rank's program comes to, how long its call took, and why its context is broken.
+type Ended = (Result<()>, Duration);
+
+fn timed(network: &Network, call: impl FnOnce() -> Result<()>) -> Ended {
+    let began = network.now();
+    let result = call();
+    (result, network.now().duration_since(began))
+}
+
+#[test]
+fn a_silent_rank_is_named_after_the_timeout() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let call = Made { timeout: Some(TIMEOUT), ..ALLREDUCE };
+    let ended = play(rules(), 3, &options(), |network, context| {
+        if context.rank() == 2 {
+            idle(network, context, 2 * TIMEOUT);
+            return (Ok(()), TIMEOUT);
+        }
+        timed(network, || call.make(context))
+    });
+    let texts: Vec<String> = ended[..2]
+        .iter()
+        .map(|(result, took)| {
+            let error = result.as_ref().unwrap_err();
+            assert!((TIMEOUT..TIMEOUT + QUERIES).contains(took), "{took:?}: {error}");
+            assert!(
+                error.message().contains("allreduce ring_segmented of 1000 float32 (4000 bytes), tag 3"),
+                "{error}"
+            );
+            error.message().to_owned()
+        })
+        .collect();
+    // Rank 0 waits for rank 2, which says so; rank 1 waits for rank 0.
+    let named = "timed out after 1s, in collective number 1 of this context, waiting to receive 0 of ";
+    let silent = "from rank 2 at node 2 (connected; it says that it is in no collective, after 0 on this context)";
+    assert!(texts[0].contains(named) && texts[0].contains(silent), "{texts:#?}");
+    assert!(texts[1].contains(silent), "{texts:#?}");
+}
+
+#[test]
+fn a_rank_that_gives_up_ends_those_that_wait_for_others() {
+    const TIMEOUT: Duration = Duration::from_millis(500);
+    let ended = play(rules(), 3, &options(), |network, context| {
+        // Everyone is connected to everyone.
+        Made { collective: Collective::Alltoall, algorithm: None, count: 300, ..ALLREDUCE }.make(context).unwrap();
+        idle(network, context, SOON);
+        // A broadcast from rank 0: rank 2 waits for rank 0 only, which waits for nobody. Rank 1 is in another call, and gives up.
+        timed(network, || match context.rank() {
+            0 => {
+                idle(network, context, 2 * LONG);
+                Ok(())
+            }
+            1 => Made { op: ReduceOp::Max, timeout: Some(TIMEOUT), ..ALLREDUCE }.make(context),
+            _ => Made { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE }.make(context),
+        })
+    });
+    let (own, told) = (ended[1].0.as_ref().unwrap_err(), ended[2].0.as_ref().unwrap_err());
+    assert!(told.message().contains("rank 1 at node 1"), "{told}");
+    // They meet each other's messages at once, or rank 1's timeout ends both.
+    let apart = ended[2].1.abs_diff(ended[1].1);
+    assert!(apart < SOON && ended[1].1 < TIMEOUT + QUERIES, "{:?} and {:?}: {own}; {told}", ended[1].1, ended[2].1);
+}
+
+#[test]
+fn a_root_that_does_not_come_is_named_with_the_call() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let gatherv = |context: &Context| {
+        let shape = Shape { outputs: 0, ..Shape::new(Collective::Gatherv, context.rank(), 3, 2) };
+        let call = Call {
+            shape,
+            algorithm: Some("binomial"),
+            dtype: DataType::Uint32,
+            reduction: Reduction::Op(ReduceOp::Sum),
+            inputs: &[[0u32; 2].as_ptr().cast()],
+            outputs: &[],
+            tag: 0,
+            timeout: Some(TIMEOUT),
+            max_segment_bytes: None,
+        };
+        // SAFETY: the array has two elements, as the shape says, and lives until the call returns.
+        unsafe { context.run(&call) }
+    };
+    let ended = play(rules(), 3, &options(), |network, context| {
+        if context.rank() == 0 {
+            idle(network, context, 2 * TIMEOUT);
+            return (Ok(()), TIMEOUT);
+        }
+        timed(network, || gatherv(context))
+    });
+    for (rank, (result, took)) in ended.iter().enumerate().skip(1) {
+        let error = result.as_ref().unwrap_err();
+        let start = format!("rank {rank}: gatherv binomial of 2 uint32 (8 bytes), tag 0: after 1.");
+        assert!(error.message().starts_with(&start) && error.message().contains("from rank 0 at node 0"), "{error}");
+        assert!((TIMEOUT..TIMEOUT + QUERIES).contains(took), "{took:?}: {error}");
+    }
+}
+
+#[test]
+fn ranks_in_different_calls_notice_and_say_so() {
+    let broadcast = Made { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE };
+    for (what, odd, expected) in [
+        ("another collective", broadcast, "broadcast"),
+        ("another type", Made { dtype: DataType::Int32, ..ALLREDUCE }, "of int32 by sum"),
+        ("another operation", Made { op: ReduceOp::Max, ..ALLREDUCE }, "of float32 by max"),
+        ("another count", Made { count: 999, ..ALLREDUCE }, "there too, but its counts, root, segment size or"),
+        ("another algorithm", Made { algorithm: Some("ring_chunked"), ..ALLREDUCE }, "allreduce ring_chunked"),
+    ] {
+        for size in [2, 4] {
+            let ended = play(rules(), size, &options(), |network, context: &Arc<Context>| {
+                let ended = timed(network, || if context.rank() == 0 { &odd } else { &ALLREDUCE }.make(context));
+                idle(network, context, SOON);
+                // Whoever was done before the others noticed hears of it now.
+                assert!(context.broken().is_some(), "{what}, {size} ranks");
+                assert!(ALLREDUCE.make(context).unwrap_err().message().contains("the context is broken"));
+                ended
+            });
+            let failed = ended.iter().enumerate().filter_map(|(rank, (result, took))| {
+                assert!(*took < SOON, "{what}: somebody waited for {took:?}");
+                // The root of a broadcast sends and is done: it has seen nothing wrong.
+                assert!(result.is_err() || rank == 0 && odd.collective == Collective::Broadcast, "{what}: rank {rank}");
+                result.as_ref().err().map(|error| (rank, error))
+            });
+            // Whoever meets a message of the other call first says so; rank 0 itself sees the plain allreduce.
+            let told = failed.into_iter().any(|(rank, error)| {
+                let expected = if rank == 0 { "allreduce ring_segmented of float32 by sum" } else { expected };
+                let text = error.message();
+                error.kind() == ErrorKind::Mismatch && text.contains(" is in another") && text.contains(expected)
+            });
+            assert!(told, "{what}, {size} ranks: {ended:#?}");
+        }
+    }
+}
