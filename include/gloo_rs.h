@@ -17,7 +17,7 @@
  *   works with later versions of this library, whose structs may be longer. Calls read, and copy, options only while they
  *   run. A struct whose size is 0 was not set up, and is refused; who fills a struct with zeros and sets the size by hand
  *   gets what zeros mean, such as a timeout of 0 and GLOO_RS_INT8.
- * - Options may be NULL for defaults, but for collectives that need a data type: all but gloo_rs_barrier. They refuse NULL.
+ * - Options may be NULL for defaults, but for collectives: gloo_rs_..._with refuses NULL.
  * - Collectives with a root ignore, on other ranks, pointers and numbers that only the root's part is about: a program may
  *   pass both buffers on all ranks.
  * - Timeouts are in milliseconds; GLOO_RS_TIMEOUT_DEFAULT stands for the context's, other negative numbers are errors.
