@@ -476,7 +476,7 @@ impl State {
     /// From how many bytes on messages between these nodes are read, if they are: on about half of the links of a network where
     /// some are.
     pub fn eager_bytes(&self, node: usize, peer: usize) -> Option<usize> {
-        self.rules.reads_above.filter(|_| (node ^ peer) % 3 != 0)
+        self.rules.reads_above.filter(|_| !(node ^ peer).is_multiple_of(3))
     }
 
     /// `node` lets `peer` read this memory. Fails at times.
