@@ -32,7 +32,8 @@ pub(super) struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// `None` for a call that has lists of its own: comparing those is no quicker than preparing it.
+    /// `None` for a call that has lists of its own: comparing those is no quicker than preparing it. The equal blocks of a
+    /// reduce_scatter are a number.
     pub(super) fn of(call: &Call<'a>, tuner: &Tuner, hosts: &[u32]) -> Option<Self> {
         // Names every field, so that a new one is not forgotten.
         let Call {
@@ -49,7 +50,7 @@ impl<'a> Asked<'a> {
         let Shape {
             collective,
             rank: _,
-            size: _,
+            size,
             root,
             count,
             send_counts,
@@ -64,6 +65,11 @@ impl<'a> Asked<'a> {
             links,
             counts,
         } = shape;
+        let equal = collective == Collective::ReduceScatter && count == 0 && recv_counts.len() == size;
+        let (count, recv_counts) = match recv_counts {
+            [block, others @ ..] if equal && others.iter().all(|other| other == block) => (*block, &[][..]),
+            _ => (count, recv_counts),
+        };
         let lists = send_counts.len() | recv_counts.len() | groups.len() | dims.len() | links.len() | counts.len();
         (lists == 0).then(|| Self {
             count,
@@ -189,6 +195,15 @@ mod tests {
         ];
         for shape in lists {
             assert_eq!(Asked::of(&Call { shape, ..call }, &tuner[0], &hosts), None, "{shape:?}");
+        }
+        let blocks = |recv_counts| Call {
+            shape: Shape { recv_counts, count: 0, collective: Collective::ReduceScatter, ..shape },
+            ..call
+        };
+        let equal = [&[3; 4], &[5; 4]].map(|counts| Asked::of(&blocks(counts), &tuner[0], &hosts));
+        assert!(equal.iter().all(Option::is_some) && equal[0] != equal[1], "{equal:?}");
+        for counts in [&[3; 3][..], &[3, 3, 3, 4], &[3; 5]] {
+            assert_eq!(Asked::of(&blocks(counts), &tuner[0], &hosts), None, "{counts:?}");
         }
     }
 }
