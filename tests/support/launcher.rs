@@ -42,6 +42,16 @@ pub struct Job {
 
 impl Job {
     pub fn spawn(mut command: Command) -> Self {
+        // Whoever runs the tests may ignore these, as nohup and shells in the background do, and that would be handed on.
+        let defaults = || {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGQUIT] {
+                // SAFETY: a known signal and a known disposition.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: `signal` may be called between fork and exec.
+        unsafe { command.pre_exec(defaults) };
         let mut launcher = command.spawn().unwrap();
         let (sender, lines) = channel();
         let stdout = BufReader::new(launcher.stdout.take().unwrap());
