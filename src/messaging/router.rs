@@ -91,6 +91,8 @@ impl Messenger {
     /// Takes in what has come from peers that connect.
     pub fn arrived(&mut self, now: Instant) {
         self.progress_ready(now);
+        // What can be read on was told just now, and is not again.
+        self.read_offers();
     }
 
     /// Lets connections come about, and serves the links that are ready.

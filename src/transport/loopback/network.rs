@@ -524,6 +524,8 @@ impl State {
         let mut ready: Vec<(usize, Interest)> = Vec::new();
         for index in self.nodes[node].incoming.clone() {
             let of = self.readiness(node, index);
+            // Told once: whoever waits for it reads on, and nobody may wait any more.
+            self.streams[index].reads_on.take_if(|at| *at <= self.now);
             if of.readable || of.writable {
                 let at = self.random.below(ready.len() + 1);
                 ready.insert(at, (self.streams[index].from, of));
