@@ -79,7 +79,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-rust test-simulation prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-summary ## every test
+test: setup test-format test-lint test-rust test-simulation prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"

@@ -52,6 +52,8 @@ need test nftables /usr/sbin/nft --version
 need "bench test" util-linux unshare --version
 need test mount mount --version
 need fresh mmdebstrap mmdebstrap --version
+# `make test` tries a fresh machine only if that has changed which sets one up.
+scripts/test-fresh.sh is-current || need test mmdebstrap mmdebstrap --version
 
 if ((${#missing[@]})); then
   if ((EUID == 0)); then
