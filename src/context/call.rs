@@ -363,16 +363,11 @@ impl Context {
         if !matches!(run.call.shape.collective, Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv) {
             return None;
         }
-        let (fingerprint, tag) = guard.call(index);
         // A rank may be ahead; and of calls that are not counted nothing is known.
-        let is_past = |other: u64| number(fingerprint) != 0 && number(other) != 0 && !is_earlier(fingerprint, other);
-        let first = Slot::from(tag) << TAG_SHIFT;
-        let unexpected = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
-        let (rank, other, bytes) = unexpected.into_iter().find(|(_, other, _)| is_past(*other))?;
-        let (peer, what) = (guard.messenger.peer_name(rank), explain(digest(other)));
+        let is_past = |own: u64, other: u64| number(own) != 0 && number(other) != 0 && !is_earlier(own, other);
+        let (peer, what) = unmet(guard, index, is_past)?;
         let text = format!(
-            "{peer} has sent {bytes} bytes of {what}, where none were expected from it: the counts that it was called with \
-             differ from those here"
+            "{peer} has sent {what}, where none were expected from it: the counts that it was called with differ from those here"
         );
         Some(Error::new(ErrorKind::Mismatch, text))
     }
@@ -384,19 +379,24 @@ impl Context {
             // Nobody else can have taken so long.
             waits.push_str("for the caller's reduction function");
         }
-        let (fingerprint, tag) = guard.call(index);
-        let first = Slot::from(tag) << TAG_SHIFT;
-        let unexpected = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
         // A rank may be ahead.
-        let strange = |other: u64| {
-            differs(fingerprint, other) && (digest(fingerprint) != digest(other) || is_earlier(other, fingerprint))
-        };
-        if let Some((rank, other, bytes)) = unexpected.into_iter().find(|(_, other, _)| strange(*other)) {
-            let (peer, what) = (guard.messenger.peer_name(rank), explain(digest(other)));
-            waits.push_str(&format!("; {peer} has sent what nobody here asked for: {bytes} bytes of {what}"));
+        let strange =
+            |own: u64, other: u64| differs(own, other) && (digest(own) != digest(other) || is_earlier(other, own));
+        if let Some((peer, what)) = unmet(guard, index, strange) {
+            waits.push_str(&format!("; {peer} has sent what nobody here asked for: {what}"));
         }
         waits + &self.cannot_accept()
     }
+}
+
+/// A message on the tag of the run `index` that has met no receive, and whose fingerprint is `wanted` beside the run's own: who
+/// sent it, and `8 bytes of` what.
+fn unmet(guard: &Guard<'_>, index: u32, wanted: impl Fn(u64, u64) -> bool) -> Option<(String, String)> {
+    let (fingerprint, tag) = guard.call(index);
+    let first = Slot::from(tag) << TAG_SHIFT;
+    let unmet = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
+    let (rank, other, bytes) = unmet.into_iter().find(|(_, other, _)| wanted(fingerprint, *other))?;
+    Some((guard.messenger.peer_name(rank), format!("{bytes} bytes of {}", explain(digest(other)))))
 }
 
 /// A call under way, or what is exchanged for it before it begins.

@@ -106,12 +106,8 @@ impl Messenger {
                 memory.unregister(key);
             }
             if send.space == Space::User {
-                // SAFETY: until this call returns the memory is the poster's and valid for `bytes`.
-                let owned = unsafe { std::slice::from_raw_parts(send.from, send.bytes) }.to_vec();
-                self.outgoing += 1;
-                let message = Message::Replacement { envelope: send.envelope(), key };
-                self.peer(send.to).push_owned(&message, owned);
-                self.mark_dirty(send.to);
+                // SAFETY: cancelling has not returned.
+                unsafe { self.push_copy(&send, &Message::Replacement { envelope: send.envelope(), key }) };
             }
             self.release(send.key());
         }

@@ -27,6 +27,16 @@ impl Send {
         Envelope { space, slot, fingerprint, bytes: bytes as u64, more }
     }
 
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The memory is still the poster's: the operation has not ended.
+    unsafe fn payload(&self) -> &[u8] {
+        // The address of nothing may be null.
+        // SAFETY: until its end the poster keeps `from` valid for `bytes`.
+        if self.bytes == 0 { &[] } else { unsafe { std::slice::from_raw_parts(self.from, self.bytes) } }
+    }
+
     fn message(&self, announced: bool) -> Message {
         Message::Data { envelope: self.envelope(), announced }
     }
@@ -203,12 +213,8 @@ impl Messenger {
 
     pub(super) fn send_to_self(&mut self, send: &Send) {
         let envelope = send.envelope();
-        let bytes = if send.bytes == 0 {
-            &[][..]
-        } else {
-            // SAFETY: the poster keeps `from` valid for `bytes`, which is not 0, until the event below.
-            unsafe { std::slice::from_raw_parts(send.from, send.bytes) }
-        };
+        // SAFETY: it ends with the event below.
+        let bytes = unsafe { send.payload() };
         match self.receives.arrive(self.rank, &envelope, false) {
             Arrival::Unexpected(message) => {
                 if let Some((op, from, envelope, data)) = self.receives.keep(message, bytes) {
@@ -226,6 +232,18 @@ impl Messenger {
         self.event(send.token, Outcome::Done { rank: self.rank, bytes: send.bytes });
     }
 
+    /// Sends a copy of our own of what is given up, as `message`, so that the receiver's order stays whole.
+    ///
+    /// # Safety
+    /// The memory is still the poster's.
+    pub(super) unsafe fn push_copy(&mut self, send: &Send, message: &Message) {
+        // SAFETY: the same contract.
+        let owned = unsafe { send.payload() }.to_vec();
+        self.outgoing += 1;
+        self.peer(send.to).push_owned(message, owned);
+        self.mark_dirty(send.to);
+    }
+
     /// Takes back what waits of `owner`.
     pub(super) fn cancel_queued(&mut self, owner: u32) {
         let queued: Vec<u32> =
@@ -238,13 +256,8 @@ impl Messenger {
             keys.push(key);
             self.outgoing -= 1;
             if promised {
-                // It goes as a copy of our own, so that the receiver's order stays whole.
-                let mut owned = Vec::new();
-                // SAFETY: until this call returns the memory is the poster's and valid for `bytes`.
-                owned.extend_from_slice(unsafe { std::slice::from_raw_parts(send.from, send.bytes) });
-                self.outgoing += 1;
-                self.peer(send.to).push_owned(&send.message(announced), owned);
-                self.mark_dirty(send.to);
+                // SAFETY: cancelling has not returned.
+                unsafe { self.push_copy(&send, &send.message(announced)) };
             }
         }
         keys.into_iter().for_each(|key| self.release(key));

@@ -140,16 +140,18 @@ fn who_sends_far_too_much_is_cut_off() {
     });
 }
 
+/// Rank 0 writes `HUGE` into the buffer that rank 1 has bound to slot 9, or will.
+fn writes_huge(_: &Network, context: &Arc<Context>) {
+    let from = random_bytes(HUGE);
+    // SAFETY: the vector outlives the buffer.
+    let send = unsafe { context.pair(1).unwrap().send_buffer(9, from.as_ptr(), HUGE).unwrap() };
+    send.send(0, HUGE, 0).unwrap();
+    send.wait_send(None).unwrap();
+}
+
 #[test]
 fn writes_for_nobody_are_held_back_too() {
-    let writes = |_: &Network, context: &Arc<Context>| {
-        let from = random_bytes(HUGE);
-        // SAFETY: the vector outlives the buffer.
-        let send = unsafe { context.pair(1).unwrap().send_buffer(9, from.as_ptr(), HUGE).unwrap() };
-        send.send(0, HUGE, 0).unwrap();
-        send.wait_send(None).unwrap();
-    };
-    pair(1 << 30, writes, |network, context| {
+    pair(1 << 30, writes_huge, |network, context| {
         let most = settle(network, context);
         assert!((PAUSE..PAUSE + TURN).contains(&most), "{most}");
         let mut into = vec![0u8; HUGE];
@@ -188,14 +190,7 @@ fn who_is_held_back_may_leave() {
 
 #[test]
 fn a_buffer_may_be_bound_while_a_write_for_it_arrives() {
-    let writes = |_: &Network, context: &Arc<Context>| {
-        let from = random_bytes(HUGE);
-        // SAFETY: the vector outlives the buffer.
-        let send = unsafe { context.pair(1).unwrap().send_buffer(9, from.as_ptr(), HUGE).unwrap() };
-        send.send(0, HUGE, 0).unwrap();
-        send.wait_send(None).unwrap();
-    };
-    pair(1 << 30, writes, |network, context| {
+    pair(1 << 30, writes_huge, |network, context| {
         let some = || kept(context) > UNEXPECTED_OVERHEAD;
         assert!(idle_until(network, context, network.now() + LONG, some) && kept(context) < HUGE);
         let mut into = vec![0u8; HUGE];

@@ -479,6 +479,29 @@ fn a_message_that_is_given_up_arrives_all_the_same() {
     });
 }
 
+/// It has no memory at all, and is offered like the one before it, which it must not overtake.
+#[test]
+fn an_empty_message_that_is_given_up_behind_an_offer_arrives_all_the_same() {
+    let mut ranks = Ranks::new(over_memory(Some(1000)));
+    let (sent, mut got) = (noise(12, 200_000), vec![0; 200_000]);
+    let nothing = Send { from: std::ptr::null(), bytes: 0, ..send(&sent, 1, 3, 2) };
+    // SAFETY: the vectors live until the operations have ended or were cancelled.
+    unsafe {
+        // The link stands from now on.
+        ranks.messengers[0].send(send(&[], 1, 4, 3));
+        ranks.messengers[1].recv(recv(&mut [], 0, 4, 3));
+        ranks.done(1, 3);
+        ranks.messengers[0].send(send(&sent, 1, 3, 1));
+        ranks.messengers[0].send(nothing);
+        (0..20).for_each(|_| ranks.progress());
+        [1, 2].into_iter().for_each(|owner| ranks.messengers[0].cancel(owner));
+        ranks.messengers[1].recv(recv(&mut got, 0, 3, 1));
+        ranks.messengers[1].recv(recv(&mut [], 0, 3, 2));
+    }
+    assert_eq!((ranks.done(1, 1), ranks.done(1, 2)), (sent.len(), 0));
+    assert!(got == sent);
+}
+
 #[test]
 fn puts_and_gets_pass() {
     each(|pair| {
