@@ -4,8 +4,10 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let os = std::env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
     if os == "linux" {
-        // Programs linked against it ask for this name; the number changes only when they would break.
-        let major = env!("CARGO_PKG_VERSION_MAJOR");
-        println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libgloo_rs.so.{major}");
+        // Programs linked against it ask for this name, which changes whenever they might break: with the minor version before 1.0.
+        // CMake links the library that it installs by itself, with the same name (cmake/CargoBuild.cmake).
+        let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
+        let abi = if major == "0" { format!("0.{minor}") } else { major.into() };
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libgloo_rs.so.{abi}");
     }
 }

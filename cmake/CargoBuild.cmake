@@ -27,16 +27,21 @@ set(gloo_rs_native_libs gcc_s util rt pthread m dl c)
 # What find_package's COMPONENTS may ask for.
 set(gloo_rs_features tcp ${GLOO_RS_CARGO_FEATURES})
 
-set(gloo_rs_soname "libgloo_rs.so.${PROJECT_VERSION_MAJOR}")
+# What programs are linked against, as soname and symbol versions: before 1.0 any minor version may break them.
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(gloo_rs_abi "0.${PROJECT_VERSION_MINOR}")
+else()
+  set(gloo_rs_abi "${PROJECT_VERSION_MAJOR}")
+endif()
+set(gloo_rs_soname "libgloo_rs.so.${gloo_rs_abi}")
 set(gloo_rs_lib_dir "${PROJECT_BINARY_DIR}/lib")
-set(gloo_rs_shared "${gloo_rs_lib_dir}/libgloo_rs.so.${PROJECT_VERSION}")
 set(gloo_rs_archive "${gloo_rs_lib_dir}/libgloo_rs.a")
-set(gloo_rs_links "${gloo_rs_lib_dir}/${gloo_rs_soname}" "${gloo_rs_lib_dir}/libgloo_rs.so")
+set(gloo_rs_map "${PROJECT_BINARY_DIR}/gloo_rs.map")
+configure_file("${PROJECT_SOURCE_DIR}/cmake/gloo_rs.map.in" "${gloo_rs_map}" @ONLY)
 
 # The library and the tool differ in features, and cargo gives both builds' libraries one name: a folder for each.
 # The target is named, since another one of the environment or of cargo's configuration would be built instead.
-set(cargo "${GLOO_RS_CARGO}" build --release --target "${rust_host}"
-    --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml" ${GLOO_RS_CARGO_FLAGS})
+set(cargo_options --release --target "${rust_host}" --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml" ${GLOO_RS_CARGO_FLAGS})
 set(library_out "${PROJECT_BINARY_DIR}/cargo/library")
 set(library_made "${library_out}/${rust_host}/release")
 set(tool_out "${PROJECT_BINARY_DIR}/cargo/tool")
@@ -46,21 +51,31 @@ string(REPLACE ";" "," library_features "${GLOO_RS_CARGO_FEATURES}")
 # Cargo knows what is out of date, so it is always asked; files that it leaves alone are not copied again.
 file(MAKE_DIRECTORY "${gloo_rs_lib_dir}")
 add_custom_target(gloo_rs_library ALL
-  COMMAND ${cargo} --lib --no-default-features "--features=${library_features}" --target-dir "${library_out}"
-  COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${library_made}/libgloo_rs.so" "${gloo_rs_shared}"
+  COMMAND "${GLOO_RS_CARGO}" rustc ${cargo_options} --lib --crate-type staticlib --no-default-features
+          "--features=${library_features}" --target-dir "${library_out}"
   COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${library_made}/libgloo_rs.a" "${gloo_rs_archive}"
-  COMMAND "${CMAKE_COMMAND}" -E create_symlink "libgloo_rs.so.${PROJECT_VERSION}" "${gloo_rs_lib_dir}/${gloo_rs_soname}"
-  COMMAND "${CMAKE_COMMAND}" -E create_symlink "${gloo_rs_soname}" "${gloo_rs_lib_dir}/libgloo_rs.so"
-  BYPRODUCTS "${gloo_rs_shared}" "${gloo_rs_archive}" ${gloo_rs_links}
+  BYPRODUCTS "${gloo_rs_archive}"
   COMMENT "Building libgloo_rs with cargo"
   USES_TERMINAL VERBATIM)
 
-add_library(gloo_rs::gloo_rs SHARED IMPORTED GLOBAL)
-set_target_properties(gloo_rs::gloo_rs PROPERTIES
-  IMPORTED_LOCATION "${gloo_rs_shared}"
-  IMPORTED_SONAME "${gloo_rs_soname}"
-  INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include")
-add_dependencies(gloo_rs::gloo_rs gloo_rs_library)
+# The shared library is linked here, from the static one: rustc passes a version script of its own, without versions, and linkers
+# take only one. Otherwise as rustc links it.
+add_library(gloo_rs_shared SHARED "${gloo_rs_map}")
+add_library(gloo_rs::gloo_rs ALIAS gloo_rs_shared)
+add_dependencies(gloo_rs_shared gloo_rs_library)
+set_target_properties(gloo_rs_shared PROPERTIES
+  LINKER_LANGUAGE C
+  OUTPUT_NAME gloo_rs
+  VERSION "${PROJECT_VERSION}"
+  SOVERSION "${gloo_rs_abi}"
+  # The same for every configuration.
+  LIBRARY_OUTPUT_DIRECTORY "${gloo_rs_lib_dir}$<0:>"
+  LINK_DEPENDS "${gloo_rs_archive};${gloo_rs_map}")
+target_include_directories(gloo_rs_shared INTERFACE "${PROJECT_SOURCE_DIR}/include")
+target_link_options(gloo_rs_shared PRIVATE
+  "LINKER:--version-script=${gloo_rs_map}" LINKER:--gc-sections LINKER:--as-needed LINKER:-z,relro,-z,now)
+target_link_libraries(gloo_rs_shared PRIVATE
+  -Wl,--whole-archive "${gloo_rs_archive}" -Wl,--no-whole-archive ${gloo_rs_native_libs})
 
 add_library(gloo_rs::static STATIC IMPORTED GLOBAL)
 set_target_properties(gloo_rs::static PROPERTIES
@@ -71,7 +86,7 @@ add_dependencies(gloo_rs::static gloo_rs_library)
 
 if(GLOO_RS_BUILD_TOOL)
   add_custom_target(gloo_rs_tool ALL
-    COMMAND ${cargo} --bin gloo-rs --no-default-features "--features=cli,${library_features}" --target-dir "${tool_out}"
+    COMMAND "${GLOO_RS_CARGO}" build ${cargo_options} --bin gloo-rs --no-default-features "--features=cli,${library_features}" --target-dir "${tool_out}"
     BYPRODUCTS "${gloo_rs_tool_made}"
     COMMENT "Building the tool gloo-rs with cargo"
     USES_TERMINAL VERBATIM)

@@ -9,8 +9,8 @@ configure_package_config_file(
   INSTALL_DESTINATION "${package_dir}"
   PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR
   NO_CHECK_REQUIRED_COMPONENTS_MACRO)
-# The soname's promise: what was built against 0.1 runs with every later 0.x.
-write_basic_package_version_file("${PROJECT_BINARY_DIR}/gloo_rsConfigVersion.cmake" COMPATIBILITY SameMajorVersion)
+# As the soname: before 1.0 any minor version may break programs.
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/gloo_rsConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 
 # pkg-config finds the prefix from where the file lies. Paths outside the prefix stay as they are.
 if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
@@ -39,7 +39,8 @@ set(static_alone "${gloo_rs_lib_dir}/gloo_rs/libgloo_rs.a")
 file(MAKE_DIRECTORY "${gloo_rs_lib_dir}/gloo_rs")
 file(CREATE_LINK ../libgloo_rs.a "${static_alone}" SYMBOLIC)
 
-install(FILES "${gloo_rs_shared}" ${gloo_rs_links} "${gloo_rs_archive}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(TARGETS gloo_rs_shared LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(FILES "${gloo_rs_archive}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(FILES "${PROJECT_SOURCE_DIR}/include/gloo_rs.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(FILES "${PROJECT_BINARY_DIR}/gloo_rsConfig.cmake" "${PROJECT_BINARY_DIR}/gloo_rsConfigVersion.cmake"
         DESTINATION "${package_dir}")

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Checks include/gloo_rs.h: that it is what cbindgen makes of src/ffi, that C11 and C++17 compilers take it without a
-# warning, and that the functions it declares are exactly the symbols that the shared library exports.
+# warning, and that the functions it declares are exactly the symbols that the shared library exports, each with the version of
+# the soname.
 #
-#   scripts/check-header.sh [path/to/libgloo_rs.so]   check; default: target/release/libgloo_rs.so of cargo
+#   scripts/check-header.sh [path/to/libgloo_rs.so]   check; default: what `make prefix` installed
 #   scripts/check-header.sh --write                   make the header anew
 set -eu
 cd "$(dirname "$0")/.."
@@ -37,9 +38,15 @@ warnings="-Wall -Wextra -Wpedantic -Werror"
 # shellcheck disable=SC2086
 "${CXX:-c++}" -std=c++17 $warnings -Iinclude -fsyntax-only "$tmp/use.cpp"
 
-library=${1:-${CARGO_TARGET_DIR:-target}/release/libgloo_rs.so}
-[ -f "$library" ] || fail "no $library: cargo build --release --lib --no-default-features"
-nm -D --defined-only "$library" | awk '{ print $3 }' | sort > "$tmp/exported"
+library=${1:-build/prefix/lib/libgloo_rs.so}
+[ -f "$library" ] || fail "no $library: make prefix"
+abi=$(readelf --dynamic --wide "$library" | sed -n 's/.*Library soname: \[libgloo_rs\.so\.\(.*\)\]/\1/p')
+[ -n "$abi" ] || fail "$library has no soname"
+# NAME@@VERSION; the version itself is an absolute symbol.
+nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" { print $3 }' | sort > "$tmp/versioned"
+grep -v "^[^@]*@@GLOO_RS_$abi\$" "$tmp/versioned" > "$tmp/unversioned" &&
+  fail "$library exports symbols without the version GLOO_RS_$abi: $(tr '\n' ' ' < "$tmp/unversioned")"
+sed 's/@.*//' "$tmp/versioned" > "$tmp/exported"
 # After the preprocessor every function stands as `name(`; pointers to functions stand as `(*name)(`.
 "${CC:-cc}" -E -P "$header" | grep -oE "\bgloo_rs_[a-z0-9_]+\(" | tr -d "(" | sort -u > "$tmp/declared"
 [ -s "$tmp/declared" ] || fail "found no function in $header"

@@ -28,7 +28,7 @@ chown --reference=build/cmake build/cmake/install_manifest.txt
 if [ -z "${DESTDIR:-}" ]; then
   lib=$(dirname "$(grep -m 1 'libgloo_rs\.so$' build/cmake/install_manifest.txt)")
   if PATH=$PATH:/usr/sbin:/sbin ldconfig -vN 2>/dev/null | cut -d: -f1 | grep -xF "$lib" >/dev/null; then
-    echo "install: the dynamic linker looks into $lib; run \`ldconfig\` as root once, and it finds libgloo_rs.so.0."
+    echo "install: the dynamic linker looks into $lib; run \`ldconfig\` as root once, and it finds the library."
   else
     echo "install: the dynamic linker does not look into $lib: link programs with -Wl,-rpath,$lib (CMake does), or set LD_LIBRARY_PATH."
   fi

@@ -19,14 +19,14 @@ program=$at/sum.c
 
 echo "--- the shared library: its name, and what it needs"
 dynamic=$(readelf --dynamic --wide "$prefix/lib/libgloo_rs.so")
-[[ $dynamic == *"Library soname: [libgloo_rs.so.0]"* ]] || fail "the soname is not libgloo_rs.so.0"
+[[ $dynamic == *"Library soname: [libgloo_rs.so.0.2]"* ]] || fail "the soname is not libgloo_rs.so.0.2"
 while read -r needed; do
   case $needed in
     libc.so.6 | libgcc_s.so.1 | libm.so.6 | ld-linux*) ;;
     *) fail "libgloo_rs.so needs $needed" ;;
   esac
 done < <(sed -n 's/.*Shared library: \[\(.*\)\]/\1/p' <<<"$dynamic")
-[ "$(readlink "$prefix/lib/libgloo_rs.so")" = libgloo_rs.so.0 ] || fail "libgloo_rs.so is no link to libgloo_rs.so.0"
+[ "$(readlink "$prefix/lib/libgloo_rs.so")" = libgloo_rs.so.0.2 ] || fail "libgloo_rs.so is no link to libgloo_rs.so.0.2"
 
 find_it() { # GENERATOR PREFIX: builds and runs the stranger's project
   cmake -S cmake/test/consumer -B "$at/$1" -G "$1" -DCMAKE_PREFIX_PATH="$2" -DPLACE="$2" -DSOURCE="$program" >/dev/null
@@ -75,7 +75,7 @@ cmake -S cmake/test/subdirectory -B "$at/subdirectory" -G Ninja -DGLOO_RS="$root
 cmake --build "$at/subdirectory"
 ctest --test-dir "$at/subdirectory"
 DESTDIR=$at/staged cmake --install "$at/subdirectory" >/dev/null
-for file in lib/some-machine/libgloo_rs.{a,so,so.0} include/gloo_rs.h lib/some-machine/cmake/gloo_rs/gloo_rsConfig.cmake; do
+for file in lib/some-machine/libgloo_rs.{a,so,so.0.2,so.0.2.0} include/gloo_rs.h lib/some-machine/cmake/gloo_rs/gloo_rsConfig.cmake; do
   [ -e "$at/staged/usr/$file" ] || fail "/usr/$file was not installed"
 done
 # Written for a shell: a space has a backslash.
