@@ -4,20 +4,23 @@
 static void version_and_features(void) {
   int major = -1, minor = -1, patch = -1;
   CHECK_INT(sscanf(gloo_rs_version(), "%d.%d.%d", &major, &minor, &patch), 3);
-  CHECK(major >= 0 && minor >= 0 && patch >= 0);
+  CHECK_INT(major, GLOO_RS_VERSION_MAJOR);
+  CHECK_INT(minor, GLOO_RS_VERSION_MINOR);
+  CHECK_INT(patch, GLOO_RS_VERSION_PATCH);
+  CHECK_INT(gloo_rs_version_number(), GLOO_RS_VERSION_NUMBER);
+  CHECK_INT(GLOO_RS_VERSION_NUMBER, major * 10000 + minor * 100 + patch);
   CHECK_CONTAINS(gloo_rs_built_features(), "tcp");
 }
 
 static void names_and_sizes(void) {
-  static const size_t sizes[] = {1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1};
+  static const size_t sizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1};
   gloo_rs_data_type_t type;
   CHECK_TEXT(gloo_rs_status_name(GLOO_RS_OK), "GLOO_RS_OK");
   CHECK_TEXT(gloo_rs_status_name(GLOO_RS_ERROR_TIMEOUT), "GLOO_RS_ERROR_TIMEOUT");
   CHECK_TEXT(gloo_rs_status_name(GLOO_RS_ERROR_INTERNAL), "GLOO_RS_ERROR_INTERNAL");
   CHECK_TEXT(gloo_rs_status_name(4711), "unknown status");
-  for (type = GLOO_RS_INT8; type <= GLOO_RS_BOOL; type++) CHECK_INT(gloo_rs_data_type_size(type), sizes[type]);
+  for (type = GLOO_RS_DATA_TYPE_UNSET; type <= GLOO_RS_BOOL; type++) CHECK_INT(gloo_rs_data_type_size(type), sizes[type]);
   CHECK_INT(gloo_rs_data_type_size(GLOO_RS_BOOL + 1), 0);
-  CHECK_INT(gloo_rs_data_type_size(GLOO_RS_DATA_TYPE_UNSET), 0);
 }
 
 static void *fail_elsewhere(void *unused) {
@@ -64,6 +67,8 @@ static void nothing_to_destroy(void) {
 static void options(void) {
   gloo_rs_device_options_t device;
   gloo_rs_collective_options_t collective;
+  gloo_rs_store_callbacks_t callbacks;
+  gloo_rs_connection_statistics_t statistics;
   CHECK_INIT(context);
   CHECK_INIT(collective);
   memset(&device, 0xaa, sizeof device);
@@ -74,6 +79,14 @@ static void options(void) {
   gloo_rs_collective_options_init(&collective, sizeof collective);
   CHECK_INT(collective.data_type, GLOO_RS_DATA_TYPE_UNSET);
   gloo_rs_collective_options_init(NULL, sizeof collective);
+  memset(&callbacks, 0xaa, sizeof callbacks);
+  gloo_rs_store_callbacks_init(&callbacks, sizeof callbacks);
+  CHECK_INT(callbacks.struct_size, sizeof callbacks);
+  CHECK(callbacks.user == NULL && callbacks.set == NULL && callbacks.destroy == NULL);
+  memset(&statistics, 0xaa, sizeof statistics);
+  gloo_rs_connection_statistics_init(&statistics, sizeof statistics);
+  CHECK_INT(statistics.struct_size, sizeof statistics);
+  CHECK_INT(statistics.accepted + statistics.crowded_out, 0);
 }
 
 int main(int argc, char **argv) {

@@ -22,9 +22,10 @@ using Store = std::unique_ptr<gloo_rs_store_t, Destroy<gloo_rs_store_destroy>>;
 using Buffer = std::unique_ptr<gloo_rs_unbound_buffer_t, Destroy<gloo_rs_unbound_buffer_destroy>>;
 
 // What the ABI promises of its types.
-static_assert(std::is_same_v<gloo_rs_status_t, std::uint32_t>);
-static_assert(std::is_same_v<gloo_rs_data_type_t, std::uint32_t>);
-static_assert(std::is_same_v<gloo_rs_op_t, std::uint32_t>);
+static_assert(std::is_enum_v<gloo_rs_status_t> && sizeof(gloo_rs_status_t) == sizeof(std::uint32_t));
+static_assert(std::is_enum_v<gloo_rs_data_type_t> && sizeof(gloo_rs_data_type_t) == sizeof(std::uint32_t));
+static_assert(std::is_enum_v<gloo_rs_op_t> && sizeof(gloo_rs_op_t) == sizeof(std::uint32_t));
+static_assert(!std::is_convertible_v<int, gloo_rs_op_t> && !std::is_convertible_v<gloo_rs_data_type_t, gloo_rs_op_t>);
 static_assert(std::is_standard_layout_v<gloo_rs_collective_options_t>);
 static_assert(std::is_trivially_copyable_v<gloo_rs_collective_options_t>);
 static_assert(offsetof(gloo_rs_collective_options_t, struct_size) == 0);

@@ -91,7 +91,7 @@ static void tokens(void) {
   CHECK_OK(gloo_rs_store_port(store, &port));
   CHECK_OK(gloo_rs_store_create_tcp_with("127.0.0.1", port, false, 1000, &options, &client));
   exercise(client);
-  statistics.struct_size = sizeof statistics;
+  gloo_rs_connection_statistics_init(&statistics, sizeof statistics);
   CHECK_FAILS(gloo_rs_store_connection_statistics(client, &statistics), GLOO_RS_ERROR_INVALID_OPERATION, "another process");
   gloo_rs_store_destroy(client);
   options.token = "herring";
@@ -251,8 +251,7 @@ static void callbacks(void) {
   gloo_rs_store_t *store = NULL, *part = NULL;
   int64_t sum;
   memset(&own, 0, sizeof own);
-  memset(&functions, 0, sizeof functions);
-  functions.struct_size = sizeof functions;
+  gloo_rs_store_callbacks_init(&functions, sizeof functions);
   functions.user = &own;
   functions.get = own_get;
   functions.destroy = own_destroy;
@@ -284,8 +283,7 @@ static void callbacks(void) {
   CHECK_INT(own.destroyed, 1);
 
   /* Only what must be there. */
-  memset(&functions, 0, sizeof functions);
-  functions.struct_size = sizeof functions;
+  gloo_rs_store_callbacks_init(&functions, sizeof functions);
   functions.user = &own;
   functions.set = own_set;
   functions.get = own_get;

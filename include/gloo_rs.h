@@ -13,10 +13,12 @@
  * - What a create function returned ends with the destroy function of its type, in any order: everything keeps what it
  *   needs alive. No call on a handle may begin once its destruction has.
  * - All handles may be used from several threads at once.
- * - Options structs begin with their size, which the init function of the struct sets along with defaults. So a program
- *   works with later versions of this library, whose structs may be longer. Calls read, and copy, options only while they
- *   run. A struct whose size is 0 was not set up, and is refused; who fills a struct with zeros and sets the size by hand
- *   gets what zeros mean, such as a timeout of 0 and GLOO_RS_INT8.
+ * - Structs that a program fills begin with their size, which the init function of the struct sets along with defaults. So a
+ *   program works with later versions of this library, whose structs may be longer. With an earlier version it works as long
+ *   as it leaves the fields that this version does not know at zero; otherwise the call fails with
+ *   GLOO_RS_ERROR_UNSUPPORTED. Calls read, and copy, options only while they run. A struct whose size is 0 is refused.
+ * - Enumerations have the size of an int, so do not compile with -fshort-enums. A number that is none of an enumeration's
+ *   values is refused with GLOO_RS_ERROR_INVALID_ARGUMENT. Flags are bool; in structs, any byte but 0 is true.
  * - Options may be NULL for defaults, but for collectives: gloo_rs_..._with refuses NULL.
  * - Collectives with a root ignore, on other ranks, pointers and numbers that only the root's part is about: a program may
  *   pass both buffers on all ranks.
@@ -34,32 +36,145 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A compiler warns where a program ignores the status that such a function returns. */
+#ifndef GLOO_RS_NODISCARD
+#if defined(__GNUC__)
+#define GLOO_RS_NODISCARD __attribute__((warn_unused_result))
+#else
+#define GLOO_RS_NODISCARD
+#endif
+#endif
+
 /// As a timeout: the context's, or 30 seconds for what has no context.
 #define GLOO_RS_TIMEOUT_DEFAULT -1
 
-/// Something worth an operator's attention, such as a stray connection. What fails is returned by the call instead.
-#define GLOO_RS_LOG_WARNING 1
+/// The header's version: its first number.
+#define GLOO_RS_VERSION_MAJOR 0
 
-/// Something that explains what happens, such as the address that a device chose.
-#define GLOO_RS_LOG_NOTICE 2
+/// The second number of the header's version.
+#define GLOO_RS_VERSION_MINOR 2
 
-/// Something for whoever looks for a fault.
-#define GLOO_RS_LOG_DETAIL 3
+/// The third number of the header's version.
+#define GLOO_RS_VERSION_PATCH 0
 
-/// Connections are made on first use.
-#define GLOO_RS_CONNECT_LAZY 0
+/// The header's version as one number, to compare: 1.2.3 is 10203. gloo_rs_version_number tells the library's.
+#define GLOO_RS_VERSION_NUMBER (((GLOO_RS_VERSION_MAJOR * 10000) + (GLOO_RS_VERSION_MINOR * 100)) + GLOO_RS_VERSION_PATCH)
 
-/// Connections to all ranks are made before gloo_rs_context_connect returns.
-#define GLOO_RS_CONNECT_FULL 1
+/// What a call returned. The numbers never change; later versions may add some.
+typedef enum gloo_rs_status_t {
+  /// The call did what it should.
+  GLOO_RS_OK = 0,
+  /// The caller passed something that no call could accept.
+  GLOO_RS_ERROR_INVALID_ARGUMENT = 1,
+  /// The call makes no sense in the state that the object is in.
+  GLOO_RS_ERROR_INVALID_OPERATION = 2,
+  /// The deadline passed first.
+  GLOO_RS_ERROR_TIMEOUT = 3,
+  /// The operating system refused: a file, a socket, an interface.
+  GLOO_RS_ERROR_IO = 4,
+  /// A peer is gone or gave up, or its connection broke.
+  GLOO_RS_ERROR_CONNECTION_LOST = 5,
+  /// A wait was ended by an abort, or the context was closed.
+  GLOO_RS_ERROR_ABORTED = 6,
+  /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
+  GLOO_RS_ERROR_MISMATCH = 7,
+  /// A key is not in the store.
+  GLOO_RS_ERROR_NOT_FOUND = 8,
+  /// Not built in, or not on this machine.
+  GLOO_RS_ERROR_UNSUPPORTED = 9,
+  /// Memory or descriptors ran out.
+  GLOO_RS_ERROR_RESOURCE_EXHAUSTED = 10,
+  /// A callback of the caller's returned an error.
+  GLOO_RS_ERROR_CALLBACK = 11,
+  /// A defect of this library.
+  GLOO_RS_ERROR_INTERNAL = 12,
+} gloo_rs_status_t;
 
-/// As the environment variable GLOO_RS_CHECK_CALLS says (1 or 0), else off.
-#define GLOO_RS_CHECK_CALLS_DEFAULT 0
+/// The type of one element. Buffers of collectives are aligned as each says.
+typedef enum gloo_rs_data_type_t {
+  /// No type: the default in options, which calls refuse.
+  GLOO_RS_DATA_TYPE_UNSET = 0,
+  /// Signed 8-bit integer; any alignment.
+  GLOO_RS_INT8 = 1,
+  /// Unsigned 8-bit integer; any alignment.
+  GLOO_RS_UINT8 = 2,
+  /// Signed 16-bit integer; aligned to 2 bytes.
+  GLOO_RS_INT16 = 3,
+  /// Unsigned 16-bit integer; aligned to 2 bytes.
+  GLOO_RS_UINT16 = 4,
+  /// Signed 32-bit integer; aligned to 4 bytes.
+  GLOO_RS_INT32 = 5,
+  /// Unsigned 32-bit integer; aligned to 4 bytes.
+  GLOO_RS_UINT32 = 6,
+  /// Signed 64-bit integer; aligned to 8 bytes.
+  GLOO_RS_INT64 = 7,
+  /// Unsigned 64-bit integer; aligned to 8 bytes.
+  GLOO_RS_UINT64 = 8,
+  /// IEEE 754 binary16; aligned to 2 bytes.
+  GLOO_RS_FLOAT16 = 9,
+  /// The upper half of an IEEE 754 binary32; aligned to 2 bytes.
+  GLOO_RS_BFLOAT16 = 10,
+  /// IEEE 754 binary32: `float`; aligned to 4 bytes.
+  GLOO_RS_FLOAT32 = 11,
+  /// IEEE 754 binary64: `double`; aligned to 8 bytes.
+  GLOO_RS_FLOAT64 = 12,
+  /// Two binary32, real and imaginary: `float _Complex`, `std::complex<float>`; aligned to 4 bytes.
+  GLOO_RS_COMPLEX64 = 13,
+  /// Two binary64, real and imaginary: `double _Complex`, `std::complex<double>`; aligned to 8 bytes.
+  GLOO_RS_COMPLEX128 = 14,
+  /// One byte: zero is false, anything else is true; results are 0 or 1. Any alignment.
+  GLOO_RS_BOOL = 15,
+} gloo_rs_data_type_t;
 
-/// Ranks compare their calls.
-#define GLOO_RS_CHECK_CALLS_ON 1
+/// How important a log message is.
+typedef enum gloo_rs_log_level_t {
+  /// Something that needs an operator's attention, such as a connection that belongs to no job. Calls return their
+  /// errors; these are not logged.
+  GLOO_RS_LOG_WARNING = 1,
+  /// An event, such as the address that a device chose.
+  GLOO_RS_LOG_NOTICE = 2,
+  /// A detail that helps to find a fault.
+  GLOO_RS_LOG_DETAIL = 3,
+} gloo_rs_log_level_t;
 
-/// They do not.
-#define GLOO_RS_CHECK_CALLS_OFF 2
+/// When connections are made.
+typedef enum gloo_rs_connect_t {
+  /// On first use.
+  GLOO_RS_CONNECT_LAZY = 0,
+  /// To all ranks, before gloo_rs_context_connect returns.
+  GLOO_RS_CONNECT_FULL = 1,
+} gloo_rs_connect_t;
+
+/// Whether ranks compare their calls before each collective.
+typedef enum gloo_rs_check_calls_t {
+  /// As the environment variable GLOO_RS_CHECK_CALLS says (1 or 0), else off.
+  GLOO_RS_CHECK_CALLS_DEFAULT = 0,
+  /// They do.
+  GLOO_RS_CHECK_CALLS_ON = 1,
+  /// They do not.
+  GLOO_RS_CHECK_CALLS_OFF = 2,
+} gloo_rs_check_calls_t;
+
+/// How two elements become one.
+typedef enum gloo_rs_op_t {
+  /// `a + b`; integers wrap; logical or for GLOO_RS_BOOL.
+  GLOO_RS_SUM = 0,
+  /// `a * b`; integers wrap; logical and for GLOO_RS_BOOL.
+  GLOO_RS_PRODUCT = 1,
+  /// The smaller; a NaN wins over numbers. Not for complex types.
+  GLOO_RS_MIN = 2,
+  /// The larger; a NaN wins over numbers. Not for complex types.
+  GLOO_RS_MAX = 3,
+  /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL,
+  /// nor for scan and exscan. All ranks must pass the same number of inputs.
+  GLOO_RS_AVERAGE = 4,
+  /// Bitwise and; integers and GLOO_RS_BOOL only.
+  GLOO_RS_AND = 5,
+  /// Bitwise or; integers and GLOO_RS_BOOL only.
+  GLOO_RS_OR = 6,
+  /// Bitwise exclusive or; integers and GLOO_RS_BOOL only.
+  GLOO_RS_XOR = 7,
+} gloo_rs_op_t;
 
 /// One end of a one-sided channel to one peer: what a send buffer sends is written into the peer's receive buffer of the
 /// same slot. Keeps its context's connections alive. Safe to use from several threads.
@@ -85,18 +200,11 @@ typedef struct gloo_rs_store_t gloo_rs_store_t;
 /// threads.
 typedef struct gloo_rs_unbound_buffer_t gloo_rs_unbound_buffer_t;
 
-/// What a call returned: GLOO_RS_OK, or one of the GLOO_RS_ERROR_ numbers. The numbers never change; later versions may
-/// add some.
-typedef uint32_t gloo_rs_status_t;
-
-/// The type of one element: one of GLOO_RS_INT8 and the following. Buffers of collectives are aligned as each says.
-typedef uint32_t gloo_rs_data_type_t;
-
 /// Told what no call can return. `level` is GLOO_RS_LOG_WARNING, GLOO_RS_LOG_NOTICE or GLOO_RS_LOG_DETAIL; `message` is
 /// text without the line's end, valid during the call. Called from the device's own thread and from threads in calls,
 /// also from several at once, while the library holds its locks: it must not call this library, and no exception may
 /// leave it.
-typedef void (*gloo_rs_log_fn_t)(uint32_t level, const char *message, void *user);
+typedef void (*gloo_rs_log_fn_t)(enum gloo_rs_log_level_t level, const char *message, void *user);
 
 /// Which addresses of this host a device uses: one of IPv4 and one of IPv6, where there are both. With neither
 /// `interface_name` nor `hostname`, the environment variable GLOO_RS_SOCKET_IFNAME stands for `interface_name`. Without that
@@ -133,7 +241,7 @@ typedef struct gloo_rs_tcp_store_options_t {
   void *log_user;
 } gloo_rs_tcp_store_options_t;
 
-/// The functions of a store of the caller's. Set what there is not to NULL.
+/// The functions of a store of the caller's. Set up by gloo_rs_store_callbacks_init; functions that are missing are NULL.
 ///
 /// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
 /// threads that use the store, possibly on several at once, get `user`, and must not let exceptions out. Pointers that they
@@ -144,24 +252,25 @@ typedef struct gloo_rs_store_callbacks_t {
   /// Passed to every function.
   void *user;
   /// Sets `key` to the `bytes` at `value`, replacing what it has. Required.
-  gloo_rs_status_t (*set)(const char *key, const void *value, size_t bytes, void *user);
+  enum gloo_rs_status_t (*set)(const char *key, const void *value, size_t bytes, void *user);
   /// Waits until `key` has a value, and passes it to gloo_rs_store_return_value with `sink` before it returns. Required.
-  gloo_rs_status_t (*get)(const char *key, int64_t timeout_ms, void *sink, void *user);
+  enum gloo_rs_status_t (*get)(const char *key, int64_t timeout_ms, void *sink, void *user);
   /// Waits until all `n` `keys` have values. If NULL, `get` is called for each.
-  gloo_rs_status_t (*wait)(const char *const *keys, size_t n, int64_t timeout_ms, void *user);
+  enum gloo_rs_status_t (*wait)(const char *const *keys, size_t n, int64_t timeout_ms, void *user);
   /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, atomically, and sets `*sum` to the result. If
   /// NULL, the store cannot add.
-  gloo_rs_status_t (*add)(const char *key, int64_t amount, int64_t *sum, void *user);
+  enum gloo_rs_status_t (*add)(const char *key, int64_t amount, int64_t *sum, void *user);
   /// Appends the `bytes` at `value` to the value of `key`, empty if it has none, atomically. If NULL, the store cannot
   /// append.
-  gloo_rs_status_t (*append)(const char *key, const void *value, size_t bytes, void *user);
+  enum gloo_rs_status_t (*append)(const char *key, const void *value, size_t bytes, void *user);
   /// Removes `key`, and sets `*existed` to whether it was there. If NULL, the store cannot delete.
-  gloo_rs_status_t (*remove)(const char *key, bool *existed, void *user);
+  enum gloo_rs_status_t (*remove)(const char *key, bool *existed, void *user);
   /// Called once, when nothing uses the store any more. May be NULL.
   void (*destroy)(void *user);
 } gloo_rs_store_callbacks_t;
 
-/// How many connections have arrived since the listener was created, by what became of them. The caller sets `struct_size`.
+/// How many connections have arrived since the listener was created, by what became of them. Set up by
+/// gloo_rs_connection_statistics_init.
 typedef struct gloo_rs_connection_statistics_t {
   /// sizeof(gloo_rs_connection_statistics_t).
   size_t struct_size;
@@ -187,6 +296,10 @@ typedef struct gloo_rs_connection_statistics_t {
 typedef struct gloo_rs_redis_options_t {
   /// sizeof(gloo_rs_redis_options_t).
   size_t struct_size;
+  /// Whether to speak TLS.
+  bool tls;
+  /// With `tls`: whether to accept any certificate, which is for tests only.
+  bool insecure;
   /// A user of the server's access control list; NULL for the default user.
   const char *username;
   /// The user's, or the server's, password; NULL for none. In no message.
@@ -204,10 +317,6 @@ typedef struct gloo_rs_redis_options_t {
   uint32_t database;
   /// Seconds that a key lives after it was written last, 86400 by default; 0 for ever.
   uint32_t ttl_s;
-  /// 1 to speak TLS, 0 (the default) not to.
-  uint32_t tls;
-  /// With `tls`: 1 to take any certificate, which is for tests only; 0 by default.
-  uint32_t insecure;
 } gloo_rs_redis_options_t;
 
 /// How a context behaves. Set up by gloo_rs_context_options_init.
@@ -217,25 +326,22 @@ typedef struct gloo_rs_context_options_t {
   /// Milliseconds that any one operation may take, if the call does not say otherwise; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
   int64_t timeout_ms;
   /// GLOO_RS_CONNECT_LAZY (the default) or GLOO_RS_CONNECT_FULL.
-  uint32_t connect;
+  enum gloo_rs_connect_t connect;
+  /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. On, ranks compare their calls before each
+  /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
+  /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
+  enum gloo_rs_check_calls_t check_calls;
   /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
   size_t max_segment_bytes;
   /// The job's token: every rank must have the same to be let in. NULL for what GLOO_RS_TOKEN holds in the environment;
   /// empty for none. Copied.
   const char *token;
-  /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. On, ranks compare their calls before each
-  /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
-  /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
-  size_t check_calls;
   /// Where the constants come from by which `auto` chooses algorithms: the path of a tuning file (from `gloo-rs tune`);
   /// `measure`, to measure them in gloo_rs_context_connect, in a few milliseconds; or `default`, for built-in ones. NULL for
   /// what GLOO_RS_TUNING holds in the environment, else `measure`. Only rank 0's counts. A file that cannot be read fails
   /// gloo_rs_context_connect on every rank. Copied.
   const char *tuning;
 } gloo_rs_context_options_t;
-
-/// How two elements become one: one of GLOO_RS_SUM and the following.
-typedef uint32_t gloo_rs_op_t;
 
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
@@ -273,10 +379,10 @@ typedef struct gloo_rs_collective_options_t {
   /// Tells apart calls that run at the same time on one context. The same on all ranks. Used by all.
   uint32_t tag;
   /// Type of the elements. The same on all ranks. Used by all but barrier.
-  gloo_rs_data_type_t data_type;
+  enum gloo_rs_data_type_t data_type;
   /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks. Used by allreduce, reduce, reduce_scatter,
   /// scan, exscan.
-  gloo_rs_op_t op;
+  enum gloo_rs_op_t op;
   /// Rank of the root. The same on all ranks. Used by reduce, broadcast, gather, gatherv, scatter, scatterv.
   int32_t root;
   /// The caller's operation instead of `op`, or NULL. Used by allreduce, reduce, reduce_scatter, scan, exscan.
@@ -324,124 +430,14 @@ typedef struct gloo_rs_collective_options_t {
   size_t num_dims;
 } gloo_rs_collective_options_t;
 
-/// The call did what it should.
-#define GLOO_RS_OK 0
-
-/// The caller passed something that no call could accept.
-#define GLOO_RS_ERROR_INVALID_ARGUMENT 1
-
-/// The call makes no sense in the state that the object is in.
-#define GLOO_RS_ERROR_INVALID_OPERATION 2
-
-/// The deadline passed first.
-#define GLOO_RS_ERROR_TIMEOUT 3
-
-/// The operating system refused: a file, a socket, an interface.
-#define GLOO_RS_ERROR_IO 4
-
-/// A peer is gone or gave up, or its connection broke.
-#define GLOO_RS_ERROR_CONNECTION_LOST 5
-
-/// A wait was ended by an abort, or the context was closed.
-#define GLOO_RS_ERROR_ABORTED 6
-
-/// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
-#define GLOO_RS_ERROR_MISMATCH 7
-
-/// A key is not in the store.
-#define GLOO_RS_ERROR_NOT_FOUND 8
-
-/// Not built in, or not on this machine.
-#define GLOO_RS_ERROR_UNSUPPORTED 9
-
-/// Memory or descriptors ran out.
-#define GLOO_RS_ERROR_RESOURCE_EXHAUSTED 10
-
-/// A callback of the caller's returned an error.
-#define GLOO_RS_ERROR_CALLBACK 11
-
-/// A defect of this library.
-#define GLOO_RS_ERROR_INTERNAL 12
-
-/// What options hold once their init function has run, until the caller sets their data type; calls refuse it.
-#define GLOO_RS_DATA_TYPE_UNSET 4294967295
-
-/// Signed 8-bit integer; any alignment. It is number 0, so options that were filled with zeros, not by their init function,
-/// mean this type.
-#define GLOO_RS_INT8 0
-
-/// Unsigned 8-bit integer; any alignment.
-#define GLOO_RS_UINT8 1
-
-/// Signed 16-bit integer; aligned to 2 bytes.
-#define GLOO_RS_INT16 2
-
-/// Unsigned 16-bit integer; aligned to 2 bytes.
-#define GLOO_RS_UINT16 3
-
-/// Signed 32-bit integer; aligned to 4 bytes.
-#define GLOO_RS_INT32 4
-
-/// Unsigned 32-bit integer; aligned to 4 bytes.
-#define GLOO_RS_UINT32 5
-
-/// Signed 64-bit integer; aligned to 8 bytes.
-#define GLOO_RS_INT64 6
-
-/// Unsigned 64-bit integer; aligned to 8 bytes.
-#define GLOO_RS_UINT64 7
-
-/// IEEE 754 binary16; aligned to 2 bytes.
-#define GLOO_RS_FLOAT16 8
-
-/// The upper half of an IEEE 754 binary32; aligned to 2 bytes.
-#define GLOO_RS_BFLOAT16 9
-
-/// IEEE 754 binary32: `float`; aligned to 4 bytes.
-#define GLOO_RS_FLOAT32 10
-
-/// IEEE 754 binary64: `double`; aligned to 8 bytes.
-#define GLOO_RS_FLOAT64 11
-
-/// Two binary32, real and imaginary: `float _Complex`, `std::complex<float>`; aligned to 4 bytes.
-#define GLOO_RS_COMPLEX64 12
-
-/// Two binary64, real and imaginary: `double _Complex`, `std::complex<double>`; aligned to 8 bytes.
-#define GLOO_RS_COMPLEX128 13
-
-/// One byte: zero is false, anything else is true; results are 0 or 1. Any alignment.
-#define GLOO_RS_BOOL 14
-
-/// `a + b`; integers wrap; logical or for GLOO_RS_BOOL.
-#define GLOO_RS_SUM 0
-
-/// `a * b`; integers wrap; logical and for GLOO_RS_BOOL.
-#define GLOO_RS_PRODUCT 1
-
-/// The smaller; a NaN wins over numbers. Not for complex types.
-#define GLOO_RS_MIN 2
-
-/// The larger; a NaN wins over numbers. Not for complex types.
-#define GLOO_RS_MAX 3
-
-/// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL,
-/// nor for scan and exscan. All ranks must pass the same number of inputs.
-#define GLOO_RS_AVERAGE 4
-
-/// Bitwise and; integers and GLOO_RS_BOOL only.
-#define GLOO_RS_AND 5
-
-/// Bitwise or; integers and GLOO_RS_BOOL only.
-#define GLOO_RS_OR 6
-
-/// Bitwise exclusive or; integers and GLOO_RS_BOOL only.
-#define GLOO_RS_XOR 7
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-/// The library's version: `1.2.3`. A static string.
+/// The version of the library that the program runs with, as GLOO_RS_VERSION_NUMBER. It may be later than the header's.
+uint32_t gloo_rs_version_number(void);
+
+/// The version of the library that the program runs with: `1.2.3`. A static string.
 const char *gloo_rs_version(void);
 
 /// What this build of the library holds, separated by commas: `tcp`, and `redis` unless it was left out. A static string.
@@ -457,13 +453,13 @@ const char *gloo_rs_algorithms(const char *collective);
 const char *gloo_rs_last_error_message(void);
 
 /// The name of `status`, as in this header: `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for other numbers.
-const char *gloo_rs_status_name(gloo_rs_status_t status);
+const char *gloo_rs_status_name(enum gloo_rs_status_t status);
 
 /// Frees memory that this library handed to the caller for freeing, as gloo_rs_store_get does. NULL is fine.
 void gloo_rs_free(void *memory);
 
 /// Bytes of one element of `data_type`; 0 for numbers that name no type.
-size_t gloo_rs_data_type_size(gloo_rs_data_type_t data_type);
+size_t gloo_rs_data_type_size(enum gloo_rs_data_type_t data_type);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
 void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_t struct_size);
@@ -472,8 +468,9 @@ void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_
 /// owns the result and ends it with gloo_rs_device_destroy; on failure `*device` is NULL. Fails with
 /// GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, with GLOO_RS_ERROR_IO if the port is taken. The
 /// environment must not change meanwhile.
-gloo_rs_status_t gloo_rs_device_create(const struct gloo_rs_device_options_t *options,
-                                       struct gloo_rs_device_t **device);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_device_create(const struct gloo_rs_device_options_t *options,
+                                            struct gloo_rs_device_t **device);
 
 /// Ends the caller's hold on the device; its thread ends with the last context made of it. No other
 /// thread may be beginning a call on the handle. NULL is fine.
@@ -483,137 +480,172 @@ void gloo_rs_device_destroy(struct gloo_rs_device_t *device);
 /// empty string as long as the device, for which nothing was named, does not listen because no context has connected. Copied with its NUL byte into `buffer` of
 /// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL
 /// otherwise.
-gloo_rs_status_t gloo_rs_device_address(const struct gloo_rs_device_t *device,
-                                        char *buffer,
-                                        size_t capacity,
-                                        size_t *needed);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_device_address(const struct gloo_rs_device_t *device,
+                                             char *buffer,
+                                             size_t capacity,
+                                             size_t *needed);
 
 /// The network interface that has the address of gloo_rs_device_address, such as `eth0`, or an empty string if none has;
 /// copied as that does.
-gloo_rs_status_t gloo_rs_device_interface(const struct gloo_rs_device_t *device,
-                                          char *buffer,
-                                          size_t capacity,
-                                          size_t *needed);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_device_interface(const struct gloo_rs_device_t *device,
+                                               char *buffer,
+                                               size_t capacity,
+                                               size_t *needed);
 
 /// A store that one process, the one with `serve`, serves to all over TCP, until it destroys the handle. `host` is the
 /// server's name or address; `port` its port, or 0 with `serve` to let the system choose (gloo_rs_store_port tells). The
 /// others try to connect until `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the result and ends it with
 /// gloo_rs_store_destroy; on failure `*store` is NULL.
-gloo_rs_status_t gloo_rs_store_create_tcp(const char *host,
-                                          uint16_t port,
-                                          bool serve,
-                                          int64_t timeout_ms,
-                                          struct gloo_rs_store_t **store);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_create_tcp(const char *host,
+                                               uint16_t port,
+                                               bool serve,
+                                               int64_t timeout_ms,
+                                               struct gloo_rs_store_t **store);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_tcp_store_options_t), with defaults.
 void gloo_rs_tcp_store_options_init(struct gloo_rs_tcp_store_options_t *options, size_t struct_size);
 
 /// As gloo_rs_store_create_tcp, with options; NULL for defaults. Fails with GLOO_RS_ERROR_MISMATCH if the server has another
 /// token, or only one side has one.
-gloo_rs_status_t gloo_rs_store_create_tcp_with(const char *host,
-                                               uint16_t port,
-                                               bool serve,
-                                               int64_t timeout_ms,
-                                               const struct gloo_rs_tcp_store_options_t *options,
-                                               struct gloo_rs_store_t **store);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_create_tcp_with(const char *host,
+                                                    uint16_t port,
+                                                    bool serve,
+                                                    int64_t timeout_ms,
+                                                    const struct gloo_rs_tcp_store_options_t *options,
+                                                    struct gloo_rs_store_t **store);
 
 /// The port of a store made by gloo_rs_store_create_tcp; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
-gloo_rs_status_t gloo_rs_store_port(const struct gloo_rs_store_t *store, uint16_t *port);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_store_port(const struct gloo_rs_store_t *store, uint16_t *port);
 
 /// A store in the directory `path`, which all ranks see and which is made if it is not there. Each job needs a directory,
 /// or a prefix, that no job used before. The caller owns the result and ends it with gloo_rs_store_destroy; on failure
 /// `*store` is NULL.
-gloo_rs_status_t gloo_rs_store_create_file(const char *path,
-                                           struct gloo_rs_store_t **store);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_create_file(const char *path,
+                                                struct gloo_rs_store_t **store);
 
 /// The store of this process with that `name`, for ranks that are threads; it lives as long as somebody has it. The caller
 /// owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
-gloo_rs_status_t gloo_rs_store_create_in_process(const char *name,
-                                                 struct gloo_rs_store_t **store);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_create_in_process(const char *name,
+                                                      struct gloo_rs_store_t **store);
 
 /// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive
 /// by itself. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
-gloo_rs_status_t gloo_rs_store_create_prefix(const char *prefix,
-                                             struct gloo_rs_store_t *base,
-                                             struct gloo_rs_store_t **store);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_create_prefix(const char *prefix,
+                                                  struct gloo_rs_store_t *base,
+                                                  struct gloo_rs_store_t **store);
 
 /// The store that `url` names: `tcp://HOST:PORT`, which rank 0 serves; `file:///DIRECTORY`;
 /// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, over TLS with `rediss`; or `inproc://NAME`, in this process. A server is
 /// looked for until `timeout_ms`, GLOO_RS_TIMEOUT_DEFAULT for 30 s. The options of gloo_rs_redis_options_t stand behind a
 /// question mark: `?prefix=job-17/&ttl=3600&ca=FILE&cert=FILE&key=FILE&insecure=true`; user, password and options may hold
 /// escapes like `%40`. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
-gloo_rs_status_t gloo_rs_store_create_url(const char *url,
-                                          int32_t rank,
-                                          int64_t timeout_ms,
-                                          struct gloo_rs_store_t **store);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_create_url(const char *url,
+                                               int32_t rank,
+                                               int64_t timeout_ms,
+                                               struct gloo_rs_store_t **store);
 
 /// Sets `key` to a copy of the `bytes` at `value`, replacing what it has.
-gloo_rs_status_t gloo_rs_store_set(struct gloo_rs_store_t *store, const char *key, const void *value, size_t bytes);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_set(struct gloo_rs_store_t *store,
+                                        const char *key,
+                                        const void *value,
+                                        size_t bytes);
 
 /// Waits until `key` has a value, and sets `*value` to a copy of it and `*bytes` to its length. The caller ends the copy
 /// with gloo_rs_free; it is not NULL even if the length is 0. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for
 /// 30 s, 0 to ask once.
-gloo_rs_status_t gloo_rs_store_get(struct gloo_rs_store_t *store,
-                                   const char *key,
-                                   int64_t timeout_ms,
-                                   void **value,
-                                   size_t *bytes);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_get(struct gloo_rs_store_t *store,
+                                        const char *key,
+                                        int64_t timeout_ms,
+                                        void **value,
+                                        size_t *bytes);
 
 /// Waits until all `n` `keys` have values. Fails with GLOO_RS_ERROR_TIMEOUT, naming those that have none. `timeout_ms` is in
 /// milliseconds; GLOO_RS_TIMEOUT_DEFAULT for 30 s, 0 to ask once.
-gloo_rs_status_t gloo_rs_store_wait(struct gloo_rs_store_t *store,
-                                    const char *const *keys,
-                                    size_t n,
-                                    int64_t timeout_ms);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_wait(struct gloo_rs_store_t *store,
+                                         const char *const *keys,
+                                         size_t n,
+                                         int64_t timeout_ms);
 
 /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, and sets `*sum` to the result. Atomic.
-gloo_rs_status_t gloo_rs_store_add(struct gloo_rs_store_t *store, const char *key, int64_t amount, int64_t *sum);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_add(struct gloo_rs_store_t *store,
+                                        const char *key,
+                                        int64_t amount,
+                                        int64_t *sum);
 
 /// Appends the `bytes` at `value` to the value of `key`, empty if it has none. Atomic.
-gloo_rs_status_t gloo_rs_store_append(struct gloo_rs_store_t *store, const char *key, const void *value, size_t bytes);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_append(struct gloo_rs_store_t *store,
+                                           const char *key,
+                                           const void *value,
+                                           size_t bytes);
 
 /// Waits until all `n` `keys` have values, and sets `values[i]` and `bytes[i]` as gloo_rs_store_get does. The caller ends
 /// each copy with gloo_rs_free; on failure all are NULL.
-gloo_rs_status_t gloo_rs_store_multi_get(struct gloo_rs_store_t *store,
-                                         const char *const *keys,
-                                         size_t n,
-                                         int64_t timeout_ms,
-                                         void **values,
-                                         size_t *bytes);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_multi_get(struct gloo_rs_store_t *store,
+                                              const char *const *keys,
+                                              size_t n,
+                                              int64_t timeout_ms,
+                                              void **values,
+                                              size_t *bytes);
 
 /// Sets each of the `n` `keys` to a copy of the `bytes[i]` bytes at `values[i]`.
-gloo_rs_status_t gloo_rs_store_multi_set(struct gloo_rs_store_t *store,
-                                         const char *const *keys,
-                                         const void *const *values,
-                                         const size_t *bytes,
-                                         size_t n);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_multi_set(struct gloo_rs_store_t *store,
+                                              const char *const *keys,
+                                              const void *const *values,
+                                              const size_t *bytes,
+                                              size_t n);
 
 /// Removes `key`, and sets `*existed`, if not NULL, to whether it was there.
-gloo_rs_status_t gloo_rs_store_delete(struct gloo_rs_store_t *store, const char *key, bool *existed);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_delete(struct gloo_rs_store_t *store,
+                                           const char *key,
+                                           bool *existed);
 
 /// Ends the caller's hold on the store. A store that this process serves over TCP ends with it, unless a prefix of it lives.
 /// No other thread may be beginning a call on the handle. NULL is fine.
 void gloo_rs_store_destroy(struct gloo_rs_store_t *store);
 
+/// Sets all functions to NULL. `struct_size` is sizeof(gloo_rs_store_callbacks_t). NULL is left alone.
+void gloo_rs_store_callbacks_init(struct gloo_rs_store_callbacks_t *callbacks, size_t struct_size);
+
 /// A store made of the caller's functions, which are copied. On success, `destroy` among them is called when nothing uses
 /// the store any more; on failure it is not, and `*store` is NULL. The caller owns the result and ends it with
 /// gloo_rs_store_destroy.
-gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callbacks_t *callbacks,
-                                                struct gloo_rs_store_t **store);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callbacks_t *callbacks,
+                                                     struct gloo_rs_store_t **store);
 
 /// Hands the value that a `get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
 /// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread; the last call counts.
-gloo_rs_status_t gloo_rs_store_return_value(void *sink, const void *value, size_t bytes);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_store_return_value(void *sink, const void *value, size_t bytes);
 
-/// What has become of the connections that arrived at `device`. `statistics->struct_size` is to be set; so many bytes are
-/// written at most.
-gloo_rs_status_t gloo_rs_device_connection_statistics(const struct gloo_rs_device_t *device,
-                                                      struct gloo_rs_connection_statistics_t *statistics);
+/// Sets `struct_size`, which is to be sizeof(gloo_rs_connection_statistics_t), and all counts to 0. NULL is left alone.
+void gloo_rs_connection_statistics_init(struct gloo_rs_connection_statistics_t *statistics, size_t struct_size);
+
+/// What has become of the connections that arrived at `device`. At most `statistics->struct_size` bytes are written.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_device_connection_statistics(const struct gloo_rs_device_t *device,
+                                                           struct gloo_rs_connection_statistics_t *statistics);
 
 /// The same for the server of a store that this process serves over TCP, made by gloo_rs_store_create_tcp or
 /// gloo_rs_store_create_tcp_with; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
-gloo_rs_status_t gloo_rs_store_connection_statistics(const struct gloo_rs_store_t *store,
-                                                     struct gloo_rs_connection_statistics_t *statistics);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_connection_statistics(const struct gloo_rs_store_t *store,
+                                                          struct gloo_rs_connection_statistics_t *statistics);
 
 /// Sets the defaults. `struct_size` is sizeof(gloo_rs_redis_options_t). NULL is left alone.
 void gloo_rs_redis_options_init(struct gloo_rs_redis_options_t *options, size_t struct_size);
@@ -622,11 +654,12 @@ void gloo_rs_redis_options_init(struct gloo_rs_redis_options_t *options, size_t 
 /// 30 s. `options` may be NULL. All ranks use the same server and options; any number of them may come and go. Fails with
 /// GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (gloo_rs_built_features tells). The caller owns the result and
 /// ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
-gloo_rs_status_t gloo_rs_store_create_redis(const char *host,
-                                            uint16_t port,
-                                            const struct gloo_rs_redis_options_t *options,
-                                            int64_t timeout_ms,
-                                            struct gloo_rs_store_t **store);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_create_redis(const char *host,
+                                                 uint16_t port,
+                                                 const struct gloo_rs_redis_options_t *options,
+                                                 int64_t timeout_ms,
+                                                 struct gloo_rs_store_t **store);
 
 /// Opens the store of a launched job and tells this process's rank and the number of ranks, from the environment that
 /// launchers set: `gloo-rs run`, torchrun, Open MPI's, MPICH's and Intel MPI's mpirun, Slurm's srun. docs/launchers.md says
@@ -636,16 +669,18 @@ gloo_rs_status_t gloo_rs_store_create_redis(const char *host,
 /// Collective: every process of the job calls it, once. They look for rank 0's store until `timeout_ms`,
 /// GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the store and ends it with gloo_rs_store_destroy; on failure `*store`
 /// is NULL. The environment must not change meanwhile.
-gloo_rs_status_t gloo_rs_launch_from_env(int64_t timeout_ms,
-                                         struct gloo_rs_store_t **store,
-                                         int32_t *rank,
-                                         int32_t *size);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_launch_from_env(int64_t timeout_ms,
+                                              struct gloo_rs_store_t **store,
+                                              int32_t *rank,
+                                              int32_t *size);
 
 /// Tells this process's rank among those of its host, and how many of the job's processes run there: to choose a GPU, for
 /// example. From the same environment as gloo_rs_launch_from_env; -1 where the launcher does not say. Opens nothing, and may
 /// be called at any time. The environment must not change meanwhile.
-gloo_rs_status_t gloo_rs_launch_local_rank_from_env(int32_t *local_rank,
-                                                    int32_t *local_size);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_launch_local_rank_from_env(int32_t *local_rank,
+                                                         int32_t *local_size);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_context_options_t), with defaults.
 void gloo_rs_context_options_init(struct gloo_rs_context_options_t *options, size_t struct_size);
@@ -653,58 +688,70 @@ void gloo_rs_context_options_init(struct gloo_rs_context_options_t *options, siz
 /// Makes the context of `rank` (0 to `size` - 1) in a group of `size`, not yet connected. `options` may be NULL for
 /// defaults. The context keeps `device` alive. The caller owns the result and ends it with gloo_rs_context_destroy; on
 /// failure `*context` is NULL.
-gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
-                                        int32_t rank,
-                                        int32_t size,
-                                        const struct gloo_rs_context_options_t *options,
-                                        struct gloo_rs_context_t **context);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
+                                             int32_t rank,
+                                             int32_t size,
+                                             const struct gloo_rs_context_options_t *options,
+                                             struct gloo_rs_context_t **context);
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
 /// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
 /// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
-gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
-                                         struct gloo_rs_store_t *store);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
+                                              struct gloo_rs_store_t *store);
 
 /// Finds the other ranks over `parent`, a connected context with the same rank and size, until the context's timeout.
 /// Every rank calls it, with the same `tag`, which no other call on `parent` may be using meanwhile. `parent` is needed
 /// during this call only.
-gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *context,
-                                              struct gloo_rs_context_t *parent,
-                                              uint32_t tag);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *context,
+                                                   struct gloo_rs_context_t *parent,
+                                                   uint32_t tag);
 
 /// This process's rank.
-gloo_rs_status_t gloo_rs_context_rank(const struct gloo_rs_context_t *context, int32_t *rank);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_rank(const struct gloo_rs_context_t *context, int32_t *rank);
 
 /// How many ranks the group has.
-gloo_rs_status_t gloo_rs_context_size(const struct gloo_rs_context_t *context, int32_t *size);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_size(const struct gloo_rs_context_t *context, int32_t *size);
 
 /// Milliseconds that an operation may take, if the call does not say otherwise.
-gloo_rs_status_t gloo_rs_context_timeout(const struct gloo_rs_context_t *context, int64_t *timeout_ms);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_timeout(const struct gloo_rs_context_t *context,
+                                              int64_t *timeout_ms);
 
 /// Sets that time for operations that begin later; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
-gloo_rs_status_t gloo_rs_context_set_timeout(struct gloo_rs_context_t *context, int64_t timeout_ms);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_set_timeout(struct gloo_rs_context_t *context,
+                                                  int64_t timeout_ms);
 
 /// Reserves `n` slots for messages of the caller's own and sets `*slot` to the first. The same on all ranks, as long as all
 /// reserve the same in the same order. It counts on from 0 and knows nothing of numbers that the program chose itself: who
 /// uses both keeps its own apart, for example from 1 << 63 on. Collectives have slots of their own, which neither can meet.
-gloo_rs_status_t gloo_rs_context_next_slot(struct gloo_rs_context_t *context,
-                                           uint32_t n,
-                                           uint64_t *slot);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_next_slot(struct gloo_rs_context_t *context,
+                                                uint32_t n,
+                                                uint64_t *slot);
 
 /// Whether `rank` runs on this host. Known once the context is connected.
-gloo_rs_status_t gloo_rs_context_shares_host(const struct gloo_rs_context_t *context, int32_t rank, bool *shares);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_shares_host(const struct gloo_rs_context_t *context,
+                                                  int32_t rank,
+                                                  bool *shares);
 
 /// Sets `*broken` to whether collectives cannot run on the context any more, because one failed, a peer gave up, or it was
 /// closed. Then `*reason`, if `reason` is not NULL, is set to why, a string that the caller ends with gloo_rs_free; else to
 /// NULL. A broken context is to be destroyed; a new one may be connected over the same store, under a prefix not used before.
-gloo_rs_status_t gloo_rs_context_broken(const struct gloo_rs_context_t *context,
-                                        bool *broken,
-                                        char **reason);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_broken(const struct gloo_rs_context_t *context,
+                                             bool *broken,
+                                             char **reason);
 
 /// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
 /// operations. Closing twice is fine.
-gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
+enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 
 /// Ends the caller's hold on the context. If other threads wait in it, in a collective, in connecting, or in one of its
 /// pairs or buffers, it is closed as by gloo_rs_context_close, and their calls return. Otherwise its pairs and buffers go on
@@ -714,39 +761,43 @@ void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
 
 /// The pair of `context` with `rank`, connected or not. The caller owns the result and ends it with gloo_rs_pair_destroy;
 /// on failure `*pair` is NULL.
-gloo_rs_status_t gloo_rs_context_pair(struct gloo_rs_context_t *context,
-                                      int32_t rank,
-                                      struct gloo_rs_pair_t **pair);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_pair(struct gloo_rs_context_t *context,
+                                           int32_t rank,
+                                           struct gloo_rs_pair_t **pair);
 
 /// The peer's rank.
-gloo_rs_status_t gloo_rs_pair_rank(const struct gloo_rs_pair_t *pair, int32_t *rank);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_pair_rank(const struct gloo_rs_pair_t *pair, int32_t *rank);
 
 /// What the peer must pass to gloo_rs_pair_connect, to be brought there by the caller's own means: bytes without meaning to
 /// the caller, copied into `buffer` of `capacity` bytes. `*needed` is set to their number; `buffer` may be NULL to ask for
 /// that only, `needed` may be NULL otherwise. A device for which nothing was named listens, if no context of it has connected
 /// over a store, at an address that other hosts can reach, if there is one.
-gloo_rs_status_t gloo_rs_pair_address(const struct gloo_rs_pair_t *pair,
-                                      void *buffer,
-                                      size_t capacity,
-                                      size_t *needed);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_pair_address(const struct gloo_rs_pair_t *pair,
+                                           void *buffer,
+                                           size_t capacity,
+                                           size_t *needed);
 
 /// Connects, given the `bytes` that gloo_rs_pair_address returned on the peer, until the context's timeout. Both sides must
 /// call it.
-gloo_rs_status_t gloo_rs_pair_connect(struct gloo_rs_pair_t *pair,
-                                      const void *address,
-                                      size_t bytes);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_pair_connect(struct gloo_rs_pair_t *pair,
+                                           const void *address,
+                                           size_t bytes);
 
 /// Ends this connection: what waits on it fails. Closing twice is fine.
-gloo_rs_status_t gloo_rs_pair_close(struct gloo_rs_pair_t *pair);
+enum gloo_rs_status_t gloo_rs_pair_close(struct gloo_rs_pair_t *pair);
 
 /// Whether the connection stands.
-gloo_rs_status_t gloo_rs_pair_is_connected(const struct gloo_rs_pair_t *pair, bool *connected);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_pair_is_connected(const struct gloo_rs_pair_t *pair, bool *connected);
 
 /// How waits on this pair wait. `sync`: they sleep in the system at once instead of spinning first. `busy_poll`: they never
 /// sleep.
-gloo_rs_status_t gloo_rs_pair_set_sync(struct gloo_rs_pair_t *pair,
-                                       bool sync,
-                                       bool busy_poll);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_pair_set_sync(struct gloo_rs_pair_t *pair,
+                                            bool sync,
+                                            bool busy_poll);
 
 /// Ends the caller's hold on the pair; the connection stays as long as the context or a buffer does. No other thread
 /// may be beginning a call on the handle. NULL is fine.
@@ -755,40 +806,44 @@ void gloo_rs_pair_destroy(struct gloo_rs_pair_t *pair);
 /// A buffer for gloo_rs_buffer_send: `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed
 /// and does not change between a send and the return of its gloo_rs_buffer_wait_send. `data` needs no alignment. The caller
 /// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
-gloo_rs_status_t gloo_rs_pair_create_send_buffer(struct gloo_rs_pair_t *pair,
-                                                 uint64_t slot,
-                                                 const void *data,
-                                                 size_t bytes,
-                                                 struct gloo_rs_buffer_t **buffer);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_pair_create_send_buffer(struct gloo_rs_pair_t *pair,
+                                                      uint64_t slot,
+                                                      const void *data,
+                                                      size_t bytes,
+                                                      struct gloo_rs_buffer_t **buffer);
 
 /// A buffer that the peer's send buffer of the same slot writes into: `bytes` of memory at `data`, which the caller keeps
 /// valid until the buffer is destroyed. The peer may write at any time until then. `data` needs no alignment. The caller
 /// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
-gloo_rs_status_t gloo_rs_pair_create_recv_buffer(struct gloo_rs_pair_t *pair,
-                                                 uint64_t slot,
-                                                 void *data,
-                                                 size_t bytes,
-                                                 struct gloo_rs_buffer_t **buffer);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_pair_create_recv_buffer(struct gloo_rs_pair_t *pair,
+                                                      uint64_t slot,
+                                                      void *data,
+                                                      size_t bytes,
+                                                      struct gloo_rs_buffer_t **buffer);
 
 /// Starts to write `length` bytes from `offset` of this send buffer into the peer's receive buffer, at `remote_offset`
 /// there. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the range leaves this buffer. Every send wants one
 /// gloo_rs_buffer_wait_send. How long the peer's buffer is, only the peer knows: a range that leaves it ends the connection,
 /// and what depends on that fails on both ranks with GLOO_RS_ERROR_MISMATCH and a message that names the write.
-gloo_rs_status_t gloo_rs_buffer_send(struct gloo_rs_buffer_t *buffer,
-                                     size_t offset,
-                                     size_t length,
-                                     size_t remote_offset);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_buffer_send(struct gloo_rs_buffer_t *buffer,
+                                          size_t offset,
+                                          size_t length,
+                                          size_t remote_offset);
 
 /// Waits until one more send has left this buffer, which may then be written again. `timeout_ms` is in milliseconds;
 /// GLOO_RS_TIMEOUT_DEFAULT for the context's.
-gloo_rs_status_t gloo_rs_buffer_wait_send(struct gloo_rs_buffer_t *buffer, int64_t timeout_ms);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_buffer_wait_send(struct gloo_rs_buffer_t *buffer, int64_t timeout_ms);
 
 /// Waits until one more write of the peer's has arrived in this receive buffer, and sets `*offset` and `*length` to where
 /// and how many bytes; each may be NULL. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's.
-gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
-                                          int64_t timeout_ms,
-                                          size_t *offset,
-                                          size_t *length);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
+                                               int64_t timeout_ms,
+                                               size_t *offset,
+                                               size_t *length);
 
 /// Ends the buffer; the memory is the caller's alone again when this returns. It therefore first waits until calls on the
 /// buffer in other threads have returned; none may be beginning. NULL is fine.
@@ -797,85 +852,94 @@ void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
 /// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
 /// must not change, and bytes under a receive must not be touched, until the wait for it has returned. `data` needs no
 /// alignment. The caller owns the result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
-gloo_rs_status_t gloo_rs_unbound_buffer_create(struct gloo_rs_context_t *context,
-                                               void *data,
-                                               size_t bytes,
-                                               struct gloo_rs_unbound_buffer_t **buffer);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_unbound_buffer_create(struct gloo_rs_context_t *context,
+                                                    void *data,
+                                                    size_t bytes,
+                                                    struct gloo_rs_unbound_buffer_t **buffer);
 
 /// Starts to send `bytes` from `offset` to rank `to`. A message meets the receive with the same slot there; messages of one
 /// rank and slot keep their order. Every send wants one gloo_rs_unbound_buffer_wait_send.
-gloo_rs_status_t gloo_rs_unbound_buffer_send(struct gloo_rs_unbound_buffer_t *buffer,
-                                             int32_t to,
-                                             uint64_t slot,
-                                             size_t offset,
-                                             size_t bytes);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_unbound_buffer_send(struct gloo_rs_unbound_buffer_t *buffer,
+                                                  int32_t to,
+                                                  uint64_t slot,
+                                                  size_t offset,
+                                                  size_t bytes);
 
 /// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv.
-gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_t *buffer,
-                                             int32_t from,
-                                             uint64_t slot,
-                                             size_t offset,
-                                             size_t bytes);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_t *buffer,
+                                                  int32_t from,
+                                                  uint64_t slot,
+                                                  size_t offset,
+                                                  size_t bytes);
 
 /// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have
 /// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
 /// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
 /// gloo_rs_unbound_buffer_wait_recv tells the rank.
-gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buffer_t *buffer,
-                                                 const int32_t *from,
-                                                 size_t n,
-                                                 uint64_t slot,
-                                                 size_t offset,
-                                                 size_t bytes);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buffer_t *buffer,
+                                                      const int32_t *from,
+                                                      size_t n,
+                                                      uint64_t slot,
+                                                      size_t offset,
+                                                      size_t bytes);
 
 /// Waits until one more send or put of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
 /// `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
 /// gloo_rs_unbound_buffer_abort_wait_send ended the wait: the sends go on.
-gloo_rs_status_t gloo_rs_unbound_buffer_wait_send(struct gloo_rs_unbound_buffer_t *buffer,
-                                                  int64_t timeout_ms,
-                                                  int32_t *rank);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_unbound_buffer_wait_send(struct gloo_rs_unbound_buffer_t *buffer,
+                                                       int64_t timeout_ms,
+                                                       int32_t *rank);
 
 /// Waits until one more receive or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was
 /// from. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
 /// gloo_rs_unbound_buffer_abort_wait_recv ended the wait: the receives stay.
-gloo_rs_status_t gloo_rs_unbound_buffer_wait_recv(struct gloo_rs_unbound_buffer_t *buffer,
-                                                  int64_t timeout_ms,
-                                                  int32_t *rank);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_unbound_buffer_wait_recv(struct gloo_rs_unbound_buffer_t *buffer,
+                                                       int64_t timeout_ms,
+                                                       int32_t *rank);
 
 /// Ends the current gloo_rs_unbound_buffer_wait_send of another thread, or else the next one.
-gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_send(struct gloo_rs_unbound_buffer_t *buffer);
+enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_send(struct gloo_rs_unbound_buffer_t *buffer);
 
 /// Ends the current gloo_rs_unbound_buffer_wait_recv of another thread, or else the next one.
-gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_recv(struct gloo_rs_unbound_buffer_t *buffer);
+enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_recv(struct gloo_rs_unbound_buffer_t *buffer);
 
 /// A key with which other ranks may put into this buffer and get from it, as long as it lives: bytes without meaning to the
 /// caller, to be brought there by its own means, copied into `key` of `capacity` bytes. `*needed` is set to their number;
 /// `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
-gloo_rs_status_t gloo_rs_unbound_buffer_remote_key(struct gloo_rs_unbound_buffer_t *buffer,
-                                                   void *key,
-                                                   size_t capacity,
-                                                   size_t *needed);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_unbound_buffer_remote_key(struct gloo_rs_unbound_buffer_t *buffer,
+                                                        void *key,
+                                                        size_t capacity,
+                                                        size_t *needed);
 
 /// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` (of `key_bytes` bytes) names, at
 /// `remote_offset` there; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are
 /// there.
-gloo_rs_status_t gloo_rs_unbound_buffer_put(struct gloo_rs_unbound_buffer_t *buffer,
-                                            const void *key,
-                                            size_t key_bytes,
-                                            uint64_t slot,
-                                            size_t offset,
-                                            size_t remote_offset,
-                                            size_t bytes);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_unbound_buffer_put(struct gloo_rs_unbound_buffer_t *buffer,
+                                                 const void *key,
+                                                 size_t key_bytes,
+                                                 uint64_t slot,
+                                                 size_t offset,
+                                                 size_t remote_offset,
+                                                 size_t bytes);
 
 /// Starts to read `bytes` at `remote_offset` of the buffer that `key` (of `key_bytes` bytes) names into `offset` of this
 /// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_recv returns when the bytes are here.
-gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t *buffer,
-                                            const void *key,
-                                            size_t key_bytes,
-                                            uint64_t slot,
-                                            size_t offset,
-                                            size_t remote_offset,
-                                            size_t bytes);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t *buffer,
+                                                 const void *key,
+                                                 size_t key_bytes,
+                                                 uint64_t slot,
+                                                 size_t offset,
+                                                 size_t remote_offset,
+                                                 size_t bytes);
 
 /// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads are aborted, and this
 /// returns after them; operations that were not waited for are given up. No other thread may be beginning a call on the
@@ -890,231 +954,263 @@ void gloo_rs_collective_options_init(struct gloo_rs_collective_options_t *option
 /// Combines the inputs of all ranks, `count` elements each, by `op`; the outputs of all ranks, `count` elements each,
 /// get the result. With GLOO_RS_AVERAGE it is divided by the number of contributions. In place, with NULL or `output`
 /// as `input`, the output holds the input.
-gloo_rs_status_t gloo_rs_allreduce(struct gloo_rs_context_t *context,
-                                   const void *input,
-                                   void *output,
-                                   size_t count,
-                                   gloo_rs_data_type_t data_type,
-                                   gloo_rs_op_t op);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_allreduce(struct gloo_rs_context_t *context,
+                                        const void *input,
+                                        void *output,
+                                        size_t count,
+                                        enum gloo_rs_data_type_t data_type,
+                                        enum gloo_rs_op_t op);
 
 /// As gloo_rs_allreduce, with any number of inputs, all of which are combined, and one output or more, all of which get
 /// the result. In place, with no inputs or with the very outputs as inputs, all outputs hold inputs.
-gloo_rs_status_t gloo_rs_allreduce_with(struct gloo_rs_context_t *context,
-                                        const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_allreduce_with(struct gloo_rs_context_t *context,
+                                             const struct gloo_rs_collective_options_t *options);
 
 /// Combines the inputs of all ranks, `count` elements each, by `op`; the root's output, of `count` elements, gets the
 /// result. In place, with NULL or `output` as `input`, the output holds the input; on ranks other than the root it is
 /// then read and left alone. With an input, `output` is ignored on other ranks.
-gloo_rs_status_t gloo_rs_reduce(struct gloo_rs_context_t *context,
-                                const void *input,
-                                void *output,
-                                size_t count,
-                                gloo_rs_data_type_t data_type,
-                                gloo_rs_op_t op,
-                                int32_t root);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_reduce(struct gloo_rs_context_t *context,
+                                     const void *input,
+                                     void *output,
+                                     size_t count,
+                                     enum gloo_rs_data_type_t data_type,
+                                     enum gloo_rs_op_t op,
+                                     int32_t root);
 
 /// As gloo_rs_reduce, with any number of inputs, all of which are combined, and one output.
-gloo_rs_status_t gloo_rs_reduce_with(struct gloo_rs_context_t *context,
-                                     const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_reduce_with(struct gloo_rs_context_t *context,
+                                          const struct gloo_rs_collective_options_t *options);
 
 /// Combines the inputs of all ranks, a block of `count` elements for each rank, by `op`; the output of rank r, of
 /// `count` elements, gets block r of the result. In place, `output` is where the rank's own block begins in `input`
 /// (which costs a copy of it), of which the rest is left alone; or `input` is NULL: then the output holds all of the
 /// input, the result is put at its start, and what follows is unspecified.
-gloo_rs_status_t gloo_rs_reduce_scatter(struct gloo_rs_context_t *context,
-                                        const void *input,
-                                        void *output,
-                                        size_t count,
-                                        gloo_rs_data_type_t data_type,
-                                        gloo_rs_op_t op);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_reduce_scatter(struct gloo_rs_context_t *context,
+                                             const void *input,
+                                             void *output,
+                                             size_t count,
+                                             enum gloo_rs_data_type_t data_type,
+                                             enum gloo_rs_op_t op);
 
 /// As gloo_rs_reduce_scatter, with a block of `counts[r]` elements for rank r, in the order of ranks. `counts` has as
 /// many entries as there are ranks, the same on all.
-gloo_rs_status_t gloo_rs_reduce_scatterv(struct gloo_rs_context_t *context,
-                                         const void *input,
-                                         void *output,
-                                         const size_t *counts,
-                                         gloo_rs_data_type_t data_type,
-                                         gloo_rs_op_t op);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_reduce_scatterv(struct gloo_rs_context_t *context,
+                                              const void *input,
+                                              void *output,
+                                              const size_t *counts,
+                                              enum gloo_rs_data_type_t data_type,
+                                              enum gloo_rs_op_t op);
 
 /// As gloo_rs_reduce_scatter with `count`, or as gloo_rs_reduce_scatterv with `recv_counts`; with any number of inputs,
 /// all of which are combined, and one output.
-gloo_rs_status_t gloo_rs_reduce_scatter_with(struct gloo_rs_context_t *context,
-                                             const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_reduce_scatter_with(struct gloo_rs_context_t *context,
+                                                  const struct gloo_rs_collective_options_t *options);
 
 /// Rank r's output gets the inputs of ranks 0 to r, combined by `op` in this order; `count` elements each. In place,
 /// with NULL or `output` as `input`, the output holds the input. There is no GLOO_RS_AVERAGE.
-gloo_rs_status_t gloo_rs_scan(struct gloo_rs_context_t *context,
-                              const void *input,
-                              void *output,
-                              size_t count,
-                              gloo_rs_data_type_t data_type,
-                              gloo_rs_op_t op);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_scan(struct gloo_rs_context_t *context,
+                                   const void *input,
+                                   void *output,
+                                   size_t count,
+                                   enum gloo_rs_data_type_t data_type,
+                                   enum gloo_rs_op_t op);
 
 /// As gloo_rs_scan, with one input, or none for in place, and one output.
-gloo_rs_status_t gloo_rs_scan_with(struct gloo_rs_context_t *context,
-                                   const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_scan_with(struct gloo_rs_context_t *context,
+                                        const struct gloo_rs_collective_options_t *options);
 
 /// Rank r's output gets the inputs of ranks 0 to r - 1, combined by `op` in this order; `count` elements each. Rank 0's
 /// output is left alone. In place, with NULL or `output` as `input`, the output holds the input. There is no
 /// GLOO_RS_AVERAGE.
-gloo_rs_status_t gloo_rs_exscan(struct gloo_rs_context_t *context,
-                                const void *input,
-                                void *output,
-                                size_t count,
-                                gloo_rs_data_type_t data_type,
-                                gloo_rs_op_t op);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_exscan(struct gloo_rs_context_t *context,
+                                     const void *input,
+                                     void *output,
+                                     size_t count,
+                                     enum gloo_rs_data_type_t data_type,
+                                     enum gloo_rs_op_t op);
 
 /// As gloo_rs_exscan, with one input, or none for in place, and one output.
-gloo_rs_status_t gloo_rs_exscan_with(struct gloo_rs_context_t *context,
-                                     const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_exscan_with(struct gloo_rs_context_t *context,
+                                          const struct gloo_rs_collective_options_t *options);
 
 /// Copies the root's buffer, of `count` elements, to the buffers of all other ranks.
-gloo_rs_status_t gloo_rs_broadcast(struct gloo_rs_context_t *context,
-                                   void *buffer,
-                                   size_t count,
-                                   gloo_rs_data_type_t data_type,
-                                   int32_t root);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_broadcast(struct gloo_rs_context_t *context,
+                                        void *buffer,
+                                        size_t count,
+                                        enum gloo_rs_data_type_t data_type,
+                                        int32_t root);
 
 /// As gloo_rs_broadcast, with one output or more, all of which get the root's elements. The root sends its input, which
 /// other ranks need not have and which is ignored there; in place, with no input or with the first output as input, its
 /// first output. A root with an input needs no output.
-gloo_rs_status_t gloo_rs_broadcast_with(struct gloo_rs_context_t *context,
-                                        const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_broadcast_with(struct gloo_rs_context_t *context,
+                                             const struct gloo_rs_collective_options_t *options);
 
 /// Puts the inputs of all ranks, `count` elements each, one after another into the root's output, in the order of
 /// ranks. In place, on the root only, with NULL as `input` or with the place of the root's block in `output`, that
 /// block already lies in its place. `output` is ignored on other ranks.
-gloo_rs_status_t gloo_rs_gather(struct gloo_rs_context_t *context,
-                                const void *input,
-                                void *output,
-                                size_t count,
-                                gloo_rs_data_type_t data_type,
-                                int32_t root);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_gather(struct gloo_rs_context_t *context,
+                                     const void *input,
+                                     void *output,
+                                     size_t count,
+                                     enum gloo_rs_data_type_t data_type,
+                                     int32_t root);
 
 /// As gloo_rs_gather, with one input, or none for in place, and one output.
-gloo_rs_status_t gloo_rs_gather_with(struct gloo_rs_context_t *context,
-                                     const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_gather_with(struct gloo_rs_context_t *context,
+                                          const struct gloo_rs_collective_options_t *options);
 
 /// As gloo_rs_gather, with a number of elements of its own for each rank: each sends `count`, and the root says in
 /// `counts`, with an entry for each rank, how many it expects from whom. Blocks lie one directly after another; there
 /// are no displacements. The root's `count`, and `counts` on other ranks, are ignored.
-gloo_rs_status_t gloo_rs_gatherv(struct gloo_rs_context_t *context,
-                                 const void *input,
-                                 size_t count,
-                                 void *output,
-                                 const size_t *counts,
-                                 gloo_rs_data_type_t data_type,
-                                 int32_t root);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_gatherv(struct gloo_rs_context_t *context,
+                                      const void *input,
+                                      size_t count,
+                                      void *output,
+                                      const size_t *counts,
+                                      enum gloo_rs_data_type_t data_type,
+                                      int32_t root);
 
 /// As gloo_rs_gatherv, with `counts` in `recv_counts`; one input, or none for in place, and one output.
-gloo_rs_status_t gloo_rs_gatherv_with(struct gloo_rs_context_t *context,
-                                      const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_gatherv_with(struct gloo_rs_context_t *context,
+                                           const struct gloo_rs_collective_options_t *options);
 
 /// Splits the root's input into blocks of `count` elements, one for each rank in the order of ranks, and puts each into
 /// its rank's output. In place, on the root only, `output` is where the root's own block begins in `input` (which costs
 /// a copy of it); or `input` is NULL: then the output holds all blocks, and the own one is moved to its start. `input`
 /// is ignored on other ranks.
-gloo_rs_status_t gloo_rs_scatter(struct gloo_rs_context_t *context,
-                                 const void *input,
-                                 void *output,
-                                 size_t count,
-                                 gloo_rs_data_type_t data_type,
-                                 int32_t root);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_scatter(struct gloo_rs_context_t *context,
+                                      const void *input,
+                                      void *output,
+                                      size_t count,
+                                      enum gloo_rs_data_type_t data_type,
+                                      int32_t root);
 
 /// As gloo_rs_scatter, with one output. The root has one input, or none for in place, or as many inputs as there are
 /// ranks, of `count` elements each.
-gloo_rs_status_t gloo_rs_scatter_with(struct gloo_rs_context_t *context,
-                                      const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_scatter_with(struct gloo_rs_context_t *context,
+                                           const struct gloo_rs_collective_options_t *options);
 
 /// As gloo_rs_scatter, with a number of elements of its own for each rank: the root says in `counts`, with an entry for
 /// each rank, how many it sends to whom, and each other rank expects `count`. Blocks lie one directly after another;
 /// there are no displacements. The root's `count`, and `counts` on other ranks, are ignored.
-gloo_rs_status_t gloo_rs_scatterv(struct gloo_rs_context_t *context,
-                                  const void *input,
-                                  const size_t *counts,
-                                  void *output,
-                                  size_t count,
-                                  gloo_rs_data_type_t data_type,
-                                  int32_t root);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_scatterv(struct gloo_rs_context_t *context,
+                                       const void *input,
+                                       const size_t *counts,
+                                       void *output,
+                                       size_t count,
+                                       enum gloo_rs_data_type_t data_type,
+                                       int32_t root);
 
 /// As gloo_rs_scatterv, with `counts` in `send_counts`; one input on the root, or none for in place, and one output.
-gloo_rs_status_t gloo_rs_scatterv_with(struct gloo_rs_context_t *context,
-                                       const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_scatterv_with(struct gloo_rs_context_t *context,
+                                            const struct gloo_rs_collective_options_t *options);
 
 /// Puts the inputs of all ranks, `count` elements each, one after another into the output of every rank, in the order
 /// of ranks. In place, with NULL as `input` or with the place of the rank's block in `output`, that block already lies
 /// in its place.
-gloo_rs_status_t gloo_rs_allgather(struct gloo_rs_context_t *context,
-                                   const void *input,
-                                   void *output,
-                                   size_t count,
-                                   gloo_rs_data_type_t data_type);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_allgather(struct gloo_rs_context_t *context,
+                                        const void *input,
+                                        void *output,
+                                        size_t count,
+                                        enum gloo_rs_data_type_t data_type);
 
 /// As gloo_rs_allgather, with any number of inputs, the same on all ranks, whose elements lie one after another in the
 /// one output; or none for in place, as with one.
-gloo_rs_status_t gloo_rs_allgather_with(struct gloo_rs_context_t *context,
-                                        const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_allgather_with(struct gloo_rs_context_t *context,
+                                             const struct gloo_rs_collective_options_t *options);
 
 /// As gloo_rs_allgather, with `counts[r]` elements from rank r. `counts` has an entry for each rank, and is the same on
 /// all. Blocks lie one directly after another; there are no displacements.
-gloo_rs_status_t gloo_rs_allgatherv(struct gloo_rs_context_t *context,
-                                    const void *input,
-                                    void *output,
-                                    const size_t *counts,
-                                    gloo_rs_data_type_t data_type);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_allgatherv(struct gloo_rs_context_t *context,
+                                         const void *input,
+                                         void *output,
+                                         const size_t *counts,
+                                         enum gloo_rs_data_type_t data_type);
 
 /// As gloo_rs_allgatherv, with `counts` in `recv_counts`; one input, or none for in place, and one output.
-gloo_rs_status_t gloo_rs_allgatherv_with(struct gloo_rs_context_t *context,
-                                         const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_allgatherv_with(struct gloo_rs_context_t *context,
+                                              const struct gloo_rs_collective_options_t *options);
 
 /// Block j of rank i's input becomes block i of rank j's output; each has a block of `count` elements for each rank. In
 /// place, with NULL or `output` as `input`, the output holds the input.
-gloo_rs_status_t gloo_rs_alltoall(struct gloo_rs_context_t *context,
-                                  const void *input,
-                                  void *output,
-                                  size_t count,
-                                  gloo_rs_data_type_t data_type);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_alltoall(struct gloo_rs_context_t *context,
+                                       const void *input,
+                                       void *output,
+                                       size_t count,
+                                       enum gloo_rs_data_type_t data_type);
 
 /// As gloo_rs_alltoall, with one input, or none for in place, and one output.
-gloo_rs_status_t gloo_rs_alltoall_with(struct gloo_rs_context_t *context,
-                                       const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_alltoall_with(struct gloo_rs_context_t *context,
+                                            const struct gloo_rs_collective_options_t *options);
 
 /// As gloo_rs_alltoall, with a number of elements of its own for each pair of ranks: `send_counts[r]` to rank r,
 /// `recv_counts[r]` from it, which is what that rank has in its `send_counts` for this one. Blocks lie one directly
 /// after another, in the order of ranks, in the input as in the output; there are no displacements. There is no form in
 /// place.
-gloo_rs_status_t gloo_rs_alltoallv(struct gloo_rs_context_t *context,
-                                   const void *input,
-                                   const size_t *send_counts,
-                                   void *output,
-                                   const size_t *recv_counts,
-                                   gloo_rs_data_type_t data_type);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_alltoallv(struct gloo_rs_context_t *context,
+                                        const void *input,
+                                        const size_t *send_counts,
+                                        void *output,
+                                        const size_t *recv_counts,
+                                        enum gloo_rs_data_type_t data_type);
 
 /// As gloo_rs_alltoallv, with one input and one output.
-gloo_rs_status_t gloo_rs_alltoallv_with(struct gloo_rs_context_t *context,
-                                        const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_alltoallv_with(struct gloo_rs_context_t *context,
+                                             const struct gloo_rs_collective_options_t *options);
 
 /// Exchanges block i of the input for block i of the partner's, which is rank XOR 2^i: a pattern to measure a network
 /// with. There are `destinations` blocks of `count` elements: at most the base-2 logarithm of the context's size, which
 /// must be a power of two. There is no form in place.
-gloo_rs_status_t gloo_rs_pairwise_exchange(struct gloo_rs_context_t *context,
-                                           const void *input,
-                                           void *output,
-                                           size_t count,
-                                           size_t destinations,
-                                           gloo_rs_data_type_t data_type);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_pairwise_exchange(struct gloo_rs_context_t *context,
+                                                const void *input,
+                                                void *output,
+                                                size_t count,
+                                                size_t destinations,
+                                                enum gloo_rs_data_type_t data_type);
 
 /// As gloo_rs_pairwise_exchange, with one input and one output.
-gloo_rs_status_t gloo_rs_pairwise_exchange_with(struct gloo_rs_context_t *context,
-                                                const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_pairwise_exchange_with(struct gloo_rs_context_t *context,
+                                                     const struct gloo_rs_collective_options_t *options);
 
 /// Returns once all ranks have called it.
-gloo_rs_status_t gloo_rs_barrier(struct gloo_rs_context_t *context);
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_barrier(struct gloo_rs_context_t *context);
 
 /// As gloo_rs_barrier, with an algorithm, a timeout or a tag. It has no buffers and no data type.
-gloo_rs_status_t gloo_rs_barrier_with(struct gloo_rs_context_t *context,
-                                      const struct gloo_rs_collective_options_t *options);
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_barrier_with(struct gloo_rs_context_t *context,
+                                           const struct gloo_rs_collective_options_t *options);
 
 #ifdef __cplusplus
 }  // extern "C"

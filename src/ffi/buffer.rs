@@ -31,6 +31,7 @@ pub struct BufferHandle {
 /// A buffer for gloo_rs_buffer_send: `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed
 /// and does not change between a send and the return of its gloo_rs_buffer_wait_send. `data` needs no alignment. The caller
 /// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_create_send_buffer(
     pair: *mut gloo_rs_pair_t,
@@ -53,6 +54,7 @@ pub unsafe extern "C" fn gloo_rs_pair_create_send_buffer(
 /// A buffer that the peer's send buffer of the same slot writes into: `bytes` of memory at `data`, which the caller keeps
 /// valid until the buffer is destroyed. The peer may write at any time until then. `data` needs no alignment. The caller
 /// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_create_recv_buffer(
     pair: *mut gloo_rs_pair_t,
@@ -76,6 +78,7 @@ pub unsafe extern "C" fn gloo_rs_pair_create_recv_buffer(
 /// there. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the range leaves this buffer. Every send wants one
 /// gloo_rs_buffer_wait_send. How long the peer's buffer is, only the peer knows: a range that leaves it ends the connection,
 /// and what depends on that fails on both ranks with GLOO_RS_ERROR_MISMATCH and a message that names the write.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_buffer_send(
     buffer: *mut gloo_rs_buffer_t,
@@ -91,6 +94,7 @@ pub unsafe extern "C" fn gloo_rs_buffer_send(
 
 /// Waits until one more send has left this buffer, which may then be written again. `timeout_ms` is in milliseconds;
 /// GLOO_RS_TIMEOUT_DEFAULT for the context's.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_buffer_wait_send(buffer: *mut gloo_rs_buffer_t, timeout_ms: i64) -> gloo_rs_status_t {
     guard("gloo_rs_buffer_wait_send", || {
@@ -103,6 +107,7 @@ pub unsafe extern "C" fn gloo_rs_buffer_wait_send(buffer: *mut gloo_rs_buffer_t,
 
 /// Waits until one more write of the peer's has arrived in this receive buffer, and sets `*offset` and `*length` to where
 /// and how many bytes; each may be NULL. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_buffer_wait_recv(
     buffer: *mut gloo_rs_buffer_t,

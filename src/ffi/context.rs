@@ -1,11 +1,13 @@
 //! Contexts.
 
 use std::ffi::c_char;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::device::gloo_rs_device_t;
+use super::enumeration::known;
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::options::{self, Options};
@@ -54,17 +56,31 @@ impl Waits {
     }
 }
 
-/// Connections are made on first use.
-pub const GLOO_RS_CONNECT_LAZY: u32 = 0;
-/// Connections to all ranks are made before gloo_rs_context_connect returns.
-pub const GLOO_RS_CONNECT_FULL: u32 = 1;
+/// When connections are made.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum gloo_rs_connect_t {
+    /// On first use.
+    GLOO_RS_CONNECT_LAZY = 0,
+    /// To all ranks, before gloo_rs_context_connect returns.
+    GLOO_RS_CONNECT_FULL = 1,
+}
 
-/// As the environment variable GLOO_RS_CHECK_CALLS says (1 or 0), else off.
-pub const GLOO_RS_CHECK_CALLS_DEFAULT: usize = 0;
-/// Ranks compare their calls.
-pub const GLOO_RS_CHECK_CALLS_ON: usize = 1;
-/// They do not.
-pub const GLOO_RS_CHECK_CALLS_OFF: usize = 2;
+pub use gloo_rs_connect_t::*;
+
+/// Whether ranks compare their calls before each collective.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum gloo_rs_check_calls_t {
+    /// As the environment variable GLOO_RS_CHECK_CALLS says (1 or 0), else off.
+    GLOO_RS_CHECK_CALLS_DEFAULT = 0,
+    /// They do.
+    GLOO_RS_CHECK_CALLS_ON = 1,
+    /// They do not.
+    GLOO_RS_CHECK_CALLS_OFF = 2,
+}
+
+pub use gloo_rs_check_calls_t::*;
 
 /// How a context behaves. Set up by gloo_rs_context_options_init.
 #[repr(C)]
@@ -75,16 +91,16 @@ pub struct gloo_rs_context_options_t {
     /// Milliseconds that any one operation may take, if the call does not say otherwise; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
     pub timeout_ms: i64,
     /// GLOO_RS_CONNECT_LAZY (the default) or GLOO_RS_CONNECT_FULL.
-    pub connect: u32,
+    pub connect: MaybeUninit<gloo_rs_connect_t>,
+    /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. On, ranks compare their calls before each
+    /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
+    /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
+    pub check_calls: MaybeUninit<gloo_rs_check_calls_t>,
     /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
     pub max_segment_bytes: usize,
     /// The job's token: every rank must have the same to be let in. NULL for what GLOO_RS_TOKEN holds in the environment;
     /// empty for none. Copied.
     pub token: *const c_char,
-    /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. On, ranks compare their calls before each
-    /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
-    /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
-    pub check_calls: usize,
     /// Where the constants come from by which `auto` chooses algorithms: the path of a tuning file (from `gloo-rs tune`);
     /// `measure`, to measure them in gloo_rs_context_connect, in a few milliseconds; or `default`, for built-in ones. NULL for
     /// what GLOO_RS_TUNING holds in the environment, else `measure`. Only rank 0's counts. A file that cannot be read fails
@@ -111,28 +127,25 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
     let tuning = unsafe { pointer::optional_text(options.tuning, "tuning") }?;
     Ok(ContextOptions {
         timeout: pointer::timeout(options.timeout_ms)?.unwrap_or(defaults.timeout),
-        connect: match options.connect {
-            GLOO_RS_CONNECT_LAZY => Connect::Lazy,
-            GLOO_RS_CONNECT_FULL => Connect::Full,
-            other => {
-                return Err(Error::invalid(format!("connect is {other}; it must be GLOO_RS_CONNECT_LAZY or _FULL")));
-            }
-        },
+        // SAFETY: the caller's number, or the default.
+        connect: unsafe {
+            let values = [(GLOO_RS_CONNECT_LAZY, Connect::Lazy), (GLOO_RS_CONNECT_FULL, Connect::Full)];
+            known(options.connect, "connect", &values)
+        }?,
         max_segment_bytes: match options.max_segment_bytes {
             0 => defaults.max_segment_bytes,
             bytes => bytes,
         },
         token: token.map(JobToken::new),
-        check_calls: match options.check_calls {
-            GLOO_RS_CHECK_CALLS_DEFAULT => None,
-            GLOO_RS_CHECK_CALLS_ON => Some(true),
-            GLOO_RS_CHECK_CALLS_OFF => Some(false),
-            other => {
-                return Err(Error::invalid(format!(
-                    "check_calls is {other}; it must be GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF"
-                )));
-            }
-        },
+        // SAFETY: as above.
+        check_calls: unsafe {
+            let values = [
+                (GLOO_RS_CHECK_CALLS_DEFAULT, None),
+                (GLOO_RS_CHECK_CALLS_ON, Some(true)),
+                (GLOO_RS_CHECK_CALLS_OFF, Some(false)),
+            ];
+            known(options.check_calls, "check_calls", &values)
+        }?,
         tuning: tuning.map(str::to_owned),
     })
 }
@@ -147,6 +160,7 @@ pub unsafe extern "C" fn gloo_rs_context_options_init(options: *mut gloo_rs_cont
 /// Makes the context of `rank` (0 to `size` - 1) in a group of `size`, not yet connected. `options` may be NULL for
 /// defaults. The context keeps `device` alive. The caller owns the result and ends it with gloo_rs_context_destroy; on
 /// failure `*context` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_create(
     device: *mut gloo_rs_device_t,
@@ -175,6 +189,7 @@ pub unsafe extern "C" fn gloo_rs_context_create(
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
 /// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
 /// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect(
     context: *mut gloo_rs_context_t,
@@ -190,6 +205,7 @@ pub unsafe extern "C" fn gloo_rs_context_connect(
 /// Finds the other ranks over `parent`, a connected context with the same rank and size, until the context's timeout.
 /// Every rank calls it, with the same `tag`, which no other call on `parent` may be using meanwhile. `parent` is needed
 /// during this call only.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect_from(
     context: *mut gloo_rs_context_t,
@@ -204,6 +220,7 @@ pub unsafe extern "C" fn gloo_rs_context_connect_from(
 }
 
 /// This process's rank.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_rank(context: *const gloo_rs_context_t, rank: *mut i32) -> gloo_rs_status_t {
     guard("gloo_rs_context_rank", || {
@@ -215,6 +232,7 @@ pub unsafe extern "C" fn gloo_rs_context_rank(context: *const gloo_rs_context_t,
 }
 
 /// How many ranks the group has.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_size(context: *const gloo_rs_context_t, size: *mut i32) -> gloo_rs_status_t {
     guard("gloo_rs_context_size", || {
@@ -226,6 +244,7 @@ pub unsafe extern "C" fn gloo_rs_context_size(context: *const gloo_rs_context_t,
 }
 
 /// Milliseconds that an operation may take, if the call does not say otherwise.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_timeout(
     context: *const gloo_rs_context_t,
@@ -240,6 +259,7 @@ pub unsafe extern "C" fn gloo_rs_context_timeout(
 }
 
 /// Sets that time for operations that begin later; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_set_timeout(
     context: *mut gloo_rs_context_t,
@@ -257,6 +277,7 @@ pub unsafe extern "C" fn gloo_rs_context_set_timeout(
 /// Reserves `n` slots for messages of the caller's own and sets `*slot` to the first. The same on all ranks, as long as all
 /// reserve the same in the same order. It counts on from 0 and knows nothing of numbers that the program chose itself: who
 /// uses both keeps its own apart, for example from 1 << 63 on. Collectives have slots of their own, which neither can meet.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_next_slot(
     context: *mut gloo_rs_context_t,
@@ -272,6 +293,7 @@ pub unsafe extern "C" fn gloo_rs_context_next_slot(
 }
 
 /// Whether `rank` runs on this host. Known once the context is connected.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_shares_host(
     context: *const gloo_rs_context_t,
@@ -290,6 +312,7 @@ pub unsafe extern "C" fn gloo_rs_context_shares_host(
 /// Sets `*broken` to whether collectives cannot run on the context any more, because one failed, a peer gave up, or it was
 /// closed. Then `*reason`, if `reason` is not NULL, is set to why, a string that the caller ends with gloo_rs_free; else to
 /// NULL. A broken context is to be destroyed; a new one may be connected over the same store, under a prefix not used before.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_broken(
     context: *const gloo_rs_context_t,

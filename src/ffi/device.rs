@@ -23,18 +23,27 @@ impl Handle for gloo_rs_device_t {
     const NAME: &'static str = "gloo_rs_device_t";
 }
 
-/// Something worth an operator's attention, such as a stray connection. What fails is returned by the call instead.
-pub const GLOO_RS_LOG_WARNING: u32 = 1;
-/// Something that explains what happens, such as the address that a device chose.
-pub const GLOO_RS_LOG_NOTICE: u32 = 2;
-/// Something for whoever looks for a fault.
-pub const GLOO_RS_LOG_DETAIL: u32 = 3;
+/// How important a log message is.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum gloo_rs_log_level_t {
+    /// Something that needs an operator's attention, such as a connection that belongs to no job. Calls return their
+    /// errors; these are not logged.
+    GLOO_RS_LOG_WARNING = 1,
+    /// An event, such as the address that a device chose.
+    GLOO_RS_LOG_NOTICE = 2,
+    /// A detail that helps to find a fault.
+    GLOO_RS_LOG_DETAIL = 3,
+}
+
+pub use gloo_rs_log_level_t::*;
 
 /// Told what no call can return. `level` is GLOO_RS_LOG_WARNING, GLOO_RS_LOG_NOTICE or GLOO_RS_LOG_DETAIL; `message` is
 /// text without the line's end, valid during the call. Called from the device's own thread and from threads in calls,
 /// also from several at once, while the library holds its locks: it must not call this library, and no exception may
 /// leave it.
-pub type gloo_rs_log_fn_t = Option<unsafe extern "C" fn(level: u32, message: *const c_char, user: *mut c_void)>;
+pub type gloo_rs_log_fn_t =
+    Option<unsafe extern "C" fn(level: gloo_rs_log_level_t, message: *const c_char, user: *mut c_void)>;
 
 /// Which addresses of this host a device uses: one of IPv4 and one of IPv6, where there are both. With neither
 /// `interface_name` nor `hostname`, the environment variable GLOO_RS_SOCKET_IFNAME stands for `interface_name`. Without that
@@ -69,7 +78,7 @@ unsafe impl Options for gloo_rs_device_options_t {
 
 /// The caller's function and the pointer that goes with it.
 struct Log {
-    function: unsafe extern "C" fn(u32, *const c_char, *mut c_void),
+    function: unsafe extern "C" fn(gloo_rs_log_level_t, *const c_char, *mut c_void),
     user: *mut c_void,
 }
 
@@ -79,7 +88,7 @@ unsafe impl Send for Log {}
 unsafe impl Sync for Log {}
 
 impl Log {
-    fn call(&self, level: u32, message: &str) {
+    fn call(&self, level: gloo_rs_log_level_t, message: &str) {
         let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
         // SAFETY: the caller gave a function of this type and keeps `user` valid as long as the device lives.
         unsafe { (self.function)(level, message.as_ptr(), self.user) }
@@ -88,7 +97,14 @@ impl Log {
 
 pub(super) fn log_callback(function: gloo_rs_log_fn_t, user: *mut c_void) -> Option<LogCallback> {
     let log = Log { function: function?, user };
-    Some(Arc::new(move |level, message| log.call(level, message)))
+    Some(Arc::new(move |level, message| {
+        let level = match level {
+            1 => GLOO_RS_LOG_WARNING,
+            2 => GLOO_RS_LOG_NOTICE,
+            _ => GLOO_RS_LOG_DETAIL,
+        };
+        log.call(level, message);
+    }))
 }
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
@@ -102,6 +118,7 @@ pub unsafe extern "C" fn gloo_rs_device_options_init(options: *mut gloo_rs_devic
 /// owns the result and ends it with gloo_rs_device_destroy; on failure `*device` is NULL. Fails with
 /// GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, with GLOO_RS_ERROR_IO if the port is taken. The
 /// environment must not change meanwhile.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_create(
     options: *const gloo_rs_device_options_t,
@@ -140,6 +157,7 @@ pub unsafe extern "C" fn gloo_rs_device_destroy(device: *mut gloo_rs_device_t) {
 /// empty string as long as the device, for which nothing was named, does not listen because no context has connected. Copied with its NUL byte into `buffer` of
 /// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL
 /// otherwise.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_address(
     device: *const gloo_rs_device_t,
@@ -159,6 +177,7 @@ pub unsafe extern "C" fn gloo_rs_device_address(
 
 /// The network interface that has the address of gloo_rs_device_address, such as `eth0`, or an empty string if none has;
 /// copied as that does.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_interface(
     device: *const gloo_rs_device_t,

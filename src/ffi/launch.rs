@@ -14,6 +14,7 @@ use crate::rendezvous::Launch;
 /// Collective: every process of the job calls it, once. They look for rank 0's store until `timeout_ms`,
 /// GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the store and ends it with gloo_rs_store_destroy; on failure `*store`
 /// is NULL. The environment must not change meanwhile.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_launch_from_env(
     timeout_ms: i64,
@@ -36,6 +37,7 @@ pub unsafe extern "C" fn gloo_rs_launch_from_env(
 /// Tells this process's rank among those of its host, and how many of the job's processes run there: to choose a GPU, for
 /// example. From the same environment as gloo_rs_launch_from_env; -1 where the launcher does not say. Opens nothing, and may
 /// be called at any time. The environment must not change meanwhile.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_launch_local_rank_from_env(
     local_rank: *mut i32,

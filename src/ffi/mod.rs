@@ -1,8 +1,8 @@
 //! The C ABI: one file per handle. Here are pointer checks, the panic guard and the mapping of errors, and nothing else.
 //!
 //! Exports are written by hand because cbindgen does not see what macros generate. Doc comments of public items become
-//! the header's, so they are written for readers of C. Parameters that C could give any value are integers, never Rust
-//! enums.
+//! the header's, so they are written for readers of C. Enumerations that C passes are `MaybeUninit`, since C can pass any
+//! number; cbindgen prints the enumeration itself.
 //!
 //! # Safety
 //! Every `unsafe` export has the same contract, which the header states at its beginning (`cbindgen.toml`): a pointer is
@@ -39,6 +39,7 @@ mod collective;
 #[cfg(any(test, fuzzing))]
 pub(crate) use collective::fuzz;
 
+mod enumeration;
 mod guard;
 mod handle;
 mod options;

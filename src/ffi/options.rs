@@ -1,11 +1,12 @@
 //! Options structs: read without looking past what the caller has, whatever version it was compiled against.
 
 use super::pointer::check;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A struct of the header whose first field is `size_t struct_size`.
 ///
-/// Later versions may only add fields at the end, and never in what was padding: callers leave padding uninitialised.
+/// Later versions may only add fields at the end, never in what was padding (callers leave padding uninitialised) and with no
+/// padding of their own; zero must mean what earlier versions do.
 ///
 /// # Safety
 /// The type is `repr(C)`, begins with that `usize`, and any bytes are a valid value.
@@ -33,7 +34,8 @@ fn defaults<T: Options>() -> T {
     options
 }
 
-/// The caller's options, with defaults for what its version did not have yet.
+/// The caller's options, with defaults for what its version did not have yet. Fails with `Unsupported` if a field that this
+/// version does not have is not zero.
 ///
 /// # Safety
 /// `pointer` is NULL, or valid for reads of the bytes that its `struct_size` tells.
@@ -46,6 +48,10 @@ pub(super) unsafe fn read<T: Options>(pointer: *const T) -> Result<T> {
         return Err(wrong_size::<T>(bytes));
     }
     if bytes >= size_of::<T>() {
+        if bytes > size_of::<T>() {
+            // SAFETY: so many bytes are there, by the contract.
+            unsafe { check_later(pointer, bytes) }?;
+        }
         // SAFETY: so many bytes are there, aligned; any are a valid value.
         return Ok(unsafe { pointer.read() });
     }
@@ -58,13 +64,33 @@ pub(super) unsafe fn read<T: Options>(pointer: *const T) -> Result<T> {
 #[cold]
 fn wrong_size<T: Options>(bytes: usize) -> Error {
     let name = T::NAME;
-    let init = name.strip_suffix("_options_t").map_or(String::new(), |s| format!("; call {s}_options_init first"));
     Error::invalid(format!(
         "struct_size of {name} is {bytes}; this version's is {}, at least {} are required, and at most {MOST_BYTES} are \
-         possible{init}",
+         possible; call {}_init first",
         size_of::<T>(),
-        T::REQUIRED
+        T::REQUIRED,
+        name.trim_end_matches("_t")
     ))
+}
+
+/// Refuses fields that only a later version knows, unless they are zero, which stands for what this version does.
+///
+/// # Safety
+/// `pointer` is valid for reads of `bytes`, which are more than `T` has.
+#[cold]
+unsafe fn check_later<T: Options>(pointer: *const T, bytes: usize) -> Result<()> {
+    let known = size_of::<T>();
+    // SAFETY: in bounds by the contract. Later versions leave no padding there, so that all bytes are initialised.
+    let later = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>().add(known), bytes - known) };
+    let Some(place) = later.iter().position(|byte| *byte != 0) else { return Ok(()) };
+    let text = format!(
+        "{} has a value at byte {}, in a field that version {} of this library does not know: the program was compiled with \
+         the header of a later version",
+        T::NAME,
+        known + place,
+        env!("CARGO_PKG_VERSION")
+    );
+    Err(Error::new(ErrorKind::Unsupported, text))
 }
 
 /// As [`read`]; NULL means defaults.

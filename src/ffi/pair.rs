@@ -29,6 +29,7 @@ pub struct PairHandle {
 
 /// The pair of `context` with `rank`, connected or not. The caller owns the result and ends it with gloo_rs_pair_destroy;
 /// on failure `*pair` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_pair(
     context: *mut gloo_rs_context_t,
@@ -46,6 +47,7 @@ pub unsafe extern "C" fn gloo_rs_context_pair(
 }
 
 /// The peer's rank.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_rank(pair: *const gloo_rs_pair_t, rank: *mut i32) -> gloo_rs_status_t {
     guard("gloo_rs_pair_rank", || {
@@ -60,6 +62,7 @@ pub unsafe extern "C" fn gloo_rs_pair_rank(pair: *const gloo_rs_pair_t, rank: *m
 /// the caller, copied into `buffer` of `capacity` bytes. `*needed` is set to their number; `buffer` may be NULL to ask for
 /// that only, `needed` may be NULL otherwise. A device for which nothing was named listens, if no context of it has connected
 /// over a store, at an address that other hosts can reach, if there is one.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_address(
     pair: *const gloo_rs_pair_t,
@@ -78,6 +81,7 @@ pub unsafe extern "C" fn gloo_rs_pair_address(
 
 /// Connects, given the `bytes` that gloo_rs_pair_address returned on the peer, until the context's timeout. Both sides must
 /// call it.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_connect(
     pair: *mut gloo_rs_pair_t,
@@ -103,6 +107,7 @@ pub unsafe extern "C" fn gloo_rs_pair_close(pair: *mut gloo_rs_pair_t) -> gloo_r
 }
 
 /// Whether the connection stands.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_is_connected(
     pair: *const gloo_rs_pair_t,
@@ -118,6 +123,7 @@ pub unsafe extern "C" fn gloo_rs_pair_is_connected(
 
 /// How waits on this pair wait. `sync`: they sleep in the system at once instead of spinning first. `busy_poll`: they never
 /// sleep.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_set_sync(
     pair: *mut gloo_rs_pair_t,

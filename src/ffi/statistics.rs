@@ -8,7 +8,8 @@ use super::status::gloo_rs_status_t;
 use super::store::gloo_rs_store_t;
 use crate::net::admission::ConnectionStatistics;
 
-/// How many connections have arrived since the listener was created, by what became of them. The caller sets `struct_size`.
+/// How many connections have arrived since the listener was created, by what became of them. Set up by
+/// gloo_rs_connection_statistics_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_connection_statistics_t {
@@ -63,8 +64,18 @@ fn to_c(statistics: ConnectionStatistics) -> gloo_rs_connection_statistics_t {
     }
 }
 
-/// What has become of the connections that arrived at `device`. `statistics->struct_size` is to be set; so many bytes are
-/// written at most.
+/// Sets `struct_size`, which is to be sizeof(gloo_rs_connection_statistics_t), and all counts to 0. NULL is left alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_connection_statistics_init(
+    statistics: *mut gloo_rs_connection_statistics_t,
+    struct_size: usize,
+) {
+    // SAFETY: the caller vouches for `struct_size` bytes at `statistics`.
+    unsafe { options::init(statistics, struct_size) }
+}
+
+/// What has become of the connections that arrived at `device`. At most `statistics->struct_size` bytes are written.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_connection_statistics(
     device: *const gloo_rs_device_t,
@@ -81,6 +92,7 @@ pub unsafe extern "C" fn gloo_rs_device_connection_statistics(
 
 /// The same for the server of a store that this process serves over TCP, made by gloo_rs_store_create_tcp or
 /// gloo_rs_store_create_tcp_with; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_connection_statistics(
     store: *const gloo_rs_store_t,

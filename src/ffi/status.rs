@@ -1,42 +1,47 @@
 //! Status codes, messages, and what the library says about itself.
 
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 
+use super::enumeration::number;
 use super::{guard, pointer};
 use crate::collective::Collective;
 use crate::error::ErrorKind;
 
-/// What a call returned: GLOO_RS_OK, or one of the GLOO_RS_ERROR_ numbers. The numbers never change; later versions may
-/// add some.
-pub type gloo_rs_status_t = u32;
+/// What a call returned. The numbers never change; later versions may add some.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum gloo_rs_status_t {
+    /// The call did what it should.
+    GLOO_RS_OK = 0,
+    /// The caller passed something that no call could accept.
+    GLOO_RS_ERROR_INVALID_ARGUMENT = 1,
+    /// The call makes no sense in the state that the object is in.
+    GLOO_RS_ERROR_INVALID_OPERATION = 2,
+    /// The deadline passed first.
+    GLOO_RS_ERROR_TIMEOUT = 3,
+    /// The operating system refused: a file, a socket, an interface.
+    GLOO_RS_ERROR_IO = 4,
+    /// A peer is gone or gave up, or its connection broke.
+    GLOO_RS_ERROR_CONNECTION_LOST = 5,
+    /// A wait was ended by an abort, or the context was closed.
+    GLOO_RS_ERROR_ABORTED = 6,
+    /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
+    GLOO_RS_ERROR_MISMATCH = 7,
+    /// A key is not in the store.
+    GLOO_RS_ERROR_NOT_FOUND = 8,
+    /// Not built in, or not on this machine.
+    GLOO_RS_ERROR_UNSUPPORTED = 9,
+    /// Memory or descriptors ran out.
+    GLOO_RS_ERROR_RESOURCE_EXHAUSTED = 10,
+    /// A callback of the caller's returned an error.
+    GLOO_RS_ERROR_CALLBACK = 11,
+    /// A defect of this library.
+    GLOO_RS_ERROR_INTERNAL = 12,
+}
 
-/// The call did what it should.
-pub const GLOO_RS_OK: gloo_rs_status_t = 0;
-/// The caller passed something that no call could accept.
-pub const GLOO_RS_ERROR_INVALID_ARGUMENT: gloo_rs_status_t = 1;
-/// The call makes no sense in the state that the object is in.
-pub const GLOO_RS_ERROR_INVALID_OPERATION: gloo_rs_status_t = 2;
-/// The deadline passed first.
-pub const GLOO_RS_ERROR_TIMEOUT: gloo_rs_status_t = 3;
-/// The operating system refused: a file, a socket, an interface.
-pub const GLOO_RS_ERROR_IO: gloo_rs_status_t = 4;
-/// A peer is gone or gave up, or its connection broke.
-pub const GLOO_RS_ERROR_CONNECTION_LOST: gloo_rs_status_t = 5;
-/// A wait was ended by an abort, or the context was closed.
-pub const GLOO_RS_ERROR_ABORTED: gloo_rs_status_t = 6;
-/// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
-pub const GLOO_RS_ERROR_MISMATCH: gloo_rs_status_t = 7;
-/// A key is not in the store.
-pub const GLOO_RS_ERROR_NOT_FOUND: gloo_rs_status_t = 8;
-/// Not built in, or not on this machine.
-pub const GLOO_RS_ERROR_UNSUPPORTED: gloo_rs_status_t = 9;
-/// Memory or descriptors ran out.
-pub const GLOO_RS_ERROR_RESOURCE_EXHAUSTED: gloo_rs_status_t = 10;
-/// A callback of the caller's returned an error.
-pub const GLOO_RS_ERROR_CALLBACK: gloo_rs_status_t = 11;
-/// A defect of this library.
-pub const GLOO_RS_ERROR_INTERNAL: gloo_rs_status_t = 12;
+pub use gloo_rs_status_t::*;
 
 /// As a timeout: the context's, or 30 seconds for what has no context.
 pub const GLOO_RS_TIMEOUT_DEFAULT: i64 = -1;
@@ -58,26 +63,40 @@ pub(super) fn status_of(kind: ErrorKind) -> gloo_rs_status_t {
     }
 }
 
-fn name_of(status: gloo_rs_status_t) -> &'static CStr {
-    match status {
-        GLOO_RS_OK => c"GLOO_RS_OK",
-        GLOO_RS_ERROR_INVALID_ARGUMENT => c"GLOO_RS_ERROR_INVALID_ARGUMENT",
-        GLOO_RS_ERROR_INVALID_OPERATION => c"GLOO_RS_ERROR_INVALID_OPERATION",
-        GLOO_RS_ERROR_TIMEOUT => c"GLOO_RS_ERROR_TIMEOUT",
-        GLOO_RS_ERROR_IO => c"GLOO_RS_ERROR_IO",
-        GLOO_RS_ERROR_CONNECTION_LOST => c"GLOO_RS_ERROR_CONNECTION_LOST",
-        GLOO_RS_ERROR_ABORTED => c"GLOO_RS_ERROR_ABORTED",
-        GLOO_RS_ERROR_MISMATCH => c"GLOO_RS_ERROR_MISMATCH",
-        GLOO_RS_ERROR_NOT_FOUND => c"GLOO_RS_ERROR_NOT_FOUND",
-        GLOO_RS_ERROR_UNSUPPORTED => c"GLOO_RS_ERROR_UNSUPPORTED",
-        GLOO_RS_ERROR_RESOURCE_EXHAUSTED => c"GLOO_RS_ERROR_RESOURCE_EXHAUSTED",
-        GLOO_RS_ERROR_CALLBACK => c"GLOO_RS_ERROR_CALLBACK",
-        GLOO_RS_ERROR_INTERNAL => c"GLOO_RS_ERROR_INTERNAL",
-        _ => c"unknown status",
-    }
+/// Every status, with its name.
+const NAMES: &[(gloo_rs_status_t, &CStr)] = &[
+    (GLOO_RS_OK, c"GLOO_RS_OK"),
+    (GLOO_RS_ERROR_INVALID_ARGUMENT, c"GLOO_RS_ERROR_INVALID_ARGUMENT"),
+    (GLOO_RS_ERROR_INVALID_OPERATION, c"GLOO_RS_ERROR_INVALID_OPERATION"),
+    (GLOO_RS_ERROR_TIMEOUT, c"GLOO_RS_ERROR_TIMEOUT"),
+    (GLOO_RS_ERROR_IO, c"GLOO_RS_ERROR_IO"),
+    (GLOO_RS_ERROR_CONNECTION_LOST, c"GLOO_RS_ERROR_CONNECTION_LOST"),
+    (GLOO_RS_ERROR_ABORTED, c"GLOO_RS_ERROR_ABORTED"),
+    (GLOO_RS_ERROR_MISMATCH, c"GLOO_RS_ERROR_MISMATCH"),
+    (GLOO_RS_ERROR_NOT_FOUND, c"GLOO_RS_ERROR_NOT_FOUND"),
+    (GLOO_RS_ERROR_UNSUPPORTED, c"GLOO_RS_ERROR_UNSUPPORTED"),
+    (GLOO_RS_ERROR_RESOURCE_EXHAUSTED, c"GLOO_RS_ERROR_RESOURCE_EXHAUSTED"),
+    (GLOO_RS_ERROR_CALLBACK, c"GLOO_RS_ERROR_CALLBACK"),
+    (GLOO_RS_ERROR_INTERNAL, c"GLOO_RS_ERROR_INTERNAL"),
+];
+
+/// The header's version: its first number.
+pub const GLOO_RS_VERSION_MAJOR: u32 = 0;
+/// The second number of the header's version.
+pub const GLOO_RS_VERSION_MINOR: u32 = 2;
+/// The third number of the header's version.
+pub const GLOO_RS_VERSION_PATCH: u32 = 0;
+/// The header's version as one number, to compare: 1.2.3 is 10203. gloo_rs_version_number tells the library's.
+pub const GLOO_RS_VERSION_NUMBER: u32 =
+    GLOO_RS_VERSION_MAJOR * 10000 + GLOO_RS_VERSION_MINOR * 100 + GLOO_RS_VERSION_PATCH;
+
+/// The version of the library that the program runs with, as GLOO_RS_VERSION_NUMBER. It may be later than the header's.
+#[unsafe(no_mangle)]
+pub extern "C" fn gloo_rs_version_number() -> u32 {
+    GLOO_RS_VERSION_NUMBER
 }
 
-/// The library's version: `1.2.3`. A static string.
+/// The version of the library that the program runs with: `1.2.3`. A static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn gloo_rs_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
@@ -117,8 +136,11 @@ pub extern "C" fn gloo_rs_last_error_message() -> *const c_char {
 
 /// The name of `status`, as in this header: `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for other numbers.
 #[unsafe(no_mangle)]
-pub extern "C" fn gloo_rs_status_name(status: gloo_rs_status_t) -> *const c_char {
-    name_of(status).as_ptr()
+pub unsafe extern "C" fn gloo_rs_status_name(status: MaybeUninit<gloo_rs_status_t>) -> *const c_char {
+    // SAFETY: arguments from C are initialised.
+    let number = unsafe { number(status) };
+    let name = NAMES.iter().find(|(known, _)| *known as u32 == number);
+    name.map_or(c"unknown status", |(_, name)| name).as_ptr()
 }
 
 /// Frees memory that this library handed to the caller for freeing, as gloo_rs_store_get does. NULL is fine.

@@ -70,6 +70,7 @@ pub(super) fn timeout(ms: i64) -> Result<Duration> {
 /// server's name or address; `port` its port, or 0 with `serve` to let the system choose (gloo_rs_store_port tells). The
 /// others try to connect until `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the result and ends it with
 /// gloo_rs_store_destroy; on failure `*store` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_tcp(
     host: *const c_char,
@@ -115,6 +116,7 @@ pub unsafe extern "C" fn gloo_rs_tcp_store_options_init(options: *mut gloo_rs_tc
 
 /// As gloo_rs_store_create_tcp, with options; NULL for defaults. Fails with GLOO_RS_ERROR_MISMATCH if the server has another
 /// token, or only one side has one.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_tcp_with(
     host: *const c_char,
@@ -160,6 +162,7 @@ unsafe fn create_tcp(
 }
 
 /// The port of a store made by gloo_rs_store_create_tcp; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_port(store: *const gloo_rs_store_t, port: *mut u16) -> gloo_rs_status_t {
     guard("gloo_rs_store_port", || {
@@ -173,6 +176,7 @@ pub unsafe extern "C" fn gloo_rs_store_port(store: *const gloo_rs_store_t, port:
 /// A store in the directory `path`, which all ranks see and which is made if it is not there. Each job needs a directory,
 /// or a prefix, that no job used before. The caller owns the result and ends it with gloo_rs_store_destroy; on failure
 /// `*store` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_file(
     path: *const c_char,
@@ -188,6 +192,7 @@ pub unsafe extern "C" fn gloo_rs_store_create_file(
 
 /// The store of this process with that `name`, for ranks that are threads; it lives as long as somebody has it. The caller
 /// owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_in_process(
     name: *const c_char,
@@ -203,6 +208,7 @@ pub unsafe extern "C" fn gloo_rs_store_create_in_process(
 
 /// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive
 /// by itself. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_prefix(
     prefix: *const c_char,
@@ -223,6 +229,7 @@ pub unsafe extern "C" fn gloo_rs_store_create_prefix(
 /// looked for until `timeout_ms`, GLOO_RS_TIMEOUT_DEFAULT for 30 s. The options of gloo_rs_redis_options_t stand behind a
 /// question mark: `?prefix=job-17/&ttl=3600&ca=FILE&cert=FILE&key=FILE&insecure=true`; user, password and options may hold
 /// escapes like `%40`. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_url(
     url: *const c_char,
@@ -240,6 +247,7 @@ pub unsafe extern "C" fn gloo_rs_store_create_url(
 }
 
 /// Sets `key` to a copy of the `bytes` at `value`, replacing what it has.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_set(
     store: *mut gloo_rs_store_t,
@@ -260,6 +268,7 @@ pub unsafe extern "C" fn gloo_rs_store_set(
 /// Waits until `key` has a value, and sets `*value` to a copy of it and `*bytes` to its length. The caller ends the copy
 /// with gloo_rs_free; it is not NULL even if the length is 0. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for
 /// 30 s, 0 to ask once.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_get(
     store: *mut gloo_rs_store_t,
@@ -282,6 +291,7 @@ pub unsafe extern "C" fn gloo_rs_store_get(
 
 /// Waits until all `n` `keys` have values. Fails with GLOO_RS_ERROR_TIMEOUT, naming those that have none. `timeout_ms` is in
 /// milliseconds; GLOO_RS_TIMEOUT_DEFAULT for 30 s, 0 to ask once.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_wait(
     store: *mut gloo_rs_store_t,
@@ -297,6 +307,7 @@ pub unsafe extern "C" fn gloo_rs_store_wait(
 }
 
 /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, and sets `*sum` to the result. Atomic.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_add(
     store: *mut gloo_rs_store_t,
@@ -314,6 +325,7 @@ pub unsafe extern "C" fn gloo_rs_store_add(
 }
 
 /// Appends the `bytes` at `value` to the value of `key`, empty if it has none. Atomic.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_append(
     store: *mut gloo_rs_store_t,
@@ -333,6 +345,7 @@ pub unsafe extern "C" fn gloo_rs_store_append(
 
 /// Waits until all `n` `keys` have values, and sets `values[i]` and `bytes[i]` as gloo_rs_store_get does. The caller ends
 /// each copy with gloo_rs_free; on failure all are NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_multi_get(
     store: *mut gloo_rs_store_t,
@@ -363,6 +376,7 @@ pub unsafe extern "C" fn gloo_rs_store_multi_get(
 }
 
 /// Sets each of the `n` `keys` to a copy of the `bytes[i]` bytes at `values[i]`.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_multi_set(
     store: *mut gloo_rs_store_t,
@@ -385,6 +399,7 @@ pub unsafe extern "C" fn gloo_rs_store_multi_set(
 }
 
 /// Removes `key`, and sets `*existed`, if not NULL, to whether it was there.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_delete(
     store: *mut gloo_rs_store_t,

@@ -1,7 +1,7 @@
 //! Stores made of the caller's functions.
 
 use std::ffi::{c_char, c_void};
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::sync::Arc;
 
 use super::guard::guard;
@@ -11,7 +11,7 @@ use super::status::gloo_rs_status_t;
 use super::store::{self, gloo_rs_store_t};
 use crate::rendezvous::{CallbackStore, StoreCallbacks, callback};
 
-/// The functions of a store of the caller's. Set what there is not to NULL.
+/// The functions of a store of the caller's. Set up by gloo_rs_store_callbacks_init; functions that are missing are NULL.
 ///
 /// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
 /// threads that use the store, possibly on several at once, get `user`, and must not let exceptions out. Pointers that they
@@ -30,7 +30,7 @@ pub struct gloo_rs_store_callbacks_t {
             value: *const c_void,
             bytes: usize,
             user: *mut c_void,
-        ) -> gloo_rs_status_t,
+        ) -> MaybeUninit<gloo_rs_status_t>,
     >,
     /// Waits until `key` has a value, and passes it to gloo_rs_store_return_value with `sink` before it returns. Required.
     pub get: Option<
@@ -39,7 +39,7 @@ pub struct gloo_rs_store_callbacks_t {
             timeout_ms: i64,
             sink: *mut c_void,
             user: *mut c_void,
-        ) -> gloo_rs_status_t,
+        ) -> MaybeUninit<gloo_rs_status_t>,
     >,
     /// Waits until all `n` `keys` have values. If NULL, `get` is called for each.
     pub wait: Option<
@@ -48,12 +48,17 @@ pub struct gloo_rs_store_callbacks_t {
             n: usize,
             timeout_ms: i64,
             user: *mut c_void,
-        ) -> gloo_rs_status_t,
+        ) -> MaybeUninit<gloo_rs_status_t>,
     >,
     /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, atomically, and sets `*sum` to the result. If
     /// NULL, the store cannot add.
     pub add: Option<
-        unsafe extern "C" fn(key: *const c_char, amount: i64, sum: *mut i64, user: *mut c_void) -> gloo_rs_status_t,
+        unsafe extern "C" fn(
+            key: *const c_char,
+            amount: i64,
+            sum: *mut i64,
+            user: *mut c_void,
+        ) -> MaybeUninit<gloo_rs_status_t>,
     >,
     /// Appends the `bytes` at `value` to the value of `key`, empty if it has none, atomically. If NULL, the store cannot
     /// append.
@@ -63,11 +68,16 @@ pub struct gloo_rs_store_callbacks_t {
             value: *const c_void,
             bytes: usize,
             user: *mut c_void,
-        ) -> gloo_rs_status_t,
+        ) -> MaybeUninit<gloo_rs_status_t>,
     >,
     /// Removes `key`, and sets `*existed` to whether it was there. If NULL, the store cannot delete.
-    pub remove:
-        Option<unsafe extern "C" fn(key: *const c_char, existed: *mut bool, user: *mut c_void) -> gloo_rs_status_t>,
+    pub remove: Option<
+        unsafe extern "C" fn(
+            key: *const c_char,
+            existed: *mut bool,
+            user: *mut c_void,
+        ) -> MaybeUninit<gloo_rs_status_t>,
+    >,
     /// Called once, when nothing uses the store any more. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
@@ -79,9 +89,17 @@ unsafe impl Options for gloo_rs_store_callbacks_t {
     fn set_defaults(&mut self) {}
 }
 
+/// Sets all functions to NULL. `struct_size` is sizeof(gloo_rs_store_callbacks_t). NULL is left alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_store_callbacks_init(callbacks: *mut gloo_rs_store_callbacks_t, struct_size: usize) {
+    // SAFETY: the caller vouches for `struct_size` bytes at `callbacks`.
+    unsafe { options::init(callbacks, struct_size) }
+}
+
 /// A store made of the caller's functions, which are copied. On success, `destroy` among them is called when nothing uses
 /// the store any more; on failure it is not, and `*store` is NULL. The caller owns the result and ends it with
 /// gloo_rs_store_destroy.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_callbacks(
     callbacks: *const gloo_rs_store_callbacks_t,
@@ -92,26 +110,20 @@ pub unsafe extern "C" fn gloo_rs_store_create_callbacks(
         let out = unsafe { Out::handle(store, "store") }?;
         pointer::check(callbacks, "callbacks")?;
         // SAFETY: as above.
-        let given = unsafe { options::read(callbacks) }?;
-        let callbacks = StoreCallbacks {
-            struct_size: size_of::<StoreCallbacks>(),
-            user: given.user,
-            set: given.set,
-            get: given.get,
-            wait: given.wait,
-            add: given.add,
-            append: given.append,
-            remove: given.remove,
-            destroy: given.destroy,
-        };
+        let mut functions = unsafe { options::read(callbacks) }?;
+        functions.struct_size = size_of::<StoreCallbacks>();
+        const { assert!(size_of::<StoreCallbacks>() == size_of::<gloo_rs_store_callbacks_t>()) };
+        // The same struct, but that a status is a number there: C functions that return an enumeration return its number.
+        let callbacks = (&raw const functions).cast::<StoreCallbacks>();
         // SAFETY: as above; the header tells what the functions must keep to.
-        store::create(Arc::new(unsafe { CallbackStore::new(&callbacks) }?), None, out);
+        store::create(Arc::new(unsafe { CallbackStore::new(callbacks) }?), None, out);
         Ok(())
     })
 }
 
 /// Hands the value that a `get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
 /// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread; the last call counts.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_return_value(
     sink: *mut c_void,

@@ -1,8 +1,10 @@
 //! Stores in Redis servers.
 
 use std::ffi::c_char;
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
+use super::enumeration::is_set;
 use super::guard::guard;
 use super::options::{self, Options};
 use super::pointer::{self, Out};
@@ -17,6 +19,10 @@ use crate::rendezvous::redis::{self, RedisOptions, RedisTls};
 pub struct gloo_rs_redis_options_t {
     /// sizeof(gloo_rs_redis_options_t).
     pub struct_size: usize,
+    /// Whether to speak TLS.
+    pub tls: MaybeUninit<bool>,
+    /// With `tls`: whether to accept any certificate, which is for tests only.
+    pub insecure: MaybeUninit<bool>,
     /// A user of the server's access control list; NULL for the default user.
     pub username: *const c_char,
     /// The user's, or the server's, password; NULL for none. In no message.
@@ -34,10 +40,6 @@ pub struct gloo_rs_redis_options_t {
     pub database: u32,
     /// Seconds that a key lives after it was written last, 86400 by default; 0 for ever.
     pub ttl_s: u32,
-    /// 1 to speak TLS, 0 (the default) not to.
-    pub tls: u32,
-    /// With `tls`: 1 to take any certificate, which is for tests only; 0 by default.
-    pub insecure: u32,
 }
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -60,6 +62,7 @@ pub unsafe extern "C" fn gloo_rs_redis_options_init(options: *mut gloo_rs_redis_
 /// 30 s. `options` may be NULL. All ranks use the same server and options; any number of them may come and go. Fails with
 /// GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (gloo_rs_built_features tells). The caller owns the result and
 /// ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_redis(
     host: *const c_char,
@@ -96,8 +99,10 @@ unsafe fn to_rust(host: &str, port: u16, given: &gloo_rs_redis_options_t) -> Res
         ca_file: text(given.ca_file, "ca_file")?.map(Into::into),
         cert_file: text(given.cert_file, "cert_file")?.map(Into::into),
         key_file: text(given.key_file, "key_file")?.map(Into::into),
-        insecure: given.insecure != 0,
+        // SAFETY: the caller's flag, or the default.
+        insecure: unsafe { is_set(given.insecure) },
     };
-    options.tls = (given.tls != 0).then_some(tls);
+    // SAFETY: as above.
+    options.tls = unsafe { is_set(given.tls) }.then_some(tls);
     Ok(options)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::enumeration::from_number;
 use super::guard::{guard, last_error_message};
 use super::handle::{self, Handle};
 use super::options::{self, Options};
@@ -17,6 +18,16 @@ use crate::types::{DataType, ReduceOp};
 fn message() -> String {
     // SAFETY: a string of this thread's that no failing call replaces meanwhile.
     unsafe { CStr::from_ptr(last_error_message()) }.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_version_is_the_package_s() {
+    let version = format!("{GLOO_RS_VERSION_MAJOR}.{GLOO_RS_VERSION_MINOR}.{GLOO_RS_VERSION_PATCH}");
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    // SAFETY: a static string.
+    assert_eq!(unsafe { CStr::from_ptr(gloo_rs_version()) }.to_str(), Ok(version.as_str()));
+    let [major, minor, patch] = [GLOO_RS_VERSION_MAJOR, GLOO_RS_VERSION_MINOR, GLOO_RS_VERSION_PATCH];
+    assert_eq!(gloo_rs_version_number(), major * 10_000 + minor * 100 + patch);
 }
 
 #[test]
@@ -63,13 +74,13 @@ fn statuses_are_the_error_kinds_in_their_order() {
         Callback,
         Internal,
     ];
-    let name = |status| {
+    let name = |number| {
         // SAFETY: static strings.
-        unsafe { CStr::from_ptr(gloo_rs_status_name(status)) }.to_str().unwrap()
+        unsafe { CStr::from_ptr(gloo_rs_status_name(from_number(number))) }.to_str().unwrap()
     };
-    assert_eq!(name(GLOO_RS_OK), "GLOO_RS_OK");
+    assert_eq!(name(GLOO_RS_OK as u32), "GLOO_RS_OK");
     for (kind, status) in kinds.into_iter().zip(1..) {
-        assert_eq!(status::status_of(kind), status);
+        assert_eq!(status::status_of(kind) as u32, status);
         // CONNECTION_LOST against ConnectionLost
         let expected = format!("GLOO_RS_ERROR_{kind:?}").replace('_', "").to_lowercase();
         assert_eq!(name(status).replace('_', "").to_lowercase(), expected);
@@ -97,15 +108,60 @@ fn numbers_of_types_and_operations_are_the_header_s() {
         GLOO_RS_COMPLEX128,
         GLOO_RS_BOOL,
     ];
-    assert_eq!(types.map(|number| types::data_type(number).unwrap()), DataType::ALL);
+    // SAFETY: the numbers are initialised.
+    let (data_type, op) = unsafe {
+        let data_type = |number| types::data_type(from_number(number));
+        (data_type, |number| types::op(from_number(number)))
+    };
+    assert_eq!(types.map(|value| data_type(value as u32).unwrap()), DataType::ALL);
     let ops =
         [GLOO_RS_SUM, GLOO_RS_PRODUCT, GLOO_RS_MIN, GLOO_RS_MAX, GLOO_RS_AVERAGE, GLOO_RS_AND, GLOO_RS_OR, GLOO_RS_XOR];
-    assert_eq!(ops.map(|number| types::op(number).unwrap()), ReduceOp::ALL);
-    assert!(types::data_type(GLOO_RS_DATA_TYPE_UNSET).unwrap_err().message().contains("not set"));
-    assert!(types::data_type(15).is_err());
-    assert!(types::op(8).is_err());
-    assert_eq!(gloo_rs_data_type_size(GLOO_RS_COMPLEX128), 16);
-    assert_eq!(gloo_rs_data_type_size(15), 0);
+    assert_eq!(ops.map(|value| op(value as u32).unwrap()), ReduceOp::ALL);
+    // Options that were filled with zeros have no type.
+    assert_eq!(GLOO_RS_DATA_TYPE_UNSET as u32, 0);
+    assert!(data_type(0).unwrap_err().message().contains("not set"));
+    for number in [types.len() as u32 + 1, u32::MAX] {
+        assert_eq!(data_type(number).unwrap_err().message(), format!("no data type has the number {number}"));
+    }
+    assert!(op(8).is_err());
+    // SAFETY: as above.
+    let size = |number| unsafe { gloo_rs_data_type_size(from_number(number)) };
+    assert_eq!((size(GLOO_RS_COMPLEX128 as u32), size(16), size(0)), (16, 0, 0));
+}
+
+#[test]
+fn a_number_that_is_no_value_of_an_enumeration_is_refused() {
+    let (mut device, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let mut options = MaybeUninit::<gloo_rs_context_options_t>::uninit();
+    // SAFETY: `init` fills the struct; the places of handles are valid.
+    let options = unsafe {
+        assert_eq!(gloo_rs_device_create(std::ptr::null(), &mut device), GLOO_RS_OK);
+        gloo_rs_context_options_init(options.as_mut_ptr(), size_of::<gloo_rs_context_options_t>());
+        options.assume_init()
+    };
+    let wrong = [
+        ("connect is 2,", gloo_rs_context_options_t { connect: from_number(2), ..options }),
+        ("check_calls is 4294967295,", gloo_rs_context_options_t { check_calls: from_number(u32::MAX), ..options }),
+    ];
+    for (text, options) in wrong {
+        // SAFETY: as above.
+        let status = unsafe { gloo_rs_context_create(device, 0, 1, &options, &mut context) };
+        assert_eq!(status, GLOO_RS_ERROR_INVALID_ARGUMENT);
+        assert!(message().contains(text), "{}", message());
+    }
+    // SAFETY: nothing else uses it.
+    unsafe { gloo_rs_device_destroy(device) };
+}
+
+#[test]
+fn a_flag_may_have_any_byte() {
+    for byte in [0u8, 1, 2, 255] {
+        let mut flag = MaybeUninit::<bool>::uninit();
+        // SAFETY: of the same size; a `MaybeUninit` may hold any byte.
+        unsafe { flag.as_mut_ptr().cast::<u8>().write(byte) };
+        // SAFETY: initialised.
+        assert_eq!(unsafe { enumeration::is_set(flag) }, byte != 0);
+    }
 }
 
 /// A field appended to a struct must not land in bytes that earlier callers left uninitialised.
@@ -127,6 +183,7 @@ fn options_structs_have_no_padding_at_the_end() {
         gloo_rs_context_options_t.tuning: *mut ();
         gloo_rs_tcp_store_options_t.log_user: *mut ();
         gloo_rs_connection_statistics_t.crowded_out: u64;
+        gloo_rs_redis_options_t.ttl_s: u32;
         gloo_rs_collective_options_t.num_dims: usize;
     }
 }
@@ -148,8 +205,9 @@ fn options_are_initialised_as_far_as_the_caller_knows_them() {
     };
     assert_eq!(longer.known.struct_size, size_of::<Longer>());
     assert_eq!(longer.known.timeout_ms, GLOO_RS_TIMEOUT_DEFAULT);
-    assert_eq!(longer.known.data_type, GLOO_RS_DATA_TYPE_UNSET);
-    assert_eq!((longer.known.op, longer.known.count), (GLOO_RS_SUM, 0));
+    // SAFETY: initialised above.
+    let (data_type, op) = unsafe { (longer.known.data_type.assume_init(), longer.known.op.assume_init()) };
+    assert_eq!((data_type, op, longer.known.count), (GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, 0));
     assert!(longer.known.algorithm.is_null() && longer.known.function.is_none());
     assert_eq!(longer.new, [0, 0]);
 
@@ -180,9 +238,15 @@ fn options_are_read_as_far_as_the_caller_knows_them() {
         gloo_rs_collective_options_init(longer.as_mut_ptr().cast(), size_of::<Longer>());
         longer.assume_init()
     };
-    (longer.known.count, longer.known.base, longer.new) = (5, 6, [7; 2]);
+    (longer.known.count, longer.known.base) = (5, 6);
     let options = read((&raw const longer).cast()).unwrap();
     assert_eq!((options.count, options.base), (5, 6));
+
+    longer.new[1] = 7 << 8;
+    let error = read((&raw const longer).cast()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let byte = offset_of!(Longer, new) + size_of::<u64>() + 1;
+    assert!(error.message().contains(&format!("gloo_rs_collective_options_t has a value at byte {byte},")), "{error}");
 
     longer.known.struct_size = offset_of!(gloo_rs_collective_options_t, base);
     let options = read(&longer.known).unwrap();
@@ -387,7 +451,7 @@ fn a_reduction_function_may_destroy_its_context() {
         gloo_rs_collective_options_init(options.as_mut_ptr(), size_of::<gloo_rs_collective_options_t>());
         let mut options = options.assume_init();
         options.function = Some(destroys);
-        (options.data_type, options.user) = (GLOO_RS_UINT8, handle.cast());
+        (options.data_type, options.user) = (MaybeUninit::new(GLOO_RS_UINT8), handle.cast());
         (options.inputs, options.num_inputs) = (inputs.as_ptr(), 2);
         (options.outputs, options.num_outputs) = (outputs.as_ptr(), 1);
         options.count = 1;

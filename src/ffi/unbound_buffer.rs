@@ -34,6 +34,7 @@ pub struct UnboundHandle {
 /// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
 /// must not change, and bytes under a receive must not be touched, until the wait for it has returned. `data` needs no
 /// alignment. The caller owns the result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_create(
     context: *mut gloo_rs_context_t,
@@ -54,6 +55,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_create(
 
 /// Starts to send `bytes` from `offset` to rank `to`. A message meets the receive with the same slot there; messages of one
 /// rank and slot keep their order. Every send wants one gloo_rs_unbound_buffer_wait_send.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_send(
     buffer: *mut gloo_rs_unbound_buffer_t,
@@ -70,6 +72,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_send(
 }
 
 /// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv(
     buffer: *mut gloo_rs_unbound_buffer_t,
@@ -89,6 +92,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv(
 /// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
 /// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
 /// gloo_rs_unbound_buffer_wait_recv tells the rank.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
     buffer: *mut gloo_rs_unbound_buffer_t,
@@ -112,6 +116,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
 /// Waits until one more send or put of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
 /// `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
 /// gloo_rs_unbound_buffer_abort_wait_send ended the wait: the sends go on.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
     buffer: *mut gloo_rs_unbound_buffer_t,
@@ -130,6 +135,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
 /// Waits until one more receive or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was
 /// from. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
 /// gloo_rs_unbound_buffer_abort_wait_recv ended the wait: the receives stay.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_recv(
     buffer: *mut gloo_rs_unbound_buffer_t,
@@ -180,6 +186,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_abort_wait_recv(
 /// A key with which other ranks may put into this buffer and get from it, as long as it lives: bytes without meaning to the
 /// caller, to be brought there by its own means, copied into `key` of `capacity` bytes. `*needed` is set to their number;
 /// `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_remote_key(
     buffer: *mut gloo_rs_unbound_buffer_t,
@@ -199,6 +206,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_remote_key(
 /// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` (of `key_bytes` bytes) names, at
 /// `remote_offset` there; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are
 /// there.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_put(
     buffer: *mut gloo_rs_unbound_buffer_t,
@@ -220,6 +228,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_put(
 
 /// Starts to read `bytes` at `remote_offset` of the buffer that `key` (of `key_bytes` bytes) names into `offset` of this
 /// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_recv returns when the bytes are here.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_get(
     buffer: *mut gloo_rs_unbound_buffer_t,

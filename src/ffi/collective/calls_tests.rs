@@ -23,7 +23,7 @@ macro_rules! call {
         unsafe {
             gloo_rs_collective_options_init(options.as_mut_ptr(), size_of::<gloo_rs_collective_options_t>());
             let mut options = options.assume_init();
-            options.data_type = GLOO_RS_INT32;
+            options.data_type = MaybeUninit::new(GLOO_RS_INT32);
             (options.inputs, options.num_inputs) = (inputs.as_ptr(), inputs.len());
             (options.outputs, options.num_outputs) = (outputs.as_ptr(), outputs.len());
             $(options.$field = $value;)*
@@ -129,7 +129,7 @@ fn own_blocks(context: *mut gloo_rs_context_t, size: usize, rank: usize) {
             let name = std::ffi::CString::new(algorithm.name).unwrap();
             let options = gloo_rs_collective_options_t {
                 algorithm: name.as_ptr(),
-                data_type: GLOO_RS_INT32,
+                data_type: MaybeUninit::new(GLOO_RS_INT32),
                 inputs: inputs.as_ptr(),
                 num_inputs: 1,
                 outputs: outputs.as_ptr(),

@@ -8,12 +8,14 @@ use crate::ffi::context::{gloo_rs_context_create, gloo_rs_context_options_t};
 use crate::ffi::device::{
     gloo_rs_device_create, gloo_rs_device_destroy, gloo_rs_device_options_init, gloo_rs_device_options_t,
 };
+use crate::ffi::enumeration::from_number;
 use crate::ffi::options::{self, Options};
+use crate::ffi::status::GLOO_RS_OK;
 use crate::ffi::store_callbacks::gloo_rs_store_callbacks_t;
 use crate::fuzzing::Input;
 
 /// A struct is read without a look past its `struct_size`, and refused exactly if that is too little, too much, or no whole
-/// number of words. `init` writes `struct_size` bytes and no more, of a size that is too much only the struct's own.
+/// number of words, or if a word behind those that this version knows is not zero. `init` writes `struct_size` bytes and no more, of a size that is too much only the struct's own.
 fn any_struct<T: Options>(size: usize, data: &[u8]) {
     let words = size.min(options::MOST_BYTES).div_ceil(size_of::<usize>());
     // Not one word more, so that a sanitizer sees who reads on.
@@ -22,9 +24,11 @@ fn any_struct<T: Options>(size: usize, data: &[u8]) {
     bytes.for_each(|(word, bytes)| *word = usize::from_ne_bytes(bytes.try_into().expect("a word")));
     block[0] = size;
     let acceptable = (T::REQUIRED..=options::MOST_BYTES).contains(&size) && size.is_multiple_of(align_of::<T>());
+    let later = block.iter().take(size / size_of::<usize>()).skip(size_of::<T>() / size_of::<usize>());
+    let known = later.clone().all(|word| *word == 0);
     // SAFETY: as many bytes are there as the struct says, or as the library knows.
     let read = unsafe { options::read::<T>(block.as_ptr().cast()) };
-    assert_eq!(read.is_ok(), acceptable);
+    assert_eq!(read.is_ok(), acceptable && known);
     let mut block = vec![usize::MAX; words + 1];
     // SAFETY: the block has `size` bytes, or as many as a struct may have.
     unsafe { options::init::<T>(block.as_mut_ptr().cast(), size) };
@@ -51,8 +55,8 @@ fn contexts() -> [*mut gloo_rs_context_t; 2] {
                 let mut options: gloo_rs_device_options_t = std::mem::zeroed();
                 gloo_rs_device_options_init(&mut options, size_of_val(&options));
                 options.hostname = c"127.0.0.1".as_ptr();
-                assert_eq!(gloo_rs_device_create(&options, &mut device), 0);
-                assert_eq!(gloo_rs_context_create(device, rank, size, std::ptr::null(), &mut context), 0);
+                assert_eq!(gloo_rs_device_create(&options, &mut device), GLOO_RS_OK);
+                assert_eq!(gloo_rs_context_create(device, rank, size, std::ptr::null(), &mut context), GLOO_RS_OK);
                 gloo_rs_device_destroy(device);
             }
             context as usize
@@ -125,8 +129,8 @@ fn call(input: &mut Input<'_>) -> Option<()> {
         tag,
         timeout_ms: input.pick(&[-1, -1, 0, 1, 1000, -2, i64::MAX, i64::MIN])?,
         max_segment_bytes: input.pick(&[0, 0, 1, 7, 4096, usize::MAX])?,
-        data_type: input.pick(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, u32::MAX])?,
-        op: input.pick(&[0, 0, 1, 2, 3, 4, 5, 6, 7, 8, u32::MAX])?,
+        data_type: from_number(input.pick(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, u32::MAX])?),
+        op: from_number(input.pick(&[0, 0, 1, 2, 3, 4, 5, 6, 7, 8, u32::MAX])?),
         inputs: if shape & 2 != 0 { std::ptr::null() } else { inputs.as_ptr().cast() },
         num_inputs: if shape & 4 != 0 { 0 } else { inputs.len() },
         outputs: if shape & 8 != 0 { std::ptr::null() } else { outputs.as_ptr().cast() },
@@ -155,7 +159,7 @@ fn call(input: &mut Input<'_>) -> Option<()> {
     };
     if refused {
         // SAFETY: as above, and the context is never destroyed.
-        assert_ne!(unsafe { with("fuzz", collective, context, &options) }, 0);
+        assert_ne!(unsafe { with("fuzz", collective, context, &options) }, GLOO_RS_OK);
     }
     if let Err(error) = result {
         assert!(!error.message().contains("broken"), "a call that is wrong in itself broke the context: {error}");

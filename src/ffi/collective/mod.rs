@@ -156,10 +156,15 @@ unsafe fn run(
     num_counts: usize,
 ) -> Result<()> {
     let (rank, size) = (context.rank(), context.size());
-    let dtype = if collective == Collective::Barrier { DataType::Uint8 } else { data_type(options.data_type)? };
+    let dtype = match collective {
+        Collective::Barrier => DataType::Uint8,
+        // SAFETY: the caller's number, or the default.
+        _ => unsafe { data_type(options.data_type) }?,
+    };
     let reduction = match options.function {
         Some(function) => Reduction::User { function, user: options.user },
-        None => Reduction::Op(op(options.op)?),
+        // SAFETY: as above.
+        None => Reduction::Op(unsafe { op(options.op) }?),
     };
     // SAFETY: the same contract, for every block here.
     let counts = |counts, what| unsafe { pointer::optional_slice(counts, num_counts, what) };

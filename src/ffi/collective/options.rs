@@ -1,11 +1,12 @@
 //! The options of all collectives, and which collective uses which.
 
 use std::ffi::{c_char, c_void};
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 
 use super::gloo_rs_reduce_fn_t;
 use crate::collective::Collective;
 use crate::error::{Error, Result};
+use crate::ffi::enumeration::number;
 use crate::ffi::options::{self, Options};
 use crate::ffi::status::GLOO_RS_TIMEOUT_DEFAULT;
 use crate::ffi::types::{GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, gloo_rs_data_type_t, gloo_rs_op_t};
@@ -40,10 +41,10 @@ pub struct gloo_rs_collective_options_t {
     /// Tells apart calls that run at the same time on one context. The same on all ranks. Used by all.
     pub tag: u32,
     /// Type of the elements. The same on all ranks. Used by all but barrier.
-    pub data_type: gloo_rs_data_type_t,
+    pub data_type: MaybeUninit<gloo_rs_data_type_t>,
     /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks. Used by allreduce, reduce, reduce_scatter,
     /// scan, exscan.
-    pub op: gloo_rs_op_t,
+    pub op: MaybeUninit<gloo_rs_op_t>,
     /// Rank of the root. The same on all ranks. Used by reduce, broadcast, gather, gatherv, scatter, scatterv.
     pub root: i32,
     /// The caller's operation instead of `op`, or NULL. Used by allreduce, reduce, reduce_scatter, scan, exscan.
@@ -97,8 +98,8 @@ pub(super) const DEFAULTS: gloo_rs_collective_options_t = gloo_rs_collective_opt
     timeout_ms: GLOO_RS_TIMEOUT_DEFAULT,
     max_segment_bytes: 0,
     tag: 0,
-    data_type: GLOO_RS_DATA_TYPE_UNSET,
-    op: GLOO_RS_SUM,
+    data_type: MaybeUninit::new(GLOO_RS_DATA_TYPE_UNSET),
+    op: MaybeUninit::new(GLOO_RS_SUM),
     root: 0,
     function: None,
     user: std::ptr::null_mut(),
@@ -172,8 +173,10 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
         true => Err(unused(collective, field)),
         false => Ok(()),
     };
-    check(options.data_type != DEFAULTS.data_type, "data_type", WITH_BUFFERS)?;
-    check(options.op != DEFAULTS.op, "op", REDUCING)?;
+    // SAFETY: the caller's numbers, or the defaults.
+    let (data_type, op) = unsafe { (number(options.data_type), number(options.op)) };
+    check(data_type != GLOO_RS_DATA_TYPE_UNSET as u32, "data_type", WITH_BUFFERS)?;
+    check(op != GLOO_RS_SUM as u32, "op", REDUCING)?;
     check(options.root != DEFAULTS.root, "root", WITH_ROOT)?;
     check(options.function.is_some(), "function", REDUCING)?;
     check(!options.user.is_null(), "user", REDUCING)?;

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::collective::Collective;
@@ -39,8 +40,8 @@ const FIELDS: &[(&str, Set)] = &[
     ("timeout_ms", |options| options.timeout_ms = 1),
     ("max_segment_bytes", |options| options.max_segment_bytes = 1),
     ("tag", |options| options.tag = 1),
-    ("data_type", |options| options.data_type = GLOO_RS_INT8),
-    ("op", |options| options.op = GLOO_RS_MAX),
+    ("data_type", |options| options.data_type = MaybeUninit::new(GLOO_RS_INT8)),
+    ("op", |options| options.op = MaybeUninit::new(GLOO_RS_MAX)),
     ("root", |options| options.root = 1),
     ("function", |options| options.function = Some(nothing)),
     ("user", |options| options.user = ptr::dangling_mut::<u64>().cast()),
@@ -113,7 +114,8 @@ fn a_field_is_refused_by_exactly_the_collectives_whose_use_of_it_is_not_document
             assert_eq!(message, format!("gloo_rs_{name}_with: {why}"));
         }
         // What a wrapper of MPI's arguments sets always.
-        let options = gloo_rs_collective_options_t { root: 0, op: GLOO_RS_SUM, tag: 3, ..super::DEFAULTS };
+        let options =
+            gloo_rs_collective_options_t { root: 0, op: MaybeUninit::new(GLOO_RS_SUM), tag: 3, ..super::DEFAULTS };
         assert!(super::check_used(&options, collective).is_ok());
     }
 }

@@ -1,6 +1,7 @@
 //! Collectives that combine elements.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
 use super::{DEFAULTS, gloo_rs_collective_options_t, plain, with};
 use crate::collective::Collective;
@@ -11,14 +12,15 @@ use crate::ffi::types::{gloo_rs_data_type_t, gloo_rs_op_t};
 /// Combines the inputs of all ranks, `count` elements each, by `op`; the outputs of all ranks, `count` elements each,
 /// get the result. With GLOO_RS_AVERAGE it is divided by the number of contributions. In place, with NULL or `output`
 /// as `input`, the output holds the input.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_allreduce(
     context: *mut gloo_rs_context_t,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    data_type: gloo_rs_data_type_t,
-    op: gloo_rs_op_t,
+    data_type: MaybeUninit<gloo_rs_data_type_t>,
+    op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
     // SAFETY: the header's rules for pointers.
@@ -27,6 +29,7 @@ pub unsafe extern "C" fn gloo_rs_allreduce(
 
 /// As gloo_rs_allreduce, with any number of inputs, all of which are combined, and one output or more, all of which get
 /// the result. In place, with no inputs or with the very outputs as inputs, all outputs hold inputs.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_allreduce_with(
     context: *mut gloo_rs_context_t,
@@ -39,14 +42,15 @@ pub unsafe extern "C" fn gloo_rs_allreduce_with(
 /// Combines the inputs of all ranks, `count` elements each, by `op`; the root's output, of `count` elements, gets the
 /// result. In place, with NULL or `output` as `input`, the output holds the input; on ranks other than the root it is
 /// then read and left alone. With an input, `output` is ignored on other ranks.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce(
     context: *mut gloo_rs_context_t,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    data_type: gloo_rs_data_type_t,
-    op: gloo_rs_op_t,
+    data_type: MaybeUninit<gloo_rs_data_type_t>,
+    op: MaybeUninit<gloo_rs_op_t>,
     root: i32,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, op, root, ..DEFAULTS };
@@ -55,6 +59,7 @@ pub unsafe extern "C" fn gloo_rs_reduce(
 }
 
 /// As gloo_rs_reduce, with any number of inputs, all of which are combined, and one output.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce_with(
     context: *mut gloo_rs_context_t,
@@ -68,14 +73,15 @@ pub unsafe extern "C" fn gloo_rs_reduce_with(
 /// `count` elements, gets block r of the result. In place, `output` is where the rank's own block begins in `input`
 /// (which costs a copy of it), of which the rest is left alone; or `input` is NULL: then the output holds all of the
 /// input, the result is put at its start, and what follows is unspecified.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce_scatter(
     context: *mut gloo_rs_context_t,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    data_type: gloo_rs_data_type_t,
-    op: gloo_rs_op_t,
+    data_type: MaybeUninit<gloo_rs_data_type_t>,
+    op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
     // SAFETY: the header's rules for pointers.
@@ -84,14 +90,15 @@ pub unsafe extern "C" fn gloo_rs_reduce_scatter(
 
 /// As gloo_rs_reduce_scatter, with a block of `counts[r]` elements for rank r, in the order of ranks. `counts` has as
 /// many entries as there are ranks, the same on all.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce_scatterv(
     context: *mut gloo_rs_context_t,
     input: *const c_void,
     output: *mut c_void,
     counts: *const usize,
-    data_type: gloo_rs_data_type_t,
-    op: gloo_rs_op_t,
+    data_type: MaybeUninit<gloo_rs_data_type_t>,
+    op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { recv_counts: counts, data_type, op, ..DEFAULTS };
     // SAFETY: the header's rules for pointers.
@@ -100,6 +107,7 @@ pub unsafe extern "C" fn gloo_rs_reduce_scatterv(
 
 /// As gloo_rs_reduce_scatter with `count`, or as gloo_rs_reduce_scatterv with `recv_counts`; with any number of inputs,
 /// all of which are combined, and one output.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce_scatter_with(
     context: *mut gloo_rs_context_t,
@@ -111,14 +119,15 @@ pub unsafe extern "C" fn gloo_rs_reduce_scatter_with(
 
 /// Rank r's output gets the inputs of ranks 0 to r, combined by `op` in this order; `count` elements each. In place,
 /// with NULL or `output` as `input`, the output holds the input. There is no GLOO_RS_AVERAGE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_scan(
     context: *mut gloo_rs_context_t,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    data_type: gloo_rs_data_type_t,
-    op: gloo_rs_op_t,
+    data_type: MaybeUninit<gloo_rs_data_type_t>,
+    op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
     // SAFETY: the header's rules for pointers.
@@ -126,6 +135,7 @@ pub unsafe extern "C" fn gloo_rs_scan(
 }
 
 /// As gloo_rs_scan, with one input, or none for in place, and one output.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_scan_with(
     context: *mut gloo_rs_context_t,
@@ -138,14 +148,15 @@ pub unsafe extern "C" fn gloo_rs_scan_with(
 /// Rank r's output gets the inputs of ranks 0 to r - 1, combined by `op` in this order; `count` elements each. Rank 0's
 /// output is left alone. In place, with NULL or `output` as `input`, the output holds the input. There is no
 /// GLOO_RS_AVERAGE.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_exscan(
     context: *mut gloo_rs_context_t,
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    data_type: gloo_rs_data_type_t,
-    op: gloo_rs_op_t,
+    data_type: MaybeUninit<gloo_rs_data_type_t>,
+    op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
     // SAFETY: the header's rules for pointers.
@@ -153,6 +164,7 @@ pub unsafe extern "C" fn gloo_rs_exscan(
 }
 
 /// As gloo_rs_exscan, with one input, or none for in place, and one output.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_exscan_with(
     context: *mut gloo_rs_context_t,
