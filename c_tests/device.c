@@ -136,12 +136,12 @@ static void statistics(void) {
 
 struct log {
   pthread_mutex_t mutex;
-  int messages;
-  uint32_t level;
+  int messages, destroyed;
+  gloo_rs_log_level_t level;
   char text[256];
 };
 
-static void write_log(uint32_t level, const char *message, void *user) {
+static void write_log(gloo_rs_log_level_t level, const char *message, void *user) {
   struct log *log = (struct log *)user;
   pthread_mutex_lock(&log->mutex);
   if (log->messages++ == 0) {
@@ -151,9 +151,16 @@ static void write_log(uint32_t level, const char *message, void *user) {
   pthread_mutex_unlock(&log->mutex);
 }
 
+static void destroy_log(void *user) {
+  struct log *log = (struct log *)user;
+  pthread_mutex_lock(&log->mutex);
+  log->destroyed++;
+  pthread_mutex_unlock(&log->mutex);
+}
+
 /* A connection that is not one of ours is dropped with a message, and harms nobody. */
 static void stray_connections(void) {
-  struct log log = {PTHREAD_MUTEX_INITIALIZER, 0, 0, ""};
+  struct log log = {PTHREAD_MUTEX_INITIALIZER, 0, 0, GLOO_RS_LOG_WARNING, ""};
   gloo_rs_device_options_t options;
   gloo_rs_device_t *device = NULL;
   gloo_rs_context_t *context = NULL;
@@ -165,6 +172,11 @@ static void stray_connections(void) {
   options.hostname = "127.0.0.1";
   options.log = write_log;
   options.log_user = &log;
+  options.log_destroy = destroy_log;
+  options.interface_name = "no such interface";
+  CHECK_FAILS(gloo_rs_device_create(&options, &device), GLOO_RS_ERROR_INVALID_ARGUMENT, "no such interface");
+  CHECK_INT(log.destroyed, 0);
+  options.interface_name = NULL;
   CHECK_OK(gloo_rs_device_create(&options, &device));
   CHECK_OK(gloo_rs_context_create(device, 0, 1, NULL, &context));
   CHECK_OK(gloo_rs_device_address(device, text, sizeof text, NULL));
@@ -187,8 +199,57 @@ static void stray_connections(void) {
   CHECK(messages > 0);
   CHECK(log.level >= GLOO_RS_LOG_WARNING && log.level <= GLOO_RS_LOG_DETAIL);
   CHECK_CONTAINS(log.text, "127.0.0.1");
-  gloo_rs_context_destroy(context);
   gloo_rs_device_destroy(device);
+  CHECK_INT(log.destroyed, 0);
+  gloo_rs_context_destroy(context);
+  /* The device's own thread may be the last that has it. */
+  for (messages = 0; messages == 0 && now_ms() < deadline; sleep_ms(1)) {
+    pthread_mutex_lock(&log.mutex);
+    messages = log.destroyed;
+    pthread_mutex_unlock(&log.mutex);
+  }
+  CHECK_INT(messages, 1);
+}
+
+/* ---- messages on stderr, where the environment asks for them ---- */
+
+static void stderr_is_asked_for_by_the_environment(void) {
+  static const struct { const char *level; int notices; } cases[] = {
+      {NULL, 0}, {"", 0}, {"warning", 0}, {"notice", 1}, {"detail", 1}};
+  size_t i;
+  for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+    gloo_rs_device_options_t options;
+    gloo_rs_device_t *device = NULL;
+    char text[4096];
+    int pipes[2], stderr_before = dup(2);
+    ssize_t bytes;
+    CHECK_INT(pipe(pipes), 0);
+    if (cases[i].level != NULL) CHECK_INT(setenv("GLOO_RS_LOG", cases[i].level, 1), 0);
+    gloo_rs_device_options_init(&options, sizeof options);
+    options.hostname = "127.0.0.1";
+    fflush(stderr);
+    CHECK(dup2(pipes[1], 2) == 2);
+    if (gloo_rs_device_create(&options, &device) == GLOO_RS_OK) gloo_rs_device_destroy(device);
+    CHECK(dup2(stderr_before, 2) == 2);
+    close(pipes[1]);
+    close(stderr_before);
+    bytes = read(pipes[0], text, sizeof text - 1);
+    close(pipes[0]);
+    CHECK(device != NULL && bytes >= 0);
+    text[bytes] = '\0';
+    if (cases[i].notices > 0) {
+      CHECK_CONTAINS(text, "gloo_rs: notice: ");
+      CHECK_CONTAINS(text, "127.0.0.1");
+    } else {
+      CHECK_TEXT(text, "");
+    }
+  }
+  {
+    gloo_rs_device_t *device = NULL;
+    CHECK_INT(setenv("GLOO_RS_LOG", "loud", 1), 0);
+    CHECK_INVALID(gloo_rs_device_create(NULL, &device), "GLOO_RS_LOG is loud; it must be one of warning, notice, detail");
+    CHECK_INT(unsetenv("GLOO_RS_LOG"), 0);
+  }
 }
 
 /* A caller from the time when options had fewer fields. */
@@ -214,6 +275,7 @@ int main(int argc, char **argv) {
       {"failures", 1, failures, -1},
       {"statistics", 1, statistics, -1},
       {"stray_connections", 1, stray_connections, -1},
+      {"stderr_is_asked_for_by_the_environment", 1, stderr_is_asked_for_by_the_environment, -1},
       {"shorter_options", 1, shorter_options, -1},
   };
   return RUN_TESTS(argc, argv, tests);

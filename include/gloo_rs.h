@@ -200,10 +200,9 @@ typedef struct gloo_rs_store_t gloo_rs_store_t;
 /// threads.
 typedef struct gloo_rs_unbound_buffer_t gloo_rs_unbound_buffer_t;
 
-/// Told what no call can return. `level` is GLOO_RS_LOG_WARNING, GLOO_RS_LOG_NOTICE or GLOO_RS_LOG_DETAIL; `message` is
-/// text without the line's end, valid during the call. Called from the device's own thread and from threads in calls,
-/// also from several at once, while the library holds its locks: it must not call this library, and no exception may
-/// leave it.
+/// Callback for log messages that no call returns. `message` is text without the line's end, valid during the call. Called from
+/// the device's own thread and from threads in calls, also from several at once, while the library holds its locks: it must
+/// not call this library, and no exception may leave it.
 typedef void (*gloo_rs_log_fn_t)(enum gloo_rs_log_level_t level, const char *message, void *user);
 
 /// Which addresses of this host a device uses: one of IPv4 and one of IPv6, where there are both. With neither
@@ -222,10 +221,14 @@ typedef struct gloo_rs_device_options_t {
   const char *hostname;
   /// TCP port to listen on; 0 lets the system choose.
   uint16_t port;
-  /// Told what no call can return; NULL for nobody.
+  /// Callback for log messages that no call returns. NULL for none, or, if the environment variable GLOO_RS_LOG is
+  /// `warning`, `notice` or `detail`, for messages of this level and of more important ones on stderr.
   gloo_rs_log_fn_t log;
-  /// Passed to `log`. Used until the device and everything made of it are destroyed.
+  /// Passed to `log` and to `log_destroy`.
   void *log_user;
+  /// Called once, on any thread, when `log` will not be called any more: the device and everything made of it are destroyed.
+  /// Not called if creating the device fails. It must not call this library. May be NULL.
+  void (*log_destroy)(void *user);
 } gloo_rs_device_options_t;
 
 /// How a store over TCP behaves. Set up by gloo_rs_tcp_store_options_init.
@@ -235,10 +238,13 @@ typedef struct gloo_rs_tcp_store_options_t {
   /// The job's token, which server and clients must all have. NULL for what GLOO_RS_TOKEN holds in the environment; empty
   /// for none: then whoever reaches the server's port can read and change every key. Copied.
   const char *token;
-  /// Told by the server which connections it drops; NULL for nobody.
+  /// With `serve`, callback for messages about connections that the server drops. NULL as in gloo_rs_device_options_t.
   gloo_rs_log_fn_t log;
-  /// Passed to `log`. Used until the store and its prefixes are destroyed.
+  /// Passed to `log` and to `log_destroy`.
   void *log_user;
+  /// Called once, on any thread, when `log` will not be called any more: the store and its prefixes are destroyed. Not called
+  /// if creating the store fails. It must not call this library. May be NULL.
+  void (*log_destroy)(void *user);
 } gloo_rs_tcp_store_options_t;
 
 /// The functions of a store of the caller's. Set up by gloo_rs_store_callbacks_init; functions that are missing are NULL.

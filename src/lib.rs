@@ -11,6 +11,7 @@ pub mod ffi;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hash;
+pub mod log;
 #[deny(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod messaging;
 pub mod net;

@@ -310,6 +310,30 @@ impl Drop for ForkMark {
     }
 }
 
+/// Runs `write` so that a pipe without readers is an error of it and no signal, which would end a host program that left
+/// SIGPIPE as it was. For descriptors that are no sockets; [`send`] does without signals.
+pub fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
+    // SAFETY: `sigset_t` may be zeroed, and each call gets valid sets of this function's.
+    unsafe {
+        let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::sigpending(&mut pending);
+        let was_pending = libc::sigismember(&pending, libc::SIGPIPE) == 1;
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
+        let result = write();
+        // The signal of a failed write is this thread's, and waits.
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        if !was_pending {
+            while libc::sigtimedwait(&pipe, std::ptr::null_mut(), &now) == -1
+                && *libc::__errno_location() == libc::EINTR
+            {}
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,6 +364,25 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         drop(there);
         assert_eq!(send(here.as_raw_fd(), &[IoSlice::new(&[1])]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_write_without_readers_is_an_error_and_no_signal() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        // SAFETY: the child makes system calls only. SIGPIPE would end it.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+                let written = without_sigpipe(|| libc::write(writer.as_raw_fd(), [0u8].as_ptr().cast(), 1));
+                libc::_exit(if written == -1 && *libc::__errno_location() == libc::EPIPE { 0 } else { 1 });
+            }
+            let mut status = -1;
+            libc::waitpid(child, &mut status, 0);
+            status
+        };
+        assert_eq!(status, 0);
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Devices.
 
 use std::ffi::{CString, c_char, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::options::{self, Options};
 use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
-use crate::transport::LogCallback;
+use crate::log::{Level, LogCallback};
 use crate::transport::tcp::{Device, DeviceOptions};
 
 /// Addresses of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
@@ -38,10 +38,9 @@ pub enum gloo_rs_log_level_t {
 
 pub use gloo_rs_log_level_t::*;
 
-/// Told what no call can return. `level` is GLOO_RS_LOG_WARNING, GLOO_RS_LOG_NOTICE or GLOO_RS_LOG_DETAIL; `message` is
-/// text without the line's end, valid during the call. Called from the device's own thread and from threads in calls,
-/// also from several at once, while the library holds its locks: it must not call this library, and no exception may
-/// leave it.
+/// Callback for log messages that no call returns. `message` is text without the line's end, valid during the call. Called from
+/// the device's own thread and from threads in calls, also from several at once, while the library holds its locks: it must
+/// not call this library, and no exception may leave it.
 pub type gloo_rs_log_fn_t =
     Option<unsafe extern "C" fn(level: gloo_rs_log_level_t, message: *const c_char, user: *mut c_void)>;
 
@@ -63,10 +62,14 @@ pub struct gloo_rs_device_options_t {
     pub hostname: *const c_char,
     /// TCP port to listen on; 0 lets the system choose.
     pub port: u16,
-    /// Told what no call can return; NULL for nobody.
+    /// Callback for log messages that no call returns. NULL for none, or, if the environment variable GLOO_RS_LOG is
+    /// `warning`, `notice` or `detail`, for messages of this level and of more important ones on stderr.
     pub log: gloo_rs_log_fn_t,
-    /// Passed to `log`. Used until the device and everything made of it are destroyed.
+    /// Passed to `log` and to `log_destroy`.
     pub log_user: *mut c_void,
+    /// Called once, on any thread, when `log` will not be called any more: the device and everything made of it are destroyed.
+    /// Not called if creating the device fails. It must not call this library. May be NULL.
+    pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -76,35 +79,50 @@ unsafe impl Options for gloo_rs_device_options_t {
     fn set_defaults(&mut self) {}
 }
 
-/// The caller's function and the pointer that goes with it.
-struct Log {
+/// The caller's log callback.
+pub(super) struct Log {
     function: unsafe extern "C" fn(gloo_rs_log_level_t, *const c_char, *mut c_void),
     user: *mut c_void,
+    destroy: OnceLock<unsafe extern "C" fn(*mut c_void)>,
 }
 
-// SAFETY: the header demands of the caller that the function may be called from any thread, with this pointer.
+// SAFETY: the header demands of the caller that the functions may be called from any thread, with this pointer.
 unsafe impl Send for Log {}
 // SAFETY: as above, also from several at once.
 unsafe impl Sync for Log {}
 
 impl Log {
-    fn call(&self, level: gloo_rs_log_level_t, message: &str) {
-        let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
-        // SAFETY: the caller gave a function of this type and keeps `user` valid as long as the device lives.
-        unsafe { (self.function)(level, message.as_ptr(), self.user) }
+    pub(super) fn new(function: gloo_rs_log_fn_t, user: *mut c_void) -> Option<Arc<Self>> {
+        Some(Arc::new(Self { function: function?, user, destroy: OnceLock::new() }))
+    }
+
+    pub(super) fn callback(self: &Arc<Self>) -> LogCallback {
+        let log = self.clone();
+        Arc::new(move |level, message| {
+            let level = match level {
+                Level::Warning => GLOO_RS_LOG_WARNING,
+                Level::Notice => GLOO_RS_LOG_NOTICE,
+                Level::Detail => GLOO_RS_LOG_DETAIL,
+            };
+            let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
+            // SAFETY: the caller gave a function of this type, and keeps `user` valid until `destroy` is called.
+            unsafe { (log.function)(level, message.as_ptr(), log.user) }
+        })
+    }
+
+    /// From now on, once what uses the callback exists, its end is told to `destroy`.
+    pub(super) fn set_destroy(&self, destroy: Option<unsafe extern "C" fn(*mut c_void)>) {
+        destroy.map(|destroy| self.destroy.set(destroy));
     }
 }
 
-pub(super) fn log_callback(function: gloo_rs_log_fn_t, user: *mut c_void) -> Option<LogCallback> {
-    let log = Log { function: function?, user };
-    Some(Arc::new(move |level, message| {
-        let level = match level {
-            1 => GLOO_RS_LOG_WARNING,
-            2 => GLOO_RS_LOG_NOTICE,
-            _ => GLOO_RS_LOG_DETAIL,
-        };
-        log.call(level, message);
-    }))
+impl Drop for Log {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy.get() {
+            // SAFETY: the caller gave a function of this type; nobody has the callback any more.
+            unsafe { destroy(self.user) }
+        }
+    }
 }
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
@@ -132,12 +150,14 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             let interface = pointer::optional_text(options.interface_name, "interface_name")?;
             (interface, pointer::optional_text(options.hostname, "hostname")?)
         };
+        let log = Log::new(options.log, options.log_user);
         let created = Device::create(&DeviceOptions {
             interface: interface.map(str::to_owned),
             hostname: hostname.map(str::to_owned),
             port: options.port,
-            log: log_callback(options.log, options.log_user),
+            log: log.as_ref().map(Log::callback),
         })?;
+        log.inspect(|log| log.set_destroy(options.log_destroy));
         handle::create(created, out);
         Ok(())
     })

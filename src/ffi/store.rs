@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::device::{gloo_rs_log_fn_t, log_callback};
+use super::device::{Log, gloo_rs_log_fn_t};
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::options::{self, Options};
@@ -94,10 +94,13 @@ pub struct gloo_rs_tcp_store_options_t {
     /// The job's token, which server and clients must all have. NULL for what GLOO_RS_TOKEN holds in the environment; empty
     /// for none: then whoever reaches the server's port can read and change every key. Copied.
     pub token: *const c_char,
-    /// Told by the server which connections it drops; NULL for nobody.
+    /// With `serve`, callback for messages about connections that the server drops. NULL as in gloo_rs_device_options_t.
     pub log: gloo_rs_log_fn_t,
-    /// Passed to `log`. Used until the store and its prefixes are destroyed.
+    /// Passed to `log` and to `log_destroy`.
     pub log_user: *mut c_void,
+    /// Called once, on any thread, when `log` will not be called any more: the store and its prefixes are destroyed. Not called
+    /// if creating the store fails. It must not call this library. May be NULL.
+    pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
 // SAFETY: repr(C), a usize first, and pointers only.
@@ -146,10 +149,12 @@ unsafe fn create_tcp(
     let (out, host, options) =
         unsafe { (Out::handle(store, "store")?, pointer::text(host, "host")?, options::read_or_default(options)?) };
     let timeout = timeout(timeout_ms)?;
+    let log = Log::new(options.log, options.log_user);
+    let log_destroy = options.log_destroy;
     let options = TcpStoreOptions {
         // SAFETY: the same contract, for the string in the options.
         token: unsafe { pointer::optional_secret(options.token) }.map(JobToken::new),
-        log: log_callback(options.log, options.log_user),
+        log: log.as_ref().map(Log::callback),
     };
     let store = if serve {
         TcpStore::serve_with(host, port, &options)
@@ -157,6 +162,7 @@ unsafe fn create_tcp(
         TcpStore::connect_with(host, port, timeout, &options)
     };
     let store = Arc::new(store?);
+    log.inspect(|log| log.set_destroy(log_destroy));
     create(store.clone(), Some(store), out);
     Ok(())
 }

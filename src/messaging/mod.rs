@@ -38,8 +38,9 @@ use std::time::Instant;
 
 use crate::error::Error;
 use crate::hash::QuickMap;
+use crate::log::{Level, LogCallback};
 use crate::slab::Slab;
-use crate::transport::{Connector, Happening, LogCallback};
+use crate::transport::{Connector, Happening};
 use crate::types::{Rank, Slot, Space};
 use inbox::{Finish, Target};
 use matching::{EAGER_BYTES, Posting, Receives};
@@ -316,7 +317,7 @@ impl Messenger {
         self.connector.peer_name(rank)
     }
 
-    fn log(&self, level: u32, text: &str) {
+    fn log(&self, level: Level, text: &str) {
         if let Some(log) = &self.log {
             log(level, text);
         }

@@ -17,6 +17,7 @@ use super::peer::Peer;
 use super::queues::Key;
 use super::{DIRECT_BYTES, Messenger};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::Level;
 use crate::transport::RemoteMemory;
 use crate::types::{Rank, Space};
 use crate::wire::{Envelope, Message};
@@ -73,7 +74,10 @@ impl Messenger {
         match registered {
             Some(Ok(())) => {}
             Some(Err(error)) => {
-                self.log(3, &format!("rank {}: {} bytes for rank {}: {error}", self.rank, send.bytes, send.to));
+                self.log(
+                    Level::Detail,
+                    &format!("rank {}: {} bytes for rank {}: {error}", self.rank, send.bytes, send.to),
+                );
                 return false;
             }
             None => return false,

@@ -12,6 +12,7 @@ use super::peer::Peer;
 use super::queues::Key;
 use super::send::Queued;
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::Level;
 use crate::net::address::Address;
 use crate::transport::{Connector, Happening, Link};
 use crate::types::Rank;
@@ -134,7 +135,7 @@ impl Messenger {
             self.receives.take_back_grants(rank);
         }
         self.release_all(rank);
-        self.log(3, &format!("rank {}: connected to {}", self.rank, self.peer_name(rank)));
+        self.log(Level::Detail, &format!("rank {}: connected to {}", self.rank, self.peer_name(rank)));
     }
 
     /// There is no way to `rank` any more: everything that depends on it fails with `error`.
@@ -142,7 +143,7 @@ impl Messenger {
         if self.peer(rank).over.is_some() {
             return;
         }
-        self.log(2, &format!("rank {}: {error}", self.rank));
+        self.log(Level::Notice, &format!("rank {}: {error}", self.rank));
         self.linked.retain(|r| *r != rank);
         self.paused.retain(|r| *r != rank);
         self.reading.retain(|r| *r != rank);

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::log::{Level, LogCallback};
 use crate::net::handshake::Fault;
 use crate::sys;
-use crate::transport::LogCallback;
 
 /// How many connections have arrived at a listener since it was created, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,12 +186,12 @@ impl Admissions {
         self.shown += 1;
         let who = claims.map_or(String::new(), |rank| format!(" that says it is rank {rank}"));
         // Of two ranks that connect to each other at the same time, one gives up its attempt.
-        let level = if refusal == Refusal::Incomplete && claims.is_some() { 3 } else { 1 };
+        let level = if refusal == Refusal::Incomplete && claims.is_some() { Level::Detail } else { Level::Warning };
         self.log(level, &format!("dropped a connection from {from}{who}: {refusal}"));
     }
 
     /// Tells the log of something else.
-    pub fn log(&self, level: u32, text: &str) {
+    pub fn log(&self, level: Level, text: &str) {
         if let Some(log) = &self.log {
             log(level, &format!("{}: {text}", self.listener));
         }
@@ -211,7 +211,7 @@ impl Admissions {
         self.shown = 0;
         let hidden = std::mem::take(&mut self.hidden);
         if hidden > 0 {
-            self.log(1, &format!("dropped {hidden} more connections in the last {PERIOD:?}"));
+            self.log(Level::Warning, &format!("dropped {hidden} more connections in the last {PERIOD:?}"));
         }
     }
 }
@@ -291,12 +291,12 @@ mod tests {
         assert_eq!(
             lines[6],
             (
-                3,
+                Level::Detail,
                 "here: dropped a connection from b that says it is rank 3: it ended in the middle of the handshake"
                     .into()
             )
         );
-        assert_eq!(lines[SHOWN as usize], (1, "here: dropped 97 more connections in the last 10s".into()));
+        assert_eq!(lines[SHOWN as usize], (Level::Warning, "here: dropped 97 more connections in the last 10s".into()));
         assert_eq!((lines.len(), admissions.next_tick()), (SHOWN as usize + 1, None));
     }
 }

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::error;
+use crate::log::{Level, LogCallback};
 use crate::net::admission::{
     Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, Refusal, most_greetings, origin, who_makes_room,
 };
 use crate::net::handshake::{Accepting, Fault};
 use crate::sys::{self, Epoll};
-use crate::transport::LogCallback;
 
 /// Thousands of ranks may connect at once; the system cuts this to its own limit.
 const BACKLOG: i32 = 4096;
@@ -224,7 +224,8 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
     /// Accepts nothing for a while.
     fn pause(&mut self, why: &io::Error) {
         if self.listeners.0.obstacle.swap(why.raw_os_error().unwrap_or(0), Ordering::Relaxed) == 0 {
-            self.admissions.log(1, &format!("cannot accept connections for a while: {}", error::in_words(why)));
+            self.admissions
+                .log(Level::Warning, &format!("cannot accept connections for a while: {}", error::in_words(why)));
         }
         self.listeners.watch(0);
         self.accept_again = Some(Instant::now() + PAUSE);

@@ -18,14 +18,11 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::secret::JobToken;
 use crate::sys;
 use crate::types::Rank;
-
-/// Callback for log messages that no call returns: level (1 warning, 2 notice, 3 detail) and text. May be called from the
-/// device's own thread, while locks of the library are held: it must not call the library.
-pub type LogCallback = Arc<dyn Fn(u32, &str) + Send + Sync>;
 
 /// What a context waits for on a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

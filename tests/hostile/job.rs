@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Connect, Context, ContextOptions};
+use gloo_rs::log::LogCallback;
 use gloo_rs::rendezvous::tcp::{TcpStore, TcpStoreOptions};
 use gloo_rs::secret::JobToken;
-use gloo_rs::transport::LogCallback;
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 

@@ -19,9 +19,9 @@ use std::time::Duration;
 use super::Store;
 use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, seconds};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::{self, LogCallback};
 use crate::net::admission::ConnectionStatistics;
 use crate::secret::{JobToken, SecretKey};
-use crate::transport::LogCallback;
 use connection::{Connection, Fault};
 use protocol::{Answer, MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Request};
 use server::{Limits, Server};
@@ -92,9 +92,9 @@ impl TcpStore {
     fn start(host: &str, port: u16, options: &TcpStoreOptions, limits: Limits) -> Result<Self> {
         check_host(host)?;
         let key = options.key();
+        let log = log::or_environment(options.log.clone())?;
         let failed = |error: &io::Error| Error::io(format!("{}: cannot serve a store", url(host, port)), error);
-        let server = listen::listen(host, port)
-            .and_then(|listener| Server::start(listener, limits, key.clone(), options.log.clone()));
+        let server = listen::listen(host, port).and_then(|listener| Server::start(listener, limits, key.clone(), log));
         let server = server.map_err(|error| failed(&error))?;
         let address = listen::reachable(server.address());
         let url = url(host, address.port());

@@ -22,11 +22,11 @@ use super::connection::prepare;
 use super::greeting::{Acceptor, WELCOME};
 use super::peer::{GONE, Gone, Peer, READ, Waiting};
 use super::protocol::{self, Chunk, MAX_FRAME_BYTES, Request};
+use crate::log::LogCallback;
 use crate::net::admission::ConnectionStatistics;
 use crate::net::gate::{self, Gate, Listeners};
 use crate::secret::SecretKey;
 use crate::sys::{self, Epoll, ForkMark, Waker};
-use crate::transport::LogCallback;
 
 /// How long a server is patient.
 #[derive(Clone, Copy)]

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions};
 use crate::error::Result;
+use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::net::handshake::Identity;
 use crate::secret::JobToken;
 use crate::transport::loopback::{Network, Node, Rules};
-use crate::transport::{Clock, Connector, Device, Driven, Happening, LastWords, LogCallback, SystemClock, Watch, tcp};
+use crate::transport::{Clock, Connector, Device, Driven, Happening, LastWords, SystemClock, Watch, tcp};
 use crate::types::{DataType, Rank};
 
 /// By TCP identity: the address in memory of the same rank.

@@ -11,9 +11,10 @@ use super::connector::LoopbackConnector;
 use super::network::Network;
 use crate::error::Result;
 use crate::hash::QuickMap;
+use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::secret::JobToken;
-use crate::transport::{Clock, Connector, Device, Driven, LogCallback, Watch};
+use crate::transport::{Clock, Connector, Device, Driven, Watch};
 use crate::types::Rank;
 
 /// A node of a network: the device of one simulated process, which has one context.

@@ -15,11 +15,12 @@ use super::device::Shared;
 use super::link::TcpLink;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
+use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address, MAX_SOCKETS};
 use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Proven, Reason};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll};
-use crate::transport::{Connector, Happening, Interest, LastWords, LogCallback};
+use crate::transport::{Connector, Happening, Interest, LastWords};
 use crate::types::Rank;
 
 /// How long one of several addresses may leave an attempt to connect unanswered.
@@ -149,7 +150,7 @@ impl TcpConnector {
         proofs::key(&self.token, &self.local.identity)
     }
 
-    fn log(&self, level: u32, text: &str) {
+    fn log(&self, level: Level, text: &str) {
         if let Some(log) = &self.log {
             log(level, text);
         }

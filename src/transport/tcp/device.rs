@@ -20,6 +20,7 @@ use self::thread::Thread;
 use super::connector::{Arrivals, TcpConnector};
 use super::link::Parting;
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::{self, Level, LogCallback};
 use crate::net::address::Address;
 use crate::net::admission::ConnectionStatistics;
 use crate::net::choice::{Choice, Chosen, Surroundings};
@@ -27,7 +28,7 @@ use crate::net::gate::{self, Listeners};
 use crate::net::handshake::{self, Handle};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll, ForkMark, Waker};
-use crate::transport::{self, Clock, Connector, Driven, LogCallback, SystemClock, Watch};
+use crate::transport::{self, Clock, Connector, Driven, SystemClock, Watch};
 use crate::types::Rank;
 
 /// How often the thread looks after contexts that nobody has waited on since.
@@ -115,7 +116,7 @@ impl Device {
             port: options.port,
             listening: Mutex::default(),
             listeners: Listeners::new(&epoll),
-            log: options.log.clone(),
+            log: log::or_environment(options.log.clone())?,
             epoll,
             waker,
             mark,
@@ -328,13 +329,13 @@ impl Shared {
             let on = interface.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
             match gate::listen(wanted, false).and_then(|listener| self.listeners.add(listener)) {
                 Ok(address) => {
-                    self.log(2, &format!("listening at {address}{on}: {why}"));
+                    self.log(Level::Notice, &format!("listening at {address}{on}: {why}"));
                     listening.push(Listening { address, interface: interface.clone() });
                     addresses.push(address);
                 }
                 // The system may still be checking an IPv6 address; that of the other family is enough then.
                 Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable && addresses.len() + chosen.len() > index + 1 => {
-                    self.log(1, &format!("not listening on {wanted}{on}: {e}"));
+                    self.log(Level::Warning, &format!("not listening on {wanted}{on}: {e}"));
                 }
                 Err(e) => return Err(Error::io(format_args!("cannot listen on {wanted}{on}"), &e)),
             }
@@ -342,7 +343,7 @@ impl Shared {
         Ok(addresses)
     }
 
-    fn log(&self, level: u32, text: &str) {
+    fn log(&self, level: Level, text: &str) {
         if let Some(log) = &self.log {
             log(level, text);
         }

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::{State, TcpConnector};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::Level;
 use crate::net::address::Address;
 use crate::net::handshake::{
     self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Hello, Identity, NO_PROOF, Proven, Reason,
@@ -93,7 +94,7 @@ impl TcpConnector {
         } else if self.closed.is_some() {
             Answer::Refused(Reason::Over)
         } else if self.peer(rank).is_some_and(stranger) {
-            self.log(1, &format!("rank {}: refused a stranger that says it is rank {rank}", self.rank));
+            self.log(Level::Warning, &format!("rank {}: refused a stranger that says it is rank {rank}", self.rank));
             Answer::Refused(Reason::Stranger)
         } else {
             let ours_is_kept = self.rank < rank;
