@@ -108,17 +108,17 @@ table! {
     /// `tree`: so many latencies of its largest messages are not gained by those down being under way with those up.
     tree_turn_latencies = 3.0 in 0.0..=1e3, "fitted to the simulator, 4 to 1024 ranks";
     /// `double_binary_tree`, broadcast: messages of both trees that meet, in segments.
-    two_trees_down_meeting = 0.55 in 0.0..=1e3, "fitted to the simulator, 8 to 4096 ranks";
+    double_binary_tree_down_meeting = 0.55 in 0.0..=1e3, "fitted to the simulator, 8 to 4096 ranks";
     /// `double_binary_tree`, allreduce: the same.
-    two_trees_both_meeting = 0.5 in 0.0..=1e3, "fitted to the simulator, 16 to 4096 ranks";
+    double_binary_tree_both_meeting = 0.5 in 0.0..=1e3, "fitted to the simulator, 16 to 4096 ranks";
     /// `double_binary_tree`, reduce: by how much reductions, in parts of a link's time, make further ones wait.
-    two_trees_up_waiting = 3.0 in 0.0..=1e3, "fitted to the simulator, 4 to 4096 ranks";
+    double_binary_tree_up_waiting = 3.0 in 0.0..=1e3, "fitted to the simulator, 4 to 4096 ranks";
     /// `double_binary_tree`, reduce: reductions that are under way together in trees of an even height.
-    two_trees_even_saved = 0.5 in 0.0..=1e3, "fitted to the simulator, 16 to 4096 ranks";
+    double_binary_tree_even_saved = 0.5 in 0.0..=1e3, "fitted to the simulator, 16 to 4096 ranks";
     /// The same in trees of an odd height.
-    two_trees_odd_saved = 1.0 in 0.0..=1e3, "fitted to the simulator, 32 to 2048 ranks";
+    double_binary_tree_odd_saved = 1.0 in 0.0..=1e3, "fitted to the simulator, 32 to 2048 ranks";
     /// `double_binary_tree`, allreduce between hosts: how often levels beyond the second wait for what leaves do for messages.
-    two_trees_both_held = 2.0 in 0.0..=1e3, "fitted to the simulator, 4 to 16 ranks";
+    double_binary_tree_both_waiting = 2.0 in 0.0..=1e3, "fitted to the simulator, 4 to 16 ranks";
     /// `torus_2d` and `torus_nd` between hosts, messages cut: how much longer the path is than without a dimension of columns.
     torus_cut = 0.9 in 0.0..=1e3, "fitted to the simulator, 4 to 64 ranks";
     /// The same for each dimension of columns.

@@ -1,6 +1,6 @@
 //! Parts that several algorithms are made of.
 
-use super::circle::Circle;
+use super::ring::Ring;
 use super::{Case, Shape};
 use crate::schedule::cost::Cost;
 use crate::schedule::{Buffer, Builder, Schedule, Side, Span};
@@ -89,7 +89,7 @@ pub(super) fn relocate(b: &mut Builder, from: Span, into: Span) {
     }
 }
 
-/// [`Circle::reduce_scatter`] of this rank's buffers over all ranks. `chunk` tells where a chunk lies in the sources, `place`
+/// [`Ring::reduce_scatter`] of this rank's buffers over all ranks. `chunk` tells where a chunk lies in the sources, `place`
 /// where this rank puts (asked once for each chunk, in the order of the steps) what it has of it.
 pub(super) fn ring_reduce_scatter(
     b: &mut Builder,
@@ -98,7 +98,7 @@ pub(super) fn ring_reduce_scatter(
     mut place: impl FnMut(usize) -> Span,
 ) -> Span {
     let sources = sources(shape);
-    Circle::of_all(shape).reduce_scatter(b, |b, index| {
+    Ring::of_all(shape).reduce_scatter(b, |b, index| {
         let ((offset, len), into) = (chunk(index), place(index));
         (contribution(b, &sources, offset, len, into), into)
     })
@@ -118,7 +118,7 @@ pub(super) fn two_places<'a>(
     }
 }
 
-/// [`Circle::allgather`] over all ranks.
+/// [`Ring::allgather`] over all ranks.
 pub(super) fn ring_allgather(
     b: &mut Builder,
     shape: &Shape<'_>,
@@ -126,7 +126,7 @@ pub(super) fn ring_allgather(
     block: impl Fn(usize) -> Span,
     arrived: impl FnMut(&mut Builder, Span),
 ) {
-    Circle::of_all(shape).allgather(b, own, block, arrived);
+    Ring::of_all(shape).allgather(b, own, block, arrived);
 }
 
 /// Seconds until [`ring_reduce_scatter`] of chunks of `bytes` has completed the first segment of each, and the last one.

@@ -5,12 +5,12 @@ mod blocks;
 mod calls;
 mod formulas;
 mod mutations;
-mod places;
 mod prices;
 mod random;
 mod shapes;
 mod simulated;
 mod sweep;
+mod topology;
 
 use super::*;
 use crate::schedule::verify as prove_schedules;
@@ -57,7 +57,7 @@ fn verify_all(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Result<Report> {
     let schedules = allreduce::spanning_trees::generate_all(shapes)?;
     let one = shapes.len() / 3;
     assert_eq!((algorithm.generate)(&shapes[one])?, schedules[one]);
-    prove_schedules(schedules, &Promise::new(shapes))
+    prove_schedules(schedules, &CollectiveContract::new(shapes))
 }
 
 fn names(collective: Collective) -> Vec<&'static str> {

@@ -1,6 +1,6 @@
 //! Random collective calls, and what they must come to.
 
-use crate::collective::{Algorithm, Collective, Promise, Shape, Uses};
+use crate::collective::{Algorithm, Collective, CollectiveContract, Shape, Uses};
 use crate::context::{Call, Context};
 use crate::error::Result;
 use crate::messaging::matching::EAGER_BYTES;
@@ -10,7 +10,7 @@ use crate::transport::loopback::Random;
 use crate::types::{DataType, Rank};
 
 /// A collective call of all ranks.
-pub struct Collectively {
+pub struct CollectiveCall {
     collective: Collective,
     algorithm: Option<&'static Algorithm>,
     root: Rank,
@@ -46,7 +46,7 @@ pub fn collectives(size: usize) -> impl Iterator<Item = Collective> {
     Collective::ALL.iter().copied().filter(move |c| *c != Collective::PairwiseExchange || size.is_power_of_two())
 }
 
-impl Collectively {
+impl CollectiveCall {
     /// Any call for `size` ranks; with `large` also one whose messages wait for a grant.
     pub fn random(random: &mut Random, size: usize, large: bool) -> Self {
         let all: Vec<_> = collectives(size).collect();
@@ -158,10 +158,10 @@ impl Collectively {
     pub fn run(&self, context: &Context, tag: u32) -> (Result<()>, Buffers) {
         let rows = self.rows();
         let shapes = self.shapes(&rows);
-        let (shape, promise) = (shapes[context.rank()], Promise::new(&shapes));
+        let (shape, contract) = (shapes[context.rank()], CollectiveContract::new(&shapes));
         let rank = context.rank();
         let fill = |buffer: Buffer, length: usize| -> Vec<i64> {
-            (0..length).map(|i| promise.initial(rank, buffer, i).map_or(-1, |leaf| self.leaf(leaf))).collect()
+            (0..length).map(|i| contract.initial(rank, buffer, i).map_or(-1, |leaf| self.leaf(leaf))).collect()
         };
         let mut buffers = Buffers {
             inputs: (0..shape.inputs).map(|n| fill(Buffer::Input(n as u32), shape.input_len(n))).collect(),
@@ -183,7 +183,7 @@ impl Collectively {
         if result.is_ok() {
             for (number, (output, before)) in buffers.outputs.iter().zip(&before).enumerate() {
                 for (index, value) in output.iter().enumerate() {
-                    let expected = match promise.expected(rank, number as u32, index) {
+                    let expected = match contract.expected(rank, number as u32, index) {
                         Expect::Copy(leaf) => self.leaf(leaf),
                         Expect::Reduced { ranks, element, .. } => {
                             ranks.fold(0i64, |sum, rank| sum.wrapping_add(self.leaf(Leaf { rank, input: 0, element })))
@@ -199,7 +199,7 @@ impl Collectively {
     }
 }
 
-impl std::fmt::Display for Collectively {
+impl std::fmt::Display for CollectiveCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let algorithm = self.algorithm.map_or("auto", |algorithm| algorithm.name);
         let Self { count, counts, root, in_place, .. } = self;

@@ -19,14 +19,14 @@ use crate::collective::{Algorithm, Collective, Constants, Shape};
 use crate::error::Result;
 use crate::schedule::cost::Network;
 use file::{AUTO, Choice, Tuning};
-use model::{Places, Priced, Question};
+use model::{PricedAlgorithm, PricingInput, Topology};
 use overrides::Overrides;
 
 /// What the ranks of a context agreed on, and what follows from it.
 pub struct Tuner {
     tuning: Tuning,
     overrides: Overrides,
-    places: Places,
+    topology: Topology,
     network: Network,
     constants: Constants,
     max_segment_bytes: usize,
@@ -65,11 +65,11 @@ pub enum Why {
 #[derive(Clone)]
 pub struct Explanation {
     /// What is chosen.
-    pub chosen: Priced,
+    pub chosen: PricedAlgorithm,
     /// Why.
     pub why: Why,
     /// Everything that could run, the cheapest first.
-    pub candidates: Vec<Priced>,
+    pub candidates: Vec<PricedAlgorithm>,
 }
 
 /// Calls of these bytes have their algorithm, or the model's.
@@ -90,21 +90,22 @@ const SIZES: usize = 1 + 4 * usize::BITS as usize;
 
 impl Tuner {
     /// For ranks that lie so, and `max_segment_bytes` as largest segment.
-    pub fn new(tuning: Tuning, overrides: Overrides, places: Places, max_segment_bytes: usize) -> Self {
-        let (network, constants) = (places.network(&tuning), tuning.constants());
-        let rules = std::array::from_fn(|index| rules(Collective::ALL[index], &tuning, &overrides, places.hosts.len()));
+    pub fn new(tuning: Tuning, overrides: Overrides, topology: Topology, max_segment_bytes: usize) -> Self {
+        let (network, constants) = (topology.network(&tuning), tuning.constants());
+        let rules =
+            std::array::from_fn(|index| rules(Collective::ALL[index], &tuning, &overrides, topology.hosts.len()));
         let tables = std::array::from_fn(|_| OnceLock::new());
-        Self { tuning, overrides, places, network, constants, max_segment_bytes, rules, tables }
+        Self { tuning, overrides, topology, network, constants, max_segment_bytes, rules, tables }
     }
 
     /// For ranks of which nothing is known.
     pub fn built_in(size: usize, max_segment_bytes: usize) -> Self {
-        Self::new(Tuning::default(), Overrides::default(), Places::apart(size), max_segment_bytes)
+        Self::new(Tuning::default(), Overrides::default(), Topology::one_rank_per_host(size), max_segment_bytes)
     }
 
     /// The same agreement for a context with another largest segment.
     pub fn inherit(&self, max_segment_bytes: usize) -> Self {
-        Self::new(self.tuning.clone(), self.overrides.clone(), self.places.clone(), max_segment_bytes)
+        Self::new(self.tuning.clone(), self.overrides.clone(), self.topology.clone(), max_segment_bytes)
     }
 
     /// The network that algorithms are priced on.
@@ -124,7 +125,7 @@ impl Tuner {
 
     /// For [`Shape::links`]; empty if none were measured for this number of ranks.
     pub fn links(&self) -> &[u32] {
-        let size = self.places.hosts.len();
+        let size = self.topology.hosts.len();
         if self.tuning.links.len() == size * size { &self.tuning.links } else { &[] }
     }
 
@@ -184,14 +185,14 @@ impl Tuner {
         Decision { algorithm: priced.algorithm, segment_bytes: priced.segment_bytes, base: priced.base }
     }
 
-    fn question(&self, collective: Collective, bytes: usize) -> Question<'_> {
-        Question {
+    fn question(&self, collective: Collective, bytes: usize) -> PricingInput<'_> {
+        PricingInput {
             collective,
             bytes,
-            size: self.places.hosts.len(),
+            size: self.topology.hosts.len(),
             network: &self.network,
             constants: &self.constants,
-            groups: &self.places.hosts,
+            groups: &self.topology.hosts,
             links: self.links(),
             max_segment_bytes: self.max_segment_bytes,
         }
@@ -207,10 +208,10 @@ impl Tuner {
             None => (cheapest, Why::Model),
             Some((rule, position)) => {
                 let algorithm = &collective.algorithms()[position];
-                let same = |priced: &&Priced| std::ptr::eq(priced.algorithm, algorithm);
+                let same = |priced: &&PricedAlgorithm| std::ptr::eq(priced.algorithm, algorithm);
                 let priced = candidates.iter().find(same).copied().unwrap_or_else(|| question.candidate(algorithm));
                 let segment_bytes = rule.segment_bytes.unwrap_or(priced.segment_bytes);
-                (Priced { segment_bytes, ..priced }, rule.why)
+                (PricedAlgorithm { segment_bytes, ..priced }, rule.why)
             }
         };
         candidates.sort_by(|a, b| a.total.total_cmp(&b.total));
@@ -259,7 +260,7 @@ fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, size: u
 }
 
 /// The first of those with the lowest price; the first of all where none has a price.
-fn cheapest(candidates: &[Priced]) -> Priced {
+fn cheapest(candidates: &[PricedAlgorithm]) -> PricedAlgorithm {
     *candidates.iter().min_by(|a, b| a.total.total_cmp(&b.total)).expect("every collective has an algorithm")
 }
 

@@ -10,21 +10,21 @@ const BASES: [usize; 4] = [2, 3, 4, 8];
 
 /// How the ranks of a context lie on hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct Topology {
     /// The host of each rank, as a number that is 0 for rank 0's.
     pub hosts: Vec<u32>,
     /// Cores that the ranks of a host share; where hosts differ, the fewest.
     pub cores: usize,
 }
 
-impl Places {
+impl Topology {
     /// Every rank on a host of its own, as long as nothing is known.
-    pub fn apart(size: usize) -> Self {
+    pub fn one_rank_per_host(size: usize) -> Self {
         Self { hosts: (0..size as u32).collect(), cores: 1 }
     }
 
     /// All ranks on one host.
-    pub fn together(size: usize, cores: usize) -> Self {
+    pub fn one_host(size: usize, cores: usize) -> Self {
         Self { hosts: vec![0; size], cores }
     }
 
@@ -50,7 +50,7 @@ impl Places {
 
 /// An algorithm with its best segment size.
 #[derive(Clone, Copy)]
-pub struct Priced {
+pub struct PricedAlgorithm {
     /// Which.
     pub algorithm: &'static Algorithm,
     /// Largest piece, in bytes, that it sends as one message.
@@ -71,7 +71,7 @@ pub struct Priced {
 
 /// A call as all ranks know it: of so many bytes, as [`bytes`] counts them.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct PricingInput<'a> {
     /// Which collective.
     pub collective: Collective,
     /// Bytes.
@@ -115,9 +115,9 @@ pub fn can_run(collective: Collective, algorithm: &Algorithm, size: usize, links
     }
 }
 
-impl Question<'_> {
+impl PricingInput<'_> {
     /// Every algorithm that could run, in the order of the collective's list.
-    pub fn candidates(&self) -> Vec<Priced> {
+    pub fn candidates(&self) -> Vec<PricedAlgorithm> {
         let algorithms = self.collective.algorithms().iter();
         // A graph of links does not tell which of them share a host's network card.
         let one_host = self.groups.windows(2).all(|pair| pair[0] == pair[1]);
@@ -133,7 +133,7 @@ impl Question<'_> {
     /// Where ranks of several hosts share cards, replaces the formulas' paths by those that the simulator finds: which messages
     /// meet on a card depends on all others, and formulas are off by up to five times there. All candidates are simulated or
     /// none, so that like is compared with like, and none if they have too many messages. Both are the same on all ranks.
-    fn simulate(&self, candidates: &mut [Priced]) {
+    fn simulate(&self, candidates: &mut [PricedAlgorithm]) {
         let network = self.network;
         let several = network.per_host > 1 && network.per_host < self.size;
         let messages: f64 = candidates.iter().map(|priced| priced.messages).sum();
@@ -141,14 +141,14 @@ impl Question<'_> {
         if !several || candidates.len() < 2 || !few {
             return;
         }
-        let simulated: Option<Vec<Priced>> = candidates.iter().map(|priced| self.simulated(*priced)).collect();
+        let simulated: Option<Vec<PricedAlgorithm>> = candidates.iter().map(|priced| self.simulated(*priced)).collect();
         if let Some(simulated) = simulated {
             candidates.copy_from_slice(&simulated);
         }
     }
 
     /// The price with the simulator's path; none if it cannot be simulated.
-    fn simulated(&self, priced: Priced) -> Option<Priced> {
+    fn simulated(&self, priced: PricedAlgorithm) -> Option<PricedAlgorithm> {
         let mut calls = Calls::new(self.collective, self.size, self.bytes, 0);
         calls.groups = self.groups.to_vec();
         calls.base = priced.base.unwrap_or(2);
@@ -157,7 +157,7 @@ impl Question<'_> {
         let options = Options { hosts: self.groups, element_bytes: 1, segment_bytes, memory, ..Options::new(network) };
         let generate = |rank| (priced.algorithm.generate)(&calls.shape(rank));
         let path = simulate(self.size, &generate, &options).ok()?.seconds;
-        Some(Priced { path, total: self.waiting() * path + priced.work, ..priced })
+        Some(PricedAlgorithm { path, total: self.waiting() * path + priced.work, ..priced })
     }
 
     /// How often longer than with a core for each rank a path takes: who could go on waits for others that share its core.
@@ -168,7 +168,7 @@ impl Question<'_> {
     }
 
     /// One algorithm.
-    pub fn candidate(&self, algorithm: &'static Algorithm) -> Priced {
+    pub fn candidate(&self, algorithm: &'static Algorithm) -> PricedAlgorithm {
         self.counted(|question| question.price(algorithm))
     }
 
@@ -201,21 +201,21 @@ impl Question<'_> {
 
 /// A question in the terms that prices are written in: elements of one byte, blocks of equal length, root 0.
 struct Counted<'a> {
-    question: &'a Question<'a>,
+    question: &'a PricingInput<'a>,
     shape: Shape<'a>,
 }
 
 impl Counted<'_> {
     /// The best of the segment sizes, the largest among equals.
-    fn price(&self, algorithm: &'static Algorithm) -> Priced {
+    fn price(&self, algorithm: &'static Algorithm) -> PricedAlgorithm {
         let max = self.question.max_segment_bytes;
         let bases = if algorithm.name == "bcube" { BASES.map(Some).to_vec() } else { vec![None] };
-        let mut best: Option<Priced> = None;
+        let mut best: Option<PricedAlgorithm> = None;
         for base in bases {
             let shape = Shape { base: base.unwrap_or(2), ..self.shape };
             let mut limit = max;
             loop {
-                let priced = Priced { base, ..self.price_segments(algorithm, &shape, limit) };
+                let priced = PricedAlgorithm { base, ..self.price_segments(algorithm, &shape, limit) };
                 if best.is_none_or(|best| priced.total < best.total) {
                     best = Some(priced);
                 }
@@ -230,9 +230,9 @@ impl Counted<'_> {
         best.expect("a segment size was priced")
     }
 
-    fn price_segments(&self, algorithm: &'static Algorithm, shape: &Shape<'_>, limit: usize) -> Priced {
-        let Question { network, constants, .. } = *self.question;
-        let unpriced = Priced {
+    fn price_segments(&self, algorithm: &'static Algorithm, shape: &Shape<'_>, limit: usize) -> PricedAlgorithm {
+        let PricingInput { network, constants, .. } = *self.question;
+        let unpriced = PricedAlgorithm {
             algorithm,
             segment_bytes: limit,
             base: None,
@@ -252,6 +252,6 @@ impl Counted<'_> {
         let work = busy * here as f64 / shape.size as f64 / network.cores.min(here) as f64;
         let total = self.question.waiting() * cost.path + work;
         let Cost { path, messages, .. } = cost;
-        if total.is_nan() { unpriced } else { Priced { total, path, messages, work, ..unpriced } }
+        if total.is_nan() { unpriced } else { PricedAlgorithm { total, path, messages, work, ..unpriced } }
     }
 }

@@ -12,7 +12,7 @@ fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
 
 /// On one host with a core for each rank.
 fn tuner(size: usize, tuning: Tuning, overrides: &str) -> Tuner {
-    Tuner::new(tuning, Overrides::parse(overrides).unwrap(), Places::together(size, size), MIB)
+    Tuner::new(tuning, Overrides::parse(overrides).unwrap(), Topology::one_host(size, size), MIB)
 }
 
 fn choice(collective: Collective, ranks: usize, up_to: usize, algorithm: &str) -> Choice {
@@ -22,7 +22,7 @@ fn choice(collective: Collective, ranks: usize, up_to: usize, algorithm: &str) -
 /// The names that are chosen for allreduces of these bytes.
 fn names(tuner: &Tuner, bytes: &[usize]) -> Vec<&'static str> {
     let name = |bytes: &usize| {
-        let shape = shape(Collective::Allreduce, tuner.places.hosts.len(), *bytes);
+        let shape = shape(Collective::Allreduce, tuner.topology.hosts.len(), *bytes);
         tuner.decide(&shape, 1, None).unwrap().algorithm.name
     };
     bytes.iter().map(name).collect()
@@ -199,8 +199,8 @@ fn a_choice_is_explained() {
 fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
     let links = vec![0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0];
     let tuner = |hosts: [u32; 4], choices| {
-        let places = Places { hosts: hosts.into(), cores: 4 };
-        Tuner::new(Tuning { links: links.clone(), choices, ..Tuning::default() }, Overrides::default(), places, MIB)
+        let topology = Topology { hosts: hosts.into(), cores: 4 };
+        Tuner::new(Tuning { links: links.clone(), choices, ..Tuning::default() }, Overrides::default(), topology, MIB)
     };
     let priced = |hosts| {
         let candidates = tuner(hosts, Vec::new()).explain(Collective::Allreduce, MIB).candidates;
@@ -214,7 +214,7 @@ fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
 
 #[test]
 fn networks_are_what_places_say() {
-    let network = |hosts: &[u32]| Places { hosts: hosts.into(), cores: 2 }.network(&Tuning::default());
+    let network = |hosts: &[u32]| Topology { hosts: hosts.into(), cores: 2 }.network(&Tuning::default());
     let shape = |hosts| (network(hosts).per_host, network(hosts).consecutive);
     assert_eq!(shape(&[0, 0, 0]), (3, true));
     assert_eq!(shape(&[0, 0, 1, 1]), (2, true));
@@ -223,7 +223,7 @@ fn networks_are_what_places_say() {
     assert_eq!(shape(&[0, 1, 2]), (1, true));
     let link = Link { latency: 1.0, bandwidth: 2.0 };
     let tuning = Tuning { local: Some(link), gamma: Some(3.0), ..Tuning::default() };
-    let network = Places::together(2, 0).network(&tuning);
+    let network = Topology::one_host(2, 0).network(&tuning);
     assert_eq!(
         (network.local, network.remote, network.gamma, network.cores),
         (link, Constants::BUILT_IN.remote, 3.0, 1)
@@ -249,14 +249,14 @@ fn pieces_are_equal_and_not_too_large() {
 
 /// Into so many chunks that no other number has a much lower price.
 #[test]
-fn two_trees_are_cut_as_is_best() {
+fn double_binary_trees_are_cut_as_is_best() {
     let collective = Collective::Allreduce;
     let algorithm = collective.algorithm("double_binary_tree").unwrap();
     let constants = &Constants::BUILT_IN;
     let network = Network::flat(constants.remote, constants.gamma);
     for (size, bytes) in [(4, MIB), (64, MIB), (4, 64 * MIB), (64, 64 * MIB)] {
         let best_up_to = |max_segment_bytes| {
-            Question {
+            PricingInput {
                 collective,
                 bytes,
                 size,
@@ -285,7 +285,7 @@ fn wide_exchanges_between_hosts_pay_for_their_messages() {
     const RANKS: usize = 256;
     let tuner = |constants: &[(&'static str, f64)]| {
         let tuning = Tuning { constants: constants.iter().copied().collect(), ..Tuning::default() };
-        Tuner::new(tuning, Overrides::default(), Places::apart(RANKS), MIB)
+        Tuner::new(tuning, Overrides::default(), Topology::one_rank_per_host(RANKS), MIB)
     };
     let busy = tuner(&[("overhead_us", 2.0), ("gap_us", 0.0)]);
     let idle = tuner(&[("overhead_us", 0.0), ("gap_us", 0.0)]);
@@ -328,7 +328,7 @@ fn ranks_are_busy_for_half_of_the_latency_at_most() {
     let remote = Some(Link { latency: 3e-6, bandwidth: 1e10 });
     let network = |constants: &[(&'static str, f64)]| {
         let tuning = Tuning { remote, constants: constants.iter().copied().collect(), ..Tuning::default() };
-        Places::apart(2).network(&tuning)
+        Topology::one_rank_per_host(2).network(&tuning)
     };
     assert_eq!((network(&[]).overhead, network(&[]).gap), (1.5e-6, 0.1e-6));
     assert_eq!(network(&[("overhead_us", 0.5), ("gap_us", 0.75)]).overhead, 0.5e-6);

@@ -13,9 +13,9 @@
 //! Steps: `2 (m - 1) + 2`, where those in which a leader receives from its `n - 1` members at once count as one. A leader sends
 //! `2 S (m - 1) / m` bytes to other groups and `S` to each of its members, which send `S`.
 
-use super::super::circle::Circle;
 use super::super::grid::{Way, groups};
 use super::super::phases::{contribution, fan_out, sources};
+use super::super::ring::Ring;
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::reduce_broadcast;
 use crate::error::Result;
@@ -41,16 +41,16 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         b.recv_reduce(member, output, held, Side::Right);
         held = output;
     }
-    let circle = Circle::new(groups.iter().map(|group| group[0]).collect(), leader);
-    let chunk = |place| output.part(circle.len(), place);
-    let own = chunk(circle.place());
-    let complete = circle.reduce_scatter(&mut b, |_, place| {
-        let into = chunk(place);
+    let ring = Ring::new(groups.iter().map(|group| group[0]).collect(), leader);
+    let chunk = |position| output.part(ring.len(), position);
+    let own = chunk(ring.position());
+    let complete = ring.reduce_scatter(&mut b, |_, position| {
+        let into = chunk(position);
         (held.slice(into.offset, into.len), into)
     });
     b.copy(complete, own);
     b.divide(own, shape.divisor());
-    circle.allgather(&mut b, own, chunk, |_, _| ());
+    ring.allgather(&mut b, own, chunk, |_, _| ());
     for &member in members {
         b.send(member, output);
     }

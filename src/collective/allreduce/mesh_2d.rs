@@ -27,17 +27,17 @@ const NAME: &str = "mesh_2d";
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: NAME, generate, cost, uses: Uses::Groups };
 
 /// Column and row.
-type Place = (usize, usize);
+type Coordinates = (usize, usize);
 
 /// A tree for a quarter: along one dimension towards its end or beginning, then along the other.
 struct Comb {
     along_rows_first: bool,
     /// Which corner is the root.
-    root: Place,
+    root: Coordinates,
 }
 
 impl Comb {
-    fn parent(&self, place: Place) -> Option<Place> {
+    fn parent(&self, place: Coordinates) -> Option<Coordinates> {
         let (x, y) = place;
         let towards = |from: usize, to: usize| if from < to { from + 1 } else { from - 1 };
         let in_row = (x != self.root.0).then(|| (towards(x, self.root.0), y));
@@ -50,7 +50,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let grid = Grid::rectangular(shape, NAME)?;
     let (y, x) = grid.find(shape.rank);
     let (right, bottom) = (grid.longest() - 1, grid.rows.len() - 1);
-    let at = |(x, y): Place| grid.rows[y][x];
+    let at = |(x, y): Coordinates| grid.rows[y][x];
     let beside = [(x.wrapping_sub(1), y), (x + 1, y)];
     let above = [(x, y.wrapping_sub(1)), (x, y + 1)];
     let roots = [(true, (right, bottom)), (true, (0, 0)), (false, (right, 0)), (false, (0, bottom))];

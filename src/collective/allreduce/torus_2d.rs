@@ -19,9 +19,9 @@
 
 use std::collections::BTreeSet;
 
-use super::super::circle::Circle;
 use super::super::grid::Grid;
 use super::super::phases::{contribution, fan_out, sources};
+use super::super::ring::Ring;
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -46,12 +46,12 @@ pub(super) fn over(shape: &Shape<'_>, grid: &Grid) -> Schedule {
     let mut b = Builder::new();
     let sources = sources(shape);
     let output = shape.output(0);
-    let (row, place) = grid.find(shape.rank);
-    let circle = Circle::new(grid.rows[row].clone(), shape.rank);
-    let chunk = |place| output.part(circle.len(), place);
-    let own = chunk(place);
-    let held = circle.reduce_scatter(&mut b, |b, place| {
-        let into = chunk(place);
+    let (row, position) = grid.find(shape.rank);
+    let ring = Ring::new(grid.rows[row].clone(), shape.rank);
+    let chunk = |position| output.part(ring.len(), position);
+    let own = chunk(position);
+    let held = ring.reduce_scatter(&mut b, |b, position| {
+        let into = chunk(position);
         (contribution(b, &sources, into.offset, into.len, into), into)
     });
     for (offset, len) in uncut(shape, grid, own) {
@@ -59,7 +59,7 @@ pub(super) fn over(shape: &Shape<'_>, grid: &Grid) -> Schedule {
         let column = Column { owners, row, extents: &grid.columns };
         column.allreduce(&mut b, shape, held.slice(offset - own.offset, len), output.slice(offset, len));
     }
-    circle.allgather(&mut b, own, chunk, |b, chunk| fan_out(b, shape, chunk));
+    ring.allgather(&mut b, own, chunk, |b, chunk| fan_out(b, shape, chunk));
     b.build()
 }
 
@@ -99,22 +99,22 @@ impl Column<'_> {
         for &extent in self.extents {
             let first = self.row - self.row / stride % extent * stride;
             let ranks = (0..extent).map(|index| self.owners[first + index * stride]).collect();
-            let circle = Circle::new(ranks, shape.rank);
+            let ring = Ring::new(ranks, shape.rank);
             let whole = range;
-            held = circle.reduce_scatter(b, |_, place| {
-                let part = whole.part(extent, place);
+            held = ring.reduce_scatter(b, |_, position| {
+                let part = whole.part(extent, position);
                 (held.slice(part.offset - whole.offset, part.len), part)
             });
-            range = whole.part(extent, circle.place());
-            levels.push((circle, whole));
+            range = whole.part(extent, ring.position());
+            levels.push((ring, whole));
             stride *= extent;
         }
         b.copy(held, range);
         b.divide(range, shape.divisor());
         fan_out(b, shape, range);
-        for (circle, whole) in levels.into_iter().rev() {
-            let part = |place| whole.part(circle.len(), place);
-            circle.allgather(b, part(circle.place()), part, |b, part| fan_out(b, shape, part));
+        for (ring, whole) in levels.into_iter().rev() {
+            let part = |position| whole.part(ring.len(), position);
+            ring.allgather(b, part(ring.position()), part, |b, part| fan_out(b, shape, part));
         }
     }
 }

@@ -140,13 +140,13 @@ fn double_binary_trees() {
     for size in 2..=*RANKS.end() {
         let (whole, height) = (2 * COUNT * size, height(size));
         let call = Shape { inputs: 0, ..shape(Collective::Allreduce, size, whole) };
-        let report = prove(&everyone(call, |_| ()), two_trees::NAME);
+        let report = prove(&everyone(call, |_| ()), double_binary_tree::NAME);
         assert!(report.steps <= 3 * height, "{size} ranks: {} steps", report.steps);
         assert!(report.traffic.iter().all(|t| t.elements <= 2 * whole && t.messages <= 4 && t.scratch == 0));
         assert_eq!(report.traffic.iter().map(|t| t.elements).sum::<usize>(), 2 * (size - 1) * whole);
         for root in roots(size) {
             let call = Shape { root, inputs: 0, ..shape(Collective::Reduce, size, whole) };
-            let report = prove(&everyone(call, |_| ()), two_trees::NAME);
+            let report = prove(&everyone(call, |_| ()), double_binary_tree::NAME);
             assert!(report.steps <= 2 * height, "{size} ranks: {} steps", report.steps);
             for (rank, traffic) in report.traffic.iter().enumerate() {
                 let sent = if rank == root { 0 } else { whole };
@@ -155,7 +155,7 @@ fn double_binary_trees() {
                 );
             }
             let call = Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, whole) };
-            let report = prove(&everyone(call, |_| ()), two_trees::NAME);
+            let report = prove(&everyone(call, |_| ()), double_binary_tree::NAME);
             assert!(report.steps <= height, "{size} ranks: {} steps", report.steps);
             assert!(report.traffic.iter().all(|t| t.elements <= whole && t.scratch == 0));
             assert_eq!(report.traffic.iter().map(|t| t.elements).sum::<usize>(), (size - 1) * whole);

@@ -30,7 +30,7 @@ fn segments_and_order_change_nothing() {
     for (sample, algorithm) in samples() {
         let shapes = sample.shapes();
         let schedules: Vec<Schedule> = shapes.iter().map(|shape| (algorithm.generate)(shape).unwrap()).collect();
-        let result = execute_in_segments(&schedules, &Promise::new(&shapes));
+        let result = execute_in_segments(&schedules, &CollectiveContract::new(&shapes));
         result.unwrap_or_else(|e| panic!("{}, {} ranks: {e}", algorithm.name, shapes.len()));
     }
 }
@@ -41,14 +41,14 @@ fn must_be_caught(what: &str, damages: impl Fn(&Schedule, usize, &Shape<'_>) -> 
     for (sample, algorithm) in samples() {
         let shapes = sample.shapes();
         let right: Vec<Schedule> = shapes.iter().map(|shape| (algorithm.generate)(shape).unwrap()).collect();
-        let promise = Promise::new(&shapes);
-        prove_schedules(&right, &promise).unwrap_or_else(|e| panic!("{}: {e}", algorithm.name));
+        let contract = CollectiveContract::new(&shapes);
+        prove_schedules(&right, &contract).unwrap_or_else(|e| panic!("{}: {e}", algorithm.name));
         for (rank, shape) in shapes.iter().enumerate() {
             for step in 0..right[rank].steps.len() {
                 for damaged in damages(&right[rank], step, shape) {
                     let with_damage = right.iter().enumerate().map(|(r, own)| if r == rank { &damaged } else { own });
                     assert!(
-                        prove_schedules(with_damage, &promise).is_err(),
+                        prove_schedules(with_damage, &contract).is_err(),
                         "{what} goes unnoticed: {} {}, {} ranks, {} inputs, rank {rank}, step {step}: {:?}",
                         shape.collective.name(),
                         algorithm.name,

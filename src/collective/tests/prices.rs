@@ -210,7 +210,7 @@ fn of_powers_of_two() {
     });
     every(&[256, 1024, 4096], ELEMENTS, 80_000, |calls, algorithm| {
         // Thousands of ranks' trees take seconds; those of one call are compared beside their bound.
-        if algorithm.name == two_trees::NAME && calls.ranks() > 1024 {
+        if algorithm.name == double_binary_tree::NAME && calls.ranks() > 1024 {
             return;
         }
         runs.compare(calls, algorithm, flat(4 * ELEMENTS, 10.0, 1.25), UNCUT);
@@ -357,7 +357,7 @@ fn of_bcubes_with_larger_bases() {
 #[test]
 fn choices_by_price_are_nearly_the_best() {
     use crate::tuner::file::Tuning;
-    use crate::tuner::model::{Places, Question};
+    use crate::tuner::model::{PricingInput, Topology};
     use Collective::*;
     let hosts = |sizes: &[usize]| -> Vec<u32> {
         sizes.iter().zip(0..).flat_map(|(&size, host)| std::iter::repeat_n(host, size)).collect()
@@ -366,12 +366,12 @@ fn choices_by_price_are_nearly_the_best() {
     let (mut worst, mut checked) = (1.0, 0);
     for groups in &groups {
         let per_host = (0..groups.len() as u32).map(|host| groups.iter().filter(|of| **of == host).count()).max();
-        let places = Places { hosts: groups.clone(), cores: per_host.unwrap() };
-        let network = places.network(&Tuning::default());
+        let topology = Topology { hosts: groups.clone(), cores: per_host.unwrap() };
+        let network = topology.network(&Tuning::default());
         for collective in [Allreduce, Reduce, Broadcast, ReduceScatter, Allgather, Gather, Scatter] {
             for bytes in [64, 64 << 10, 2 << 20] {
                 let (size, max_segment_bytes) = (groups.len(), 1 << 20);
-                let question = Question {
+                let question = PricingInput {
                     collective,
                     bytes,
                     size,
@@ -423,13 +423,13 @@ fn choices_by_price_are_nearly_the_best() {
 #[ignore = "prints how long decisions take"]
 #[allow(clippy::disallowed_methods)]
 fn how_long_the_first_decision_takes() {
-    use crate::tuner::{Tuner, file::Tuning, model::Places, overrides::Overrides};
+    use crate::tuner::{Tuner, file::Tuning, model::Topology, overrides::Overrides};
     for (hosts, per_host) in [(1, 2), (1, 8), (2, 1), (8, 1), (2, 4), (4, 4), (8, 8), (64, 1), (64, 8), (512, 1)] {
         let size = hosts * per_host;
         let hosts = (0..size).map(|rank| (rank / per_host) as u32).collect();
-        let places = Places { hosts, cores: per_host };
+        let topology = Topology { hosts, cores: per_host };
         for bytes in [64usize, 64 << 10, 4 << 20, 256 << 20] {
-            let tuner = Tuner::new(Tuning::default(), Overrides::default(), places.clone(), 1 << 20);
+            let tuner = Tuner::new(Tuning::default(), Overrides::default(), topology.clone(), 1 << 20);
             let begin = std::time::Instant::now();
             let decision = tuner.decide(&shape(Collective::Allreduce, size, bytes), 1, None).unwrap();
             let took = begin.elapsed().as_secs_f64() * 1e3;

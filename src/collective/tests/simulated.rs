@@ -97,7 +97,7 @@ fn times_are_those_of_the_tables_formulas() {
 
 /// The bound of Sanders, Speck and Träff's algorithm, with their number of segments.
 #[test]
-fn two_trees_keep_their_bound() {
+fn double_binary_trees_keep_their_bound() {
     let gamma = 2e-11;
     for (size, height) in [(4, 2.0), (8, 3.0), (64, 6.0), (100, 7.0), (256, 8.0), (1024, 10.0), (4096, 12.0)] {
         for bytes in [1 << 20, 1 << 24, 1 << 28] {
@@ -112,7 +112,7 @@ fn two_trees_keep_their_bound() {
                 + gamma * (n + (2.0 * latency * n * LINK.bandwidth).sqrt());
             let options = Options { segment_bytes: (n / chunks) as usize, ..Options::new(Network::flat(LINK, gamma)) };
             let call = Shape { inputs: 0, ..shape(Collective::Allreduce, size, bytes / 4) };
-            let time = play(two_trees::NAME, call, &options).seconds;
+            let time = play(double_binary_tree::NAME, call, &options).seconds;
             assert!(time <= bound, "{size} ranks, {bytes} bytes: {time} s, {bound} s allowed");
             let Options { network, segment_bytes, .. } = options;
             let case = Case {
@@ -122,7 +122,7 @@ fn two_trees_keep_their_bound() {
                 network: &network,
                 constants: &Constants::BUILT_IN,
             };
-            let price = two_trees::allreduce_time(&case);
+            let price = double_binary_tree::allreduce_time(&case);
             let most = if size.is_power_of_two() { 1.1 } else { 1.35 };
             let near = (0.85..=most).contains(&(price / time));
             assert!(near, "{size} ranks, {bytes} bytes: {time} s, priced at {price} s");

@@ -2,9 +2,9 @@
 //! bandwidth broadcast, reduction and scan", 2009). In one binary tree the leaves, half of all ranks, send nothing. So there
 //! are two, and whoever has children in one is a leaf in the other: everyone sends and receives at full speed.
 //!
-//! Both are the tree of the ruler: position 0 is at the top, and a position `i` with lowest set bit `b` has its children
+//! Both are the tree of the ruler: position 0 is at the roots, and a position `i` with lowest set bit `b` has its children
 //! `b / 2` to the left and to the right. Odd positions are leaves. In the first tree the ranks stand in order, in the second
-//! odd and even change places. Six ranks, whose second tree is the first one's mirror image:
+//! odd and even change positions. Six ranks, whose second tree is the first one's mirror image:
 //!
 //! ```text
 //! first:    0           second:  5
@@ -29,37 +29,37 @@ use crate::types::Rank;
 /// The name of every algorithm that is made of them.
 pub(super) const NAME: &str = "double_binary_tree";
 
-/// What stands on top.
+/// What stands on roots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Top {
+pub(super) enum Roots {
     /// This rank, in both trees. Every other rank has children in one tree at most.
-    Both(Rank),
+    Common(Rank),
     /// Rank 0, and in the second tree the last rank if their number is even. The subtrees of a rank then are the ranks next
     /// to it on either side, so what is combined on the way up stays in order.
     Ends,
 }
 
 /// The trees of one call.
-pub(super) struct TwoTrees {
+pub(super) struct DoubleBinaryTree {
     size: usize,
-    top: Top,
+    roots: Roots,
     /// By rank, counted from the root: of the edge above it in each tree.
     colours: Vec<[Option<bool>; 2]>,
 }
 
-/// A rank's place in one of the trees.
+/// A rank's position in one of the trees.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TreePosition {
     /// 0 or 1: which tree, hence which half of the data.
     pub tree: usize,
-    /// `None` at the top.
+    /// `None` at the roots.
     pub parent: Option<Rank>,
     /// First the one whose edge has the next step after the parent's.
     pub children: Vec<Rank>,
 }
 
-impl Place {
-    /// The children of `rank`, whose place it is, in the order in which they send: the reverse of that in which they receive.
+impl TreePosition {
+    /// The children of `rank`, whose position it is, in the order in which they send: the reverse of that in which they receive.
     pub fn children_going_up(&self, rank: Rank) -> impl Iterator<Item = (Rank, Side)> {
         self.children.iter().rev().map(move |&child| (child, if child < rank { Side::Left } else { Side::Right }))
     }
@@ -78,9 +78,9 @@ pub(super) fn cost(case: &Case<'_>, path: f64, ways: f64, reduces: bool) -> Cost
     }
 }
 
-impl TwoTrees {
-    pub fn new(size: usize, top: Top) -> Self {
-        let mut trees = Self { size, top, colours: vec![[None; 2]; size] };
+impl DoubleBinaryTree {
+    pub fn new(size: usize, roots: Roots) -> Self {
+        let mut trees = Self { size, roots, colours: vec![[None; 2]; size] };
         for node in 0..size {
             for tree in 0..2 {
                 trees.colour(tree, node, false);
@@ -89,8 +89,8 @@ impl TwoTrees {
         trees
     }
 
-    /// A rank's two places; first the one whose edge above (on top: below) has the first step.
-    pub fn places(&self, rank: Rank) -> [Place; 2] {
+    /// A rank's two positions; first the one whose edge above (on roots: below) has the first step.
+    pub fn positions(&self, rank: Rank) -> [TreePosition; 2] {
         let node = (rank + self.size - self.root()) % self.size;
         let above = |tree: usize| self.colours[node][tree];
         let below = |tree: usize| self.children(tree, node).first().and_then(|&child| self.colours[child][tree]);
@@ -101,29 +101,29 @@ impl TwoTrees {
             children.sort_by_key(|&child| above(tree).is_some() && self.colours[child][tree] == above(tree));
             let rank = |node: usize| (node + self.root()) % self.size;
             let parent = self.parent(tree, node).map(rank);
-            Place { tree, parent, children: children.into_iter().map(rank).collect() }
+            TreePosition { tree, parent, children: children.into_iter().map(rank).collect() }
         })
     }
 
     fn root(&self) -> Rank {
-        match self.top {
-            Top::Both(root) => root,
-            Top::Ends => 0,
+        match self.roots {
+            Roots::Common(root) => root,
+            Roots::Ends => 0,
         }
     }
 
     /// Where in the tree of the ruler `node`, a rank counted from the root, stands. With `back`, who stands at position `node`.
     fn position(&self, tree: usize, node: usize, back: bool) -> usize {
         let size = self.size;
-        match self.top {
+        match self.roots {
             _ if tree == 0 => node,
             // The mirror image, below the same top if that leaves an even number.
             _ if size % 2 == 1 => (size - node) % size,
-            Top::Ends => size - 1 - node,
+            Roots::Ends => size - 1 - node,
             // Moved by one, the first to the end.
-            Top::Both(_) if node == 0 => 0,
-            Top::Both(_) if back => node % (size - 1) + 1,
-            Top::Both(_) => (node + size - 3) % (size - 1) + 1,
+            Roots::Common(_) if node == 0 => 0,
+            Roots::Common(_) if back => node % (size - 1) + 1,
+            Roots::Common(_) => (node + size - 3) % (size - 1) + 1,
         }
     }
 
@@ -137,7 +137,7 @@ impl TwoTrees {
         children(position, self.size).map(|child| self.position(tree, child, true)).collect()
     }
 
-    /// Gives the edge above `node` its colour, and so all edges that this one decides about: a path or a circle.
+    /// Gives the edge above `node` its colour, and so all edges that this one decides about: a path or a ring.
     fn colour(&mut self, tree: usize, node: usize, colour: bool) {
         let mut open = vec![(tree, node, colour)];
         while let Some((tree, node, colour)) = open.pop() {
@@ -156,7 +156,7 @@ impl TwoTrees {
 struct Terms {
     /// `h = ceil(lg P)`.
     height: f64,
-    /// Latencies from a leaf to the top: `hα`.
+    /// Latencies from a leaf to the roots: `hα`.
     latency: f64,
     /// Half of the data on a link, `S/2B`, and the reduction of it.
     half: f64,
@@ -205,7 +205,8 @@ pub(super) fn broadcast_time(case: &Case<'_>) -> f64 {
         return 0.0;
     }
     let t = Terms::new(case);
-    let meeting = if t.height > 2.0 { case.constants.two_trees_down_meeting * t.segment.min(t.step()) } else { 0.0 };
+    let meeting =
+        if t.height > 2.0 { case.constants.double_binary_tree_down_meeting * t.segment.min(t.step()) } else { 0.0 };
     t.latency + 2.0 * t.half + (2.0 * t.height - 2.0) * t.segment + meeting + t.sends + t.height * t.turn
 }
 
@@ -223,12 +224,12 @@ pub(super) fn reduce_time(case: &Case<'_>) -> f64 {
         let rest = (2.0 * t.half - t.segment).max(2.0 * t.half_reduced - t.reduced);
         return t.latency + t.segment + rest + t.reduced;
     }
-    let waiting = (case.constants.two_trees_up_waiting * t.half_reduced / t.half).min(1.0);
+    let waiting = (case.constants.double_binary_tree_up_waiting * t.half_reduced / t.half).min(1.0);
     // Of the two trees' reductions some meet, and in trees of an even height more.
     let fewer = match rounds(case.shape.size) {
         ..4 => 0.0,
-        height if height % 2 == 0 => case.constants.two_trees_even_saved,
-        _ => case.constants.two_trees_odd_saved,
+        height if height % 2 == 0 => case.constants.double_binary_tree_even_saved,
+        _ => case.constants.double_binary_tree_odd_saved,
     };
     let reductions = t.height + (t.height - 2.0) * waiting - fewer;
     let own = t.sends.max((t.height - 1.0) * t.busy) + t.height * t.turn;
@@ -252,13 +253,13 @@ pub(super) fn allreduce_time(case: &Case<'_>) -> f64 {
     let children = t.height.min(2.0);
     let down = (children * (t.half - t.segment) - (2.0 * children - 1.0) * t.step()).max(0.0);
     // In higher trees messages of the two meet: by that much, between nothing and one of them.
-    let meeting = if t.height > 3.0 { case.constants.two_trees_both_meeting * t.segment } else { 0.0 };
+    let meeting = if t.height > 3.0 { case.constants.double_binary_tree_both_meeting * t.segment } else { 0.0 };
     2.0 * t.latency
         + (children * (t.half - t.segment) + down).max(children * (t.half_reduced - t.reduced))
         + (children + (4.0 * t.height - 4.0).max(1.0)) * t.segment
         + (2.0 * t.height - 1.0) * t.reduced
         + meeting
-        + (t.height - 2.0).max(0.0) * case.constants.two_trees_both_held * t.busy
+        + (t.height - 2.0).max(0.0) * case.constants.double_binary_tree_both_waiting * t.busy
         + 2.0 * (t.height - 1.0) * t.turn
 }
 
@@ -285,29 +286,29 @@ fn children(position: usize, size: usize) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    const TOPS: [Top; 2] = [Top::Both(0), Top::Ends];
+    const ROOTS: [Roots; 2] = [Roots::Common(0), Roots::Ends];
 
     #[test]
     fn six_ranks() {
-        let trees = TwoTrees::new(6, Top::Ends);
-        let place = |tree, parent, children: &[Rank]| Place { tree, parent, children: children.to_vec() };
-        let places: Vec<[Place; 2]> = (0..6).map(|rank| trees.places(rank)).collect();
-        assert_eq!(places[0], [place(1, Some(1), &[]), place(0, None, &[4])]);
-        assert_eq!(places[1], [place(1, Some(5), &[3, 0]), place(0, Some(2), &[])]);
-        assert_eq!(places[2], [place(0, Some(4), &[1, 3]), place(1, Some(3), &[])]);
-        assert_eq!(places[3], [place(0, Some(2), &[]), place(1, Some(1), &[4, 2])]);
-        assert_eq!(places[4], [place(1, Some(3), &[]), place(0, Some(0), &[2, 5])]);
-        assert_eq!(places[5], [place(1, None, &[1]), place(0, Some(4), &[])]);
+        let trees = DoubleBinaryTree::new(6, Roots::Ends);
+        let position = |tree, parent, children: &[Rank]| TreePosition { tree, parent, children: children.to_vec() };
+        let positions: Vec<[TreePosition; 2]> = (0..6).map(|rank| trees.positions(rank)).collect();
+        assert_eq!(positions[0], [position(1, Some(1), &[]), position(0, None, &[4])]);
+        assert_eq!(positions[1], [position(1, Some(5), &[3, 0]), position(0, Some(2), &[])]);
+        assert_eq!(positions[2], [position(0, Some(4), &[1, 3]), position(1, Some(3), &[])]);
+        assert_eq!(positions[3], [position(0, Some(2), &[]), position(1, Some(1), &[4, 2])]);
+        assert_eq!(positions[4], [position(1, Some(3), &[]), position(0, Some(0), &[2, 5])]);
+        assert_eq!(positions[5], [position(1, None, &[1]), position(0, Some(4), &[])]);
     }
 
     #[test]
     fn each_tree_reaches_everyone_within_log2_steps() {
         for size in 1..=1024 {
-            for top in TOPS {
-                let trees = TwoTrees::new(size, top);
+            for roots in ROOTS {
+                let trees = DoubleBinaryTree::new(size, roots);
                 for tree in 0..2 {
                     let tops: Vec<usize> = (0..size).filter(|&node| trees.parent(tree, node).is_none()).collect();
-                    assert_eq!(tops, [if top == Top::Ends && tree == 1 && size % 2 == 0 { size - 1 } else { 0 }]);
+                    assert_eq!(tops, [if roots == Roots::Ends && tree == 1 && size % 2 == 0 { size - 1 } else { 0 }]);
                     let mut seen = vec![false; size];
                     let mut level = tops;
                     for height in 0.. {
@@ -323,7 +324,7 @@ mod tests {
                             break;
                         }
                     }
-                    assert!(seen.into_iter().all(|seen| seen), "{size} ranks, {top:?}, tree {tree}");
+                    assert!(seen.into_iter().all(|seen| seen), "{size} ranks, {roots:?}, tree {tree}");
                 }
             }
         }
@@ -332,12 +333,12 @@ mod tests {
     #[test]
     fn whoever_has_children_in_one_tree_is_a_leaf_in_the_other() {
         for size in 1..=1024 {
-            for top in TOPS {
-                let trees = TwoTrees::new(size, top);
+            for roots in ROOTS {
+                let trees = DoubleBinaryTree::new(size, roots);
                 for node in 0..size {
                     let numbers = [0, 1].map(|tree| trees.children(tree, node).len());
-                    let shared = node == 0 && (top != Top::Ends || size % 2 == 1);
-                    assert!(numbers.contains(&0) || shared && numbers == [1, 1], "{size} ranks, {top:?}, {node}");
+                    let shared = node == 0 && (roots != Roots::Ends || size % 2 == 1);
+                    assert!(numbers.contains(&0) || shared && numbers == [1, 1], "{size} ranks, {roots:?}, {node}");
                     assert!(numbers[0] + numbers[1] <= 2);
                 }
             }
@@ -347,21 +348,21 @@ mod tests {
     #[test]
     fn two_edges_up_or_two_edges_down_have_different_colours() {
         for size in 1..=1024 {
-            for top in TOPS {
-                let trees = TwoTrees::new(size, top);
+            for roots in ROOTS {
+                let trees = DoubleBinaryTree::new(size, roots);
                 for node in 0..size {
                     let above = [0, 1].map(|tree| trees.colours[node][tree]);
                     assert_eq!(
                         above.map(|colour| colour.is_some()),
                         [0, 1].map(|tree| trees.parent(tree, node).is_some())
                     );
-                    assert!(above[0] != above[1] || above == [None; 2], "{size} ranks, {top:?}, above {node}");
+                    assert!(above[0] != above[1] || above == [None; 2], "{size} ranks, {roots:?}, above {node}");
                     let below = [0, 1].map(|tree| {
                         let children = trees.children(tree, node);
                         children.into_iter().map(|child| trees.colours[child][tree]).collect::<Vec<_>>()
                     });
                     let below = below.concat();
-                    assert!(below.len() < 2 || below[0] != below[1], "{size} ranks, {top:?}, below {node}");
+                    assert!(below.len() < 2 || below[0] != below[1], "{size} ranks, {roots:?}, below {node}");
                 }
             }
         }
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn subtrees_are_neighbours() {
         for size in 1..=130 {
-            let trees = TwoTrees::new(size, Top::Ends);
+            let trees = DoubleBinaryTree::new(size, Roots::Ends);
             for tree in 0..2 {
                 for node in 0..size {
                     let mut below = vec![node];
@@ -390,12 +391,16 @@ mod tests {
     fn any_root() {
         for size in 1..=20 {
             for root in 0..size {
-                let (trees, from_0) = (TwoTrees::new(size, Top::Both(root)), TwoTrees::new(size, Top::Both(0)));
+                let (trees, from_0) =
+                    (DoubleBinaryTree::new(size, Roots::Common(root)), DoubleBinaryTree::new(size, Roots::Common(0)));
                 for node in 0..size {
                     let turned = |rank: usize| (rank + root) % size;
-                    for (place, other) in trees.places(turned(node)).into_iter().zip(from_0.places(node)) {
+                    for (position, other) in trees.positions(turned(node)).into_iter().zip(from_0.positions(node)) {
                         let children = other.children.into_iter().map(turned).collect();
-                        assert_eq!(place, Place { tree: other.tree, parent: other.parent.map(turned), children });
+                        assert_eq!(
+                            position,
+                            TreePosition { tree: other.tree, parent: other.parent.map(turned), children }
+                        );
                     }
                 }
             }

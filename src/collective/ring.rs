@@ -5,22 +5,22 @@ use super::Shape;
 use crate::schedule::{Builder, Side, Span};
 use crate::types::Rank;
 
-/// Ranks in a ring, seen from one of them. What is reduced or gathered is cut into a chunk for each place in it.
-pub(super) struct Circle {
+/// Ranks in a ring, seen from one of them. What is reduced or gathered is cut into a chunk for each position in it.
+pub(super) struct Ring {
     ranks: Vec<Rank>,
-    place: usize,
+    position: usize,
 }
 
-impl Circle {
+impl Ring {
     /// A ring of `ranks`, `rank` among them.
     pub fn new(ranks: Vec<Rank>, rank: Rank) -> Self {
-        let place = ranks.iter().position(|other| *other == rank).expect("a rank is in its own ring");
-        Self { ranks, place }
+        let position = ranks.iter().position(|other| *other == rank).expect("a rank is in its own ring");
+        Self { ranks, position }
     }
 
     /// All ranks.
     pub fn of_all(shape: &Shape<'_>) -> Self {
-        Self { ranks: (0..shape.size).collect(), place: shape.rank }
+        Self { ranks: (0..shape.size).collect(), position: shape.rank }
     }
 
     /// Ranks in it.
@@ -28,14 +28,14 @@ impl Circle {
         self.ranks.len()
     }
 
-    /// This rank's place.
-    pub fn place(&self) -> usize {
-        self.place
+    /// This rank's position.
+    pub fn position(&self) -> usize {
+        self.position
     }
 
-    /// The place `distance` before this one; `distance` is at most the length.
+    /// The position `distance` before this one; `distance` is at most the length.
     fn before(&self, distance: usize) -> usize {
-        (self.place + self.len() - distance) % self.len()
+        (self.position + self.len() - distance) % self.len()
     }
 
     fn left(&self) -> Rank {
@@ -43,11 +43,11 @@ impl Circle {
     }
 
     fn right(&self) -> Rank {
-        self.ranks[(self.place + 1) % self.len()]
+        self.ranks[(self.position + 1) % self.len()]
     }
 
-    /// Ring reduce-scatter. Chunk `c` starts at the place after `c`, travels to the right, and each rank it passes adds its
-    /// own, until it is complete at place `c`. Six ranks, what each sends in each of the five steps:
+    /// Ring reduce-scatter. Chunk `c` starts at the position after `c`, travels to the right, and each rank it passes adds its
+    /// own, until it is complete at position `c`. Six ranks, what each sends in each of the five steps:
     ///
     /// | step | 0 | 1 | 2 | 3 | 4 | 5 |
     /// |---|---|---|---|---|---|---|
@@ -63,14 +63,14 @@ impl Circle {
     /// chunk, in the order of the steps. Returns where this rank's complete chunk is: where it was put, but on a single rank,
     /// which gets nothing, its own part.
     pub fn reduce_scatter(&self, b: &mut Builder, mut chunk: impl FnMut(&mut Builder, usize) -> (Span, Span)) -> Span {
-        let (mut held, _) = chunk(b, self.before(1));
+        let (mut current, _) = chunk(b, self.before(1));
         for step in 0..self.len() - 1 {
-            b.send(self.right(), held);
+            b.send(self.right(), current);
             let (own, into) = chunk(b, self.before(step + 2));
             b.recv_reduce(self.left(), into, own, Side::Left);
-            held = into;
+            current = into;
         }
-        held
+        current
     }
 
     /// Ring allgather: every rank's block goes around to the right. Six ranks, what each sends in each of the five steps:
@@ -93,12 +93,12 @@ impl Circle {
         block: impl Fn(usize) -> Span,
         mut arrived: impl FnMut(&mut Builder, Span),
     ) {
-        let mut held = own;
+        let mut current = own;
         for step in 0..self.len() - 1 {
-            b.send(self.right(), held);
-            held = block(self.before(step + 1));
-            b.recv(self.left(), held);
-            arrived(b, held);
+            b.send(self.right(), current);
+            current = block(self.before(step + 1));
+            b.recv(self.left(), current);
+            arrived(b, current);
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::schedule::verify::{Contract, Expect, Leaf, Report};
 use crate::schedule::{Buffer, verify as prove};
 use crate::types::Rank;
 
-/// The promise of one call.
-pub struct Promise<'a> {
+/// The contract of one call.
+pub struct CollectiveContract<'a> {
     shapes: &'a [Shape<'a>],
     /// By rank: where its blocks begin, and where the last ends.
     sent: Vec<Vec<usize>>,
@@ -20,11 +20,11 @@ pub fn verify(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Result<Report> {
     shapes.iter().try_for_each(Shape::check)?;
     let mut failed = None;
     let schedules = shapes.iter().map_while(|shape| (algorithm.generate)(shape).map_err(|e| failed = Some(e)).ok());
-    let report = prove(schedules, &Promise::new(shapes));
+    let report = prove(schedules, &CollectiveContract::new(shapes));
     failed.map_or(report, Err)
 }
 
-impl<'a> Promise<'a> {
+impl<'a> CollectiveContract<'a> {
     /// Of the call that has these shapes, of all ranks in the order of ranks.
     pub fn new(shapes: &'a [Shape<'a>]) -> Self {
         let begins = |counts: &[usize]| {
@@ -40,7 +40,7 @@ impl<'a> Promise<'a> {
     }
 }
 
-impl Promise<'_> {
+impl CollectiveContract<'_> {
     fn reduced(shape: &Shape<'_>, ranks: std::ops::Range<Rank>, element: usize) -> Expect {
         let in_order = matches!(shape.collective, Collective::Scan | Collective::Exscan);
         Expect::Reduced { ranks, element, divisor: u64::from(shape.divisor()), in_order }
@@ -59,7 +59,7 @@ fn block(begins: &[usize], index: usize) -> (usize, usize) {
     (begins[index], begins[index + 1] - begins[index])
 }
 
-impl Contract for Promise<'_> {
+impl Contract for CollectiveContract<'_> {
     fn ranks(&self) -> usize {
         self.shapes.len()
     }
