@@ -39,7 +39,7 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::hash::QuickMap;
 use crate::slab::Slab;
-use crate::transport::{Connector, Happening, LogCallback};
+use crate::transport::{Connector, ConnectorEvent, LogCallback};
 use crate::types::{Rank, Slot, Space};
 use inbox::{Finish, Target};
 use matching::{EAGER_BYTES, Posting, Receives};
@@ -103,7 +103,7 @@ pub struct Messenger {
     paused: Vec<Rank>,
     events: Vec<Event>,
     sent: Vec<Sent>,
-    happenings: Vec<Happening>,
+    connector_events: Vec<ConnectorEvent>,
     closed: Option<Error>,
     /// Peers that were asked what they are doing.
     queried: Vec<Rank>,
@@ -145,7 +145,7 @@ impl Messenger {
             paused: Vec::new(),
             events: Vec::with_capacity(EVENTS),
             sent: Vec::with_capacity(EVENTS),
-            happenings: Vec::new(),
+            connector_events: Vec::new(),
             closed: None,
             queried: Vec::new(),
         }

@@ -9,7 +9,7 @@ use super::{idle, idle_until};
 use crate::context::{Context, ContextOptions, UnboundBuffer};
 use crate::error::ErrorKind;
 use crate::messaging::matching::UNEXPECTED_OVERHEAD;
-use crate::transport::loopback::{Network, Random, Rules};
+use crate::transport::loopback::{LinkModel, Network, Random};
 
 const BYTES: usize = 60_000;
 const MESSAGES: usize = 100;
@@ -23,8 +23,8 @@ const HUGE: usize = 4 << 20;
 const SETTLED: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(10);
 
-fn rules() -> Rules {
-    Rules {
+fn link_model() -> LinkModel {
+    LinkModel {
         delay: Duration::from_micros(1)..Duration::from_micros(50),
         capacity: 100_000,
         piece: 30_000,
@@ -48,7 +48,7 @@ fn kept(context: &Context) -> usize {
 
 /// Two ranks, of which rank 1 keeps little of what it has not asked for, and at most `most`.
 fn pair(most: usize, rank_0: impl Fn(&Network, &Arc<Context>), rank_1: impl Fn(&Network, &Arc<Context>)) {
-    play(rules(), 2, &ContextOptions::default(), |network, context| {
+    play(link_model(), 2, &ContextOptions::default(), |network, context| {
         if context.rank() == 0 {
             return rank_0(network, context);
         }

@@ -8,7 +8,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::matching::EAGER_BYTES;
-use crate::transport::loopback::Rules;
+use crate::transport::loopback::LinkModel;
 use crate::types::{DataType, Rank, ReduceOp};
 
 const SIZE: usize = 3;
@@ -84,14 +84,14 @@ impl Odd {
 
     /// The errors of sender and receiver: of this call, or of another one that comes soon, in which they do not meet.
     fn errors(&self) -> [(bool, Error); 2] {
-        let rules = Rules {
+        let link_model = LinkModel {
             delay: Duration::from_micros(1)..Duration::from_micros(20),
             capacity: 1 << 20,
             piece: 1 << 20,
             reads_above: None,
         };
         let options = ContextOptions { check_calls: Some(false), ..Default::default() };
-        let mut errors = play(rules, SIZE, &options, |network, context| {
+        let mut errors = play(link_model, SIZE, &options, |network, context| {
             let began = network.now();
             let first = self.make(context).err();
             let at_once = first.is_some();

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use super::calls::{Collectively, collectives};
+use super::calls::{CollectiveCall, collectives};
 use super::job::{Job, Work};
-use crate::transport::loopback::{Fate, Random, Rules};
+use crate::transport::loopback::{LinkModel, NodeStatus, Random};
 use crate::wire::message::HEADER_BYTES;
 
 /// Numbers of ranks.
 const SIZES: std::ops::RangeInclusive<usize> = 2..=6;
 
-fn rules(reads: bool) -> Rules {
+fn link_model(reads: bool) -> LinkModel {
     let delay = Duration::from_micros(1)..Duration::from_micros(100);
-    Rules { delay, capacity: 100_000, piece: 10_000, reads_above: reads.then_some(8) }
+    LinkModel { delay, capacity: 100_000, piece: 10_000, reads_above: reads.then_some(8) }
 }
 
 /// A rank's every step sends something or ends the call: it is killed in front of each of its messages, in the middle of its
@@ -25,10 +25,10 @@ fn every_rank_is_killed_at_every_step() {
             for algorithm in collective.algorithms() {
                 let works = |seed: u64| {
                     let mut random = Random::new(seed);
-                    [Work::Call(Collectively::new(&mut random, collective, Some(algorithm), size, 5))]
+                    [Work::Call(CollectiveCall::new(&mut random, collective, Some(algorithm), size, 5))]
                 };
                 let seed = (size * 1000 + collective as usize) as u64;
-                let whole = Job::run(seed, rules(reads), size, false, &works(seed), |_| {});
+                let whole = Job::run(seed, link_model(reads), size, false, &works(seed), |_| {});
                 let sent: Vec<u64> = (0..size).map(|rank| whole.network.sent(rank)).collect();
                 whole
                     .check(None)
@@ -36,8 +36,8 @@ fn every_rank_is_killed_at_every_step() {
                 for (culprit, sent) in sent.into_iter().enumerate() {
                     // No message is shorter than its header, so every step of the rank is met.
                     for bytes in (0..=sent).step_by(HEADER_BYTES / 2) {
-                        let job = Job::run(seed + bytes, rules(reads), size, false, &works(seed), |network| {
-                            network.end_after(culprit, bytes, Fate::Dead);
+                        let job = Job::run(seed + bytes, link_model(reads), size, false, &works(seed), |network| {
+                            network.fail_after(culprit, bytes, NodeStatus::Crashed);
                         });
                         jobs += 1;
                         job.check(Some(culprit)).unwrap_or_else(|wrong| {

@@ -5,13 +5,13 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::calls::{Buffers, Collectively};
+use super::calls::{Buffers, CollectiveCall};
 use super::messages::{Messages, Sealed};
 use super::{Body, run, sleep};
 use crate::context::{Context, ContextOptions};
 use crate::engine::Spin;
 use crate::error::{Error, Result};
-use crate::transport::loopback::{Fate, Network, Node, Rules};
+use crate::transport::loopback::{LinkModel, Network, Node, NodeStatus};
 
 /// Time that a call may take.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,9 +21,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// What all ranks do together.
 pub enum Work {
     /// A collective.
-    Call(Collectively),
+    Call(CollectiveCall),
     /// Likewise, but this rank calls another one: with `check_calls` all are told, and can go on.
-    Differ(Collectively, usize, Collectively),
+    Differ(CollectiveCall, usize, CollectiveCall),
     /// Messages.
     Messages(Messages),
 }
@@ -59,13 +59,13 @@ impl Job {
     /// Runs `works` one after the other on `size` ranks over a network of `seed`, to which `script` may do something first.
     pub fn run(
         seed: u64,
-        rules: Rules,
+        link_model: LinkModel,
         size: usize,
         check_calls: bool,
         works: &[Work],
         script: impl FnOnce(&Network),
     ) -> Self {
-        let network = Network::new(seed, rules);
+        let network = Network::new(seed, link_model);
         let options = ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), ..Default::default() };
         let contexts = contexts(&network, size, &options);
         script(&network);
@@ -117,12 +117,12 @@ impl Job {
         Self { network, contexts, ended, given: given.into_inner(), works: works.len() }
     }
 
-    /// Checks everything that must hold, whatever happened. `culprit`: the rank that may have met a fate.
+    /// Checks everything that must hold, whatever happened. `culprit`: the rank that may have met a status.
     pub fn check(self, culprit: Option<usize>) -> Result<(), String> {
         let mut wrong = String::new();
-        let fate = culprit.map_or(Fate::Lives, |rank| self.network.fate(rank));
+        let status = culprit.map_or(NodeStatus::Running, |rank| self.network.status(rank));
         for (rank, ended) in self.ended.iter().enumerate() {
-            if Some(rank) == culprit && fate != Fate::Lives {
+            if Some(rank) == culprit && status != NodeStatus::Running {
                 continue;
             }
             if !ended.over {
@@ -130,7 +130,7 @@ impl Job {
             }
             match (&ended.failed, culprit) {
                 (None, _) if ended.done == self.works => {}
-                (Some((error, ..)), Some(culprit)) if fate != Fate::Lives => {
+                (Some((error, ..)), Some(culprit)) if status != NodeStatus::Running => {
                     // Who closes its context without a reason is itself all that others see; and who waits for a message
                     // does not ask its peers what they wait for.
                     let seen = |(other, its): &(usize, &Ended)| {
@@ -138,7 +138,7 @@ impl Job {
                     };
                     let seen = self.ended.iter().enumerate().filter(seen).map(|(other, _)| other);
                     if !seen.chain([culprit]).any(|rank| names(error.message(), rank)) {
-                        let _ = writeln!(wrong, "rank {rank} does not name rank {culprit}, {fate:?}: {error}");
+                        let _ = writeln!(wrong, "rank {rank} does not name rank {culprit}, {status:?}: {error}");
                     }
                 }
                 (Some((error, ..)), _) => {
@@ -156,7 +156,7 @@ impl Job {
             Given::Call(buffers) => !buffers.are_sealed(),
             Given::Messages(sealed) => !sealed.is_sealed(),
         };
-        if fate == Fate::Lives {
+        if status == NodeStatus::Running {
             for context in &self.contexts {
                 if let Some(left) = context.lock().expect("the lock").messenger.left_behind() {
                     let _ = writeln!(wrong, "rank {}: {left}", context.rank());
@@ -173,7 +173,7 @@ impl Job {
         if watched.iter().any(|context| context.strong_count() > 0) {
             wrong.push_str("a context is left\n");
         }
-        let (_, links) = self.network.left_behind();
+        let (_, links) = self.network.unfinished();
         if links > 0 {
             let _ = writeln!(wrong, "{links} directions of links are left");
         }
@@ -201,12 +201,12 @@ pub fn contexts(network: &Network, size: usize, options: &ContextOptions) -> Vec
 
 /// What `program` comes to on each rank of a job of `size`.
 pub fn play<T>(
-    rules: Rules,
+    link_model: LinkModel,
     size: usize,
     options: &ContextOptions,
     program: impl Fn(&Network, &Arc<Context>) -> T,
 ) -> Vec<T> {
-    let network = Network::new(1, rules);
+    let network = Network::new(1, link_model);
     let contexts = contexts(&network, size, options);
     let results: Vec<RefCell<Option<T>>> = (0..size).map(|_| RefCell::new(None)).collect();
     let bodies = contexts.iter().zip(&results).map(|(context, result)| -> Body<'_> {

@@ -18,7 +18,7 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::context::Context;
-use crate::transport::loopback::{Fate, Network};
+use crate::transport::loopback::{Network, NodeStatus};
 
 /// Events of one job, at most; more would be a loop without progress.
 const MAX_EVENTS: usize = 2_000_000;
@@ -101,10 +101,10 @@ pub fn run<'a>(network: &Network, bodies: Vec<Body<'a>>, lost: impl Fn(usize)) {
         let size = ranks.len();
         let first = network.below(size);
         for node in (0..size).map(|i| (first + i) % size) {
-            match network.fate(node) {
-                Fate::Lives => {}
-                Fate::Silent => continue,
-                Fate::Dead => {
+            match network.status(node) {
+                NodeStatus::Running => {}
+                NodeStatus::Silent => continue,
+                NodeStatus::Crashed => {
                     if ranks[node].coroutine.is_some() {
                         lost(node);
                         ranks[node].coroutine = None;

@@ -8,7 +8,7 @@ use super::job::play;
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
 use crate::error::{ErrorKind, Result};
-use crate::transport::loopback::{Network, Rules};
+use crate::transport::loopback::{LinkModel, Network};
 use crate::types::{DataType, ReduceOp};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -17,8 +17,8 @@ const SOON: Duration = Duration::from_millis(1);
 /// How long a rank that has waited in vain waits for what its peers say, at most; it may be that they wait for others.
 const QUERIES: Duration = Duration::from_millis(650);
 
-fn rules() -> Rules {
-    Rules {
+fn link_model() -> LinkModel {
+    LinkModel {
         delay: Duration::from_micros(1)..Duration::from_micros(20),
         capacity: 100_000,
         piece: 50_000,
@@ -87,7 +87,7 @@ fn timed(network: &Network, call: impl FnOnce() -> Result<()>) -> Ended {
 fn a_silent_rank_is_named_after_the_timeout() {
     const TIMEOUT: Duration = Duration::from_secs(1);
     let call = Made { timeout: Some(TIMEOUT), ..ALLREDUCE };
-    let ended = play(rules(), 3, &options(), |network, context| {
+    let ended = play(link_model(), 3, &options(), |network, context| {
         if context.rank() == 2 {
             idle(network, context, 2 * TIMEOUT);
             return (Ok(()), TIMEOUT);
@@ -116,7 +116,7 @@ fn a_silent_rank_is_named_after_the_timeout() {
 #[test]
 fn a_rank_that_gives_up_ends_those_that_wait_for_others() {
     const TIMEOUT: Duration = Duration::from_millis(500);
-    let ended = play(rules(), 3, &options(), |network, context| {
+    let ended = play(link_model(), 3, &options(), |network, context| {
         // Everyone is connected to everyone.
         Made { collective: Collective::Alltoall, algorithm: None, count: 300, ..ALLREDUCE }.make(context).unwrap();
         idle(network, context, SOON);
@@ -156,7 +156,7 @@ fn a_root_that_does_not_come_is_named_with_the_call() {
         // SAFETY: the array has two elements, as the shape says, and lives until the call returns.
         unsafe { context.run(&call) }
     };
-    let ended = play(rules(), 3, &options(), |network, context| {
+    let ended = play(link_model(), 3, &options(), |network, context| {
         if context.rank() == 0 {
             idle(network, context, 2 * TIMEOUT);
             return (Ok(()), TIMEOUT);
@@ -182,7 +182,7 @@ fn ranks_in_different_calls_notice_and_say_so() {
         ("another algorithm", Made { algorithm: Some("ring_chunked"), ..ALLREDUCE }, "allreduce ring_chunked"),
     ] {
         for size in [2, 4] {
-            let ended = play(rules(), size, &options(), |network, context: &Arc<Context>| {
+            let ended = play(link_model(), size, &options(), |network, context: &Arc<Context>| {
                 let ended = timed(network, || if context.rank() == 0 { &odd } else { &ALLREDUCE }.make(context));
                 idle(network, context, SOON);
                 // Whoever was done before the others noticed hears of it now.

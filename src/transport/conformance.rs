@@ -7,8 +7,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::loopback::{Network, Node, Random, Rules};
-use super::{Connector, Device, Happening, Interest, Link, tcp};
+use super::loopback::{LinkModel, Network, Node, Random};
+use super::{Connector, ConnectorEvent, Device, Interest, Link, tcp};
 use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
 use crate::secret::JobToken;
 use crate::sys;
@@ -39,7 +39,7 @@ fn over_tcp() -> Pair {
 
 fn over_memory(reads_above: Option<usize>) -> Pair {
     let delay = Duration::from_micros(1)..Duration::from_micros(500);
-    let network = Network::new(7, Rules { delay, capacity: 100_000, piece: 5000, reads_above });
+    let network = Network::new(7, LinkModel { delay, capacity: 100_000, piece: 5000, reads_above });
     let node = || -> Arc<dyn Device> { Node::new(&network, |_| panic!("nobody sleeps here")) };
     let nodes = [node(), node()];
     let step = move || {
@@ -71,11 +71,11 @@ fn each(check: impl Fn(Pair)) {
 
 impl Pair {
     /// What the connector of `side` reports now.
-    fn happenings(&mut self, side: usize) -> Vec<Happening> {
+    fn events(&mut self, side: usize) -> Vec<ConnectorEvent> {
         let now = (self.step)();
-        let mut happenings = Vec::new();
-        self.connectors[side].progress(now, &mut happenings);
-        happenings
+        let mut events = Vec::new();
+        self.connectors[side].progress(now, &mut events);
+        events
     }
 
     /// Connects both; side 0 asks.
@@ -85,15 +85,15 @@ impl Pair {
         let mut numbers = [0, 1];
         for _ in 0..TRIES {
             for side in 0..2 {
-                for happening in self.happenings(side) {
-                    match happening {
-                        Happening::Established { rank, link, connection } => {
+                for event in self.events(side) {
+                    match event {
+                        ConnectorEvent::Established { rank, link, connection } => {
                             assert_eq!(rank, 1 - side);
                             assert!(links[side].replace(link).is_none(), "established twice");
                             numbers[side] = connection;
                         }
-                        Happening::Unreachable { error, .. } => panic!("{error}"),
-                        Happening::Ready { .. } => {}
+                        ConnectorEvent::Unreachable { error, .. } => panic!("{error}"),
+                        ConnectorEvent::Ready { .. } => {}
                     }
                 }
             }
@@ -108,7 +108,7 @@ impl Pair {
     /// Whether the connector of `side` reports that for its link, sooner or later.
     fn reports(&mut self, side: usize, wanted: impl Fn(Interest) -> bool, tries: usize) -> bool {
         (0..tries)
-            .any(|_| self.happenings(side).iter().any(|h| matches!(h, Happening::Ready { of, .. } if wanted(*of))))
+            .any(|_| self.events(side).iter().any(|h| matches!(h, ConnectorEvent::Ready { of, .. } if wanted(*of))))
     }
 }
 

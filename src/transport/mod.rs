@@ -82,7 +82,7 @@ pub trait RemoteMemory {
 }
 
 /// What a connector has to say.
-pub enum Happening {
+pub enum ConnectorEvent {
     /// The way to the peer stands.
     Established {
         /// The peer.
@@ -109,7 +109,7 @@ pub enum Happening {
 }
 
 /// Writes the last words of a context that has closed, for a connection with this number.
-pub type LastWords = Arc<dyn Fn(u32) -> Vec<u8> + Send + Sync>;
+pub type CloseNotice = Arc<dyn Fn(u32) -> Vec<u8> + Send + Sync>;
 
 /// Makes the links of one context. What it is told by one call, it may report by a later [`Connector::progress`].
 pub trait Connector: Send {
@@ -126,7 +126,7 @@ pub trait Connector: Send {
     fn peer(&self, rank: Rank) -> Option<&Address>;
 
     /// Whether anything is known of any peer.
-    fn knows_anyone(&self) -> bool;
+    fn knows_any_peer(&self) -> bool;
 
     /// Makes a link to `rank` as soon as its address is known, unless it has one, or is making one, or has none to come.
     fn connect(&mut self, rank: Rank);
@@ -135,13 +135,13 @@ pub trait Connector: Send {
     fn give_up(&mut self, rank: Rank);
 
     /// The context has closed: peers that come later are refused, with these last words if there are any.
-    fn close(&mut self, last_words: Option<LastWords>);
+    fn close(&mut self, last_words: Option<CloseNotice>);
 
     /// Whether [`Connector::progress`] must be called even while every link is tried.
     fn is_busy(&self) -> bool;
 
     /// Moves what can be moved without waiting at `now`, and reports which links are ready.
-    fn progress(&mut self, now: Instant, happenings: &mut Vec<Happening>);
+    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>);
 
     /// When [`Connector::progress`] must be called though no descriptor is readable.
     fn next_timer(&self) -> Option<Instant>;
@@ -154,7 +154,7 @@ pub trait Connector: Send {
     fn location(&self, rank: Rank) -> Option<String>;
 
     /// Why there is no link to `rank`, for messages: `not connected after 3 attempts; the last one: ...`.
-    fn obstacle(&self, rank: Rank) -> String;
+    fn why_not_connected(&self, rank: Rank) -> String;
 
     /// `rank 3 at 10.0.0.1:4455`, as all messages name a peer.
     fn peer_name(&self, rank: Rank) -> String {
@@ -172,17 +172,21 @@ pub trait Device: Send + Sync {
 
     /// From now on the device drives the context whose connector this is while nobody waits on it, until the watch is
     /// dropped. It begins armed.
-    fn watch(self: Arc<Self>, connector: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>>;
+    fn watch(
+        self: Arc<Self>,
+        connector: &dyn Connector,
+        driven: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Watch>>;
 
     /// What can be told of where peers will find a context before it is known where those are: the sockets that are named, or
     /// those from which the server of the store is reached. Ports may be missing.
-    fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>>;
+    fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>>;
 
     /// Listens for the context of `rank` where the others can reach it; `everyone` are the prospects of all ranks.
     fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>>;
 
     /// Listens where ranks on any host may reach it, for a context of whose peers nothing is known.
-    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>>;
+    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>>;
 
     /// Callback for log messages that no call returns.
     fn log(&self) -> Option<LogCallback>;
@@ -194,7 +198,7 @@ pub trait Device: Send + Sync {
     fn is_inherited(&self) -> bool;
 
     /// Why connections cannot be accepted, if the last one could not.
-    fn cannot_accept(&self) -> Option<io::Error>;
+    fn accept_error(&self) -> Option<io::Error>;
 }
 
 /// The time by which contexts wait, and how they do it: the system's, or a simulation's.
@@ -235,7 +239,7 @@ fn inherited() -> Error {
 }
 
 /// What a device does for a context.
-pub trait Driven: Send + Sync {
+pub trait BackgroundProgress: Send + Sync {
     /// A descriptor of the context was readable while armed, or some time has passed while it was not.
     fn drive(&self);
 

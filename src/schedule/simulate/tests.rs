@@ -388,11 +388,11 @@ fn what_cannot_be_played() {
     };
     refused(2, options(), &unlike, "5 elements sent, 4 received");
     refused(2, options(), &|_, b: &mut Builder| b.send(7, span(1)), "rank 7 cannot be its peer");
-    let circle = |rank: Rank, b: &mut Builder| {
+    let ring = |rank: Rank, b: &mut Builder| {
         b.recv(1 - rank, span(1));
         b.send(1 - rank, span(1));
     };
-    refused(2, options(), &circle, "rank 0 never finishes step 0: of message 0 from rank 1, 0 elements of 1 arrived");
+    refused(2, options(), &ring, "rank 0 never finishes step 0: of message 0 from rank 1, 0 elements of 1 arrived");
     refused(2, Options { hosts: &[0], ..options() }, &pair, "hosts are given for 1 of 2 ranks");
     refused(2, Options { hosts: &[0, 2], ..options() }, &pair, "there is a host 2");
     refused(2, Options { links: &[1.0], ..options() }, &pair, "1 links are given; 2 ranks have 4");

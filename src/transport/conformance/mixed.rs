@@ -13,8 +13,10 @@ use crate::error::Result;
 use crate::net::address::Address;
 use crate::net::handshake::Identity;
 use crate::secret::JobToken;
-use crate::transport::loopback::{Network, Node, Rules};
-use crate::transport::{Clock, Connector, Device, Driven, Happening, LastWords, LogCallback, SystemClock, Watch, tcp};
+use crate::transport::loopback::{LinkModel, Network, Node};
+use crate::transport::{
+    BackgroundProgress, Clock, CloseNotice, Connector, ConnectorEvent, Device, LogCallback, SystemClock, Watch, tcp,
+};
 use crate::types::{DataType, Rank};
 
 /// By TCP identity: the address in memory of the same rank.
@@ -60,8 +62,8 @@ impl Connector for MixedConnector {
     fn peer(&self, rank: Rank) -> Option<&Address> {
         self.tcp.peer(rank)
     }
-    fn knows_anyone(&self) -> bool {
-        self.tcp.knows_anyone()
+    fn knows_any_peer(&self) -> bool {
+        self.tcp.knows_any_peer()
     }
     fn connect(&mut self, rank: Rank) {
         self.of(rank).connect(rank);
@@ -69,17 +71,17 @@ impl Connector for MixedConnector {
     fn give_up(&mut self, rank: Rank) {
         self.of(rank).give_up(rank);
     }
-    fn close(&mut self, last_words: Option<LastWords>) {
+    fn close(&mut self, last_words: Option<CloseNotice>) {
         self.tcp.close(last_words.clone());
         self.memory.close(last_words);
     }
     fn is_busy(&self) -> bool {
         true
     }
-    fn progress(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         self.network.step(now);
-        self.memory.progress(now, happenings);
-        self.tcp.progress(now, happenings);
+        self.memory.progress(now, events);
+        self.tcp.progress(now, events);
     }
     fn next_timer(&self) -> Option<Instant> {
         // Links in memory have no descriptor: whoever sleeps looks again soon.
@@ -93,8 +95,8 @@ impl Connector for MixedConnector {
     fn location(&self, rank: Rank) -> Option<String> {
         if (self.over_memory)(self.rank, rank) { self.memory.location(rank) } else { self.tcp.location(rank) }
     }
-    fn obstacle(&self, rank: Rank) -> String {
-        self.tcp.obstacle(rank)
+    fn why_not_connected(&self, rank: Rank) -> String {
+        self.tcp.why_not_connected(rank)
     }
 }
 
@@ -106,17 +108,21 @@ impl Device for Mixed {
         let (network, node, twins) = (self.network.clone(), self.node.number(), self.twins.clone());
         Ok(Box::new(MixedConnector { rank, tcp, memory, network, node, twins, over_memory: self.over_memory }))
     }
-    fn watch(self: Arc<Self>, connector: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>> {
+    fn watch(
+        self: Arc<Self>,
+        connector: &dyn Connector,
+        driven: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Watch>> {
         self.tcp.clone().watch(connector, driven)
     }
-    fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
-        self.tcp.prospect(store)
+    fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+        self.tcp.provisional_sockets(store)
     }
     fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
         self.tcp.listen(store, everyone, rank)
     }
-    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
-        self.tcp.listen_somewhere()
+    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>> {
+        self.tcp.listen_anywhere()
     }
     fn log(&self) -> Option<LogCallback> {
         None
@@ -127,7 +133,7 @@ impl Device for Mixed {
     fn is_inherited(&self) -> bool {
         false
     }
-    fn cannot_accept(&self) -> Option<io::Error> {
+    fn accept_error(&self) -> Option<io::Error> {
         None
     }
 }
@@ -135,7 +141,7 @@ impl Device for Mixed {
 /// Runs `work` on ranks that are threads.
 fn ranks(size: usize, over_memory: fn(Rank, Rank) -> bool, work: impl Fn(&Arc<Context>) + Sync) {
     let delay = Duration::from_micros(1)..Duration::from_micros(50);
-    let network = Network::new(1, Rules { delay, capacity: 100_000, piece: 20_000, reads_above: Some(500) });
+    let network = Network::new(1, LinkModel { delay, capacity: 100_000, piece: 20_000, reads_above: Some(500) });
     let twins = Twins::default();
     let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
     let contexts: Vec<_> = (0..size)

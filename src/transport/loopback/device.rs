@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::hash::QuickMap;
 use crate::net::address::Address;
 use crate::secret::JobToken;
-use crate::transport::{Clock, Connector, Device, Driven, LogCallback, Watch};
+use crate::transport::{BackgroundProgress, Clock, Connector, Device, LogCallback, Watch};
 use crate::types::Rank;
 
 /// A node of a network: the device of one simulated process, which has one context.
@@ -53,9 +53,9 @@ impl Clock for VirtualClock {
 }
 
 /// Nodes whose contexts nobody waits on are driven by whoever steps the network.
-struct Drives(AtomicBool);
+struct ArmedFlag(AtomicBool);
 
-impl Watch for Drives {
+impl Watch for ArmedFlag {
     fn arm(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -78,12 +78,12 @@ impl Device for Node {
         Ok(Box::new(LoopbackConnector { network, node, address, peers: QuickMap::default() }))
     }
 
-    fn watch(self: Arc<Self>, _: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>> {
-        self.network.state().nodes[self.number].driven = Some(driven);
-        Ok(Box::new(Drives(AtomicBool::new(true))))
+    fn watch(self: Arc<Self>, _: &dyn Connector, context: Weak<dyn BackgroundProgress>) -> Result<Box<dyn Watch>> {
+        self.network.state().nodes[self.number].context = Some(context);
+        Ok(Box::new(ArmedFlag(AtomicBool::new(true))))
     }
 
-    fn prospect(&self, _: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+    fn provisional_sockets(&self, _: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
         Ok(Vec::new())
     }
 
@@ -91,7 +91,7 @@ impl Device for Node {
         Ok(Vec::new())
     }
 
-    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
+    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>> {
         Ok(Vec::new())
     }
 
@@ -107,7 +107,7 @@ impl Device for Node {
         false
     }
 
-    fn cannot_accept(&self) -> Option<io::Error> {
+    fn accept_error(&self) -> Option<io::Error> {
         None
     }
 }

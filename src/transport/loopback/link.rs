@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
-use super::network::{Exposed, Network};
+use super::network::{Network, RegisteredMemory};
 use crate::error::Result;
 use crate::transport::{Interest, Link, RemoteMemory};
 
@@ -33,7 +33,7 @@ impl Link for LoopbackLink {
     }
 
     fn end(mut self: Box<Self>, last_words: Vec<u8>) {
-        self.network.state().let_go(self.node, self.peer, Some(&last_words));
+        self.network.state().close_link(self.node, self.peer, Some(&last_words));
         self.ended = true;
     }
 }
@@ -44,7 +44,7 @@ impl RemoteMemory for LoopbackLink {
     }
 
     unsafe fn register(&mut self, key: u32, memory: *const u8, bytes: usize) -> Result<()> {
-        self.network.state().register(self.node, self.peer, key, Exposed { memory, bytes })
+        self.network.state().register(self.node, self.peer, key, RegisteredMemory { memory, bytes })
     }
 
     fn unregister(&mut self, key: u32) {
@@ -59,7 +59,7 @@ impl RemoteMemory for LoopbackLink {
 impl Drop for LoopbackLink {
     fn drop(&mut self) {
         if !self.ended {
-            self.network.state().let_go(self.node, self.peer, None);
+            self.network.state().close_link(self.node, self.peer, None);
         }
     }
 }

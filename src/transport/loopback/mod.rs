@@ -13,4 +13,4 @@ mod link;
 mod network;
 
 pub use device::Node;
-pub use network::{Fate, Network, Random, Rules};
+pub use network::{LinkModel, Network, NodeStatus, Random};

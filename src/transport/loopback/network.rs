@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::{Driven, Interest, LastWords};
+use crate::transport::{BackgroundProgress, CloseNotice, Interest};
 
 /// A generator of pseudo-random numbers: xorshift64*, by Marsaglia and Vigna.
 pub struct Random(u64);
@@ -48,7 +48,7 @@ impl Random {
 
 /// How a network treats what is sent.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct LinkModel {
     /// How long a piece is on its way. Pieces of one direction of a link stay in order.
     pub delay: Range<Duration>,
     /// Bytes that a direction of a link holds that the receiver has not taken.
@@ -61,11 +61,11 @@ pub struct Rules {
 
 /// How a node goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum NodeStatus {
     /// As it should.
-    Lives,
+    Running,
     /// Its process has ended without a word.
-    Dead,
+    Crashed,
     /// It says and does nothing any more, and its links stand.
     Silent,
 }
@@ -82,35 +82,35 @@ struct Stream {
     from: usize,
     to: usize,
     pieces: VecDeque<Piece>,
-    held: usize,
+    queued_bytes: usize,
     /// From when on the receiver sees that nothing follows, and whether the sender said so.
     end: Option<(Instant, bool)>,
     /// The receiver has ended the link in good order, and what is sent is thrown away.
-    discards: bool,
+    receiver_closed: bool,
     /// The receiver has gone: nothing can be sent.
-    unread: bool,
+    receiver_gone: bool,
     /// The receiving side's interest in this direction, and the sending side's in room.
     watched: bool,
     awaits_room: bool,
     /// What the sending side lets the other read, by key.
-    exposed: HashMap<u32, Exposed>,
+    registered: HashMap<u32, RegisteredMemory>,
     /// When the receiving side can read on.
-    reads_on: Option<Instant>,
+    read_ready_at: Option<Instant>,
 }
 
 /// Memory that a node lets a peer read.
 #[derive(Clone, Copy)]
-pub(super) struct Exposed {
+pub(super) struct RegisteredMemory {
     pub memory: *const u8,
     pub bytes: usize,
 }
 
 // SAFETY: who registers the memory vouches for it until it is unregistered or the link has ended, whatever thread reads it.
-unsafe impl Send for Exposed {}
+unsafe impl Send for RegisteredMemory {}
 
 /// What is to happen at a node that its connector must hear of.
 #[derive(Clone)]
-pub(super) enum Notice {
+pub(super) enum PendingEvent {
     /// The link to this node stands.
     Established(usize),
     /// It refuses, for this reason.
@@ -118,22 +118,22 @@ pub(super) enum Notice {
 }
 
 pub(super) struct NodeState {
-    pub fate: Fate,
-    pub driven: Option<Weak<dyn Driven>>,
-    pub notices: Vec<(Instant, Notice)>,
+    pub status: NodeStatus,
+    pub context: Option<Weak<dyn BackgroundProgress>>,
+    pub pending: Vec<(Instant, PendingEvent)>,
     /// Directions that end here, for links that this node has been told of.
     incoming: Vec<usize>,
-    pub closed: Option<Option<LastWords>>,
-    /// Bytes that it has sent, and after how many it meets its fate.
+    pub closed: Option<Option<CloseNotice>>,
+    /// Bytes that it has sent, and after how many it meets its status.
     sent: u64,
-    doom: Option<(u64, Fate)>,
+    planned_failure: Option<(u64, NodeStatus)>,
 }
 
 /// The state of a simulated network; see [`super`].
 pub(super) struct State {
     pub now: Instant,
     pub random: Random,
-    rules: Rules,
+    link_model: LinkModel,
     pub nodes: Vec<NodeState>,
     streams: Vec<Stream>,
 }
@@ -147,9 +147,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Network {
     /// Without nodes.
-    pub fn new(seed: u64, rules: Rules) -> Self {
-        let state =
-            State { now: Instant::now(), random: Random::new(seed), rules, nodes: Vec::new(), streams: Vec::new() };
+    pub fn new(seed: u64, link_model: LinkModel) -> Self {
+        let state = State {
+            now: Instant::now(),
+            random: Random::new(seed),
+            link_model,
+            nodes: Vec::new(),
+            streams: Vec::new(),
+        };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -173,19 +178,19 @@ impl Network {
         self.state().random.below(n)
     }
 
-    /// `node` meets this fate now.
-    pub fn end(&self, node: usize, fate: Fate) {
-        self.state().meet(node, fate);
+    /// `node` meets this status now.
+    pub fn fail(&self, node: usize, status: NodeStatus) {
+        self.state().set_status(node, status);
     }
 
-    /// `node` meets this fate as soon as it has sent so many bytes in all, in the middle of a message if need be.
-    pub fn end_after(&self, node: usize, bytes: u64, fate: Fate) {
-        self.state().nodes[node].doom = Some((bytes, fate));
+    /// `node` meets this status as soon as it has sent so many bytes in all, in the middle of a message if need be.
+    pub fn fail_after(&self, node: usize, bytes: u64, status: NodeStatus) {
+        self.state().nodes[node].planned_failure = Some((bytes, status));
     }
 
     /// How `node` goes on.
-    pub fn fate(&self, node: usize) -> Fate {
-        self.state().nodes[node].fate
+    pub fn status(&self, node: usize) -> NodeStatus {
+        self.state().nodes[node].status
     }
 
     /// Bytes that `node` has sent.
@@ -200,52 +205,52 @@ impl Network {
 
     /// Lets `node`'s device do what it does while nobody waits.
     pub fn drive(&self, node: usize) {
-        let driven = self.state().nodes[node].driven.clone();
-        if let Some(driven) = driven.and_then(|driven| driven.upgrade()) {
-            driven.arrived();
+        let context = self.state().nodes[node].context.clone();
+        if let Some(context) = context.and_then(|context| context.upgrade()) {
+            context.arrived();
         }
     }
 
     /// Bytes under way, and directions of links whose ends have not both been let go.
-    pub fn left_behind(&self) -> (usize, usize) {
+    pub fn unfinished(&self) -> (usize, usize) {
         let state = self.state();
-        let alive = |node: usize| state.nodes[node].fate == Fate::Lives;
+        let alive = |node: usize| state.nodes[node].status == NodeStatus::Running;
         let open = state
             .streams
             .iter()
-            .filter(|s| alive(s.from) && alive(s.to) && !((s.unread || s.discards) && s.end.is_some()));
-        open.fold((0, 0), |(bytes, streams), stream| (bytes + stream.held, streams + 1))
+            .filter(|s| alive(s.from) && alive(s.to) && !((s.receiver_gone || s.receiver_closed) && s.end.is_some()));
+        open.fold((0, 0), |(bytes, streams), stream| (bytes + stream.queued_bytes, streams + 1))
     }
 }
 
 impl State {
     pub fn add_node(&mut self) -> usize {
         self.nodes.push(NodeState {
-            fate: Fate::Lives,
-            driven: None,
-            notices: Vec::new(),
+            status: NodeStatus::Running,
+            context: None,
+            pending: Vec::new(),
             incoming: Vec::new(),
             closed: None,
             sent: 0,
-            doom: None,
+            planned_failure: None,
         });
         self.nodes.len() - 1
     }
 
     fn delay(&mut self) -> Duration {
-        let range = self.rules.delay.clone();
+        let range = self.link_model.delay.clone();
         self.random.duration(&range)
     }
 
-    fn meet(&mut self, node: usize, fate: Fate) {
-        if self.nodes[node].fate != Fate::Lives || fate == Fate::Lives {
+    fn set_status(&mut self, node: usize, status: NodeStatus) {
+        if self.nodes[node].status != NodeStatus::Running || status == NodeStatus::Running {
             return;
         }
-        self.nodes[node].fate = fate;
-        if fate == Fate::Dead {
+        self.nodes[node].status = status;
+        if status == NodeStatus::Crashed {
             for index in 0..self.streams.len() {
                 if self.streams[index].from == node {
-                    self.streams[index].exposed.clear();
+                    self.streams[index].registered.clear();
                     // What was under way arrives, or is lost from some byte on.
                     if self.random.one_in(2) {
                         let keep = self.streams[index].pieces.len();
@@ -255,7 +260,7 @@ impl State {
                     self.finish(index, false);
                 }
                 if self.streams[index].to == node {
-                    self.streams[index].unread = true;
+                    self.streams[index].receiver_gone = true;
                 }
             }
         }
@@ -277,14 +282,14 @@ impl State {
             from,
             to,
             pieces: VecDeque::new(),
-            held: 0,
+            queued_bytes: 0,
             end: None,
-            discards: false,
-            unread: false,
+            receiver_closed: false,
+            receiver_gone: false,
             watched: true,
             awaits_room: false,
-            exposed: HashMap::new(),
-            reads_on: None,
+            registered: HashMap::new(),
+            read_ready_at: None,
         });
         self.streams.len() - 1
     }
@@ -294,47 +299,47 @@ impl State {
         if self.streams.iter().any(|s| (s.from, s.to) == (from, to)) {
             return;
         }
-        if self.nodes[from].notices.iter().any(|(_, n)| matches!(n, Notice::Refused(peer, _) if *peer == to)) {
+        if self.nodes[from].pending.iter().any(|(_, n)| matches!(n, PendingEvent::Refused(peer, _) if *peer == to)) {
             return;
         }
         let there = self.now + self.delay() + self.delay();
-        match self.nodes[to].fate {
-            Fate::Silent => return,
-            Fate::Dead => {
-                let refused = Notice::Refused(to, "the connection is refused");
-                return self.nodes[from].notices.push((self.now + PATIENCE, refused));
+        match self.nodes[to].status {
+            NodeStatus::Silent => return,
+            NodeStatus::Crashed => {
+                let refused = PendingEvent::Refused(to, "the connection is refused");
+                return self.nodes[from].pending.push((self.now + PATIENCE, refused));
             }
-            Fate::Lives => {}
+            NodeStatus::Running => {}
         }
         match self.nodes[to].closed.clone() {
             None => {
                 self.stream(from, to);
                 self.stream(to, from);
                 let back = there + self.delay();
-                self.nodes[to].notices.push((there, Notice::Established(from)));
-                self.nodes[from].notices.push((back, Notice::Established(to)));
+                self.nodes[to].pending.push((there, PendingEvent::Established(from)));
+                self.nodes[from].pending.push((back, PendingEvent::Established(to)));
             }
             Some(None) => {
-                let refused = Notice::Refused(to, "its context is closed");
-                self.nodes[from].notices.push((there, refused));
+                let refused = PendingEvent::Refused(to, "its context is closed");
+                self.nodes[from].pending.push((there, refused));
             }
             Some(Some(words)) => {
                 let (out, back) = (self.stream(from, to), self.stream(to, from));
-                self.streams[out].discards = true;
+                self.streams[out].receiver_closed = true;
                 self.put(back, &words(connection(from, to)));
                 self.finish(back, true);
-                self.nodes[from].notices.push((there, Notice::Established(to)));
+                self.nodes[from].pending.push((there, PendingEvent::Established(to)));
             }
         }
     }
 
     /// The context on `node` has closed.
-    pub fn close(&mut self, node: usize, last_words: Option<LastWords>) {
+    pub fn close(&mut self, node: usize, last_words: Option<CloseNotice>) {
         // Links that it has not been told of.
-        for (_, notice) in std::mem::take(&mut self.nodes[node].notices) {
-            if let Notice::Established(peer) = notice {
+        for (_, event) in std::mem::take(&mut self.nodes[node].pending) {
+            if let PendingEvent::Established(peer) = event {
                 let words = last_words.as_ref().map(|words| words(connection(node, peer)));
-                self.let_go(node, peer, Some(&words.unwrap_or_default()));
+                self.close_link(node, peer, Some(&words.unwrap_or_default()));
             }
         }
         self.nodes[node].closed = Some(last_words);
@@ -350,32 +355,32 @@ impl State {
     fn put(&mut self, index: usize, bytes: &[u8]) {
         let at = self.now + self.delay();
         let stream = &mut self.streams[index];
-        if stream.discards {
+        if stream.receiver_closed {
             return;
         }
         let arrives = stream.pieces.back().map_or(at, |last| at.max(last.arrives));
-        stream.held += bytes.len();
+        stream.queued_bytes += bytes.len();
         stream.pieces.push_back(Piece { arrives, bytes: bytes.to_vec(), taken: 0 });
     }
 
     pub fn send(&mut self, from: usize, to: usize, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        if self.nodes[from].fate != Fate::Lives {
+        if self.nodes[from].status != NodeStatus::Running {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let index = self.stream(from, to);
-        if self.streams[index].unread {
+        if self.streams[index].receiver_gone {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let room = self.rules.capacity.saturating_sub(self.streams[index].held);
+        let room = self.link_model.capacity.saturating_sub(self.streams[index].queued_bytes);
         let mut most = parts.iter().map(|part| part.len()).sum::<usize>().min(room);
         if most == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         if most > 1 && self.random.one_in(2) {
-            most = most.min(1 + self.random.below(self.rules.piece));
+            most = most.min(1 + self.random.below(self.link_model.piece));
         }
-        let doom = self.nodes[from].doom;
-        let left = doom.map_or(u64::MAX, |(bytes, _)| bytes.saturating_sub(self.nodes[from].sent));
+        let planned_failure = self.nodes[from].planned_failure;
+        let left = planned_failure.map_or(u64::MAX, |(bytes, _)| bytes.saturating_sub(self.nodes[from].sent));
         let n = most.min(usize::try_from(left).unwrap_or(usize::MAX));
         if n > 0 {
             let mut bytes = Vec::with_capacity(n);
@@ -385,9 +390,9 @@ impl State {
             self.put(index, &bytes);
             self.nodes[from].sent += n as u64;
         }
-        match doom {
-            Some((_, fate)) if left <= most as u64 => {
-                self.meet(from, fate);
+        match planned_failure {
+            Some((_, status)) if left <= most as u64 => {
+                self.set_status(from, status);
                 if n > 0 { Ok(n) } else { Err(io::ErrorKind::WouldBlock.into()) }
             }
             _ => Ok(n),
@@ -395,14 +400,14 @@ impl State {
     }
 
     pub fn receive(&mut self, from: usize, to: usize, parts: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
-        if self.nodes[to].fate != Fate::Lives {
+        if self.nodes[to].status != NodeStatus::Running {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let index = self.stream(from, to);
         let now = self.now;
         let mut most = parts.iter().map(|part| part.len()).sum::<usize>();
         if most > 1 && self.random.one_in(2) {
-            most = most.min(1 + self.random.below(self.rules.piece));
+            most = most.min(1 + self.random.below(self.link_model.piece));
         }
         let stream = &mut self.streams[index];
         let mut n = 0;
@@ -420,7 +425,7 @@ impl State {
                 }
             }
         }
-        stream.held -= n;
+        stream.queued_bytes -= n;
         if n > 0 {
             return Ok(n);
         }
@@ -443,19 +448,19 @@ impl State {
     }
 
     /// `node` ends its link to `peer`, with these last words if the end is in good order.
-    pub fn let_go(&mut self, node: usize, peer: usize, last_words: Option<&[u8]>) {
+    pub fn close_link(&mut self, node: usize, peer: usize, last_words: Option<&[u8]>) {
         let (incoming, outgoing) = (self.stream(peer, node), self.stream(node, peer));
-        self.streams[outgoing].exposed.clear();
+        self.streams[outgoing].registered.clear();
         self.nodes[node].incoming.retain(|index| *index != incoming);
-        if self.nodes[node].fate != Fate::Lives {
+        if self.nodes[node].status != NodeStatus::Running {
             return;
         }
         let stream = &mut self.streams[incoming];
-        stream.discards = last_words.is_some();
-        stream.unread = last_words.is_none();
-        stream.held = 0;
+        stream.receiver_closed = last_words.is_some();
+        stream.receiver_gone = last_words.is_none();
+        stream.queued_bytes = 0;
         stream.pieces.clear();
-        if let Some(words) = last_words.filter(|words| !words.is_empty() && !self.streams[outgoing].unread) {
+        if let Some(words) = last_words.filter(|words| !words.is_empty() && !self.streams[outgoing].receiver_gone) {
             self.put(outgoing, words);
         }
         self.finish(outgoing, last_words.is_some());
@@ -467,25 +472,26 @@ impl State {
         let piece = stream.pieces.front().map(|piece| piece.arrives);
         let first = piece.or(stream.end.map(|(at, _)| at));
         let back = self.streams.iter().find(|s| (s.from, s.to) == (node, stream.from));
-        let room = back.is_some_and(|s| s.awaits_room && (s.unread || s.held < self.rules.capacity));
-        let reads_on = stream.reads_on.is_some_and(|at| at <= self.now);
-        let readable = reads_on || stream.watched && first.is_some_and(|at| at <= self.now);
+        let room =
+            back.is_some_and(|s| s.awaits_room && (s.receiver_gone || s.queued_bytes < self.link_model.capacity));
+        let read_ready_at = stream.read_ready_at.is_some_and(|at| at <= self.now);
+        let readable = read_ready_at || stream.watched && first.is_some_and(|at| at <= self.now);
         Interest { readable, writable: room }
     }
 
     /// From how many bytes on messages between these nodes are read, if they are: on about half of the links of a network where
     /// some are.
     pub fn eager_bytes(&self, node: usize, peer: usize) -> Option<usize> {
-        self.rules.reads_above.filter(|_| !(node ^ peer).is_multiple_of(3))
+        self.link_model.reads_above.filter(|_| !(node ^ peer).is_multiple_of(3))
     }
 
     /// `node` lets `peer` read this memory. Fails at times.
-    pub fn register(&mut self, node: usize, peer: usize, key: u32, memory: Exposed) -> Result<()> {
+    pub fn register(&mut self, node: usize, peer: usize, key: u32, memory: RegisteredMemory) -> Result<()> {
         if self.random.one_in(8) {
             return Err(Error::new(ErrorKind::ResourceExhausted, "memory cannot be registered"));
         }
         let index = self.stream(node, peer);
-        let before = self.streams[index].exposed.insert(key, memory);
+        let before = self.streams[index].registered.insert(key, memory);
         assert!(before.is_none(), "two registrations have the key {key}");
         Ok(())
     }
@@ -493,23 +499,23 @@ impl State {
     /// `node` ends `register`.
     pub fn unregister(&mut self, node: usize, peer: usize, key: u32) {
         let index = self.stream(node, peer);
-        assert!(self.streams[index].exposed.remove(&key).is_some(), "nothing is registered under the key {key}");
+        assert!(self.streams[index].registered.remove(&key).is_some(), "nothing is registered under the key {key}");
     }
 
     /// `to` reads what `from` has registered. A node that is silent has memory all the same.
     pub fn read(&mut self, from: usize, to: usize, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize> {
         let index = self.stream(from, to);
-        self.streams[index].reads_on = None;
-        let exposed = self.streams[index].exposed.get(&key).copied();
-        let Some(Exposed { memory, bytes }) =
-            exposed.filter(|exposed| into.len() <= exposed.bytes.saturating_sub(offset))
+        self.streams[index].read_ready_at = None;
+        let registered = self.streams[index].registered.get(&key).copied();
+        let Some(RegisteredMemory { memory, bytes }) =
+            registered.filter(|registered| into.len() <= registered.bytes.saturating_sub(offset))
         else {
             return Err(io::ErrorKind::NotFound.into());
         };
         assert!(offset <= bytes && !into.is_empty());
         if self.random.one_in(4) {
             let at = self.now + self.delay();
-            self.streams[index].reads_on = Some(at);
+            self.streams[index].read_ready_at = Some(at);
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let most = into.len();
@@ -525,7 +531,7 @@ impl State {
         for index in self.nodes[node].incoming.clone() {
             let of = self.readiness(node, index);
             // Told once: whoever waits for it reads on, and nobody may wait any more.
-            self.streams[index].reads_on.take_if(|at| *at <= self.now);
+            self.streams[index].read_ready_at.take_if(|at| *at <= self.now);
             if of.readable || of.writable {
                 let at = self.random.below(ready.len() + 1);
                 ready.insert(at, (self.streams[index].from, of));
@@ -536,10 +542,10 @@ impl State {
 
     fn next_event(&self, node: usize) -> Option<Instant> {
         let this = &self.nodes[node];
-        if this.fate != Fate::Lives {
+        if this.status != NodeStatus::Running {
             return None;
         }
-        let notices = this.notices.iter().map(|(at, _)| *at);
+        let pending = this.pending.iter().map(|(at, _)| *at);
         let links = this.incoming.iter().filter_map(|&index| {
             let (stream, of) = (&self.streams[index], self.readiness(node, index));
             if of.readable || of.writable {
@@ -547,9 +553,9 @@ impl State {
             }
             let piece = stream.pieces.front().map(|piece| piece.arrives);
             let bytes = piece.or(stream.end.map(|(at, _)| at)).filter(|_| stream.watched);
-            [bytes, stream.reads_on].into_iter().flatten().min()
+            [bytes, stream.read_ready_at].into_iter().flatten().min()
         });
-        notices.chain(links).min().map(|at| at.max(self.now))
+        pending.chain(links).min().map(|at| at.max(self.now))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::net::address::{self, Address, MAX_SOCKETS};
 use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Proven, Reason};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll};
-use crate::transport::{Connector, Happening, Interest, LastWords, LogCallback};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, LogCallback};
 use crate::types::Rank;
 
 /// How long one of several addresses may leave an attempt to connect unanswered.
@@ -106,7 +106,7 @@ pub struct TcpConnector {
     pending: Vec<Rank>,
     arrivals: Arrivals,
     /// The context is closed; with the words for those who come later.
-    closed: Option<Option<LastWords>>,
+    closed: Option<Option<CloseNotice>>,
 }
 
 impl TcpConnector {
@@ -256,7 +256,7 @@ impl TcpConnector {
     }
 
     /// Tries again what has waited long enough for that, and gives up what has waited too long for an answer.
-    fn retry_due(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+    fn retry_due(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         for rank in self.pending.clone() {
             let way = self.way(rank);
             let result = match way.state {
@@ -267,27 +267,27 @@ impl TcpConnector {
                 }
                 _ => Ok(()),
             };
-            self.conclude(rank, result, happenings);
+            self.conclude(rank, result, events);
         }
     }
 
     /// Reports an error that is final.
-    fn conclude(&mut self, rank: Rank, result: Result<()>, happenings: &mut Vec<Happening>) {
+    fn conclude(&mut self, rank: Rank, result: Result<()>, events: &mut Vec<ConnectorEvent>) {
         if let Err(error) = result {
             self.give_up(rank);
-            happenings.push(Happening::Unreachable { rank, error });
+            events.push(ConnectorEvent::Unreachable { rank, error });
         }
     }
 
     /// Moves a connection that is being made. An error is final.
-    fn advance(&mut self, rank: Rank, now: Instant, happenings: &mut Vec<Happening>) -> Result<()> {
+    fn advance(&mut self, rank: Rank, now: Instant, events: &mut Vec<ConnectorEvent>) -> Result<()> {
         let Some(to) = self.peer(rank).map(|address| address.identity) else { return Ok(()) };
         match self.greet(rank, &to) {
             Ok(None) => Ok(()),
             Ok(Some((Answer::Accepted, connection))) => {
                 match std::mem::replace(&mut self.way(rank).state, State::Idle) {
                     State::Greeting(socket, _) => {
-                        self.established(rank, socket, &proofs::handle(&to), connection, happenings)
+                        self.established(rank, socket, &proofs::handle(&to), connection, events)
                     }
                     _ => Ok(()),
                 }
@@ -326,7 +326,7 @@ impl TcpConnector {
         socket: OwnedFd,
         theirs: &Handle,
         connection: u32,
-        happenings: &mut Vec<Happening>,
+        events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
         // A host that is lost without a word is noticed even by who waits longer than that, and firewalls do not forget us.
         let _ = socket2::SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE);
@@ -338,7 +338,7 @@ impl TcpConnector {
         let link = TcpLink::new(socket, rank, self.epoll.clone(), self.shared.clone())
             .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.peer_name(rank)), &e))?;
         self.set_state(rank, State::Established);
-        happenings.push(Happening::Established { rank, link: Box::new(link), connection });
+        events.push(ConnectorEvent::Established { rank, link: Box::new(link), connection });
         Ok(())
     }
 }
@@ -367,7 +367,7 @@ impl Connector for TcpConnector {
         self.addresses.get(&(rank as u32))
     }
 
-    fn knows_anyone(&self) -> bool {
+    fn knows_any_peer(&self) -> bool {
         !self.addresses.is_empty()
     }
 
@@ -382,7 +382,7 @@ impl Connector for TcpConnector {
         self.set_state(rank, State::Over);
     }
 
-    fn close(&mut self, last_words: Option<LastWords>) {
+    fn close(&mut self, last_words: Option<CloseNotice>) {
         self.closed = Some(last_words);
         self.pending.clear();
         self.ways.values_mut().for_each(|way| way.state = State::Over);
@@ -393,24 +393,24 @@ impl Connector for TcpConnector {
         !self.pending.is_empty()
     }
 
-    fn progress(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         let arrivals = std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         for (socket, proven) in arrivals {
-            let result = self.accept(socket, &proven, happenings);
-            self.conclude(proven.rank as usize, result, happenings);
+            let result = self.accept(socket, &proven, events);
+            self.conclude(proven.rank as usize, result, events);
         }
-        self.retry_due(now, happenings);
+        self.retry_due(now, events);
         let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let n = self.epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap_or(0);
         for event in &ready[..n] {
             let rank = event.u64 as usize;
             if self.pending.contains(&rank) {
-                let result = self.advance(rank, now, happenings);
-                self.conclude(rank, result, happenings);
+                let result = self.advance(rank, now, events);
+                self.conclude(rank, result, events);
             } else {
                 // The end of a stream is readable, however it comes.
                 let of = Interest { readable: true, writable: event.events & sys::WRITE != 0 };
-                happenings.push(Happening::Ready { rank, of });
+                events.push(ConnectorEvent::Ready { rank, of });
             }
         }
     }
@@ -435,7 +435,7 @@ impl Connector for TcpConnector {
         self.target(rank).map(|at| at.to_string())
     }
 
-    fn obstacle(&self, rank: Rank) -> String {
+    fn why_not_connected(&self, rank: Rank) -> String {
         match self.ways.get(&(rank as u32)) {
             Some(Way { state: State::Greeting(..), .. }) => {
                 "not connected: its host has taken the connection, but its process has not answered".to_owned()

@@ -27,7 +27,7 @@ use crate::net::gate::{self, Listeners};
 use crate::net::handshake::{self, Handle};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll, ForkMark, Waker};
-use crate::transport::{self, Clock, Connector, Driven, LogCallback, SystemClock, Watch};
+use crate::transport::{self, BackgroundProgress, Clock, Connector, LogCallback, SystemClock, Watch};
 use crate::types::Rank;
 
 /// How often the thread looks after contexts that nobody has waited on since.
@@ -52,7 +52,7 @@ pub struct DeviceOptions {
 }
 
 struct Entry {
-    driven: Option<Weak<dyn Driven>>,
+    driven: Option<Weak<dyn BackgroundProgress>>,
     number: u64,
     key: SecretKey,
     arrivals: Arrivals,
@@ -156,7 +156,7 @@ impl Device {
 impl transport::Device for Device {
     fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>> {
         let arrivals = Arrivals::default();
-        let sockets = transport::Device::prospect(self.as_ref(), None)?;
+        let sockets = transport::Device::provisional_sockets(self.as_ref(), None)?;
         let connector = TcpConnector::new(rank, size, token, sockets, self.shared.clone(), arrivals.clone())?;
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { driven: None, number, key: connector.key(), arrivals };
@@ -164,7 +164,11 @@ impl transport::Device for Device {
         Ok(Box::new(connector))
     }
 
-    fn watch(self: Arc<Self>, connector: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>> {
+    fn watch(
+        self: Arc<Self>,
+        connector: &dyn Connector,
+        driven: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Watch>> {
         let mut descriptors = Vec::new();
         connector.descriptors(&mut descriptors);
         let mut contexts = self.shared.contexts();
@@ -180,7 +184,7 @@ impl transport::Device for Device {
         Ok(Box::new(watch))
     }
 
-    fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+    fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
         match (&self.shared.choice, store) {
             (Choice::Named(_), _) => Ok(self.addresses()),
             (Choice::Free(_), None) => Ok(Vec::new()),
@@ -204,7 +208,7 @@ impl transport::Device for Device {
         }?)
     }
 
-    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
+    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>> {
         let Choice::Free(patterns) = &self.shared.choice else { return Ok(self.addresses()) };
         let host = Surroundings::here(patterns.as_ref())?;
         self.shared.listen(&host.on_several_hosts(None, &mut std::iter::empty())?)
@@ -223,8 +227,8 @@ impl transport::Device for Device {
         self.shared.mark.is_child()
     }
 
-    fn cannot_accept(&self) -> Option<io::Error> {
-        self.shared.listeners.obstacle()
+    fn accept_error(&self) -> Option<io::Error> {
+        self.shared.listeners.why_not_connected()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::net::handshake::{
 };
 use crate::sys;
 use crate::transport::tcp::link::Parting;
-use crate::transport::{Connector, Happening};
+use crate::transport::{Connector, ConnectorEvent};
 use crate::types::Rank;
 
 impl TcpConnector {
@@ -74,7 +74,7 @@ impl TcpConnector {
     }
 
     /// A peer has connected to the device, asked for this context, and proven that it belongs to it. An error is final.
-    pub(super) fn accept(&mut self, socket: OwnedFd, proven: &Proven, happenings: &mut Vec<Happening>) -> Result<()> {
+    pub(super) fn accept(&mut self, socket: OwnedFd, proven: &Proven, events: &mut Vec<ConnectorEvent>) -> Result<()> {
         if sys::has_ended(socket.as_raw_fd()) {
             // It waited in the system's queue until the peer gave it up: not the end of a connection.
             return Ok(());
@@ -107,7 +107,7 @@ impl TcpConnector {
         // It fits into the buffer of a socket whose peer has just read all that was sent.
         let sent = sys::send(socket.as_raw_fd(), &[IoSlice::new(&answer.encode())]);
         if answer == Answer::Accepted && matches!(sent, Ok(ANSWER_BYTES)) {
-            return self.established(rank, socket, &proven.from, proven.frames, happenings);
+            return self.established(rank, socket, &proven.from, proven.frames, events);
         }
         Ok(())
     }

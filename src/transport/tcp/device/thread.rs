@@ -9,7 +9,7 @@ use super::{Entry, LINGER, Shared, TICK, WAKER};
 use crate::net::gate::{self, Gate, Handshake, Refused};
 use crate::net::handshake::{Accepting, Acceptor, Handle, Proven};
 use crate::sys;
-use crate::transport::Driven;
+use crate::transport::BackgroundProgress;
 
 /// Time that a new connection has for the whole handshake.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ impl Handshake for Seeker {
 pub(super) struct Thread {
     shared: Arc<Shared>,
     gate: Gate<OwnedFd, Seeker>,
-    serving: Vec<Weak<dyn Driven>>,
+    serving: Vec<Weak<dyn BackgroundProgress>>,
 }
 
 impl Thread {
