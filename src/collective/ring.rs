@@ -1,29 +1,29 @@
-//! Rings over all or some of the ranks (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-//! workstations", 2009).
+//! Ring reduce-scatter and ring allgather over all or some of the ranks (Patarasu and Yuan, "Bandwidth optimal
+//! all-reduce algorithms for clusters of workstations", 2009).
 
 use super::Shape;
 use crate::schedule::{Builder, Side, Span};
 use crate::types::Rank;
 
-/// Ranks in a ring, seen from one of them. What is reduced or gathered is cut into a chunk for each position in it.
+/// The ranks of a ring and this rank's position in it. The data is cut into one chunk per position.
 pub(super) struct Ring {
     ranks: Vec<Rank>,
     position: usize,
 }
 
 impl Ring {
-    /// A ring of `ranks`, `rank` among them.
+    /// The ring of `ranks` in this order; `rank` must be one of them.
     pub fn new(ranks: Vec<Rank>, rank: Rank) -> Self {
         let position = ranks.iter().position(|other| *other == rank).expect("a rank is in its own ring");
         Self { ranks, position }
     }
 
-    /// All ranks.
+    /// The ring of all ranks in rank order.
     pub fn of_all(shape: &Shape<'_>) -> Self {
         Self { ranks: (0..shape.size).collect(), position: shape.rank }
     }
 
-    /// Ranks in it.
+    /// Number of ranks in the ring.
     pub fn len(&self) -> usize {
         self.ranks.len()
     }
@@ -33,7 +33,7 @@ impl Ring {
         self.position
     }
 
-    /// The position `distance` before this one; `distance` is at most the length.
+    /// The position `distance` before this rank's; `distance` is at most the length.
     fn before(&self, distance: usize) -> usize {
         (self.position + self.len() - distance) % self.len()
     }
@@ -46,8 +46,9 @@ impl Ring {
         self.ranks[(self.position + 1) % self.len()]
     }
 
-    /// Ring reduce-scatter. Chunk `c` starts at the position after `c`, travels to the right, and each rank it passes adds its
-    /// own, until it is complete at position `c`. Six ranks, what each sends in each of the five steps:
+    /// Ring reduce-scatter. Chunk `c` starts at position `c + 1` and moves to the right. Each rank adds its own
+    /// contribution, and the chunk is complete at position `c`. The chunk that each of six ranks (columns) sends in
+    /// each of the five steps (rows):
     ///
     /// | step | 0 | 1 | 2 | 3 | 4 | 5 |
     /// |---|---|---|---|---|---|---|
@@ -57,11 +58,11 @@ impl Ring {
     /// | 3 | 2 | 3 | 4 | 5 | 0 | 1 |
     /// | 4 | 1 | 2 | 3 | 4 | 5 | 0 |
     ///
-    /// `P - 1` steps, and everything but one chunk is sent: `S (P - 1) / P` bytes.
+    /// `P - 1` steps. Every rank sends all chunks but one: `S (P - 1) / P` bytes.
     ///
-    /// `chunk` tells where this rank's own part of a chunk is and where it puts what it gets of it; it is asked once for each
-    /// chunk, in the order of the steps. Returns where this rank's complete chunk is: where it was put, but on a single rank,
-    /// which gets nothing, its own part.
+    /// `chunk` returns where this rank's contribution to a chunk is and where the partial result must be stored. It is
+    /// called once per chunk, in step order. Returns where this rank's complete chunk is: where it was stored or, on a
+    /// single rank, its own contribution.
     pub fn reduce_scatter(&self, b: &mut Builder, mut chunk: impl FnMut(&mut Builder, usize) -> (Span, Span)) -> Span {
         let (mut current, _) = chunk(b, self.before(1));
         for step in 0..self.len() - 1 {
@@ -73,7 +74,8 @@ impl Ring {
         current
     }
 
-    /// Ring allgather: every rank's block goes around to the right. Six ranks, what each sends in each of the five steps:
+    /// Ring allgather: every block moves around the ring to the right. The block that each of six ranks (columns) sends
+    /// in each of the five steps (rows):
     ///
     /// | step | 0 | 1 | 2 | 3 | 4 | 5 |
     /// |---|---|---|---|---|---|---|
@@ -83,9 +85,10 @@ impl Ring {
     /// | 3 | 3 | 4 | 5 | 0 | 1 | 2 |
     /// | 4 | 2 | 3 | 4 | 5 | 0 | 1 |
     ///
-    /// `P - 1` steps; every rank sends all blocks but its right neighbour's.
+    /// `P - 1` steps. Every rank sends all blocks but its right neighbour's.
     ///
-    /// `own` is where this rank's block is, `block` where the others go; `arrived` is called after each.
+    /// `own` is where this rank's block is; `block` returns where each other block must be stored; `arrived` is called
+    /// after each receive.
     pub fn allgather(
         &self,
         b: &mut Builder,

@@ -1,5 +1,6 @@
-//! Proves every algorithm: see `schedule::verify` for what a proof is. What is special to some is here, for up to 64 ranks;
-//! `sweep` proves all that are in the lists, for up to 1024.
+//! Verifies every algorithm; `schedule::verify` says what is checked. This file has the tests that are specific to a
+//! collective, for up to 64 ranks. `sweep` verifies all listed algorithms for 1 to 128 ranks, and for powers of two and
+//! their neighbours up to 1024.
 
 mod blocks;
 mod calls;
@@ -18,12 +19,12 @@ use crate::schedule::verify::Report;
 
 const RANKS: std::ops::RangeInclusive<usize> = 1..=64;
 
-/// One call's shape on rank 0: one input, one output, no average.
+/// The shape on rank 0 of a call with one input, one output and no average.
 fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
     Shape::new(collective, 0, size, count)
 }
 
-/// The shapes of all ranks: `call`, with what `adjust` changes for each.
+/// The shapes of all ranks: `call`, changed by `adjust` for each rank.
 fn everyone<'a>(call: Shape<'a>, adjust: impl Fn(&mut Shape<'a>)) -> Vec<Shape<'a>> {
     let one = |rank| {
         let mut shape = Shape { rank, ..call };
@@ -33,12 +34,12 @@ fn everyone<'a>(call: Shape<'a>, adjust: impl Fn(&mut Shape<'a>)) -> Vec<Shape<'
     (0..call.size).map(one).collect()
 }
 
-/// Counts that do and do not divide evenly.
+/// Counts that are and that are not multiples of `size`.
 fn counts(size: usize) -> [usize; 6] {
     [0, 1, size - 1, size, 2 * size + 1, 3 * size - 1]
 }
 
-/// Uneven counts: empty ones among them, and some much longer than the others.
+/// Uneven counts: some are 0, some are much larger than the others.
 fn uneven(size: usize, seed: usize) -> Vec<usize> {
     (0..size).map(|i| [3, 0, 1, 9, 2][(i * 7 + seed) % 5]).collect()
 }
@@ -48,7 +49,7 @@ fn prove(shapes: &[Shape<'_>], name: &str) -> Report {
     verify_all(shapes, algorithm).unwrap_or_else(|e| panic!("{name}, {} ranks, {:?}: {e}", shapes.len(), shapes[0]))
 }
 
-/// [`verify`], but where all ranks compute the same trees out of links they are computed twice, not by every rank.
+/// As [`verify`], but trees computed from given links are computed only twice instead of once per rank.
 fn verify_all(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Result<Report> {
     if algorithm.uses != Uses::Links || shapes[0].links.is_empty() {
         return verify(shapes, algorithm);
@@ -64,7 +65,7 @@ fn names(collective: Collective) -> Vec<&'static str> {
     collective.algorithms().iter().map(|a| a.name).collect()
 }
 
-/// Roots worth a try.
+/// Some roots to test.
 fn roots(size: usize) -> Vec<usize> {
     let mut roots = vec![0, size / 2, size - 1];
     roots.dedup();
@@ -75,7 +76,7 @@ fn prove_allreduce(name: &str, bases: &[usize]) {
     for size in RANKS {
         for (n, count) in counts(size).into_iter().enumerate() {
             let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
-            // All forms with each count for few ranks; for more, others with each count.
+            // All forms with each count for few ranks; for more ranks, different forms with each count.
             let some = match size {
                 1..=12 => 0..forms.len(),
                 13..=24 => n..n + 2,
@@ -165,7 +166,7 @@ fn reduce() {
                     let n = (size + count + root) % 4;
                     let average = (size + root).is_multiple_of(2);
                     let call = Shape { inputs: n, root, average, ..shape(Collective::Reduce, size, count) };
-                    // Not in place, other ranks than the root may have an output or not.
+                    // Not in place, non-root ranks may or may not have an output.
                     prove(
                         &everyone(call, |s| s.outputs = usize::from(n == 0 || s.rank == root || s.rank % 2 == 1)),
                         name,
@@ -269,7 +270,7 @@ fn gather_and_scatter() {
     }
 }
 
-/// Proves a gatherv or scatterv of `counts`, which only the root has unless the algorithm uses the counts of others.
+/// Verifies a gatherv or scatterv of `counts`; only the root has them unless the algorithm needs them on all ranks.
 fn prove_rooted(collective: Collective, algorithm: &Algorithm, counts: &[usize], root: usize, in_place: bool) {
     let mut calls = Calls::of_blocks(collective, counts.to_vec(), root);
     calls.inputs = usize::from(!in_place);
@@ -307,7 +308,7 @@ fn alltoall() {
     }
 }
 
-/// Proves an alltoallv in which every rank sends its row of `sent`.
+/// Verifies an alltoallv in which rank `i` sends the counts in row `i` of `sent`.
 fn prove_alltoallv(sent: &[Vec<usize>], algorithm: &Algorithm) {
     prove(&calls::needed(&Calls::of_rows(sent.to_vec()), algorithm.uses), algorithm.name);
 }

@@ -1,11 +1,12 @@
-//! Broadcast down two binary trees at once, each for one half of the data (Sanders, Speck and Träff, "Two-tree algorithms
-//! for full bandwidth broadcast, reduction and scan", 2009): best for large buffers on many ranks.
+//! Broadcast down two binary trees at the same time, each for one half of the data (Sanders, Speck and Träff, "Two-tree
+//! algorithms for full bandwidth broadcast, reduction and scan", 2009): best for large buffers on many ranks.
 //!
-//! Six ranks, root 0 (see [`DoubleBinaryTree`]; below a common root the second tree is the first one moved by one): rank 0 sends the
-//! first half to 4, which sends it to 2 and 5, and 2 to 1 and 3; it sends the second half to 5, which sends it to 3 and 1,
-//! and 3 to 2 and 4. Segments stream down.
+//! Six ranks, root 0 (see [`DoubleBinaryTree`]; with a common root, the second tree is the first shifted by one): rank
+//! 0 sends the first half to 4, which sends it to 2 and 5, and 2 sends it to 1 and 3. Rank 0 sends the second half to
+//! 5, which sends it to 3 and 1, and 3 sends it to 2 and 4. Segments are pipelined.
 //!
-//! Cut into `k` segments, it takes `2 h + 2 k` steps of half the links, `h = ceil(lg P)`. A rank sends `S` bytes at most.
+//! With `k` segments it takes `2 h + 2 k` steps, each on half of the links; `h = ceil(lg P)`. A rank sends at most `S`
+//! bytes.
 
 use super::super::double_binary_tree::{self, DoubleBinaryTree, Roots};
 use super::super::phases::fan_out;
@@ -23,9 +24,9 @@ fn cost(case: &Case<'_>) -> Cost {
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let output = shape.output(0);
-    let held = if shape.inputs > 0 { shape.input(0) } else { output };
+    let current = if shape.inputs > 0 { shape.input(0) } else { output };
     for position in DoubleBinaryTree::new(shape.size, Roots::Common(shape.root)).positions(shape.rank) {
-        let half = held.part(2, position.tree);
+        let half = current.part(2, position.tree);
         if let Some(parent) = position.parent {
             b.recv(parent, half);
         }

@@ -1,4 +1,4 @@
-//! Calls that nobody thought of.
+//! Randomly generated calls.
 
 use proptest::prelude::*;
 
