@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_on_tuning_has_the_same_table() {
+    fn docs_tuning_md_has_the_same_table() {
         let page = include_str!("../../docs/tuning.md");
         for constant in TABLE {
             let row = format!("| `{}` | {} |", constant.name, constant.of(&Constants::BUILT_IN));

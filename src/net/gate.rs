@@ -125,7 +125,7 @@ impl Listeners {
     }
 
     /// Why connections cannot be accepted, if the last one could not.
-    pub fn why_not_connected(&self) -> Option<io::Error> {
+    pub fn obstacle(&self) -> Option<io::Error> {
         let number = self.0.obstacle.load(Ordering::Relaxed);
         (number != 0).then(|| io::Error::from_raw_os_error(number))
     }

@@ -10,7 +10,7 @@ fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
     Shape::new(collective, 0, size, count)
 }
 
-/// On one host with a core for each rank.
+/// A tuner for one host with a core per rank.
 fn tuner(size: usize, tuning: Tuning, overrides: &str) -> Tuner {
     Tuner::new(tuning, Overrides::parse(overrides).unwrap(), Topology::one_host(size, size), MIB)
 }
@@ -19,7 +19,7 @@ fn choice(collective: Collective, ranks: usize, up_to: usize, algorithm: &str) -
     Choice { collective, ranks, up_to, algorithm: algorithm.into(), segment_bytes: None }
 }
 
-/// The names that are chosen for allreduces of these bytes.
+/// The names of the algorithms selected for allreduces of these sizes.
 fn names(tuner: &Tuner, bytes: &[usize]) -> Vec<&'static str> {
     let name = |bytes: &usize| {
         let shape = shape(Collective::Allreduce, tuner.topology.hosts.len(), *bytes);
@@ -50,7 +50,7 @@ fn it_always_chooses_what_can_run() {
 fn ranks_decide_alike_whatever_they_alone_know() {
     let tuner = tuner(3, Tuning::default(), "");
     for &collective in Collective::ALL {
-        // What the root knows and has differs from what others do.
+        // The root knows and has other things than the other ranks.
         let on = |rank: Rank| {
             let counts: &'static [usize] = if rank == 0 { &[MIB, 0, 7 * MIB] } else { &[] };
             let (recv_counts, send_counts) = match collective {
@@ -120,7 +120,7 @@ fn overrides_beat_files_and_files_the_model() {
         ["ring_chunked", "halving_doubling", "halving_doubling", "halving_doubling", model[2], "ring_segmented"]
     );
     assert_eq!(with("allreduce:-500:auto")[1], model[0], "auto in an override beats the file, too");
-    // A caller's own choice beats all.
+    // The caller's explicit choice takes precedence.
     let tuner = tuner(4, tuning, "allreduce:halving_doubling");
     let named = tuner.decide(&shape(allreduce, 4, 100), 1, Some("recursive_doubling")).unwrap();
     assert_eq!(named.algorithm.name, "recursive_doubling");
@@ -247,7 +247,7 @@ fn pieces_are_equal_and_not_too_large() {
     assert_eq!(segment(2, 0, 3, 1), 3);
 }
 
-/// Into so many chunks that no other number has a much lower price.
+/// The number of segments is such that no other number has a much lower cost.
 #[test]
 fn double_binary_trees_are_cut_as_is_best() {
     let collective = Collective::Allreduce;
@@ -271,14 +271,14 @@ fn double_binary_trees_are_cut_as_is_best() {
         let chosen = best_up_to(MIB);
         let best = (1..=500).map(|chunks| best_up_to((bytes / 2).div_ceil(chunks)).total).fold(f64::INFINITY, f64::min);
         assert!(chosen.total <= 1.06 * best, "{size} ranks, {bytes} bytes: {} s, {best} s would do", chosen.total);
-        // And that matters.
+        // Check that the segment size matters.
         let whole = best_up_to(MIB).segment_bytes < bytes / 2;
         assert!(whole || bytes == MIB, "{size} ranks, {bytes} bytes are not cut");
     }
 }
 
-/// On 256 hosts: who sends to all others, or gets something from them, is busy with each message. Without that, as a file may
-/// say, these ways would be the cheapest.
+/// On 256 hosts, a rank that sends to all others or receives from all has CPU work per message. Without that, which a
+/// file can specify, these algorithms would be the cheapest.
 #[test]
 fn wide_exchanges_between_hosts_pay_for_their_messages() {
     use Collective::*;
@@ -303,7 +303,7 @@ fn wide_exchanges_between_hosts_pay_for_their_messages() {
         (Scatter, "direct", 8 * RANKS, 1.0),
     ] {
         let what = format!("{} {name}", collective.name());
-        let price = |tuner: &Tuner| tuner.question(collective, bytes).candidate(collective.algorithm(name).unwrap());
+        let price = |tuner: &Tuner| tuner.input(collective, bytes).candidate(collective.algorithm(name).unwrap());
         let messages = (RANKS - 1) as f64;
         let (path, free) = (price(&busy).path, price(&idle).path);
         assert!(path >= messages * each * 2e-6 && free < 60e-6, "{what}: {path} s, {free} s if ranks were not busy");
@@ -322,7 +322,7 @@ fn wide_exchanges_between_hosts_pay_for_their_messages() {
     assert_eq!((chosen(&busy, Broadcast), chosen(&idle, Broadcast)), ("binomial", "one_to_all"));
 }
 
-/// A part of the latency, it is no more than that, whatever a file says.
+/// The overhead is part of the latency, so it is limited by it whatever a file says.
 #[test]
 fn ranks_are_busy_for_half_of_the_latency_at_most() {
     let remote = Some(Link { latency: 3e-6, bandwidth: 1e10 });

@@ -371,7 +371,7 @@ fn choices_by_price_are_nearly_the_best() {
         for collective in [Allreduce, Reduce, Broadcast, ReduceScatter, Allgather, Gather, Scatter] {
             for bytes in [64, 64 << 10, 2 << 20] {
                 let (size, max_segment_bytes) = (groups.len(), 1 << 20);
-                let question = PricingInput {
+                let input = PricingInput {
                     collective,
                     bytes,
                     size,
@@ -381,7 +381,7 @@ fn choices_by_price_are_nearly_the_best() {
                     links: &[],
                     max_segment_bytes,
                 };
-                let candidates = question.candidates();
+                let candidates = input.candidates();
                 let seconds = |algorithm: &Algorithm, base: Option<usize>, limit: usize| {
                     let mut calls = Calls::new(collective, size, bytes, 0);
                     (calls.groups, calls.base) = (groups.clone(), base.unwrap_or(2));

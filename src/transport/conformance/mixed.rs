@@ -1,4 +1,4 @@
-//! Contexts with TCP to some peers and links in memory to others.
+//! Contexts with TCP links to some peers and in-memory links to others.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,15 +19,15 @@ use crate::transport::{
 };
 use crate::types::{DataType, Rank};
 
-/// By TCP identity: the address in memory of the same rank.
-type Twins = Arc<Mutex<HashMap<Identity, Address>>>;
+/// The in-memory address of each rank, by its TCP identity.
+type MemoryAddresses = Arc<Mutex<HashMap<Identity, Address>>>;
 
-/// A device that reaches some ranks over memory and the others over TCP.
+/// A device with in-memory links to some ranks and TCP links to the others.
 struct Mixed {
     tcp: Arc<tcp::Device>,
     network: Network,
     node: Arc<Node>,
-    twins: Twins,
+    memory_addresses: MemoryAddresses,
     over_memory: fn(Rank, Rank) -> bool,
 }
 
@@ -37,7 +37,7 @@ struct MixedConnector {
     memory: Box<dyn Connector>,
     network: Network,
     node: usize,
-    twins: Twins,
+    memory_addresses: MemoryAddresses,
     over_memory: fn(Rank, Rank) -> bool,
 }
 
@@ -55,8 +55,8 @@ impl Connector for MixedConnector {
         self.tcp.set_sockets(sockets);
     }
     fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()> {
-        let twin = self.twins.lock().unwrap()[&address.identity].clone();
-        self.memory.set_peer(rank, twin)?;
+        let memory_address = self.memory_addresses.lock().unwrap()[&address.identity].clone();
+        self.memory.set_peer(rank, memory_address)?;
         self.tcp.set_peer(rank, address)
     }
     fn peer(&self, rank: Rank) -> Option<&Address> {
@@ -71,9 +71,9 @@ impl Connector for MixedConnector {
     fn give_up(&mut self, rank: Rank) {
         self.of(rank).give_up(rank);
     }
-    fn close(&mut self, last_words: Option<CloseNotice>) {
-        self.tcp.close(last_words.clone());
-        self.memory.close(last_words);
+    fn close(&mut self, close_notice: Option<CloseNotice>) {
+        self.tcp.close(close_notice.clone());
+        self.memory.close(close_notice);
     }
     fn is_busy(&self) -> bool {
         true
@@ -84,7 +84,7 @@ impl Connector for MixedConnector {
         self.tcp.progress(now, events);
     }
     fn next_timer(&self) -> Option<Instant> {
-        // Links in memory have no descriptor: whoever sleeps looks again soon.
+        // In-memory links have no descriptor, so a sleeping thread must check them frequently.
         let soon = Instant::now() + Duration::from_millis(1);
         let memory = self.network.next_event(self.node).unwrap_or(soon).max(soon);
         Some(self.tcp.next_timer().map_or(memory, |timer| timer.min(memory)))
@@ -104,16 +104,25 @@ impl Device for Mixed {
     fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>> {
         let tcp = self.tcp.clone().connector(rank, size, token)?;
         let memory = self.node.clone().connector(rank, size, token)?;
-        self.twins.lock().unwrap().insert(tcp.address().identity, memory.address().clone());
-        let (network, node, twins) = (self.network.clone(), self.node.number(), self.twins.clone());
-        Ok(Box::new(MixedConnector { rank, tcp, memory, network, node, twins, over_memory: self.over_memory }))
+        self.memory_addresses.lock().unwrap().insert(tcp.address().identity, memory.address().clone());
+        let (network, node, memory_addresses) =
+            (self.network.clone(), self.node.number(), self.memory_addresses.clone());
+        Ok(Box::new(MixedConnector {
+            rank,
+            tcp,
+            memory,
+            network,
+            node,
+            memory_addresses,
+            over_memory: self.over_memory,
+        }))
     }
     fn watch(
         self: Arc<Self>,
         connector: &dyn Connector,
-        driven: Weak<dyn BackgroundProgress>,
+        context: Weak<dyn BackgroundProgress>,
     ) -> Result<Box<dyn Watch>> {
-        self.tcp.clone().watch(connector, driven)
+        self.tcp.clone().watch(connector, context)
     }
     fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
         self.tcp.provisional_sockets(store)
@@ -142,14 +151,15 @@ impl Device for Mixed {
 fn ranks(size: usize, over_memory: fn(Rank, Rank) -> bool, work: impl Fn(&Arc<Context>) + Sync) {
     let delay = Duration::from_micros(1)..Duration::from_micros(50);
     let network = Network::new(1, LinkModel { delay, capacity: 100_000, piece: 20_000, reads_above: Some(500) });
-    let twins = Twins::default();
+    let memory_addresses = MemoryAddresses::default();
     let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
     let contexts: Vec<_> = (0..size)
         .map(|rank| {
             let named = tcp::DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
             let (tcp, node) = (tcp::Device::create(&named).unwrap(), Node::new(&network, |_| {}));
-            let (network, twins) = (network.clone(), twins.clone());
-            Context::new(Arc::new(Mixed { tcp, network, node, twins, over_memory }), rank, size, &options).unwrap()
+            let (network, memory_addresses) = (network.clone(), memory_addresses.clone());
+            Context::new(Arc::new(Mixed { tcp, network, node, memory_addresses, over_memory }), rank, size, &options)
+                .unwrap()
         })
         .collect();
     let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().messenger.address()).collect();
@@ -161,7 +171,7 @@ fn ranks(size: usize, over_memory: fn(Rank, Rank) -> bool, work: impl Fn(&Arc<Co
     std::thread::scope(|scope| contexts.iter().for_each(|context| drop(scope.spawn(|| work(context)))));
 }
 
-/// Pairs of ranks share memory.
+/// Ranks 2i and 2i + 1 have in-memory links.
 fn in_pairs(a: Rank, b: Rank) -> bool {
     a / 2 == b / 2
 }
@@ -180,7 +190,7 @@ fn collectives_span_both_kinds_of_link() {
                     max_segment_bytes: Some(64 << 10),
                     ..Call::new(Shape::new(Collective::Allreduce, context.rank(), 4, input.len()), DataType::Int64)
                 };
-                // SAFETY: the vectors are as long as the shape says and live until the call returns.
+                // SAFETY: the vectors have the lengths given by the shape and live until the call returns.
                 unsafe { context.run(&call) }.unwrap();
                 assert!(output.iter().enumerate().all(|(i, sum)| *sum == 4 * i as i64 + 6));
             }
@@ -193,7 +203,7 @@ fn a_receive_from_any_rank_spans_both_kinds_of_link() {
     const ROUNDS: usize = 30;
     ranks(4, in_pairs, |context| {
         let mut memory = vec![context.rank() as u8; 70_000];
-        // SAFETY: the vector outlives the buffer.
+        // SAFETY: the vector lives longer than the buffer.
         let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()) }.unwrap();
         if context.rank() > 0 {
             for round in 0..ROUNDS {

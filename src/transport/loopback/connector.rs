@@ -1,4 +1,4 @@
-//! Makes the links in memory of one context.
+//! Creates the in-memory links of one context.
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -19,7 +19,7 @@ pub(super) struct LoopbackConnector {
     pub peers: QuickMap<u32, Address>,
 }
 
-/// The node that an address is of.
+/// The node number in an address.
 pub(super) fn node_of(address: &Address) -> usize {
     usize::from_le_bytes(address.identity[..8].try_into().expect("8 bytes"))
 }
@@ -66,18 +66,18 @@ impl Connector for LoopbackConnector {
             let begun = pending.iter().any(|(_, n)| matches!(n, PendingEvent::Established(peer) if *peer == node));
             pending.retain(|(_, event)| of(event) != node);
             if begun {
-                // The other side may have its end already.
+                // The link may already be established on the other side.
                 state.close_link(self.node, node, None);
             }
         }
     }
 
-    fn close(&mut self, last_words: Option<CloseNotice>) {
-        self.network.state().close(self.node, last_words);
+    fn close(&mut self, close_notice: Option<CloseNotice>) {
+        self.network.state().close(self.node, close_notice);
     }
 
     fn is_busy(&self) -> bool {
-        // Readiness of links is this network's to order.
+        // The network determines the order in which links are reported.
         true
     }
 

@@ -1,4 +1,4 @@
-//! A simulated process's access to its network.
+//! The device of a simulated process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::secret::JobToken;
 use crate::transport::{BackgroundProgress, Clock, Connector, Device, LogCallback, Watch};
 use crate::types::Rank;
 
-/// A node of a network: the device of one simulated process, which has one context.
+/// A node of a network: the device of a simulated process with one context.
 pub struct Node {
     network: Network,
     number: usize,
@@ -24,13 +24,13 @@ pub struct Node {
 }
 
 impl Node {
-    /// A new node of `network`, whose contexts wait by `sleep`: it is given the time until which, and returns then or earlier.
+    /// Creates a node. Its context waits by calling `sleep` with a deadline; `sleep` may return earlier.
     pub fn new(network: &Network, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
         let clock = Arc::new(VirtualClock { network: network.clone(), sleep: Box::new(sleep) });
         Arc::new(Self { network: network.clone(), number: network.state().add_node(), clock })
     }
 
-    /// Its number, from 0 on.
+    /// The number of the node, starting with 0.
     pub fn number(&self) -> usize {
         self.number
     }
@@ -52,7 +52,8 @@ impl Clock for VirtualClock {
     }
 }
 
-/// Nodes whose contexts nobody waits on are driven by whoever steps the network.
+/// Whether the device is responsible for progress. The caller of [`Network::step`] makes progress for contexts on which
+/// no thread waits.
 struct ArmedFlag(AtomicBool);
 
 impl Watch for ArmedFlag {

@@ -1,4 +1,4 @@
-//! One end of a link in memory.
+//! One end of an in-memory link.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -32,8 +32,8 @@ impl Link for LoopbackLink {
         eager_bytes.is_some().then_some(self)
     }
 
-    fn end(mut self: Box<Self>, last_words: Vec<u8>) {
-        self.network.state().close_link(self.node, self.peer, Some(&last_words));
+    fn end(mut self: Box<Self>, close_notice: Vec<u8>) {
+        self.network.state().close_link(self.node, self.peer, Some(&close_notice));
         self.ended = true;
     }
 }

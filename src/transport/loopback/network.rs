@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::{BackgroundProgress, CloseNotice, Interest};
 
-/// A generator of pseudo-random numbers: xorshift64*, by Marsaglia and Vigna.
+/// A pseudo-random number generator: xorshift64* by Marsaglia and Vigna.
 pub struct Random(u64);
 
 impl Random {
-    /// Of a seed; neighbouring seeds give unlike numbers.
+    /// Creates a generator; similar seeds give unrelated sequences.
     pub fn new(seed: u64) -> Self {
         // SplitMix64's finalizer.
         let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -22,7 +22,7 @@ impl Random {
         Self((x ^ (x >> 31)) | 1)
     }
 
-    /// Any number.
+    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -30,12 +30,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `n`, which is not 0.
+    /// A number less than `n`, which must not be 0.
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
-    /// Whether an event of one in `n` happens.
+    /// True with probability 1/`n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -46,31 +46,31 @@ impl Random {
     }
 }
 
-/// How a network treats what is sent.
+/// Properties of all links of a network.
 #[derive(Clone, Debug)]
 pub struct LinkModel {
-    /// How long a piece is on its way. Pieces of one direction of a link stay in order.
+    /// The delay of a piece. The pieces in one direction of a link stay in order.
     pub delay: Range<Duration>,
-    /// Bytes that a direction of a link holds that the receiver has not taken.
+    /// Maximum number of bytes in one direction of a link that the receiver has not read.
     pub capacity: usize,
-    /// Bytes that are sent or received at once, at most; fewer at random.
+    /// Maximum number of bytes per send or receive; the actual number is random.
     pub piece: usize,
-    /// Some links read the peer's memory, for messages of more bytes than this.
+    /// Some links can read the peer's memory; they do so for messages longer than this.
     pub reads_above: Option<usize>,
 }
 
-/// How a node goes on.
+/// The status of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeStatus {
-    /// As it should.
+    /// It works normally.
     Running,
-    /// Its process has ended without a word.
+    /// Its process has ended without closing connections.
     Crashed,
-    /// It says and does nothing any more, and its links stand.
+    /// It does nothing any more, but its links stay open.
     Silent,
 }
 
-/// Bytes under way, and how many of them the receiver has taken.
+/// Bytes in transit, and how many of them the receiver has read.
 struct Piece {
     arrives: Instant,
     bytes: Vec<u8>,
@@ -83,37 +83,38 @@ struct Stream {
     to: usize,
     pieces: VecDeque<Piece>,
     queued_bytes: usize,
-    /// From when on the receiver sees that nothing follows, and whether the sender said so.
+    /// When the receiver sees the end of the stream, and whether the end is orderly.
     end: Option<(Instant, bool)>,
-    /// The receiver has ended the link in good order, and what is sent is thrown away.
+    /// The receiver has closed the link in an orderly way; sent bytes are discarded.
     receiver_closed: bool,
-    /// The receiver has gone: nothing can be sent.
+    /// The receiver is gone; sends fail.
     receiver_gone: bool,
-    /// The receiving side's interest in this direction, and the sending side's in room.
+    /// The receiver's interest in received bytes, and the sender's interest in room.
     watched: bool,
     awaits_room: bool,
-    /// What the sending side lets the other read, by key.
+    /// Memory that the sending side has registered for reading, by key.
     registered: HashMap<u32, RegisteredMemory>,
-    /// When the receiving side can read on.
+    /// When the receiver's pending memory read can continue.
     read_ready_at: Option<Instant>,
 }
 
-/// Memory that a node lets a peer read.
+/// Memory that a node has registered for reading by a peer.
 #[derive(Clone, Copy)]
 pub(super) struct RegisteredMemory {
     pub memory: *const u8,
     pub bytes: usize,
 }
 
-// SAFETY: who registers the memory vouches for it until it is unregistered or the link has ended, whatever thread reads it.
+// SAFETY: the caller of `register` guarantees that the memory stays valid for reads, from any thread, until it is
+// unregistered or the link ends.
 unsafe impl Send for RegisteredMemory {}
 
-/// What is to happen at a node that its connector must hear of.
+/// An event at a node that its connector will report.
 #[derive(Clone)]
 pub(super) enum PendingEvent {
-    /// The link to this node stands.
+    /// The link to this node is established.
     Established(usize),
-    /// It refuses, for this reason.
+    /// The node refuses connections, with the reason.
     Refused(usize, &'static str),
 }
 
@@ -121,10 +122,10 @@ pub(super) struct NodeState {
     pub status: NodeStatus,
     pub context: Option<Weak<dyn BackgroundProgress>>,
     pub pending: Vec<(Instant, PendingEvent)>,
-    /// Directions that end here, for links that this node has been told of.
+    /// The incoming streams of links that have been reported to this node.
     incoming: Vec<usize>,
     pub closed: Option<Option<CloseNotice>>,
-    /// Bytes that it has sent, and after how many it meets its status.
+    /// Number of bytes sent so far; and after how many bytes the node fails, with its status then.
     sent: u64,
     planned_failure: Option<(u64, NodeStatus)>,
 }
@@ -138,15 +139,15 @@ pub(super) struct State {
     streams: Vec<Stream>,
 }
 
-/// A simulated network. Clones are the same one.
+/// A simulated network. Clones share it.
 #[derive(Clone)]
 pub struct Network(Arc<Mutex<State>>);
 
-/// How long a connection to a node that has died is tried.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long connections to a crashed node are tried.
+const REFUSAL_TIME: Duration = Duration::from_secs(2);
 
 impl Network {
-    /// Without nodes.
+    /// A network without nodes.
     pub fn new(seed: u64, link_model: LinkModel) -> Self {
         let state = State {
             now: Instant::now(),
@@ -162,48 +163,48 @@ impl Network {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What time it is.
+    /// The current virtual time.
     pub fn now(&self) -> Instant {
         self.state().now
     }
 
-    /// Lets time pass until `now`.
+    /// Advances the time to `now`, unless it is in the past.
     pub fn step(&self, now: Instant) {
         let mut state = self.state();
         state.now = state.now.max(now);
     }
 
-    /// A number below `n`, which is not 0.
+    /// A random number less than `n`, which must not be 0.
     pub fn below(&self, n: usize) -> usize {
         self.state().random.below(n)
     }
 
-    /// `node` meets this status now.
+    /// Changes the status of `node` now.
     pub fn fail(&self, node: usize, status: NodeStatus) {
         self.state().set_status(node, status);
     }
 
-    /// `node` meets this status as soon as it has sent so many bytes in all, in the middle of a message if need be.
+    /// Changes the status of `node` as soon as it has sent `bytes` bytes in total, possibly in the middle of a message.
     pub fn fail_after(&self, node: usize, bytes: u64, status: NodeStatus) {
         self.state().nodes[node].planned_failure = Some((bytes, status));
     }
 
-    /// How `node` goes on.
+    /// The status of `node`.
     pub fn status(&self, node: usize) -> NodeStatus {
         self.state().nodes[node].status
     }
 
-    /// Bytes that `node` has sent.
+    /// Number of bytes that `node` has sent.
     pub fn sent(&self, node: usize) -> u64 {
         self.state().nodes[node].sent
     }
 
-    /// When something is next to happen at `node`: now or later; `None` if nothing is under way to it.
+    /// The time of the next event at `node`, at least the current time; `None` if there is none.
     pub fn next_event(&self, node: usize) -> Option<Instant> {
         self.state().next_event(node)
     }
 
-    /// Lets `node`'s device do what it does while nobody waits.
+    /// Makes progress for the context of `node`, as the device of a process on which no thread waits.
     pub fn drive(&self, node: usize) {
         let context = self.state().nodes[node].context.clone();
         if let Some(context) = context.and_then(|context| context.upgrade()) {
@@ -211,7 +212,7 @@ impl Network {
         }
     }
 
-    /// Bytes under way, and directions of links whose ends have not both been let go.
+    /// Bytes in transit, and number of streams that have not been closed at both ends.
     pub fn unfinished(&self) -> (usize, usize) {
         let state = self.state();
         let alive = |node: usize| state.nodes[node].status == NodeStatus::Running;
@@ -251,7 +252,7 @@ impl State {
             for index in 0..self.streams.len() {
                 if self.streams[index].from == node {
                     self.streams[index].registered.clear();
-                    // What was under way arrives, or is lost from some byte on.
+                    // Bytes in transit all arrive, or are lost from a random byte on.
                     if self.random.one_in(2) {
                         let keep = self.streams[index].pieces.len();
                         let keep = self.random.below(keep + 1);
@@ -266,12 +267,12 @@ impl State {
         }
     }
 
-    /// Nothing follows on this direction.
-    fn finish(&mut self, index: usize, said: bool) {
+    /// Ends a stream.
+    fn finish(&mut self, index: usize, orderly: bool) {
         let at = self.now + self.delay();
         let stream = &mut self.streams[index];
         let last = stream.pieces.back().map_or(at, |piece| at.max(piece.arrives));
-        stream.end.get_or_insert((last, said));
+        stream.end.get_or_insert((last, orderly));
     }
 
     fn stream(&mut self, from: usize, to: usize) -> usize {
@@ -294,7 +295,7 @@ impl State {
         self.streams.len() - 1
     }
 
-    /// `from` wants a link to `to`.
+    /// Establishes a link from `from` to `to`.
     pub fn connect(&mut self, from: usize, to: usize) {
         if self.streams.iter().any(|s| (s.from, s.to) == (from, to)) {
             return;
@@ -307,7 +308,7 @@ impl State {
             NodeStatus::Silent => return,
             NodeStatus::Crashed => {
                 let refused = PendingEvent::Refused(to, "the connection is refused");
-                return self.nodes[from].pending.push((self.now + PATIENCE, refused));
+                return self.nodes[from].pending.push((self.now + REFUSAL_TIME, refused));
             }
             NodeStatus::Running => {}
         }
@@ -323,35 +324,35 @@ impl State {
                 let refused = PendingEvent::Refused(to, "its context is closed");
                 self.nodes[from].pending.push((there, refused));
             }
-            Some(Some(words)) => {
+            Some(Some(notice)) => {
                 let (out, back) = (self.stream(from, to), self.stream(to, from));
                 self.streams[out].receiver_closed = true;
-                self.put(back, &words(connection(from, to)));
+                self.put(back, &notice(connection(from, to)));
                 self.finish(back, true);
                 self.nodes[from].pending.push((there, PendingEvent::Established(to)));
             }
         }
     }
 
-    /// The context on `node` has closed.
-    pub fn close(&mut self, node: usize, last_words: Option<CloseNotice>) {
-        // Links that it has not been told of.
+    /// The context of `node` has closed.
+    pub fn close(&mut self, node: usize, close_notice: Option<CloseNotice>) {
+        // Links that have not been reported to the node.
         for (_, event) in std::mem::take(&mut self.nodes[node].pending) {
             if let PendingEvent::Established(peer) = event {
-                let words = last_words.as_ref().map(|words| words(connection(node, peer)));
-                self.close_link(node, peer, Some(&words.unwrap_or_default()));
+                let notice = close_notice.as_ref().map(|notice| notice(connection(node, peer)));
+                self.close_link(node, peer, Some(&notice.unwrap_or_default()));
             }
         }
-        self.nodes[node].closed = Some(last_words);
+        self.nodes[node].closed = Some(close_notice);
     }
 
-    /// `node` has been told that the link to `peer` stands: its events count from now on.
+    /// The link to `peer` has been reported to `node`; its readiness is reported from now on.
     pub fn open(&mut self, node: usize, peer: usize) {
         let incoming = self.stream(peer, node);
         self.nodes[node].incoming.push(incoming);
     }
 
-    /// Puts bytes on their way, all of them.
+    /// Sends all of `bytes`, regardless of capacity.
     fn put(&mut self, index: usize, bytes: &[u8]) {
         let at = self.now + self.delay();
         let stream = &mut self.streams[index];
@@ -430,8 +431,8 @@ impl State {
             return Ok(n);
         }
         match stream.end {
-            Some((at, said)) if at <= now && stream.pieces.is_empty() => {
-                if said || self.random.one_in(2) {
+            Some((at, orderly)) if at <= now && stream.pieces.is_empty() => {
+                if orderly || self.random.one_in(2) {
                     Ok(0)
                 } else {
                     Err(io::ErrorKind::ConnectionReset.into())
@@ -447,8 +448,8 @@ impl State {
         self.streams[outgoing].awaits_room = interest.writable;
     }
 
-    /// `node` ends its link to `peer`, with these last words if the end is in good order.
-    pub fn close_link(&mut self, node: usize, peer: usize, last_words: Option<&[u8]>) {
+    /// Ends the link of `node` to `peer`: in an orderly way if there is a close notice, which may be empty.
+    pub fn close_link(&mut self, node: usize, peer: usize, close_notice: Option<&[u8]>) {
         let (incoming, outgoing) = (self.stream(peer, node), self.stream(node, peer));
         self.streams[outgoing].registered.clear();
         self.nodes[node].incoming.retain(|index| *index != incoming);
@@ -456,17 +457,18 @@ impl State {
             return;
         }
         let stream = &mut self.streams[incoming];
-        stream.receiver_closed = last_words.is_some();
-        stream.receiver_gone = last_words.is_none();
+        stream.receiver_closed = close_notice.is_some();
+        stream.receiver_gone = close_notice.is_none();
         stream.queued_bytes = 0;
         stream.pieces.clear();
-        if let Some(words) = last_words.filter(|words| !words.is_empty() && !self.streams[outgoing].receiver_gone) {
-            self.put(outgoing, words);
+        if let Some(notice) = close_notice.filter(|notice| !notice.is_empty() && !self.streams[outgoing].receiver_gone)
+        {
+            self.put(outgoing, notice);
         }
-        self.finish(outgoing, last_words.is_some());
+        self.finish(outgoing, close_notice.is_some());
     }
 
-    /// What the link from `node` to `peer` is ready for.
+    /// The conditions that are true for the link that has this incoming stream.
     fn readiness(&self, node: usize, incoming: usize) -> Interest {
         let stream = &self.streams[incoming];
         let piece = stream.pieces.front().map(|piece| piece.arrives);
@@ -479,13 +481,13 @@ impl State {
         Interest { readable, writable: room }
     }
 
-    /// From how many bytes on messages between these nodes are read, if they are: on about half of the links of a network where
-    /// some are.
+    /// The message size above which messages between these nodes are read; `None` if they are not. About half of the
+    /// links of a network with `reads_above` support it.
     pub fn eager_bytes(&self, node: usize, peer: usize) -> Option<usize> {
         self.link_model.reads_above.filter(|_| !(node ^ peer).is_multiple_of(3))
     }
 
-    /// `node` lets `peer` read this memory. Fails at times.
+    /// Registers memory of `node` for reading by `peer`. Fails at random.
     pub fn register(&mut self, node: usize, peer: usize, key: u32, memory: RegisteredMemory) -> Result<()> {
         if self.random.one_in(8) {
             return Err(Error::new(ErrorKind::ResourceExhausted, "memory cannot be registered"));
@@ -496,13 +498,13 @@ impl State {
         Ok(())
     }
 
-    /// `node` ends `register`.
+    /// Ends a registration.
     pub fn unregister(&mut self, node: usize, peer: usize, key: u32) {
         let index = self.stream(node, peer);
         assert!(self.streams[index].registered.remove(&key).is_some(), "nothing is registered under the key {key}");
     }
 
-    /// `to` reads what `from` has registered. A node that is silent has memory all the same.
+    /// `to` reads memory that `from` has registered; also if `from` is silent.
     pub fn read(&mut self, from: usize, to: usize, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize> {
         let index = self.stream(from, to);
         self.streams[index].read_ready_at = None;
@@ -520,17 +522,18 @@ impl State {
         }
         let most = into.len();
         let n = if self.random.one_in(2) { most } else { 1 + self.random.below(most) };
-        // SAFETY: it is registered, and long enough.
+        // SAFETY: the memory is registered, so it is valid for reads of `bytes`, and `offset + n <= bytes` was checked;
+        // `n <= into.len()`.
         unsafe { std::ptr::copy_nonoverlapping(memory.add(offset), into.as_mut_ptr(), n) };
         Ok(n)
     }
 
-    /// The links of `node` that are ready, in any order.
+    /// The links of `node` that are ready, in random order.
     pub fn ready(&mut self, node: usize) -> Vec<(usize, Interest)> {
         let mut ready: Vec<(usize, Interest)> = Vec::new();
         for index in self.nodes[node].incoming.clone() {
             let of = self.readiness(node, index);
-            // Told once: whoever waits for it reads on, and nobody may wait any more.
+            // Reported only once: the reader continues then, or may have abandoned the read.
             self.streams[index].read_ready_at.take_if(|at| *at <= self.now);
             if of.readable || of.writable {
                 let at = self.random.below(ready.len() + 1);

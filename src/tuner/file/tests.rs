@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// With as many digits as a measurement ever needs.
+/// A decimal number with as many digits as measurements have.
 fn decimal(most: i32) -> impl Strategy<Value = f64> {
     (1..1_000_000_000u32, -12..most).prop_map(|(digits, exponent)| format!("{digits}e{exponent}").parse().unwrap())
 }
@@ -219,13 +219,13 @@ fn errors_name_the_line_and_the_key() {
     );
 }
 
-/// None of these may block or be read without end.
+/// None of these may block or be read forever.
 #[test]
 fn what_is_no_regular_file_or_too_long_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
-    // SAFETY: the name ends in a zero.
+    // SAFETY: `name` is a `CString`, so the pointer refers to a NUL-terminated string that lives during the call.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
         let error = Tuning::read(path).unwrap_err();
