@@ -1,4 +1,4 @@
-//! Random jobs, a seed each.
+//! Random jobs, one per seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,14 +9,14 @@ use super::job::{Job, Work};
 use super::messages::Messages;
 use crate::transport::loopback::{LinkModel, NodeStatus, Random};
 
-/// Seeds that are played if `SEEDS` does not say how many.
+/// Number of seeds if `SEEDS` is not set.
 const SEEDS: u64 = 300;
 
-/// Plays the job of one seed; what is wrong with it.
+/// Runs the job of one seed; the error describes what is wrong.
 fn play(seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let size = 2 + random.below(7);
-    // A link that holds little, or moves a few bytes at a time, would take long for large messages.
+    // With little capacity or small pieces, large messages would take too long.
     let tight = random.one_in(3);
     let checks = random.one_in(4);
     let works: Vec<Work> = (0..1 + random.below(4))
@@ -25,7 +25,7 @@ fn play(seed: u64) -> Result<(), String> {
             2 if checks => {
                 let call = CollectiveCall::random(&mut random, size, false);
                 let other = call.another(&mut random);
-                Work::Differ(call, random.below(size), other)
+                Work::Mismatch(call, random.below(size), other)
             }
             _ => Work::Call(CollectiveCall::random(&mut random, size, !tight)),
         })
@@ -61,7 +61,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// `SEEDS=20000` says how many seeds are played; `SEED=7` plays that one alone.
+/// `SEEDS=20000` sets the number of seeds; `SEED=7` runs only that one.
 #[test]
 fn random_jobs() {
     let seeds = match number("SEED") {

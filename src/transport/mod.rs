@@ -242,8 +242,8 @@ pub fn check_process(device: &dyn Device) -> Result<()> {
 fn inherited() -> Error {
     Error::new(
         ErrorKind::InvalidOperation,
-        "this process is a child by fork of the one that made the device or context, and cannot use it: it may destroy it, \
-         and make its own",
+        "this process is a child by fork of the process that created the device or context, and cannot use it; it may \
+         destroy it and create its own",
     )
 }
 

@@ -196,8 +196,8 @@ impl TcpConnector {
         let Some(to) = self.target(rank) else {
             let theirs = self.peer(rank).map(|a| &a.sockets[..]).unwrap_or_default();
             let text = format!(
-                "there is no entry to rank {rank}: it listens at {theirs:?}, this rank at {:?}; they need a family in \
-                 common, and loopback leads to no other host",
+                "there is no route to rank {rank}: it listens at {theirs:?}, this rank at {:?}; they need a common address \
+                 family, and a loopback address cannot be reached from another host",
                 self.local.sockets
             );
             return Err(Error::new(ErrorKind::Io, text));
@@ -308,10 +308,10 @@ impl TcpConnector {
             }
             Ok(Some((Answer::Refused(reason), _))) => {
                 let why = match reason {
-                    Reason::Version => "it speaks another version of the protocol",
-                    Reason::Proof => "it does not believe that this rank belongs to its job",
+                    Reason::Version => "it uses another version of the protocol",
+                    Reason::Proof => "it could not authenticate this rank as part of its job",
                     Reason::Stranger => "it knows this rank by another address",
-                    Reason::Over => "its context is closed, or has lost this rank already",
+                    Reason::Over => "its context is closed, or has already disconnected from this rank",
                     Reason::Connected => "it has a connection to this rank already",
                     Reason::NoContext | Reason::OneToken => "it does not know this context",
                 };
@@ -362,7 +362,7 @@ impl Connector for TcpConnector {
         let impostor = claimed.is_some_and(|theirs| theirs != proofs::handle(&address.identity));
         self.addresses.insert(rank as u32, address);
         if impostor {
-            let text = format!("{} was impersonated: someone else connected in its name", self.peer_name(rank));
+            let text = format!("{} was impersonated: another process connected in its name", self.peer_name(rank));
             return Err(Error::new(ErrorKind::ConnectionLost, text));
         }
         Ok(())
@@ -443,7 +443,7 @@ impl Connector for TcpConnector {
     fn why_not_connected(&self, rank: Rank) -> String {
         match self.peers.get(&(rank as u32)) {
             Some(PeerConnection { state: State::Handshaking(..), .. }) => {
-                "not connected: its host has taken the connection, but its process has not answered".to_owned()
+                "not connected: its host has accepted the connection, but its process has not answered".to_owned()
             }
             Some(PeerConnection { state: State::Yielded(_), .. }) => {
                 "not connected: it is connecting to this rank".to_owned()
@@ -452,7 +452,7 @@ impl Connector for TcpConnector {
                 format!("not connected after {attempts} attempts; the last one: {error}")
             }
             Some(PeerConnection { state: State::Connecting(_), .. }) => {
-                "not connected: nothing has answered there".to_owned()
+                "not connected: no answer from that address".to_owned()
             }
             _ => "not connected".to_owned(),
         }

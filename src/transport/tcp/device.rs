@@ -177,7 +177,7 @@ impl transport::Device for Device {
         let mut contexts = self.shared.contexts();
         let entry = contexts.by_handle.get_mut(&handshake::handle(&connector.address().identity));
         let (Some(entry), &[fd]) = (entry, &descriptors[..]) else {
-            return Err(Error::new(ErrorKind::Internal, "a connector of another device"));
+            return Err(Error::new(ErrorKind::Internal, "the connector belongs to another device"));
         };
         entry.context = Some(context);
         let number = entry.number;

@@ -32,7 +32,9 @@ impl TcpConnector {
             let wanted = connector.wanted();
             let n = match sys::receive(fd, &mut [IoSliceMut::new(&mut bytes[..wanted])]) {
                 // Not a refusal: a peer that lacks descriptors, or ends, does the same.
-                Ok(0) => return Err(Error::new(ErrorKind::Io, format!("{name} closed the connection unanswered"))),
+                Ok(0) => {
+                    return Err(Error::new(ErrorKind::Io, format!("{name} closed the connection without an answer")));
+                }
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) => return Err(failed(&e)),
@@ -64,7 +66,7 @@ impl TcpConnector {
         let connector = handshake::Connector::new(key, &hello);
         match sys::send(fd, &[IoSlice::new(connector.hello())]) {
             Ok(n) if n == connector.hello().len() => {}
-            Ok(_) => return Err(io::Error::other("the system did not take the hello")),
+            Ok(_) => return Err(io::Error::other("the kernel did not accept the whole hello")),
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOTCONN)) => return Ok(false),
             Err(e) => return Err(e),
         }
@@ -97,7 +99,7 @@ impl TcpConnector {
         } else if self.closed.is_some() {
             Answer::Refused(Reason::Over)
         } else if self.peer(rank).is_some_and(impostor) {
-            self.log(1, &format!("rank {}: refused a stranger that says it is rank {rank}", self.rank));
+            self.log(1, &format!("rank {}: refused a connection that falsely claims to be rank {rank}", self.rank));
             Answer::Refused(Reason::Stranger)
         } else {
             let ours_is_kept = self.rank < rank;
