@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn each_tree_reaches_everyone_within_log2_steps() {
+    fn each_tree_reaches_all_ranks_within_log2_steps() {
         for size in 1..=1024 {
             for roots in ROOTS {
                 let trees = DoubleBinaryTree::new(size, roots);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_children_in_one_tree_is_a_leaf_in_the_other() {
+    fn an_inner_node_of_one_tree_is_a_leaf_of_the_other() {
         for size in 1..=1024 {
             for roots in ROOTS {
                 let trees = DoubleBinaryTree::new(size, roots);

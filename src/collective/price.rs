@@ -26,8 +26,8 @@ impl Case<'_> {
     }
 
     /// Seconds for a rank to send (or receive) `bytes` in `messages` independent messages to the other ranks; the
-    /// longest has `longest` bytes. `everyone`: all ranks do the same at the same time.
-    pub(super) fn at_once(&self, bytes: f64, longest: f64, messages: f64, everyone: bool) -> f64 {
+    /// longest has `longest` bytes. `all_ranks`: all ranks do the same at the same time.
+    pub(super) fn at_once(&self, bytes: f64, longest: f64, messages: f64, all_ranks: bool) -> f64 {
         let size = self.shape.size;
         let near = self.network.per_host.min(size);
         if size == 1 || bytes <= 0.0 {
@@ -39,8 +39,8 @@ impl Case<'_> {
             return inside;
         }
         let part = self.leaving();
-        let card = if everyone { bytes * part * near as f64 } else { bytes * part };
-        inside.max(self.outside(self.network.far(), card, longest, messages * part, everyone))
+        let card = if all_ranks { bytes * part * near as f64 } else { bytes * part };
+        inside.max(self.outside(self.network.far(), card, longest, messages * part, all_ranks))
     }
 
     /// Fraction of the other ranks that are on other hosts.
@@ -50,11 +50,11 @@ impl Case<'_> {
     }
 
     /// As [`Case::at_once`], with all `bytes` on one link.
-    pub(super) fn outside(&self, link: Hop, bytes: f64, longest: f64, messages: f64, everyone: bool) -> f64 {
+    pub(super) fn outside(&self, link: Hop, bytes: f64, longest: f64, messages: f64, all_ranks: bool) -> f64 {
         if bytes <= 0.0 {
             return 0.0;
         }
-        let own = if everyone { link.both(messages) } else { 0.0 };
+        let own = if all_ranks { link.both(messages) } else { 0.0 };
         let in_turn = link.time(self.segment(longest)) + (messages - 1.0).max(0.0) * link.turn();
         link.time(bytes).max(in_turn).max(own)
     }

@@ -25,7 +25,7 @@ fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
 }
 
 /// The shapes of all ranks: `call`, changed by `adjust` for each rank.
-fn everyone<'a>(call: Shape<'a>, adjust: impl Fn(&mut Shape<'a>)) -> Vec<Shape<'a>> {
+fn all_ranks<'a>(call: Shape<'a>, adjust: impl Fn(&mut Shape<'a>)) -> Vec<Shape<'a>> {
     let one = |rank| {
         let mut shape = Shape { rank, ..call };
         adjust(&mut shape);
@@ -87,7 +87,7 @@ fn prove_allreduce(name: &str, bases: &[usize]) {
                 for &base in bases {
                     let average = (size + count + inputs).is_multiple_of(2);
                     let call = Shape { inputs, outputs, average, base, ..shape(Collective::Allreduce, size, count) };
-                    let report = prove(&everyone(call, |_| ()), name);
+                    let report = prove(&all_ranks(call, |_| ()), name);
                     assert!(report.in_order || name.starts_with("ring_"), "{name}, {size} ranks: out of order");
                 }
             }
@@ -151,7 +151,7 @@ fn allreduce_local() {
         }
     }
     let error = verify(
-        &everyone(shape(Collective::Allreduce, 2, 1), |_| ()),
+        &all_ranks(shape(Collective::Allreduce, 2, 1), |_| ()),
         Collective::Allreduce.algorithm("local").unwrap(),
     );
     assert!(error.unwrap_err().message().contains("size is 2"));
@@ -168,7 +168,7 @@ fn reduce() {
                     let call = Shape { inputs: n, root, average, ..shape(Collective::Reduce, size, count) };
                     // Not in place, non-root ranks may or may not have an output.
                     prove(
-                        &everyone(call, |s| s.outputs = usize::from(n == 0 || s.rank == root || s.rank % 2 == 1)),
+                        &all_ranks(call, |s| s.outputs = usize::from(n == 0 || s.rank == root || s.rank % 2 == 1)),
                         name,
                     );
                 }
@@ -191,7 +191,7 @@ fn reduce_scatter() {
                         recv_counts: &recv_counts,
                         ..shape(Collective::ReduceScatter, size, 0)
                     };
-                    let report = prove(&everyone(call, |_| ()), name);
+                    let report = prove(&all_ranks(call, |_| ()), name);
                     assert!(report.in_order || name == "ring", "{name}, {size} ranks: out of order");
                 }
             }
@@ -207,14 +207,14 @@ fn broadcast() {
                 for root in roots(size) {
                     for (inputs, outputs) in [(0, 1), (0, 3), (1, 1), (1, 2)] {
                         let call = Shape { root, outputs, ..shape(Collective::Broadcast, size, count) };
-                        prove(&everyone(call, |s| s.inputs = if s.rank == root { inputs } else { 0 }), name);
+                        prove(&all_ranks(call, |s| s.inputs = if s.rank == root { inputs } else { 0 }), name);
                     }
                     // A root without an output.
                     let call = Shape { root, ..shape(Collective::Broadcast, size, count) };
                     let only_input = |s: &mut Shape<'_>| {
                         (s.inputs, s.outputs) = if s.rank == root { (1, 0) } else { (0, 1) };
                     };
-                    prove(&everyone(call, only_input), name);
+                    prove(&all_ranks(call, only_input), name);
                 }
             }
         }
@@ -227,7 +227,7 @@ fn allgather() {
         for size in RANKS {
             for count in [0, 1, 3] {
                 for inputs in 0..=if size <= 16 { 3 } else { 1 } {
-                    prove(&everyone(Shape { inputs, ..shape(Collective::Allgather, size, count) }, |_| ()), name);
+                    prove(&all_ranks(Shape { inputs, ..shape(Collective::Allgather, size, count) }, |_| ()), name);
                 }
             }
         }
@@ -241,7 +241,7 @@ fn allgatherv() {
             for recv_counts in [vec![0; size], vec![2; size], uneven(size, size)] {
                 for inputs in 0..=1 {
                     let call = Shape { inputs, recv_counts: &recv_counts, ..shape(Collective::Allgatherv, size, 0) };
-                    prove(&everyone(call, |_| ()), name);
+                    prove(&all_ranks(call, |_| ()), name);
                 }
             }
         }
@@ -258,12 +258,12 @@ fn gather_and_scatter() {
                     let adjust = |s: &mut Shape<'_>| {
                         (s.inputs, s.outputs) = if s.rank == root { (usize::from(!in_place), 1) } else { (1, 0) };
                     };
-                    names(Collective::Gather).iter().for_each(|name| drop(prove(&everyone(call, adjust), name)));
+                    names(Collective::Gather).iter().for_each(|name| drop(prove(&all_ranks(call, adjust), name)));
                 }
                 for inputs in [0, 1, size] {
                     let call = Shape { root, ..shape(Collective::Scatter, size, count) };
                     let adjust = |s: &mut Shape<'_>| s.inputs = if s.rank == root { inputs } else { 0 };
-                    names(Collective::Scatter).iter().for_each(|name| drop(prove(&everyone(call, adjust), name)));
+                    names(Collective::Scatter).iter().for_each(|name| drop(prove(&all_ranks(call, adjust), name)));
                 }
             }
         }
@@ -301,7 +301,7 @@ fn alltoall() {
             for count in [0, 1, 3] {
                 for inputs in 0..=1 {
                     let call = Shape { inputs, ..shape(Collective::Alltoall, size, count) };
-                    prove(&everyone(call, |_| ()), name);
+                    prove(&all_ranks(call, |_| ()), name);
                 }
             }
         }
@@ -329,7 +329,7 @@ fn barrier() {
         for size in RANKS {
             for root in roots(size) {
                 let call = Shape { inputs: 0, outputs: 0, root, ..shape(Collective::Barrier, size, 0) };
-                let steps = prove(&everyone(call, |_| ()), name).steps;
+                let steps = prove(&all_ranks(call, |_| ()), name).steps;
                 let expected = match name {
                     _ if size == 1 => 0,
                     "dissemination" => size.next_power_of_two().ilog2() as usize,
@@ -348,7 +348,7 @@ fn pairwise_exchange() {
         for destinations in 0..=bits {
             for count in [0, 1, 5] {
                 let call = Shape { destinations, ..shape(Collective::PairwiseExchange, 1 << bits, count) };
-                let report = prove(&everyone(call, |_| ()), "pairwise_exchange");
+                let report = prove(&all_ranks(call, |_| ()), "pairwise_exchange");
                 assert!(report.traffic.iter().all(|t| t.elements == destinations * count));
             }
         }
@@ -362,7 +362,8 @@ fn scan_and_exscan() {
             for size in RANKS {
                 for count in [0, 1, 20] {
                     for inputs in 0..=1 {
-                        let report = prove(&everyone(Shape { inputs, ..shape(collective, size, count) }, |_| ()), name);
+                        let report =
+                            prove(&all_ranks(Shape { inputs, ..shape(collective, size, count) }, |_| ()), name);
                         let steps = if count == 0 { 0 } else { size.next_power_of_two().ilog2() as usize };
                         assert_eq!(report.steps, steps, "{name}, {size} ranks");
                         assert!(report.in_order);

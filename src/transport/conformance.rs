@@ -153,7 +153,7 @@ fn fill(link: &mut dyn Link, data: &[u8]) -> usize {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return sent,
             Err(error) => panic!("{error}"),
         }
-        assert!(sent < data.len(), "a link holds {sent} bytes that nobody receives");
+        assert!(sent < data.len(), "the link accepted {sent} bytes without limit");
     }
 }
 
@@ -180,7 +180,7 @@ fn bytes_arrive_whole_and_in_order_both_ways() {
                 }
                 match receive(links[side].as_mut(), 1 + random.below(50_000)) {
                     Ok(bytes) => {
-                        assert!(!bytes.is_empty(), "an end that nobody made");
+                        assert!(!bytes.is_empty(), "the stream ended although neither side ended it");
                         got[1 - side].extend_from_slice(&bytes);
                     }
                     Err(kind) => assert_eq!(kind, ErrorKind::WouldBlock),
@@ -210,7 +210,7 @@ fn a_full_link_takes_nothing_until_the_peer_has_received() {
         assert!(!ended && got == data[..sent]);
         assert!(pair.reports(0, |of| of.writable, TRIES), "room is not reported");
         a.watch(Interest { readable: true, writable: false }).unwrap();
-        assert!(!pair.reports(0, |of| of.writable, 20), "room is reported that nobody waits for");
+        assert!(!pair.reports(0, |of| of.writable, 20), "room is reported although it is not watched");
         assert!(fill(a.as_mut(), &data) > 0);
     });
 }
@@ -233,7 +233,7 @@ fn a_link_is_reported_while_it_is_watched_and_has_something() {
         assert!(!pair.reports(1, |_| true, 20), "it is not watched");
         assert!(descriptors.is_empty() || !sys::poll(&descriptors[..1], Duration::ZERO));
         b.watch(Interest { readable: true, writable: false }).unwrap();
-        assert!(pair.reports(1, |of| of.readable, TRIES), "what came before it was watched again");
+        assert!(pair.reports(1, |of| of.readable, TRIES), "data that arrived while it was not watched");
         assert_eq!(receive_all(&pair, b.as_mut(), 5).0, b"first");
         assert!(!pair.reports(1, |of| of.readable, 20), "there is nothing more");
         a.end(Vec::new());
@@ -285,7 +285,7 @@ fn sending_to_a_peer_that_is_gone_fails() {
                 _ => drop((pair.step)()),
             }
         }
-        panic!("a link takes bytes that nobody will receive");
+        panic!("the link still accepts bytes");
     });
 }
 
@@ -439,11 +439,11 @@ fn memory_is_read_while_it_is_registered_and_the_link_stands() {
             let mut into = vec![0; length];
             (0..100).map(|_| read(link, key, offset, &mut into)).find(|result| *result != Err(ErrorKind::WouldBlock))
         };
-        assert_eq!(outcomes(b.as_mut(), 5, 299_999, 2), Some(Err(ErrorKind::NotFound)), "it ends there");
-        assert_eq!(outcomes(b.as_mut(), 7, 0, 1), Some(Err(ErrorKind::NotFound)), "nobody registered that");
+        assert_eq!(outcomes(b.as_mut(), 5, 299_999, 2), Some(Err(ErrorKind::NotFound)), "beyond its end");
+        assert_eq!(outcomes(b.as_mut(), 7, 0, 1), Some(Err(ErrorKind::NotFound)), "not registered");
         a.remote_memory().expect("as before").unregister(5);
-        assert_eq!(outcomes(b.as_mut(), 5, 0, 1), Some(Err(ErrorKind::NotFound)), "it is registered no more");
-        assert!(matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(1))), "the other is");
+        assert_eq!(outcomes(b.as_mut(), 5, 0, 1), Some(Err(ErrorKind::NotFound)), "unregistered");
+        assert!(matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(1))), "the other is still registered");
         a.end(Vec::new());
         assert!(!matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(_))), "the link has ended");
     });

@@ -189,9 +189,9 @@ pub trait Device: Send + Sync {
     /// configured ones, or the local addresses of routes to the store's server. Ports may be missing.
     fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>>;
 
-    /// Listens for the context of `rank` where the other ranks can reach it, and returns the addresses. `everyone`
+    /// Listens for the context of `rank` where the other ranks can reach it, and returns the addresses. `all_addresses`
     /// holds the provisional addresses of all ranks.
-    fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>>;
+    fn listen(&self, store: Option<SocketAddr>, all_addresses: &[Address], rank: Rank) -> Result<Vec<SocketAddr>>;
 
     /// Listens where ranks on any host may reach it, for a context whose peers are not known. Returns the addresses.
     fn listen_anywhere(&self) -> Result<Vec<SocketAddr>>;

@@ -207,7 +207,7 @@ fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
         candidates.iter().any(|priced| priced.algorithm.name == "spanning_trees")
     };
     assert!(priced([0; 4]));
-    assert!(!priced([0, 0, 1, 1]) && !priced([0, 1, 2, 3]), "the graph does not say who shares a card");
+    assert!(!priced([0, 0, 1, 1]) && !priced([0, 1, 2, 3]), "the graph does not tell which ranks share a card");
     let chosen = tuner([0, 0, 1, 1], vec![choice(Collective::Allreduce, 4, MIB, "spanning_trees")]);
     assert_eq!(names(&chosen, &[MIB]), ["spanning_trees"]);
 }
@@ -249,7 +249,7 @@ fn pieces_are_equal_and_not_too_large() {
 
 /// The number of segments is such that no other number has a much lower cost.
 #[test]
-fn double_binary_trees_are_cut_as_is_best() {
+fn double_binary_trees_use_the_best_segment_size() {
     let collective = Collective::Allreduce;
     let algorithm = collective.algorithm("double_binary_tree").unwrap();
     let constants = &Constants::BUILT_IN;

@@ -17,7 +17,7 @@ pub(super) fn height(size: usize) -> usize {
 
 fn allreduce(name: &str, size: usize, base: usize, in_place: bool) -> Report {
     let call = Shape { base, inputs: usize::from(!in_place), ..shape(Collective::Allreduce, size, COUNT * size) };
-    prove(&everyone(call, |_| ()), name)
+    prove(&all_ranks(call, |_| ()), name)
 }
 
 pub(super) fn all_send(report: &Report, messages: usize, elements: usize) {
@@ -142,13 +142,13 @@ fn double_binary_trees() {
     for size in 2..=*RANKS.end() {
         let (whole, height) = (2 * COUNT * size, height(size));
         let call = Shape { inputs: 0, ..shape(Collective::Allreduce, size, whole) };
-        let report = prove(&everyone(call, |_| ()), double_binary_tree::NAME);
+        let report = prove(&all_ranks(call, |_| ()), double_binary_tree::NAME);
         assert!(report.steps <= 3 * height, "{size} ranks: {} steps", report.steps);
         assert!(report.traffic.iter().all(|t| t.elements <= 2 * whole && t.messages <= 4 && t.scratch == 0));
         assert_eq!(report.traffic.iter().map(|t| t.elements).sum::<usize>(), 2 * (size - 1) * whole);
         for root in roots(size) {
             let call = Shape { root, inputs: 0, ..shape(Collective::Reduce, size, whole) };
-            let report = prove(&everyone(call, |_| ()), double_binary_tree::NAME);
+            let report = prove(&all_ranks(call, |_| ()), double_binary_tree::NAME);
             assert!(report.steps <= 2 * height, "{size} ranks: {} steps", report.steps);
             for (rank, traffic) in report.traffic.iter().enumerate() {
                 let sent = if rank == root { 0 } else { whole };
@@ -157,7 +157,7 @@ fn double_binary_trees() {
                 );
             }
             let call = Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, whole) };
-            let report = prove(&everyone(call, |_| ()), double_binary_tree::NAME);
+            let report = prove(&all_ranks(call, |_| ()), double_binary_tree::NAME);
             assert!(report.steps <= height, "{size} ranks: {} steps", report.steps);
             assert!(report.traffic.iter().all(|t| t.elements <= whole && t.scratch == 0));
             assert_eq!(report.traffic.iter().map(|t| t.elements).sum::<usize>(), (size - 1) * whole);
@@ -170,7 +170,7 @@ fn reduce() {
     for size in RANKS {
         let root = size / 3;
         let call = Shape { root, ..shape(Collective::Reduce, size, COUNT * size) };
-        let shapes = everyone(call, |s| s.outputs = usize::from(s.rank == root));
+        let shapes = all_ranks(call, |s| s.outputs = usize::from(s.rank == root));
         let ring = prove(&shapes, "ring");
         let binomial = prove(&shapes, "binomial");
         let flat = prove(&shapes, "flat");
@@ -195,7 +195,7 @@ fn reduce() {
 fn broadcast() {
     for size in RANKS {
         let root = size / 3;
-        let shapes = everyone(Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, COUNT) }, |_| ());
+        let shapes = all_ranks(Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, COUNT) }, |_| ());
         let report = prove(&shapes, "one_to_all");
         assert_eq!(report.steps, usize::from(size > 1));
         assert_eq!(report.traffic[root].elements, (size - 1) * COUNT);
@@ -217,7 +217,7 @@ fn broadcast_scatter_allgather() {
     for size in 2..=*RANKS.end() {
         let root = size / 3;
         let call = Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, COUNT * size) };
-        let report = prove(&everyone(call, |_| ()), "scatter_allgather");
+        let report = prove(&all_ranks(call, |_| ()), "scatter_allgather");
         // The root's block starts around the ring at once, but the last leaf's block must reach it first.
         assert!((size - 1..=height(size) + size - 1).contains(&report.steps), "{size} ranks: {}", report.steps);
         assert_eq!(report.traffic[root].elements, 2 * COUNT * (size - 1));
@@ -228,7 +228,7 @@ fn broadcast_scatter_allgather() {
 #[test]
 fn barrier_tokens() {
     for size in RANKS {
-        let shapes = everyone(Shape { inputs: 0, outputs: 0, ..shape(Collective::Barrier, size, 0) }, |_| ());
+        let shapes = all_ranks(Shape { inputs: 0, outputs: 0, ..shape(Collective::Barrier, size, 0) }, |_| ());
         all_send(&prove(&shapes, "dissemination"), height(size), height(size));
         all_send(&prove(&shapes, "all_to_all"), size - 1, size - 1);
         let report = prove(&shapes, "all_to_one");
@@ -242,7 +242,7 @@ fn barrier_tokens() {
 fn hundreds_of_ranks() {
     for size in [127, 200, 256] {
         for name in ["ring_segmented", "halving_doubling", "recursive_doubling"] {
-            prove(&everyone(shape(Collective::Allreduce, size, size + 1), |_| ()), name);
+            prove(&all_ranks(shape(Collective::Allreduce, size, size + 1), |_| ()), name);
         }
     }
 }

@@ -139,16 +139,16 @@ fn local_reductions_take_gamma_each() {
 }
 
 #[test]
-fn steps_and_bytes_are_those_that_are_proven() {
+fn steps_and_bytes_are_those_that_the_verifier_counts() {
     every(&[4, 8, 16, 64], 64, 2_000, |calls, algorithm| {
-        let proven = verify(&calls.shapes(), algorithm).unwrap();
+        let verified = verify(&calls.shapes(), algorithm).unwrap();
         let generate = |rank| (algorithm.generate)(&calls.shape(rank));
         let result = simulate(calls.ranks(), &generate, &Options::new(Network::flat(LINK, 5e-11))).unwrap();
-        let sent: Vec<_> = proven.traffic.iter().map(|traffic| traffic.elements as u64 * 4).collect();
-        let messages: usize = proven.traffic.iter().map(|traffic| traffic.messages).sum();
+        let sent: Vec<_> = verified.traffic.iter().map(|traffic| traffic.elements as u64 * 4).collect();
+        let messages: usize = verified.traffic.iter().map(|traffic| traffic.messages).sum();
         let what = format!("{} {}, {} ranks", calls.collective().name(), algorithm.name, calls.ranks());
-        assert_eq!((result.steps, result.sent, result.messages), (proven.steps, sent, messages as u64), "{what}");
-        let scratch = proven.traffic.iter().map(|traffic| traffic.scratch * 4).max();
+        assert_eq!((result.steps, result.sent, result.messages), (verified.steps, sent, messages as u64), "{what}");
+        let scratch = verified.traffic.iter().map(|traffic| traffic.scratch * 4).max();
         assert_eq!(Some(result.scratch_bytes), scratch, "{what}");
     });
 }

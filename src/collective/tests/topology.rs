@@ -70,7 +70,7 @@ fn prove_topologies<T>(name: &str, size: usize, topologies: &[T], set: impl for<
             for (inputs, outputs) in forms[some].iter().copied() {
                 let average = (n + m + inputs).is_multiple_of(2);
                 let call = Shape { inputs, outputs, average, ..shape(Collective::Allreduce, size, count) };
-                prove(&everyone(set(call, its), |_| ()), name);
+                prove(&all_ranks(set(call, its), |_| ()), name);
             }
         }
     }
@@ -104,7 +104,7 @@ fn allreduce_on_links() {
 }
 
 fn report(name: &str, call: Shape<'_>) -> Report {
-    prove(&everyone(Shape { inputs: 0, ..call }, |_| ()), name)
+    prove(&all_ranks(Shape { inputs: 0, ..call }, |_| ()), name)
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn torus_2d_of_hosts_crosses_them_with_a_part_each() {
     let groups: Vec<u32> = (0..12).map(|rank| rank % 4).collect();
     let call = Shape { groups: &groups, inputs: 0, ..shape(Collective::Allreduce, 12, 12 * COUNT) };
     let algorithm = Collective::Allreduce.algorithm("torus_2d").unwrap();
-    for shape in everyone(call, |_| ()) {
+    for shape in all_ranks(call, |_| ()) {
         let schedule = (algorithm.generate)(&shape).unwrap();
         let sent = |crosses: bool| -> usize {
             let sends = schedule
@@ -190,7 +190,7 @@ fn mesh_2d_talks_to_neighbours_only() {
         for dims in rectangles(size) {
             let (n, m) = (dims[0], dims[1]);
             let call = Shape { dims: &dims, inputs: 0, ..shape(Collective::Allreduce, size, COUNT * size) };
-            let shapes = everyone(call, |_| ());
+            let shapes = all_ranks(call, |_| ());
             assert_eq!(prove(&shapes, "mesh_2d").steps, 2 * (n + m - 2));
             for shape in &shapes {
                 let mut sent = std::collections::BTreeMap::<usize, usize>::new();

@@ -262,7 +262,7 @@ fn links_of_their_own_for_pairs() {
 }
 
 #[test]
-fn a_receiver_that_is_not_ready_is_in_nobodys_way() {
+fn a_receiver_that_is_not_ready_delays_no_other_message() {
     // Rank 1 may receive into its buffer only after sending it to rank 2, which it may do only after rank 2's message.
     let result = play(3, options(), |rank, b| match rank {
         0 => b.send(1, span(5)),
@@ -282,7 +282,7 @@ fn a_receiver_that_is_not_ready_is_in_nobodys_way() {
 }
 
 #[test]
-fn ranks_that_are_alike_are_played_once_with_the_same_result() {
+fn symmetric_ranks_are_simulated_once_with_the_same_result() {
     // A ring in which ranks forward what they reduce, three times. One element more on the last rank breaks the
     // symmetry.
     let ring = |size: usize, turns: usize, odd: bool| {
@@ -326,7 +326,7 @@ fn ranks_that_are_alike_are_played_once_with_the_same_result() {
 }
 
 #[test]
-fn the_trace_tells_when_wires_and_ranks_were_busy() {
+fn the_trace_records_when_wires_and_ranks_were_busy() {
     let options = Options { trace: &[0, 1], ..options() };
     let mut trace = play(3, options, |rank, b| match rank {
         0 => b.send(1, span(4)),
@@ -357,7 +357,7 @@ fn the_trace_tells_when_wires_and_ranks_were_busy() {
 }
 
 #[test]
-fn what_cannot_be_played() {
+fn what_cannot_be_simulated() {
     let pair = |rank: Rank, b: &mut Builder| match rank {
         0 => b.send(1, span(5)),
         _ => b.recv(0, span(5)),

@@ -331,7 +331,7 @@ fn several_ways_each_for_some_elements() {
 }
 
 #[test]
-fn a_barrier_that_lets_someone_through() {
+fn a_barrier_that_a_rank_can_leave_too_early() {
     let contract = |ranks| Plain { tokens: true, ..plain(ranks, 0, anything) };
     // If the next token depends only on the last received one, rank 0 never depends on rank 3 (5 before it).
     let chain = |ranks: usize, follow_all: bool| {

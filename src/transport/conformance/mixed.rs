@@ -127,8 +127,8 @@ impl Device for Mixed {
     fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
         self.tcp.provisional_sockets(store)
     }
-    fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
-        self.tcp.listen(store, everyone, rank)
+    fn listen(&self, store: Option<SocketAddr>, all_addresses: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
+        self.tcp.listen(store, all_addresses, rank)
     }
     fn listen_anywhere(&self) -> Result<Vec<SocketAddr>> {
         self.tcp.listen_anywhere()

@@ -198,14 +198,14 @@ impl transport::Device for Device {
         }
     }
 
-    fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
+    fn listen(&self, store: Option<SocketAddr>, all_addresses: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
         let Choice::Free(patterns) = &self.shared.choice else { return Ok(self.addresses()) };
-        let here = everyone[rank].host;
-        let mut others = everyone.iter().filter(|a| a.host != here).flat_map(|a| a.sockets.iter().copied());
+        let here = all_addresses[rank].host;
+        let mut others = all_addresses.iter().filter(|a| a.host != here).flat_map(|a| a.sockets.iter().copied());
         let host = Surroundings::here(patterns.as_ref())?;
-        let one_host = everyone.iter().all(|a| a.host == here);
+        let one_host = all_addresses.iter().all(|a| a.host == here);
         self.shared.listen(&if one_host {
-            host.on_one_host(everyone)
+            host.on_one_host(all_addresses)
         } else {
             host.on_several_hosts(store, &mut others)
         }?)
