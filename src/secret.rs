@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_shows_a_secret() {
+    fn debug_output_does_not_reveal_secrets() {
         let token = JobToken::new("swordfish");
         let key = SecretKey::derive(&token, "p", b"s");
         let shown = format!("{token:?} {key:?} {:?}", JobToken::none());

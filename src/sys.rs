@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_knows_a_child() {
+    fn a_fork_mark_recognises_a_child() {
         let mark = ForkMark::new().unwrap();
         let asked = ForkMark { page: ForkMark::new().map(std::mem::ManuallyDrop::new).unwrap().page, emptied: false };
         assert!(!mark.is_child() && !asked.is_child());

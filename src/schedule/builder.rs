@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_another_dependency_is_left_out() {
+    fn implied_dependencies_are_omitted() {
         let mut b = Builder::new();
         b.copy(input(0, 8), span(0, 8));
         b.copy(span(0, 8), Span::new(Buffer::Output(1), 0, 8));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_nothing_is_left_out() {
+    fn steps_without_effect_are_omitted() {
         let mut b = Builder::new();
         b.send(1, span(0, 0));
         b.copy(span(0, 4), span(0, 4));

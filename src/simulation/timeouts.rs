@@ -115,7 +115,7 @@ fn a_silent_rank_is_named_after_the_timeout() {
 }
 
 #[test]
-fn a_rank_that_gives_up_ends_those_that_wait_for_others() {
+fn a_rank_that_times_out_ends_the_calls_of_ranks_that_wait_for_others() {
     const TIMEOUT: Duration = Duration::from_millis(500);
     let ended = play(link_model(), 3, &options(), |network, context| {
         // Connect all pairs of ranks.
@@ -140,7 +140,7 @@ fn a_rank_that_gives_up_ends_those_that_wait_for_others() {
 }
 
 #[test]
-fn a_root_that_does_not_come_is_named_with_the_call() {
+fn a_root_that_makes_no_call_is_named_with_the_call() {
     const TIMEOUT: Duration = Duration::from_secs(1);
     let gatherv = |context: &Context| {
         let shape = Shape { outputs: 0, ..Shape::new(Collective::Gatherv, context.rank(), 3, 2) };

@@ -207,7 +207,7 @@ fn a_buffer_may_be_bound_while_a_write_for_it_arrives() {
 }
 
 #[test]
-fn a_buffer_that_is_dropped_does_not_refuse_what_is_put_into_another_over_the_same_memory() {
+fn dropping_a_buffer_does_not_affect_a_put_into_another_buffer_over_the_same_memory() {
     let shared = OnceCell::new();
     let puts = |network: &Network, context: &Arc<Context>| {
         let mut from = random_bytes(HUGE);

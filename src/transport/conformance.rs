@@ -158,7 +158,7 @@ fn fill(link: &mut dyn Link, data: &[u8]) -> usize {
 }
 
 #[test]
-fn bytes_arrive_whole_and_in_order_both_ways() {
+fn all_bytes_arrive_in_order_in_both_directions() {
     each(|mut pair| {
         let mut links = pair.links();
         let sent = [noise(1, 400_000), noise(2, 300_000)];
@@ -199,7 +199,7 @@ fn bytes_arrive_whole_and_in_order_both_ways() {
 }
 
 #[test]
-fn a_full_link_takes_nothing_until_the_peer_has_received() {
+fn a_full_link_accepts_nothing_until_the_peer_has_received() {
     each(|mut pair| {
         let [mut a, mut b] = pair.links();
         let data = noise(4, 64 << 20);
@@ -216,7 +216,7 @@ fn a_full_link_takes_nothing_until_the_peer_has_received() {
 }
 
 #[test]
-fn a_link_is_reported_while_it_is_watched_and_has_something() {
+fn a_watched_link_is_reported_while_it_is_readable() {
     each(|mut pair| {
         let [mut a, mut b] = pair.links();
         let mut descriptors = Vec::new();
@@ -401,7 +401,7 @@ fn read(link: &mut dyn Link, key: u32, offset: usize, into: &mut [u8]) -> Result
 }
 
 #[test]
-fn memory_is_read_while_it_is_registered_and_the_link_stands() {
+fn memory_can_be_read_while_it_is_registered_and_the_link_is_established() {
     each(|mut pair| {
         let [mut a, mut b] = pair.links();
         assert_eq!(a.remote_memory().is_some(), b.remote_memory().is_some(), "both ends, or neither");

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_quoted() {
+    fn errors_quote_the_invalid_entry() {
         for (text, parts) in [
             ("allreduce", &["\"allreduce\"", "write collective:algorithm"][..]),
             ("broadcast:binomial,allreduce:a:b:c", &["\"allreduce:a:b:c\"", "collective:FROM-TO:algorithm"]),

@@ -29,7 +29,7 @@ fn names(tuner: &Tuner, bytes: &[usize]) -> Vec<&'static str> {
 }
 
 #[test]
-fn it_always_chooses_what_can_run() {
+fn the_selected_algorithm_can_always_run() {
     for &collective in Collective::ALL {
         for size in [1, 2, 3, 8, 100] {
             let tuner = tuner(size, Tuning::default(), "");
@@ -47,7 +47,7 @@ fn it_always_chooses_what_can_run() {
 }
 
 #[test]
-fn ranks_decide_alike_whatever_they_alone_know() {
+fn decisions_do_not_depend_on_what_only_one_rank_knows() {
     let tuner = tuner(3, Tuning::default(), "");
     for &collective in Collective::ALL {
         // The root knows and has other things than the other ranks.
@@ -69,7 +69,7 @@ fn ranks_decide_alike_whatever_they_alone_know() {
 }
 
 #[test]
-fn a_decision_comes_out_of_the_table_as_it_went_in() {
+fn cached_decisions_are_unchanged() {
     let algorithms = Collective::Allreduce.algorithms();
     for (position, algorithm) in algorithms.iter().enumerate() {
         for (segment_bytes, base) in [(1, None), (MIB, Some(2)), (u32::MAX as usize, Some(65_535)), (0, None)] {
@@ -84,7 +84,7 @@ fn a_decision_comes_out_of_the_table_as_it_went_in() {
 }
 
 #[test]
-fn sizes_are_told_apart_by_quarters_of_powers_of_two() {
+fn each_power_of_two_has_four_size_classes() {
     assert_eq!((bucket(0), first_of(0)), (0, 0));
     assert!(bucket(usize::MAX) < SIZES);
     for power in 0..usize::BITS {
@@ -102,7 +102,7 @@ fn sizes_are_told_apart_by_quarters_of_powers_of_two() {
 }
 
 #[test]
-fn overrides_beat_files_and_files_the_model() {
+fn overrides_take_precedence_over_files_and_files_over_the_model() {
     let allreduce = Collective::Allreduce;
     let choices = vec![
         choice(allreduce, 4, 100, "ring_chunked"),
@@ -128,7 +128,7 @@ fn overrides_beat_files_and_files_the_model() {
 }
 
 #[test]
-fn a_file_counts_for_the_nearest_number_of_ranks() {
+fn the_nearest_number_of_ranks_in_a_file_applies() {
     let allreduce = Collective::Allreduce;
     let choices = vec![
         choice(allreduce, 2, usize::MAX, "ring_chunked"),
@@ -148,7 +148,7 @@ fn a_file_counts_for_the_nearest_number_of_ranks() {
 }
 
 #[test]
-fn a_file_s_segments_count() {
+fn segment_sizes_in_a_file_apply() {
     let with = |segment_bytes| {
         let choices = vec![Choice { segment_bytes, ..choice(Collective::Allreduce, 4, MIB, "ring_segmented") }];
         let decided = tuner(4, Tuning { choices, ..Tuning::default() }, "").decide(
@@ -163,7 +163,7 @@ fn a_file_s_segments_count() {
 }
 
 #[test]
-fn what_a_file_names_and_cannot_run_here_is_left_out() {
+fn algorithms_in_a_file_that_cannot_run_are_ignored() {
     let choices = vec![choice(Collective::Allreduce, 2, usize::MAX, "local")];
     let tuned = tuner(2, Tuning { choices, ..Tuning::default() }, "");
     assert_eq!(names(&tuned, &[MIB]), names(&tuner(2, Tuning::default(), ""), &[MIB]));
@@ -213,7 +213,7 @@ fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
 }
 
 #[test]
-fn networks_are_what_places_say() {
+fn the_network_follows_from_the_topology() {
     let network = |hosts: &[u32]| Topology { hosts: hosts.into(), cores: 2 }.network(&Tuning::default());
     let shape = |hosts| (network(hosts).per_host, network(hosts).consecutive);
     assert_eq!(shape(&[0, 0, 0]), (3, true));
@@ -231,7 +231,7 @@ fn networks_are_what_places_say() {
 }
 
 #[test]
-fn pieces_are_equal_and_not_too_large() {
+fn segments_are_equal_and_not_too_large() {
     let segment = |size, count, element, max| segment_bytes(&shape(Collective::Allreduce, size, count), element, max);
     assert_eq!(segment(4, 4 * (16 << 10), 4, 32 << 10), 32 << 10, "a chunk of 64 KiB: two pieces");
     assert_eq!(segment(4, 4 * (16 << 10) + 4, 4, 32 << 10), 21848, "a little more: three equal ones");
@@ -280,7 +280,7 @@ fn double_binary_trees_use_the_best_segment_size() {
 /// On 256 hosts, a rank that sends to all others or receives from all has CPU work per message. Without that, which a
 /// file can specify, these algorithms would be the cheapest.
 #[test]
-fn wide_exchanges_between_hosts_pay_for_their_messages() {
+fn exchanges_with_many_peers_between_hosts_cost_cpu_time_per_message() {
     use Collective::*;
     const RANKS: usize = 256;
     let tuner = |constants: &[(&'static str, f64)]| {
@@ -324,7 +324,7 @@ fn wide_exchanges_between_hosts_pay_for_their_messages() {
 
 /// The overhead is part of the latency, so it is limited by it whatever a file says.
 #[test]
-fn ranks_are_busy_for_half_of_the_latency_at_most() {
+fn the_overhead_is_at_most_half_of_the_latency() {
     let remote = Some(Link { latency: 3e-6, bandwidth: 1e10 });
     let network = |constants: &[(&'static str, f64)]| {
         let tuning = Tuning { remote, constants: constants.iter().copied().collect(), ..Tuning::default() };

@@ -34,7 +34,7 @@ fn rings() {
 }
 
 #[test]
-fn all_at_once() {
+fn algorithms_with_one_step() {
     use Collective::*;
     let exchanges = [(ReduceScatter, "direct"), (Allgather, "direct"), (Allgatherv, "direct")];
     for size in RANKS {

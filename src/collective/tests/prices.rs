@@ -200,7 +200,7 @@ pub(super) fn every(sizes: &[usize], elements: usize, steps: usize, mut run: imp
 const ELEMENTS: usize = 1 << 16;
 
 #[test]
-fn of_powers_of_two() {
+fn prices_for_powers_of_two() {
     let mut runs = Runs::new(On::Flat);
     let networks = [(0.2, 0.1), (30.0, 0.0), (10.0, 0.5), (10.0, 1.25), (1000.0, 2.0)];
     every(&[4, 8, 16, 64], ELEMENTS, 13_000, |calls, algorithm| {
@@ -219,7 +219,7 @@ fn of_powers_of_two() {
 }
 
 #[test]
-fn of_messages_in_segments() {
+fn prices_with_several_segments_per_message() {
     let mut runs = Runs::new(On::Cut);
     every(&[4, 16], ELEMENTS, 1000, |calls, algorithm| {
         for (x, reduction) in [(1.0, 0.1), (10.0, 0.5), (100.0, 0.05), (100.0, 2.0)] {
@@ -233,7 +233,7 @@ fn of_messages_in_segments() {
 
 /// With o and g of LogGP: from the point where latency dominates to beyond the time of a message's bytes.
 #[test]
-fn of_ranks_that_are_busy_with_messages() {
+fn prices_with_cpu_time_per_message() {
     let (mut whole, mut cut) = (Runs::new(On::Busy), Runs::new(On::BusyCut));
     every(&[4, 16, 64], ELEMENTS, 13_000, |calls, algorithm| {
         for (x, reduction, overhead, gap) in
@@ -255,7 +255,7 @@ fn of_ranks_that_are_busy_with_messages() {
 }
 
 #[test]
-fn of_any_number_of_ranks() {
+fn prices_for_any_number_of_ranks() {
     let mut runs = Runs::new(On::Odd);
     every(&[3, 5, 6, 7, 12, 31, 100], ELEMENTS, 20_000, |calls, algorithm| {
         for (x, reduction) in [(0.2, 0.1), (10.0, 0.5), (1000.0, 0.2)] {
@@ -266,7 +266,7 @@ fn of_any_number_of_ranks() {
 }
 
 #[test]
-fn on_hosts() {
+fn prices_on_hosts_of_several_ranks() {
     let (remote, local) = (Link { latency: 10e-6, bandwidth: 1e9 }, Link { latency: 1e-6, bandwidth: 20e9 });
     let (mut pairs, mut hosts, mut cut) = (Runs::new(On::Pairs), Runs::new(On::Hosts), Runs::new(On::HostsCut));
     for name in ["hierarchical", "torus_2d", "torus_nd", "mesh_2d", "spanning_trees"] {
@@ -299,7 +299,7 @@ fn on_hosts() {
 /// On one host a root has its own link to each rank, and CPU work for every message, which the simulator does not
 /// model: the formula lies between the simulated time with these links and that with one network card for all of them.
 #[test]
-fn of_a_root_on_its_host() {
+fn prices_of_a_root_on_one_host() {
     for (collective, name) in [
         (Collective::Allreduce, "reduce_broadcast"),
         (Collective::Allreduce, "hierarchical"),
@@ -340,7 +340,7 @@ fn of_a_root_on_its_host() {
 
 /// Bases other than two: then `bcube` has steps of several messages.
 #[test]
-fn of_bcubes_with_larger_bases() {
+fn prices_of_bcube_with_larger_bases() {
     let bcube = Collective::Allreduce.algorithm("bcube").unwrap();
     let mut runs = Runs::new(On::Flat);
     for (base, size) in [(4, 4), (4, 16), (4, 64), (8, 64), (16, 16)] {
@@ -422,7 +422,7 @@ fn choices_by_price_are_nearly_the_best() {
 #[test]
 #[ignore = "prints how long decisions take"]
 #[allow(clippy::disallowed_methods)]
-fn how_long_the_first_decision_takes() {
+fn the_first_decision_is_fast() {
     use crate::tuner::{Tuner, file::Tuning, model::Topology, overrides::Overrides};
     for (hosts, per_host) in [(1, 2), (1, 8), (2, 1), (8, 1), (2, 4), (4, 4), (8, 8), (64, 1), (64, 8), (512, 1)] {
         let size = hosts * per_host;
@@ -440,7 +440,7 @@ fn how_long_the_first_decision_takes() {
 
 /// A single rank sends nothing, and the cost of nothing is 0.
 #[test]
-fn of_nothing() {
+fn empty_calls_cost_nothing() {
     let network = flat(4 * ELEMENTS, 10.0, 0.1);
     let price = |shape: &Shape<'_>, algorithm: &Algorithm| {
         (algorithm.cost)(&Case {

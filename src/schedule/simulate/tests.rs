@@ -130,7 +130,7 @@ fn a_rank_reduces_one_message_at_a_time() {
 }
 
 #[test]
-fn reductions_and_copies_of_ones_own() {
+fn local_reductions_and_copies() {
     let result = play(1, options(), |_, b| {
         let (left, right) = (b.scratch(8), b.scratch(8));
         b.reduce(left, right, span(8));
@@ -176,7 +176,7 @@ fn a_rank_is_busy_with_each_message_between_hosts() {
 
 /// Reductions and messages of a rank compete for its CPU.
 #[test]
-fn a_rank_has_one_processor() {
+fn messages_and_reductions_share_the_cpu_of_a_rank() {
     let network = Network { overhead: 2.0, ..NETWORK };
     let result = play(3, Options { network, ..options() }, |rank, b| match rank {
         0 => {
@@ -223,7 +223,7 @@ fn hosts_share_a_card_and_have_links_inside() {
 }
 
 #[test]
-fn what_arrives_first_passes_the_card_first() {
+fn a_network_card_serves_messages_in_order_of_arrival() {
     // Rank 0 sends 10 elements to rank 1 and then 1 to rank 3; rank 2 sends 4 to rank 3 at time 0.
     let result = play(4, options(), |rank, b| match rank {
         0 => {
@@ -245,7 +245,7 @@ fn what_arrives_first_passes_the_card_first() {
 }
 
 #[test]
-fn links_of_their_own_for_pairs() {
+fn explicit_links_between_pairs() {
     let links = [0.0, 4.0, 2.0, 4.0, 0.0, 0.0, 4.0, 4.0, 0.0];
     let write = |rank: Rank, b: &mut Builder| match rank {
         0 => {

@@ -83,7 +83,7 @@ fn refused(schedules: &[Schedule], contract: &Plain, why: &str) {
 }
 
 #[test]
-fn what_is_right_is_reported() {
+fn valid_schedules_are_accepted() {
     let report = verify(exchange(), &plain(2, 4, sum_of_two)).unwrap();
     let traffic = Traffic { messages: 1, elements: 4, scratch: 0 };
     assert_eq!(report, Report { steps: 1, traffic: vec![traffic; 2], in_order: true });
@@ -227,7 +227,7 @@ fn ranks_out_of_order() {
 }
 
 #[test]
-fn messages_that_do_not_meet() {
+fn unmatched_messages() {
     let contract = plain(2, 4, anything);
     refused(
         &schedules(2, |b, rank| {
@@ -261,7 +261,7 @@ fn messages_that_do_not_meet() {
 }
 
 #[test]
-fn spans_where_they_may_not_be() {
+fn invalid_spans() {
     let contract = plain(1, 4, anything);
     refused(&schedules(1, |b, _| b.copy(all(IN), Span::new(OUT, 1, 4))), &contract, "ends after");
     let mut wrapping = schedules(1, |b, _| b.copy(all(IN), all(OUT)));
@@ -278,7 +278,7 @@ fn spans_where_they_may_not_be() {
 }
 
 #[test]
-fn steps_in_no_certain_order() {
+fn unordered_conflicting_steps() {
     // Different paths may order different elements; without one of them a step is too early.
     let halves = schedules(1, |b, _| {
         b.copy(all(IN), all(OUT));
@@ -300,7 +300,7 @@ fn steps_in_no_certain_order() {
 }
 
 #[test]
-fn several_ways_each_for_some_elements() {
+fn several_paths_each_for_some_elements() {
     // The last step reads what the first writes, and depends on it only through the two steps between, which access
     // other memory.
     let aside = |offset, len| Span::new(Buffer::Scratch, offset, len);
