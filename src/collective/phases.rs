@@ -5,7 +5,7 @@ use super::{Case, Shape};
 use crate::schedule::cost::Cost;
 use crate::schedule::{Buffer, Builder, Schedule, Side, Span};
 
-/// The buffers that this rank contributes to a reduction: the inputs or, in target, the outputs.
+/// The buffers that this rank contributes to a reduction: the inputs or, in place, the outputs.
 pub(super) fn sources(shape: &Shape<'_>) -> Vec<Buffer> {
     if shape.inputs > 0 {
         (0..shape.inputs as u32).map(Buffer::Input).collect()
@@ -40,8 +40,8 @@ pub(super) fn combine_children(
     current
 }
 
-/// On the root: receives the data of all other ranks concurrently and reduces it in rank order into `output`. `current` is
-/// the root's contribution.
+/// On the root: receives the data of all other ranks concurrently and reduces it in rank order into `output`.
+/// `current` is the root's contribution.
 pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, current: Span, output: Span) {
     let buffers: Vec<Span> =
         (0..shape.size).map(|rank| if rank == shape.rank { current } else { b.scratch(current.len) }).collect();
@@ -49,10 +49,10 @@ pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, current: Span,
         b.recv(from, buffers[from]);
     }
     let mut sum = buffers[0];
-    for (rank, &target) in buffers.iter().enumerate().skip(1) {
+    for (rank, &received) in buffers.iter().enumerate().skip(1) {
         // The root's own elements may be in the output until they are reduced.
         let into = if rank < shape.rank { sum } else { output };
-        b.reduce(sum, target, into);
+        b.reduce(sum, received, into);
         sum = into;
     }
     b.copy(sum, output);

@@ -32,7 +32,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     }
     let (offset, len) = blocks.of_rank(rank);
     let result = shape.output(0).slice(0, len);
-    // In target, the start of the output may still be being sent; this rank's own block is not sent.
+    // In place, the start of the output may still be being sent; this rank's own block is not sent.
     let target = if shape.inputs == 0 { blocks.span(shape.output(0), rank) } else { result };
     let mut current = contribution(&mut b, &sources, offset, len, target);
     for from in (0..rank).rev() {

@@ -123,7 +123,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         let peer = index ^ (1 << (halvings - 1));
         b.send(start + peer, piece(peer, halvings));
         own = piece(index, halvings);
-        // In target, the start of the output may still be being sent.
+        // In place, the start of the output may still be being sent.
         let is_result = halvings == bits[mine] && size.is_power_of_two() && whole.buffer != result.buffer;
         let into = if is_result { result } else { own };
         b.recv_reduce(start + peer, into, own, if peer < index { Side::Left } else { Side::Right });

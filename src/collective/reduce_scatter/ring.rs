@@ -3,7 +3,7 @@
 //!
 //! Six ranks: rank 0 sends its block 5, receives block 4, adds its own and sends the sum, and so on; in the fifth step
 //! it receives block 0, which is complete once it has added its own. Partial results are in two blocks of scratch
-//! memory or, in target, in the output.
+//! memory or, in place, in the output.
 //!
 //! Steps: `P - 1`. Every rank sends all blocks but its own: `S (P - 1) / P` bytes if they are equal.
 
