@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Measures every algorithm beside what `auto` chooses, with `gloo-rs tune`, and records it.
+"""Measures every algorithm and the choice of `auto` with `gloo-rs tune`, and records the results.
 
     benches/algorithms.py TOOL FOLDER [--ranks 2,4,8] [--sizes 4..256Mi:4] [--budget SECONDS] [--others NAMES]
 
-FOLDER gets algorithms.md, algorithms.csv and a plot for each number of ranks: allreduce size by size, other collectives summed up.
+Writes algorithms.md, algorithms.csv and a plot for each number of ranks to FOLDER: allreduce for each size, a summary of the other
+collectives.
 """
 
 import argparse
@@ -18,15 +19,15 @@ import tempfile
 import plots
 import report
 
-# The most that auto's time may be of the best algorithm's: in the median over sizes, and at any size.
+# Maximum ratio of auto's time to the best algorithm's: in the median over sizes, and for any size.
 MEDIAN, WORST = 1.10, 1.30
-# Those that `auto` has a choice for.
+# Collectives with more than one algorithm for `auto` to choose from.
 OTHERS = "reduce,reduce_scatter,broadcast,allgather,gather,scatter,alltoall"
 FIELDS = ["collective", "ranks", "bytes", "algorithm", "us"]
 
 
 def tune(args, ranks, collectives, budget):
-    """What `gloo-rs tune` says of each size."""
+    """The result lines of `gloo-rs tune`, one per size."""
     with tempfile.TemporaryDirectory() as folder:
         command = [args.tool, "tune", "--ranks", str(ranks), "--collective", collectives, "--sizes", args.sizes]
         command += ["--budget", str(budget), "--output", os.path.join(folder, "tuning.toml"), "--json"]
@@ -38,7 +39,7 @@ def tune(args, ranks, collectives, budget):
 
 
 def summary(sizes):
-    """A table of how `auto` compares, with a row for each collective and number of ranks."""
+    """A table that compares `auto` with the best algorithm, one row per collective and number of ranks."""
     text = [
         "| collective | ranks | sizes | to | median of auto / best | met | worst | at | met |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -56,7 +57,7 @@ def summary(sizes):
 
 
 def by_size(sizes, ranks):
-    """A table of the best algorithms of each size."""
+    """A table of the best algorithms, one row per size."""
     text = ["| size | best | µs | `auto` takes | ratio | next best |", "|---|---|---|---|---|---|"]
     for line in (line for line in sizes if line["ranks"] == ranks):
         order = sorted(line["times_us"].items(), key=lambda item: item[1])

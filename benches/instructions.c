@@ -1,11 +1,11 @@
-/* Counts the instructions of an allreduce of 4 bytes from the call to the first byte sent, under callgrind.
+/* Counts the instructions of an allreduce of 4 bytes from the call to the first byte sent, with callgrind.
  *
- *   instructions RANK STORE    two of them, ranks 0 and 1, meet over the folder STORE; scripts/test-instructions.sh starts them
+ *   instructions RANK STORE    two processes, ranks 0 and 1, connect via the folder STORE; started by scripts/test-instructions.sh
  *
- * Callgrind is to collect nothing on its own (--collect-atstart=no). Collecting begins at the call and ends where the library
- * calls send, so what follows, which depends on when the other rank answers, is not counted. Each counted call ends with
- * a dump of its own. Dumping takes so long that the device's thread may take the context over, so each counted call follows
- * one that is not. */
+ * Callgrind must be started with --collect-atstart=no. Collection starts at the call and stops when the library calls send, so
+ * later instructions, which depend on when the other rank answers, are not counted. Each counted call ends with a dump. A dump
+ * takes so long that the device's thread may become responsible for the context; therefore an uncounted call precedes each
+ * counted one. */
 #include <gloo_rs.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ enum { WARM_UP = 100, COUNTED = 15 };
 
 static _Thread_local int counting = 0;
 
-/* Stands before the C library's, for the whole program. */
+/* Replaces the C library's function in the whole program. */
 ssize_t send(int fd, const void *bytes, size_t count, int flags) {
   if (counting) {
     CALLGRIND_TOGGLE_COLLECT;

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times collectives between hosts joined by slow links. Writes network.csv, network.md and plots.
+"""Measures collectives between simulated hosts with slow links. Writes network.csv, network.md and plots.
 
     benches/network.py TOOL OUTPUT_FOLDER [--hosts 4,8] [--size 64Mi] [--rate 1gbit] [--iterations 5] [--quick]
 
 A host is a network namespace with a veth pair to a bridge; `tc tbf` limits both ends of the pair, so each host sends and
-receives at that rate. Nothing outside the namespaces is touched, and they live only as long as this process's descriptors of
-them: they are gone however it ends. --quick measures auto only, and is for trying out whether all works.
+receives at that rate. Nothing outside the namespaces is changed, and they exist only as long as this process has descriptors of
+them, so they disappear however it ends. --quick measures auto only, to test the set-up.
 
-Needs root, or the right to make user namespaces.
+Needs root, or permission to create user namespaces.
 """
 
 import argparse
@@ -30,7 +30,7 @@ FIELDS = ["part", "hosts", "ranks", "collective", "asked", "algorithm", "bytes",
 FIELDS += ["min_us", "p50_us", "max_us", "link_bytes_s", "bound_us", "of_bound", "of_nominal", "predicted_us"]
 COLLECTIVES = ["allreduce", "reduce_scatter", "allgather", "broadcast"]
 TARGETS = {"allreduce": 0.90, "reduce_scatter": 0.90, "allgather": 0.90, "broadcast": 0.85}
-FLAT = "ring_segmented"  # what the algorithms that know hosts are compared with
+FLAT = "ring_segmented"  # the baseline for algorithms that know the hosts
 KNOW_HOSTS = ["hierarchical", "torus_2d"]
 PATIENCE = 300
 RIGHTS = "network namespaces take root with CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged), or user namespaces"
@@ -45,7 +45,7 @@ def system(result):
 
 
 def in_thread(work):
-    """What `work` returns, in a thread of its own, whose namespace it may change."""
+    """Runs `work` in its own thread, whose namespace it may change, and returns the result."""
     results, errors = [], []
 
     def body():
@@ -82,7 +82,7 @@ class Namespace:
         system(libc.setns(self.fd, CLONE_NEWNET))
 
     def start(self, command, **options):
-        """A process there, which ends with this one."""
+        """Starts a process in the namespace that is killed when this one ends."""
 
         def before():
             self.enter()
@@ -100,13 +100,13 @@ class Namespace:
 
 
 class Network:
-    """`count` hosts on a bridge, each with a card of `rate`."""
+    """`count` hosts connected by a bridge, each with a network card of `rate`."""
 
     def __init__(self, count, rate):
         self.switch = Namespace()
         self.switch.run("ip link add switch type bridge mcast_snooping 0; ip link set switch up")
         self.hosts = [Namespace() for _ in range(count)]
-        # A burst holds a segment as large as the stack hands over; what waits longer than the latency is dropped.
+        # The burst is large enough for the largest segment of the network stack; packets queued longer than the latency are dropped.
         limit = f"root tbf rate {rate} burst 128kb latency 20ms"
         for number, host in enumerate(self.hosts):
             port = f"port{number}"
@@ -126,7 +126,7 @@ class Network:
             os.close(namespace.fd)
 
     def link(self, size):
-        """Bytes in a second that one TCP connection carries from a host to another, in both directions at once."""
+        """Bytes per second in each direction of a TCP connection between two hosts that is used in both directions."""
 
         def listen():
             self.hosts[0].enter()
@@ -162,14 +162,14 @@ class Network:
         return size / max(seconds)
 
     def bench(self, tool, hosts, per_host, arguments):
-        """Runs `gloo-rs bench` with ranks on the first hosts, and returns the line that it prints."""
+        """Runs `gloo-rs bench` with ranks on the first hosts, and returns its result line."""
         self.port += 1
         processes = []
         try:
             for rank in range(hosts * per_host):
-                place = {"RANK": rank, "WORLD_SIZE": hosts * per_host}
-                place |= {"LOCAL_RANK": rank % per_host, "LOCAL_WORLD_SIZE": per_host}
-                environment = os.environ | {name: str(number) for name, number in place.items()}
+                variables = {"RANK": rank, "WORLD_SIZE": hosts * per_host}
+                variables |= {"LOCAL_RANK": rank % per_host, "LOCAL_WORLD_SIZE": per_host}
+                environment = os.environ | {name: str(number) for name, number in variables.items()}
                 environment["GLOO_RS_STORE"] = f"tcp://{self.address(0)}:{self.port}"
                 command = [tool, "bench", *arguments, "--json", "--timeout", str(PATIENCE)]
                 pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -189,13 +189,13 @@ class Network:
 
 
 def bound(collective, size, ranks, bandwidth):
-    """Seconds below which no algorithm gets, where every rank has a link of its own."""
+    """A lower bound in seconds for any algorithm, if every rank has its own link."""
     part = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1}.get(collective, (ranks - 1) / ranks)
     return part * size / bandwidth
 
 
 def hosts_bound(size, hosts, per_host, bandwidth):
-    """The same for an allreduce over hosts whose ranks share a card: a host is as a rank that has the sum of its own."""
+    """A lower bound for an allreduce over hosts whose ranks share a card: a host counts as one rank that has its ranks' sum."""
     return bound("allreduce", size, hosts, bandwidth)
 
 
@@ -212,7 +212,7 @@ def algorithms(tool):
 
 
 def predict(tool, algorithm, hosts, per_host, size, bandwidth):
-    """Microseconds by the model; None if this tool has no simulator."""
+    """The predicted time in microseconds; None if this tool has no simulator."""
     command = [tool, "simulate", "allreduce", "--algorithm", algorithm, "--ranks", str(hosts * per_host), "--json"]
     command += ["--bytes", str(size), "--hosts", f"{hosts}x{per_host}", "--bandwidth", f"{bandwidth / 1e9}GB/s"]
     command += ["--alpha", "50us", "--intra-alpha", "10us", "--intra-bandwidth", "2GB/s", "--gamma", "5GB/s"]
@@ -340,7 +340,7 @@ def main():
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     if os.geteuid() != 0:
-        # Root in a user namespace of its own.
+        # Become root in a new user namespace.
         command = ["unshare", "--user", "--map-root-user", "--net", "--"]
         tried = subprocess.run([*command, "true"], capture_output=True, text=True)
         if tried.returncode:

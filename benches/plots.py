@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the plots of the records from their CSV files, with `gloo-rs plot`.
+"""Draws plots from the CSV files of recorded measurements, with `gloo-rs plot`.
 
     benches/plots.py TOOL FOLDER
 
-The scripts that measure do so, too, when they have written their records.
+The scripts that measure also do this after writing their records.
 """
 
 import csv
@@ -21,7 +21,7 @@ def draw(tool, folder, name, chart):
 
 
 def read(folder, name):
-    """The lines of a record; none if it is not there."""
+    """The lines of a record; empty if the file does not exist."""
     path = os.path.join(folder, name)
     if not os.path.exists(path):
         return []
@@ -30,7 +30,7 @@ def read(folder, name):
 
 
 def allreduce(tool, folder):
-    """Times and bandwidths of gloo_rs and its peers, for each number of ranks."""
+    """Times and bandwidths of gloo_rs and the other implementations, for each number of ranks."""
     path = os.path.join(folder, "allreduce.csv")
     rows = report.load(path) if os.path.exists(path) else []
     keys = sorted({(row["ranks"], row["bytes"]) for row in rows if row["round"] != "trial"})
@@ -50,12 +50,12 @@ def allreduce(tool, folder):
 
 
 def algorithms(tool, folder):
-    """Time against size of every algorithm of allreduce, for each number of ranks."""
+    """Time by size of every allreduce algorithm, for each number of ranks."""
     rows = [row for row in read(folder, "algorithms.csv") if row["collective"] == "allreduce"]
     for ranks in dict.fromkeys(row["ranks"] for row in rows):
         lines = {}
         for row in (row for row in rows if row["ranks"] == ranks):
-            # A clock that did not advance has no place on a logarithmic axis.
+            # A time of 0 cannot be shown on a logarithmic axis.
             lines.setdefault(row["algorithm"], []).append([int(row["bytes"]), max(float(row["us"]), 1e-3) / 1e6])
         series = [{"name": name, "points": points} for name, points in sorted(lines.items())]
         axes = {"x": {"label": "bytes", "unit": "bytes"}, "y": {"label": "time", "unit": "seconds"}}
@@ -64,7 +64,7 @@ def algorithms(tool, folder):
 
 
 def network(tool, folder):
-    """How near to their bounds collectives come between hosts, and what is gained by knowing the hosts."""
+    """Collectives between hosts as a fraction of their bound, and the gain of algorithms that know the hosts."""
     rows = read(folder, "network.csv")
     if not rows:
         return

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times allreduce over loopback TCP: gloo_rs, Gloo, Open MPI, and the floor, in turn. Writes CSV, tables and plots.
+"""Measures allreduce over loopback TCP with gloo_rs, Gloo, Open MPI and the floor program. Writes CSV, tables and plots.
 
     benches/record.py TOOL PEERS OUTPUT_FOLDER [--ranks 2,4,8] [--rounds 5] [--sizes 4,64Ki,...] [--keep] [--budget SECONDS]
 
-PEERS is the folder with gloo_peer, openmpi_peer and floor. Machines drift, so all run in every round with the same sizes; a
-figure is the median of the rounds' medians, and a ratio the median of the rounds' ratios. A peer has many settings: a short
-trial of each comes first, and the best few go through the rounds, where the best in a round stands for the peer.
+PEERS is the folder with gloo_peer, openmpi_peer and floor. The speed of a machine varies over time, so all programs run in every
+round with the same sizes; a figure is the median of the rounds' medians, and a ratio the median of the rounds' ratios. A program
+has many settings: a short trial selects the best few, which run in all rounds, and the best in a round represents the program.
 
-All is kept after every point. --keep goes on where an earlier run of the same command stopped, and --budget stops a run.
+Results are saved after every point. --keep continues an earlier run of the same command, --budget limits the time of a run.
 """
 
 import argparse
@@ -25,11 +25,11 @@ import plots
 import report
 
 SIZES = "4,1Ki,8Ki,64Ki,512Ki,4Mi,32Mi,256Mi"
-FINALISTS = 2  # settings of a peer that go through the rounds
-# Measured calls of one run: as many as fit into the time, within these bounds. 15 is the fewest that a median is taken of.
+FINALISTS = 2  # settings of a program that run in all rounds
+# Number of measured calls of a run: as many as fit into the time, within these bounds. A median needs at least 15.
 SECONDS, FEWEST, MOST = 0.2, 15, 2000
-TRIAL_SECONDS = 8  # what takes longer is out
-PATIENCE = 120  # for a run in a round
+TRIAL_SECONDS = 8  # slower settings are not used
+PATIENCE = 120  # seconds for a run in a round
 LARGEST_BUSY = 8 << 20
 
 
@@ -38,7 +38,7 @@ class Failed(Exception):
 
 
 def cores_of(ranks):
-    """Each rank's share of the cores, as gloo-rs binds them; None where there are more ranks than cores."""
+    """The cores of each rank, as gloo-rs binds them; None if there are more ranks than cores."""
     cores = sorted(os.sched_getaffinity(0))
     if ranks > len(cores):
         return None
@@ -46,7 +46,7 @@ def cores_of(ranks):
 
 
 def run(commands, patience, cores=None, environment=None):
-    """Runs the commands side by side, and returns the one line of JSON that the first prints."""
+    """Runs the commands concurrently, and returns the line of JSON that the first one prints."""
     processes = []
     try:
         for index, command in enumerate(commands):
@@ -62,7 +62,7 @@ def run(commands, patience, cores=None, environment=None):
     except subprocess.TimeoutExpired:
         raise Failed(f"not done after {patience} s")
     finally:
-        # A launcher ends its ranks when it is asked to end, and cannot when it is killed.
+        # A launcher ends its ranks on SIGTERM, which it cannot on SIGKILL.
         for process in processes:
             process.terminate()
         for process in processes:
@@ -93,14 +93,14 @@ class GlooRs:
 
 
 class Gloo:
-    """Bound like ours, and unbound, since its asynchronous mode has a thread of its own."""
+    """With ranks bound to cores as in gloo_rs, and unbound, because its asynchronous mode has its own thread."""
 
     def __init__(self, folder):
         self.peer = os.path.join(folder, "gloo_peer")
         self.names = subprocess.run([self.peer, "list"], check=True, capture_output=True, text=True).stdout.splitlines()
 
     def settings(self, ranks, size):
-        # In the synchronous mode both sides write before they read: what exceeds the sockets' buffers ends in a timeout.
+        # In the synchronous mode both sides write before they read: messages larger than the socket buffers time out.
         names = [name for name in self.names if "busy" not in name or size <= LARGEST_BUSY]
         return [name + how for name in names for how in (["", ", unbound"] if cores_of(ranks) else [""])]
 
@@ -121,7 +121,7 @@ class OpenMpi:
     def settings(self, ranks, size):
         if cores_of(ranks):
             return ["--bind-to core", "--bind-to none"]
-        # What Open MPI itself does when it sees more ranks than cores.
+        # The default of Open MPI for more ranks than cores.
         return ["--oversubscribe --bind-to none --mca mpi_yield_when_idle 1"]
 
     def measure(self, setting, ranks, size, iterations, patience):
@@ -171,7 +171,7 @@ class Record:
 
 
 def trials(record, programs, ranks, size, check):
-    """Returns what goes through the rounds: (program, setting, iterations)."""
+    """Selects what runs in all rounds: a list of (program, setting, iterations)."""
     chosen = []
     for name, program in programs.items():
         done = {row["setting"]: row for row in record.of(ranks, size, "trial") if row["program"] == name}
@@ -212,7 +212,7 @@ def main():
 
     def check():
         if time.monotonic() > end:
-            print("the time is up; --keep goes on from here", file=sys.stderr)
+            print("the time limit is reached; --keep continues from here", file=sys.stderr)
             sys.exit(75)
 
     os.makedirs(args.folder, exist_ok=True)
@@ -231,7 +231,7 @@ def main():
             chosen = trials(record, programs, ranks, size, check)
             for number in todo:
                 check()
-                # Nobody always follows the same one.
+                # Alternate the order, so that no program always runs after the same one.
                 order = chosen if number % 2 == 0 else chosen[::-1]
                 rows = []
                 for name, setting, count in order:

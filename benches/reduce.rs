@@ -1,7 +1,7 @@
-//! Speed of the reduction kernels, in bytes of results per second, beside that of memcpy.
+//! Speed of the reduction kernels in bytes of results per second, compared with memcpy.
 //!
 //! `cargo bench --bench reduce --no-default-features`. The buffers hold random numbers. `apart` reads two buffers and
-//! writes a third; `in_place` writes one of the two, as a receive-and-reduce does.
+//! writes a third; `in_place` writes one of the two, like a receive that reduces.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use divan::{Bencher, black_box};
 use gloo_rs::reduce;
 use gloo_rs::types::{DataType, ReduceOp};
 
-/// In a second-level cache; in memory.
+/// Buffer sizes in bytes: one that fits in the second-level cache, one that does not.
 const SIZES: [usize; 2] = [64 << 10, 32 << 20];
 
 struct Case {
@@ -40,7 +40,7 @@ fn sums_and_more() -> Vec<Case> {
     sums().into_iter().chain(cases(&more)).collect()
 }
 
-/// Elements that are random between 0.5 and 1 if they are floats of `dtype`.
+/// Random elements; floats are between 0.5 and 1.
 fn random(dtype: DataType, bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -68,12 +68,12 @@ fn apart(bencher: Bencher, case: &Case) {
     let mut into = vec![1u8; bytes];
     let kernel = reduce::kernel(dtype, op).expect("the operation is defined on the type");
     bencher.counter(BytesCount::new(bytes)).bench_local(|| {
-        // SAFETY: three buffers of `bytes` bytes.
+        // SAFETY: the three buffers have `bytes` bytes each and are disjoint.
         unsafe { kernel(black_box(&mut into).as_mut_ptr(), left.as_ptr(), right.as_ptr(), bytes / dtype.size()) }
     });
 }
 
-/// Sums only: they grow until they stand still, where products would end as zeros or infinities.
+/// Sums only: repeated in-place sums saturate, whereas products would become zeros or infinities.
 #[divan::bench(args = sums())]
 fn in_place(bencher: Bencher, case: &Case) {
     let Case { dtype, op, bytes } = *case;
@@ -81,7 +81,7 @@ fn in_place(bencher: Bencher, case: &Case) {
     let kernel = reduce::kernel(dtype, op).expect("the operation is defined on the type");
     bencher.counter(BytesCount::new(bytes)).bench_local(|| {
         let into = black_box(&mut into).as_mut_ptr();
-        // SAFETY: two buffers of `bytes` bytes.
+        // SAFETY: the two buffers have `bytes` bytes each and are disjoint; `into` may also be an operand.
         unsafe { kernel(into, into, right.as_ptr(), bytes / dtype.size()) }
     });
 }

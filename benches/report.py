@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes tables and plots of what record.py measured.
+"""Writes tables of the measurements of record.py.
 
     benches/report.py FOLDER
 
-FOLDER holds allreduce.csv, and gets allreduce.md and the plots.
+Reads allreduce.csv in FOLDER and writes allreduce.md.
 """
 
 import csv
@@ -15,7 +15,7 @@ import sys
 FIELDS = ["round", "program", "setting", "algorithm", "ranks", "bytes", "iterations"]
 FIELDS += ["min_us", "p50_us", "p99_us", "max_us"]
 PEERS = {"gloo": "Gloo", "openmpi": "Open MPI", "floor": "floor"}
-# (ranks, bytes): the most that our time may be of each peer's.
+# By (ranks, bytes): maximum ratio of gloo_rs' time to that of each other implementation.
 TARGETS = {
     (2, 4): {"gloo": 0.4, "openmpi": 1.0, "floor": 1.5},
     (2, 64 << 10): {"gloo": 0.75, "openmpi": 1.0, "floor": 1.3},
@@ -24,12 +24,12 @@ TARGETS = {
 }
 for many in (4, 8):
     TARGETS |= {(many, 4): {"gloo": 0.5}, (many, 64 << 10): {"gloo": 0.5}, (many, 4 << 20): {"gloo": 0.8}}
-# The most that p99 may be of p50, with more ranks than cores.
+# Maximum ratio of p99 to p50, with more ranks than cores.
 TAIL = 5.0
 
 
 def row(program, setting, ranks, size, number, line):
-    """One line of the CSV file, from a line of JSON that a program printed."""
+    """A line of the CSV file, from a line of JSON that a program printed."""
     known = {"round": number, "program": program, "setting": setting, "ranks": ranks, "bytes": size}
     return {field: known.get(field, line.get(field)) for field in FIELDS}
 
@@ -45,7 +45,7 @@ def load(path):
 
 
 class Point:
-    """What the rounds say of one number of ranks and one size."""
+    """The results of all rounds for one number of ranks and one size."""
 
     def __init__(self, rows, ranks, size):
         rows = [r for r in rows if (r["ranks"], r["bytes"]) == (ranks, size) and r["round"] != "trial"]
@@ -61,7 +61,7 @@ class Point:
         return statistics.median(r[field] for r in self.best[program])
 
     def bus(self, program):
-        """GB/s as nccl-tests define it."""
+        """Bus bandwidth in GB/s as defined by nccl-tests."""
         return self.bytes / self.time(program) / 1e3 * 2 * (self.ranks - 1) / self.ranks
 
     def name(self, program):
@@ -96,7 +96,7 @@ def machine():
 
 
 def target_table(points):
-    """Each target, whether it is met, and what the floor's own time would have measured."""
+    """Each target, whether it is met, and the ratio that the floor program would reach."""
     table = ["| ranks | size | against | at most | measured | met | the floor |", "|---|---|---|---|---|---|---|"]
     for point in points:
         targets = TARGETS.get((point.ranks, point.bytes), {})
@@ -126,7 +126,7 @@ def size_table(points):
 
 
 def write(folder, rows):
-    """Writes the tables of those points that have been measured."""
+    """Writes the tables of all measured points."""
     keys = sorted({(r["ranks"], r["bytes"]) for r in rows if r["round"] != "trial"})
     points = [Point(rows, *key) for key in keys]
     all_ranks = sorted({point.ranks for point in points})

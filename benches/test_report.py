@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What report.py concludes from lines whose conclusion is known."""
+"""Tests of report.py with known results."""
 
 import csv
 import os
@@ -15,7 +15,7 @@ def line(number, program, setting, ranks, size, p50, p99):
 
 
 class Report(unittest.TestCase):
-    def test_the_best_setting_of_each_round_stands_for_a_peer_and_trials_do_not_count(self):
+    def test_the_best_setting_of_each_round_represents_an_implementation_and_trials_are_ignored(self):
         rows = [line("trial", "gloo", "a", 2, 4, 0.1, 0.1), line("trial", "gloo_rs", "", 2, 4, 0.1, 0.1)]
         for number, (ours, a, b) in enumerate([(3, 10, 20), (4, 20, 10), (9, 30, 10)]):
             rows += [line(number, "gloo_rs", "", 2, 4, ours, 2 * ours)]
@@ -37,7 +37,7 @@ class Report(unittest.TestCase):
             self.assertEqual([(row[2], row[5]) for row in cells],
                              [("Gloo", met[0]), ("its own p50, for p99", met[1])])
 
-    def test_what_is_written_is_read_back(self):
+    def test_written_lines_are_read_back_equal(self):
         rows = [line("trial", "gloo", "a, unbound", 2, 4, 1.5, 2.5), line(0, "gloo_rs", "", 2, 4, 1.5, 2.5)]
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "lines.csv")

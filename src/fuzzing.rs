@@ -1,5 +1,5 @@
-//! What the fuzz targets in `fuzz/` run: a body for each, which takes any bytes and panics where a promise is broken.
-//! Built for fuzzing and for this crate's own tests, which run every body on the corpus in `fuzz/corpus/`.
+//! The bodies of the fuzz targets in `fuzz/`: each accepts any bytes, and panics if a requirement is violated. Built
+//! for fuzzing and for this crate's own tests, which run every body on the corpus in `fuzz/corpus/`.
 
 pub use crate::ffi::fuzz::options;
 pub use crate::messaging::fuzz::{exchange, frames};
@@ -8,10 +8,10 @@ pub use crate::net::handshake::fuzz::handshake;
 pub use crate::rendezvous::tcp::fuzz::store_protocol;
 pub use crate::rendezvous::url::fuzz::store_url;
 
-/// A body.
+/// The body of a fuzz target.
 pub type Body = fn(&[u8]);
 
-/// Every body, by the name of its target and of its corpus.
+/// All bodies, with the names of their targets, which are also the names of the corpora.
 pub const BODIES: &[(&str, Body)] = &[
     ("exchange", exchange),
     ("frames", frames),
@@ -22,7 +22,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("store_url", store_url),
 ];
 
-/// Takes a fuzzer's bytes apart: small numbers that choose what is done. Ends when they are used up.
+/// Decodes a fuzzer's bytes into small numbers that select actions, until the bytes are used up.
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -32,7 +32,7 @@ impl<'a> Input<'a> {
         Some(*first)
     }
 
-    /// A number below `n`, which is at most 256.
+    /// A number less than `n`, which is at most 256; `None` if the bytes are used up.
     pub(crate) fn below(&mut self, n: usize) -> Option<usize> {
         Some(usize::from(self.byte()?) % n)
     }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// What fuzzing has found worth keeping, on every toolchain.
+    /// Runs the corpus of every target, on every toolchain.
     #[test]
     fn the_corpus_is_replayed() {
         let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
@@ -69,7 +69,7 @@ mod tests {
             assert!(!paths.is_empty() && paths.len() <= 200, "{} inputs for {name}", paths.len());
             for path in paths {
                 let data = std::fs::read(&path).unwrap();
-                // Its output is shown only if the body panics.
+                // The output is shown only if the body panics.
                 println!("{}", path.display());
                 body(&data);
             }

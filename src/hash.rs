@@ -1,9 +1,9 @@
-//! A quick hash for small keys that no stranger chooses.
+//! A fast hash for small keys that do not come from untrusted sources; it does not resist collision attacks.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Multiplies and folds.
+/// Combines words by multiplication and rotation.
 #[derive(Default)]
 pub struct QuickHasher(u64);
 

@@ -1,4 +1,4 @@
-//! The job's token, and proofs that somebody knows a secret.
+//! The job's token, and proofs of knowledge of a secret.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,15 +6,16 @@ use std::sync::Arc;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// The environment variable that holds a job's token.
+/// The name of the environment variable with the job's token.
 pub const TOKEN_VARIABLE: &str = "GLOO_RS_TOKEN";
 
-/// A secret that all processes of a job share, or none. It is never shown: not in messages, not in logs, not by `Debug`.
+/// A secret shared by all processes of a job; empty if there is none. It never appears in messages, logs or `Debug`
+/// output.
 #[derive(Clone)]
 pub struct JobToken(Arc<[u8]>);
 
 impl JobToken {
-    /// This token; an empty one is none.
+    /// A token with these bytes; empty means no token.
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
         Self(bytes.as_ref().into())
     }
@@ -24,18 +25,18 @@ impl JobToken {
         Self::new([])
     }
 
-    /// What `GLOO_RS_TOKEN` holds; none if it is empty or not set.
+    /// The token in the environment variable `GLOO_RS_TOKEN`; none if it is empty or not set.
     pub fn from_environment() -> Self {
         use std::os::unix::ffi::OsStrExt;
         std::env::var_os(TOKEN_VARIABLE).map_or_else(Self::none, |value| Self::new(value.as_bytes()))
     }
 
-    /// A token that nobody can guess, as text for an environment.
+    /// A random token of 256 bits, as hexadecimal text for an environment variable.
     pub fn random_text() -> std::io::Result<String> {
         Ok(crate::sys::random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Whether there is none.
+    /// Whether there is no token.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
     }
@@ -47,10 +48,11 @@ impl fmt::Debug for JobToken {
     }
 }
 
-/// The result of a [`SecretKey`] over some bytes.
+/// An HMAC-SHA256 tag made with a [`SecretKey`].
 pub type Proof = [u8; 32];
 
-/// What two sides must both have to understand each other's proofs: made from the job's token and a secret of one of them.
+/// A key derived from the job's token and a secret of one side. Two sides can verify each other's proofs only if both
+/// have it.
 #[derive(Clone)]
 pub struct SecretKey {
     bytes: Proof,
@@ -58,22 +60,22 @@ pub struct SecretKey {
 }
 
 impl SecretKey {
-    /// `purpose` keeps keys apart that are made from one token.
+    /// Derives a key. `purpose` separates keys derived from the same token.
     pub fn derive(token: &JobToken, purpose: &str, secret: &[u8]) -> Self {
         Self { bytes: finish(hmac(&token.0, purpose, &[secret])), has_token: !token.is_none() }
     }
 
-    /// Whether a token went into it.
+    /// Whether the job has a token.
     pub fn has_token(&self) -> bool {
         self.has_token
     }
 
-    /// Proves to whoever has this key, too, that its owner has seen `parts`. `label` says who proves what.
+    /// The proof that its author knows this key and has seen `parts`. `label` separates the proofs of different roles.
     pub fn prove(&self, label: &str, parts: &[&[u8]]) -> Proof {
         finish(hmac(&self.bytes, label, parts))
     }
 
-    /// Whether `proof` is what [`SecretKey::prove`] gives. Takes the same time wherever they differ.
+    /// Whether `proof` is the result of [`SecretKey::prove`] for the same arguments. Takes constant time.
     pub fn verify(&self, label: &str, parts: &[&[u8]], proof: &Proof) -> bool {
         hmac(&self.bytes, label, parts).verify(proof.into()).is_ok()
     }
@@ -85,17 +87,17 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// A name for `secret` that does not tell it.
+/// An identifier for `secret` that does not reveal it.
 pub fn fingerprint(secret: &[u8]) -> [u8; 16] {
     let whole = finish(hmac(secret, "gloo_rs handle", &[]));
     std::array::from_fn(|i| whole[i])
 }
 
 fn hmac(key: &[u8], label: &str, parts: &[&[u8]]) -> Hmac<Sha256> {
-    // HMAC takes keys of any length.
+    // HMAC accepts keys of any length.
     let mut hmac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("any length");
     hmac.update(label.as_bytes());
-    // Labels hold no zero, so no label and parts read like others.
+    // Labels contain no zero byte, so different labels and parts cannot yield the same input.
     hmac.update(&[0]);
     parts.iter().for_each(|part| hmac.update(part));
     hmac
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_shows_a_secret() {
+    fn debug_output_does_not_reveal_secrets() {
         let token = JobToken::new("swordfish");
         let key = SecretKey::derive(&token, "p", b"s");
         let shown = format!("{token:?} {key:?} {:?}", JobToken::none());

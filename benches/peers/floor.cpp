@@ -1,10 +1,10 @@
-// What no allreduce of two ranks over loopback TCP can beat: two processes, one connection, both sides polling, that
-// exchange as many bytes each way as the allreduce must, and compute nothing.
+// A lower bound for an allreduce of two ranks over loopback TCP: two processes with one connection, both polling, exchange as
+// many bytes in each direction as the allreduce must, without computing.
 //
 //   floor BYTES ITERATIONS SEND_BUFFER
 //
-// SEND_BUFFER: the sockets' SO_SNDBUF in bytes, 0 for the system's own choice. Each side has a core of its own: a scheduler
-// that moves them makes the times jump between several levels. Prints one JSON object. An iteration's time is that of its
+// SEND_BUFFER: the sockets' SO_SNDBUF in bytes, 0 for the default. Each side is bound to its own core: otherwise the
+// scheduler moves them, and the times vary between several levels. Prints one JSON object. An iteration's time is that of the
 // slower side, after an exchange of one byte that is not timed.
 
 #include <arpa/inet.h>
@@ -27,7 +27,7 @@ namespace {
   std::_Exit(1);
 }
 
-// Binds this process to the `side`th of the cores that it may use.
+// Binds this process to the core with index `side` among those that it may use.
 void bind_to_core(int side) {
   cpu_set_t allowed, own;
   CPU_ZERO(&own);
@@ -37,7 +37,7 @@ void bind_to_core(int side) {
   if (sched_setaffinity(0, sizeof own, &own)) fail("two cores are needed");
 }
 
-// Sends `bytes` and receives as many.
+// Sends `bytes` bytes and receives as many.
 void exchange(int fd, const char *from, char *into, size_t bytes) {
   for (size_t sent = 0, received = 0; sent < bytes || received < bytes;) {
     if (sent < bytes) {

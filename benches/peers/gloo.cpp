@@ -1,10 +1,10 @@
-// Times Gloo's allreduce over TCP on this host: one process is one rank.
+// Measures Gloo's allreduce over TCP on this host: one process per rank.
 //
 //   gloo_peer RANK SIZE FOLDER ALGORITHM BYTES ITERATIONS
 //   gloo_peer list
 //
-// `list` prints the algorithms of Debian's libgloo, in both modes. Otherwise rank 0 prints one JSON object, with the names
-// and the measure of `gloo-rs bench --json`: an iteration's time is that of the slowest rank, after a barrier that is not
+// `list` prints the algorithms of Debian's libgloo, in both modes. Otherwise rank 0 prints one JSON object with the
+// fields of `gloo-rs bench --json`. As there, an iteration's time is that of the slowest rank, after a barrier that is not
 // timed.
 
 #include <chrono>
@@ -33,7 +33,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Run = std::function<void()>;
-// Makes a run over the two buffers, or in place in the second.
+// Creates a run from the first buffer to the second, or in place in the second.
 using Make = std::function<Run(const std::shared_ptr<gloo::Context> &, std::vector<float> &, std::vector<float> &)>;
 
 struct Algorithm {
@@ -64,7 +64,7 @@ Make class_style() {
 
 std::map<std::string, Algorithm> algorithms() {
   using Options = gloo::AllreduceOptions::Algorithm;
-  // Gloo's unbound buffers, which the options style uses, refuse the synchronous mode.
+  // Gloo's unbound buffers, which the options style uses, do not support the synchronous mode.
   std::map<std::string, Algorithm> all = {{"ring", {options_style(Options::RING), false, false}},
                                           {"bcube", {options_style(Options::BCUBE), false, false}}};
   const std::map<std::string, Make> classes = {
@@ -92,7 +92,7 @@ Run make_barrier(const std::shared_ptr<gloo::Context> &context, bool busy) {
   };
 }
 
-// Leaves `times` in a file that is there only when it is whole.
+// Writes `times` to a file; it appears only when it is complete.
 void leave(const std::string &path, const std::vector<float> &times) {
   const std::string part = path + ".part";
   FILE *file = std::fopen(part.c_str(), "wb");
@@ -101,14 +101,14 @@ void leave(const std::string &path, const std::vector<float> &times) {
     throw std::runtime_error("cannot write " + path);
 }
 
-// Waits for the file; who started this process ends it if that takes too long.
+// Waits for the file. The parent process ends this one if that takes too long.
 FILE *wait_for(const std::string &path) {
   FILE *file;
   while (!(file = std::fopen(path.c_str(), "rb"))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return file;
 }
 
-// Makes `times` those of the slower rank.
+// Replaces each of `times` by the maximum of it and the other rank's.
 void take(const std::string &path, std::vector<float> &times) {
   std::vector<float> theirs(times.size());
   FILE *file = wait_for(path);

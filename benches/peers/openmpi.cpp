@@ -1,9 +1,9 @@
-// Times MPI's allreduce: one process is one rank. The launcher chooses the transport:
+// Measures MPI's allreduce: one process per rank. The launcher selects the transport:
 //
 //   mpirun -n RANKS --mca pml ob1 --mca btl tcp,self openmpi_peer BYTES ITERATIONS
 //
-// Rank 0 prints one JSON object. The measure is that of `gloo-rs bench`: an iteration's time is that of its slowest rank,
-// after a barrier that is not timed.
+// Rank 0 prints one JSON object. As in `gloo-rs bench`, an iteration's time is that of its slowest rank, after a barrier that
+// is not timed.
 
 #include <mpi.h>
 

@@ -1,4 +1,4 @@
-// What the peers' programs share: the data, and the line of JSON with the names of `gloo-rs bench --json`.
+// Shared by these programs: the data, and a line of JSON with the fields of `gloo-rs bench --json`.
 
 #pragma once
 
@@ -14,7 +14,7 @@ inline int warmup_of(int iterations) { return iterations / 5 + 2; }
 // Element `i` of a rank's input. Sums of these are exact.
 inline float element(size_t i, int rank) { return static_cast<float>(i % 1000) + static_cast<float>(rank) + 0.5f; }
 
-// Whether `out` holds the sums over `size` ranks, looking at every 97th element.
+// Whether `out` holds the sums over `size` ranks; checks every 97th element.
 inline bool is_sum(const std::vector<float> &out, int size) {
   for (size_t i = 0; i < out.size(); i += 97) {
     float expected = 0;
@@ -27,7 +27,7 @@ inline bool is_sum(const std::vector<float> &out, int size) {
 // `times`: the slowest rank's time of each iteration, in microseconds.
 inline void report(const char *transport, const std::string &algorithm, int ranks, size_t bytes, std::vector<float> times) {
   std::sort(times.begin(), times.end());
-  // The smallest time that so many percent of the times do not exceed.
+  // The percentile: the smallest time that this percentage of the times does not exceed.
   const auto percentile = [&](size_t percent) {
     return times[std::max<size_t>((times.size() * percent + 99) / 100, 1) - 1];
   };

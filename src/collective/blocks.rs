@@ -1,4 +1,5 @@
-//! Blocks of elements, one for each rank, on their way down a tree, up a tree, or from everyone to everyone.
+//! Blocks of elements, one per rank, and the algorithms that move them: binomial gather and scatter, Bruck's
+//! all-to-all.
 
 use super::phases::{Binomial, relocate, rounds};
 use super::price::UNKNOWN;
@@ -7,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Span};
 
-/// Blocks that follow one another in the order of ranks.
+/// Consecutive blocks, in rank order.
 pub(super) struct Blocks {
-    /// Where each begins, and where the last one ends.
+    /// Offset of each block, followed by the end of the last.
     starts: Vec<usize>,
 }
 
@@ -23,9 +24,9 @@ impl Blocks {
         Self::of((0..size).map(|_| len))
     }
 
-    /// Those that the root has told: for algorithms with [`Uses::Counts`].
-    pub fn told(shape: &Shape<'_>) -> Result<Self> {
-        (shape.counts.len() == shape.size).then(|| Self::new(shape.counts)).ok_or_else(|| untold(shape))
+    /// The blocks of the root's counts ([`Shape::counts`]): for algorithms with [`Uses::Counts`].
+    pub fn of_root_counts(shape: &Shape<'_>) -> Result<Self> {
+        (shape.counts.len() == shape.size).then(|| Self::new(shape.counts)).ok_or_else(|| missing_counts(shape))
     }
 
     fn of(counts: impl Iterator<Item = usize>) -> Self {
@@ -41,7 +42,7 @@ impl Blocks {
         self.starts.len() - 1
     }
 
-    /// Offset and length of the blocks of the ranks from `first` up to, not including, `end`.
+    /// Offset and length of the blocks of ranks `first..end` together.
     pub fn range(&self, first: usize, end: usize) -> (usize, usize) {
         (self.starts[first], self.starts[end] - self.starts[first])
     }
@@ -51,12 +52,13 @@ impl Blocks {
         self.range(rank, rank + 1)
     }
 
-    /// A rank's block in `whole`, which has all of them.
+    /// A rank's block as a part of `whole`, which holds all blocks.
     pub fn span(&self, whole: Span, rank: usize) -> Span {
         whole.slice(self.starts[rank], self.of_rank(rank).1)
     }
 
-    /// The blocks of `many` ranks from `first` on, around the end: there they lie in two pieces.
+    /// Offset and length of the blocks of `many` ranks from `first` on, modulo the number of ranks: two ranges if they
+    /// wrap around.
     pub fn around(&self, first: usize, many: usize) -> Vec<(usize, usize)> {
         let size = self.size();
         match first + many {
@@ -65,25 +67,29 @@ impl Blocks {
         }
     }
 
-    /// Elements of those.
+    /// Total elements of [`Blocks::around`].
     pub fn len_around(&self, first: usize, many: usize) -> usize {
         self.around(first, many).iter().map(|(_, len)| len).sum()
     }
 }
 
-/// What every rank has told of the blocks that it sends, a row for each: for algorithms with [`Uses::Counts`].
-pub(super) fn everyone_told<'a>(shape: &Shape<'a>) -> Result<&'a [usize]> {
-    (shape.counts.len() == shape.size * shape.size).then_some(shape.counts).ok_or_else(|| untold(shape))
+/// The counts that every rank sends ([`Shape::counts`]), one row per rank: for algorithms with [`Uses::Counts`].
+pub(super) fn all_counts<'a>(shape: &Shape<'a>) -> Result<&'a [usize]> {
+    (shape.counts.len() == shape.size * shape.size).then_some(shape.counts).ok_or_else(|| missing_counts(shape))
 }
 
 /// The error for a shape without the counts that the algorithm needs.
-fn untold(shape: &Shape<'_>) -> Error {
+fn missing_counts(shape: &Shape<'_>) -> Error {
     let (name, given) = (shape.collective.name(), shape.counts.len());
-    Error::invalid(format!("{name}: this algorithm needs the counts of others ({:?}), {given} are given", Uses::Counts))
+    Error::invalid(format!(
+        "{name}: this algorithm needs the counts of other ranks ({:?}); got {given} counts",
+        Uses::Counts
+    ))
 }
 
-/// Gathers up a binomial tree: a rank receives the blocks of its subtrees behind its own and sends all of them on. At the root
-/// they are received where they belong; only a subtree that goes around the last rank comes in two pieces for that.
+/// Gather up a binomial tree. A rank receives its subtrees' blocks behind its own and sends all of them to its parent.
+/// The root receives them at their final offsets; the blocks of a subtree that wraps around the last rank arrive in two
+/// messages.
 pub(super) fn gather_tree(shape: &Shape<'_>, blocks: &Blocks) -> Schedule {
     let mut b = Builder::new();
     let tree = Binomial::new(shape);
@@ -98,25 +104,25 @@ pub(super) fn gather_tree(shape: &Shape<'_>, blocks: &Blocks) -> Schedule {
         }
         return b.build();
     };
-    let held = match tree.below(shape.rank) {
+    let current = match tree.below(shape.rank) {
         1 => shape.input(0),
         many => {
-            let held = b.scratch(blocks.len_around(shape.rank, many));
-            b.copy(shape.input(0), held.slice(0, shape.input(0).len));
+            let current = b.scratch(blocks.len_around(shape.rank, many));
+            b.copy(shape.input(0), current.slice(0, shape.input(0).len));
             for child in tree.children() {
-                b.recv(child, below(shape, &tree, blocks, held, child));
+                b.recv(child, below(shape, &tree, blocks, current, child));
             }
-            held
+            current
         }
     };
-    for piece in pieces(shape, &tree, blocks, held) {
+    for piece in pieces(shape, &tree, blocks, current) {
         b.send(parent, piece);
     }
     b.build()
 }
 
-/// Scatters down a binomial tree, the largest subtree first: the mirror of [`gather_tree`]. `whole` is where the root has all
-/// blocks.
+/// Scatter down a binomial tree, largest subtree first: the inverse of [`gather_tree`]. `whole` is where the root has
+/// all blocks.
 pub(super) fn scatter_tree(mut b: Builder, shape: &Shape<'_>, blocks: &Blocks, whole: Span) -> Schedule {
     let tree = Binomial::new(shape);
     let output = shape.output(0);
@@ -130,42 +136,43 @@ pub(super) fn scatter_tree(mut b: Builder, shape: &Shape<'_>, blocks: &Blocks, w
         relocate(&mut b, own, output.slice(0, own.len));
         return b.build();
     };
-    let held = match tree.below(shape.rank) {
+    let current = match tree.below(shape.rank) {
         1 => output,
         many => b.scratch(blocks.len_around(shape.rank, many)),
     };
-    for piece in pieces(shape, &tree, blocks, held) {
+    for piece in pieces(shape, &tree, blocks, current) {
         b.recv(parent, piece);
     }
     for child in tree.children().into_iter().rev() {
-        b.send(child, below(shape, &tree, blocks, held, child));
+        b.send(child, below(shape, &tree, blocks, current, child));
     }
-    b.copy(held.slice(0, output.len), output);
+    b.copy(current.slice(0, output.len), output);
     b.build()
 }
 
-/// Where the blocks of `child`'s subtree are in `held`, which has those of this rank's, itself first.
-fn below(shape: &Shape<'_>, tree: &Binomial, blocks: &Blocks, held: Span, child: usize) -> Span {
+/// The blocks of `child`'s subtree within `current`, which holds the blocks of this rank's subtree, its own first.
+fn below(shape: &Shape<'_>, tree: &Binomial, blocks: &Blocks, current: Span, child: usize) -> Span {
     let before = tree.index(child) - tree.index(shape.rank);
-    held.slice(blocks.len_around(shape.rank, before), blocks.len_around(child, tree.below(child)))
+    current.slice(blocks.len_around(shape.rank, before), blocks.len_around(child, tree.below(child)))
 }
 
-/// The messages in which `held`, the blocks of this rank's subtree, travels to or from the parent.
-fn pieces(shape: &Shape<'_>, tree: &Binomial, blocks: &Blocks, held: Span) -> Vec<Span> {
+/// The messages in which `current`, the blocks of this rank's subtree, is sent to or received from the parent.
+fn pieces(shape: &Shape<'_>, tree: &Binomial, blocks: &Blocks, current: Span) -> Vec<Span> {
     if tree.parent() != Some(shape.root) {
-        return vec![held];
+        return vec![current];
     }
     let pieces = blocks.around(shape.rank, tree.below(shape.rank));
-    let mut next = consecutive(held);
+    let mut next = consecutive(current);
     pieces.into_iter().map(|(_, len)| next(len)).collect()
 }
 
-/// What a binomial tree costs whose edges carry the blocks of the ranks below, either way: `lg P α + S (P - 1) / P / B` for a
-/// power of two and equal blocks.
+/// The cost of a binomial tree in which each edge carries the blocks of the subtree below it, in either direction: `lg
+/// P α + S (P - 1) / P / B` for a power of two and equal blocks.
 pub(super) fn tree_cost(case: &Case<'_>, blocks: &Blocks) -> Cost {
     let (size, root) = (case.shape.size, case.shape.root);
     let mut cost = Cost::default();
-    // Downwards, by number from the root: a rank sends to its largest subtree first. Upwards is the mirror.
+    // Computed for the scatter; the gather is symmetric. Ranks are relative to the root; each sends to its largest
+    // subtree first.
     let mut arrived = vec![0.0; size];
     for index in 0..size {
         let bits = if index == 0 { rounds(size) } else { index.trailing_zeros() };
@@ -182,7 +189,7 @@ pub(super) fn tree_cost(case: &Case<'_>, blocks: &Blocks) -> Cost {
             }
             let link = case.lone_link(1 << bit).one_way();
             arrived[child] = sent + case.stream(link, 1.0, bytes, 0.0);
-            // On a host every pair has a link of its own.
+            // On one host every pair of ranks has its own link, so sends do not delay each other.
             let turn = (bytes / link.bandwidth).max(case.pieces(bytes) * link.turn());
             sent += if case.network.per_host >= size { 0.0 } else { turn };
             cost.path = cost.path.max(arrived[child]);
@@ -194,8 +201,8 @@ pub(super) fn tree_cost(case: &Case<'_>, blocks: &Blocks) -> Cost {
     cost
 }
 
-/// What it costs that the root sends each rank its block at once, or receives it. Nobody but the root may know the counts: an
-/// empty list is priced as if all were.
+/// The cost of one message between the root and each other rank, all at once. An empty list, where only the root knows
+/// the counts, is priced as if all blocks were empty.
 pub(super) fn one_to_all_cost(case: &Case<'_>, counts: &[usize]) -> Cost {
     let mut others = counts.to_vec();
     if let Some(own) = others.get_mut(case.shape.root) {
@@ -205,20 +212,21 @@ pub(super) fn one_to_all_cost(case: &Case<'_>, counts: &[usize]) -> Cost {
     Cost { path: case.at_once(sent, longest, messages, false), messages, sent, reduced: 0.0 }
 }
 
-/// [`tree_cost`] of the counts that the root has told.
-pub(super) fn told_tree_cost(case: &Case<'_>) -> Cost {
-    Blocks::told(case.shape).map_or(UNKNOWN, |blocks| tree_cost(case, &blocks))
+/// [`tree_cost`] with the root's counts from the shape.
+pub(super) fn root_counts_tree_cost(case: &Case<'_>) -> Cost {
+    Blocks::of_root_counts(case.shape).map_or(UNKNOWN, |blocks| tree_cost(case, &blocks))
 }
 
-/// From everyone to everyone in `ceil(lg P)` steps (Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for
-/// all-to-all communications in multiport message-passing systems", 1997).
+/// All-to-all in `ceil(lg P)` steps (Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all
+/// communications in multiport message-passing systems", 1997).
 ///
-/// A block that must go `i` ranks on goes `2^k` ranks in step `k` if `i` has bit `k`, together with all others that do. They
-/// are packed into scratch memory for that, and arrive there; the last step's copies put them in place. Those that go furthest
-/// come first: then the ones that have arrived lie as in the output, and are copied in few pieces.
+/// A block whose destination is `i` ranks ahead moves `2^k` ranks in step `k` if bit `k` of `i` is set, together with
+/// all other such blocks. They are packed into scratch memory to be sent and are received in scratch memory; copies
+/// after the last step put them into the output. The blocks with the longest distance come first: the received blocks
+/// are then in the order of the output, and few copies are needed.
 ///
-/// `len` tells the length of a block by source and destination, `sent` where this rank's for another lies, `received` where
-/// another's must go.
+/// `len` returns the length of a block by source and destination, `sent` where this rank's block for a destination is,
+/// `received` where the block from a source must be stored.
 pub(super) fn bruck(
     shape: &Shape<'_>,
     len: impl Fn(usize, usize) -> usize,
@@ -227,30 +235,30 @@ pub(super) fn bruck(
 ) -> Schedule {
     let mut b = Builder::new();
     let size = shape.size;
-    // Where the block is that this rank holds of those that go `i` ranks on in all.
-    let mut held: Vec<Span> = (0..size).map(|i| sent(shape.after(i))).collect();
+    // The current location of the block that is at this rank and whose total distance is `i`, indexed by `i`.
+    let mut current: Vec<Span> = (0..size).map(|i| sent(shape.after(i))).collect();
     for bit in 0..rounds(size) {
         let moving = move || (0..size).rev().filter(move |i| i >> bit & 1 == 1);
-        let away = b.scratch(moving().map(|i| held[i].len).sum());
-        copy_all(&mut b, moving().map(|i| held[i]), consecutive(away));
+        let away = b.scratch(moving().map(|i| current[i].len).sum());
+        copy_all(&mut b, moving().map(|i| current[i]), consecutive(away));
         b.send(shape.after(1 << bit), away);
         let arriving = |i: usize| {
-            // It has gone as far as the bits up to this one say.
+            // The block has moved by the distance in the bits up to this one.
             let source = shape.before(i & ((2 << bit) - 1));
             len(source, (source + i) % size)
         };
         let arrived = b.scratch(moving().map(arriving).sum());
         b.recv(shape.before(1 << bit), arrived);
         let mut next = consecutive(arrived);
-        moving().for_each(|i| held[i] = next(arriving(i)));
+        moving().for_each(|i| current[i] = next(arriving(i)));
     }
     let goes_to = |i: usize| received(shape.before(i));
-    let mut places = (0..size).rev().map(goes_to);
-    copy_all(&mut b, held.iter().rev().copied(), |_| places.next().expect("a place for each"));
+    let mut targets = (0..size).rev().map(goes_to);
+    copy_all(&mut b, current.iter().rev().copied(), |_| targets.next().expect("a target for each block"));
     b.build()
 }
 
-/// Hands out slices of `whole` from its start.
+/// Returns consecutive slices of `whole`.
 fn consecutive(whole: Span) -> impl FnMut(usize) -> Span {
     let mut next = 0;
     move |len| {
@@ -259,7 +267,8 @@ fn consecutive(whole: Span) -> impl FnMut(usize) -> Span {
     }
 }
 
-/// Copies spans to where `into` says for their lengths; one step does for all that adjoin on both sides.
+/// Copies spans to the targets that `into` returns for their lengths. Spans adjacent at both ends are copied in one
+/// step.
 fn copy_all(b: &mut Builder, spans: impl Iterator<Item = Span>, mut into: impl FnMut(usize) -> Span) {
     let mut run: Option<(Span, Span)> = None;
     for from in spans {
@@ -267,9 +276,9 @@ fn copy_all(b: &mut Builder, spans: impl Iterator<Item = Span>, mut into: impl F
         let adjoins = |a: Span, b: Span| a.buffer == b.buffer && a.end() == b.offset;
         match &mut run {
             _ if from.len == 0 => {}
-            Some((first, place)) if adjoins(*first, from) && adjoins(*place, into) => {
+            Some((first, target)) if adjoins(*first, from) && adjoins(*target, into) => {
                 first.len += from.len;
-                place.len += from.len;
+                target.len += from.len;
             }
             _ => run.replace((from, into)).into_iter().for_each(|(from, into)| b.copy(from, into)),
         }
@@ -277,9 +286,9 @@ fn copy_all(b: &mut Builder, spans: impl Iterator<Item = Span>, mut into: impl F
     run.into_iter().for_each(|(from, into)| b.copy(from, into));
 }
 
-/// How many blocks a rank sends in step `bit` of [`bruck`].
+/// Number of blocks that a rank sends in step `bit` of [`bruck`].
 pub(super) fn bruck_blocks(size: usize, bit: u32) -> usize {
-    // Whole periods of `2^(bit + 1)` numbers, and what is left.
+    // Complete periods of `2^(bit + 1)` numbers, then the remainder.
     let half = 1 << bit;
     size / (2 * half) * half + (size % (2 * half)).saturating_sub(half)
 }

@@ -1,4 +1,4 @@
-//! One call as every rank makes it: for what is computed about a call without running it, in the tool and in tests.
+//! The shapes of all ranks of one call: for tools and tests that analyse a call without running it.
 
 use super::{Collective, Shape};
 use crate::schedule::split;
@@ -10,14 +10,15 @@ pub struct Calls {
     collective: Collective,
     ranks: usize,
     root: Rank,
-    /// Elements, where all ranks have the same number.
+    /// Elements, if all ranks have the same number.
     count: usize,
-    /// Of what each rank sends to each, or receives from each: a row for every rank, or one row that all have.
+    /// Elements that each rank sends to and receives from each other rank: one row per rank, or one row that applies to
+    /// all.
     sent: Vec<Vec<usize>>,
     received: Vec<Vec<usize>>,
-    /// Input and output buffers, where there are any: of the root, if it has others than the rest.
+    /// Number of input buffers; the root's, if the root has a different number.
     pub inputs: usize,
-    /// See [`Calls::inputs`].
+    /// Number of output buffers; see [`Calls::inputs`].
     pub outputs: usize,
     /// See [`Shape::average`].
     pub average: bool,
@@ -30,12 +31,12 @@ pub struct Calls {
     /// See [`Shape::links`].
     pub links: Vec<u32>,
     /// See [`Shape::counts`].
-    pub told: Vec<usize>,
+    pub counts: Vec<usize>,
 }
 
 impl Calls {
-    /// `elements` are those of S in docs/tool.md, the larger of a rank's two buffers; what does not divide evenly is rounded
-    /// down, to one element at least. The v forms' blocks are as equal as can be.
+    /// A call of about `elements` elements: S in docs/tool.md, the size of the larger of a rank's two buffers.
+    /// Divisions round down, but to at least one element. The blocks of the v collectives are as equal as possible.
     pub fn new(collective: Collective, ranks: usize, elements: usize, root: Rank) -> Self {
         use Collective::*;
         let whole = elements.max(1);
@@ -45,8 +46,8 @@ impl Calls {
             ReduceScatter | Allgatherv | Gatherv | Scatterv => {
                 Self::of_blocks(collective, (0..ranks).map(|rank| split(whole, ranks, rank).1).collect(), root)
             }
-            // What every rank has told would be too much of more ranks.
-            Alltoallv if ranks > 4096 => Self { told: Vec::new(), ..Self::of_row(vec![each(ranks); ranks]) },
+            // The counts of all ranks would need too much memory for more ranks.
+            Alltoallv if ranks > 4096 => Self { counts: Vec::new(), ..Self::of_row(vec![each(ranks); ranks]) },
             Alltoallv => Self::of_row(vec![each(ranks); ranks]),
             Allgather | Gather | Scatter | Alltoall => Self::of_count(collective, ranks, each(ranks), root),
             PairwiseExchange => Self::of_count(collective, ranks, each(ranks.max(1).ilog2() as usize), root),
@@ -54,7 +55,7 @@ impl Calls {
         }
     }
 
-    /// A call in which every rank has [`Shape::count`] elements; not of a v form.
+    /// A call in which every rank has [`Shape::count`] elements; not for v collectives.
     pub fn of_count(collective: Collective, ranks: usize, count: usize, root: Rank) -> Self {
         let (inputs, outputs) = match collective {
             Collective::Broadcast => (0, 1),
@@ -75,35 +76,35 @@ impl Calls {
             groups: Vec::new(),
             dims: Vec::new(),
             links: Vec::new(),
-            told: Vec::new(),
+            counts: Vec::new(),
         }
     }
 
-    /// A reduce_scatter, allgatherv, gatherv or scatterv of these blocks, one for each rank.
+    /// A reduce_scatter, allgatherv, gatherv or scatterv with these block lengths, indexed by rank.
     pub fn of_blocks(collective: Collective, blocks: Vec<usize>, root: Rank) -> Self {
         use Collective::*;
         let none = vec![Vec::new()];
-        let told = if matches!(collective, Gatherv | Scatterv) { blocks.clone() } else { Vec::new() };
+        let counts = if matches!(collective, Gatherv | Scatterv) { blocks.clone() } else { Vec::new() };
         let ranks = blocks.len();
         let (sent, received) = if collective == Scatterv { (vec![blocks], none) } else { (none, vec![blocks]) };
-        Self { sent, received, told, ..Self::of_count(collective, ranks, 0, root) }
+        Self { sent, received, counts, ..Self::of_count(collective, ranks, 0, root) }
     }
 
-    /// An alltoallv in which every rank sends its row.
+    /// An alltoallv in which rank `i` sends the counts in row `i`.
     pub fn of_rows(sent: Vec<Vec<usize>>) -> Self {
         let received = (0..sent.len()).map(|rank| sent.iter().map(|row| row[rank]).collect()).collect();
-        let (ranks, told) = (sent.len(), sent.concat());
-        Self { sent, received, told, ..Self::of_count(Collective::Alltoallv, ranks, 0, 0) }
+        let (ranks, counts) = (sent.len(), sent.concat());
+        Self { sent, received, counts, ..Self::of_count(Collective::Alltoallv, ranks, 0, 0) }
     }
 
-    /// The same, in which all send the same row, of equal entries.
+    /// An alltoallv in which all ranks send the same row, whose entries are equal.
     fn of_row(row: Vec<usize>) -> Self {
-        let (ranks, told) = (row.len(), row.repeat(row.len()));
+        let (ranks, counts) = (row.len(), row.repeat(row.len()));
         let (sent, received) = (vec![row.clone()], vec![row]);
-        Self { sent, received, told, ..Self::of_count(Collective::Alltoallv, ranks, 0, 0) }
+        Self { sent, received, counts, ..Self::of_count(Collective::Alltoallv, ranks, 0, 0) }
     }
 
-    /// Which collective.
+    /// The collective.
     pub fn collective(&self) -> Collective {
         self.collective
     }
@@ -113,13 +114,13 @@ impl Calls {
         self.ranks
     }
 
-    /// S in elements, as rounded.
+    /// The actual number of elements, S, after rounding.
     pub fn elements(&self) -> usize {
         let shape = self.shape(self.root);
         shape.input_len(0).max(shape.output_len(0))
     }
 
-    /// The call of one rank. Of a reduce, only the root has an output, unless the others' is their input.
+    /// The shape of one rank. In a reduce only the root has an output, except in place.
     pub fn shape(&self, rank: Rank) -> Shape<'_> {
         use Collective::*;
         let Self { collective, root, inputs, outputs, .. } = *self;
@@ -150,12 +151,12 @@ impl Calls {
             groups: &self.groups,
             dims: &self.dims,
             links: &self.links,
-            counts: &self.told,
+            counts: &self.counts,
             ..Shape::new(collective, rank, self.ranks, 0)
         }
     }
 
-    /// The calls of all ranks.
+    /// The shapes of all ranks, in rank order.
     pub fn shapes(&self) -> Vec<Shape<'_>> {
         (0..self.ranks).map(|rank| self.shape(rank)).collect()
     }

@@ -1,4 +1,4 @@
-//! How ranks lie: in groups, such as hosts, and in grids made of them.
+//! Groups of ranks, such as hosts, and grids of ranks.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::schedule::cost::Hop;
 use crate::types::Rank;
 
-/// The groups of a call, each in the order of ranks; the one with the lowest rank comes first.
+/// The groups of a call, ordered by lowest rank; the ranks of each are in ascending order.
 pub(super) fn groups(shape: &Shape<'_>) -> Vec<Vec<Rank>> {
     if shape.groups.is_empty() {
         return vec![(0..shape.size).collect()];
@@ -21,52 +21,53 @@ pub(super) fn groups(shape: &Shape<'_>) -> Vec<Vec<Rank>> {
     groups
 }
 
-/// Ranks in rows, which may differ in length, and the rows in further dimensions.
+/// A grid of ranks: rows, which may differ in length, and further dimensions in which the rows are arranged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Grid {
-    /// Every rank is in one of them.
+    /// Every rank is in exactly one row.
     pub rows: Vec<Vec<Rank>>,
-    /// The extents of the other dimensions; the first one's neighbours are neighbouring rows. Their product is the number of
-    /// rows.
+    /// The extents of the dimensions above the rows; adjacent rows are neighbours in the first. The product is the
+    /// number of rows.
     pub columns: Vec<usize>,
-    /// Whether the rows are the caller's groups, or the hosts.
+    /// Whether the rows are the caller's groups or the hosts.
     grouped: bool,
 }
 
 impl Grid {
-    /// The grid that the caller's `dims` say, in as many dimensions as they like.
+    /// The grid with the caller's `dims`, of any number of dimensions.
     fn of_dims(shape: &Shape<'_>, dims: &[usize]) -> Self {
         let length = dims.first().copied().unwrap_or(1);
         let rows = (0..shape.size).step_by(length).map(|first| (first..first + length).collect()).collect();
         Self { rows, columns: dims.get(1..).unwrap_or_default().to_vec(), grouped: false }
     }
 
-    /// Groups as rows, unless there is one only, or one for each rank: these say nothing about a grid.
+    /// The groups as rows. `None` if there is only one group, or one per rank, since no grid follows from these.
     fn of_groups(shape: &Shape<'_>) -> Option<Self> {
         let rows = groups(shape);
         (1 < rows.len() && rows.len() < shape.size).then(|| Self { columns: vec![rows.len()], rows, grouped: true })
     }
 
-    /// In two dimensions: the caller's `dims`, else its groups, else as square as can be.
+    /// A grid in two dimensions: the caller's `dims`, else the groups, else as nearly square as possible.
     pub fn flat(shape: &Shape<'_>, algorithm: &str) -> Result<Self> {
         match shape.dims.len() {
             0 => Ok(Self::of_groups(shape).unwrap_or_else(|| Self::of_dims(shape, &square(shape.size)))),
             2 => Ok(Self::of_dims(shape, shape.dims)),
             n => Err(Error::invalid(format!(
-                "{} {algorithm}: dims has {n} entries; it must have 2, or none for the library's choice",
+                "{} {algorithm}: dims has {n} entries; it must have 2, or be empty for the library's choice",
                 shape.collective.name()
             ))),
         }
     }
 
-    /// The same with rows of one length: groups that differ in size do not count.
+    /// As [`Grid::flat`], but all rows have the same length; groups of different sizes are ignored.
     pub fn rectangular(shape: &Shape<'_>, algorithm: &str) -> Result<Self> {
         let grid = Self::flat(shape, algorithm)?;
         let equal = grid.rows.iter().all(|row| row.len() == grid.rows[0].len());
         Ok(if equal { grid } else { Self::of_dims(shape, &square(shape.size)) })
     }
 
-    /// In many dimensions: the caller's `dims`, else its groups and the prime factors of their number, else prime factors.
+    /// A grid in several dimensions: the caller's `dims`, else the groups and the prime factors of their number, else
+    /// the prime factors of the number of ranks.
     pub fn deep(shape: &Shape<'_>) -> Self {
         if !shape.dims.is_empty() {
             return Self::of_dims(shape, shape.dims);
@@ -77,44 +78,49 @@ impl Grid {
         }
     }
 
-    /// The row that `rank` is in, and its place there.
+    /// The row of `rank` and its position in that row.
     pub fn find(&self, rank: Rank) -> (usize, usize) {
-        let place = |row: &Vec<Rank>| row.iter().position(|other| *other == rank);
+        let position = |row: &Vec<Rank>| row.iter().position(|other| *other == rank);
         let mut rows = self.rows.iter().enumerate();
-        rows.find_map(|(index, row)| Some((index, place(row)?))).expect("every rank is in the grid")
+        rows.find_map(|(index, row)| Some((index, position(row)?))).expect("every rank is in the grid")
     }
 
-    /// The longest row.
+    /// The length of the longest row.
     pub fn longest(&self) -> usize {
         self.rows.iter().map(Vec::len).max().unwrap_or(1)
     }
 
-    /// The shortest row.
+    /// The length of the shortest row.
     pub fn shortest(&self) -> usize {
         self.rows.iter().map(Vec::len).min().unwrap_or(1)
     }
 
-    /// Between neighbours in a row.
-    pub fn row_way(&self, case: &Case<'_>) -> Way {
-        if self.grouped { Way::in_groups(case, self.longest()) } else { Way::near(case, 1, self.longest()) }
+    /// The link between neighbours in a row.
+    pub fn row_link(&self, case: &Case<'_>) -> SharedLink {
+        if self.grouped {
+            SharedLink::in_groups(case, self.longest())
+        } else {
+            SharedLink::near(case, 1, self.longest())
+        }
     }
 
-    /// Between neighbours in a column's dimension; `before` is the product of the extents before it, without the row's.
-    pub fn column_way(&self, case: &Case<'_>, before: usize, extent: usize) -> Way {
-        Way::near(case, self.longest() * before, extent)
+    /// The link between neighbours in a column dimension of `extent`; `before` is the product of the extents of the
+    /// dimensions between the rows and this one.
+    pub fn column_link(&self, case: &Case<'_>, before: usize, extent: usize) -> SharedLink {
+        SharedLink::near(case, self.longest() * before, extent)
     }
 }
 
-/// What messages between certain neighbours go over, when all ranks send such at the same time.
+/// The link between neighbours in a dimension when all ranks send to theirs at the same time.
 #[derive(Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct SharedLink {
     pub link: Hop,
-    /// Ranks whose messages take turns on it.
+    /// Number of ranks that share the link's bandwidth.
     pub sharing: f64,
 }
 
-impl Way {
-    /// Between ranks of a group of at most `longest`: groups that fit on a host are taken to be on one.
+impl SharedLink {
+    /// Within groups of at most `longest` ranks: a group that fits on a host is assumed to be on one host.
     pub fn in_groups(case: &Case<'_>, longest: usize) -> Self {
         let network = case.network;
         match longest <= network.per_host && network.per_host > 1 {
@@ -123,7 +129,8 @@ impl Way {
         }
     }
 
-    /// Between neighbours in a dimension of `extent`, `stride` ranks apart: one that divides hosts stays on them.
+    /// Between neighbours `stride` ranks apart in a dimension of `extent`: local if the hosts consist of whole such
+    /// dimensions.
     pub fn near(case: &Case<'_>, stride: usize, extent: usize) -> Self {
         let network = case.network;
         let on_hosts = network.consecutive && network.per_host.is_multiple_of((stride * extent).max(1));
@@ -134,8 +141,8 @@ impl Way {
         Self { link: network.far(), sharing: crossing as f64 }
     }
 
-    /// Seconds for a ring reduce-scatter of chunks of `bytes` among `length` ranks, and the allgather: `2(n-1)(α + b/B) +
-    /// (n-1)γb` for chunks that are not cut and do not share the link.
+    /// Seconds for a ring reduce-scatter and a ring allgather of chunks of `bytes` among `length` ranks: `2(n-1)(α +
+    /// b/B) + (n-1)γb` without segments and without sharing.
     pub fn rings(self, case: &Case<'_>, length: usize, bytes: f64) -> f64 {
         if length < 2 || bytes <= 0.0 {
             return 0.0;
@@ -155,13 +162,13 @@ impl Way {
     }
 }
 
-/// The two factors of `size` that are nearest to each other, the larger first.
+/// The two factors of `size` that are closest to each other, the larger first.
 fn square(size: usize) -> [usize; 2] {
     let small = (1..=size.isqrt()).rev().find(|f| size.is_multiple_of(*f)).unwrap_or(1);
     [size / small, small]
 }
 
-/// The prime factors of `size`, the largest first.
+/// The prime factors of `size` in descending order.
 fn prime_factors(mut size: usize) -> Vec<usize> {
     let mut factors = Vec::new();
     let mut factor = 2;

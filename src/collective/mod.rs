@@ -1,4 +1,4 @@
-//! Collectives and their algorithms: pure functions from a [`Shape`] to a [`Schedule`].
+//! Collectives and their algorithms. Each algorithm is a pure function from a [`Shape`] to a [`Schedule`].
 
 mod allgather;
 mod allgatherv;
@@ -9,8 +9,9 @@ mod barrier;
 mod blocks;
 mod broadcast;
 mod calls;
-mod circle;
 pub mod constants;
+mod contract;
+mod double_binary_tree;
 mod exscan;
 mod gather;
 mod gatherv;
@@ -19,61 +20,61 @@ mod pairwise_exchange;
 mod phases;
 mod prefix;
 mod price;
-mod promise;
 mod reduce;
 mod reduce_scatter;
+mod ring;
 mod scan;
 mod scatter;
 mod scatterv;
 mod shape;
 #[cfg(test)]
 mod tests;
-mod two_trees;
 pub use calls::Calls;
 pub use constants::Constants;
-pub use promise::{Promise, verify};
+pub use contract::{CollectiveContract, verify};
 
 use crate::error::{Error, Result};
 use crate::schedule::Schedule;
 use crate::schedule::cost::{Cost, Hop, Network};
 use crate::types::{Rank, ReduceOp};
 
-/// What a collective call is about, as far as its schedule depends on it. All counts are in elements.
+/// The parameters of a collective call on which its schedule depends. All counts are in elements.
 ///
-/// Buffers, by collective (`N` inputs, `M` outputs; `inputs == 0` means in place: the outputs hold the input):
+/// Buffers, by collective. `N` is the number of inputs, `M` the number of outputs. `inputs == 0` means in place: the
+/// outputs hold the input when the call starts.
 ///
 /// | collective | each input | each output | in place |
 /// |---|---|---|---|
 /// | allreduce | `count` | `count`, M ≥ 1 | the M outputs are the inputs |
-/// | reduce | `count` | `count`; root only (others may pass one, which is left alone) | the output is the input; on other ranks it is read and left alone |
-/// | broadcast | `count`; root only, N ≤ 1 | `count`, M ≥ 1 (root: M ≥ 0 with an input) | root's `Output(0)` is sent |
-/// | reduce_scatter | sum of `recv_counts` | `recv_counts[rank]`, M = 1 | `Output(0)` holds all of the input; the result is put at its start |
-/// | allgather | `count` | `count * N * size`, M = 1 | the own block already lies at `rank * count` (N counts as 1) |
-/// | allgatherv | `recv_counts[rank]`, N ≤ 1 | sum of `recv_counts`, M = 1 | the own block already lies in its place |
-/// | gather | `count`, N ≤ 1 | `count * size`; root only | root only: the own block already lies in its place |
+/// | reduce | `count` | `count`; root only (other ranks may pass one; it is not written) | the output is the input; on other ranks it is read and not written |
+/// | broadcast | `count`; root only, N ≤ 1 | `count`, M ≥ 1 (root: M ≥ 0 with an input) | the root sends `Output(0)` |
+/// | reduce_scatter | sum of `recv_counts` | `recv_counts[rank]`, M = 1 | `Output(0)` holds all of the input; the result is written to its start |
+/// | allgather | `count` | `count * N * size`, M = 1 | this rank's block is already at `rank * count` (N counts as 1) |
+/// | allgatherv | `recv_counts[rank]`, N ≤ 1 | sum of `recv_counts`, M = 1 | this rank's block is already at its offset |
+/// | gather | `count`, N ≤ 1 | `count * size`; root only | root only: its block is already at its offset |
 /// | gatherv | root: `recv_counts[rank]`, others: `count`; N ≤ 1 | sum of `recv_counts`; root only | as gather |
-/// | scatter | root only: one of `count * size`, or `size` of `count` | `count`, M = 1 | root only, M = 1: `Output(0)` holds all blocks; the own block is moved to its start |
+/// | scatter | root only: one of `count * size`, or `size` of `count` | `count`, M = 1 | root only, M = 1: `Output(0)` holds all blocks; the root's block is moved to its start |
 /// | scatterv | root only: sum of `send_counts` | root: `send_counts[rank]`, others: `count`; M = 1 | as scatter |
 /// | alltoall | `count * size`, N ≤ 1 | `count * size`, M = 1 | allowed |
-/// | alltoallv | sum of `send_counts`, N = 1 | sum of `recv_counts`, M = 1 | no |
+/// | alltoallv | sum of `send_counts`, N = 1 | sum of `recv_counts`, M = 1 | not allowed |
 /// | barrier | none | none | |
-/// | pairwise_exchange | `count * destinations`, N = 1 | `count * destinations`, M = 1 | no |
-/// | scan, exscan | `count`, N ≤ 1 | `count`, M = 1; exscan leaves rank 0's alone | allowed |
+/// | pairwise_exchange | `count * destinations`, N = 1 | `count * destinations`, M = 1 | not allowed |
+/// | scan, exscan | `count`, N ≤ 1 | `count`, M = 1; exscan does not write rank 0's | allowed |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape<'a> {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
-    /// This process.
+    /// This process's rank.
     pub rank: Rank,
-    /// Processes.
+    /// Number of ranks.
     pub size: usize,
-    /// The root, where the collective has one.
+    /// The root rank; ignored by collectives without a root.
     pub root: Rank,
-    /// Elements, where every rank has the same number.
+    /// Elements per rank, for collectives in which all ranks have the same number.
     pub count: usize,
-    /// Elements for each rank, in the order of ranks: scatterv (on the root), alltoallv.
+    /// Elements sent to each rank, indexed by rank: scatterv (on the root), alltoallv.
     pub send_counts: &'a [usize],
-    /// Elements of each rank: reduce_scatter, allgatherv, alltoallv, gatherv (on the root).
+    /// Elements received from each rank, indexed by rank: reduce_scatter, allgatherv, alltoallv, gatherv (on the root).
     pub recv_counts: &'a [usize],
     /// Number of input buffers; 0 for in place.
     pub inputs: usize,
@@ -84,22 +85,23 @@ pub struct Shape<'a> {
     pub average: bool,
     /// Group size of `bcube`, at least 2.
     pub base: usize,
-    /// Partners of a pairwise exchange: step `i` exchanges with rank XOR 2^i.
+    /// Number of partners in a pairwise exchange: partner `i` is rank XOR 2^i.
     pub destinations: usize,
-    /// For algorithms with [`Uses::Groups`]: the group of each rank, such as its host. Empty: all are in one.
+    /// For algorithms with [`Uses::Groups`]: the group number of each rank, for example its host. Empty: one group.
     pub groups: &'a [u32],
-    /// For the same: extent of each dimension of the grid that the ranks form, the first one's neighbours having consecutive
-    /// ranks; their product is `size`. Empty: the algorithm forms one, of the groups if they have equal sizes.
+    /// For algorithms with [`Uses::Groups`]: the extent of each dimension of the grid of ranks; consecutive ranks are
+    /// neighbours in the first dimension. The product is `size`. Empty: the algorithm chooses, from the groups if they
+    /// have equal sizes.
     pub dims: &'a [usize],
-    /// For algorithms with [`Uses::Links`]: bandwidth from rank to rank, a row of `size` for each sender, in any unit; 0 for
-    /// no link. Empty: all alike.
+    /// For algorithms with [`Uses::Links`]: a `size` × `size` matrix in row-major order of the bandwidth from each
+    /// sender (row) to each receiver, in any unit; 0 means no link. Empty: all links are equal.
     pub links: &'a [u32],
-    /// For algorithms with [`Uses::Counts`], what the others have: gatherv's `recv_counts` and scatterv's `send_counts` of the
-    /// root, alltoallv's `send_counts` of every rank, one after the other.
+    /// For algorithms with [`Uses::Counts`], the counts that only other ranks pass: the root's `recv_counts` (gatherv)
+    /// or `send_counts` (scatterv), or the `send_counts` of all ranks concatenated (alltoallv).
     pub counts: &'a [usize],
 }
 
-/// The collectives. The numbers are the C ABI's and never change.
+/// The collectives. The C ABI fixes the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 #[allow(missing_docs)]
@@ -122,23 +124,23 @@ pub enum Collective {
     Exscan = 15,
 }
 
-/// One way to do a collective.
+/// An algorithm for one collective.
 #[derive(Clone, Copy)]
 pub struct Algorithm {
-    /// What a caller passes, and the name of the file it lives in.
+    /// The name by which a caller selects it; also the name of its source file.
     pub name: &'static str,
-    /// Writes this rank's schedule. The shape has passed [`Shape::check`].
+    /// Generates this rank's schedule. The shape must have passed [`Shape::check`].
     pub generate: fn(&Shape<'_>) -> Result<Schedule>,
-    /// What it costs; a pure function of what all ranks know.
+    /// Estimates the cost. It depends only on values that all ranks know, so all ranks get the same result.
     pub cost: fn(&Case<'_>) -> Cost,
-    /// What it reads of the shape beyond the sizes: the rest may stay empty.
+    /// Which optional fields of the shape it reads; the others may be empty.
     pub uses: Uses,
 }
 
-/// What an algorithm must be told, beyond what the call itself says.
+/// The optional fields of a [`Shape`] that an algorithm reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uses {
-    /// Nothing.
+    /// None.
     Sizes,
     /// [`Shape::groups`] and [`Shape::dims`].
     Groups,
@@ -148,23 +150,23 @@ pub enum Uses {
     Counts,
 }
 
-/// A call to be priced.
+/// The input of a cost formula.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// The call; its rank is of no importance.
+    /// The call; its rank is ignored.
     pub shape: &'a Shape<'a>,
     /// Bytes of one element.
     pub element_bytes: usize,
-    /// Bytes of the pieces in which steps are worked through.
+    /// Maximum segment size in bytes.
     pub segment_bytes: usize,
-    /// What it runs on.
+    /// The network model.
     pub network: &'a Network,
-    /// What formulas go by that no network says.
+    /// The constants of the cost model that are not part of the network model.
     pub constants: &'a Constants,
 }
 
 impl Case<'_> {
-    /// P.
+    /// P: the number of ranks.
     pub fn ranks(&self) -> f64 {
         self.shape.size as f64
     }
@@ -179,13 +181,14 @@ impl Case<'_> {
         self.network.link(self.shape.size, distance)
     }
 
-    /// Messages that `bytes` are cut into.
+    /// Number of messages (segments) for a transfer of `bytes`.
     pub fn pieces(&self, bytes: f64) -> f64 {
         (bytes / self.segment_bytes as f64).ceil()
     }
 
-    /// Seconds for `steps` messages of `bytes` over `link`, each of which streams behind the one before, segment by segment, as
-    /// in a ring or a chain; `gamma` is 0 where they are not reduced. Of a message that is not cut, `steps (α + n/B + γn)`.
+    /// Seconds for `steps` consecutive transfers of `bytes` each over `link`, pipelined by segments as in a ring or a
+    /// chain. `gamma` is the reduction time in seconds per byte; 0 if the data is not reduced. With one segment per
+    /// transfer this is `steps (α + n/B + γn)`.
     pub fn stream(&self, link: Hop, steps: f64, bytes: f64, gamma: f64) -> f64 {
         if steps <= 0.0 || bytes <= 0.0 {
             return 0.0;
@@ -196,7 +199,7 @@ impl Case<'_> {
         (steps - 1.0) * self.step(link, bytes, gamma) + link.latency + last
     }
 
-    /// Seconds from one step of such a stream to the next.
+    /// Seconds from one step of [`Case::stream`] to the next.
     pub fn step(&self, link: Hop, bytes: f64, gamma: f64) -> f64 {
         if bytes <= 0.0 {
             return 0.0;
@@ -207,28 +210,29 @@ impl Case<'_> {
         first.max(bytes / link.bandwidth).max(pieces * link.gap).max(busy)
     }
 
-    /// Seconds from the first byte of `bytes` on a link to the last.
+    /// Seconds between the first and the last byte of `bytes` on a link.
     pub fn wire(&self, link: Hop, bytes: f64) -> f64 {
         (bytes / link.bandwidth).max(self.segment(bytes) / link.bandwidth + self.later(bytes) * link.gap)
     }
 
-    /// Messages behind the first one that `bytes` are cut into.
+    /// Number of segments of `bytes` after the first.
     pub fn later(&self, bytes: f64) -> f64 {
         (self.pieces(bytes) - 1.0).max(0.0)
     }
 
-    /// Seconds to send `bytes` up a binomial tree. It is `floor(lg P)` edges high; for other numbers than powers of two the root
-    /// has one more message to receive.
+    /// Seconds to reduce `bytes` up a binomial tree. The tree is `floor(lg P)` edges high; if P is not a power of two,
+    /// the root receives one more message.
     pub fn tree(&self, bytes: f64, gamma: f64) -> f64 {
         self.series(self.tree_links(), bytes, gamma) + self.one_more(bytes, gamma)
     }
 
-    /// Seconds to send `bytes` down a binomial tree. Segments gain nothing: their sum fills the root's link.
+    /// Seconds to broadcast `bytes` down a binomial tree. Segmentation does not help: the root's sends take all of its
+    /// bandwidth.
     pub fn tree_down(&self, bytes: f64) -> f64 {
         self.tree_links().map(|link| self.stream(link, 1.0, bytes, 0.0)).sum::<f64>() + self.one_more(bytes, 0.0)
     }
 
-    /// The root only receives, or only sends.
+    /// The links of a binomial tree, by level. The root only receives or only sends, hence [`Hop::one_way`].
     fn tree_links(&self) -> impl DoubleEndedIterator<Item = Hop> + Clone {
         (0..self.shape.size.ilog2()).map(|bit| self.lone_link(1 << bit).one_way())
     }
@@ -239,7 +243,7 @@ impl Case<'_> {
         if self.shape.size.is_power_of_two() { 0.0 } else { turn }
     }
 
-    /// As [`Case::stream`], of one step over each link.
+    /// As [`Case::stream`], with one step over each of `links`.
     pub fn series(&self, links: impl DoubleEndedIterator<Item = Hop> + Clone, bytes: f64, gamma: f64) -> f64 {
         let last = links
             .clone()
@@ -248,19 +252,20 @@ impl Case<'_> {
         links.map(|link| self.step(link, bytes, gamma)).sum::<f64>() + last
     }
 
-    /// The link over a distance that only few ranks send over, so that none shares its host's card.
+    /// The link between ranks `distance` apart when so few ranks send over that distance that no two share a network
+    /// card.
     pub fn lone_link(&self, distance: usize) -> Hop {
         let network = self.network;
         let near = network.per_host >= self.shape.size || network.consecutive && distance < network.per_host;
         if near { network.near() } else { network.far() }
     }
 
-    /// Bytes of the first segment of a message of `bytes`.
+    /// Size in bytes of the first segment of a message of `bytes`.
     pub fn segment(&self, bytes: f64) -> f64 {
         bytes.min(self.segment_bytes as f64)
     }
 
-    /// Whether nothing is sent.
+    /// Whether the call sends nothing.
     pub fn is_empty(&self) -> bool {
         self.shape.size <= 1 || self.bytes() <= 0.0
     }
@@ -271,7 +276,7 @@ impl Case<'_> {
 }
 
 impl Collective {
-    /// Every collective.
+    /// All collectives.
     pub const ALL: &'static [Self] = &[
         Self::Allreduce,
         Self::Reduce,
@@ -291,7 +296,7 @@ impl Collective {
         Self::Exscan,
     ];
 
-    /// The name, as in the C ABI: `reduce_scatter`.
+    /// The name in the C ABI, for example `reduce_scatter`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allreduce => "allreduce",
@@ -313,12 +318,12 @@ impl Collective {
         }
     }
 
-    /// Whether elements are combined, so that the call needs an operation.
+    /// Whether the collective combines elements and therefore needs a reduction operation.
     pub const fn reduces(self) -> bool {
         matches!(self, Self::Allreduce | Self::Reduce | Self::ReduceScatter | Self::Scan | Self::Exscan)
     }
 
-    /// Whether it combines by `op`: only those that combine what all ranks have give averages.
+    /// Whether the collective accepts `op`. Averages need the contributions of all ranks, so scans do not accept them.
     pub const fn reduces_by(self, op: ReduceOp) -> bool {
         self.reduces() && !(matches!(op, ReduceOp::Average) && matches!(self, Self::Scan | Self::Exscan))
     }
@@ -345,7 +350,7 @@ impl Collective {
         }
     }
 
-    /// The algorithm of that name, or an error that lists the names there are.
+    /// The algorithm called `name`. The error for an unknown name lists the valid names.
     pub fn algorithm(self, name: &str) -> Result<&'static Algorithm> {
         self.algorithms().iter().find(|a| a.name == name).ok_or_else(|| {
             let names: Vec<_> = self.algorithms().iter().map(|a| a.name).collect();

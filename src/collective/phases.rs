@@ -1,11 +1,11 @@
-//! Parts that several algorithms are made of.
+//! Building blocks that several algorithms share.
 
-use super::circle::Circle;
+use super::ring::Ring;
 use super::{Case, Shape};
 use crate::schedule::cost::Cost;
 use crate::schedule::{Buffer, Builder, Schedule, Side, Span};
 
-/// This rank's buffers that are combined: the inputs, or in place the outputs.
+/// The buffers that this rank contributes to a reduction: the inputs or, in place, the outputs.
 pub(super) fn sources(shape: &Shape<'_>) -> Vec<Buffer> {
     if shape.inputs > 0 {
         (0..shape.inputs as u32).map(Buffer::Input).collect()
@@ -14,51 +14,53 @@ pub(super) fn sources(shape: &Shape<'_>) -> Vec<Buffer> {
     }
 }
 
-/// Combines `len` elements at `offset` of all `sources`, in `place`. Returns where the result is: one source is not
-/// copied but used where it lies. `place` may be in the first source.
-pub(super) fn contribution(b: &mut Builder, sources: &[Buffer], offset: usize, len: usize, place: Span) -> Span {
+/// Reduces `len` elements at `offset` of all `sources` into `target`. Returns where the result is: a single source is
+/// not copied. `target` may overlap the first source.
+pub(super) fn contribution(b: &mut Builder, sources: &[Buffer], offset: usize, len: usize, target: Span) -> Span {
     let from = |buffer: Buffer| Span::new(buffer, offset, len);
     let mut sum = from(sources[0]);
     for &source in &sources[1..] {
-        b.reduce(sum, from(source), place);
-        sum = place;
+        b.reduce(sum, from(source), target);
+        sum = target;
     }
     sum
 }
 
-/// Receives from each of `children`, in that order, and combines with `held`, in `place`. Returns where the result is.
+/// Receives from each of `children` in this order and reduces with `current` into `target`. Returns where the result is.
 pub(super) fn combine_children(
     b: &mut Builder,
     children: impl IntoIterator<Item = (usize, Side)>,
-    mut held: Span,
-    place: Span,
+    mut current: Span,
+    target: Span,
 ) -> Span {
     for (child, side) in children {
-        b.recv_reduce(child, place, held, side);
-        held = place;
+        b.recv_reduce(child, target, current, side);
+        current = target;
     }
-    held
+    current
 }
 
-/// Receives everyone's `held` on `root`, all at once, and combines them there in the order of ranks, in `output`.
-pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, held: Span, output: Span) {
-    let places: Vec<Span> =
-        (0..shape.size).map(|rank| if rank == shape.rank { held } else { b.scratch(held.len) }).collect();
+/// On the root: receives the data of all other ranks concurrently and reduces it in rank order into `output`.
+/// `current` is the root's contribution.
+pub(super) fn combine_at_root(b: &mut Builder, shape: &Shape<'_>, current: Span, output: Span) {
+    let buffers: Vec<Span> =
+        (0..shape.size).map(|rank| if rank == shape.rank { current } else { b.scratch(current.len) }).collect();
     for from in (0..shape.size).filter(|&rank| rank != shape.rank) {
-        b.recv(from, places[from]);
+        b.recv(from, buffers[from]);
     }
-    let mut sum = places[0];
-    for (rank, &place) in places.iter().enumerate().skip(1) {
-        // The own elements may lie in the output until their turn.
+    let mut sum = buffers[0];
+    for (rank, &received) in buffers.iter().enumerate().skip(1) {
+        // The root's own elements may be in the output until they are reduced.
         let into = if rank < shape.rank { sum } else { output };
-        b.reduce(sum, place, into);
+        b.reduce(sum, received, into);
         sum = into;
     }
     b.copy(sum, output);
 }
 
-/// Seconds until the root has done so: `α + n S/B + γS` where `n` is [`Case::in_turn`], or by the sum of the reductions and of
-/// what the root does for its messages if they take longer; those are so many besides the ones that it receives.
+/// Seconds for [`combine_at_root`]: `α + n S/B + γS` where `n` is [`Case::in_turn`], or the sum of the reductions and
+/// of the root's CPU time for messages, if that is longer. `besides` is the number of messages that the root handles in
+/// addition to those that it receives.
 pub(super) fn at_root(case: &Case<'_>, besides: f64) -> f64 {
     if case.is_empty() {
         return 0.0;
@@ -78,7 +80,7 @@ pub(super) fn fan_out(b: &mut Builder, shape: &Shape<'_>, range: Span) {
     }
 }
 
-/// Moves `from` to `into` where the two may overlap.
+/// Copies `from` to `into`; the two may overlap.
 pub(super) fn relocate(b: &mut Builder, from: Span, into: Span) {
     if from != into && from.overlaps(into) {
         let aside = b.scratch(from.len);
@@ -89,36 +91,36 @@ pub(super) fn relocate(b: &mut Builder, from: Span, into: Span) {
     }
 }
 
-/// [`Circle::reduce_scatter`] of this rank's buffers over all ranks. `chunk` tells where a chunk lies in the sources, `place`
-/// where this rank puts (asked once for each chunk, in the order of the steps) what it has of it.
+/// [`Ring::reduce_scatter`] of this rank's buffers over all ranks. `chunk` returns the offset and length of a chunk in
+/// the sources; `target`, called once per chunk in step order, returns where its partial result must be stored.
 pub(super) fn ring_reduce_scatter(
     b: &mut Builder,
     shape: &Shape<'_>,
     chunk: impl Fn(usize) -> (usize, usize),
-    mut place: impl FnMut(usize) -> Span,
+    mut target: impl FnMut(usize) -> Span,
 ) -> Span {
     let sources = sources(shape);
-    Circle::of_all(shape).reduce_scatter(b, |b, index| {
-        let ((offset, len), into) = (chunk(index), place(index));
+    Ring::of_all(shape).reduce_scatter(b, |b, index| {
+        let ((offset, len), into) = (chunk(index), target(index));
         (contribution(b, &sources, offset, len, into), into)
     })
 }
 
-/// Two places in scratch memory, used by turns: for a ring whose partial results need not stay. What is received into one
-/// was sent on, from the other, one step earlier, so a rank never waits for itself.
-pub(super) fn two_places<'a>(
+/// Two scratch buffers used alternately for a ring whose partial results are not kept. The data received into one was
+/// sent from the other in the step before, so no rank waits for its own send.
+pub(super) fn two_scratch_buffers<'a>(
     b: &mut Builder,
     longest: usize,
     len: impl Fn(usize) -> usize + 'a,
 ) -> impl FnMut(usize) -> Span + 'a {
-    let mut places = [b.scratch(longest), b.scratch(longest)];
+    let mut buffers = [b.scratch(longest), b.scratch(longest)];
     move |chunk| {
-        places.swap(0, 1);
-        places[0].slice(0, len(chunk))
+        buffers.swap(0, 1);
+        buffers[0].slice(0, len(chunk))
     }
 }
 
-/// [`Circle::allgather`] over all ranks.
+/// [`Ring::allgather`] over all ranks.
 pub(super) fn ring_allgather(
     b: &mut Builder,
     shape: &Shape<'_>,
@@ -126,10 +128,11 @@ pub(super) fn ring_allgather(
     block: impl Fn(usize) -> Span,
     arrived: impl FnMut(&mut Builder, Span),
 ) {
-    Circle::of_all(shape).allgather(b, own, block, arrived);
+    Ring::of_all(shape).allgather(b, own, block, arrived);
 }
 
-/// Seconds until [`ring_reduce_scatter`] of chunks of `bytes` has completed the first segment of each, and the last one.
+/// Seconds until [`ring_reduce_scatter`] with chunks of `bytes` has completed the first segment of each chunk, and the
+/// last.
 pub(super) fn ring_reduce_scatter_times(case: &Case<'_>, bytes: f64) -> (f64, f64) {
     let (others, link, gamma) = (case.ranks() - 1.0, case.link(1), case.network.gamma);
     let segment = case.segment(bytes);
@@ -138,16 +141,16 @@ pub(super) fn ring_reduce_scatter_times(case: &Case<'_>, bytes: f64) -> (f64, f6
     (first, first + busy.max(case.wire(link, bytes) - segment / link.bandwidth))
 }
 
-/// What [`ring_allgather`] costs: as long as the `longest` block takes, all blocks having `all` bytes and being `pieces`
-/// messages.
+/// The cost of [`ring_allgather`]: the time is that of the `longest` block; all blocks together have `all` bytes and
+/// `pieces` messages.
 pub(super) fn ring_allgather_cost(case: &Case<'_>, longest: f64, all: f64, pieces: f64) -> Cost {
     let others = case.ranks() - 1.0;
     let path = case.stream(case.link(1), others, longest, 0.0);
     Cost { path, messages: others * pieces, sent: others * all, reduced: 0.0 }
 }
 
-/// An allgather in one step: `own` is sent to all others, the next rank first, and the others' blocks are received.
-pub(super) fn to_everyone(b: &mut Builder, shape: &Shape<'_>, own: Span, block: impl Fn(usize) -> Span) {
+/// An allgather in one step: sends `own` to all other ranks, starting with the next rank, and receives their blocks.
+pub(super) fn direct_allgather(b: &mut Builder, shape: &Shape<'_>, own: Span, block: impl Fn(usize) -> Span) {
     for distance in 1..shape.size {
         b.send(shape.after(distance), own);
         let from = shape.before(distance);
@@ -155,64 +158,65 @@ pub(super) fn to_everyone(b: &mut Builder, shape: &Shape<'_>, own: Span, block: 
     }
 }
 
-/// Where a value is that is combined several times while its older versions may still be on their way out: by turns in the
-/// output and in scratch memory, so that the last version lies in the output and no rank waits for its own send.
+/// The location of a value that is reduced repeatedly while older versions may still be being sent. It alternates
+/// between the output and scratch memory, such that the last version is in the output and no rank waits for its own
+/// send.
 pub(super) struct Versions {
-    held: Span,
+    current: Span,
     output: Span,
     scratch: Option<Span>,
     left: usize,
 }
 
 impl Versions {
-    /// `held` will be combined `rounds` times; `output` is where the last version must be.
-    pub fn new(held: Span, output: Span, rounds: usize) -> Self {
-        Self { held, output, scratch: None, left: rounds }
+    /// `current` will be reduced `rounds` times; the last version will be in `output`.
+    pub fn new(current: Span, output: Span, rounds: usize) -> Self {
+        Self { current, output, scratch: None, left: rounds }
     }
 
-    /// Where the newest version is.
-    pub fn held(&self) -> Span {
-        self.held
+    /// The location of the newest version.
+    pub fn current(&self) -> Span {
+        self.current
     }
 
-    /// Receives from `peer` and combines. `sent`: whether the version held now is also being sent.
+    /// Receives from `peer` and reduces. `sent`: whether the current version is also being sent.
     pub fn combine(&mut self, b: &mut Builder, peer: usize, incoming: Side, sent: bool) {
         self.left -= 1;
-        let (held, output) = (self.held, self.output);
+        let (current, output) = (self.current, self.output);
         let scratch = &mut self.scratch;
         let mut aside = |b: &mut Builder| *scratch.get_or_insert_with(|| b.scratch(output.len));
         let into = if self.left.is_multiple_of(2) { output } else { aside(b) };
-        if into == held && sent {
+        if into == current && sent {
             let arrived = aside(b);
             b.recv(peer, arrived);
             match incoming {
-                Side::Left => b.reduce(arrived, held, into),
-                Side::Right => b.reduce(held, arrived, into),
+                Side::Left => b.reduce(arrived, current, into),
+                Side::Right => b.reduce(current, arrived, into),
             }
         } else {
-            b.recv_reduce(peer, into, held, incoming);
+            b.recv_reduce(peer, into, current, incoming);
         }
-        self.held = into;
+        self.current = into;
     }
 
-    /// Ends with the newest version in the output.
+    /// Makes sure that the newest version is in the output.
     pub fn finish(self, b: &mut Builder) {
-        b.copy(self.held, self.output);
+        b.copy(self.current, self.output);
     }
 }
 
-/// Rounds of a tree or a butterfly over `size` ranks: the smallest `h` with `2^h >= size`.
+/// Number of rounds of a tree or a butterfly over `size` ranks: the smallest `h` with `2^h >= size`.
 pub(super) fn rounds(size: usize) -> u32 {
     size.next_power_of_two().ilog2()
 }
 
-/// A binomial tree over the ranks, counted from the root: the parent of `v` is `v` without its lowest set bit.
+/// A binomial tree over the ranks relative to the root: the parent of `v` is `v` without its lowest set bit.
 ///
 /// Six ranks: 0 has the children 1, 2, 4; 2 has 3; 4 has 5.
 pub(super) struct Binomial {
     size: usize,
     root: usize,
-    /// This rank, counted from the root.
+    /// This rank relative to the root.
     index: usize,
 }
 
@@ -227,19 +231,19 @@ impl Binomial {
         (self.index > 0).then(|| self.rank(self.index & (self.index - 1)))
     }
 
-    /// The child with the smallest subtree first.
+    /// The children, in ascending order of subtree size.
     pub fn children(&self) -> Vec<usize> {
         let bits = if self.index == 0 { rounds(self.size) } else { self.index.trailing_zeros() };
         let indices = (0..bits).map(|bit| self.index + (1 << bit)).filter(|&index| index < self.size);
         indices.map(|index| self.rank(index)).collect()
     }
 
-    /// The number of `rank`, counted from the root.
+    /// `rank` relative to the root.
     pub fn index(&self, rank: usize) -> usize {
         (rank + self.size - self.root) % self.size
     }
 
-    /// Ranks in the subtree of `rank`, itself included: they follow it, around the end.
+    /// Number of ranks in the subtree of `rank`, including itself. They are consecutive, modulo the number of ranks.
     pub fn below(&self, rank: usize) -> usize {
         match self.index(rank) {
             0 => self.size,
@@ -252,28 +256,29 @@ impl Binomial {
     }
 }
 
-/// A gather in one step: everyone but the root sends its block, the root receives each `block` (offset and length).
+/// A gather in one step: all other ranks send their block to the root, which receives each at `block` (offset and
+/// length).
 pub(super) fn collect(shape: &Shape<'_>, block: impl Fn(usize) -> (usize, usize)) -> Schedule {
     let mut b = Builder::new();
     if shape.rank != shape.root {
         b.send(shape.root, shape.input(0));
         return b.build();
     }
-    let place = |rank| {
+    let target = |rank| {
         let (offset, len) = block(rank);
         shape.output(0).slice(offset, len)
     };
     for distance in 1..shape.size {
         let from = shape.after(distance);
-        b.recv(from, place(from));
+        b.recv(from, target(from));
     }
     if shape.inputs > 0 {
-        b.copy(shape.input(0), place(shape.rank));
+        b.copy(shape.input(0), target(shape.rank));
     }
     b.build()
 }
 
-/// A scatter in one step: the root sends each `block`, everyone else receives its own.
+/// A scatter in one step: the root sends each `block`; every other rank receives its own.
 pub(super) fn distribute(shape: &Shape<'_>, block: impl Fn(usize) -> Span) -> Schedule {
     let mut b = Builder::new();
     let output = shape.output(0);

@@ -1,4 +1,4 @@
-//! What a [`Shape`] says about the caller's buffers, and which shapes make no sense.
+//! Buffer lengths that follow from a [`Shape`], and the checks that a shape is valid.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ const ANY: RangeInclusive<usize> = 0..=u32::MAX as usize;
 const SOME: RangeInclusive<usize> = 1..=u32::MAX as usize;
 
 impl Shape<'static> {
-    /// `rank`'s shape of a call with `count` elements, one input and one output, root 0, and defaults for the rest: for
+    /// The shape of a call with `count` elements, one input, one output, root 0 and defaults for the rest; meant for
     /// `Shape { …, ..Shape::new(…) }`.
     pub const fn new(collective: Collective, rank: Rank, size: usize, count: usize) -> Self {
         Self {
@@ -36,14 +36,14 @@ impl Shape<'static> {
 }
 
 impl Shape<'_> {
-    /// The same call with only those places of ranks that an algorithm with `uses` reads.
+    /// The same call with only those of `groups`, `dims` and `links` that an algorithm with `uses` reads.
     pub(crate) fn only(self, uses: Uses) -> Self {
         let (groups, dims) = if uses == Uses::Groups { (self.groups, self.dims) } else { (&[][..], &[][..]) };
         let links = if uses == Uses::Links { self.links } else { &[] };
         Self { groups, dims, links, ..self }
     }
 
-    /// Refuses what no schedule could serve, with an error that names the field.
+    /// Fails with `InvalidArgument` if the shape is invalid. The error names the field.
     pub fn check(&self) -> Result<()> {
         let Self { rank, size, root, .. } = *self;
         if size == 0 || size > u32::MAX as usize {
@@ -56,14 +56,16 @@ impl Shape<'_> {
             return Err(self.refuse(format!("root is {root}, but size is {size}")));
         }
         self.check_counts()?;
-        self.check_places()?;
+        self.check_topology()?;
         self.check_buffers()?;
         if self.average && !self.collective.reduces_by(ReduceOp::Average) {
-            return Err(self.refuse("there is no average".into()));
+            return Err(self.refuse("averages are not supported".into()));
         }
         let sources = self.contributions();
         if self.average && size.saturating_mul(sources) > u32::MAX as usize {
-            return Err(self.refuse(format!("cannot average {size} ranks times {sources} buffers: more than 32 bits")));
+            return Err(self.refuse(format!(
+                "cannot average {size} ranks times {sources} buffers: the divisor has more than 32 bits"
+            )));
         }
         if self.collective == Collective::PairwiseExchange {
             if !size.is_power_of_two() {
@@ -94,7 +96,7 @@ impl Shape<'_> {
         }
         if self.collective == Alltoallv && self.send_counts[self.rank] != self.recv_counts[self.rank] {
             return Err(self.refuse(format!(
-                "send_counts[{0}] is {1} but recv_counts[{0}] is {2}: what rank {0} sends to itself it must receive",
+                "send_counts[{0}] is {1} but recv_counts[{0}] is {2}; they must be equal, because they are what rank {0} sends to itself",
                 self.rank, self.send_counts[self.rank], self.recv_counts[self.rank]
             )));
         }
@@ -112,12 +114,13 @@ impl Shape<'_> {
         self.counts_differ().map_or(Ok(()), |why| Err(self.refuse(why)))
     }
 
-    /// Where `counts`, which has all its entries, and what this rank's call says contradict each other.
+    /// Describes a contradiction between `counts`, which must have all its entries, and the other fields of this rank's
+    /// call.
     pub(crate) fn counts_differ(&self) -> Option<String> {
         use Collective::*;
         let Self { rank, size, root, count, counts, .. } = *self;
         if sum(counts) > isize::MAX as usize {
-            return Some(format!("all counts together are more than {}", isize::MAX));
+            return Some(format!("the sum of counts is more than {}", isize::MAX));
         }
         match self.collective {
             Gatherv if rank == root => (counts != self.recv_counts).then(|| "counts and recv_counts differ".into()),
@@ -144,8 +147,8 @@ impl Shape<'_> {
         }
     }
 
-    /// Where the ranks are, as far as the shape says.
-    fn check_places(&self) -> Result<()> {
+    /// Checks `groups`, `dims` and `links`.
+    fn check_topology(&self) -> Result<()> {
         let Self { size, groups, dims, links, .. } = *self;
         if !groups.is_empty() && groups.len() != size {
             return Err(self.refuse(format!("groups has {} entries, but size is {size}", groups.len())));
@@ -174,7 +177,7 @@ impl Shape<'_> {
         if !outputs.contains(&self.outputs) {
             return Err(self.refuse(format!("outputs is {}; it must be {}", self.outputs, describe(&outputs))));
         }
-        // All buffers of one kind have one length.
+        // All buffers of one kind have the same length.
         for (name, len) in [("input", self.input_len(0)), ("output", self.output_len(0))] {
             if len > isize::MAX as usize {
                 return Err(self.refuse(format!(
@@ -188,7 +191,7 @@ impl Shape<'_> {
         Ok(())
     }
 
-    /// How many inputs and outputs this rank may pass. The second form of scatter, `size` inputs, comes on top.
+    /// The permitted numbers of inputs and outputs of this rank. A scatter may also have `size` inputs at the root.
     fn allowed_buffers(&self) -> (RangeInclusive<usize>, RangeInclusive<usize>) {
         use Collective::*;
         let is_root = self.rank == self.root;
@@ -214,7 +217,7 @@ impl Shape<'_> {
         Error::invalid(format!("{} on rank {}: {why}", self.collective.name(), self.rank))
     }
 
-    /// Elements of the caller's input `index`; 0 if there is none. Saturates in a shape that [`Shape::check`] refuses.
+    /// Elements in input `index`; 0 if it does not exist. Saturates for a shape that [`Shape::check`] refuses.
     pub fn input_len(&self, index: usize) -> usize {
         use Collective::*;
         if index >= self.inputs {
@@ -234,7 +237,7 @@ impl Shape<'_> {
         }
     }
 
-    /// Elements of the caller's output `index`; 0 if there is none. Saturates in a shape that [`Shape::check`] refuses.
+    /// Elements in output `index`; 0 if it does not exist. Saturates for a shape that [`Shape::check`] refuses.
     pub fn output_len(&self, index: usize) -> usize {
         use Collective::*;
         if index >= self.outputs {
@@ -257,12 +260,12 @@ impl Shape<'_> {
         }
     }
 
-    /// Buffers whose elements this rank contributes to a reduction.
+    /// Number of buffers that this rank contributes to a reduction.
     pub(crate) fn contributions(&self) -> usize {
         if self.inputs > 0 { self.inputs } else { self.outputs }
     }
 
-    /// Whether this rank's result is one contribution, with which nothing was combined.
+    /// Whether this rank's result is a single contribution, so that no reduction took place.
     pub(crate) fn has_lone_result(&self) -> bool {
         match self.collective {
             Collective::Allreduce | Collective::Reduce | Collective::ReduceScatter => {
@@ -274,7 +277,7 @@ impl Shape<'_> {
         }
     }
 
-    /// What ends an average, or 1.
+    /// The divisor of an average; 1 if the reduction is not an average.
     pub(super) fn divisor(&self) -> u32 {
         if self.average { (self.size * self.contributions()) as u32 } else { 1 }
     }
@@ -289,12 +292,12 @@ impl Shape<'_> {
         Span::new(Buffer::Output(index as u32), 0, self.output_len(index))
     }
 
-    /// The rank `distance` places after this one, around the end.
+    /// The rank `distance` after this one, modulo `size`.
     pub(super) fn after(&self, distance: usize) -> usize {
         (self.rank + distance) % self.size
     }
 
-    /// The rank `distance` places before this one, around the end; `distance` is at most `size`.
+    /// The rank `distance` before this one, modulo `size`; `distance` is at most `size`.
     pub(super) fn before(&self, distance: usize) -> usize {
         (self.rank + self.size - distance) % self.size
     }
@@ -304,7 +307,7 @@ impl Shape<'_> {
     }
 }
 
-/// Where the blocks of `counts` lie, one after the other: offset and length of block `index`.
+/// Offset and length of block `index` among consecutive blocks with these lengths.
 pub(super) fn block(counts: &[usize], index: usize) -> (usize, usize) {
     (sum(&counts[..index]), counts[index])
 }

@@ -1,16 +1,17 @@
-//! Proves every algorithm: see `schedule::verify` for what a proof is. What is special to some is here, for up to 64 ranks;
-//! `sweep` proves all that are in the lists, for up to 1024.
+//! Verifies every algorithm; `schedule::verify` says what is checked. This file has the tests that are specific to a
+//! collective, for up to 64 ranks. `sweep` verifies all listed algorithms for 1 to 128 ranks, and for powers of two and
+//! their neighbours up to 1024.
 
 mod blocks;
 mod calls;
 mod formulas;
 mod mutations;
-mod places;
 mod prices;
 mod random;
 mod shapes;
 mod simulated;
 mod sweep;
+mod topology;
 
 use super::*;
 use crate::schedule::verify as prove_schedules;
@@ -18,13 +19,13 @@ use crate::schedule::verify::Report;
 
 const RANKS: std::ops::RangeInclusive<usize> = 1..=64;
 
-/// One call's shape on rank 0: one input, one output, no average.
+/// The shape on rank 0 of a call with one input, one output and no average.
 fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
     Shape::new(collective, 0, size, count)
 }
 
-/// The shapes of all ranks: `call`, with what `adjust` changes for each.
-fn everyone<'a>(call: Shape<'a>, adjust: impl Fn(&mut Shape<'a>)) -> Vec<Shape<'a>> {
+/// The shapes of all ranks: `call`, changed by `adjust` for each rank.
+fn all_ranks<'a>(call: Shape<'a>, adjust: impl Fn(&mut Shape<'a>)) -> Vec<Shape<'a>> {
     let one = |rank| {
         let mut shape = Shape { rank, ..call };
         adjust(&mut shape);
@@ -33,12 +34,12 @@ fn everyone<'a>(call: Shape<'a>, adjust: impl Fn(&mut Shape<'a>)) -> Vec<Shape<'
     (0..call.size).map(one).collect()
 }
 
-/// Counts that do and do not divide evenly.
+/// Counts that are and that are not multiples of `size`.
 fn counts(size: usize) -> [usize; 6] {
     [0, 1, size - 1, size, 2 * size + 1, 3 * size - 1]
 }
 
-/// Uneven counts: empty ones among them, and some much longer than the others.
+/// Uneven counts: some are 0, some are much larger than the others.
 fn uneven(size: usize, seed: usize) -> Vec<usize> {
     (0..size).map(|i| [3, 0, 1, 9, 2][(i * 7 + seed) % 5]).collect()
 }
@@ -48,7 +49,7 @@ fn prove(shapes: &[Shape<'_>], name: &str) -> Report {
     verify_all(shapes, algorithm).unwrap_or_else(|e| panic!("{name}, {} ranks, {:?}: {e}", shapes.len(), shapes[0]))
 }
 
-/// [`verify`], but where all ranks compute the same trees out of links they are computed twice, not by every rank.
+/// As [`verify`], but trees computed from given links are computed only twice instead of once per rank.
 fn verify_all(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Result<Report> {
     if algorithm.uses != Uses::Links || shapes[0].links.is_empty() {
         return verify(shapes, algorithm);
@@ -57,14 +58,14 @@ fn verify_all(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Result<Report> {
     let schedules = allreduce::spanning_trees::generate_all(shapes)?;
     let one = shapes.len() / 3;
     assert_eq!((algorithm.generate)(&shapes[one])?, schedules[one]);
-    prove_schedules(schedules, &Promise::new(shapes))
+    prove_schedules(schedules, &CollectiveContract::new(shapes))
 }
 
 fn names(collective: Collective) -> Vec<&'static str> {
     collective.algorithms().iter().map(|a| a.name).collect()
 }
 
-/// Roots worth a try.
+/// Some roots to test.
 fn roots(size: usize) -> Vec<usize> {
     let mut roots = vec![0, size / 2, size - 1];
     roots.dedup();
@@ -75,7 +76,7 @@ fn prove_allreduce(name: &str, bases: &[usize]) {
     for size in RANKS {
         for (n, count) in counts(size).into_iter().enumerate() {
             let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
-            // All forms with each count for few ranks; for more, others with each count.
+            // All forms with each count for few ranks; for more ranks, different forms with each count.
             let some = match size {
                 1..=12 => 0..forms.len(),
                 13..=24 => n..n + 2,
@@ -86,7 +87,7 @@ fn prove_allreduce(name: &str, bases: &[usize]) {
                 for &base in bases {
                     let average = (size + count + inputs).is_multiple_of(2);
                     let call = Shape { inputs, outputs, average, base, ..shape(Collective::Allreduce, size, count) };
-                    let report = prove(&everyone(call, |_| ()), name);
+                    let report = prove(&all_ranks(call, |_| ()), name);
                     assert!(report.in_order || name.starts_with("ring_"), "{name}, {size} ranks: out of order");
                 }
             }
@@ -150,7 +151,7 @@ fn allreduce_local() {
         }
     }
     let error = verify(
-        &everyone(shape(Collective::Allreduce, 2, 1), |_| ()),
+        &all_ranks(shape(Collective::Allreduce, 2, 1), |_| ()),
         Collective::Allreduce.algorithm("local").unwrap(),
     );
     assert!(error.unwrap_err().message().contains("size is 2"));
@@ -165,9 +166,9 @@ fn reduce() {
                     let n = (size + count + root) % 4;
                     let average = (size + root).is_multiple_of(2);
                     let call = Shape { inputs: n, root, average, ..shape(Collective::Reduce, size, count) };
-                    // Not in place, other ranks than the root may have an output or not.
+                    // Not in place, non-root ranks may or may not have an output.
                     prove(
-                        &everyone(call, |s| s.outputs = usize::from(n == 0 || s.rank == root || s.rank % 2 == 1)),
+                        &all_ranks(call, |s| s.outputs = usize::from(n == 0 || s.rank == root || s.rank % 2 == 1)),
                         name,
                     );
                 }
@@ -190,7 +191,7 @@ fn reduce_scatter() {
                         recv_counts: &recv_counts,
                         ..shape(Collective::ReduceScatter, size, 0)
                     };
-                    let report = prove(&everyone(call, |_| ()), name);
+                    let report = prove(&all_ranks(call, |_| ()), name);
                     assert!(report.in_order || name == "ring", "{name}, {size} ranks: out of order");
                 }
             }
@@ -206,14 +207,14 @@ fn broadcast() {
                 for root in roots(size) {
                     for (inputs, outputs) in [(0, 1), (0, 3), (1, 1), (1, 2)] {
                         let call = Shape { root, outputs, ..shape(Collective::Broadcast, size, count) };
-                        prove(&everyone(call, |s| s.inputs = if s.rank == root { inputs } else { 0 }), name);
+                        prove(&all_ranks(call, |s| s.inputs = if s.rank == root { inputs } else { 0 }), name);
                     }
                     // A root without an output.
                     let call = Shape { root, ..shape(Collective::Broadcast, size, count) };
                     let only_input = |s: &mut Shape<'_>| {
                         (s.inputs, s.outputs) = if s.rank == root { (1, 0) } else { (0, 1) };
                     };
-                    prove(&everyone(call, only_input), name);
+                    prove(&all_ranks(call, only_input), name);
                 }
             }
         }
@@ -226,7 +227,7 @@ fn allgather() {
         for size in RANKS {
             for count in [0, 1, 3] {
                 for inputs in 0..=if size <= 16 { 3 } else { 1 } {
-                    prove(&everyone(Shape { inputs, ..shape(Collective::Allgather, size, count) }, |_| ()), name);
+                    prove(&all_ranks(Shape { inputs, ..shape(Collective::Allgather, size, count) }, |_| ()), name);
                 }
             }
         }
@@ -240,7 +241,7 @@ fn allgatherv() {
             for recv_counts in [vec![0; size], vec![2; size], uneven(size, size)] {
                 for inputs in 0..=1 {
                     let call = Shape { inputs, recv_counts: &recv_counts, ..shape(Collective::Allgatherv, size, 0) };
-                    prove(&everyone(call, |_| ()), name);
+                    prove(&all_ranks(call, |_| ()), name);
                 }
             }
         }
@@ -257,19 +258,19 @@ fn gather_and_scatter() {
                     let adjust = |s: &mut Shape<'_>| {
                         (s.inputs, s.outputs) = if s.rank == root { (usize::from(!in_place), 1) } else { (1, 0) };
                     };
-                    names(Collective::Gather).iter().for_each(|name| drop(prove(&everyone(call, adjust), name)));
+                    names(Collective::Gather).iter().for_each(|name| drop(prove(&all_ranks(call, adjust), name)));
                 }
                 for inputs in [0, 1, size] {
                     let call = Shape { root, ..shape(Collective::Scatter, size, count) };
                     let adjust = |s: &mut Shape<'_>| s.inputs = if s.rank == root { inputs } else { 0 };
-                    names(Collective::Scatter).iter().for_each(|name| drop(prove(&everyone(call, adjust), name)));
+                    names(Collective::Scatter).iter().for_each(|name| drop(prove(&all_ranks(call, adjust), name)));
                 }
             }
         }
     }
 }
 
-/// Proves a gatherv or scatterv of `counts`, which only the root has unless the algorithm uses the counts of others.
+/// Verifies a gatherv or scatterv of `counts`; only the root has them unless the algorithm needs them on all ranks.
 fn prove_rooted(collective: Collective, algorithm: &Algorithm, counts: &[usize], root: usize, in_place: bool) {
     let mut calls = Calls::of_blocks(collective, counts.to_vec(), root);
     calls.inputs = usize::from(!in_place);
@@ -300,14 +301,14 @@ fn alltoall() {
             for count in [0, 1, 3] {
                 for inputs in 0..=1 {
                     let call = Shape { inputs, ..shape(Collective::Alltoall, size, count) };
-                    prove(&everyone(call, |_| ()), name);
+                    prove(&all_ranks(call, |_| ()), name);
                 }
             }
         }
     }
 }
 
-/// Proves an alltoallv in which every rank sends its row of `sent`.
+/// Verifies an alltoallv in which rank `i` sends the counts in row `i` of `sent`.
 fn prove_alltoallv(sent: &[Vec<usize>], algorithm: &Algorithm) {
     prove(&calls::needed(&Calls::of_rows(sent.to_vec()), algorithm.uses), algorithm.name);
 }
@@ -328,7 +329,7 @@ fn barrier() {
         for size in RANKS {
             for root in roots(size) {
                 let call = Shape { inputs: 0, outputs: 0, root, ..shape(Collective::Barrier, size, 0) };
-                let steps = prove(&everyone(call, |_| ()), name).steps;
+                let steps = prove(&all_ranks(call, |_| ()), name).steps;
                 let expected = match name {
                     _ if size == 1 => 0,
                     "dissemination" => size.next_power_of_two().ilog2() as usize,
@@ -347,7 +348,7 @@ fn pairwise_exchange() {
         for destinations in 0..=bits {
             for count in [0, 1, 5] {
                 let call = Shape { destinations, ..shape(Collective::PairwiseExchange, 1 << bits, count) };
-                let report = prove(&everyone(call, |_| ()), "pairwise_exchange");
+                let report = prove(&all_ranks(call, |_| ()), "pairwise_exchange");
                 assert!(report.traffic.iter().all(|t| t.elements == destinations * count));
             }
         }
@@ -361,7 +362,8 @@ fn scan_and_exscan() {
             for size in RANKS {
                 for count in [0, 1, 20] {
                     for inputs in 0..=1 {
-                        let report = prove(&everyone(Shape { inputs, ..shape(collective, size, count) }, |_| ()), name);
+                        let report =
+                            prove(&all_ranks(Shape { inputs, ..shape(collective, size, count) }, |_| ()), name);
                         let steps = if count == 0 { 0 } else { size.next_power_of_two().ilog2() as usize };
                         assert_eq!(report.steps, steps, "{name}, {size} ranks");
                         assert!(report.in_order);

@@ -72,7 +72,7 @@ impl Context {
             self.check_open()?;
             // First, so that nobody waits for a rank 0 that cannot go on.
             let source = self.source(store, deadline)?;
-            let prospect = self.device().prospect(store.server())?;
+            let prospect = self.device().provisional_sockets(store.server())?;
             let own = self.tell(prospect)?;
             let everyone = self.parse(&self.meet(store, &own, deadline, timeout)?, &own)?;
             let own = self.tell(self.device().listen(store.server(), &everyone, self.rank)?)?;
@@ -95,9 +95,9 @@ impl Context {
     }
 
     /// Makes sure that this rank listens, though nothing is known of the others.
-    pub(super) fn listen_somewhere(&self) -> Result<()> {
+    pub(super) fn listen_anywhere(&self) -> Result<()> {
         if self.lock()?.messenger.sockets().is_empty() {
-            self.tell(self.device().listen_somewhere()?)?;
+            self.tell(self.device().listen_anywhere()?)?;
         }
         Ok(())
     }

@@ -385,7 +385,7 @@ impl Context {
         if let Some((peer, what)) = unmet(guard, index, strange) {
             waits.push_str(&format!("; {peer} has sent what nobody here asked for: {what}"));
         }
-        waits + &self.cannot_accept()
+        waits + &self.accept_error()
     }
 }
 

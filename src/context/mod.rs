@@ -32,7 +32,7 @@ use crate::engine::{Engine, Guard, Spin};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
 use crate::secret::JobToken;
-use crate::transport::{self, Device, Driven};
+use crate::transport::{self, BackgroundProgress, Device};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
@@ -88,7 +88,7 @@ struct Shared {
     device: Arc<dyn Device>,
 }
 
-impl Driven for Shared {
+impl BackgroundProgress for Shared {
     fn drive(&self) {
         self.engine.serve();
     }
@@ -148,7 +148,7 @@ impl Context {
         let spin = Spin::For(bootstrap::duration(Constants::BUILT_IN.spin_us));
         let engine = Engine::new(messenger, device.clock(), digest::explain, spin)?;
         let shared = Arc::new(Shared { engine, device: device.clone() });
-        let driven: Arc<dyn Driven> = shared.clone();
+        let driven: Arc<dyn BackgroundProgress> = shared.clone();
         let watch = {
             let guard = shared.engine.lock();
             device.watch(guard.messenger.connector(), Arc::downgrade(&driven))?
@@ -290,7 +290,7 @@ impl Context {
         guard.connecting -= 1;
         let error = || {
             let (peer, link) = (guard.messenger.peer_name(rank), guard.messenger.link_state(rank, guard.now));
-            let text = format!("no connection to {peer} after {timeout:?}: {link}{}", self.cannot_accept());
+            let text = format!("no connection to {peer} after {timeout:?}: {link}{}", self.accept_error());
             Error::new(ErrorKind::Timeout, text)
         };
         let connected = connected.unwrap_or_else(|| Err(error()));
@@ -299,9 +299,9 @@ impl Context {
     }
 
     /// What here may be the reason that peers do not connect to this rank, for the end of a message.
-    fn cannot_accept(&self) -> String {
+    fn accept_error(&self) -> String {
         let words = |e| format!("; this process cannot accept connections: {}", error::in_words(&e));
-        self.device().cannot_accept().map_or(String::new(), words)
+        self.device().accept_error().map_or(String::new(), words)
     }
 
     fn own(&self) -> String {

@@ -34,7 +34,7 @@ impl Pair {
     /// What the peer needs to connect: to be brought there by the caller's own means. If neither the device's options nor a
     /// connected context have said where to listen, this does so at an address that other hosts can reach, if there is one.
     pub fn address(&self) -> Result<Vec<u8>> {
-        self.context.listen_somewhere()?;
+        self.context.listen_anywhere()?;
         Ok(self.context.lock()?.messenger.address())
     }
 
@@ -42,7 +42,7 @@ impl Pair {
     pub fn connect(&self, peer: &[u8]) -> Result<()> {
         let (deadline, timeout) = self.context.deadline(None);
         self.context.check_open()?;
-        self.context.listen_somewhere()?;
+        self.context.listen_anywhere()?;
         self.context.lock()?.messenger.set_peer(self.rank, peer)?;
         self.context.await_connection(self.rank, deadline, timeout)
     }

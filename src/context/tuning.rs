@@ -14,7 +14,7 @@ use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
 use crate::tuner::Tuner;
 use crate::tuner::file::Tuning;
-use crate::tuner::model::Places;
+use crate::tuner::model::Topology;
 use crate::tuner::overrides::Overrides;
 use crate::tuner::source::Source;
 use crate::types::Rank;
@@ -55,12 +55,12 @@ impl Links {
 }
 
 /// How ranks lie on hosts, as all of them see it.
-pub(super) fn places(addresses: &[Address]) -> Places {
+pub(super) fn topology(addresses: &[Address]) -> Topology {
     let hosts = address::number_hosts(addresses).into_vec();
     let count = hosts.iter().max().map_or(0, |last| last + 1);
     let of = |host: u32| addresses.iter().zip(&hosts).filter(move |(_, own)| **own == host).map(|(address, _)| address);
     let cores = (0..count).map(|host| address::count_cores(of(host))).min().unwrap_or(1);
-    Places { hosts, cores }
+    Topology { hosts, cores }
 }
 
 impl Context {
@@ -100,7 +100,7 @@ impl Context {
         let published = |error: Error| error.context("what rank 0 has published as tuning");
         let tuning = Tuning::parse(tuning).map_err(published)?;
         let overrides = Overrides::parse(overrides).map_err(published)?;
-        self.adopt(Tuner::new(tuning, overrides, places(addresses), self.options.max_segment_bytes), addresses)
+        self.adopt(Tuner::new(tuning, overrides, topology(addresses), self.options.max_segment_bytes), addresses)
     }
 
     /// Rank 0: measures what `source` lacks, and writes it all down.

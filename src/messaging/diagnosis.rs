@@ -129,7 +129,7 @@ impl Messenger {
     /// How far the way to `rank` is, and why no further.
     pub fn link_state(&self, rank: Rank, now: Instant) -> String {
         let Some(peer) = self.peers.get(rank).filter(|peer| peer.is_established()) else {
-            return self.connector.obstacle(rank);
+            return self.connector.why_not_connected(rank);
         };
         match &peer.query {
             Some(Query { reply: Some((text, _)), .. }) => format!("connected; {text}"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Messenger;
 use crate::error::{Error, ErrorKind};
-use crate::transport::LastWords;
+use crate::transport::CloseNotice;
 use crate::types::Rank;
 use crate::wire::Message;
 use crate::wire::message::MAX_TEXT_BYTES;
@@ -23,7 +23,7 @@ fn last_words(notice: Option<&Error>, connection: u32) -> Vec<u8> {
 }
 
 /// What peers hear that connect after this context has given up.
-pub(super) fn last_words_for_latecomers(notice: Error) -> LastWords {
+pub(super) fn last_words_for_latecomers(notice: Error) -> CloseNotice {
     Arc::new(move |connection| last_words(Some(&notice), connection))
 }
 

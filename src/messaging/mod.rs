@@ -40,7 +40,7 @@ use crate::error::Error;
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::slab::Slab;
-use crate::transport::{Connector, Happening};
+use crate::transport::{Connector, ConnectorEvent};
 use crate::types::{Rank, Slot, Space};
 use inbox::{Finish, Target};
 use matching::{EAGER_BYTES, Posting, Receives};
@@ -104,7 +104,7 @@ pub struct Messenger {
     paused: Vec<Rank>,
     events: Vec<Event>,
     sent: Vec<Sent>,
-    happenings: Vec<Happening>,
+    connector_events: Vec<ConnectorEvent>,
     closed: Option<Error>,
     /// Peers that were asked what they are doing.
     queried: Vec<Rank>,
@@ -146,7 +146,7 @@ impl Messenger {
             paused: Vec::new(),
             events: Vec::with_capacity(EVENTS),
             sent: Vec::with_capacity(EVENTS),
-            happenings: Vec::new(),
+            connector_events: Vec::new(),
             closed: None,
             queried: Vec::new(),
         }

@@ -14,7 +14,7 @@ use super::send::Queued;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Level;
 use crate::net::address::Address;
-use crate::transport::{Connector, Happening, Link};
+use crate::transport::{Connector, ConnectorEvent, Link};
 use crate::types::Rank;
 
 impl Messenger {
@@ -74,13 +74,13 @@ impl Messenger {
     }
 
     /// Why `rank` is not connected, in words.
-    pub fn obstacle(&self, rank: Rank) -> String {
-        self.connector.obstacle(rank)
+    pub fn why_not_connected(&self, rank: Rank) -> String {
+        self.connector.why_not_connected(rank)
     }
 
     /// Whether nothing is known of any peer: the context was never connected.
     pub fn is_isolated(&self) -> bool {
-        self.linked.is_empty() && !self.connector.knows_anyone()
+        self.linked.is_empty() && !self.connector.knows_any_peer()
     }
 
     /// Whether `rank` runs on this host; `None` as long as its address is unknown.
@@ -98,20 +98,20 @@ impl Messenger {
 
     /// Lets connections come about, and serves the links that are ready.
     pub(super) fn progress_ready(&mut self, now: Instant) -> bool {
-        let mut happenings = std::mem::take(&mut self.happenings);
-        self.connector.progress(now, &mut happenings);
+        let mut connector_events = std::mem::take(&mut self.connector_events);
+        self.connector.progress(now, &mut connector_events);
         let mut moved = false;
-        for happening in happenings.drain(..) {
-            match happening {
-                Happening::Established { rank, link, connection } => {
+        for event in connector_events.drain(..) {
+            match event {
+                ConnectorEvent::Established { rank, link, connection } => {
                     self.established(rank, link, connection);
                     moved = true;
                 }
-                Happening::Unreachable { rank, error } => {
+                ConnectorEvent::Unreachable { rank, error } => {
                     self.lose(rank, error);
                     moved = true;
                 }
-                Happening::Ready { rank, of } => {
+                ConnectorEvent::Ready { rank, of } => {
                     if of.writable {
                         moved |= self.flush_to(rank);
                     }
@@ -119,7 +119,7 @@ impl Messenger {
                 }
             }
         }
-        self.happenings = happenings;
+        self.connector_events = connector_events;
         moved
     }
 

@@ -11,7 +11,7 @@ use super::Messenger;
 use crate::error::Result;
 use crate::net::address::{self, Address};
 use crate::sys;
-use crate::transport::{Connector, Happening, Interest, LastWords, Link, RemoteMemory};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link, RemoteMemory};
 use crate::types::Rank;
 
 /// Knows no peer's address, and connects to none.
@@ -51,7 +51,7 @@ impl Connector for Unconnected {
         None
     }
 
-    fn knows_anyone(&self) -> bool {
+    fn knows_any_peer(&self) -> bool {
         false
     }
 
@@ -59,13 +59,13 @@ impl Connector for Unconnected {
 
     fn give_up(&mut self, _: Rank) {}
 
-    fn close(&mut self, _: Option<LastWords>) {}
+    fn close(&mut self, _: Option<CloseNotice>) {}
 
     fn is_busy(&self) -> bool {
         self.turns.is_some()
     }
 
-    fn progress(&mut self, now: Instant, _: &mut Vec<Happening>) {
+    fn progress(&mut self, now: Instant, _: &mut Vec<ConnectorEvent>) {
         if let Some(turns) = &self.turns {
             turns.lock().expect("nobody panics with it").push(now);
         }
@@ -83,7 +83,7 @@ impl Connector for Unconnected {
         None
     }
 
-    fn obstacle(&self, _: Rank) -> String {
+    fn why_not_connected(&self, _: Rank) -> String {
         "not connected".to_owned()
     }
 }

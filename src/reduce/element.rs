@@ -1,7 +1,7 @@
-//! What each operation does to one pair of elements.
+//! The operations on a pair of elements.
 //!
-//! Everything here is `inline(always)`, so that it is compiled for the CPU features of the kernel it ends up in, and free
-//! of branches, so that the kernel's loop is vectorised.
+//! All functions are `inline(always)`, so that they are compiled for the CPU features of the kernel that uses them, and
+//! free of branches, so that the kernel's loop is vectorised.
 
 use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
@@ -11,12 +11,12 @@ pub(super) trait Op<T> {
     fn apply(left: T, right: T) -> T;
 }
 
-/// An element that averages can be taken of.
+/// An element type with averages.
 pub(super) trait Quotient: Copy {
-    /// The divisor in the form that the division wants.
+    /// The divisor, converted for the division.
     type Divisor: Copy;
 
-    /// Prepares a divisor, which is not zero.
+    /// Converts a divisor, which must not be zero.
     fn divisor(divisor: u64) -> Self::Divisor;
 
     /// `self / divisor`.
@@ -31,17 +31,17 @@ pub(super) struct And;
 pub(super) struct Or;
 pub(super) struct Xor;
 
-/// A binary16, by its bits.
+/// A binary16, represented by its bits.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct F16(pub u16);
 
-/// A bfloat16, by its bits.
+/// A bfloat16, represented by its bits.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Bf16(pub u16);
 
-/// A byte that is false if zero.
+/// A byte; zero means false.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Bool(u8);
@@ -54,7 +54,7 @@ pub(super) struct Complex<T> {
     imaginary: T,
 }
 
-/// Implements an operation.
+/// Implements an operation for a type.
 macro_rules! op {
     ($op:ident, $type:ty, |$left:ident, $right:ident| $result:expr) => {
         impl Op<$type> for $op {
@@ -66,7 +66,7 @@ macro_rules! op {
     };
 }
 
-/// Implements a division.
+/// Implements the division for a type.
 macro_rules! quotient {
     ($type:ty, $divisor:ty, |$value:ident, $by:ident| $result:expr) => {
         impl Quotient for $type {
@@ -103,12 +103,14 @@ op!(And, Bool, |a, b| Bool(u8::from((a.0 != 0) & (b.0 != 0))));
 op!(Or, Bool, |a, b| Bool(u8::from((a.0 != 0) | (b.0 != 0))));
 op!(Xor, Bool, |a, b| Bool(u8::from((a.0 != 0) ^ (b.0 != 0))));
 
-/// Integers are divided as floats, for which there are vector instructions. The floats have so many bits that the
-/// truncated quotient is exact: one that is not an integer is further from the next than rounding can move it.
+/// Integers are divided as floats, for which vector instructions exist. The float type has enough bits for the
+/// truncated quotient to be exact: the distance of a non-integer quotient from the next integer is larger than the
+/// rounding error.
 macro_rules! quotients_by_float {
     ($($type:ident $float:ident $truncated:ident)*) => {$(
         quotient!($type, $float, |a, by| {
-            // SAFETY: the divisor is at least 1, so the quotient is finite and no larger than the element.
+            // SAFETY: the divisor is at least 1, so the quotient is finite and its magnitude is at most that of the
+            // element, which fits the target type.
             let quotient = unsafe { ($float::from(a) / by).to_int_unchecked::<$truncated>() };
             quotient as $type
         });
@@ -118,13 +120,13 @@ quotients_by_float! { i8 f32 i32 u8 f32 i32 i16 f32 i32 u16 f32 i32 i32 f64 i32 
 
 quotient!(u64, u64, |a, by| a / by);
 quotient!(i64, u64, |a, by| {
-    // By magnitude, since the divisor may be too large for the signed type.
+    // Divides magnitudes, because the divisor may exceed the range of the signed type.
     let quotient = (a.unsigned_abs() / by) as i64;
     if a < 0 { quotient.wrapping_neg() } else { quotient }
 });
 
-/// Minimum and maximum of floats by their bits, so that neither the CPU's rules for NaN nor its flush-to-zero mode have a
-/// say. A key orders as the number does, -0 below +0, with all NaNs at the end that wins.
+/// Minimum and maximum of floats by comparing their bits as integers, independent of the CPU's rules for NaN and of its
+/// flush-to-zero mode. The order of the keys is that of the numbers, -0 below +0, with all NaNs at the end that wins.
 macro_rules! extrema {
     ($($type:ident $int:ident $infinity:literal |$value:ident| $bits:expr;)*) => {$(
         op!(Min, $type, |left, right| {
@@ -140,7 +142,8 @@ macro_rules! extrema {
             if left_is_number & (key(right) > key(left)) { right } else { left }
         });
     )*};
-    // From sign and magnitude to two's complement. NaNs come to lie at both ends; by wrapping, the caller joins them.
+    // Converts sign and magnitude to two's complement. NaNs are then at both ends; the caller's wrapping addition joins
+    // them.
     (@order $int:ident $bits:expr) => {{
         let bits = $bits as $int;
         bits ^ ((bits >> ($int::BITS - 1)) & $int::MAX)
@@ -155,8 +158,8 @@ extrema! {
 
 macro_rules! floats {
     ($($type:ident $one_nan:ident $nan:literal)*) => {$(
-        /// One NaN for all: which of two an addition returns depends on the CPU, and on the order in which the compiler
-        /// puts the operands.
+        /// Replaces any NaN by a single one: otherwise the CPU and the order of operands chosen by the compiler would
+        /// determine which of two NaNs an addition returns.
         #[inline(always)]
         fn $one_nan(value: $type) -> $type {
             if value.is_nan() { $type::from_bits($nan) } else { value }
@@ -174,7 +177,7 @@ macro_rules! floats {
 }
 floats! { f32 one_nan_f32 0x7FC0_0000 f64 one_nan_f64 0x7FF8_0000_0000_0000 }
 
-/// Arithmetic on 16-bit floats is that on `f32`, rounded.
+/// Arithmetic on 16-bit floats is done in `f32`, then rounded.
 macro_rules! halves {
     ($($type:ident $widen:ident $narrow:ident)*) => {$(
         op!(Add, $type, |a, b| $type($narrow($widen(a.0) + $widen(b.0))));

@@ -1,4 +1,4 @@
-//! The kernels of each level of CPU features, and the choice of a level.
+//! The kernels for each level of CPU features, and the selection of a level.
 
 use super::element::{Add, And, Bf16, Bool, Complex, F16, Max, Min, Mul, Op, Or, Quotient, Xor};
 #[cfg(target_arch = "x86_64")]
@@ -6,10 +6,10 @@ use super::x86;
 use super::{Divide, Kernel};
 use crate::types::{DataType, ReduceOp};
 
-/// The kernels for one set of CPU features: to be called only where `available` says yes.
+/// The kernels for a set of CPU features; they may be called only if `available` returns true.
 pub(super) struct Level {
     pub name: &'static str,
-    /// Whether this CPU has the features. The standard library asks the CPU once per process.
+    /// Whether this CPU has the features. The standard library caches the result.
     pub available: fn() -> bool,
     pub kernel: fn(DataType, ReduceOp) -> Option<Kernel>,
     pub divide: fn(DataType) -> Option<Divide>,
@@ -20,8 +20,8 @@ pub(super) const LEVELS: &[Level] = &[
     #[cfg(target_arch = "x86_64")]
     Level {
         name: "avx512",
-        // VBMI2 is not used. CPUs without it (Skylake and its kin) lower their clock for all code, the caller's too, when
-        // they meet 512-bit vectors.
+        // VBMI2 is required although it is not used: CPUs without it (Skylake and relatives) reduce their clock
+        // frequency, also for the caller's code, when they execute 512-bit instructions.
         available: || {
             is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
@@ -44,17 +44,17 @@ pub(super) const LEVELS: &[Level] = &[
     Level { name: "baseline", available: || true, kernel: kernel::<Baseline>, divide: divide::<Baseline> },
 ];
 
-/// The best level that this CPU has.
+/// The best level that this CPU supports.
 pub(super) fn best() -> &'static Level {
     LEVELS.iter().find(|level| (level.available)()).expect("the baseline is always available")
 }
 
 /// Compiles the loops for a set of CPU features.
 trait Compile {
-    /// The loop of `O` over elements that consist of `PARTS` independent `T`.
+    /// The kernel of `O` on elements that consist of `PARTS` independent values of type `T`.
     fn reduce<T: Copy, O: Op<T>, const PARTS: usize>() -> Kernel;
 
-    /// The loop that divides elements that consist of `PARTS` independent `T`.
+    /// The division of elements that consist of `PARTS` independent values of type `T`.
     fn divide<T: Quotient, const PARTS: usize>() -> Divide;
 }
 
@@ -71,7 +71,8 @@ macro_rules! compile {
                     right: *const u8,
                     count: usize,
                 ) {
-                    // SAFETY: the caller keeps the same promises.
+                    // SAFETY: the caller fulfils the contract of [`Kernel`], that is, `count` elements of `PARTS`
+                    // values of type `T` at each pointer.
                     unsafe { reduce::<T, O>(into.cast(), left.cast(), right.cast(), count * PARTS) }
                 }
                 run::<T, O, PARTS>
@@ -80,7 +81,8 @@ macro_rules! compile {
             fn divide<T: Quotient, const PARTS: usize>() -> Divide {
                 $(#[target_feature(enable = $features)])?
                 unsafe fn run<T: Quotient, const PARTS: usize>(data: *mut u8, count: usize, divisor: u64) {
-                    // SAFETY: the caller keeps the same promises.
+                    // SAFETY: the caller fulfils the contract of [`Divide`], that is, `count` elements of `PARTS`
+                    // values of type `T` at `data`.
                     unsafe { divide_by(data.cast::<T>(), count * PARTS, T::divisor(divisor)) }
                 }
                 run::<T, PARTS>
@@ -89,24 +91,24 @@ macro_rules! compile {
     };
 }
 
-// The compiler never fuses a multiplication and an addition by itself, so results are the same at every level.
+// The compiler does not fuse multiplications and additions, so all levels give the same results.
 compile!(Baseline);
 #[cfg(target_arch = "x86_64")]
 compile!(Avx2, "avx2,f16c");
 #[cfg(target_arch = "x86_64")]
 compile!(Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c");
 
-/// `into[i] = left[i] op right[i]`, a loop for the compiler to vectorise.
+/// `into[i] = left[i] op right[i]`: a loop that the compiler vectorises.
 ///
 /// # Safety
-/// That of [`Kernel`].
+/// That of [`Kernel`], with `count` values of type `T` at each pointer.
 #[inline(always)]
 unsafe fn reduce<T: Copy, O: Op<T>>(into: *mut T, left: *const T, right: *const T, count: usize) {
-    // The vectorised loop runs only if `into` and the operands are disjoint, which the compiled code checks. So the loops
-    // in place must name each buffer once.
+    // The vectorised loop is used only if `into` and the operands are disjoint, which the compiled code checks.
+    // Therefore each in-place loop uses a single pointer for the common buffer.
     //
-    // SAFETY: the caller vouches for `count` elements behind every pointer. They are accessed by unaligned reads and
-    // writes only, so buffers may coincide and have any alignment.
+    // SAFETY: the caller guarantees `count` values at every pointer, and that `into` equals an operand or does not
+    // overlap it. All accesses are unaligned reads and writes, and each element is read before it is written.
     unsafe {
         if left == into.cast_const() {
             for i in 0..count {
@@ -130,11 +132,11 @@ unsafe fn reduce<T: Copy, O: Op<T>>(into: *mut T, left: *const T, right: *const 
 /// `data[i] = data[i] / divisor`.
 ///
 /// # Safety
-/// `data` is valid for `count` elements, of any alignment.
+/// `data` is valid for reads and writes of `count` values of type `T`, of any alignment.
 #[inline(always)]
 unsafe fn divide_by<T: Quotient>(data: *mut T, count: usize, divisor: T::Divisor) {
     for i in 0..count {
-        // SAFETY: the caller vouches for `count` elements.
+        // SAFETY: `i < count`, and the caller guarantees `count` values at `data`; the accesses are unaligned.
         unsafe {
             let value = data.add(i);
             value.write_unaligned(value.read_unaligned().divide(divisor));
@@ -167,7 +169,7 @@ fn kernel<C: Compile>(dtype: DataType, op: ReduceOp) -> Option<Kernel> {
     }
 }
 
-/// Integers, whose sign matters only to comparisons.
+/// Integers. Only comparisons depend on the signedness, so other operations use the unsigned type.
 fn integer<C: Compile, T: Copy, Compared: Copy>(op: ReduceOp) -> Option<Kernel>
 where
     Add: Op<T>,
@@ -214,7 +216,7 @@ where
     }
 }
 
-/// Complex numbers of parts `T`.
+/// Complex numbers whose parts have type `T`.
 fn complex<C: Compile, T: Copy>(op: ReduceOp) -> Option<Kernel>
 where
     Add: Op<T>,

@@ -1,4 +1,5 @@
-//! Every kernel of every level that this CPU has, against a reference that takes one element at a time and another way.
+//! Compares every kernel of every level that this CPU supports with a reference that processes one element at a time by
+//! other means.
 
 mod reference;
 
@@ -17,7 +18,7 @@ fn levels() -> impl Iterator<Item = &'static Level> {
     LEVELS.iter().filter(|level| (level.available)())
 }
 
-/// All pairs of a type and an operation that it has.
+/// All pairs of a type and an operation that it supports.
 fn supported() -> impl Iterator<Item = (DataType, ReduceOp)> {
     let pairs = DataType::ALL.iter().flat_map(|&dtype| ReduceOp::ALL.iter().map(move |&op| (dtype, op)));
     pairs.filter(|(dtype, op)| op.supports(*dtype))
@@ -38,7 +39,7 @@ impl Random {
         (self.next() % n as u64) as usize
     }
 
-    /// `count` elements, half of them special, the others of random bits.
+    /// `count` elements, half of them special values, the others random bits.
     fn elements(&mut self, dtype: DataType, specials: &[Vec<u8>], count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..count {
@@ -53,7 +54,7 @@ impl Random {
     }
 }
 
-/// Which buffers of a call are the same one.
+/// Which buffers of a call are identical.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Alias {
     None,
@@ -65,10 +66,10 @@ enum Alias {
 
 const ALIASES: [Alias; 5] = [Alias::None, Alias::Left, Alias::Right, Alias::Operands, Alias::All];
 
-/// Bytes around a buffer that must stay as they are.
+/// Number of bytes around a buffer that must not change.
 const GUARD: usize = 64;
 
-/// Bytes at a chosen distance from an alignment of 64, with guards on both sides.
+/// A buffer at a chosen distance from a 64-byte boundary, with guard bytes on both sides.
 struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -95,8 +96,8 @@ impl Buffer {
     }
 }
 
-/// Runs a kernel on buffers at `offsets` (into, left, right) that coincide as `alias` says, and compares with `expect`,
-/// which gives one element's result.
+/// Runs a kernel on buffers at `offsets` (into, left, right), identical as specified by `alias`, and compares the
+/// result with `expect`, which returns the result for one element.
 fn check<R: AsRef<[u8]>>(
     level: &Level,
     (dtype, op): (DataType, ReduceOp),
@@ -123,7 +124,8 @@ fn check<R: AsRef<[u8]>>(
         Alias::All => (into, into),
     };
     let kernel = (level.kernel)(dtype, op).unwrap();
-    // SAFETY: every buffer has as many bytes as `left`; they coincide or are apart; the CPU has the level's features.
+    // SAFETY: every buffer has `left.len()` bytes; they are identical or disjoint; `levels` returns only levels that
+    // this CPU supports.
     unsafe { kernel(into, l, r, left.len() / size) };
     let result = buffers[0].content();
     for (i, ((got, a), b)) in result.chunks(size).zip(left.chunks(size)).zip(right.chunks(size)).enumerate() {
@@ -193,7 +195,8 @@ fn every_alignment_of_each_pointer() {
     }
 }
 
-/// The same two elements give the same bits at every index of every length, in vectors and in what is left over.
+/// The same two elements give the same bits at every index of buffers of any length, in the vectorised loop and in the
+/// remainder.
 #[test]
 fn bits_do_not_depend_on_position() {
     for dtype in [Float16, Bfloat16, Float32, Float64, Complex64, Complex128] {
@@ -228,7 +231,7 @@ fn all_16_bit_floats() {
             }
         }
         for level in levels() {
-            // By itself, every value keeps its bits, but for NaNs, of which there is one.
+            // Adding -0 preserves the bits of every value except NaNs, which become the single NaN.
             let zero = 0x8000u16.to_le_bytes().repeat(1 << 16);
             check(level, (dtype, ReduceOp::Sum), (&all, &zero), [0; 3], Alias::Left, |a, _| {
                 let bits = u16::from_le_bytes([a[0], a[1]]);
@@ -247,7 +250,7 @@ fn conversions_of_16_bit_floats() {
         assert_eq!(ours.is_nan(), theirs.is_nan());
         assert_eq!(bf16_to_f32(bits).to_bits(), u32::from(bits) << 16);
     }
-    // A stride that is coprime to 2^32, and the neighbourhood of every number half way between two 16-bit floats.
+    // A stride that is coprime to 2^32, and the numbers around the midpoint between any two adjacent 16-bit floats.
     let sweep = (0..1 << 24).map(|i: u32| i.wrapping_mul(0x9E37_79B1));
     let ties = (0..=u16::MAX).flat_map(|bits| {
         let bf16 = (u32::from(bits) << 16) | 0x8000;
@@ -300,7 +303,7 @@ fn division_truncates_towards_zero() {
                 for count in [elements.len() / dtype.size(), i + 1, 16, 29] {
                     let elements = &elements[..count * dtype.size()];
                     let mut buffer = Buffer::new(elements, i);
-                    // SAFETY: the buffer holds the elements, and the CPU has the level's features.
+                    // SAFETY: the buffer holds `count` elements; `levels` returns only levels that this CPU supports.
                     unsafe { (level.divide)(dtype).unwrap()(buffer.pointer(), count, divisor) };
                     for (got, element) in buffer.content().chunks(dtype.size()).zip(elements.chunks(dtype.size())) {
                         let want = quotient(dtype, element, divisor);
@@ -312,12 +315,12 @@ fn division_truncates_towards_zero() {
     }
 }
 
-/// The rules by example, so that the reference is not the only witness.
+/// The rules by example, independently of the reference.
 #[test]
 fn rules_by_example() {
     fn apply<const N: usize>(dtype: DataType, op: ReduceOp, left: [u8; N], right: [u8; N]) -> [u8; N] {
         let mut into = [0; N];
-        // SAFETY: each array is one element.
+        // SAFETY: each array holds one element.
         unsafe { kernel(dtype, op).unwrap()(into.as_mut_ptr(), left.as_ptr(), right.as_ptr(), 1) };
         into
     }
@@ -339,7 +342,7 @@ fn rules_by_example() {
     assert_eq!(f32s(Sum, f32::INFINITY.to_bits(), f32::NEG_INFINITY.to_bits()), 0x7FC0_0000);
     assert_eq!(f32s(Min, 0, 1 << 31), 1 << 31);
     assert_eq!(f32s(Max, 1 << 31, 0), 0);
-    // 2048 + 1 lies between two binary16s, and goes to the even one; 65504 is the largest.
+    // 2048 + 1 is half-way between two binary16s and rounds to the even one; 65504 is the largest finite one.
     let halves = |a: f32, b: f32| {
         let [a, b] = [a, b].map(|x| f16::from_f32(x).to_le_bytes());
         f16::from_le_bytes(apply(Float16, Sum, a, b)).to_f32()

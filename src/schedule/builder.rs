@@ -1,9 +1,9 @@
-//! Writes a [`Schedule`]: an algorithm says what is done in an order that would be right if the steps ran one by one and
-//! sends were buffered; the builder finds which steps must really wait for which.
+//! Writes a [`Schedule`]. An algorithm lists its steps in an order that would be correct if they ran one at a time and
+//! sends were buffered; the builder derives which steps must wait for which.
 //!
-//! Two steps conflict where their spans share elements and one of them writes there: read after write, write after read,
-//! write after write. For every range of every buffer the builder keeps the last writer and all readers since; these are
-//! the only steps that a new one can have to wait for, since they themselves wait for the ones before.
+//! Two steps conflict if their spans share elements and one of them writes these: read after write, write after read,
+//! write after write. For every range of every buffer the builder records the last writer and all readers since. A new
+//! step can depend only on these, because they depend on all earlier ones.
 
 use std::collections::BTreeMap;
 
@@ -11,36 +11,37 @@ use super::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
 use crate::hash::QuickMap;
 use crate::types::Rank;
 
-/// Collects the steps of one rank. Steps of no elements are left out, so both sides of an empty message leave it out.
+/// Collects the steps of one rank. Steps without elements are omitted; both ends of an empty message omit it.
 #[derive(Default)]
 pub struct Builder {
     schedule: Schedule,
     memory: QuickMap<Buffer, Ranges>,
-    /// Messages so far, by peer: to it, and from it.
+    /// Number of messages so far to and from each peer.
     sent: QuickMap<Rank, u32>,
     received: QuickMap<Rank, u32>,
-    /// What the step that is added waits for, and which of that it must say. Kept for their memory.
+    /// The dependencies of the step being added, and which of them are not implied by others. Fields only to reuse
+    /// their memory.
     after: Vec<Dependency>,
     needed: Vec<bool>,
 }
 
-/// One access to a range: by which step, and where that step's span begins.
+/// An access to a range: the step, and the offset at which that step's span starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Access {
     step: u32,
     offset: usize,
 }
 
-/// State of the elements from a [`Ranges`] key up to `end`.
+/// The accesses to the elements from a [`Ranges`] key to `end`.
 #[derive(Clone)]
 struct Range {
     end: usize,
     writer: Option<Access>,
-    /// Since that write.
+    /// Readers since the last write.
     readers: Vec<Access>,
 }
 
-/// Disjoint ranges by their first element. What no step touched yet has none.
+/// Disjoint ranges, keyed by first element. Elements that no step has accessed are in none.
 #[derive(Default)]
 struct Ranges(BTreeMap<usize, Range>);
 
@@ -50,7 +51,7 @@ impl Builder {
         Self::default()
     }
 
-    /// `len` fresh elements of scratch memory, their contents undefined.
+    /// Allocates `len` elements of scratch memory; their contents are undefined.
     pub fn scratch(&mut self, len: usize) -> Span {
         let span = Span::new(Buffer::Scratch, self.schedule.scratch, len);
         self.schedule.scratch += len;
@@ -67,31 +68,32 @@ impl Builder {
         self.push(Action::Recv { from: from as u32, into });
     }
 
-    /// Receives from rank `from` and reduces: `into = with op incoming` for [`Side::Right`], `incoming op with` for left.
+    /// Receives from rank `from` and reduces: `into = with op incoming` for [`Side::Right`], `incoming op with` for
+    /// [`Side::Left`].
     pub fn recv_reduce(&mut self, from: Rank, into: Span, with: Span, incoming: Side) {
         self.push(Action::RecvReduce { from: from as u32, into, with, incoming });
     }
 
-    /// `into = from`, which do not overlap; nothing if they are the same.
+    /// `into = from`. The spans must not overlap, unless they are equal; then there is nothing to do.
     pub fn copy(&mut self, from: Span, into: Span) {
         if from != into {
             self.push(Action::Copy { from, into });
         }
     }
 
-    /// `into = left op right`; `into` may be either of them.
+    /// `into = left op right`; `into` may equal either of them.
     pub fn reduce(&mut self, left: Span, right: Span, into: Span) {
         self.push(Action::Reduce { left, right, into });
     }
 
-    /// `span = span / by`; nothing for a divisor of 1.
+    /// `span = span / by`; nothing if the divisor is 1.
     pub fn divide(&mut self, span: Span, by: u32) {
         if by != 1 {
             self.push(Action::Divide { span, by });
         }
     }
 
-    /// The schedule.
+    /// Returns the schedule.
     pub fn build(self) -> Schedule {
         self.schedule
     }
@@ -104,14 +106,14 @@ impl Builder {
         }
         let step = self.schedule.steps.len() as u32;
         let mut after = std::mem::take(&mut self.after);
-        // Nobody writes inputs, so nobody waits for those who read them.
+        // Inputs are never written, so reading them creates no dependency.
         for span in action.reads().into_iter().flatten().filter(|span| !matches!(span.buffer, Buffer::Input(_))) {
             self.memory.entry(span.buffer).or_default().read(step, span, &mut after);
         }
         if let Some(span) = action.writes() {
             self.memory.entry(span.buffer).or_default().write(step, span, &mut after);
         }
-        // Of several conflicts with one step the largest shift serves all.
+        // Of several dependencies on one step, the one with the largest shift implies the others.
         after.sort_unstable_by_key(|d: &Dependency| (d.step, std::cmp::Reverse(d.shift)));
         after.dedup_by_key(|d| d.step);
         self.leave_out_implied(&mut after, action.elements());
@@ -125,7 +127,8 @@ impl Builder {
         self.after = after;
     }
 
-    /// Leaves out of the dependencies of a step with `len` elements, sorted by step, those that another one brings about.
+    /// Removes dependencies that are implied by others. `after` is sorted by step; `len` is the length of the waiting
+    /// step.
     fn leave_out_implied(&mut self, after: &mut Vec<Dependency>, len: usize) {
         if after.len() < 2 {
             return;
@@ -138,7 +141,8 @@ impl Builder {
             for first in &steps[via.step as usize].after {
                 let Ok(index) = after.binary_search_by_key(&first.step, |d| d.step) else { continue };
                 let direct = after[index].shift;
-                // Waiting for `via`, which waits for `first`: is that never less, does it begin no later, end no earlier?
+                // The path through `via` implies the direct dependency unless it requires less, starts later or ends
+                // earlier.
                 self.needed[index] &= via.shift + first.shift < direct
                     || via.shift < direct.min(0)
                     || elements(via.step) + first.shift < elements(first.step).min(len as isize + direct);
@@ -150,7 +154,7 @@ impl Builder {
 }
 
 impl Ranges {
-    /// Ends a range at `at`, so that no range crosses it.
+    /// Splits the range that contains `at`, so that no range crosses it.
     fn cut(&mut self, at: usize) {
         if let Some((_, range)) = self.0.range_mut(..at).next_back()
             && range.end > at
@@ -161,7 +165,7 @@ impl Ranges {
         }
     }
 
-    /// The range that is exactly `span`, if there is one. Most spans come again as they were.
+    /// The range that is exactly `span`, if any. Most spans are accessed repeatedly.
     fn exactly(&mut self, span: Span) -> Option<&mut Range> {
         self.0.get_mut(&span.offset).filter(|range| range.end == span.end())
     }
@@ -219,16 +223,16 @@ impl Range {
         }
     }
 
-    /// What `step` must wait for before it writes `span`, which overlaps this range.
+    /// Adds the dependencies of `step`, which writes `span`; the span overlaps this range.
     fn before_write(&self, step: u32, span: Span, after: &mut Vec<Dependency>) {
-        // Readers already wait for the writer before them; so does this step's own read.
+        // Readers already depend on the writer before them; so does this step's own read.
         let earlier = if self.readers.is_empty() { self.writer.as_slice() } else { &self.readers };
         after.extend(earlier.iter().filter(|a| a.step != step).map(|a| a.before(span)));
     }
 }
 
 impl Access {
-    /// What a later step must wait for before it touches `span`, which overlaps this access's.
+    /// The dependency of a later step that accesses `span`, which overlaps this access's span.
     fn before(self, span: Span) -> Dependency {
         Dependency { step: self.step, shift: span.offset as isize - self.offset as isize }
     }
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_another_dependency_is_left_out() {
+    fn implied_dependencies_are_omitted() {
         let mut b = Builder::new();
         b.copy(input(0, 8), span(0, 8));
         b.copy(span(0, 8), Span::new(Buffer::Output(1), 0, 8));
@@ -309,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_nothing_is_left_out() {
+    fn steps_without_effect_are_omitted() {
         let mut b = Builder::new();
         b.send(1, span(0, 0));
         b.copy(span(0, 4), span(0, 4));

@@ -1,66 +1,66 @@
-//! The α–β–γ model: what messages and reductions cost on a network of hosts (Hockney 1994; Thakur, Rabenseifner and Gropp
-//! 2005); between hosts with the ranks' own time for each message (LogGP: Alexandrov, Ionescu, Schauser and Scheiman 1995).
-//! [`Network`] says how fast the links are, [`Cost`] what an algorithm asks of them. The simulator plays schedules on a
-//! network; the algorithms price themselves by formulas; both mean the same by it.
+//! The α–β–γ model: the cost of messages and reductions on a network of hosts (Hockney 1994; Thakur, Rabenseifner and
+//! Gropp 2005), between hosts with CPU time per message (LogGP: Alexandrov, Ionescu, Schauser and Scheiman 1995).
+//! [`Network`] describes the links, [`Cost`] the demands of an algorithm. The simulator runs schedules on this model;
+//! the algorithms' cost formulas use the same one.
 //!
-//! A message of `n` bytes arrives `latency + n / bandwidth` after it was sent. It occupies its link for `n / bandwidth` only,
-//! each way on its own. Ranks on one host have a link for each pair of them; all ranks of a host share its network card.
-//! A rank reduces one segment at a time.
+//! A message of `n` bytes arrives `latency + n / bandwidth` after it was sent. It occupies its link for `n /
+//! bandwidth`; links are full duplex. Each pair of ranks on one host has its own link; all ranks of a host share its
+//! network card. A rank reduces one segment at a time.
 //!
-//! Between hosts, a rank is busy for `overhead` with each message that it sends and with each that it receives, and reduces
-//! nothing meanwhile; what it sends leaves it, and what it receives comes to it, no less than `gap` apart. A message alone takes
-//! no longer by that: α is LogGP's `L + 2o`.
+//! Between hosts, each message that a rank sends or receives takes `overhead` of its CPU time, during which it reduces
+//! nothing. Consecutive messages leave, and arrive at, a rank at least `gap` apart. A single message does not take
+//! longer because of that: α is LogGP's `L + 2o`.
 
-/// A way from one rank to another.
+/// A link between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// α: seconds from sending to arrival, for a message of no bytes.
+    /// α: seconds from sending to arrival for an empty message.
     pub latency: f64,
-    /// B: bytes per second, each way.
+    /// B: bytes per second in each direction.
     pub bandwidth: f64,
 }
 
-/// A link with what the ranks at its ends do for each message.
+/// A link together with the CPU time of the ranks at its ends per message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
-    /// α: seconds from sending to arrival, for a message of no bytes.
+    /// α: seconds from sending to arrival for an empty message.
     pub latency: f64,
-    /// B: bytes per second, each way.
+    /// B: bytes per second in each direction.
     pub bandwidth: f64,
-    /// Seconds that a rank is busy with each message that it passes on, which is received and sent.
+    /// CPU seconds of a rank for each message that it forwards, that is, receives and sends.
     pub busy: f64,
-    /// g: least seconds from one message to the next.
+    /// g: minimum seconds between two messages.
     pub gap: f64,
 }
 
-/// What ranks are connected by, and how they are spread over hosts.
+/// The links between ranks, and the distribution of ranks over hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Network {
-    /// Between two ranks of one host.
+    /// The link between two ranks of one host.
     pub local: Link,
-    /// Between hosts: each host's network card, shared by its ranks.
+    /// The link between hosts: each host's network card, shared by its ranks.
     pub remote: Link,
-    /// o: seconds that a rank is busy with each message that it sends to another host, or receives from there. At most half of
-    /// the latency, of which it is a part.
+    /// o: CPU seconds of a rank for each message that it sends to or receives from another host. At most half of the
+    /// latency, which includes it.
     pub overhead: f64,
-    /// g: least seconds from one message to the next that a rank sends to other hosts, or receives from there.
+    /// g: minimum seconds between two messages that a rank sends to other hosts, or receives from them.
     pub gap: f64,
     /// γ: seconds to reduce one byte.
     pub gamma: f64,
-    /// Ranks on a host; where hosts differ, the most. 1: every rank has a host of its own.
+    /// Ranks per host; the maximum, if hosts differ. 1: every rank has its own host.
     pub per_host: usize,
-    /// Whether the ranks of a host have consecutive numbers. If not, neighbours are taken to be on different hosts.
+    /// Whether the ranks of a host are consecutive. If not, neighbouring ranks are assumed to be on different hosts.
     pub consecutive: bool,
-    /// Cores that the ranks of one host share.
+    /// Number of cores shared by the ranks of one host.
     pub cores: usize,
 }
 
-/// What an algorithm asks of a network.
+/// The demands of an algorithm on a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Seconds from the first message to the last result, where every rank has a core of its own.
+    /// Seconds from the first message to the last result if every rank has its own core.
     pub path: f64,
-    /// Messages sent by all ranks together, segments counted.
+    /// Messages (segments) sent by all ranks together.
     pub messages: f64,
     /// Bytes sent by all ranks together.
     pub sent: f64,
@@ -81,17 +81,17 @@ impl Hop {
         self.latency + bytes / self.bandwidth
     }
 
-    /// For a rank that only sends or only receives.
+    /// The hop of a rank that only sends or only receives.
     pub fn one_way(self) -> Self {
         Self { busy: self.busy / 2.0, ..self }
     }
 
-    /// Least seconds from one message to the next of such a rank.
+    /// Minimum seconds between two messages of a rank that only sends or only receives.
     pub fn turn(self) -> f64 {
         self.one_way().busy.max(self.gap)
     }
 
-    /// Seconds until a rank that first sends so many messages and then takes in as many has done so.
+    /// Seconds for a rank to send `messages` and then receive as many.
     pub fn both(self, messages: f64) -> f64 {
         let own = self.busy / 2.0;
         if messages > 0.0 { (messages + 1.0) * own + (messages - 1.0).max(0.0) * self.turn() } else { 0.0 }
@@ -99,32 +99,32 @@ impl Hop {
 }
 
 impl Network {
-    /// Every rank on a host of its own, and messages that cost ranks no time of their own.
+    /// One rank per host, and no CPU time per message.
     pub const fn flat(link: Link, gamma: f64) -> Self {
         Self { local: link, remote: link, overhead: 0.0, gap: 0.0, gamma, per_host: 1, consecutive: true, cores: 1 }
     }
 
-    /// Between two ranks of one host.
+    /// The hop between two ranks of one host.
     pub fn near(&self) -> Hop {
         let Link { latency, bandwidth } = self.local;
         Hop { latency, bandwidth, busy: 0.0, gap: 0.0 }
     }
 
-    /// Between hosts.
+    /// The hop between hosts.
     pub fn far(&self) -> Hop {
         let Link { latency, bandwidth } = self.remote;
         Hop { latency, bandwidth, busy: 2.0 * self.overhead, gap: self.gap }
     }
 
-    /// The link between rank `r` and rank `r + distance` (or `r XOR distance`) when every rank of `size` sends over that
-    /// distance at the same time: the slowest that any of them gets.
+    /// The link between rank `r` and rank `r + distance` (or `r XOR distance`) when every rank of `size` sends over
+    /// that distance at the same time: the slowest that any rank gets.
     pub fn link(&self, size: usize, distance: usize) -> Hop {
         if self.per_host >= size {
             return self.near();
         }
         let crossing = if self.consecutive { self.per_host.min(distance.max(1)) } else { self.per_host };
         let shared = Hop { bandwidth: self.remote.bandwidth / crossing as f64, ..self.far() };
-        // Where some stay on their host, the slower of both counts.
+        // Some ranks communicate within their host: the slower of both links counts.
         match self.per_host {
             1 => shared,
             _ => Hop {

@@ -1,12 +1,13 @@
-//! Schedules: a collective's algorithm as data.
+//! Schedules: the algorithm of a collective as data.
 //!
-//! A [`Schedule`] is one rank's steps over named buffers. Offsets and lengths are in elements, so a schedule serves every
-//! element type. All spans of one step have one length and the step works through them from the front; its progress is a
-//! number of elements. A [`Dependency`] therefore need not wait for a whole step: it says how far the earlier step must be
-//! before the later one may work on its first `p` elements, and so chains, trees and rings pipeline by themselves.
+//! A [`Schedule`] is the list of one rank's steps over named buffers. Offsets and lengths are in elements, so a
+//! schedule applies to every element type. All spans of a step have the same length, and the step processes them from
+//! the front; its progress is a number of elements. A [`Dependency`] therefore does not wait for a whole step: it
+//! states how many elements the earlier step must have finished before the later one may process its first `p`
+//! elements. Chains, trees and rings are thereby pipelined.
 //!
-//! [`Builder`] writes schedules and finds the dependencies; [`verify()`] proves the schedules of all ranks together; [`cost`]
-//! is the model by which they are priced, and [`simulate`] plays them on it.
+//! [`Builder`] writes schedules and derives the dependencies. [`verify()`] checks the schedules of all ranks together.
+//! [`cost`] is the cost model, and [`simulate`] runs schedules on that model.
 
 mod builder;
 pub mod cost;
@@ -18,31 +19,31 @@ pub use verify::verify;
 
 use crate::types::Rank;
 
-/// Which memory a [`Span`] lies in.
+/// The memory that a [`Span`] is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Buffer {
-    /// The caller's n-th input; never written.
+    /// The caller's input with this index; never written.
     Input(u32),
-    /// The caller's n-th output.
+    /// The caller's output with this index.
     Output(u32),
-    /// Memory of the engine's that lives as long as the call.
+    /// Memory that the engine allocates for the duration of the call.
     Scratch,
 }
 
 /// A range of elements in one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// The memory.
+    /// The buffer.
     pub buffer: Buffer,
     /// First element.
     pub offset: usize,
-    /// Elements.
+    /// Number of elements.
     pub len: usize,
 }
 
 pub use crate::reduce::Side;
 
-/// What a step does.
+/// The operation of a step.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -50,48 +51,49 @@ pub enum Action {
     Send { to: u32, from: Span },
     /// Receives from rank `from`.
     Recv { from: u32, into: Span },
-    /// `into = with op incoming`, or `incoming op with`, as `incoming` says. `with` may be `into` itself.
+    /// `into = with op incoming` for [`Side::Right`], `incoming op with` for [`Side::Left`]. `with` may equal `into`.
     RecvReduce { from: u32, into: Span, with: Span, incoming: Side },
     /// `into = from`.
     Copy { from: Span, into: Span },
-    /// `into = left op right`; `into` may be either of them.
+    /// `into = left op right`; `into` may equal either of them.
     Reduce { left: Span, right: Span, into: Span },
-    /// `span = span / by`: ends an average.
+    /// `span = span / by`: the last step of an average.
     Divide { span: Span, by: u32 },
 }
 
-/// Before a step works on its first `p` elements, `step` must have finished its first `p + shift`, clamped to its length.
+/// Before a step processes its first `p` elements, `step` must have finished its first `p + shift`, clamped to its
+/// length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dependency {
     /// Index of the earlier step.
     pub step: u32,
-    /// Elements.
+    /// Shift in elements; may be negative.
     pub shift: isize,
 }
 
-/// One step and its place in the two lists that all steps share.
+/// A step of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What is done.
+    /// The operation.
     pub action: Action,
-    /// For steps with a peer: how many earlier steps of this schedule send to (or receive from) the same peer. The n-th
-    /// send from rank a to rank b meets the n-th receive of b from a.
+    /// For steps with a peer: the number of earlier steps of this schedule that send to (or receive from) the same
+    /// peer. The n-th send from rank a to rank b matches the n-th receive of b from a.
     pub channel: u32,
-    /// What must happen first.
+    /// The steps that must make progress first.
     pub after: Vec<Dependency>,
 }
 
-/// One rank's part in a collective.
+/// The steps of one rank in a collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// In an order in which they could be executed one by one.
+    /// The steps, in an order in which they could be executed one at a time.
     pub steps: Vec<Step>,
-    /// Elements of [`Buffer::Scratch`].
+    /// Size of [`Buffer::Scratch`] in elements.
     pub scratch: usize,
 }
 
-/// Where part `index` of `len` elements cut into `parts` lies: offset and length. Lengths differ by at most one, the longer
-/// parts come first, and every rank computes the same.
+/// Offset and length of part `index` if `len` elements are cut into `parts`. Lengths differ by at most one; the longer
+/// parts come first.
 pub const fn split(len: usize, parts: usize, index: usize) -> (usize, usize) {
     let (each, longer) = (len / parts, len % parts);
     if index < longer { (index * (each + 1), each + 1) } else { (index * each + longer, each) }
@@ -108,26 +110,26 @@ impl Span {
         self.offset + self.len
     }
 
-    /// `len` elements from the `offset`-th of this span; they lie inside it.
+    /// `len` elements starting at element `offset` of this span; they must be inside it.
     pub const fn slice(self, offset: usize, len: usize) -> Self {
         debug_assert!(offset + len <= self.len);
         Self { buffer: self.buffer, offset: self.offset + offset, len }
     }
 
-    /// Part `index` of this span cut into `parts`, as [`split`] does it.
+    /// Part `index` of this span, cut into `parts` by [`split`].
     pub const fn part(self, parts: usize, index: usize) -> Self {
         let (offset, len) = split(self.len, parts, index);
         self.slice(offset, len)
     }
 
-    /// Whether the two have an element in common.
+    /// Whether the two spans have an element in common.
     pub fn overlaps(self, other: Self) -> bool {
         self.buffer == other.buffer && self.offset < other.end() && other.offset < self.end()
     }
 }
 
 impl Action {
-    /// Elements that the step works through.
+    /// Number of elements that the step processes.
     pub const fn elements(&self) -> usize {
         match *self {
             Self::Send { from: span, .. }
@@ -139,7 +141,7 @@ impl Action {
         }
     }
 
-    /// What the step reads.
+    /// The spans that the step reads.
     pub const fn reads(&self) -> [Option<Span>; 2] {
         match *self {
             Self::Send { from, .. } | Self::Copy { from, .. } => [Some(from), None],
@@ -150,7 +152,7 @@ impl Action {
         }
     }
 
-    /// What the step writes.
+    /// The span that the step writes.
     pub const fn writes(&self) -> Option<Span> {
         match *self {
             Self::Send { .. } => None,
@@ -170,7 +172,7 @@ impl Action {
         }
     }
 
-    /// The rank that the step receives from.
+    /// The rank from which the step receives.
     pub const fn source(&self) -> Option<Rank> {
         match *self {
             Self::Recv { from, .. } | Self::RecvReduce { from, .. } => Some(from as Rank),
@@ -180,12 +182,12 @@ impl Action {
 }
 
 impl Schedule {
-    /// Messages that this rank sends, if no step is cut into segments.
+    /// Number of messages that this rank sends if every step is one segment.
     pub fn messages_sent(&self) -> usize {
         self.steps.iter().filter(|step| step.action.destination().is_some()).count()
     }
 
-    /// Elements that this rank sends. The bytes are these times the size of an element.
+    /// Number of elements that this rank sends.
     pub fn elements_sent(&self) -> usize {
         let sends = self.steps.iter().filter(|step| step.action.destination().is_some());
         sends.map(|step| step.action.elements()).sum()

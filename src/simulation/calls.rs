@@ -1,6 +1,6 @@
-//! Random collective calls, and what they must come to.
+//! Random collective calls and their expected results.
 
-use crate::collective::{Algorithm, Collective, Promise, Shape, Uses};
+use crate::collective::{Algorithm, Collective, CollectiveContract, Shape, Uses};
 use crate::context::{Call, Context};
 use crate::error::Result;
 use crate::messaging::matching::EAGER_BYTES;
@@ -9,8 +9,8 @@ use crate::schedule::verify::{Contract, Expect, Leaf};
 use crate::transport::loopback::Random;
 use crate::types::{DataType, Rank};
 
-/// A collective call of all ranks.
-pub struct Collectively {
+/// A collective call by all ranks.
+pub struct CollectiveCall {
     collective: Collective,
     algorithm: Option<&'static Algorithm>,
     root: Rank,
@@ -21,7 +21,7 @@ pub struct Collectively {
     seed: i64,
 }
 
-/// A rank's buffers in a call. When the call has returned they are filled with a pattern, which must stay.
+/// A rank's buffers in a call. After the call they are filled with a pattern that must not change.
 pub struct Buffers {
     inputs: Vec<Vec<i64>>,
     outputs: Vec<Vec<i64>>,
@@ -30,24 +30,24 @@ pub struct Buffers {
 const PATTERN: i64 = 0x0bad_cafe_0bad_cafe;
 
 impl Buffers {
-    /// After the call: nothing may be written any more.
+    /// Fills the buffers with the pattern after the call.
     pub fn seal(&mut self) {
         self.inputs.iter_mut().chain(&mut self.outputs).for_each(|buffer| buffer.fill(PATTERN));
     }
 
-    /// Whether nothing was written since.
+    /// Whether the pattern is unchanged.
     pub fn are_sealed(&self) -> bool {
         self.inputs.iter().chain(&self.outputs).flatten().all(|value| *value == PATTERN)
     }
 }
 
-/// The collectives that `size` ranks can call.
+/// The collectives that support `size` ranks.
 pub fn collectives(size: usize) -> impl Iterator<Item = Collective> {
     Collective::ALL.iter().copied().filter(move |c| *c != Collective::PairwiseExchange || size.is_power_of_two())
 }
 
-impl Collectively {
-    /// Any call for `size` ranks; with `large` also one whose messages wait for a grant.
+impl CollectiveCall {
+    /// A random call for `size` ranks; with `large` its messages may be large enough to need a grant.
     pub fn random(random: &mut Random, size: usize, large: bool) -> Self {
         let all: Vec<_> = collectives(size).collect();
         let collective = all[random.below(all.len())];
@@ -57,7 +57,7 @@ impl Collectively {
         Self::new(random, collective, (!auto).then_some(algorithm), size, most)
     }
 
-    /// Any small call of another collective.
+    /// A random small call of another collective.
     pub fn another(&self, random: &mut Random) -> Self {
         let size = self.counts.len();
         let others: Vec<_> = collectives(size).filter(|other| *other != self.collective).collect();
@@ -65,7 +65,7 @@ impl Collectively {
         Self::new(random, other, None, size, 40)
     }
 
-    /// A call with at most so many elements for each rank.
+    /// A random call with at most `most` elements per rank.
     pub fn new(
         random: &mut Random,
         collective: Collective,
@@ -75,7 +75,7 @@ impl Collectively {
     ) -> Self {
         Self {
             collective,
-            // Not every algorithm serves every number of ranks; `auto` always does.
+            // Not every algorithm supports every number of ranks; `auto` does.
             algorithm: algorithm.filter(|a| Self::serves(a, collective, size)),
             root: random.below(size),
             count: random.below(most + 1),
@@ -87,7 +87,7 @@ impl Collectively {
     }
 
     fn serves(algorithm: &Algorithm, collective: Collective, size: usize) -> bool {
-        // These serve any number, once they know the counts.
+        // Algorithms that need counts support any number of ranks once the counts are known.
         if algorithm.uses == Uses::Counts {
             return true;
         }
@@ -136,7 +136,7 @@ impl Collectively {
         }
     }
 
-    /// In alltoallv rank i sends `counts[i]` to everyone, itself included.
+    /// The shapes of all ranks. In an alltoallv rank i sends `counts[i]` elements to every rank, including itself.
     fn shapes<'a>(&'a self, rows: &'a [Vec<usize>]) -> Vec<Shape<'a>> {
         let shape = |rank: Rank| match self.collective {
             Collective::Alltoallv => Shape { send_counts: &rows[rank], ..self.shape(rank) },
@@ -154,14 +154,14 @@ impl Collectively {
         self.seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(mixed) >> 8
     }
 
-    /// Runs the call on `context`; its buffers come back whether or not it went well.
+    /// Makes the call on `context`. Returns its buffers, whether or not the call succeeded.
     pub fn run(&self, context: &Context, tag: u32) -> (Result<()>, Buffers) {
         let rows = self.rows();
         let shapes = self.shapes(&rows);
-        let (shape, promise) = (shapes[context.rank()], Promise::new(&shapes));
+        let (shape, contract) = (shapes[context.rank()], CollectiveContract::new(&shapes));
         let rank = context.rank();
         let fill = |buffer: Buffer, length: usize| -> Vec<i64> {
-            (0..length).map(|i| promise.initial(rank, buffer, i).map_or(-1, |leaf| self.leaf(leaf))).collect()
+            (0..length).map(|i| contract.initial(rank, buffer, i).map_or(-1, |leaf| self.leaf(leaf))).collect()
         };
         let mut buffers = Buffers {
             inputs: (0..shape.inputs).map(|n| fill(Buffer::Input(n as u32), shape.input_len(n))).collect(),
@@ -178,12 +178,12 @@ impl Collectively {
             max_segment_bytes: self.segment,
             ..Call::new(shape, DataType::Int64)
         };
-        // SAFETY: the vectors are as long as the shape says and live until the call returns.
+        // SAFETY: the vectors have the lengths given by the shape and live until the call returns.
         let result = unsafe { context.run(&call) };
         if result.is_ok() {
             for (number, (output, before)) in buffers.outputs.iter().zip(&before).enumerate() {
                 for (index, value) in output.iter().enumerate() {
-                    let expected = match promise.expected(rank, number as u32, index) {
+                    let expected = match contract.expected(rank, number as u32, index) {
                         Expect::Copy(leaf) => self.leaf(leaf),
                         Expect::Reduced { ranks, element, .. } => {
                             ranks.fold(0i64, |sum, rank| sum.wrapping_add(self.leaf(Leaf { rank, input: 0, element })))
@@ -199,7 +199,7 @@ impl Collectively {
     }
 }
 
-impl std::fmt::Display for Collectively {
+impl std::fmt::Display for CollectiveCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let algorithm = self.algorithm.map_or("auto", |algorithm| algorithm.name);
         let Self { count, counts, root, in_place, .. } = self;

@@ -1,4 +1,4 @@
-//! Ranks that disagree about how much one of them sends: in the collectives with counts of each rank's own.
+//! Ranks that disagree about the number of elements one of them sends, in the collectives with individual counts.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::matching::EAGER_BYTES;
-use crate::transport::loopback::Rules;
+use crate::transport::loopback::LinkModel;
 use crate::types::{DataType, Rank, ReduceOp};
 
 const SIZE: usize = 3;
 const COLLECTIVES: [Collective; 3] = [Collective::Gatherv, Collective::Scatterv, Collective::Alltoallv];
-/// What is sent is there by then, and a rank that has failed has told the others.
+/// Long enough for data to arrive, and for a failed rank to notify the others.
 const SOON: Duration = Duration::from_millis(10);
 
-/// The collective from rank `from` to `to`, in segments of `segment` elements: `from` sends `sent`, `to` expects `expected`,
-/// and all others agree on one segment.
-struct Odd {
+/// A call in which rank `from` sends `sent` elements to rank `to`, which expects `expected`. All other pairs agree on
+/// one segment of `segment` elements.
+struct MismatchedCall {
     collective: Collective,
     segment: usize,
     sent: usize,
     expected: usize,
 }
 
-impl Odd {
-    /// Who sends, and who receives: 0 is the root.
+impl MismatchedCall {
+    /// The sender and the receiver; 0 is the root.
     fn ends(&self) -> [Rank; 2] {
         match self.collective {
             Collective::Gatherv => [2, 0],
@@ -38,9 +38,9 @@ impl Odd {
     fn make(&self, context: &Context) -> Result<()> {
         use Collective::*;
         let (rank, is_root, [from, to]) = (context.rank(), context.rank() == 0, self.ends());
-        let with = |odd: bool, other: Rank, count: usize| {
+        let with = |mismatched: bool, other: Rank, count: usize| {
             let mut counts = vec![self.segment; SIZE];
-            if odd {
+            if mismatched {
                 counts[other] = count;
             }
             counts
@@ -78,26 +78,26 @@ impl Odd {
             timeout: None,
             max_segment_bytes: Some(8 * self.segment),
         };
-        // SAFETY: the vectors are as long as the shape says and live until the call returns.
+        // SAFETY: the vectors have the lengths given by the shape and live until the call returns.
         unsafe { context.run(&call) }
     }
 
-    /// The errors of sender and receiver: of this call, or of another one that comes soon, in which they do not meet.
+    /// The errors of sender and receiver, in this call or in a later one in which they exchange nothing.
     fn errors(&self) -> [(bool, Error); 2] {
-        let rules = Rules {
+        let link_model = LinkModel {
             delay: Duration::from_micros(1)..Duration::from_micros(20),
             capacity: 1 << 20,
             piece: 1 << 20,
             reads_above: None,
         };
         let options = ContextOptions { check_calls: Some(false), ..Default::default() };
-        let mut errors = play(rules, SIZE, &options, |network, context| {
+        let mut errors = play(link_model, SIZE, &options, |network, context| {
             let began = network.now();
             let first = self.make(context).err();
             let at_once = first.is_some();
             let error = first.or_else(|| {
                 idle(network, context, SOON);
-                Odd { sent: 0, expected: 0, ..*self }.make(context).err()
+                MismatchedCall { sent: 0, expected: 0, ..*self }.make(context).err()
             });
             assert!(network.now().duration_since(began) < 2 * SOON, "rank {} waited: {error:?}", context.rank());
             idle(network, context, SOON);
@@ -108,18 +108,18 @@ impl Odd {
 }
 
 const SMALL: usize = 4;
-/// A segment of so many elements waits for its receive.
+/// Number of elements of a segment that is too large for an eager message.
 const LARGE: usize = EAGER_BYTES / 8 + 1;
 
 #[test]
-fn who_sends_more_or_less_than_is_expected_is_told_wherever_the_counts_end() {
+fn sending_more_or_less_than_expected_fails_on_both_ranks() {
     for collective in COLLECTIVES {
         for segment in [SMALL, LARGE] {
             for (sent, expected) in [(2, 1), (1, 2), (3, 1), (3, 2)].map(|(a, b)| (a * segment, b * segment)) {
-                let odd = Odd { collective, segment, sent, expected };
+                let call = MismatchedCall { collective, segment, sent, expected };
                 let what = format!("{} of {sent} for {expected} in {segment}", collective.name());
-                let [sender, receiver] = odd.errors();
-                let [from, to] = odd.ends();
+                let [sender, receiver] = call.errors();
+                let [from, to] = call.ends();
                 for (rank, (_, error)) in [(from, &sender), (to, &receiver)] {
                     assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}: rank {rank}: {error}");
                     let follows = if sent > expected {
@@ -130,20 +130,20 @@ fn who_sends_more_or_less_than_is_expected_is_told_wherever_the_counts_end() {
                     let text = format!("rank {from} at node {from} sent a message of {} bytes in slot 0x", 8 * segment);
                     assert!(error.message().contains(&text) && error.message().contains(follows), "{what}: {error}");
                 }
-                // Small segments go unasked, so that who sends them may be done.
+                // Small segments are sent eagerly, so the sender may have finished.
                 assert!(receiver.0 && (sender.0 || segment == SMALL || sent < expected), "{what}");
             }
         }
     }
 }
 
-/// Then not even a receive is there that a message could meet.
+/// In this case the receiver posts no receive that could detect the message.
 #[test]
-fn what_is_sent_to_a_rank_that_expects_nothing_is_told_by_the_next_such_call_at_the_latest() {
+fn sending_to_a_rank_that_expects_nothing_fails_in_the_next_such_call_at_the_latest() {
     for collective in COLLECTIVES {
-        let odd = Odd { collective, segment: SMALL, sent: SMALL, expected: 0 };
-        let [from, _] = odd.ends();
-        for (_, error) in odd.errors() {
+        let call = MismatchedCall { collective, segment: SMALL, sent: SMALL, expected: 0 };
+        let [from, _] = call.ends();
+        for (_, error) in call.errors() {
             assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
             let text = format!("rank {from} at node {from} has sent 32 bytes of {} ", collective.name());
             assert!(error.message().contains(&text), "{error}");

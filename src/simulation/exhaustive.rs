@@ -1,22 +1,22 @@
-//! Every algorithm with few ranks, and every rank killed at every step.
+//! Every algorithm with few ranks, with each rank killed at each of its steps.
 
 use std::time::Duration;
 
-use super::calls::{Collectively, collectives};
+use super::calls::{CollectiveCall, collectives};
 use super::job::{Job, Work};
-use crate::transport::loopback::{Fate, Random, Rules};
+use crate::transport::loopback::{LinkModel, NodeStatus, Random};
 use crate::wire::message::HEADER_BYTES;
 
-/// Numbers of ranks.
+/// Numbers of ranks that are tested.
 const SIZES: std::ops::RangeInclusive<usize> = 2..=6;
 
-fn rules(reads: bool) -> Rules {
+fn link_model(reads: bool) -> LinkModel {
     let delay = Duration::from_micros(1)..Duration::from_micros(100);
-    Rules { delay, capacity: 100_000, piece: 10_000, reads_above: reads.then_some(8) }
+    LinkModel { delay, capacity: 100_000, piece: 10_000, reads_above: reads.then_some(8) }
 }
 
-/// A rank's every step sends something or ends the call: it is killed in front of each of its messages, in the middle of its
-/// header, and in the middle of its payload.
+/// Every step of a rank sends a message or ends the call. The rank is killed before each of its messages, within the
+/// header, and within the payload.
 #[test]
 fn every_rank_is_killed_at_every_step() {
     let mut jobs = 0;
@@ -25,19 +25,19 @@ fn every_rank_is_killed_at_every_step() {
             for algorithm in collective.algorithms() {
                 let works = |seed: u64| {
                     let mut random = Random::new(seed);
-                    [Work::Call(Collectively::new(&mut random, collective, Some(algorithm), size, 5))]
+                    [Work::Call(CollectiveCall::new(&mut random, collective, Some(algorithm), size, 5))]
                 };
                 let seed = (size * 1000 + collective as usize) as u64;
-                let whole = Job::run(seed, rules(reads), size, false, &works(seed), |_| {});
+                let whole = Job::run(seed, link_model(reads), size, false, &works(seed), |_| {});
                 let sent: Vec<u64> = (0..size).map(|rank| whole.network.sent(rank)).collect();
                 whole
                     .check(None)
                     .unwrap_or_else(|wrong| panic!("{}, {size} ranks, reads {reads}: {wrong}", algorithm.name));
                 for (culprit, sent) in sent.into_iter().enumerate() {
-                    // No message is shorter than its header, so every step of the rank is met.
+                    // No message is shorter than its header, so every step is covered.
                     for bytes in (0..=sent).step_by(HEADER_BYTES / 2) {
-                        let job = Job::run(seed + bytes, rules(reads), size, false, &works(seed), |network| {
-                            network.end_after(culprit, bytes, Fate::Dead);
+                        let job = Job::run(seed + bytes, link_model(reads), size, false, &works(seed), |network| {
+                            network.fail_after(culprit, bytes, NodeStatus::Crashed);
                         });
                         jobs += 1;
                         job.check(Some(culprit)).unwrap_or_else(|wrong| {

@@ -1,78 +1,79 @@
-//! One job: contexts on a network, what they do, and what is checked of it.
+//! A simulated job: contexts on a network, their work, and the checks afterwards.
 
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::calls::{Buffers, Collectively};
+use super::calls::{Buffers, CollectiveCall};
 use super::messages::{Messages, Sealed};
 use super::{Body, run, sleep};
 use crate::context::{Context, ContextOptions};
 use crate::engine::Spin;
 use crate::error::{Error, Result};
-use crate::transport::loopback::{Fate, Network, Node, Rules};
+use crate::transport::loopback::{LinkModel, Network, Node, NodeStatus};
 
-/// Time that a call may take.
+/// Timeout of a call.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after that for queries to peers, and for what is on its way.
+/// Additional time for diagnostic queries to peers, and for messages in transit.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What all ranks do together.
+/// A piece of work for all ranks.
 pub enum Work {
-    /// A collective.
-    Call(Collectively),
-    /// Likewise, but this rank calls another one: with `check_calls` all are told, and can go on.
-    Differ(Collectively, usize, Collectively),
-    /// Messages.
+    /// A collective call.
+    Call(CollectiveCall),
+    /// A collective call in which this rank makes another one. With `check_calls` all ranks get an error and can
+    /// continue.
+    Mismatch(CollectiveCall, usize, CollectiveCall),
+    /// Point-to-point messages.
     Messages(Messages),
 }
 
-/// Memory that the library has given back.
-enum Given {
+/// Memory that the library must not use any more.
+enum ReturnedMemory {
     Call(Buffers),
     Messages(Sealed),
 }
 
-/// How a rank's program went.
+/// The result of a rank's program.
 #[derive(Default)]
-struct Ended {
-    /// Works that went well.
+struct RankResult {
+    /// Number of successful pieces of work.
     done: usize,
-    /// How the next one failed, when it began and ended.
+    /// The error of the next one, and when it started and ended.
     failed: Option<(Error, Instant, Instant)>,
-    /// What failed does not break a context, so nobody was told why it was closed.
-    silently: bool,
-    over: bool,
+    /// The failure does not break the context, so peers do not learn the reason when it is closed.
+    without_reason: bool,
+    finished: bool,
 }
 
-/// A job that was run.
+/// A finished job.
 pub struct Job {
     pub network: Network,
     contexts: Vec<Arc<Context>>,
-    ended: Vec<Ended>,
-    given: Vec<Given>,
+    ended: Vec<RankResult>,
+    returned: Vec<ReturnedMemory>,
     works: usize,
 }
 
 impl Job {
-    /// Runs `works` one after the other on `size` ranks over a network of `seed`, to which `script` may do something first.
+    /// Runs `works` in sequence on `size` ranks over a network with `seed`. `script` may schedule failures first.
     pub fn run(
         seed: u64,
-        rules: Rules,
+        link_model: LinkModel,
         size: usize,
         check_calls: bool,
         works: &[Work],
         script: impl FnOnce(&Network),
     ) -> Self {
-        let network = Network::new(seed, rules);
+        let network = Network::new(seed, link_model);
         let options = ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), ..Default::default() };
         let contexts = contexts(&network, size, &options);
         script(&network);
-        let ended: Vec<RefCell<Ended>> = (0..size).map(|_| RefCell::default()).collect();
-        let given = RefCell::new(Vec::new());
+        let ended: Vec<RefCell<RankResult>> = (0..size).map(|_| RefCell::default()).collect();
+        let returned = RefCell::new(Vec::new());
         let bodies = contexts.iter().zip(&ended).map(|(context, ended)| -> Body<'_> {
-            let (network, given) = (&network, &given);
+            let (network, returned) = (&network, &returned);
             Box::new(move || {
                 for (number, work) in works.iter().enumerate() {
                     let began = network.now();
@@ -80,14 +81,14 @@ impl Job {
                         Work::Call(call) => {
                             let (result, mut buffers) = call.run(context, number as u32 % 2);
                             buffers.seal();
-                            given.borrow_mut().push(Given::Call(buffers));
+                            returned.borrow_mut().push(ReturnedMemory::Call(buffers));
                             result
                         }
-                        Work::Differ(call, odd, other) => {
+                        Work::Mismatch(call, odd, other) => {
                             let call = if context.rank() == *odd { other } else { call };
                             let (result, mut buffers) = call.run(context, number as u32 % 2);
                             buffers.seal();
-                            given.borrow_mut().push(Given::Call(buffers));
+                            returned.borrow_mut().push(ReturnedMemory::Call(buffers));
                             assert!(result.is_err(), "rank {} has not noticed that rank {odd} differs", context.rank());
                             result.or_else(|error| {
                                 let told = error.message().contains("ranks disagree about this call");
@@ -96,49 +97,49 @@ impl Job {
                         }
                         Work::Messages(messages) => {
                             let (result, sealed) = messages.run(context, number as u64 * 8);
-                            given.borrow_mut().push(Given::Messages(sealed));
+                            returned.borrow_mut().push(ReturnedMemory::Messages(sealed));
                             result
                         }
                     };
                     if let Err(error) = result {
                         ended.borrow_mut().failed = Some((error, began, network.now()));
-                        ended.borrow_mut().silently = matches!(work, Work::Messages(_));
-                        // What a program does that cannot go on; buffers' failures leave the context as it is.
+                        ended.borrow_mut().without_reason = matches!(work, Work::Messages(_));
+                        // What a program that cannot continue would do; failures of buffers do not break the context.
                         context.close();
                         break;
                     }
                     ended.borrow_mut().done += 1;
                 }
-                ended.borrow_mut().over = true;
+                ended.borrow_mut().finished = true;
             })
         });
         run(&network, bodies.collect(), |rank| contexts[rank].close());
         let ended = ended.into_iter().map(RefCell::into_inner).collect();
-        Self { network, contexts, ended, given: given.into_inner(), works: works.len() }
+        Self { network, contexts, ended, returned: returned.into_inner(), works: works.len() }
     }
 
-    /// Checks everything that must hold, whatever happened. `culprit`: the rank that may have met a fate.
+    /// Checks all requirements. `culprit` is the rank that may have failed.
     pub fn check(self, culprit: Option<usize>) -> Result<(), String> {
         let mut wrong = String::new();
-        let fate = culprit.map_or(Fate::Lives, |rank| self.network.fate(rank));
+        let status = culprit.map_or(NodeStatus::Running, |rank| self.network.status(rank));
         for (rank, ended) in self.ended.iter().enumerate() {
-            if Some(rank) == culprit && fate != Fate::Lives {
+            if Some(rank) == culprit && status != NodeStatus::Running {
                 continue;
             }
-            if !ended.over {
+            if !ended.finished {
                 let _ = writeln!(wrong, "rank {rank} never ended");
             }
             match (&ended.failed, culprit) {
                 (None, _) if ended.done == self.works => {}
-                (Some((error, ..)), Some(culprit)) if fate != Fate::Lives => {
-                    // Who closes its context without a reason is itself all that others see; and who waits for a message
-                    // does not ask its peers what they wait for.
-                    let seen = |(other, its): &(usize, &Ended)| {
-                        *other != rank && (its.silently || ended.silently && its.done <= ended.done)
+                (Some((error, ..)), Some(culprit)) if status != NodeStatus::Running => {
+                    // Peers of a rank that closes its context without a reason can only name that rank; and a rank that
+                    // waits for a message does not query its peers.
+                    let seen = |(other, its): &(usize, &RankResult)| {
+                        *other != rank && (its.without_reason || ended.without_reason && its.done <= ended.done)
                     };
                     let seen = self.ended.iter().enumerate().filter(seen).map(|(other, _)| other);
                     if !seen.chain([culprit]).any(|rank| names(error.message(), rank)) {
-                        let _ = writeln!(wrong, "rank {rank} does not name rank {culprit}, {fate:?}: {error}");
+                        let _ = writeln!(wrong, "rank {rank} does not name rank {culprit}, {status:?}: {error}");
                     }
                 }
                 (Some((error, ..)), _) => {
@@ -152,11 +153,11 @@ impl Job {
                 let _ = writeln!(wrong, "rank {rank} took {:?}: {error}", at.duration_since(*began));
             }
         }
-        let touched = |given: &Given| match given {
-            Given::Call(buffers) => !buffers.are_sealed(),
-            Given::Messages(sealed) => !sealed.is_sealed(),
+        let touched = |returned: &ReturnedMemory| match returned {
+            ReturnedMemory::Call(buffers) => !buffers.are_sealed(),
+            ReturnedMemory::Messages(sealed) => !sealed.is_sealed(),
         };
-        if fate == Fate::Lives {
+        if status == NodeStatus::Running {
             for context in &self.contexts {
                 if let Some(left) = context.lock().expect("the lock").messenger.left_behind() {
                     let _ = writeln!(wrong, "rank {}: {left}", context.rank());
@@ -165,15 +166,15 @@ impl Job {
         }
         let watched: Vec<_> = self.contexts.iter().map(Arc::downgrade).collect();
         drop(self.contexts);
-        // What the others have sent until then arrives.
+        // Deliver what is still in transit.
         run(&self.network, watched.iter().map(|_| -> Body<'_> { Box::new(|| {}) }).collect(), |_| {});
-        if self.given.iter().any(touched) {
+        if self.returned.iter().any(touched) {
             wrong.push_str("memory was touched after its call had returned\n");
         }
         if watched.iter().any(|context| context.strong_count() > 0) {
             wrong.push_str("a context is left\n");
         }
-        let (_, links) = self.network.left_behind();
+        let (_, links) = self.network.unfinished();
         if links > 0 {
             let _ = writeln!(wrong, "{links} directions of links are left");
         }
@@ -181,11 +182,11 @@ impl Job {
     }
 }
 
-/// A context for each rank, which know each other.
+/// Creates a context for each rank, and gives all of them the addresses.
 pub fn contexts(network: &Network, size: usize, options: &ContextOptions) -> Vec<Arc<Context>> {
     let context = |rank| -> Result<Arc<Context>> {
         let context = Context::new(Node::new(network, sleep), rank, size, options)?;
-        // Time passes only where a rank sleeps.
+        // Virtual time passes only while a rank sleeps, so polling would not end.
         context.lock()?.set_spin(Spin::For(Duration::ZERO));
         Ok(context)
     };
@@ -199,14 +200,14 @@ pub fn contexts(network: &Network, size: usize, options: &ContextOptions) -> Vec
     contexts
 }
 
-/// What `program` comes to on each rank of a job of `size`.
+/// Runs `program` on each rank of a job with `size` ranks, and returns the results.
 pub fn play<T>(
-    rules: Rules,
+    link_model: LinkModel,
     size: usize,
     options: &ContextOptions,
     program: impl Fn(&Network, &Arc<Context>) -> T,
 ) -> Vec<T> {
-    let network = Network::new(1, rules);
+    let network = Network::new(1, link_model);
     let contexts = contexts(&network, size, options);
     let results: Vec<RefCell<Option<T>>> = (0..size).map(|_| RefCell::new(None)).collect();
     let bodies = contexts.iter().zip(&results).map(|(context, result)| -> Body<'_> {
@@ -221,7 +222,7 @@ pub fn play<T>(
     ended.map(|(rank, result)| result.unwrap_or_else(|| panic!("rank {rank} never ended"))).collect()
 }
 
-/// Whether `text` names this rank, alone or among those of whom any could have sent a message.
+/// Whether `text` names this rank, either alone or in a list of ranks that could have sent a message.
 fn names(text: &str, rank: usize) -> bool {
     let name = format!("rank {rank}");
     let alone =

@@ -1,4 +1,4 @@
-//! Random messages between two ranks, puts and gets, and writes into bound buffers, and what they must come to.
+//! Random point-to-point messages, puts and gets, writes into bound buffers, and their expected results.
 
 use std::sync::Arc;
 
@@ -8,33 +8,34 @@ use crate::messaging::matching::EAGER_BYTES;
 use crate::transport::loopback::Random;
 use crate::types::Rank;
 
-/// What all ranks do with each other.
+/// A communication pattern.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Everyone sends to the next rank and receives from the one before.
+    /// Every rank sends to the next rank and receives from the previous one.
     Ring,
-    /// Rank 0 receives from whoever comes; the others send to it.
+    /// Rank 0 receives from any rank; the others send to it.
     Any,
-    /// Everyone puts into the next rank's buffer and gets from the one before, whose keys came by messages.
+    /// Every rank puts into the next rank's buffer and gets from the previous rank's; they exchange the keys by
+    /// messages.
     PutGet,
-    /// Everyone writes into the buffer that the next rank has bound, and then says so.
+    /// Every rank writes into the buffer that the next rank has bound.
     Bound,
 }
 
-/// Messages that all ranks exchange.
+/// Messages between all ranks.
 pub struct Messages {
     kind: Kind,
     bytes: usize,
     seed: u8,
 }
 
-/// Memory that was a buffer of the library's, and is filled with a pattern, which must stay.
+/// Memory of former buffers, filled with a pattern that must not change.
 pub struct Sealed(Vec<Box<[u8]>>);
 
 const PATTERN: u8 = 0xb5;
 
 impl Sealed {
-    /// Whether nothing was written since.
+    /// Whether the pattern is unchanged.
     pub fn is_sealed(&self) -> bool {
         self.0.iter().all(|memory| memory.iter().all(|byte| *byte == PATTERN))
     }
@@ -51,14 +52,14 @@ fn is_from(memory: &[u8], of: Rank, seed: u8) -> bool {
 }
 
 impl Messages {
-    /// Any; with `large` also some that wait for a grant.
+    /// Random messages; with `large` they may be large enough to need a grant.
     pub fn random(random: &mut Random, large: bool) -> Self {
         let kind = [Kind::Ring, Kind::Any, Kind::PutGet, Kind::Bound][random.below(4)];
         let bytes = [0, 1, 8, 100, 600, EAGER_BYTES, EAGER_BYTES + 1, 70_001][random.below(if large { 8 } else { 5 })];
         Self { kind, bytes, seed: random.bits() as u8 }
     }
 
-    /// Does this rank's part; its memory comes back whether or not that went well.
+    /// Runs this rank's part. Returns its memory, whether or not that succeeded.
     pub fn run(&self, context: &Arc<Context>, slot: u64) -> (Result<()>, Sealed) {
         let mut memory: Vec<Box<[u8]>> = (0..4).map(|_| vec![0; self.bytes.max(128)].into()).collect();
         let result = self.exchange(context, slot, &mut memory);
@@ -71,9 +72,10 @@ impl Messages {
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         fill(&mut memory[0], rank, self.seed);
         let pointers: Vec<(*mut u8, usize)> = memory.iter_mut().map(|m| (m.as_mut_ptr(), m.len())).collect();
-        // SAFETY: the memory outlives the buffers, which this function drops.
+        // SAFETY: `pointers` refer to `memory`, which lives longer than the buffers: this function drops them.
         let buffer = |n: usize| unsafe { context.unbound_buffer(pointers[n].0, pointers[n].1) };
-        // SAFETY: nothing is under way on this memory when it is looked at.
+        // SAFETY: `at + bytes` is at most the length of the memory, and no operation is in progress on it when it is
+        // read.
         let bytes_of = |n: usize, at: usize, bytes: usize| unsafe {
             std::slice::from_raw_parts(pointers[n].0.add(at).cast_const(), bytes)
         };
@@ -92,7 +94,7 @@ impl Messages {
                 let all: Vec<Rank> = (1..size).collect();
                 for _ in 1..size {
                     recv.recv(&all, slot, 0, bytes)?;
-                    let from = recv.wait_recv(None)?.expect("nobody aborts");
+                    let from = recv.wait_recv(None)?.expect("the wait is not aborted");
                     assert!(!std::mem::replace(&mut seen[from], true), "rank {from} came twice");
                     assert!(is_from(bytes_of(1, 0, bytes), from, self.seed), "wrong bytes of rank {from}");
                 }
@@ -104,7 +106,8 @@ impl Messages {
             }
             Kind::PutGet => self.put_and_get(context, slot, &buffer, &bytes_of)?,
             Kind::Bound => {
-                // SAFETY: as above.
+                // SAFETY: `pointers` refer to `memory`, which lives longer than both buffers: this block's scope drops
+                // them.
                 let (send, recv): (BoundBuffer, BoundBuffer) = unsafe {
                     let recv = context.pair(before)?.recv_buffer(slot, pointers[1].0, pointers[1].1)?;
                     (context.pair(next)?.send_buffer(slot, pointers[0].0, pointers[0].1)?, recv)
@@ -128,10 +131,12 @@ impl Messages {
         let (rank, size, bytes) = (context.rank(), context.size(), self.bytes);
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         let (own, window, got, notes) = (buffer(0)?, buffer(1)?, buffer(2)?, buffer(3)?);
-        // Notes to both neighbours: the keys of what they put to and get from; later that this rank is done with theirs.
+        // Messages to both neighbours: first the keys for puts and gets, later a confirmation that this rank has
+        // finished its own.
         let (to_next, to_before) = (own.remote_key()?.serialize(), window.remote_key()?.serialize());
         let length = to_next.len();
-        // SAFETY: the buffer has 128 bytes, and nothing is under way on it.
+        // SAFETY: the buffer has at least 128 bytes, which is more than two keys, and no operation is in progress on
+        // it.
         unsafe {
             let at = bytes_of(3, 0, 0).as_ptr().cast_mut();
             std::ptr::copy_nonoverlapping(to_next.as_ptr(), at, length);

@@ -1,8 +1,7 @@
-//! Whole jobs in simulation: real contexts, one for each rank, over [links in memory](crate::transport::loopback) and under
-//! virtual time, in one thread. Each rank is a coroutine that sleeps where a thread would sleep in the system. What happens is
-//! a function of one seed.
+//! Simulation of whole jobs in one thread: real contexts, one per rank, over [in-memory
+//! links](crate::transport::loopback) under virtual time. Each rank is a coroutine that is suspended where a thread
+//! would sleep. Everything that happens is a function of one seed.
 
-mod arrivals;
 mod calls;
 mod disagreement;
 mod exhaustive;
@@ -10,6 +9,7 @@ mod job;
 mod messages;
 mod seeds;
 mod timeouts;
+mod unexpected;
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -18,32 +18,33 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::context::Context;
-use crate::transport::loopback::{Fate, Network};
+use crate::transport::loopback::{Network, NodeStatus};
 
-/// Events of one job, at most; more would be a loop without progress.
+/// Maximum number of events of a job; more indicate a loop without progress.
 const MAX_EVENTS: usize = 2_000_000;
 
 thread_local! {
-    /// The coroutine that runs.
+    /// The running coroutine.
     static CURRENT: Cell<*const Yielder<(), Instant>> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Suspends the rank that runs, until then or until something happens at its node.
+/// Suspends the running rank until `until`, or until an event at its node.
 pub fn sleep(until: Instant) {
     let yielder = CURRENT.get();
-    assert!(!yielder.is_null(), "nobody but a simulated rank waits in a simulation");
-    // SAFETY: the pointer is set while the coroutine runs that the yielder is of, on this very stack.
+    assert!(!yielder.is_null(), "only a simulated rank may wait in a simulation");
+    // SAFETY: `CURRENT` is set only while the coroutine to which the yielder belongs is running, and this code runs on
+    // its stack.
     unsafe { (*yielder).suspend(until) };
     CURRENT.set(yielder);
 }
 
-/// Lets this time pass for the rank that runs, whose context makes progress meanwhile.
+/// Lets the running rank sleep for `time`; its context makes progress meanwhile.
 pub fn idle(network: &Network, context: &Context, time: Duration) {
     let until = network.now() + time;
     idle_until(network, context, until, || false);
 }
 
-/// Likewise, until `met` or `until`; whether it was met.
+/// As [`idle`], until `met` returns true or until `until`. Returns whether the condition was met.
 pub fn idle_until(network: &Network, context: &Context, until: Instant, mut met: impl FnMut() -> bool) -> bool {
     while network.now() < until {
         if met() {
@@ -55,20 +56,20 @@ pub fn idle_until(network: &Network, context: &Context, until: Instant, mut met:
     met()
 }
 
-/// A rank's program.
+/// The program of a rank.
 pub type Body<'a> = Box<dyn FnOnce() + 'a>;
 
 struct Rank<'a> {
     coroutine: Option<Coroutine<(), Instant, (), DefaultStack>>,
-    /// Until when it sleeps; `None` once it has ended.
+    /// The time until which it sleeps; `None` after its end.
     sleeps: Option<Instant>,
     body: std::marker::PhantomData<&'a ()>,
 }
 
 impl<'a> Rank<'a> {
     fn new(body: Body<'a>, now: Instant) -> Self {
-        // SAFETY: the coroutine is dropped with `self`, which the body outlives; its lifetime is hidden from the
-        // coroutine's type only.
+        // SAFETY: `Rank<'a>` owns the coroutine and cannot outlive `'a`, so the body is not used after `'a`. Only the
+        // lifetime is changed.
         let body: Body<'static> = unsafe { std::mem::transmute(body) };
         let stack = DefaultStack::new(256 << 10).expect("a stack");
         let coroutine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), Instant>, ()| {
@@ -91,9 +92,9 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// Runs the ranks' programs, one for each node of `network`, until they have all ended and nothing is under way. A node that
-/// dies takes its rank along; one that falls silent keeps it where it is. Before the memory of such a rank goes, `lost` is
-/// called for it: a process that is killed runs no destructors, and nothing may look at that memory any more.
+/// Runs the ranks' programs, one per node of `network`, until all have ended and nothing is in transit. The rank of a
+/// node that crashes is dropped; that of a silent node stays suspended. `lost` is called before the memory of such a
+/// rank is freed: a killed process runs no destructors, and nothing may access that memory afterwards.
 pub fn run<'a>(network: &Network, bodies: Vec<Body<'a>>, lost: impl Fn(usize)) {
     let mut ranks: Vec<Rank<'a>> = bodies.into_iter().map(|body| Rank::new(body, network.now())).collect();
     for _ in 0..MAX_EVENTS {
@@ -101,10 +102,10 @@ pub fn run<'a>(network: &Network, bodies: Vec<Body<'a>>, lost: impl Fn(usize)) {
         let size = ranks.len();
         let first = network.below(size);
         for node in (0..size).map(|i| (first + i) % size) {
-            match network.fate(node) {
-                Fate::Lives => {}
-                Fate::Silent => continue,
-                Fate::Dead => {
+            match network.status(node) {
+                NodeStatus::Running => {}
+                NodeStatus::Silent => continue,
+                NodeStatus::Crashed => {
                     if ranks[node].coroutine.is_some() {
                         lost(node);
                         ranks[node].coroutine = None;
@@ -128,5 +129,5 @@ pub fn run<'a>(network: &Network, bodies: Vec<Body<'a>>, lost: impl Fn(usize)) {
             network.drive(node);
         }
     }
-    panic!("no end after {MAX_EVENTS} events");
+    panic!("the job has not ended after {MAX_EVENTS} events");
 }

@@ -1,50 +1,50 @@
-//! Random jobs, a seed each.
+//! Random jobs, one per seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::calls::Collectively;
+use super::calls::CollectiveCall;
 use super::job::{Job, Work};
 use super::messages::Messages;
-use crate::transport::loopback::{Fate, Random, Rules};
+use crate::transport::loopback::{LinkModel, NodeStatus, Random};
 
-/// Seeds that are played if `SEEDS` does not say how many.
+/// Number of seeds if `SEEDS` is not set.
 const SEEDS: u64 = 300;
 
-/// Plays the job of one seed; what is wrong with it.
+/// Runs the job of one seed; the error describes what is wrong.
 fn play(seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let size = 2 + random.below(7);
-    // A link that holds little, or moves a few bytes at a time, would take long for large messages.
+    // With little capacity or small pieces, large messages would take too long.
     let tight = random.one_in(3);
     let checks = random.one_in(4);
     let works: Vec<Work> = (0..1 + random.below(4))
         .map(|_| match random.below(8) {
             0 | 1 => Work::Messages(Messages::random(&mut random, !tight)),
             2 if checks => {
-                let call = Collectively::random(&mut random, size, false);
+                let call = CollectiveCall::random(&mut random, size, false);
                 let other = call.another(&mut random);
-                Work::Differ(call, random.below(size), other)
+                Work::Mismatch(call, random.below(size), other)
             }
-            _ => Work::Call(Collectively::random(&mut random, size, !tight)),
+            _ => Work::Call(CollectiveCall::random(&mut random, size, !tight)),
         })
         .collect();
     let delay = [1, 50, 2000][random.below(3)];
-    let rules = Rules {
+    let link_model = LinkModel {
         delay: Duration::from_micros(1)..Duration::from_micros(1 + delay),
         capacity: if tight { 50 + random.below(300) } else { 10_000 + random.below(200_000) },
         piece: if tight { 1 + random.below(60) } else { 1000 + random.below(40_000) },
         reads_above: None,
     };
-    let rules = Rules { reads_above: (!random.one_in(3)).then(|| 1 << random.below(17)), ..rules };
+    let link_model = LinkModel { reads_above: (!random.one_in(3)).then(|| 1 << random.below(17)), ..link_model };
     let culprit = (!random.one_in(2)).then(|| random.below(size));
-    let fate = if random.one_in(2) { Fate::Dead } else { Fate::Silent };
+    let status = if random.one_in(2) { NodeStatus::Crashed } else { NodeStatus::Silent };
     let most = 1 << random.below(19);
     let bytes = random.below(most) as u64;
-    let job = Job::run(random.bits(), rules, size, checks, &works, |network| {
+    let job = Job::run(random.bits(), link_model, size, checks, &works, |network| {
         if let Some(culprit) = culprit {
-            network.end_after(culprit, bytes, fate);
+            network.fail_after(culprit, bytes, status);
         }
     });
     job.check(culprit)
@@ -61,7 +61,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// `SEEDS=20000` says how many seeds are played; `SEED=7` plays that one alone.
+/// `SEEDS=20000` sets the number of seeds; `SEED=7` runs only that one.
 #[test]
 fn random_jobs() {
     let seeds = match number("SEED") {

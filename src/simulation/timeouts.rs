@@ -1,4 +1,5 @@
-//! Ranks that do not come, or give up: who is named, and when, to the microsecond.
+//! Ranks that do not make a call, or time out: which rank the errors name, and when. Virtual time makes the times
+//! exact.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,17 +9,17 @@ use super::job::play;
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
 use crate::error::{ErrorKind, Result};
-use crate::transport::loopback::{Network, Rules};
+use crate::transport::loopback::{LinkModel, Network};
 use crate::types::{DataType, ReduceOp};
 
 const LONG: Duration = Duration::from_secs(30);
-/// What is sent is there by then.
+/// Long enough for data to arrive.
 const SOON: Duration = Duration::from_millis(1);
-/// How long a rank that has waited in vain waits for what its peers say, at most; it may be that they wait for others.
+/// Maximum time for which a rank that timed out waits for the replies of its peers; these may query others first.
 const QUERIES: Duration = Duration::from_millis(650);
 
-fn rules() -> Rules {
-    Rules {
+fn link_model() -> LinkModel {
+    LinkModel {
         delay: Duration::from_micros(1)..Duration::from_micros(20),
         capacity: 100_000,
         piece: 50_000,
@@ -30,9 +31,9 @@ fn options() -> ContextOptions {
     ContextOptions { timeout: LONG, check_calls: Some(false), ..Default::default() }
 }
 
-/// A call that all ranks can make; only what they disagree about matters.
+/// A call that all ranks can make; only its mismatches matter.
 #[derive(Clone, Copy)]
-struct Made {
+struct TestCall {
     collective: Collective,
     algorithm: Option<&'static str>,
     count: usize,
@@ -41,7 +42,7 @@ struct Made {
     timeout: Option<Duration>,
 }
 
-const ALLREDUCE: Made = Made {
+const ALLREDUCE: TestCall = TestCall {
     collective: Collective::Allreduce,
     algorithm: Some("ring_segmented"),
     count: 1000,
@@ -50,7 +51,7 @@ const ALLREDUCE: Made = Made {
     timeout: None,
 };
 
-impl Made {
+impl TestCall {
     fn make(&self, context: &Context) -> Result<()> {
         let Self { collective, algorithm, dtype, op, timeout, .. } = *self;
         let sends = collective != Collective::Broadcast || context.rank() == 0;
@@ -69,15 +70,15 @@ impl Made {
             timeout,
             max_segment_bytes: None,
         };
-        // SAFETY: the vectors are as long as the shape says and live until the call returns.
+        // SAFETY: the vectors have the lengths given by the shape and live until the call returns.
         unsafe { context.run(&call) }
     }
 }
 
-/// What a rank's program comes to, how long its call took, and why its context is broken.
-type Ended = (Result<()>, Duration);
+/// The result of a rank's call, and its duration.
+type Timed = (Result<()>, Duration);
 
-fn timed(network: &Network, call: impl FnOnce() -> Result<()>) -> Ended {
+fn timed(network: &Network, call: impl FnOnce() -> Result<()>) -> Timed {
     let began = network.now();
     let result = call();
     (result, network.now().duration_since(began))
@@ -86,8 +87,8 @@ fn timed(network: &Network, call: impl FnOnce() -> Result<()>) -> Ended {
 #[test]
 fn a_silent_rank_is_named_after_the_timeout() {
     const TIMEOUT: Duration = Duration::from_secs(1);
-    let call = Made { timeout: Some(TIMEOUT), ..ALLREDUCE };
-    let ended = play(rules(), 3, &options(), |network, context| {
+    let call = TestCall { timeout: Some(TIMEOUT), ..ALLREDUCE };
+    let ended = play(link_model(), 3, &options(), |network, context| {
         if context.rank() == 2 {
             idle(network, context, 2 * TIMEOUT);
             return (Ok(()), TIMEOUT);
@@ -106,7 +107,7 @@ fn a_silent_rank_is_named_after_the_timeout() {
             error.message().to_owned()
         })
         .collect();
-    // Rank 0 waits for rank 2, which says so; rank 1 waits for rank 0.
+    // Rank 0 waits for rank 2, whose reply says that it is in no collective; rank 1 waits for rank 0.
     let named = "timed out after 1s, in collective number 1 of this context, waiting to receive 0 of ";
     let silent = "from rank 2 at node 2 (connected; it says that it is in no collective, after 0 on this context)";
     assert!(texts[0].contains(named) && texts[0].contains(silent), "{texts:#?}");
@@ -114,31 +115,32 @@ fn a_silent_rank_is_named_after_the_timeout() {
 }
 
 #[test]
-fn a_rank_that_gives_up_ends_those_that_wait_for_others() {
+fn a_rank_that_times_out_ends_the_calls_of_ranks_that_wait_for_others() {
     const TIMEOUT: Duration = Duration::from_millis(500);
-    let ended = play(rules(), 3, &options(), |network, context| {
-        // Everyone is connected to everyone.
-        Made { collective: Collective::Alltoall, algorithm: None, count: 300, ..ALLREDUCE }.make(context).unwrap();
+    let ended = play(link_model(), 3, &options(), |network, context| {
+        // Connect all pairs of ranks.
+        TestCall { collective: Collective::Alltoall, algorithm: None, count: 300, ..ALLREDUCE }.make(context).unwrap();
         idle(network, context, SOON);
-        // A broadcast from rank 0: rank 2 waits for rank 0 only, which waits for nobody. Rank 1 is in another call, and gives up.
+        // A broadcast from rank 0: rank 2 waits only for rank 0, which waits for nothing. Rank 1 makes another call,
+        // which times out.
         timed(network, || match context.rank() {
             0 => {
                 idle(network, context, 2 * LONG);
                 Ok(())
             }
-            1 => Made { op: ReduceOp::Max, timeout: Some(TIMEOUT), ..ALLREDUCE }.make(context),
-            _ => Made { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE }.make(context),
+            1 => TestCall { op: ReduceOp::Max, timeout: Some(TIMEOUT), ..ALLREDUCE }.make(context),
+            _ => TestCall { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE }.make(context),
         })
     });
     let (own, told) = (ended[1].0.as_ref().unwrap_err(), ended[2].0.as_ref().unwrap_err());
     assert!(told.message().contains("rank 1 at node 1"), "{told}");
-    // They meet each other's messages at once, or rank 1's timeout ends both.
+    // Either they receive each other's messages at once, or rank 1's timeout ends both calls.
     let apart = ended[2].1.abs_diff(ended[1].1);
     assert!(apart < SOON && ended[1].1 < TIMEOUT + QUERIES, "{:?} and {:?}: {own}; {told}", ended[1].1, ended[2].1);
 }
 
 #[test]
-fn a_root_that_does_not_come_is_named_with_the_call() {
+fn a_root_that_makes_no_call_is_named_with_the_call() {
     const TIMEOUT: Duration = Duration::from_secs(1);
     let gatherv = |context: &Context| {
         let shape = Shape { outputs: 0, ..Shape::new(Collective::Gatherv, context.rank(), 3, 2) };
@@ -156,7 +158,7 @@ fn a_root_that_does_not_come_is_named_with_the_call() {
         // SAFETY: the array has two elements, as the shape says, and lives until the call returns.
         unsafe { context.run(&call) }
     };
-    let ended = play(rules(), 3, &options(), |network, context| {
+    let ended = play(link_model(), 3, &options(), |network, context| {
         if context.rank() == 0 {
             idle(network, context, 2 * TIMEOUT);
             return (Ok(()), TIMEOUT);
@@ -173,30 +175,31 @@ fn a_root_that_does_not_come_is_named_with_the_call() {
 
 #[test]
 fn ranks_in_different_calls_notice_and_say_so() {
-    let broadcast = Made { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE };
+    let broadcast = TestCall { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE };
     for (what, odd, expected) in [
         ("another collective", broadcast, "broadcast"),
-        ("another type", Made { dtype: DataType::Int32, ..ALLREDUCE }, "of int32 by sum"),
-        ("another operation", Made { op: ReduceOp::Max, ..ALLREDUCE }, "of float32 by max"),
-        ("another count", Made { count: 999, ..ALLREDUCE }, "there too, but its counts, root, segment size or"),
-        ("another algorithm", Made { algorithm: Some("ring_chunked"), ..ALLREDUCE }, "allreduce ring_chunked"),
+        ("another type", TestCall { dtype: DataType::Int32, ..ALLREDUCE }, "of int32 by sum"),
+        ("another operation", TestCall { op: ReduceOp::Max, ..ALLREDUCE }, "of float32 by max"),
+        ("another count", TestCall { count: 999, ..ALLREDUCE }, "there too, but its counts, root, segment size or"),
+        ("another algorithm", TestCall { algorithm: Some("ring_chunked"), ..ALLREDUCE }, "allreduce ring_chunked"),
     ] {
         for size in [2, 4] {
-            let ended = play(rules(), size, &options(), |network, context: &Arc<Context>| {
+            let ended = play(link_model(), size, &options(), |network, context: &Arc<Context>| {
                 let ended = timed(network, || if context.rank() == 0 { &odd } else { &ALLREDUCE }.make(context));
                 idle(network, context, SOON);
-                // Whoever was done before the others noticed hears of it now.
+                // A rank that finished before the mismatch was detected learns of it now.
                 assert!(context.broken().is_some(), "{what}, {size} ranks");
                 assert!(ALLREDUCE.make(context).unwrap_err().message().contains("the context is broken"));
                 ended
             });
             let failed = ended.iter().enumerate().filter_map(|(rank, (result, took))| {
                 assert!(*took < SOON, "{what}: somebody waited for {took:?}");
-                // The root of a broadcast sends and is done: it has seen nothing wrong.
+                // The root of a broadcast only sends, so it finishes without an error.
                 assert!(result.is_err() || rank == 0 && odd.collective == Collective::Broadcast, "{what}: rank {rank}");
                 result.as_ref().err().map(|error| (rank, error))
             });
-            // Whoever meets a message of the other call first says so; rank 0 itself sees the plain allreduce.
+            // The first rank to receive a message of the other call reports it; rank 0 itself sees the regular
+            // allreduce.
             let told = failed.into_iter().any(|(rank, error)| {
                 let expected = if rank == 0 { "allreduce ring_segmented of float32 by sum" } else { expected };
                 let text = error.message();

@@ -1,4 +1,4 @@
-//! What every link and connector must do, played over each of them; see `docs/links.md`.
+//! The requirements on links and connectors, tested for each kind of link; see `docs/links.md`.
 
 mod mixed;
 
@@ -7,22 +7,22 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::loopback::{Network, Node, Random, Rules};
-use super::{Connector, Device, Happening, Interest, Link, tcp};
+use super::loopback::{LinkModel, Network, Node, Random};
+use super::{Connector, ConnectorEvent, Device, Interest, Link, tcp};
 use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
 use crate::secret::JobToken;
 use crate::sys;
 use crate::types::Space;
 
-/// Two ranks of a context, over one kind of link.
+/// Two ranks of a context with one kind of link.
 struct Pair {
     connectors: [Box<dyn Connector>; 2],
     devices: [Arc<dyn Device>; 2],
-    /// Lets time pass: what is under way moves on.
+    /// Advances the time.
     step: Box<dyn Fn() -> Instant>,
 }
 
-/// How often something is tried before the suite gives up: with TCP's steps of a millisecond, half a minute.
+/// Number of steps before a test fails; for TCP, with steps of a millisecond, half a minute.
 const TRIES: usize = 30_000;
 
 fn over_tcp() -> Pair {
@@ -39,8 +39,8 @@ fn over_tcp() -> Pair {
 
 fn over_memory(reads_above: Option<usize>) -> Pair {
     let delay = Duration::from_micros(1)..Duration::from_micros(500);
-    let network = Network::new(7, Rules { delay, capacity: 100_000, piece: 5000, reads_above });
-    let node = || -> Arc<dyn Device> { Node::new(&network, |_| panic!("nobody sleeps here")) };
+    let network = Network::new(7, LinkModel { delay, capacity: 100_000, piece: 5000, reads_above });
+    let node = || -> Arc<dyn Device> { Node::new(&network, |_| panic!("this test does not sleep")) };
     let nodes = [node(), node()];
     let step = move || {
         network.step(network.now() + Duration::from_micros(100));
@@ -62,7 +62,7 @@ fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
     Pair { connectors, devices, step }
 }
 
-/// Runs a check over each kind of link.
+/// Runs a check for each kind of link.
 fn each(check: impl Fn(Pair)) {
     check(over_tcp());
     check(over_memory(None));
@@ -70,30 +70,30 @@ fn each(check: impl Fn(Pair)) {
 }
 
 impl Pair {
-    /// What the connector of `side` reports now.
-    fn happenings(&mut self, side: usize) -> Vec<Happening> {
+    /// The events that the connector of `side` reports now.
+    fn events(&mut self, side: usize) -> Vec<ConnectorEvent> {
         let now = (self.step)();
-        let mut happenings = Vec::new();
-        self.connectors[side].progress(now, &mut happenings);
-        happenings
+        let mut events = Vec::new();
+        self.connectors[side].progress(now, &mut events);
+        events
     }
 
-    /// Connects both; side 0 asks.
+    /// Establishes the link; side 0 connects.
     fn links(&mut self) -> [Box<dyn Link>; 2] {
         self.connectors[0].connect(1);
         let mut links = [None, None];
         let mut numbers = [0, 1];
         for _ in 0..TRIES {
             for side in 0..2 {
-                for happening in self.happenings(side) {
-                    match happening {
-                        Happening::Established { rank, link, connection } => {
+                for event in self.events(side) {
+                    match event {
+                        ConnectorEvent::Established { rank, link, connection } => {
                             assert_eq!(rank, 1 - side);
                             assert!(links[side].replace(link).is_none(), "established twice");
                             numbers[side] = connection;
                         }
-                        Happening::Unreachable { error, .. } => panic!("{error}"),
-                        Happening::Ready { .. } => {}
+                        ConnectorEvent::Unreachable { error, .. } => panic!("{error}"),
+                        ConnectorEvent::Ready { .. } => {}
                     }
                 }
             }
@@ -105,14 +105,14 @@ impl Pair {
         panic!("no connection");
     }
 
-    /// Whether the connector of `side` reports that for its link, sooner or later.
+    /// Whether the connector of `side` reports matching conditions within `tries` steps.
     fn reports(&mut self, side: usize, wanted: impl Fn(Interest) -> bool, tries: usize) -> bool {
         (0..tries)
-            .any(|_| self.happenings(side).iter().any(|h| matches!(h, Happening::Ready { of, .. } if wanted(*of))))
+            .any(|_| self.events(side).iter().any(|h| matches!(h, ConnectorEvent::Ready { of, .. } if wanted(*of))))
     }
 }
 
-/// Receives what there is now.
+/// Receives the bytes that are available.
 fn receive(link: &mut dyn Link, most: usize) -> Result<Vec<u8>, ErrorKind> {
     let (mut first, mut second) = (vec![0; most / 3], vec![0; most - most / 3]);
     let n =
@@ -122,7 +122,7 @@ fn receive(link: &mut dyn Link, most: usize) -> Result<Vec<u8>, ErrorKind> {
     Ok(first)
 }
 
-/// Receives until the stream ends, or `wanted` bytes are there.
+/// Receives until the stream ends or `wanted` bytes have arrived.
 fn receive_all(pair: &Pair, link: &mut dyn Link, wanted: usize) -> (Vec<u8>, bool) {
     let mut all = Vec::new();
     for _ in 0..TRIES {
@@ -144,7 +144,7 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| random.bits() as u8).collect()
 }
 
-/// Sends until the link takes nothing more; how much it took.
+/// Sends until the link accepts no more; returns the number of accepted bytes.
 fn fill(link: &mut dyn Link, data: &[u8]) -> usize {
     let mut sent = 0;
     loop {
@@ -153,12 +153,12 @@ fn fill(link: &mut dyn Link, data: &[u8]) -> usize {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return sent,
             Err(error) => panic!("{error}"),
         }
-        assert!(sent < data.len(), "a link holds {sent} bytes that nobody receives");
+        assert!(sent < data.len(), "the link accepted {sent} bytes without limit");
     }
 }
 
 #[test]
-fn bytes_arrive_whole_and_in_order_both_ways() {
+fn all_bytes_arrive_in_order_in_both_directions() {
     each(|mut pair| {
         let mut links = pair.links();
         let sent = [noise(1, 400_000), noise(2, 300_000)];
@@ -180,7 +180,7 @@ fn bytes_arrive_whole_and_in_order_both_ways() {
                 }
                 match receive(links[side].as_mut(), 1 + random.below(50_000)) {
                     Ok(bytes) => {
-                        assert!(!bytes.is_empty(), "an end that nobody made");
+                        assert!(!bytes.is_empty(), "the stream ended although neither side ended it");
                         got[1 - side].extend_from_slice(&bytes);
                     }
                     Err(kind) => assert_eq!(kind, ErrorKind::WouldBlock),
@@ -199,7 +199,7 @@ fn bytes_arrive_whole_and_in_order_both_ways() {
 }
 
 #[test]
-fn a_full_link_takes_nothing_until_the_peer_has_received() {
+fn a_full_link_accepts_nothing_until_the_peer_has_received() {
     each(|mut pair| {
         let [mut a, mut b] = pair.links();
         let data = noise(4, 64 << 20);
@@ -210,18 +210,18 @@ fn a_full_link_takes_nothing_until_the_peer_has_received() {
         assert!(!ended && got == data[..sent]);
         assert!(pair.reports(0, |of| of.writable, TRIES), "room is not reported");
         a.watch(Interest { readable: true, writable: false }).unwrap();
-        assert!(!pair.reports(0, |of| of.writable, 20), "room is reported that nobody waits for");
+        assert!(!pair.reports(0, |of| of.writable, 20), "room is reported although it is not watched");
         assert!(fill(a.as_mut(), &data) > 0);
     });
 }
 
 #[test]
-fn a_link_is_reported_while_it_is_watched_and_has_something() {
+fn a_watched_link_is_reported_while_it_is_readable() {
     each(|mut pair| {
         let [mut a, mut b] = pair.links();
         let mut descriptors = Vec::new();
         pair.connectors[1].descriptors(&mut descriptors);
-        // What connecting has left.
+        // Events left over from connecting.
         while pair.reports(1, |of| of.readable, 20) {
             assert_eq!(receive(b.as_mut(), 10), Err(ErrorKind::WouldBlock));
         }
@@ -230,10 +230,10 @@ fn a_link_is_reported_while_it_is_watched_and_has_something() {
         assert!(pair.reports(1, |of| of.readable, TRIES));
         assert!(descriptors.is_empty() || sys::poll(&descriptors[..1], Duration::ZERO));
         b.watch(Interest::default()).unwrap();
-        assert!(!pair.reports(1, |_| true, 20), "nobody watches it");
+        assert!(!pair.reports(1, |_| true, 20), "it is not watched");
         assert!(descriptors.is_empty() || !sys::poll(&descriptors[..1], Duration::ZERO));
         b.watch(Interest { readable: true, writable: false }).unwrap();
-        assert!(pair.reports(1, |of| of.readable, TRIES), "what came before it was watched again");
+        assert!(pair.reports(1, |of| of.readable, TRIES), "data that arrived while it was not watched");
         assert_eq!(receive_all(&pair, b.as_mut(), 5).0, b"first");
         assert!(!pair.reports(1, |of| of.readable, 20), "there is nothing more");
         a.end(Vec::new());
@@ -243,7 +243,7 @@ fn a_link_is_reported_while_it_is_watched_and_has_something() {
 }
 
 #[test]
-fn last_words_arrive_behind_everything_even_on_a_full_link() {
+fn the_close_notice_arrives_after_all_data_even_on_a_full_link() {
     each(|mut pair| {
         let [mut a, mut b] = pair.links();
         let data = noise(5, 64 << 20);
@@ -273,9 +273,9 @@ fn a_link_that_is_dropped_ends_on_the_other_side() {
     });
 }
 
-/// Sends fail on a link whose other side has gone, sooner or later, and raise no signal.
+/// Sends on a link whose other end is gone fail eventually, without a signal.
 #[test]
-fn nothing_can_be_sent_to_who_has_gone() {
+fn sending_to_a_peer_that_is_gone_fails() {
     each(|mut pair| {
         let [mut a, b] = pair.links();
         drop(b);
@@ -285,11 +285,11 @@ fn nothing_can_be_sent_to_who_has_gone() {
                 _ => drop((pair.step)()),
             }
         }
-        panic!("a link takes bytes that nobody will receive");
+        panic!("the link still accepts bytes");
     });
 }
 
-/// Two ranks with all of the protocol.
+/// Two ranks with the whole message protocol.
 struct Ranks {
     messengers: [Messenger; 2],
     _devices: [Arc<dyn Device>; 2],
@@ -310,13 +310,13 @@ impl Ranks {
     fn progress(&mut self) {
         let now = (self.step)();
         for (messenger, events) in self.messengers.iter_mut().zip(&mut self.events) {
-            // As the device does, for which nobody stands here.
+            // There is no context here that the device could notify.
             messenger.arrived(now);
             messenger.progress(now, events);
         }
     }
 
-    /// How the operation of `owner` ended on `side`.
+    /// The outcome of the operation of `owner` on `side`.
     fn end(&mut self, side: usize, owner: u32) -> Outcome {
         for _ in 0..TRIES {
             if let Some(at) = self.events[side].iter().position(|event| event.token.owner == owner) {
@@ -351,14 +351,14 @@ fn recv(data: &mut [u8], from: usize, slot: u64, owner: u32) -> Recv {
 }
 
 #[test]
-fn messages_of_all_sizes_pass_early_and_late() {
+fn messages_of_all_sizes_pass_whether_or_not_the_receive_is_posted_first() {
     each(|pair| {
         let mut ranks = Ranks::new(pair);
         for (number, bytes) in [0usize, 1, 100, 65_536, 65_537, 1_000_000].into_iter().enumerate() {
             let owner = number as u32;
             for late in [false, true] {
                 let (sent, mut got) = (noise(owner.into(), bytes), vec![0; bytes]);
-                // SAFETY: both vectors live until the operations have ended.
+                // SAFETY: the loop body waits for both operations before the vectors are dropped.
                 unsafe {
                     if !late {
                         ranks.messengers[1].recv(recv(&mut got, 0, 5, owner));
@@ -377,11 +377,12 @@ fn messages_of_all_sizes_pass_early_and_late() {
 }
 
 #[test]
-fn what_is_cancelled_is_not_touched_and_disturbs_nothing() {
+fn cancelling_a_receive_frees_its_memory_and_affects_no_other_message() {
     each(|pair| {
         let mut ranks = Ranks::new(pair);
         let (sent, mut given_up, mut got) = (noise(6, 300_000), vec![7; 300_000], vec![0; 300_000]);
-        // SAFETY: all vectors live until the operations have ended or were cancelled.
+        // SAFETY: the cancelled receive does not use its vector any more, and the test waits for the receive of the
+        // other message; the vectors are not dropped before that.
         unsafe {
             ranks.messengers[1].recv(recv(&mut given_up, 0, 1, 1));
             (0..5).for_each(|_| ranks.progress());
@@ -394,13 +395,13 @@ fn what_is_cancelled_is_not_touched_and_disturbs_nothing() {
     });
 }
 
-/// How many bytes of the peer's memory `link` can read now.
+/// Reads the peer's memory without blocking; returns the number of bytes.
 fn read(link: &mut dyn Link, key: u32, offset: usize, into: &mut [u8]) -> Result<usize, ErrorKind> {
     link.remote_memory().expect("it reads memory").read(key, offset, into).map_err(|error| error.kind())
 }
 
 #[test]
-fn memory_is_read_while_it_is_registered_and_the_link_stands() {
+fn memory_can_be_read_while_it_is_registered_and_the_link_is_established() {
     each(|mut pair| {
         let [mut a, mut b] = pair.links();
         assert_eq!(a.remote_memory().is_some(), b.remote_memory().is_some(), "both ends, or neither");
@@ -411,7 +412,7 @@ fn memory_is_read_while_it_is_registered_and_the_link_stands() {
         let register = |link: &mut dyn Link, key: u32| {
             let memory = link.remote_memory().expect("it reads memory");
             // A registration may fail at any time.
-            // SAFETY: the data outlives the link.
+            // SAFETY: `data` lives longer than the links.
             (0..TRIES).any(|_| unsafe { memory.register(key, data.as_ptr(), data.len()) }.is_ok())
         };
         assert!(register(a.as_mut(), 5) && register(a.as_mut(), 6));
@@ -438,24 +439,25 @@ fn memory_is_read_while_it_is_registered_and_the_link_stands() {
             let mut into = vec![0; length];
             (0..100).map(|_| read(link, key, offset, &mut into)).find(|result| *result != Err(ErrorKind::WouldBlock))
         };
-        assert_eq!(outcomes(b.as_mut(), 5, 299_999, 2), Some(Err(ErrorKind::NotFound)), "it ends there");
-        assert_eq!(outcomes(b.as_mut(), 7, 0, 1), Some(Err(ErrorKind::NotFound)), "nobody registered that");
+        assert_eq!(outcomes(b.as_mut(), 5, 299_999, 2), Some(Err(ErrorKind::NotFound)), "beyond its end");
+        assert_eq!(outcomes(b.as_mut(), 7, 0, 1), Some(Err(ErrorKind::NotFound)), "not registered");
         a.remote_memory().expect("as before").unregister(5);
-        assert_eq!(outcomes(b.as_mut(), 5, 0, 1), Some(Err(ErrorKind::NotFound)), "it is registered no more");
-        assert!(matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(1))), "the other is");
+        assert_eq!(outcomes(b.as_mut(), 5, 0, 1), Some(Err(ErrorKind::NotFound)), "unregistered");
+        assert!(matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(1))), "the other is still registered");
         a.end(Vec::new());
         assert!(!matches!(outcomes(b.as_mut(), 6, 0, 1), Some(Ok(_))), "the link has ended");
     });
 }
 
 #[test]
-fn a_message_that_is_given_up_arrives_all_the_same() {
+fn a_message_whose_send_is_cancelled_still_arrives() {
     each(|pair| {
         let mut ranks = Ranks::new(pair);
         for late in [false, true] {
             let (mut sent, mut got) = (noise(11, 200_000), vec![0; 200_000]);
             let expected = sent.clone();
-            // SAFETY: the vectors live until the operations have ended or were cancelled.
+            // SAFETY: the send is cancelled before its vector is changed, the receive is waited for; the vectors are
+            // not dropped before that.
             unsafe {
                 if !late {
                     ranks.messengers[1].recv(recv(&mut got, 0, 3, 2));
@@ -479,15 +481,15 @@ fn a_message_that_is_given_up_arrives_all_the_same() {
     });
 }
 
-/// It has no memory at all, and is offered like the one before it, which it must not overtake.
+/// A message without memory is offered if the one before it is, because it must not overtake it.
 #[test]
-fn an_empty_message_that_is_given_up_behind_an_offer_arrives_all_the_same() {
+fn an_empty_message_cancelled_behind_an_offer_still_arrives() {
     let mut ranks = Ranks::new(over_memory(Some(1000)));
     let (sent, mut got) = (noise(12, 200_000), vec![0; 200_000]);
     let nothing = Send { from: std::ptr::null(), bytes: 0, ..send(&sent, 1, 3, 2) };
-    // SAFETY: the vectors live until the operations have ended or were cancelled.
+    // SAFETY: the sends are cancelled, the receives are waited for; the vectors are not dropped before that.
     unsafe {
-        // The link stands from now on.
+        // Establish the link.
         ranks.messengers[0].send(send(&[], 1, 4, 3));
         ranks.messengers[1].recv(recv(&mut [], 0, 4, 3));
         ranks.done(1, 3);
@@ -507,7 +509,8 @@ fn puts_and_gets_pass() {
     each(|pair| {
         let mut ranks = Ranks::new(pair);
         let (mut memory, local, mut back) = (vec![0; 200_000], noise(8, 100_000), vec![0; 50_000]);
-        // SAFETY: all vectors live until the operations have ended, and the region until it is unregistered.
+        // SAFETY: every operation is waited for before its vector is dropped, and the region is unregistered before
+        // that.
         unsafe {
             let region = ranks.messengers[1].register(memory.as_mut_ptr(), memory.len()).unwrap();
             let remote = |offset| Remote { rank: 1, region, offset };
@@ -528,7 +531,7 @@ fn puts_and_gets_pass() {
 }
 
 #[test]
-fn bytes_that_are_no_messages_end_the_link_with_the_name_of_the_rank() {
+fn malformed_bytes_end_the_link_and_the_error_names_the_rank() {
     each(|mut pair| {
         let [a, mut b] = pair.links();
         let Pair { connectors: [connector, _other], devices: _devices, step } = pair;
@@ -543,6 +546,6 @@ fn bytes_that_are_no_messages_end_the_link_with_the_name_of_the_rank() {
                 return;
             }
         }
-        panic!("nobody noticed");
+        panic!("the malformed bytes were not noticed");
     });
 }

@@ -1,9 +1,10 @@
 //! Transports: how bytes reach another rank.
 //!
-//! A [`Device`] is a process's access to one kind of network. Each context on it has a [`Connector`], which makes [`Link`]s to
-//! the context's peers and says which of them are ready. A link moves bytes and knows nothing of messages: the one message
-//! protocol is in [`crate::messaging`]. Whoever drives a context calls connector and links from one thread at a time, and
-//! neither blocks, locks for long, nor starts threads. `docs/links.md` tells how to write a transport.
+//! A [`Device`] is a process's access to one kind of network. Each context on it has a [`Connector`], which creates
+//! [`Link`]s to the context's peers and reports which of them are ready. A link transfers bytes and does not interpret
+//! messages; the message protocol, which all links share, is in [`crate::messaging`]. A context calls its connector and
+//! links from one thread at a time. They must not block, hold locks for long, or start threads. `docs/links.md`
+//! describes how to write a transport.
 
 #[cfg(test)]
 mod conformance;
@@ -24,136 +25,142 @@ use crate::secret::JobToken;
 use crate::sys;
 use crate::types::Rank;
 
-/// What a context waits for on a link.
+/// The conditions on a link for which a context waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// Bytes to receive, or the end of the stream.
+    /// Received bytes, or the end of the stream.
     pub readable: bool,
     /// Room to send.
     pub writable: bool,
 }
 
-/// One established way to one peer: a stream of bytes in both directions, reliable and in order.
+/// An established connection to one peer: a reliable, ordered stream of bytes in each direction.
 pub trait Link: Send {
-    /// Takes bytes from the front of `parts`, as many as it can without waiting, and returns how many. Fails with
-    /// [`io::ErrorKind::WouldBlock`] if it can take none now.
+    /// Accepts as many bytes from the front of `parts` as possible without blocking, and returns their number. Fails
+    /// with [`io::ErrorKind::WouldBlock`] if it can accept none.
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Fills `parts` from the front with what has arrived, and returns how many bytes. Fails with
-    /// [`io::ErrorKind::WouldBlock`] if nothing has. 0 says that the peer has ended the stream.
+    /// Fills `parts` from the front with received bytes and returns their number. Fails with
+    /// [`io::ErrorKind::WouldBlock`] if there are none. 0 means that the peer has ended the stream.
     fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
-    /// Sets what the connector reports of this link from now on. With neither, it reports not even an end. A new link is
-    /// watched for bytes to receive.
+    /// Sets the conditions that the connector reports for this link. If both are false, not even the end of the stream
+    /// is reported. A new link is watched for received bytes.
     fn watch(&mut self, interest: Interest) -> io::Result<()>;
 
-    /// The way into the peer's memory, if this link has one. Both ends of a link have one, or neither has.
+    /// Access to the peer's memory, if the link supports it. Either both ends of a link do or neither.
     fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory>;
 
-    /// Ends the stream in good order: the peer receives what was sent, then `last_words`, then the end. Returns at once; what
-    /// the peer cannot take yet is delivered within [`Device`]'s own limits. Dropping a link instead may lose what was sent.
-    fn end(self: Box<Self>, last_words: Vec<u8>);
+    /// Ends the stream in an orderly way: the peer receives all accepted bytes, then `close_notice`, then the end of
+    /// the stream. Returns at once; data that the peer cannot accept yet is delivered within time limits of the
+    /// [`Device`]. Dropping a link instead may lose accepted bytes.
+    fn end(self: Box<Self>, close_notice: Vec<u8>);
 }
 
-/// A link's way into the peer's memory: a large message is not sent, but read by its receiver out of the sender's memory.
+/// A link's access to the peer's memory. A large message is not sent; its receiver reads it from the sender's memory.
 pub trait RemoteMemory {
-    /// Messages of more bytes than this are to be read, shorter ones are sent. Does not change.
+    /// Messages longer than this are read by the receiver, shorter ones are sent. Constant for a link.
     fn eager_bytes(&self) -> usize;
 
-    /// Lets the peer read this memory under `key`, which no other memory has, until it is unregistered or the link ends. Where
-    /// this fails, the message is sent after all.
+    /// Allows the peer to read this memory under `key`, which must not be in use, until it is unregistered or the link
+    /// ends. If this fails, the caller sends the message instead.
     ///
     /// # Safety
     /// The memory is valid for reads of `bytes` until then.
     unsafe fn register(&mut self, key: u32, memory: *const u8, bytes: usize) -> Result<()>;
 
-    /// From now on the peer's reads of this memory fail, and it is not touched any more.
+    /// Ends a registration: from now on the peer's reads of this memory fail, and it is not accessed any more.
     fn unregister(&mut self, key: u32);
 
-    /// Reads what the peer has registered under `key`, from `offset` on: as many bytes as it can without waiting, and returns
-    /// how many. They were registered until after they were read. Fails with
-    /// - [`io::ErrorKind::WouldBlock`] if it can read none now: the connector reports the link when it can. Then it is called again for
-    ///   the same bytes and memory, which it may have begun to fill;
-    /// - [`io::ErrorKind::NotFound`] if the peer has unregistered the memory, or it does not reach so far.
+    /// Reads `into.len()` bytes or fewer, as many as possible without blocking, from what the peer has registered under
+    /// `key`, starting at `offset`; returns their number. The memory was still registered when the read was complete.
+    /// Fails with
+    /// - [`io::ErrorKind::WouldBlock`] if nothing can be read now: the connector reports the link when reading can
+    ///   continue. The caller must then repeat the call with the same arguments; `into` may have been written
+    ///   partially;
+    /// - [`io::ErrorKind::NotFound`] if the memory is not registered, or is shorter.
     fn read(&mut self, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize>;
 }
 
-/// What a connector has to say.
-pub enum Happening {
-    /// The way to the peer stands.
+/// An event that a connector reports.
+pub enum ConnectorEvent {
+    /// The link to a peer is established.
     Established {
         /// The peer.
         rank: Rank,
-        /// The way.
+        /// The link.
         link: Box<dyn Link>,
-        /// A number that both sides derived, and strangers do not know: it stands in every header on this link.
+        /// A number that both ends derived from secrets. Every header on this link contains it.
         connection: u32,
     },
-    /// There will be no way to the peer.
+    /// No link to the peer can be established.
     Unreachable {
         /// The peer.
         rank: Rank,
-        /// Why.
+        /// The reason.
         error: Error,
     },
-    /// The link to the peer has what was waited for; it may also be a false alarm.
+    /// A watched condition of the link may be true; false alarms are permitted.
     Ready {
         /// The peer.
         rank: Rank,
-        /// Of what.
+        /// The conditions.
         of: Interest,
     },
 }
 
-/// Writes the last words of a context that has closed, for a connection with this number.
-pub type LastWords = Arc<dyn Fn(u32) -> Vec<u8> + Send + Sync>;
+/// Creates the final bytes of a closed context for the connection with the given number.
+pub type CloseNotice = Arc<dyn Fn(u32) -> Vec<u8> + Send + Sync>;
 
-/// Makes the links of one context. What it is told by one call, it may report by a later [`Connector::progress`].
+/// Creates the links of one context. Results of a call may be reported by a later [`Connector::progress`].
 pub trait Connector: Send {
-    /// What peers must be told to reach this rank.
+    /// The address that peers need to connect to this rank.
     fn address(&self) -> &Address;
 
-    /// From now on peers find this rank at these sockets: at most one of each family.
+    /// Sets the sockets at which peers find this rank: at most one per address family.
     fn set_sockets(&mut self, sockets: Vec<SocketAddr>);
 
-    /// What `rank` gave as its address. Fails if somebody else has connected in its name.
+    /// Sets the address of `rank`. Fails if another process has already connected as that rank.
     fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()>;
 
-    /// What is known of `rank`.
+    /// The address of `rank`, if known.
     fn peer(&self, rank: Rank) -> Option<&Address>;
 
-    /// Whether anything is known of any peer.
-    fn knows_anyone(&self) -> bool;
+    /// Whether the address of any peer is known.
+    fn knows_any_peer(&self) -> bool;
 
-    /// Makes a link to `rank` as soon as its address is known, unless it has one, or is making one, or has none to come.
+    /// Establishes a link to `rank` as soon as its address is known, unless there is a link, an attempt, or a final
+    /// failure.
     fn connect(&mut self, rank: Rank);
 
-    /// There will be no link to `rank` any more; what was begun is given up.
+    /// Ends all attempts to connect to `rank`; no link to it will be established.
     fn give_up(&mut self, rank: Rank);
 
-    /// The context has closed: peers that come later are refused, with these last words if there are any.
-    fn close(&mut self, last_words: Option<LastWords>);
+    /// Tells the connector that the context is closed. Peers that connect later are refused, after `close_notice` if
+    /// there is one.
+    fn close(&mut self, close_notice: Option<CloseNotice>);
 
-    /// Whether [`Connector::progress`] must be called even while every link is tried.
+    /// Whether [`Connector::progress`] must be called even if the caller tries every link.
     fn is_busy(&self) -> bool;
 
-    /// Moves what can be moved without waiting at `now`, and reports which links are ready.
-    fn progress(&mut self, now: Instant, happenings: &mut Vec<Happening>);
+    /// Does all work that is possible without blocking at `now`, and appends events.
+    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>);
 
-    /// When [`Connector::progress`] must be called though no descriptor is readable.
+    /// When [`Connector::progress`] must be called even if no descriptor is readable.
     fn next_timer(&self) -> Option<Instant>;
 
-    /// Adds the descriptors of which one becomes readable when [`Connector::progress`] has something to do. They stay the
-    /// same for the connector's life.
+    /// Appends the descriptors of which at least one is readable when [`Connector::progress`] has work. They do not
+    /// change during the connector's life.
     fn descriptors(&self, into: &mut Vec<RawFd>);
 
-    /// Where `rank` is found, for messages: `10.0.0.1:4455`.
+    /// The location of `rank` for messages, for example `10.0.0.1:4455`.
     fn location(&self, rank: Rank) -> Option<String>;
 
-    /// Why there is no link to `rank`, for messages: `not connected after 3 attempts; the last one: ...`.
-    fn obstacle(&self, rank: Rank) -> String;
+    /// The reason why there is no link to `rank`, for messages, for example `not connected after 3 attempts; the last
+    /// one: ...`.
+    fn why_not_connected(&self, rank: Rank) -> String;
 
-    /// `rank 3 at 10.0.0.1:4455`, as all messages name a peer.
+    /// The name of a peer in all messages, for example `rank 3 at 10.0.0.1:4455`.
     fn peer_name(&self, rank: Rank) -> String {
         match self.location(rank) {
             Some(at) => format!("rank {rank} at {at}"),
@@ -162,44 +169,50 @@ pub trait Connector: Send {
     }
 }
 
-/// A process's access to a kind of network. Contexts keep their device alive.
+/// A process's access to one kind of network. Contexts keep their device alive.
 pub trait Device: Send + Sync {
-    /// Makes links for `rank` of a context of `size` ranks that all have `token`.
+    /// A connector for `rank` of a context with `size` ranks, which all have `token`.
     fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>>;
 
-    /// From now on the device drives the context whose connector this is while nobody waits on it, until the watch is
-    /// dropped. It begins armed.
-    fn watch(self: Arc<Self>, connector: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>>;
+    /// Registers a context for background progress: while no thread waits on the context, the device calls `context`,
+    /// until the returned watch is dropped. The watch is initially armed.
+    fn watch(
+        self: Arc<Self>,
+        connector: &dyn Connector,
+        context: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Watch>>;
 
-    /// What can be told of where peers will find a context before it is known where those are: the sockets that are named, or
-    /// those from which the server of the store is reached. Ports may be missing.
-    fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>>;
+    /// The sockets at which peers may find a context, as far as they are known before the peers' hosts are: the
+    /// configured ones, or the local addresses of routes to the store's server. Ports may be missing.
+    fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>>;
 
-    /// Listens for the context of `rank` where the others can reach it; `everyone` are the prospects of all ranks.
-    fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>>;
+    /// Listens for the context of `rank` where the other ranks can reach it, and returns the addresses. `all_addresses`
+    /// holds the provisional addresses of all ranks.
+    fn listen(&self, store: Option<SocketAddr>, all_addresses: &[Address], rank: Rank) -> Result<Vec<SocketAddr>>;
 
-    /// Listens where ranks on any host may reach it, for a context of whose peers nothing is known.
-    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>>;
+    /// Listens where ranks on any host may reach it, for a context whose peers are not known. Returns the addresses.
+    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>>;
 
     /// Callback for log messages that no call returns.
     fn log(&self) -> Option<LogCallback>;
 
-    /// By which time contexts on this device wait.
+    /// The clock by which contexts on this device wait.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// Whether this process got the device by fork, and so cannot use it.
+    /// Whether the device was created by a parent process before fork. It cannot be used in the child.
     fn is_inherited(&self) -> bool;
 
-    /// Why connections cannot be accepted, if the last one could not.
-    fn cannot_accept(&self) -> Option<io::Error>;
+    /// The error of the last attempt to accept a connection, if that failed.
+    fn accept_error(&self) -> Option<io::Error>;
 }
 
-/// The time by which contexts wait, and how they do it: the system's, or a simulation's.
+/// A clock and a way to wait: the system's, or that of a simulation.
 pub trait Clock: Send + Sync {
-    /// Now.
+    /// The current time.
     fn now(&self) -> Instant;
 
-    /// Returns when one of `descriptors` is readable, or at `until`, or earlier for no reason. Whether the first is readable.
+    /// Waits until one of `descriptors` is readable, or until `until`; may return earlier. Returns whether the first
+    /// descriptor is readable.
     fn sleep(&self, descriptors: &[RawFd], until: Instant) -> bool;
 }
 
@@ -216,7 +229,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Refuses a process that got `device` by fork.
+/// Fails in a child process of the one that created `device`.
 #[inline]
 pub fn check_process(device: &dyn Device) -> Result<()> {
     if device.is_inherited() { Err(inherited()) } else { Ok(()) }
@@ -226,26 +239,27 @@ pub fn check_process(device: &dyn Device) -> Result<()> {
 fn inherited() -> Error {
     Error::new(
         ErrorKind::InvalidOperation,
-        "this process is a child by fork of the one that made the device or context, and cannot use it: it may destroy it, \
-         and make its own",
+        "this process is a child by fork of the process that created the device or context, and cannot use it; it may \
+         destroy it and create its own",
     )
 }
 
-/// What a device does for a context.
-pub trait Driven: Send + Sync {
-    /// A descriptor of the context was readable while armed, or some time has passed while it was not.
+/// A context's interface for progress by the device's thread, while no thread waits on the context.
+pub trait BackgroundProgress: Send + Sync {
+    /// Makes progress. Called when a descriptor of the context is readable and its watch is armed, and periodically
+    /// while it is not armed.
     fn drive(&self);
 
-    /// The connector has something that came from a peer.
+    /// Tells the context that the connector has received a connection from a peer.
     fn arrived(&self);
 }
 
-/// Who drives a context while nobody waits on it. Ends with `Drop`.
+/// The registration of a context for background progress. Dropping it ends the registration.
 pub trait Watch: Send + Sync {
-    /// From now on the watch does.
+    /// Makes the device responsible for progress.
     fn arm(&self);
-    /// From now on the caller does.
+    /// Makes the caller responsible for progress.
     fn disarm(&self);
-    /// Whether the watch does.
+    /// Whether the device is responsible for progress.
     fn is_armed(&self) -> bool;
 }

@@ -1,5 +1,5 @@
-//! The tuning file: how fast a group's links are, which algorithm is best up to which size, and which ranks are joined how
-//! well. TOML, written by `gloo-rs tune` and by hand.
+//! The tuning file in TOML: speed of the links, best algorithm by size, bandwidth between ranks. Written by `gloo-rs
+//! tune` or by hand.
 
 #[cfg(test)]
 mod tests;
@@ -19,58 +19,58 @@ use crate::collective::{Collective, Constants};
 use crate::error::{Error, Result};
 use crate::schedule::cost::Link;
 
-/// Of the format. A file of another version is refused.
+/// Version of the file format. Files with other versions are refused.
 const VERSION: usize = 1;
 
-/// Bytes of the longest file: rank 0 publishes its contents as one value of a store.
+/// Maximum size of a file in bytes: rank 0 publishes its contents as one value in the store.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The name of no algorithm: the cost model chooses.
+/// The name that stands for the cost model's choice.
 pub const AUTO: &str = "auto";
 
-/// What a tuning file says. What it leaves out is measured or chosen as without one.
+/// The contents of a tuning file. Missing values are measured, or chosen as without a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
-    /// Between two ranks of one host.
+    /// The link between two ranks of one host.
     pub local: Option<Link>,
-    /// Between hosts.
+    /// The link between hosts.
     pub remote: Option<Link>,
     /// γ: seconds to reduce one byte.
     pub gamma: Option<f64>,
-    /// Other [`Constants`] of the cost model, by the names in their [`TABLE`] and in the units that these end in.
+    /// Other [`Constants`] of the cost model; names as in [`TABLE`], values in the units of the names' suffixes.
     pub constants: BTreeMap<&'static str, f64>,
-    /// Which algorithm is best for what, in any order.
+    /// The best algorithms, in any order.
     pub choices: Vec<Choice>,
-    /// Bandwidth from rank to rank, a row for each sender, in any unit, as `spanning_trees` takes it; 0 for no link. Empty,
-    /// or of as many rows as columns.
+    /// A row-major matrix of the bandwidth from each sender to each receiver, in any unit, for `spanning_trees`; 0 for
+    /// no link. Empty or square.
     pub links: Vec<u32>,
 }
 
 /// The algorithm for calls up to a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
-    /// For calls of so many ranks.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Bytes of the call, inclusive; the next smaller `up_to` of the same collective and ranks is the lower bound.
-    /// `usize::MAX` has no upper bound.
+    /// Maximum size of the call in bytes, inclusive. The lower bound is the next smaller `up_to` for the same
+    /// collective and number of ranks. `usize::MAX`: no upper bound.
     pub up_to: usize,
-    /// Its name, or [`AUTO`].
+    /// The algorithm's name, or [`AUTO`].
     pub algorithm: String,
-    /// Bytes of a segment; `None`: as the tuner finds.
+    /// Segment size in bytes; `None`: the tuner decides.
     pub segment_bytes: Option<usize>,
 }
 
 impl Tuning {
-    /// Reads a file. Errors name it, the line and the key.
+    /// Reads a file. Errors name the file, the line and the key.
     pub fn read(path: &Path) -> Result<Self> {
         let text = read_text(path)
             .map_err(|error| Error::io(format_args!("cannot read the tuning file {}", path.display()), &error))?;
         Self::parse(&text).map_err(|error| error.context(format_args!("the tuning file {}", path.display())))
     }
 
-    /// Reads what [`Tuning::to_toml`] writes. Errors name the line and the key.
+    /// Parses the format that [`Tuning::to_toml`] writes. Errors name the line and the key.
     pub fn parse(text: &str) -> Result<Self> {
         let table = DeTable::parse(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
@@ -79,7 +79,7 @@ impl Tuning {
         let (span, table) = (table.span(), DeValue::Table(table.into_inner()));
         let value = Spanned::new(span, table);
         let file = Value { text, key: String::new(), value: &value };
-        // First, since what else there may be depends on it.
+        // Checked first, because the permitted keys depend on it.
         let version = file.get("version")?.ok_or_else(|| Error::invalid("line 1: version: missing; it is 1"))?;
         if version.whole()? != VERSION {
             return Err(version.error(format_args!("this is version {}; known is {VERSION}", version.whole()?)));
@@ -95,7 +95,7 @@ impl Tuning {
         })
     }
 
-    /// The constants of the cost model: the file's, and those that are built in for the rest.
+    /// The constants of the cost model: the file's values, and the built-in ones where it has none.
     pub fn constants(&self) -> Constants {
         let mut constants = Constants::BUILT_IN;
         constants.local = self.local.unwrap_or(constants.local);
@@ -107,11 +107,12 @@ impl Tuning {
         constants
     }
 
-    /// The file's text, with comments for people. [`Tuning::parse`] reads it back, equal for numbers of up to 15 digits.
+    /// The file as text, with explanatory comments. [`Tuning::parse`] restores it exactly for numbers of up to 15
+    /// digits.
     pub fn to_toml(&self) -> String {
         let mut text =
             format!("# How fast the links are, and which algorithm is best for what.\nversion = {VERSION}\n");
-        // Nothing fails in writing to a string.
+        // Writing to a string does not fail.
         let _ = self.write(&mut text);
         text
     }
@@ -165,17 +166,17 @@ impl Tuning {
         Ok(())
     }
 
-    /// What is said of calls of `collective` with so many ranks and bytes.
+    /// The choice for calls of `collective` with `ranks` ranks and `bytes` bytes.
     pub fn choice(&self, collective: Collective, ranks: usize, bytes: usize) -> Option<&Choice> {
         let of = |choice: &&Choice| choice.collective == collective && choice.ranks == ranks && bytes <= choice.up_to;
         self.choices.iter().filter(of).min_by_key(|choice| choice.up_to)
     }
 }
 
-/// The text of a regular file. Anything else might block (a pipe that nobody writes to) or never end (a device).
+/// The text of a regular file. Reading anything else might block (a FIFO without a writer) or never end (a device).
 fn read_text(path: &Path) -> io::Result<String> {
     let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    // A pipe opens at once so, without a writer.
+    // With `O_NONBLOCK`, opening a FIFO does not wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return refuse("it is not a regular file".to_owned());
@@ -187,10 +188,10 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Beyond any time, speed or size that there is; it keeps sums and products finite.
+/// An upper bound for all numbers, which keeps sums and products finite.
 const MOST: f64 = 1e18;
 
-/// `number` with its decimal point moved, as exactly as a float can be.
+/// `number` times 10 to the power of `places`, as exactly as a float permits.
 fn scaled(number: f64, places: i32) -> f64 {
     let text = format!("{number:e}");
     let moved = text.split_once('e').and_then(|(digits, exponent)| {
@@ -204,10 +205,10 @@ fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1
 }
 
-/// A value of the file, and where it stands.
+/// A value in the file with its location.
 struct Value<'a> {
     text: &'a str,
-    /// With those around it: `choices[3].up_to`. Empty for the whole file.
+    /// The full key, for example `choices[3].up_to`. Empty for the whole file.
     key: String,
     value: &'a Spanned<DeValue<'a>>,
 }
@@ -241,7 +242,7 @@ impl<'a> Value<'a> {
         self.get(key)?.ok_or_else(|| self.error(format_args!("{key} is missing")))
     }
 
-    /// Refuses a table with other keys.
+    /// Fails if the table has a key that is not in `keys`.
     fn known(&self, keys: &[&str]) -> Result<()> {
         let other = self.table()?.keys().find(|key| !keys.contains(&key.get_ref().as_ref()));
         other.map_or(Ok(()), |key| {
@@ -348,7 +349,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The rows, one behind the other.
+    /// A square matrix in row-major order.
     fn square(&self) -> Result<Vec<u32>> {
         let rows = self.items()?;
         let ranks = rows.len();

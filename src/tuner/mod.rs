@@ -1,9 +1,9 @@
-//! Chooses algorithms and segment sizes. All ranks must choose the same without a word, so a choice is a pure function of what
-//! they agreed on when they connected, and of what every rank knows of the call: never of the rank, nor of counts or buffers
-//! that only a root has.
+//! Selects algorithms and segment sizes. All ranks must make the same selection without communication. It is therefore
+//! a pure function of what they agreed on when they connected and of what every rank knows of the call; it does not
+//! depend on the rank, nor on counts or buffers that only the root has.
 //!
-//! [`model`] prices the algorithms. What a tuning [`file`](mod@file) measured beats it, and [`overrides`] beat both. A call's
-//! decision is looked up by size in quarters of powers of two, and priced when one is seen first.
+//! [`model`] estimates the cost of the algorithms. The measurements in a tuning [`file`](mod@file) take precedence over
+//! it, and [`overrides`] over both. Decisions are cached by size, with four sizes per power of two.
 
 pub mod file;
 pub mod model;
@@ -19,65 +19,65 @@ use crate::collective::{Algorithm, Collective, Constants, Shape};
 use crate::error::Result;
 use crate::schedule::cost::Network;
 use file::{AUTO, Choice, Tuning};
-use model::{Places, Priced, Question};
+use model::{PricedAlgorithm, PricingInput, Topology};
 use overrides::Overrides;
 
-/// What the ranks of a context agreed on, and what follows from it.
+/// The parameters that the ranks of a context agreed on, and the decisions derived from them.
 pub struct Tuner {
     tuning: Tuning,
     overrides: Overrides,
-    places: Places,
+    topology: Topology,
     network: Network,
     constants: Constants,
     max_segment_bytes: usize,
-    /// What comes before the model, by collective.
+    /// For each collective: the rules that take precedence over the model.
     rules: [Vec<Rule>; COLLECTIVES],
-    /// What was decided, by collective: for `auto` and each algorithm, by size.
+    /// For each collective: the cached decisions, for `auto` and then for each algorithm, by size.
     tables: [OnceLock<Box<[AtomicU64]>>; COLLECTIVES],
 }
 
-/// How a call is done.
+/// How a call is executed.
 #[derive(Clone, Copy)]
 pub struct Decision {
-    /// By which algorithm.
+    /// The algorithm.
     pub algorithm: &'static Algorithm,
-    /// Largest piece, in bytes; for [`segment_bytes`].
+    /// Maximum segment size in bytes; an argument of [`segment_bytes`].
     pub segment_bytes: usize,
-    /// Group size, where `bcube` was chosen and not asked for.
+    /// Group size of `bcube`, if `auto` selected it.
     pub base: Option<usize>,
 }
 
-/// Where a choice comes from.
+/// The origin of a selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It has the lowest price.
+    /// The cost model: it has the lowest estimated time.
     Model,
-    /// It was the fastest when `gloo-rs tune` measured with so many ranks.
+    /// A tuning file: it was the fastest when `gloo-rs tune` measured.
     File {
-        /// Those.
+        /// The number of ranks in the measurement.
         ranks: usize,
     },
-    /// [`overrides::VARIABLE`] names it.
+    /// The environment variable [`overrides::VARIABLE`].
     Override,
 }
 
-/// A choice with its reasons.
+/// A selection and its reasons.
 #[derive(Clone)]
 pub struct Explanation {
-    /// What is chosen.
-    pub chosen: Priced,
-    /// Why.
+    /// The selected algorithm.
+    pub chosen: PricedAlgorithm,
+    /// The origin of the selection.
     pub why: Why,
-    /// Everything that could run, the cheapest first.
-    pub candidates: Vec<Priced>,
+    /// All algorithms that can be used, in ascending order of cost.
+    pub candidates: Vec<PricedAlgorithm>,
 }
 
-/// Calls of these bytes have their algorithm, or the model's.
+/// Selects the algorithm for calls of `from..=up_to` bytes.
 #[derive(Clone, Debug)]
 struct Rule {
     from: usize,
     up_to: usize,
-    /// Position in the collective's list.
+    /// Index in the collective's list; `None`: the model decides.
     algorithm: Option<usize>,
     segment_bytes: Option<usize>,
     why: Why,
@@ -85,50 +85,52 @@ struct Rule {
 
 const COLLECTIVES: usize = Collective::ALL.len();
 
-/// Sizes that are told apart: none, and four for each power of two.
+/// Number of size classes: one for 0 bytes, and four per power of two.
 const SIZES: usize = 1 + 4 * usize::BITS as usize;
 
 impl Tuner {
-    /// For ranks that lie so, and `max_segment_bytes` as largest segment.
-    pub fn new(tuning: Tuning, overrides: Overrides, places: Places, max_segment_bytes: usize) -> Self {
-        let (network, constants) = (places.network(&tuning), tuning.constants());
-        let rules = std::array::from_fn(|index| rules(Collective::ALL[index], &tuning, &overrides, places.hosts.len()));
+    /// A tuner for ranks with this topology; segments have at most `max_segment_bytes`.
+    pub fn new(tuning: Tuning, overrides: Overrides, topology: Topology, max_segment_bytes: usize) -> Self {
+        let (network, constants) = (topology.network(&tuning), tuning.constants());
+        let rules =
+            std::array::from_fn(|index| rules(Collective::ALL[index], &tuning, &overrides, topology.hosts.len()));
         let tables = std::array::from_fn(|_| OnceLock::new());
-        Self { tuning, overrides, places, network, constants, max_segment_bytes, rules, tables }
+        Self { tuning, overrides, topology, network, constants, max_segment_bytes, rules, tables }
     }
 
-    /// For ranks of which nothing is known.
+    /// A tuner with built-in values, for ranks of which nothing is known.
     pub fn built_in(size: usize, max_segment_bytes: usize) -> Self {
-        Self::new(Tuning::default(), Overrides::default(), Places::apart(size), max_segment_bytes)
+        Self::new(Tuning::default(), Overrides::default(), Topology::one_rank_per_host(size), max_segment_bytes)
     }
 
-    /// The same agreement for a context with another largest segment.
+    /// The same parameters with another maximum segment size.
     pub fn inherit(&self, max_segment_bytes: usize) -> Self {
-        Self::new(self.tuning.clone(), self.overrides.clone(), self.places.clone(), max_segment_bytes)
+        Self::new(self.tuning.clone(), self.overrides.clone(), self.topology.clone(), max_segment_bytes)
     }
 
-    /// The network that algorithms are priced on.
+    /// The network for which costs are estimated.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// What prices go by besides.
+    /// The other constants of the cost model.
     pub fn constants(&self) -> &Constants {
         &self.constants
     }
 
-    /// What was measured or read, for what comes from nowhere else.
+    /// The measurements and the contents of the tuning file.
     pub fn tuning(&self) -> &Tuning {
         &self.tuning
     }
 
-    /// For [`Shape::links`]; empty if none were measured for this number of ranks.
+    /// The value for [`Shape::links`]; empty if no links were measured for this number of ranks.
     pub fn links(&self) -> &[u32] {
-        let size = self.places.hosts.len();
+        let size = self.topology.hosts.len();
         if self.tuning.links.len() == size * size { &self.tuning.links } else { &[] }
     }
 
-    /// How a call is done: by the algorithm of that name, or by the best one for `auto` and `None`.
+    /// How to execute a call: with the algorithm called `named`, or with the best one for `auto` and `None`. Fails if
+    /// `named` is unknown.
     pub fn decide(&self, shape: &Shape<'_>, element_bytes: usize, named: Option<&str>) -> Result<Decision> {
         let bytes = model::bytes(shape, element_bytes);
         match named {
@@ -157,14 +159,14 @@ impl Tuner {
         self.rules[collective as usize].iter().find(|rule| (rule.from..=rule.up_to).contains(&bytes))
     }
 
-    /// What the model says, of all algorithms or of one; remembered.
+    /// The model's decision among all algorithms, or for one of them. Cached.
     fn look_up(&self, collective: Collective, position: Option<usize>, bytes: usize) -> Decision {
         let algorithms = collective.algorithms();
         let table = self.tables[collective as usize]
             .get_or_init(|| (0..SIZES * (algorithms.len() + 1)).map(|_| AtomicU64::new(0)).collect());
         let size = bucket(bytes);
         let cell = &table[position.map_or(0, |position| position + 1) * SIZES + size];
-        // A decision is one word, and the same whoever makes it.
+        // A decision is a single word, and every thread computes the same, so relaxed ordering is sufficient.
         let known = cell.load(Ordering::Relaxed);
         if known != 0 {
             return unpack(known, algorithms);
@@ -176,41 +178,41 @@ impl Tuner {
 
     #[cold]
     fn price(&self, collective: Collective, position: Option<usize>, bytes: usize) -> Decision {
-        let question = self.question(collective, bytes);
+        let input = self.input(collective, bytes);
         let priced = match position {
-            Some(position) => question.candidate(&collective.algorithms()[position]),
-            None => cheapest(&question.candidates()),
+            Some(position) => input.candidate(&collective.algorithms()[position]),
+            None => cheapest(&input.candidates()),
         };
         Decision { algorithm: priced.algorithm, segment_bytes: priced.segment_bytes, base: priced.base }
     }
 
-    fn question(&self, collective: Collective, bytes: usize) -> Question<'_> {
-        Question {
+    fn input(&self, collective: Collective, bytes: usize) -> PricingInput<'_> {
+        PricingInput {
             collective,
             bytes,
-            size: self.places.hosts.len(),
+            size: self.topology.hosts.len(),
             network: &self.network,
             constants: &self.constants,
-            groups: &self.places.hosts,
+            groups: &self.topology.hosts,
             links: self.links(),
             max_segment_bytes: self.max_segment_bytes,
         }
     }
 
-    /// What `auto` is for a call of `bytes` (as [`model::bytes`] counts them), and why.
+    /// The selection of `auto` for a call of `bytes` (as counted by [`model::bytes`]), and its reasons.
     pub fn explain(&self, collective: Collective, bytes: usize) -> Explanation {
-        let question = self.question(collective, first_of(bucket(bytes)));
-        let mut candidates = question.candidates();
+        let input = self.input(collective, first_of(bucket(bytes)));
+        let mut candidates = input.candidates();
         let cheapest = cheapest(&candidates);
         let rule = self.rule(collective, bytes);
         let (chosen, why) = match rule.and_then(|rule| Some((rule, rule.algorithm?))) {
             None => (cheapest, Why::Model),
             Some((rule, position)) => {
                 let algorithm = &collective.algorithms()[position];
-                let same = |priced: &&Priced| std::ptr::eq(priced.algorithm, algorithm);
-                let priced = candidates.iter().find(same).copied().unwrap_or_else(|| question.candidate(algorithm));
+                let same = |priced: &&PricedAlgorithm| std::ptr::eq(priced.algorithm, algorithm);
+                let priced = candidates.iter().find(same).copied().unwrap_or_else(|| input.candidate(algorithm));
                 let segment_bytes = rule.segment_bytes.unwrap_or(priced.segment_bytes);
-                (Priced { segment_bytes, ..priced }, rule.why)
+                (PricedAlgorithm { segment_bytes, ..priced }, rule.why)
             }
         };
         candidates.sort_by(|a, b| a.total.total_cmp(&b.total));
@@ -218,7 +220,7 @@ impl Tuner {
     }
 }
 
-/// The rules for `collective`, those that count first in front.
+/// The rules for `collective`, in order of precedence.
 fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, size: usize) -> Vec<Rule> {
     let mut rules: Vec<Rule> = overrides
         .iter()
@@ -234,7 +236,7 @@ fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, size: u
     let of = |choice: &&Choice| choice.collective == collective;
     let times = tuning.constants().near_ranks;
     let near = |ranks: usize| ranks.max(size) as f64 <= ranks.min(size) as f64 * times;
-    // The nearest by ratio; of two equally near the smaller.
+    // The number of ranks with the smallest ratio to `size`; of two with the same ratio, the smaller.
     let ranks = tuning.choices.iter().filter(of).map(|choice| choice.ranks).filter(|ranks| near(*ranks));
     let distance = |ranks: &usize| (ranks.max(&size) * 1024 / ranks.min(&size).max(&1), *ranks);
     let Some(ranks) = ranks.min_by_key(distance) else { return rules };
@@ -243,7 +245,7 @@ fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, size: u
     let mut from = 0;
     for choice in choices {
         let algorithm = collective.algorithms().iter().position(|algorithm| algorithm.name == choice.algorithm);
-        // What was measured elsewhere may lack here what it needs.
+        // The algorithm may require data that was available where it was measured but is not here.
         let runs =
             algorithm.is_none_or(|at| model::can_run(collective, &collective.algorithms()[at], size, &tuning.links));
         rules.push(Rule {
@@ -258,17 +260,17 @@ fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, size: u
     rules
 }
 
-/// The first of those with the lowest price; the first of all where none has a price.
-fn cheapest(candidates: &[Priced]) -> Priced {
+/// The first algorithm with the lowest cost; the first of all if none has a finite cost.
+fn cheapest(candidates: &[PricedAlgorithm]) -> PricedAlgorithm {
     *candidates.iter().min_by(|a, b| a.total.total_cmp(&b.total)).expect("every collective has an algorithm")
 }
 
-/// Which of its collective's algorithms.
+/// The index of `algorithm` in its collective's list.
 pub fn position(collective: Collective, algorithm: &Algorithm) -> usize {
     collective.algorithms().iter().position(|a| std::ptr::eq(a, algorithm)).unwrap_or(0)
 }
 
-/// Which size `bytes` count as.
+/// The size class of `bytes`.
 fn bucket(bytes: usize) -> usize {
     if bytes == 0 {
         return 0;
@@ -278,15 +280,15 @@ fn bucket(bytes: usize) -> usize {
     1 + 4 * power as usize + quarter
 }
 
-/// The fewest bytes that count as that size; powers of two are exact.
+/// The smallest number of bytes in a size class; powers of two are exact.
 fn first_of(bucket: usize) -> usize {
     match bucket.checked_sub(1) {
         None => 0,
-        Some(place) => ((4 + place % 4) as u128 * (1u128 << (place / 4)) / 4) as usize,
+        Some(index) => ((4 + index % 4) as u128 * (1u128 << (index / 4)) / 4) as usize,
     }
 }
 
-/// Never 0.
+/// Packs a decision into a word, which is never 0.
 fn pack(decision: &Decision, collective: Collective) -> u64 {
     let segment = u32::try_from(decision.segment_bytes).unwrap_or(u32::MAX);
     let base = decision.base.unwrap_or(0) as u64;
@@ -302,10 +304,10 @@ fn unpack(word: u64, algorithms: &'static [Algorithm]) -> Decision {
     }
 }
 
-/// Bytes of the pieces in which steps are worked through: a multiple of `element_bytes`, and at most `limit` if an element is.
+/// The segment size in bytes: a multiple of `element_bytes`, and at most `limit` unless an element is larger.
 ///
-/// What is longer than `limit` in a ring or a direct exchange is cut into equal pieces. Where blocks differ in length and
-/// only some ranks know how long they are, it is `limit`.
+/// Blocks longer than `limit` in a ring or a direct exchange are cut into equal segments. Where blocks differ in length
+/// and only some ranks know the lengths, the result is `limit`.
 pub fn segment_bytes(shape: &Shape<'_>, element_bytes: usize, limit: usize) -> usize {
     use Collective::*;
     let element_bytes = element_bytes.max(1);

@@ -1,39 +1,39 @@
-//! What a call would cost, algorithm by algorithm.
+//! Estimates the cost of a call for each algorithm.
 
 use crate::collective::{Algorithm, Calls, Case, Collective, Constants, Shape, Uses};
 use crate::schedule::cost::{Cost, Network};
 use crate::schedule::simulate::{Options, simulate};
 use crate::tuner::file::Tuning;
 
-/// Group sizes of `bcube` that are priced.
+/// Group sizes of `bcube` for which the cost is estimated.
 const BASES: [usize; 4] = [2, 3, 4, 8];
 
-/// How the ranks of a context lie on hosts.
+/// The distribution of the ranks of a context over hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
-    /// The host of each rank, as a number that is 0 for rank 0's.
+pub struct Topology {
+    /// The host number of each rank; 0 for rank 0's host.
     pub hosts: Vec<u32>,
-    /// Cores that the ranks of a host share; where hosts differ, the fewest.
+    /// Number of cores shared by the ranks of a host; the minimum, if hosts differ.
     pub cores: usize,
 }
 
-impl Places {
-    /// Every rank on a host of its own, as long as nothing is known.
-    pub fn apart(size: usize) -> Self {
+impl Topology {
+    /// One rank per host: the assumption before anything is known.
+    pub fn one_rank_per_host(size: usize) -> Self {
         Self { hosts: (0..size as u32).collect(), cores: 1 }
     }
 
     /// All ranks on one host.
-    pub fn together(size: usize, cores: usize) -> Self {
+    pub fn one_host(size: usize, cores: usize) -> Self {
         Self { hosts: vec![0; size], cores }
     }
 
-    /// The network between them.
+    /// The network model for this topology.
     pub fn network(&self, tuning: &Tuning) -> Network {
         let constants = tuning.constants();
         let mut counts = std::collections::HashMap::new();
         self.hosts.iter().for_each(|host| *counts.entry(*host).or_insert(0) += 1);
-        // Each host begins once, if its ranks stand together.
+        // If the ranks of every host are consecutive, each host begins once.
         let begins = self.hosts.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
         Network {
             local: constants.local,
@@ -48,50 +48,50 @@ impl Places {
     }
 }
 
-/// An algorithm with its best segment size.
+/// An algorithm with its best segment size and its estimated cost.
 #[derive(Clone, Copy)]
-pub struct Priced {
-    /// Which.
+pub struct PricedAlgorithm {
+    /// The algorithm.
     pub algorithm: &'static Algorithm,
-    /// Largest piece, in bytes, that it sends as one message.
+    /// Maximum segment size in bytes.
     pub segment_bytes: usize,
-    /// Group size, of `bcube`.
+    /// Group size of `bcube`.
     pub base: Option<usize>,
-    /// Seconds that decide: the next two together, and what a rank on the path waits for a core that it shares. Infinite where the
-    /// algorithm has no price.
+    /// The estimated time in seconds, by which algorithms are compared: `path`, extended by waiting for shared cores,
+    /// plus `work`. Infinite if the algorithm has no cost formula for the call.
     pub total: f64,
-    /// Seconds from the first message to the last result, were every rank to have a core of its own.
+    /// Seconds from the first message to the last result if every rank has its own core.
     pub path: f64,
     /// Messages sent by all ranks together, segments counted.
     pub messages: f64,
-    /// Seconds for which the cores are busy that a host's ranks have: with one for each rank a part of the path, which costs
-    /// no more than to be counted twice.
+    /// CPU seconds per core of a host. If each rank has its own core, this is also part of the path, and is counted
+    /// twice.
     pub work: f64,
 }
 
-/// A call as all ranks know it: of so many bytes, as [`bytes`] counts them.
+/// A call as all ranks know it. `bytes` is defined by [`bytes`].
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
-    /// Which collective.
+pub struct PricingInput<'a> {
+    /// The collective.
     pub collective: Collective,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: usize,
-    /// Ranks.
+    /// Number of ranks.
     pub size: usize,
-    /// What they are connected by.
+    /// The network model.
     pub network: &'a Network,
-    /// What prices go by besides.
+    /// The other constants of the cost model.
     pub constants: &'a Constants,
     /// See [`Shape::groups`].
     pub groups: &'a [u32],
     /// See [`Shape::links`].
     pub links: &'a [u32],
-    /// Largest segment.
+    /// Maximum segment size in bytes.
     pub max_segment_bytes: usize,
 }
 
-/// Bytes of a call, as the benchmark counts them: of the buffer that every rank has, or, where the root or the result has the
-/// blocks of all ranks, of these. 0 where no rank knows that of the others.
+/// The size of a call in bytes, as in the benchmark: that of the buffer that every rank has or, if the root or the
+/// result has the blocks of all ranks, of all blocks. 0 if no rank knows the counts of the others.
 pub fn bytes(shape: &Shape<'_>, element_bytes: usize) -> usize {
     use Collective::*;
     let elements = match shape.collective {
@@ -105,35 +105,35 @@ pub fn bytes(shape: &Shape<'_>, element_bytes: usize) -> usize {
     elements.saturating_mul(element_bytes)
 }
 
-/// Whether `auto` may stand for it: it needs nothing that is not known.
+/// Whether `auto` may select the algorithm: all data that it requires is available.
 pub fn can_run(collective: Collective, algorithm: &Algorithm, size: usize, links: &[u32]) -> bool {
     match algorithm.uses {
         Uses::Counts => false,
         Uses::Links => size > 1 && links.len() == size.saturating_mul(size),
-        // Alone there is nothing else to be done.
+        // A single rank uses `local`, and only a single rank does.
         Uses::Sizes | Uses::Groups => (algorithm.name == "local") == (collective == Collective::Allreduce && size <= 1),
     }
 }
 
-impl Question<'_> {
-    /// Every algorithm that could run, in the order of the collective's list.
-    pub fn candidates(&self) -> Vec<Priced> {
+impl PricingInput<'_> {
+    /// Every algorithm that can be used, in the order of the collective's list.
+    pub fn candidates(&self) -> Vec<PricedAlgorithm> {
         let algorithms = self.collective.algorithms().iter();
-        // A graph of links does not tell which of them share a host's network card.
+        // A graph of links does not tell which of them share a network card.
         let one_host = self.groups.windows(2).all(|pair| pair[0] == pair[1]);
         let run = |algorithm: &&Algorithm| {
             can_run(self.collective, algorithm, self.size, self.links) && (one_host || algorithm.uses != Uses::Links)
         };
         let mut candidates: Vec<_> =
-            self.counted(|question| algorithms.filter(run).map(|a| question.price(a)).collect());
+            self.in_formula_units(|input| algorithms.filter(run).map(|a| input.price(a)).collect());
         self.simulate(&mut candidates);
         candidates
     }
 
-    /// Where ranks of several hosts share cards, replaces the formulas' paths by those that the simulator finds: which messages
-    /// meet on a card depends on all others, and formulas are off by up to five times there. All candidates are simulated or
-    /// none, so that like is compared with like, and none if they have too many messages. Both are the same on all ranks.
-    fn simulate(&self, candidates: &mut [Priced]) {
+    /// If the ranks of several hosts share network cards, replaces the formulas' paths by simulated ones: collisions on
+    /// a card depend on all messages, and formulas are off by up to a factor of five. Either all candidates are
+    /// simulated or, if they have too many messages, none, so that comparisons are fair. All ranks compute the same.
+    fn simulate(&self, candidates: &mut [PricedAlgorithm]) {
         let network = self.network;
         let several = network.per_host > 1 && network.per_host < self.size;
         let messages: f64 = candidates.iter().map(|priced| priced.messages).sum();
@@ -141,14 +141,14 @@ impl Question<'_> {
         if !several || candidates.len() < 2 || !few {
             return;
         }
-        let simulated: Option<Vec<Priced>> = candidates.iter().map(|priced| self.simulated(*priced)).collect();
+        let simulated: Option<Vec<PricedAlgorithm>> = candidates.iter().map(|priced| self.simulated(*priced)).collect();
         if let Some(simulated) = simulated {
             candidates.copy_from_slice(&simulated);
         }
     }
 
-    /// The price with the simulator's path; none if it cannot be simulated.
-    fn simulated(&self, priced: Priced) -> Option<Priced> {
+    /// The cost with the simulated path; `None` if the simulation fails.
+    fn simulated(&self, priced: PricedAlgorithm) -> Option<PricedAlgorithm> {
         let mut calls = Calls::new(self.collective, self.size, self.bytes, 0);
         calls.groups = self.groups.to_vec();
         calls.base = priced.base.unwrap_or(2);
@@ -157,22 +157,22 @@ impl Question<'_> {
         let options = Options { hosts: self.groups, element_bytes: 1, segment_bytes, memory, ..Options::new(network) };
         let generate = |rank| (priced.algorithm.generate)(&calls.shape(rank));
         let path = simulate(self.size, &generate, &options).ok()?.seconds;
-        Some(Priced { path, total: self.waiting() * path + priced.work, ..priced })
+        Some(PricedAlgorithm { path, total: self.waiting() * path + priced.work, ..priced })
     }
 
-    /// How often longer than with a core for each rank a path takes: who could go on waits for others that share its core.
+    /// The factor by which shared cores extend a path: a rank that could proceed waits for others on its core.
     fn waiting(&self) -> f64 {
         let here = self.network.per_host.min(self.size).max(1);
         let on_a_core = (here as f64 / self.network.cores as f64).max(1.0);
         1.0 + (on_a_core - 1.0) * self.constants.core_waiting
     }
 
-    /// One algorithm.
-    pub fn candidate(&self, algorithm: &'static Algorithm) -> Priced {
-        self.counted(|question| question.price(algorithm))
+    /// The cost of one algorithm.
+    pub fn candidate(&self, algorithm: &'static Algorithm) -> PricedAlgorithm {
+        self.in_formula_units(|input| input.price(algorithm))
     }
 
-    fn counted<T>(&self, ask: impl FnOnce(&Counted<'_>) -> T) -> T {
+    fn in_formula_units<T>(&self, ask: impl FnOnce(&UnitInput<'_>) -> T) -> T {
         use Collective::*;
         let (size, bytes) = (self.size.max(1), self.bytes);
         let each = bytes.div_ceil(size);
@@ -195,33 +195,32 @@ impl Question<'_> {
             destinations,
             ..Shape::new(self.collective, 0, size, count)
         };
-        ask(&Counted { question: self, shape })
+        ask(&UnitInput { input: self, shape })
     }
 }
 
-/// A question in the terms that prices are written in: elements of one byte, blocks of equal length, root 0.
-struct Counted<'a> {
-    question: &'a Question<'a>,
+/// The input in the units of the formulas: elements of one byte, blocks of equal length, root 0.
+struct UnitInput<'a> {
+    input: &'a PricingInput<'a>,
     shape: Shape<'a>,
 }
 
-impl Counted<'_> {
-    /// The best of the segment sizes, the largest among equals.
-    fn price(&self, algorithm: &'static Algorithm) -> Priced {
-        let max = self.question.max_segment_bytes;
+impl UnitInput<'_> {
+    /// The cost with the best segment size; the largest of equally good ones.
+    fn price(&self, algorithm: &'static Algorithm) -> PricedAlgorithm {
+        let max = self.input.max_segment_bytes;
         let bases = if algorithm.name == "bcube" { BASES.map(Some).to_vec() } else { vec![None] };
-        let mut best: Option<Priced> = None;
+        let mut best: Option<PricedAlgorithm> = None;
         for base in bases {
             let shape = Shape { base: base.unwrap_or(2), ..self.shape };
             let mut limit = max;
             loop {
-                let priced = Priced { base, ..self.price_segments(algorithm, &shape, limit) };
+                let priced = PricedAlgorithm { base, ..self.price_segments(algorithm, &shape, limit) };
                 if best.is_none_or(|best| priced.total < best.total) {
                     best = Some(priced);
                 }
-                // An algorithm that reads more than there is here cannot be priced; one size is as good as another.
-                if ((limit / 2) as f64) < self.question.constants.least_segment_bytes || algorithm.uses == Uses::Counts
-                {
+                // The cost of an algorithm that needs counts is unknown here, for any segment size.
+                if ((limit / 2) as f64) < self.input.constants.least_segment_bytes || algorithm.uses == Uses::Counts {
                     break;
                 }
                 limit /= 2;
@@ -230,9 +229,9 @@ impl Counted<'_> {
         best.expect("a segment size was priced")
     }
 
-    fn price_segments(&self, algorithm: &'static Algorithm, shape: &Shape<'_>, limit: usize) -> Priced {
-        let Question { network, constants, .. } = *self.question;
-        let unpriced = Priced {
+    fn price_segments(&self, algorithm: &'static Algorithm, shape: &Shape<'_>, limit: usize) -> PricedAlgorithm {
+        let PricingInput { network, constants, .. } = *self.input;
+        let unpriced = PricedAlgorithm {
             algorithm,
             segment_bytes: limit,
             base: None,
@@ -250,8 +249,8 @@ impl Counted<'_> {
         let (message, byte) = (constants.message_cpu_us * 1e-6, constants.byte_cpu_ns * 1e-9);
         let busy = cost.messages * message + cost.sent * byte + cost.reduced * network.gamma;
         let work = busy * here as f64 / shape.size as f64 / network.cores.min(here) as f64;
-        let total = self.question.waiting() * cost.path + work;
+        let total = self.input.waiting() * cost.path + work;
         let Cost { path, messages, .. } = cost;
-        if total.is_nan() { unpriced } else { Priced { total, path, messages, work, ..unpriced } }
+        if total.is_nan() { unpriced } else { PricedAlgorithm { total, path, messages, work, ..unpriced } }
     }
 }

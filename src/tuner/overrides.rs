@@ -1,4 +1,4 @@
-//! `GLOO_RS_ALGORITHM`: which algorithm `auto` stands for, by collective and size.
+//! `GLOO_RS_ALGORITHM`: the algorithm that `auto` selects, by collective and size.
 
 use std::fmt;
 
@@ -10,39 +10,39 @@ use crate::tuner::file::AUTO;
 /// The environment variable.
 pub const VARIABLE: &str = "GLOO_RS_ALGORITHM";
 
-/// Parts `collective:algorithm` or `collective:FROM-TO:algorithm`, with commas between them. Sizes are in bytes, both
-/// inclusive; one that is left out is no bound. The first part that fits a call counts.
+/// A comma-separated list of `collective:algorithm` or `collective:FROM-TO:algorithm`. Sizes are in bytes, inclusive;
+/// an omitted size means no bound. The first entry that matches a call applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides(Vec<Override>);
 
-/// One part.
+/// An entry of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Of these calls.
+    /// The collective to which it applies.
     pub collective: Collective,
-    /// The fewest bytes.
+    /// Minimum size in bytes.
     pub from: usize,
-    /// The most bytes.
+    /// Maximum size in bytes.
     pub up_to: usize,
-    /// `None`: what the cost model chooses.
+    /// The algorithm's name; `None` for `auto`: the cost model decides.
     pub algorithm: Option<&'static str>,
 }
 
 impl Overrides {
-    /// What the environment says. Errors name the variable and quote the part.
+    /// The list in the environment variable. Errors name the variable and quote the entry.
     pub fn from_environment() -> Result<Self> {
         let Some(value) = std::env::var_os(VARIABLE) else { return Ok(Self::default()) };
         Self::parse(&value.to_string_lossy()).map_err(|error| error.context(VARIABLE))
     }
 
-    /// Reads a list, which may be empty. Errors quote the part.
+    /// Parses a list, which may be empty. Errors quote the entry.
     pub fn parse(text: &str) -> Result<Self> {
         let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
         let parse = |part| Override::parse(part).map_err(|error| error.context(format_args!("{part:?}")));
         Ok(Self(parts.map(parse).collect::<Result<_>>()?))
     }
 
-    /// The parts, in their order.
+    /// The entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Override> {
         self.0.iter()
     }
@@ -79,7 +79,7 @@ impl Override {
         Ok(Self { collective, from, up_to, algorithm })
     }
 
-    /// What it names, where it names one.
+    /// The algorithm, unless the entry is for `auto`.
     pub fn algorithm(&self) -> Option<&'static Algorithm> {
         let algorithms = self.collective.algorithms();
         self.algorithm.and_then(|name| algorithms.iter().find(|algorithm| algorithm.name == name))
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_quoted() {
+    fn errors_quote_the_invalid_entry() {
         for (text, parts) in [
             ("allreduce", &["\"allreduce\"", "write collective:algorithm"][..]),
             ("broadcast:binomial,allreduce:a:b:c", &["\"allreduce:a:b:c\"", "collective:FROM-TO:algorithm"]),

@@ -1,33 +1,33 @@
-//! What rank 0 is told to go by: in its context's options, or in the environment.
+//! The source of rank 0's tuning: the context's options or the environment.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
 use crate::tuner::file::Tuning;
 
-/// The environment variable that stands for a context's option `tuning`.
+/// The environment variable that corresponds to the context's option `tuning`.
 pub const VARIABLE: &str = "GLOO_RS_TUNING";
 
-/// A tuning file, or what stands for one.
+/// A tuning file, or a keyword in its place.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
-    /// What the file says; nothing, if there is none.
+    /// The contents of the file; empty if there is none.
     pub tuning: Tuning,
-    /// The file.
+    /// The path of the file.
     pub file: Option<PathBuf>,
-    /// Whether what is missing there is measured when ranks connect, or else built in.
+    /// Whether missing values are measured when ranks connect; otherwise the built-in ones are used.
     pub measures: bool,
 }
 
 impl Source {
-    /// What the environment says. Errors name the variable, the file and the line.
+    /// The source named by the environment variable. Errors name the variable, the file and the line.
     pub fn from_environment() -> Result<Self> {
         let text = std::env::var_os(VARIABLE).unwrap_or_default();
         Self::read(&text.to_string_lossy()).map_err(|error| error.context(VARIABLE))
     }
 
-    /// What `text` stands for: `measure`, which is also what nothing means, `default`, or a tuning file's path. Errors name the
-    /// file and the line.
+    /// The source named by `text`: `measure` (also the meaning of an empty string), `default`, or the path of a tuning
+    /// file. Errors name the file and the line.
     pub fn read(text: &str) -> Result<Self> {
         match text {
             "" | "measure" => Ok(Self { measures: true, ..Self::default() }),

@@ -10,26 +10,26 @@ fn shape(collective: Collective, size: usize, count: usize) -> Shape<'static> {
     Shape::new(collective, 0, size, count)
 }
 
-/// On one host with a core for each rank.
+/// A tuner for one host with a core per rank.
 fn tuner(size: usize, tuning: Tuning, overrides: &str) -> Tuner {
-    Tuner::new(tuning, Overrides::parse(overrides).unwrap(), Places::together(size, size), MIB)
+    Tuner::new(tuning, Overrides::parse(overrides).unwrap(), Topology::one_host(size, size), MIB)
 }
 
 fn choice(collective: Collective, ranks: usize, up_to: usize, algorithm: &str) -> Choice {
     Choice { collective, ranks, up_to, algorithm: algorithm.into(), segment_bytes: None }
 }
 
-/// The names that are chosen for allreduces of these bytes.
+/// The names of the algorithms selected for allreduces of these sizes.
 fn names(tuner: &Tuner, bytes: &[usize]) -> Vec<&'static str> {
     let name = |bytes: &usize| {
-        let shape = shape(Collective::Allreduce, tuner.places.hosts.len(), *bytes);
+        let shape = shape(Collective::Allreduce, tuner.topology.hosts.len(), *bytes);
         tuner.decide(&shape, 1, None).unwrap().algorithm.name
     };
     bytes.iter().map(name).collect()
 }
 
 #[test]
-fn it_always_chooses_what_can_run() {
+fn the_selected_algorithm_can_always_run() {
     for &collective in Collective::ALL {
         for size in [1, 2, 3, 8, 100] {
             let tuner = tuner(size, Tuning::default(), "");
@@ -47,10 +47,10 @@ fn it_always_chooses_what_can_run() {
 }
 
 #[test]
-fn ranks_decide_alike_whatever_they_alone_know() {
+fn decisions_do_not_depend_on_what_only_one_rank_knows() {
     let tuner = tuner(3, Tuning::default(), "");
     for &collective in Collective::ALL {
-        // What the root knows and has differs from what others do.
+        // The root knows and has other things than the other ranks.
         let on = |rank: Rank| {
             let counts: &'static [usize] = if rank == 0 { &[MIB, 0, 7 * MIB] } else { &[] };
             let (recv_counts, send_counts) = match collective {
@@ -69,7 +69,7 @@ fn ranks_decide_alike_whatever_they_alone_know() {
 }
 
 #[test]
-fn a_decision_comes_out_of_the_table_as_it_went_in() {
+fn cached_decisions_are_unchanged() {
     let algorithms = Collective::Allreduce.algorithms();
     for (position, algorithm) in algorithms.iter().enumerate() {
         for (segment_bytes, base) in [(1, None), (MIB, Some(2)), (u32::MAX as usize, Some(65_535)), (0, None)] {
@@ -84,7 +84,7 @@ fn a_decision_comes_out_of_the_table_as_it_went_in() {
 }
 
 #[test]
-fn sizes_are_told_apart_by_quarters_of_powers_of_two() {
+fn each_power_of_two_has_four_size_classes() {
     assert_eq!((bucket(0), first_of(0)), (0, 0));
     assert!(bucket(usize::MAX) < SIZES);
     for power in 0..usize::BITS {
@@ -102,7 +102,7 @@ fn sizes_are_told_apart_by_quarters_of_powers_of_two() {
 }
 
 #[test]
-fn overrides_beat_files_and_files_the_model() {
+fn overrides_take_precedence_over_files_and_files_over_the_model() {
     let allreduce = Collective::Allreduce;
     let choices = vec![
         choice(allreduce, 4, 100, "ring_chunked"),
@@ -120,7 +120,7 @@ fn overrides_beat_files_and_files_the_model() {
         ["ring_chunked", "halving_doubling", "halving_doubling", "halving_doubling", model[2], "ring_segmented"]
     );
     assert_eq!(with("allreduce:-500:auto")[1], model[0], "auto in an override beats the file, too");
-    // A caller's own choice beats all.
+    // The caller's explicit choice takes precedence.
     let tuner = tuner(4, tuning, "allreduce:halving_doubling");
     let named = tuner.decide(&shape(allreduce, 4, 100), 1, Some("recursive_doubling")).unwrap();
     assert_eq!(named.algorithm.name, "recursive_doubling");
@@ -128,7 +128,7 @@ fn overrides_beat_files_and_files_the_model() {
 }
 
 #[test]
-fn a_file_counts_for_the_nearest_number_of_ranks() {
+fn the_nearest_number_of_ranks_in_a_file_applies() {
     let allreduce = Collective::Allreduce;
     let choices = vec![
         choice(allreduce, 2, usize::MAX, "ring_chunked"),
@@ -148,7 +148,7 @@ fn a_file_counts_for_the_nearest_number_of_ranks() {
 }
 
 #[test]
-fn a_file_s_segments_count() {
+fn segment_sizes_in_a_file_apply() {
     let with = |segment_bytes| {
         let choices = vec![Choice { segment_bytes, ..choice(Collective::Allreduce, 4, MIB, "ring_segmented") }];
         let decided = tuner(4, Tuning { choices, ..Tuning::default() }, "").decide(
@@ -163,7 +163,7 @@ fn a_file_s_segments_count() {
 }
 
 #[test]
-fn what_a_file_names_and_cannot_run_here_is_left_out() {
+fn algorithms_in_a_file_that_cannot_run_are_ignored() {
     let choices = vec![choice(Collective::Allreduce, 2, usize::MAX, "local")];
     let tuned = tuner(2, Tuning { choices, ..Tuning::default() }, "");
     assert_eq!(names(&tuned, &[MIB]), names(&tuner(2, Tuning::default(), ""), &[MIB]));
@@ -199,22 +199,22 @@ fn a_choice_is_explained() {
 fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
     let links = vec![0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0];
     let tuner = |hosts: [u32; 4], choices| {
-        let places = Places { hosts: hosts.into(), cores: 4 };
-        Tuner::new(Tuning { links: links.clone(), choices, ..Tuning::default() }, Overrides::default(), places, MIB)
+        let topology = Topology { hosts: hosts.into(), cores: 4 };
+        Tuner::new(Tuning { links: links.clone(), choices, ..Tuning::default() }, Overrides::default(), topology, MIB)
     };
     let priced = |hosts| {
         let candidates = tuner(hosts, Vec::new()).explain(Collective::Allreduce, MIB).candidates;
         candidates.iter().any(|priced| priced.algorithm.name == "spanning_trees")
     };
     assert!(priced([0; 4]));
-    assert!(!priced([0, 0, 1, 1]) && !priced([0, 1, 2, 3]), "the graph does not say who shares a card");
+    assert!(!priced([0, 0, 1, 1]) && !priced([0, 1, 2, 3]), "the graph does not tell which ranks share a card");
     let chosen = tuner([0, 0, 1, 1], vec![choice(Collective::Allreduce, 4, MIB, "spanning_trees")]);
     assert_eq!(names(&chosen, &[MIB]), ["spanning_trees"]);
 }
 
 #[test]
-fn networks_are_what_places_say() {
-    let network = |hosts: &[u32]| Places { hosts: hosts.into(), cores: 2 }.network(&Tuning::default());
+fn the_network_follows_from_the_topology() {
+    let network = |hosts: &[u32]| Topology { hosts: hosts.into(), cores: 2 }.network(&Tuning::default());
     let shape = |hosts| (network(hosts).per_host, network(hosts).consecutive);
     assert_eq!(shape(&[0, 0, 0]), (3, true));
     assert_eq!(shape(&[0, 0, 1, 1]), (2, true));
@@ -223,7 +223,7 @@ fn networks_are_what_places_say() {
     assert_eq!(shape(&[0, 1, 2]), (1, true));
     let link = Link { latency: 1.0, bandwidth: 2.0 };
     let tuning = Tuning { local: Some(link), gamma: Some(3.0), ..Tuning::default() };
-    let network = Places::together(2, 0).network(&tuning);
+    let network = Topology::one_host(2, 0).network(&tuning);
     assert_eq!(
         (network.local, network.remote, network.gamma, network.cores),
         (link, Constants::BUILT_IN.remote, 3.0, 1)
@@ -231,7 +231,7 @@ fn networks_are_what_places_say() {
 }
 
 #[test]
-fn pieces_are_equal_and_not_too_large() {
+fn segments_are_equal_and_not_too_large() {
     let segment = |size, count, element, max| segment_bytes(&shape(Collective::Allreduce, size, count), element, max);
     assert_eq!(segment(4, 4 * (16 << 10), 4, 32 << 10), 32 << 10, "a chunk of 64 KiB: two pieces");
     assert_eq!(segment(4, 4 * (16 << 10) + 4, 4, 32 << 10), 21848, "a little more: three equal ones");
@@ -247,16 +247,16 @@ fn pieces_are_equal_and_not_too_large() {
     assert_eq!(segment(2, 0, 3, 1), 3);
 }
 
-/// Into so many chunks that no other number has a much lower price.
+/// The number of segments is such that no other number has a much lower cost.
 #[test]
-fn two_trees_are_cut_as_is_best() {
+fn double_binary_trees_use_the_best_segment_size() {
     let collective = Collective::Allreduce;
     let algorithm = collective.algorithm("double_binary_tree").unwrap();
     let constants = &Constants::BUILT_IN;
     let network = Network::flat(constants.remote, constants.gamma);
     for (size, bytes) in [(4, MIB), (64, MIB), (4, 64 * MIB), (64, 64 * MIB)] {
         let best_up_to = |max_segment_bytes| {
-            Question {
+            PricingInput {
                 collective,
                 bytes,
                 size,
@@ -271,21 +271,21 @@ fn two_trees_are_cut_as_is_best() {
         let chosen = best_up_to(MIB);
         let best = (1..=500).map(|chunks| best_up_to((bytes / 2).div_ceil(chunks)).total).fold(f64::INFINITY, f64::min);
         assert!(chosen.total <= 1.06 * best, "{size} ranks, {bytes} bytes: {} s, {best} s would do", chosen.total);
-        // And that matters.
+        // Check that the segment size matters.
         let whole = best_up_to(MIB).segment_bytes < bytes / 2;
         assert!(whole || bytes == MIB, "{size} ranks, {bytes} bytes are not cut");
     }
 }
 
-/// On 256 hosts: who sends to all others, or gets something from them, is busy with each message. Without that, as a file may
-/// say, these ways would be the cheapest.
+/// On 256 hosts, a rank that sends to all others or receives from all has CPU work per message. Without that, which a
+/// file can specify, these algorithms would be the cheapest.
 #[test]
-fn wide_exchanges_between_hosts_pay_for_their_messages() {
+fn exchanges_with_many_peers_between_hosts_cost_cpu_time_per_message() {
     use Collective::*;
     const RANKS: usize = 256;
     let tuner = |constants: &[(&'static str, f64)]| {
         let tuning = Tuning { constants: constants.iter().copied().collect(), ..Tuning::default() };
-        Tuner::new(tuning, Overrides::default(), Places::apart(RANKS), MIB)
+        Tuner::new(tuning, Overrides::default(), Topology::one_rank_per_host(RANKS), MIB)
     };
     let busy = tuner(&[("overhead_us", 2.0), ("gap_us", 0.0)]);
     let idle = tuner(&[("overhead_us", 0.0), ("gap_us", 0.0)]);
@@ -303,7 +303,7 @@ fn wide_exchanges_between_hosts_pay_for_their_messages() {
         (Scatter, "direct", 8 * RANKS, 1.0),
     ] {
         let what = format!("{} {name}", collective.name());
-        let price = |tuner: &Tuner| tuner.question(collective, bytes).candidate(collective.algorithm(name).unwrap());
+        let price = |tuner: &Tuner| tuner.input(collective, bytes).candidate(collective.algorithm(name).unwrap());
         let messages = (RANKS - 1) as f64;
         let (path, free) = (price(&busy).path, price(&idle).path);
         assert!(path >= messages * each * 2e-6 && free < 60e-6, "{what}: {path} s, {free} s if ranks were not busy");
@@ -322,13 +322,13 @@ fn wide_exchanges_between_hosts_pay_for_their_messages() {
     assert_eq!((chosen(&busy, Broadcast), chosen(&idle, Broadcast)), ("binomial", "one_to_all"));
 }
 
-/// A part of the latency, it is no more than that, whatever a file says.
+/// The overhead is part of the latency, so it is limited by it whatever a file says.
 #[test]
-fn ranks_are_busy_for_half_of_the_latency_at_most() {
+fn the_overhead_is_at_most_half_of_the_latency() {
     let remote = Some(Link { latency: 3e-6, bandwidth: 1e10 });
     let network = |constants: &[(&'static str, f64)]| {
         let tuning = Tuning { remote, constants: constants.iter().copied().collect(), ..Tuning::default() };
-        Places::apart(2).network(&tuning)
+        Topology::one_rank_per_host(2).network(&tuning)
     };
     assert_eq!((network(&[]).overhead, network(&[]).gap), (1.5e-6, 0.1e-6));
     assert_eq!(network(&[("overhead_us", 0.5), ("gap_us", 0.75)]).overhead, 0.5e-6);

@@ -7,7 +7,7 @@ use gloo_rs::collective::constants::{Constant, TABLE};
 use gloo_rs::context::ContextOptions;
 use gloo_rs::error::Error;
 use gloo_rs::schedule::cost::{Link, Network};
-use gloo_rs::tuner::model::{Places, Priced};
+use gloo_rs::tuner::model::{PricedAlgorithm, Topology};
 use gloo_rs::tuner::overrides::{self, Overrides};
 use gloo_rs::tuner::source::{self, Source};
 use gloo_rs::tuner::{Explanation, Tuner, Why};
@@ -115,8 +115,8 @@ impl Explain {
         let here = || std::thread::available_parallelism().map_or(1, usize::from);
         let cores = self.cores.map_or_else(here, |cores| cores as usize);
         let places = match &self.hosts {
-            None => Places::together(ranks, cores),
-            Some(hosts) => Places { hosts: hosts.of_ranks(ranks).map_err(Failure::usage)?, cores },
+            None => Topology::one_host(ranks, cores),
+            Some(hosts) => Topology { hosts: hosts.of_ranks(ranks).map_err(Failure::usage)?, cores },
         };
         let hosts = places.hosts.iter().max().map_or(0, |host| *host as usize + 1);
         let says = |error: Error| error.to_string();
@@ -168,8 +168,8 @@ impl Explain {
     }
 }
 
-impl From<Priced> for Candidate {
-    fn from(priced: Priced) -> Self {
+impl From<PricedAlgorithm> for Candidate {
+    fn from(priced: PricedAlgorithm) -> Self {
         let us = |seconds: f64| seconds.is_finite().then_some(seconds * 1e6);
         Self {
             algorithm: priced.algorithm.name,

@@ -1,17 +1,17 @@
 //! Bruck's allgather (Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in
-//! multiport message-passing systems", 1997): the fewest steps and the fewest bytes at once for any number of ranks, so the best
-//! for small blocks where that is no power of two.
+//! multiport message-passing systems", 1997). It has the minimum number of steps and of bytes for any number of ranks:
+//! best for small blocks if the number of ranks is not a power of two.
 //!
-//! Six ranks: rank 0 receives block 1 from rank 1, then the blocks 2 and 3 from rank 2, then 4 and 5 from rank 4. Each time it
-//! has sent all it had the other way: block 0 to rank 5, 0 and 1 to rank 4, and 0 and 1 to rank 2, of its four only the two
-//! that are missing there.
+//! Six ranks: rank 0 receives block 1 from rank 1, then blocks 2 and 3 from rank 2, then 4 and 5 from rank 4. In the
+//! same steps it sends block 0 to rank 5, blocks 0 and 1 to rank 4, and, of its four blocks, only the missing 0 and 1
+//! to rank 2.
 //!
-//! A rank has the blocks in the order from its own on, so that each message is in one piece; a last copy turns them to the order
-//! of ranks. Only rank 0, where that is the same, receives them in place. Without scratch memory a message that goes around the
-//! last rank would be two; the first of them is ready too early and gets in the way of others, which takes twice as long on the
-//! simulator where bandwidth counts.
+//! A rank stores the blocks starting with its own, so that each message is contiguous; a final copy puts them in rank
+//! order. Rank 0 already has that order and receives into the output. Without scratch memory, a message that wraps
+//! around the last rank would become two; the first of them is ready too early and delays others, which doubles the
+//! time in the simulator for large blocks.
 //!
-//! Steps: `ceil(lg P)`. Every rank sends `S (P - 1) / P` bytes, `S` being those of the output.
+//! Steps: `ceil(lg P)`. Every rank sends `S (P - 1) / P` bytes; `S` is the size of the output.
 
 use super::super::phases::rounds;
 use super::super::{Algorithm, Case, Shape, Uses};
@@ -27,9 +27,9 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let Shape { rank, size, .. } = *shape;
     let own = assemble(&mut b, shape);
     let output = shape.output(0);
-    // Block `rank + i`, around the end, is the `i`-th.
-    let held = if rank == 0 { output } else { b.scratch(output.len) };
-    let blocks = |first: usize, many: usize| held.slice(first * own.len, many * own.len);
+    // Entry `i` is block `rank + i`, modulo the number of ranks.
+    let current = if rank == 0 { output } else { b.scratch(output.len) };
+    let blocks = |first: usize, many: usize| current.slice(first * own.len, many * own.len);
     if rank > 0 && size > 2 {
         b.copy(own, blocks(0, 1));
     }
@@ -47,8 +47,8 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(b.build())
 }
 
-/// `lg P α + S (P - 1) / (P B)`. For other numbers than powers of two the last step's blocks may be there before the step before,
-/// and then share its way.
+/// `lg P α + S (P - 1) / (P B)`. If P is not a power of two, the blocks of the last step may be ready before the step
+/// before is complete; the two steps then overlap.
 fn cost(case: &Case<'_>) -> Cost {
     let (size, block) = (case.shape.size, block_bytes(case));
     let mut cost = Cost::default();

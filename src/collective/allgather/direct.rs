@@ -1,12 +1,12 @@
-//! Everyone sends its block to everyone: one step, but `P - 1` messages for each rank. Best for few ranks, and where each pair
-//! has a link of its own, as on one host.
+//! Every rank sends its block to every other rank: one step, but `P - 1` messages per rank. Best for few ranks, and
+//! where each pair has its own link, as on one host.
 //!
-//! Six ranks: rank 0 sends block 0 to the ranks 1 to 5, rank 1 sends block 1 to 2, 3, 4, 5, 0, ...; so at any time all ranks
-//! receive the same amount. No message waits for another.
+//! Six ranks: rank 0 sends block 0 to ranks 1 to 5, rank 1 sends block 1 to 2, 3, 4, 5, 0, and so on. At any time all
+//! ranks receive the same amount. No message waits for another.
 //!
-//! Steps: 1. Every rank sends `S (P - 1) / P` bytes, `S` being those of the output.
+//! Steps: 1. Every rank sends `S (P - 1) / P` bytes; `S` is the size of the output.
 
-use super::super::phases::to_everyone;
+use super::super::phases::direct_allgather;
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::{assemble, block_bytes};
 use crate::error::Result;
@@ -18,7 +18,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "direct", generate, co
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let own = assemble(&mut b, shape);
-    to_everyone(&mut b, shape, own, |rank| shape.output(0).slice(rank * own.len, own.len));
+    direct_allgather(&mut b, shape, own, |rank| shape.output(0).slice(rank * own.len, own.len));
     Ok(b.build())
 }
 

@@ -1,4 +1,4 @@
-//! Allgather: everyone's elements, for everyone.
+//! Allgather: every rank receives the elements of all ranks.
 
 mod bruck;
 mod direct;
@@ -8,11 +8,13 @@ mod ring;
 use super::{Algorithm, Case, Shape};
 use crate::schedule::{Builder, Span};
 
-// Where powers of two make `recursive_doubling` and `bruck` cost the same, the first is chosen: it needs no copies.
+// For powers of two `recursive_doubling` and `bruck` have equal costs; the first is listed earlier since it needs no
+// copies.
 pub(super) const ALGORITHMS: &[Algorithm] =
     &[ring::ALGORITHM, recursive_doubling::ALGORITHM, bruck::ALGORITHM, direct::ALGORITHM];
 
-/// Puts this rank's inputs in place as one block. Returns where to send that from: one input need not wait for its copy.
+/// Copies this rank's inputs to its block of the output. Returns what to send: a single input, which need not wait for
+/// its copy, or the block.
 fn assemble(b: &mut Builder, shape: &Shape<'_>) -> Span {
     let len = shape.count * shape.inputs.max(1);
     let own = shape.output(0).slice(shape.rank * len, len);
@@ -22,7 +24,7 @@ fn assemble(b: &mut Builder, shape: &Shape<'_>) -> Span {
     if shape.inputs == 1 { shape.input(0) } else { own }
 }
 
-/// Bytes of one rank's block.
+/// Size of one rank's block in bytes.
 fn block_bytes(case: &Case<'_>) -> f64 {
     case.bytes() * case.shape.inputs.max(1) as f64
 }

@@ -1,12 +1,12 @@
-//! The ring of [`ring_allgather`] (Gloo's `allgather_ring`; Patarasu and Yuan 2009): only neighbours talk, and no link carries
-//! anything twice, so the best for large blocks. A rank's several inputs travel as one block. Gloo sends two halves of a block
-//! in each step, so that one is passed on while the other is received; here the engine does that, which cuts blocks of 64 KiB or
-//! more into two segments at least.
+//! The ring of [`ring_allgather`] (Gloo's `allgather_ring`; Patarasu and Yuan 2009). Ranks send only to their
+//! neighbours, and no link carries a block twice: best for large blocks. A rank's inputs are sent as one block. Gloo
+//! sends two halves of a block per step, so that one is forwarded while the other is received; here the engine
+//! pipelines, since it cuts blocks of 64 KiB or more into at least two segments.
 //!
-//! Six ranks: rank 0 sends block 0 to rank 1 and receives 5 from rank 5, sends that on and receives 4, ..., and sends 2 and
-//! receives 1 in the fifth step.
+//! Six ranks: rank 0 sends block 0 to rank 1 and receives block 5 from rank 5, sends block 5 and receives 4, and so on,
+//! and in the fifth step sends 2 and receives 1.
 //!
-//! Steps: `P - 1`. Every rank sends `S (P - 1) / P` bytes, `S` being those of the output.
+//! Steps: `P - 1`. Every rank sends `S (P - 1) / P` bytes; `S` is the size of the output.
 
 use super::super::phases::{ring_allgather, ring_allgather_cost};
 use super::super::{Algorithm, Case, Shape, Uses};

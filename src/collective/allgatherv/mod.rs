@@ -1,4 +1,4 @@
-//! Allgatherv: everyone's elements, a number of its own for each rank, for everyone.
+//! Allgatherv: every rank receives the elements of all ranks; each rank has its own count.
 
 mod direct;
 mod ring;
@@ -9,10 +9,11 @@ use crate::schedule::{Builder, Span};
 
 pub(super) const ALGORITHMS: &[Algorithm] = &[ring::ALGORITHM, direct::ALGORITHM];
 
-/// Puts this rank's block in place. Returns where to send it from, which need not wait for that.
+/// Copies this rank's block to its offset in the output. Returns what to send; with an input, sending does not wait for
+/// the copy.
 fn own(b: &mut Builder, shape: &Shape<'_>, blocks: &Blocks) -> Span {
-    let place = blocks.span(shape.output(0), shape.rank);
-    let from = if shape.inputs == 1 { shape.input(0) } else { place };
-    b.copy(from, place);
+    let target = blocks.span(shape.output(0), shape.rank);
+    let from = if shape.inputs == 1 { shape.input(0) } else { target };
+    b.copy(from, target);
     from
 }

@@ -1,8 +1,8 @@
-//! The ring of [`ring_allgather`], with blocks of different lengths; empty ones are not sent (Patarasu
-//! and Yuan 2009). Best for large blocks.
+//! The ring of [`ring_allgather`] with blocks of different lengths; empty blocks are not sent (Patarasu and Yuan 2009).
+//! Best for large blocks.
 //!
-//! Six ranks: rank 0 sends block 0 to rank 1 and receives 5 from rank 5, sends that on and receives 4, ..., and sends 2 and
-//! receives 1 in the fifth step.
+//! Six ranks: rank 0 sends block 0 to rank 1 and receives block 5 from rank 5, sends block 5 and receives 4, and so on,
+//! and in the fifth step sends 2 and receives 1.
 //!
 //! Steps: `P - 1` if no block is empty. Every rank sends all blocks but its right neighbour's.
 
@@ -24,7 +24,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(b.build())
 }
 
-/// As long as the longest block takes: `(P - 1) (α + S / (P B))` for equal ones.
+/// Every step takes as long as the longest block: `(P - 1) (α + S / (P B))` for equal blocks.
 fn cost(case: &Case<'_>) -> Cost {
     let (all, longest, pieces) = case.blocks(case.shape.recv_counts);
     ring_allgather_cost(case, longest, all, pieces)

@@ -1,16 +1,17 @@
-//! Groups of `base` ranks, then groups of such groups (Gloo's `allreduce_bcube`, after the BCube network of Guo et al. 2009).
+//! Groups of `base` ranks, then groups of such groups (Gloo's `allreduce_bcube`, after the BCube network of Guo et al.
+//! 2009).
 //!
-//! The number of ranks is factorised, each factor at most `base` where possible, and a rank is a number with one digit for
-//! each factor. In a step those that differ in one digit only cut what they have into as many parts, and each sends every
-//! other its part; then the same backwards.
+//! The number of ranks is factorised, with factors of at most `base` where possible, and a rank is written as a number
+//! with one digit per factor. In each step the ranks that differ in only one digit cut their data into as many parts as
+//! the factor, and each sends every other rank its part. The same steps in reverse order distribute the result.
 //!
-//! Six ranks, base 2: the factors 2 and 3. Ranks 0 and 1 (2 and 3, 4 and 5) exchange halves; then 0, 2, 4, each with the
-//! first half, exchange thirds of it, as do 1, 3, 5 with the second. Now each has a sixth, complete; the thirds and then the
-//! halves go back.
+//! Six ranks, base 2: the factors are 2 and 3. Ranks 0 and 1 (2 and 3, 4 and 5) exchange halves; then 0, 2, 4, each
+//! with the first half, exchange thirds of it, as do 1, 3, 5 with the second. Each rank now has a complete sixth; then
+//! the thirds and the halves are sent back.
 //!
-//! Steps: `2 log_base P` if `P` is a power of the base; within a step a rank receives from the others of its group one
-//! after the other, so the chain counts `base - 1` for each step of the first half. Every rank sends
-//! `2 S (P - 1) / P` bytes. Lower ranks stand on the left, so the operation need not commute.
+//! Steps: `2 log_base P` if `P` is a power of the base; within a step a rank reduces the parts from the other members
+//! of its group one after the other, so the dependency chain is `base - 1` for each step of the first half. Every rank
+//! sends `2 S (P - 1) / P` bytes. Lower ranks are the left operand, so the operation need not commute.
 
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
@@ -20,7 +21,7 @@ use crate::schedule::{Builder, Schedule, Side};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "bcube", generate, cost, uses: Uses::Sizes };
 
-/// Factors of `size`: the largest that are at most `base`, or else the smallest.
+/// Factors of `size`: in each step the largest that is at most `base`, else the smallest.
 fn factors(mut size: usize, base: usize) -> Vec<usize> {
     let mut factors = Vec::new();
     while size > 1 {
@@ -33,7 +34,7 @@ fn factors(mut size: usize, base: usize) -> Vec<usize> {
     factors
 }
 
-/// For each factor `f` of `P`, of the `n` bytes that are left: `2 (α + (f - 1) n/(fB)) + (f - 1) γn/f`.
+/// For each factor `f` of `P`, with `n` bytes left: `2 (α + (f - 1) n/(fB)) + (f - 1) γn/f`.
 fn cost(case: &Case<'_>) -> Cost {
     let gamma = case.network.gamma;
     let (mut bytes, mut stride) = (case.bytes(), 1);
@@ -41,7 +42,7 @@ fn cost(case: &Case<'_>) -> Cost {
     for factor in factors(case.shape.size, case.shape.base.max(2)) {
         let (others, part) = ((factor - 1) as f64, bytes / factor as f64);
         let link = case.link(stride * (factor - 1));
-        // The first of the group reduces nothing before the last part has begun to arrive.
+        // The first rank of a group starts to reduce only when the last part begins to arrive.
         let reductions = gamma * (case.segment(part) + (others - 1.0) * part);
         cost.path += 2.0 * case.outside(link, others * part, part, others * case.pieces(part), true) + reductions;
         cost.messages += 2.0 * case.ranks() * others * case.pieces(part);
@@ -73,19 +74,19 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
             b.send(peer(other), part);
         }
         let own = range.part(factor, digit);
-        let mut held = if first { contribution(&mut b, &sources, own.offset, own.len, own) } else { own };
-        // From the nearest to the farthest on either side: so the ranks stand in order.
+        let mut current = if first { contribution(&mut b, &sources, own.offset, own.len, own) } else { own };
+        // From the nearest to the farthest rank on either side, which keeps the operands in rank order.
         for other in (0..digit).rev().chain(digit + 1..factor) {
-            b.recv_reduce(peer(other), own, held, if other < digit { Side::Left } else { Side::Right });
-            held = own;
+            b.recv_reduce(peer(other), own, current, if other < digit { Side::Left } else { Side::Right });
+            current = own;
         }
         levels.push((range, factor, digit, stride));
         range = own;
         stride *= factor;
     }
     if levels.is_empty() {
-        let held = contribution(&mut b, &sources, 0, range.len, range);
-        b.copy(held, range);
+        let current = contribution(&mut b, &sources, 0, range.len, range);
+        b.copy(current, range);
     }
     b.divide(range, shape.divisor());
     fan_out(&mut b, shape, range);

@@ -1,50 +1,51 @@
-//! Two binary trees at once, each for one half of the data: up to their tops, then down again (Sanders, Speck and Träff,
-//! "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; NCCL 2.4). The latency of a tree with nearly
-//! the bandwidth of a ring: best for large buffers on many ranks.
+//! Two binary trees at the same time, each for one half of the data: a reduction to the roots, then a broadcast
+//! (Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; NCCL 2.4).
+//! It has the latency of a tree with nearly the bandwidth of a ring: best for large buffers on many ranks.
 //!
-//! Six ranks (see [`TwoTrees`]): in the first tree ranks 1 and 3 send the first half to 2, ranks 2 and 5 to 4, and 4 to 0;
-//! in the second, 0 and 3 send the second half to 1, 2 and 4 to 3, and 1 to 5. Each half then goes back down the same way.
-//! Segments stream up and down: all ranks send and receive all the time.
+//! Six ranks (see [`DoubleBinaryTree`]): in the first tree ranks 1 and 3 send the first half to 2, ranks 2 and 5 to 4,
+//! and 4 to 0; in the second, 0 and 3 send the second half to 1, 2 and 4 to 3, and 1 to 5. Each half then returns along
+//! the same edges. Segments are pipelined in both directions: all ranks send and receive all the time.
 //!
-//! Cut into `k` segments, each half goes up in `2 h + 2 k` steps of half its links, `h = ceil(lg P)`, and down in as many.
-//! A rank sends `2 S` bytes at most. Subtrees are neighbouring ranks and stand in order, so the operation need not commute.
+//! With `k` segments each half is reduced in `2 h + 2 k` steps, each on half of its links, where `h = ceil(lg P)`, and
+//! broadcast in as many. A rank sends at most `2 S` bytes. A subtree consists of consecutive ranks, so the operation
+//! need not commute.
 
+use super::super::double_binary_tree::{self, DoubleBinaryTree, Roots, TreePosition};
 use super::super::phases::{combine_children, contribution, fan_out, sources};
-use super::super::two_trees::{self, Place, Top, TwoTrees};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
 use crate::schedule::{Builder, Schedule, Span};
 
-pub(super) const ALGORITHM: Algorithm = Algorithm { name: two_trees::NAME, generate, cost, uses: Uses::Sizes };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: double_binary_tree::NAME, generate, cost, uses: Uses::Sizes };
 
 fn cost(case: &Case<'_>) -> Cost {
-    two_trees::cost(case, two_trees::allreduce_time(case), 2.0, true)
+    double_binary_tree::cost(case, double_binary_tree::allreduce_time(case), 2.0, true)
 }
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let sources = sources(shape);
-    let places = TwoTrees::new(shape.size, Top::Ends).places(shape.rank);
-    let half = |place: &Place| -> Span { shape.output(0).part(2, place.tree) };
-    for place in &places {
-        let half = half(place);
+    let positions = DoubleBinaryTree::new(shape.size, Roots::Ends).positions(shape.rank);
+    let half = |position: &TreePosition| -> Span { shape.output(0).part(2, position.tree) };
+    for position in &positions {
+        let half = half(position);
         let own = contribution(&mut b, &sources, half.offset, half.len, half);
-        let held = combine_children(&mut b, place.children_going_up(shape.rank), own, half);
-        match place.parent {
-            Some(parent) => b.send(parent, held),
+        let current = combine_children(&mut b, position.children_going_up(shape.rank), own, half);
+        match position.parent {
+            Some(parent) => b.send(parent, current),
             None => {
-                b.copy(held, half);
+                b.copy(current, half);
                 b.divide(half, shape.divisor());
             }
         }
     }
-    for place in &places {
-        let half = half(place);
-        if let Some(parent) = place.parent {
+    for position in &positions {
+        let half = half(position);
+        if let Some(parent) = position.parent {
             b.recv(parent, half);
         }
-        for &child in &place.children {
+        for &child in &position.children {
             b.send(child, half);
         }
         fan_out(&mut b, shape, half);

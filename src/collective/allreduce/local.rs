@@ -1,5 +1,6 @@
-//! Allreduce of one process's own buffers, without a network (Gloo's `allreduce_local`). Six buffers: the first and second
-//! are combined into the first output, the third to sixth one after the other on top, and the result is copied.
+//! Allreduce of the buffers of a single process, without a network (Gloo's `allreduce_local`). Six buffers: the first
+//! two are reduced into the first output, the third to sixth are reduced into it one after the other, and the result is
+//! copied to the other outputs.
 //!
 //! Steps: 0; nothing is sent.
 
@@ -26,8 +27,8 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     }
     let mut b = Builder::new();
     let output = shape.output(0);
-    let held = contribution(&mut b, &sources(shape), 0, output.len, output);
-    b.copy(held, output);
+    let current = contribution(&mut b, &sources(shape), 0, output.len, output);
+    b.copy(current, output);
     b.divide(output, shape.divisor());
     fan_out(&mut b, shape, output);
     Ok(b.build())

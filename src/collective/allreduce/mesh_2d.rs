@@ -1,21 +1,22 @@
-//! A mesh without links around its edges, as TPU pods had in parts, where only neighbours talk (Ying, Kumar, Chen, Wang and
-//! Cheng, "Image classification at supercomputer scale", arXiv 1811.06992, 2018, for the two halves). Best where links join
-//! neighbours of a grid only.
+//! A two-dimensional mesh without wrap-around links, as in parts of TPU pods, in which only neighbours communicate
+//! (Ying, Kumar, Chen, Wang and Cheng, "Image classification at supercomputer scale", arXiv 1811.06992, 2018, for the
+//! two halves). Best where links exist only between neighbours of a grid.
 //!
-//! Half of the buffer is combined along rows and then along a column at the edge, the other half along columns and then
-//! along a row; each half again in two quarters that go in opposite directions to opposite corners, so that both directions of
-//! all links are used at once. From the corners the result goes back the same ways.
+//! Half of the buffer is reduced along rows and then along a column at the edge, the other half along columns and then
+//! along a row. Each half consists of two quarters that move in opposite directions to opposite corners, so both
+//! directions of all links are used at the same time. From the corners the result returns along the same links.
 //!
-//! The mesh is what the caller's `dims` say (length of a row, number of rows), or the groups where they have one size, or
-//! as square as can be.
+//! The mesh is given by the caller's `dims` (length of a row, number of rows), else by the groups if they have the same
+//! size, else it is as nearly square as possible.
 //!
-//! Six ranks in rows of `0 1 2` and `3 4 5`: the first quarter goes from 0 to 1 to 2 and from 3 to 4 to 5, and from 2 to 5,
-//! the second the opposite way, from 5 and 2 to 3 and 0, and from 3 to 0; the third from 3, 4, 5 to 0, 1, 2, and along these
-//! to 2; the last from 0, 1, 2 to 3, 4, 5, and along these to 3.
+//! Six ranks in rows of `0 1 2` and `3 4 5`: the first quarter goes from 0 to 1 to 2 and from 3 to 4 to 5, and from 2
+//! to 5; the second the opposite way, from 5 and 2 to 3 and 0, and from 3 to 0; the third from 3, 4, 5 to 0, 1, 2, and
+//! along these to 2; the last from 0, 1, 2 to 3, 4, 5, and along these to 3.
 //!
-//! Steps: `2 (n + m - 2)`. A message is `S / 4` bytes; a link carries `S / 2` each way, at the edges `3 S / 4`.
+//! Steps: `2 (n + m - 2)`. A message has `S / 4` bytes; a link carries `S / 2` in each direction, at the edges `3 S /
+//! 4`.
 
-use super::super::grid::{Grid, Way};
+use super::super::grid::{Grid, SharedLink};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::branches::{self, Branch};
 use crate::error::Result;
@@ -27,18 +28,18 @@ const NAME: &str = "mesh_2d";
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: NAME, generate, cost, uses: Uses::Groups };
 
 /// Column and row.
-type Place = (usize, usize);
+type Coordinates = (usize, usize);
 
-/// A tree for a quarter: along one dimension towards its end or beginning, then along the other.
+/// The tree of a quarter: along one dimension in one direction, then along the other.
 struct Comb {
     along_rows_first: bool,
-    /// Which corner is the root.
-    root: Place,
+    /// The corner that is the root.
+    root: Coordinates,
 }
 
 impl Comb {
-    fn parent(&self, place: Place) -> Option<Place> {
-        let (x, y) = place;
+    fn parent(&self, position: Coordinates) -> Option<Coordinates> {
+        let (x, y) = position;
         let towards = |from: usize, to: usize| if from < to { from + 1 } else { from - 1 };
         let in_row = (x != self.root.0).then(|| (towards(x, self.root.0), y));
         let in_column = (y != self.root.1).then(|| (x, towards(y, self.root.1)));
@@ -50,13 +51,13 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let grid = Grid::rectangular(shape, NAME)?;
     let (y, x) = grid.find(shape.rank);
     let (right, bottom) = (grid.longest() - 1, grid.rows.len() - 1);
-    let at = |(x, y): Place| grid.rows[y][x];
+    let at = |(x, y): Coordinates| grid.rows[y][x];
     let beside = [(x.wrapping_sub(1), y), (x + 1, y)];
     let above = [(x, y.wrapping_sub(1)), (x, y + 1)];
     let roots = [(true, (right, bottom)), (true, (0, 0)), (false, (right, 0)), (false, (0, bottom))];
     let branch = |(quarter, (along_rows_first, root))| {
         let comb = Comb { along_rows_first, root };
-        // What comes along the first dimension is complete sooner.
+        // Data along the first dimension is complete earlier.
         let neighbours = if along_rows_first { [beside, above] } else { [above, beside] };
         let inside = neighbours.into_iter().flatten().filter(|&(x, y)| x <= right && y <= bottom);
         Branch {
@@ -68,15 +69,15 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(branches::allreduce(shape, &roots.into_iter().enumerate().map(branch).collect::<Vec<_>>()))
 }
 
-/// `2(n+m-2)(α + S/(4B)) + (n+m-1)γS/4` where each pair of neighbours has its link: quarters from two sides meet at some ranks,
-/// which reduce one after the other. Where a rank sends to all neighbours over one card its messages wait for one another, but
-/// little, since most are from different stages of their ways. Where messages are cut, an estimate from above: what a card or
-/// link at the edge must carry.
+/// `2(n+m-2)(α + S/(4B)) + (n+m-1)γS/4` where each pair of neighbours has its own link: at some ranks quarters arrive
+/// from two sides and are reduced one after the other. Where a rank sends to all neighbours over one network card its
+/// messages delay each other, but only a little, since most are at different stages. With segments it is an upper
+/// estimate: the load of a card or of a link at the edge.
 fn cost(case: &Case<'_>) -> Cost {
     let Ok(grid) = Grid::rectangular(case.shape, NAME) else { return Case::unpriced(case) };
     let (ranks, bytes, gamma) = (case.ranks(), case.bytes(), case.network.gamma);
     let (n, m) = (grid.longest(), grid.rows.len());
-    let ways = [(grid.row_way(case), n), (grid.column_way(case, 1, m), m)];
+    let links = [(grid.row_link(case), n), (grid.column_link(case, 1, m), m)];
     let quarter = bytes / 4.0;
     let segment = quarter.min(case.segment_bytes as f64);
     let one_card = case.network.per_host < case.shape.size;
@@ -87,25 +88,26 @@ fn cost(case: &Case<'_>) -> Cost {
     if case.is_empty() {
         return total(0.0);
     }
-    // Which columns of a host meet on its card depends on all others: only the simulator can tell.
+    // Which columns of a host share its network card at the same time depends on all messages; only the simulator can
+    // tell.
     if (2..case.shape.size).contains(&case.network.per_host) {
         return total(f64::INFINITY);
     }
     let (local, remote) = (case.network.near(), case.network.far());
-    let (reduce, way) = (gamma * segment, (n + m - 2) as f64);
+    let (reduce, hops) = (gamma * segment, (n + m - 2) as f64);
     let mut path = match one_card {
-        true => (way.clamp(2.0, 4.0) * segment / remote.bandwidth - remote.latency).max(segment / remote.bandwidth),
+        true => (hops.clamp(2.0, 4.0) * segment / remote.bandwidth - remote.latency).max(segment / remote.bandwidth),
         false => reduce + (reduce - segment / local.bandwidth).max(0.0) * case.constants.mesh_meeting,
     };
-    for (Way { link, sharing }, extent) in ways.into_iter().filter(|(_, extent)| *extent > 1) {
+    for (SharedLink { link, sharing }, extent) in links.into_iter().filter(|(_, extent)| *extent > 1) {
         let up_and_down = 2.0 * segment / link.bandwidth;
         path += (extent as f64 - 1.0) * (2.0 * link.latency + up_and_down + gamma * segment);
-        // All columns of a host begin at the same time; then they follow one another.
+        // All columns of a host start at the same time; later they are spread out.
         path += (sharing - 1.0) * up_and_down;
     }
     if segment < quarter {
-        // At the edge: three quarters each way on a link, and all four in a line; on a card all four up, and each down to five
-        // children.
+        // At the edge a link carries three quarters in each direction, in a one-dimensional mesh all four. A network
+        // card carries all four quarters up, and each down to up to five children.
         let line = n == 1 || m == 1;
         let load = if one_card {
             9.0
@@ -114,7 +116,7 @@ fn cost(case: &Case<'_>) -> Cost {
         } else {
             3.0
         } * quarter;
-        let slowest = ways.iter().map(|(way, _)| way.sharing / way.link.bandwidth).fold(0.0, f64::max);
+        let slowest = links.iter().map(|(shared, _)| shared.sharing / shared.link.bandwidth).fold(0.0, f64::max);
         let busy = 6.0 * quarter * gamma + load / quarter * case.later(quarter) * message;
         path += (load * slowest).max(busy);
     }

@@ -1,5 +1,5 @@
-//! Allreduce: the combination of everyone's elements, for everyone. Each algorithm combines the local buffers first and
-//! copies the result to the other outputs last, range by range, so that both overlap with the network.
+//! Allreduce: every rank receives the reduction over all ranks. Each algorithm reduces the local buffers first and
+//! copies the result to the other outputs last, range by range, so that both overlap with communication.
 
 mod bcube;
 mod branches;

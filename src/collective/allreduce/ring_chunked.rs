@@ -1,14 +1,14 @@
-//! Ring allreduce with two chunks for each rank and receives apart from reductions (Gloo's `allreduce_ring_chunked`).
+//! Ring allreduce with two chunks per rank and receives separate from reductions (Gloo's `allreduce_ring_chunked`).
 //!
-//! As `ring_segmented`, but the output is cut into `2 P` chunks, and a chunk is received into one of two scratch buffers
-//! first: while one is reduced the other is filled. It suits links that cannot reduce while they receive.
+//! As `ring_segmented`, but the output is cut into `2 P` chunks, and a chunk is first received into one of two scratch
+//! buffers: while one is reduced the other is filled. It suits links that cannot reduce while they receive.
 //!
-//! Six ranks, twelve chunks: rank 0 sends chunks 10 and 11, receives 8 and 9 into the two buffers, reduces 8 and sends it
-//! while 9 is still arriving, receives 6 into the buffer of 8, and so on, until 0 and 1 are complete here; then all chunks
-//! go around once more.
+//! Six ranks, twelve chunks: rank 0 sends chunks 10 and 11, receives 8 and 9 into the two buffers, reduces 8 and sends
+//! it while 9 is still arriving, receives 6 into the buffer of 8, and so on, until 0 and 1 are complete; then all
+//! chunks move around the ring once more.
 //!
-//! Steps: `2 (P - 1)` for each of the two streams of chunks; every rank sends `4 (P - 1)` messages, together
-//! `2 S (P - 1) / P` bytes. (The tables' `4 P` counts the messages, and two more of each kind.)
+//! Steps: `2 (P - 1)` for each of the two streams of chunks; every rank sends `4 (P - 1)` messages, together `2 S (P -
+//! 1) / P` bytes. (Some tables list `4 P`: they count messages, and two more of each kind.)
 
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
@@ -18,8 +18,8 @@ use crate::schedule::{Builder, Schedule, Span};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_chunked", generate, cost, uses: Uses::Sizes };
 
-/// `(P - 1) (2α + 2S/(PB) + γS/P)` at most; less, where one stream of chunks is on its way while the other is reduced. The
-/// second stream is behind the first by one chunk's way over the link, or its reduction.
+/// At most `(P - 1) (2α + 2S/(PB) + γS/P)`; less where one stream of chunks is in transit while the other is reduced.
+/// The second stream is behind the first by one chunk's transfer or reduction.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others, link) = (case.bytes(), case.ranks() - 1.0, case.link(1));
     let chunk = bytes / (2.0 * case.ranks());
@@ -47,36 +47,36 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let chunk = |rank: usize, half: usize| output.part(2 * shape.size, 2 * rank + half);
     let local = |b: &mut Builder, chunk: Span| contribution(b, &sources, chunk.offset, chunk.len, chunk);
 
-    let mut held = [0, 1].map(|half| local(&mut b, chunk(left, half)));
+    let mut current = [0, 1].map(|half| local(&mut b, chunk(left, half)));
     if shape.size > 1 {
         let longest = chunk(0, 0).len;
         let buffers = [b.scratch(longest), b.scratch(longest)];
         for step in 0..shape.size - 1 {
             let rank = shape.before(step + 2);
-            for (half, held) in held.iter_mut().enumerate() {
-                b.send(right, *held);
+            for (half, current) in current.iter_mut().enumerate() {
+                b.send(right, *current);
                 let into = chunk(rank, half);
                 let arrived = buffers[half].slice(0, into.len);
                 b.recv(left, arrived);
                 let own = local(&mut b, into);
                 b.reduce(arrived, own, into);
-                *held = into;
+                *current = into;
             }
         }
     }
-    for (half, held) in held.iter_mut().enumerate() {
+    for (half, current) in current.iter_mut().enumerate() {
         let own = chunk(shape.rank, half);
-        b.copy(*held, own);
+        b.copy(*current, own);
         b.divide(own, shape.divisor());
         fan_out(&mut b, shape, own);
-        *held = own;
+        *current = own;
     }
     for step in 0..shape.size - 1 {
-        for (half, held) in held.iter_mut().enumerate() {
-            b.send(right, *held);
-            *held = chunk(shape.before(step + 1), half);
-            b.recv(left, *held);
-            fan_out(&mut b, shape, *held);
+        for (half, current) in current.iter_mut().enumerate() {
+            b.send(right, *current);
+            *current = chunk(shape.before(step + 1), half);
+            b.recv(left, *current);
+            fan_out(&mut b, shape, *current);
         }
     }
     Ok(b.build())

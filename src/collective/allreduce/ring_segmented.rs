@@ -1,10 +1,10 @@
-//! Ring allreduce with one chunk for each rank: a reduce-scatter, then an allgather (Patarasu and Yuan 2009; made popular
-//! by Baidu in 2017).
+//! Ring allreduce with one chunk per rank: a reduce-scatter, then an allgather (Patarasu and Yuan 2009; made popular by
+//! Baidu in 2017).
 //!
-//! Six ranks: the output is cut into six chunks. In the five steps of [`ring_reduce_scatter`] chunk `c` travels from rank
-//! `c + 1` around to rank `c`, which then has all of it and ends an average; in the five steps of [`ring_allgather`] it
-//! travels around once more. The engine cuts each chunk into segments: a rank passes the first segment on while it receives
-//! the second.
+//! Six ranks: the output is cut into six chunks. In the five steps of [`ring_reduce_scatter`] chunk `c` moves from rank
+//! `c + 1` around the ring to rank `c`, which then has all of it and divides it for an average; in the five steps of
+//! [`ring_allgather`] it moves around once more. The engine cuts each chunk into segments: a rank forwards the first
+//! segment while it receives the second.
 //!
 //! Steps: `2 (P - 1)`. Every rank sends `2 S (P - 1) / P` bytes.
 
@@ -16,8 +16,8 @@ use crate::schedule::{Builder, Schedule, split};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring_segmented", generate, cost, uses: Uses::Sizes };
 
-/// `2 (P - 1) (α + S/(PB)) + (P - 1) γS/P`. Of chunks in segments, the first one that is complete goes around while the rest is
-/// on its way, or being reduced.
+/// `2 (P - 1) (α + S/(PB)) + (P - 1) γS/P`. With segments, the first complete one is sent around the ring while the
+/// rest of the chunk is in transit or being reduced.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others, link) = (case.bytes(), case.ranks() - 1.0, case.link(1));
     let chunk = bytes / case.ranks();

@@ -1,27 +1,28 @@
-//! A grid of rows and columns: a reduce-scatter along the row, an allreduce of the part along the column, an allgather along
-//! the row, all in rings (Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash", arXiv
-//! 1811.05233, 2018). Best for large buffers on hosts of several ranks, which are the rows then: all ranks of a host use
-//! its network card at once, and only `S / n` bytes of each cross it.
+//! A grid of rows and columns: a reduce-scatter along the row, an allreduce of the resulting part along the column, an
+//! allgather along the row, all in rings (Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a
+//! flash", arXiv 1811.05233, 2018). Best for large buffers on hosts with several ranks. The hosts are then the rows:
+//! all ranks of a host use its network card at the same time, and each sends only `S / n` bytes over it.
 //!
-//! Rows are the hosts, or the caller's groups, or what the caller's `dims` say (length of a row, number of rows). If there is
-//! one group only, or one for each rank, the grid is as square as can be.
+//! Rows are the hosts, or the caller's groups, or given by the caller's `dims` (length of a row, number of rows). If
+//! there is only one group, or one per rank, the grid is as nearly square as possible.
 //!
-//! Six ranks in rows of `0 1 2` and `3 4 5`: after two steps ranks 0 and 3 have the sum of their rows' first thirds, 1 and 4
-//! those of the second, 2 and 5 those of the last. 0 and 3 exchange sixths, each completes one and returns it; so do 1 and
-//! 4, and 2 and 5. In two more steps the complete thirds go around the rows.
+//! Six ranks in rows of `0 1 2` and `3 4 5`: after two steps ranks 0 and 3 have the sum of their rows' first thirds, 1
+//! and 4 of the second, 2 and 5 of the last. 0 and 3 exchange sixths, each completes one and returns it; so do 1 and 4,
+//! and 2 and 5. In two more steps the complete thirds move around the rows.
 //!
-//! Rows may differ in length. Each cuts the buffer for its own length; columns are made for every range that no row's cut
-//! crosses, of the rank in each row that has it. Rows of two and four ranks, 8 elements: the first row has cuts at 4, the
-//! second at 2, 4 and 6, so there are four ranges and columns: rank 0 shares the first with rank 2 and the second with rank 3.
+//! Rows may differ in length. Each cuts the buffer according to its own length. A column exists for every range that no
+//! row's cut crosses; it consists of the rank in each row that owns the range. Rows of two and four ranks, 8 elements:
+//! the first row has a cut at 4, the second at 2, 4 and 6, so there are four ranges and columns: rank 0 shares the
+//! first with rank 2 and the second with rank 3.
 //!
-//! Steps: `2 (n - 1) + 2 (m - 1)` for `m` rows of at most `n`. With equal rows every rank sends
-//! `2 S (n - 1) / n + 2 (S / n) (m - 1) / m` bytes, which is `2 S (P - 1) / P`.
+//! Steps: `2 (n - 1) + 2 (m - 1)` for `m` rows of at most `n`. With equal rows every rank sends `2 S (n - 1) / n + 2 (S
+//! / n) (m - 1) / m` bytes, which is `2 S (P - 1) / P`.
 
 use std::collections::BTreeSet;
 
-use super::super::circle::Circle;
 use super::super::grid::Grid;
 use super::super::phases::{contribution, fan_out, sources};
+use super::super::ring::Ring;
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -37,33 +38,33 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
 }
 
 fn cost(case: &Case<'_>) -> Cost {
-    // Without a grid there is no schedule either: that call fails.
+    // Without a grid `generate` fails, too.
     Grid::flat(case.shape, NAME).map_or_else(|_| Case::unpriced(case), |grid| price(case, &grid))
 }
 
-/// The schedule for any grid.
+/// Generates the schedule for a grid.
 pub(super) fn over(shape: &Shape<'_>, grid: &Grid) -> Schedule {
     let mut b = Builder::new();
     let sources = sources(shape);
     let output = shape.output(0);
-    let (row, place) = grid.find(shape.rank);
-    let circle = Circle::new(grid.rows[row].clone(), shape.rank);
-    let chunk = |place| output.part(circle.len(), place);
-    let own = chunk(place);
-    let held = circle.reduce_scatter(&mut b, |b, place| {
-        let into = chunk(place);
+    let (row, position) = grid.find(shape.rank);
+    let ring = Ring::new(grid.rows[row].clone(), shape.rank);
+    let chunk = |position| output.part(ring.len(), position);
+    let own = chunk(position);
+    let current = ring.reduce_scatter(&mut b, |b, position| {
+        let into = chunk(position);
         (contribution(b, &sources, into.offset, into.len, into), into)
     });
     for (offset, len) in uncut(shape, grid, own) {
         let owners = grid.rows.iter().map(|row| row[part_at(output.len, row.len(), offset)]).collect();
         let column = Column { owners, row, extents: &grid.columns };
-        column.allreduce(&mut b, shape, held.slice(offset - own.offset, len), output.slice(offset, len));
+        column.allreduce(&mut b, shape, current.slice(offset - own.offset, len), output.slice(offset, len));
     }
-    circle.allgather(&mut b, own, chunk, |b, chunk| fan_out(b, shape, chunk));
+    ring.allgather(&mut b, own, chunk, |b, chunk| fan_out(b, shape, chunk));
     b.build()
 }
 
-/// `own` cut wherever a row cuts its buffer: offset and length of each piece.
+/// Cuts `own` wherever a row cuts the buffer: offset and length of each piece.
 fn uncut(shape: &Shape<'_>, grid: &Grid, own: Span) -> Vec<(usize, usize)> {
     let mut lengths: Vec<usize> = grid.rows.iter().map(Vec::len).collect();
     lengths.sort_unstable();
@@ -75,14 +76,14 @@ fn uncut(shape: &Shape<'_>, grid: &Grid, own: Span) -> Vec<(usize, usize)> {
     cuts.windows(2).map(|ends| (ends[0], ends[1] - ends[0])).collect()
 }
 
-/// Which part of `len` elements, cut as [`split`] does it, holds element `index`.
+/// The index of the part that holds element `index` if `len` elements are cut by [`split`].
 fn part_at(len: usize, parts: usize, index: usize) -> usize {
     let (each, longer) = (len / parts, len % parts);
     let boundary = longer * (each + 1);
     if index < boundary { index / (each + 1) } else { longer + (index - boundary) / each }
 }
 
-/// The ranks that own one range, a rank of each row.
+/// The ranks that own one range: one rank per row.
 struct Column<'a> {
     owners: Vec<Rank>,
     /// This rank's row.
@@ -91,39 +92,39 @@ struct Column<'a> {
 }
 
 impl Column<'_> {
-    /// In each dimension a reduce-scatter of what the one before left, then the allgathers back. `held` is this rank's part of
-    /// `range`, which gets the result.
-    fn allreduce(&self, b: &mut Builder, shape: &Shape<'_>, mut held: Span, mut range: Span) {
+    /// A reduce-scatter in each dimension, of the part that the previous dimension left, then the allgathers in reverse
+    /// order. `current` is this rank's contribution to `range`, which receives the result.
+    fn allreduce(&self, b: &mut Builder, shape: &Shape<'_>, mut current: Span, mut range: Span) {
         let mut stride = 1;
         let mut levels = Vec::new();
         for &extent in self.extents {
             let first = self.row - self.row / stride % extent * stride;
             let ranks = (0..extent).map(|index| self.owners[first + index * stride]).collect();
-            let circle = Circle::new(ranks, shape.rank);
+            let ring = Ring::new(ranks, shape.rank);
             let whole = range;
-            held = circle.reduce_scatter(b, |_, place| {
-                let part = whole.part(extent, place);
-                (held.slice(part.offset - whole.offset, part.len), part)
+            current = ring.reduce_scatter(b, |_, position| {
+                let part = whole.part(extent, position);
+                (current.slice(part.offset - whole.offset, part.len), part)
             });
-            range = whole.part(extent, circle.place());
-            levels.push((circle, whole));
+            range = whole.part(extent, ring.position());
+            levels.push((ring, whole));
             stride *= extent;
         }
-        b.copy(held, range);
+        b.copy(current, range);
         b.divide(range, shape.divisor());
         fan_out(b, shape, range);
-        for (circle, whole) in levels.into_iter().rev() {
-            let part = |place| whole.part(circle.len(), place);
-            circle.allgather(b, part(circle.place()), part, |b, part| fan_out(b, shape, part));
+        for (ring, whole) in levels.into_iter().rev() {
+            let part = |position| whole.part(ring.len(), position);
+            ring.allgather(b, part(ring.position()), part, |b, part| fan_out(b, shape, part));
         }
     }
 }
 
-/// In each dimension `2(n-1)(α + s/(nB)) + (n-1)γs/n`, of `s` bytes that the dimensions before have left of `S`; all ranks of
-/// a host take turns on its network card.
+/// In each dimension `2(n-1)(α + s/(nB)) + (n-1)γs/n` for the `s` bytes of `S` that the previous dimensions have left;
+/// the ranks of a host share its network card.
 pub(super) fn price(case: &Case<'_>, grid: &Grid) -> Cost {
     let (ranks, rows, bytes) = (case.ranks(), grid.rows.len() as f64, case.bytes());
-    let along = |row: &Vec<Rank>| grid.row_way(case).rings(case, row.len(), bytes / row.len() as f64);
+    let along = |row: &Vec<Rank>| grid.row_link(case).rings(case, row.len(), bytes / row.len() as f64);
     let mut path = grid.rows.iter().map(along).fold(0.0, f64::max);
     let of_row = |row: &Vec<Rank>| row.len() as f64 * (row.len() as f64 - 1.0) * case.pieces(bytes / row.len() as f64);
     let mut messages = 2.0 * grid.rows.iter().map(of_row).sum::<f64>();
@@ -132,23 +133,24 @@ pub(super) fn price(case: &Case<'_>, grid: &Grid) -> Cost {
     let mut before = 1;
     for &extent in &grid.columns {
         part /= extent as f64;
-        let way = grid.column_way(case, before, extent);
-        // A host's ranks have all of the buffer between them; a rank by itself has most if its row is short.
-        let length = if way.sharing > 1.0 { grid.longest() } else { grid.shortest() };
-        path += way.rings(case, extent, part / length as f64);
+        let shared = grid.column_link(case, before, extent);
+        // A host's ranks together have all of the buffer; a rank that does not share its card has most if its row is
+        // short.
+        let length = if shared.sharing > 1.0 { grid.longest() } else { grid.shortest() };
+        path += shared.rings(case, extent, part / length as f64);
         messages += 2.0 * ranges * rows * (extent as f64 - 1.0) * case.pieces(part / ranges);
         before *= extent;
     }
     let is_cut = bytes / grid.longest() as f64 > case.segment_bytes as f64;
     if is_cut && !grid.columns.is_empty() && case.network.per_host < case.shape.size {
-        // On a card, segments of one dimension's messages get in the way of another's.
+        // On a network card, segments of different dimensions delay each other.
         path *= case.constants.torus_cut + case.constants.torus_cut_each * grid.columns.len() as f64;
     }
     let reduced = (ranks - 1.0) * bytes;
     Cost { path, messages, sent: 2.0 * reduced, reduced }
 }
 
-/// How many ranges the rows' cuts make: the different fractions among all `i / n`.
+/// The number of ranges between the rows' cuts: the number of different fractions `i / n`.
 fn ranges(grid: &Grid) -> f64 {
     let mut lengths: Vec<usize> = grid.rows.iter().map(Vec::len).collect();
     lengths.sort_unstable();

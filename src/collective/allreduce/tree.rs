@@ -1,11 +1,13 @@
-//! Reduction up a binomial tree to rank 0, then broadcast down the same tree. Few messages in all, so it is best where ranks
-//! share cores or a network that serves one message at a time, and buffers are small.
+//! Reduction up a binomial tree to rank 0, then broadcast down the same tree. It has few messages in total: best for
+//! small buffers where ranks share cores or a network that transfers one message at a time.
 //!
-//! Six ranks: ranks 1, 3, 5 send to 0, 2, 4; then 2 sends to 0; then 4 does, and rank 0 has everything. It sends to 4, 2, 1;
-//! rank 4 sends to 5 and rank 2 to 3. Segments stream up and down: the first may be back while others are on their way up.
+//! Six ranks: ranks 1, 3, 5 send to 0, 2, 4; then 2 sends to 0; then 4 sends to 0, and rank 0 has the result. It sends
+//! to 4, 2, 1; rank 4 sends to 5 and rank 2 to 3. Segments are pipelined: the first may be on their way down while
+//! others are on their way up.
 //!
-//! Steps: `2 ceil(lg P)`. All ranks together send `2 (P - 1)` messages of `S` bytes, rank 0 `ceil(lg P)` of them (Thakur,
-//! Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, for the two halves).
+//! Steps: `2 ceil(lg P)`. All ranks together send `2 (P - 1)` messages of `S` bytes, rank 0 `ceil(lg P)` of them
+//! (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, for the two
+//! halves).
 
 use super::super::phases::{Binomial, combine_children, contribution, fan_out, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
@@ -15,12 +17,12 @@ use crate::schedule::{Builder, Schedule, Side};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "tree", generate, cost, uses: Uses::Sizes };
 
-/// `lg P (2α + 2S/B + γS)`; the way down begins with the first segment that is up. So the last message up and the first one down
-/// are under way together, and if latency leaves time for it the ones before and after these.
+/// `lg P (2α + 2S/B + γS)`, less the overlap: the broadcast starts with the first complete segment, so the last message
+/// up and the first down overlap, and, if latency leaves time for it, also the messages before and after these.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let top = case.lone_link(case.shape.size / 2);
-    // Where the root's own time decides, nothing is under way both ways.
+    // If the root's CPU time is the limit, the two directions do not overlap.
     let gap = if top.gap > top.busy { case.later(bytes) * top.gap } else { 0.0 };
     let rest = if case.is_empty() { 0.0 } else { ((bytes - case.segment(bytes)) / top.bandwidth).max(gap) };
     let turning = case.constants.tree_turn_latencies * top.latency;
@@ -37,16 +39,16 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let tree = Binomial::new(&Shape { root: 0, ..*shape });
     let output = shape.output(0);
-    let held = contribution(&mut b, &sources(shape), 0, shape.count, output);
+    let current = contribution(&mut b, &sources(shape), 0, shape.count, output);
     let children = tree.children();
-    let held = combine_children(&mut b, children.iter().map(|&child| (child, Side::Right)), held, output);
+    let current = combine_children(&mut b, children.iter().map(|&child| (child, Side::Right)), current, output);
     match tree.parent() {
         Some(parent) => {
-            b.send(parent, held);
+            b.send(parent, current);
             b.recv(parent, output);
         }
         None => {
-            b.copy(held, output);
+            b.copy(current, output);
             b.divide(output, shape.divisor());
         }
     }

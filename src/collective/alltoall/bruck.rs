@@ -1,13 +1,14 @@
-//! Blocks travel by the bits of their distance, many in one message ([`bruck`]; Bruck, Ho, Kipnis, Upfal and Weathersby 1997).
-//! The fewest messages, so the best for small blocks and many ranks; each block is sent up to `lg P` times.
+//! Bruck's all-to-all ([`bruck`]; Bruck, Ho, Kipnis, Upfal and Weathersby 1997): blocks move by the bits of their
+//! distance, many in one message. It has the fewest messages, but each block is sent up to `lg P` times: best for small
+//! blocks and many ranks.
 //!
-//! Six ranks: in the first step rank 0 sends to rank 1 its blocks for the ranks 1, 3 and 5, which have an odd distance to go,
-//! and receives three from rank 5. In the second it sends to rank 2 those that must go 2 or 3 ranks in all: its own for rank
-//! 2, and rank 5's, just received, for that same rank. In the third it sends to rank 4 those that must go 4 or 5 in all: its
-//! own for rank 4, and rank 5's for that same rank.
+//! Six ranks: in the first step rank 0 sends to rank 1 its blocks for ranks 1, 3 and 5, whose distances are odd, and
+//! receives three blocks from rank 5. In the second step it sends to rank 2 the blocks with a total distance of 2 or 3:
+//! its own for rank 2, and rank 5's, just received, for rank 2. In the third it sends to rank 4 the blocks with a total
+//! distance of 4 or 5: its own for rank 4, and rank 5's for rank 4.
 //!
-//! Steps: `ceil(lg P)`. A power of two sends `lg P S / 2` bytes. What is sent and received lies in scratch memory, as much as
-//! that twice.
+//! Steps: `ceil(lg P)`. For a power of two a rank sends `lg P S / 2` bytes. Scratch memory holds everything sent and
+//! received: twice that amount.
 
 use super::super::blocks::{bruck, bruck_blocks};
 use super::super::phases::rounds;

@@ -1,4 +1,4 @@
-//! All-to-all: one block from every rank for every rank.
+//! All-to-all: every rank sends one block to every rank.
 
 mod bruck;
 mod pairwise;

@@ -1,9 +1,10 @@
-//! In step `i` everyone sends to the rank `i` after it and receives from the rank `i` before it (Thakur, Rabenseifner and
-//! Gropp 2005): at any time all ranks receive the same amount. Every block travels once, so the best but for small ones.
+//! Pairwise exchange: in step `i` every rank sends to the rank `i` after it and receives from the rank `i` before it
+//! (Thakur, Rabenseifner and Gropp 2005). At any time all ranks receive the same amount. Every block is sent once: best
+//! except for small blocks.
 //!
-//! Six ranks: rank 0 sends to 1 and receives from 5, then to 2 and from 4, to 3 and from 3, to 4 and from 2, to 5 and from 1.
-//! No step waits for another; their order is only the order in which they start. In place, what is sent is first copied
-//! to scratch memory, since two ranks cannot both wait for the other's receive.
+//! Six ranks: rank 0 sends to 1 and receives from 5, then to 2 and from 4, to 3 and from 3, to 4 and from 2, to 5 and
+//! from 1. The steps start in this order but do not wait for each other. In place, the sent data is first copied to
+//! scratch memory; otherwise two ranks could each wait for the other's receive.
 //!
 //! Steps: 1, since none of the `P - 1` messages waits for another. Every rank sends `S (P - 1) / P` bytes.
 

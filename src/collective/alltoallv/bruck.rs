@@ -1,16 +1,17 @@
-//! Blocks travel by the bits of their distance, many in one message ([`bruck`]; Bruck, Ho, Kipnis, Upfal and Weathersby 1997).
-//! The fewest messages, so the best for small blocks and many ranks; each block is sent up to `lg P` times. Every rank needs the
-//! counts of all: the call gathers them first.
+//! Bruck's all-to-all ([`bruck`]; Bruck, Ho, Kipnis, Upfal and Weathersby 1997) with blocks of different lengths:
+//! blocks move by the bits of their distance, many in one message. It has the fewest messages, but each block is sent
+//! up to `lg P` times: best for small blocks and many ranks. Every rank needs the counts of all ranks; the call gathers
+//! them first.
 //!
-//! Six ranks: in the first step rank 0 sends to rank 1 its blocks for the ranks 1, 3 and 5, which have an odd distance to go,
-//! and receives three from rank 5. In the second it sends to rank 2 those that must go 2 or 3 ranks in all: its own for rank
-//! 2, and rank 5's, just received, for that same rank. In the third it sends to rank 4 those that must go 4 or 5 in all: its
-//! own for rank 4, and rank 5's for that same rank. Where all blocks of a message are empty it is not sent.
+//! Six ranks: in the first step rank 0 sends to rank 1 its blocks for ranks 1, 3 and 5, whose distances are odd, and
+//! receives three blocks from rank 5. In the second step it sends to rank 2 the blocks with a total distance of 2 or 3:
+//! its own for rank 2, and rank 5's, just received, for rank 2. In the third it sends to rank 4 the blocks with a total
+//! distance of 4 or 5: its own for rank 4, and rank 5's for rank 4. A message whose blocks are all empty is not sent.
 //!
-//! Steps: `ceil(lg P)`. A block is sent as often as the distance it goes has bits that are set. What is sent and received lies
-//! in scratch memory.
+//! Steps: `ceil(lg P)`. A block is sent as many times as its distance has bits set. Everything sent and received is in
+//! scratch memory.
 
-use super::super::blocks::{Blocks, bruck, everyone_told};
+use super::super::blocks::{Blocks, all_counts, bruck};
 use super::super::phases::rounds;
 use super::super::price::UNKNOWN;
 use super::super::{Algorithm, Case, Shape, Uses};
@@ -22,7 +23,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "bruck", generate, cos
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let size = shape.size;
-    let counts = everyone_told(shape)?;
+    let counts = all_counts(shape)?;
     let (sent, received) = (Blocks::new(shape.send_counts), Blocks::new(shape.recv_counts));
     Ok(bruck(
         shape,
@@ -32,10 +33,10 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     ))
 }
 
-/// In each step the rank that sends most counts.
+/// Each step takes as long as the rank that sends most.
 fn cost(case: &Case<'_>) -> Cost {
     let size = case.shape.size;
-    let Ok(counts) = everyone_told(case.shape) else { return UNKNOWN };
+    let Ok(counts) = all_counts(case.shape) else { return UNKNOWN };
     let mut cost = Cost::default();
     for bit in 0..rounds(size) {
         let sent_by = |rank: usize| {

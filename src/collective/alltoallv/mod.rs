@@ -1,4 +1,4 @@
-//! All-to-allv: one block from every rank for every rank, each of its own length.
+//! All-to-allv: every rank sends one block to every rank; each block has its own length.
 
 mod bruck;
 mod pairwise;

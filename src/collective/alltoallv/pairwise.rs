@@ -1,12 +1,12 @@
-//! In step `i` everyone sends to the rank `i` after it and receives from the rank `i` before it (Thakur, Rabenseifner and
-//! Gropp 2005). Every block travels once, so the best but for small ones.
+//! Pairwise exchange: in step `i` every rank sends to the rank `i` after it and receives from the rank `i` before it
+//! (Thakur, Rabenseifner and Gropp 2005). Every block is sent once: best except for small blocks.
 //!
-//! Six ranks: rank 0 sends to 1 and receives from 5, then to 2 and from 4, to 3 and from 3, to 4 and from 2, to 5 and from 1.
-//! No step waits for another; empty blocks are not sent.
+//! Six ranks: rank 0 sends to 1 and receives from 5, then to 2 and from 4, to 3 and from 3, to 4 and from 2, to 5 and
+//! from 1. The steps do not wait for each other; empty blocks are not sent.
 //!
 //! Steps: 1, since none of the `P - 1` messages waits for another. Every rank sends all blocks but its own.
 
-use super::super::blocks::{Blocks, everyone_told};
+use super::super::blocks::{Blocks, all_counts};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -28,11 +28,12 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(b.build())
 }
 
-/// `α + S (P - 1) / (P B)` for equal blocks, `S` being those of a rank's input; they count only where everyone knows them.
+/// `α + S (P - 1) / (P B)` for equal blocks; `S` is the size of a rank's input. The counts are used only if all ranks
+/// know them.
 fn cost(case: &Case<'_>) -> Cost {
     let size = case.shape.size;
     let mut cost = Cost::default();
-    let Ok(counts) = everyone_told(case.shape) else { return cost };
+    let Ok(counts) = all_counts(case.shape) else { return cost };
     let (mut busiest, mut longest, mut most) = (0.0f64, 0.0f64, 0.0f64);
     let mut received = vec![0.0; size];
     for (rank, row) in counts.chunks_exact(size).enumerate() {

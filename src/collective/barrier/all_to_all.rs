@@ -1,4 +1,5 @@
-//! Everyone tells everyone (Gloo's `barrier_all_to_all`). Six ranks: each sends five tokens and waits for five.
+//! Every rank sends a token to every other rank (Gloo's `barrier_all_to_all`). Six ranks: each sends five tokens and
+//! waits for five.
 //!
 //! Steps: 1. Every rank sends `P - 1` tokens.
 
@@ -9,7 +10,7 @@ use crate::schedule::{Builder, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "all_to_all", generate, cost, uses: Uses::Sizes };
 
-/// `α`, and what it takes to send and receive `P - 1` tokens of one element: `2 (P - 1) o` between hosts.
+/// `α`, plus the time to send and receive `P - 1` tokens of one element: `2 (P - 1) o` between hosts.
 fn cost(case: &Case<'_>) -> Cost {
     let others = case.ranks() - 1.0;
     let tokens = others * case.element_bytes as f64;

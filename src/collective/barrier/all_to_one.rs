@@ -1,7 +1,8 @@
-//! Everyone tells the root, then the root tells everyone (Gloo's `barrier_all_to_one`). Six ranks, root 0: ranks 1 to 5 send
-//! a token to rank 0; it copies all five over the one that it sends back, which so follows them.
+//! Every rank sends a token to the root, then the root sends one to every rank (Gloo's `barrier_all_to_one`). Six
+//! ranks, root 0: ranks 1 to 5 send a token to rank 0, which copies all five into the token that it sends back. These
+//! copies make the sends depend on all receives.
 //!
-//! Steps: 2. The root sends `P - 1` tokens, others one.
+//! Steps: 2. The root sends `P - 1` tokens, every other rank one.
 
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
@@ -10,7 +11,7 @@ use crate::schedule::{Builder, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "all_to_one", generate, cost, uses: Uses::Sizes };
 
-/// `2α`, and what it takes the root to receive and to send `P - 1` tokens of one element: `2 (P - 2) o` between hosts.
+/// `2α`, plus the time for the root to receive and to send `P - 1` tokens of one element: `2 (P - 2) o` between hosts.
 fn cost(case: &Case<'_>) -> Cost {
     let others = case.ranks() - 1.0;
     let tokens = others * case.element_bytes as f64;

@@ -1,11 +1,12 @@
-//! The dissemination barrier (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988): in step `i`
-//! everyone tells the rank `2^i` after it, after it has heard from the rank `2^(i-1)` before it.
+//! The dissemination barrier (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988): in step
+//! `i` every rank sends a token to the rank `2^i` after it, after receiving the token of step `i - 1` from the rank
+//! `2^(i-1)` before it.
 //!
-//! Six ranks: rank 0 tells 1, hears from 5, tells 2, hears from 4, tells 4, hears from 2. By then it has heard, through others,
-//! of 5; of 4 and 3; of 2, 1, 0 and 5. A token must follow all that were received before, not only the last:
-//! so each is copied over the one that is sent next.
+//! Six ranks: rank 0 sends to 1, receives from 5, sends to 2, receives from 4, sends to 4, receives from 2. These
+//! tokens depend on ranks 5; 4 and 3; 2, 1, 0 and 5. A token must be sent after all earlier ones were received, not
+//! only the last: each received token is therefore copied into the one that is sent next, which creates the dependency.
 //!
-//! Steps: `ceil(lg P)`. Every rank sends as many tokens.
+//! Steps: `ceil(lg P)`. Every rank sends one token per step.
 
 use super::super::phases::rounds;
 use super::super::{Algorithm, Case, Shape, Uses};
@@ -15,7 +16,7 @@ use crate::schedule::{Builder, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "dissemination", generate, cost, uses: Uses::Sizes };
 
-/// `lg P α`; tokens are of one element.
+/// `lg P α`; a token is one element.
 fn cost(case: &Case<'_>) -> Cost {
     let token = case.element_bytes as f64;
     let steps = rounds(case.shape.size);

@@ -1,5 +1,5 @@
-//! Barrier: nobody leaves before everybody has entered. Tokens of one element travel in scratch memory; a rank may go on
-//! when its schedule is done.
+//! Barrier: no rank leaves before all ranks have entered. Tokens of one element, in scratch memory, are exchanged; a
+//! rank leaves when its schedule is complete.
 
 mod all_to_all;
 mod all_to_one;

@@ -1,4 +1,4 @@
-//! Broadcast: the root's elements, for everyone.
+//! Broadcast: every rank receives the root's elements.
 
 mod binomial;
 mod double_binary_tree;

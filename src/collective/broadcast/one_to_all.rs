@@ -1,4 +1,5 @@
-//! The root sends to everyone (Gloo's `broadcast_one_to_all`). Six ranks, root 0: rank 0 sends to 1, 2, 3, 4, 5.
+//! The root sends to every other rank (Gloo's `broadcast_one_to_all`). Six ranks, root 0: rank 0 sends to 1, 2, 3, 4,
+//! 5.
 //!
 //! Steps: 1. The root sends `S (P - 1)` bytes.
 
@@ -24,19 +25,19 @@ fn cost(case: &Case<'_>) -> Cost {
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let output = shape.output(0);
-    let mut held = output;
+    let mut current = output;
     if shape.rank == shape.root {
         if shape.inputs > 0 {
-            held = shape.input(0);
+            current = shape.input(0);
         }
         for distance in 1..shape.size {
-            b.send(shape.after(distance), held);
+            b.send(shape.after(distance), current);
         }
     } else {
         b.recv(shape.root, output);
     }
     if shape.outputs > 0 {
-        b.copy(held, output);
+        b.copy(current, output);
         fan_out(&mut b, shape, output);
     }
     Ok(b.build())

@@ -1,12 +1,13 @@
-//! Scatter down a binomial tree, then a ring allgather (van de Geijn: Barnett, Gupta, Payne, Shuler, van de Geijn and Watts,
-//! "Interprocessor collective communication library (InterCom)", 1994). Best for large buffers and moderate numbers of ranks.
+//! Scatter down a binomial tree, then a ring allgather (van de Geijn: Barnett, Gupta, Payne, Shuler, van de Geijn and
+//! Watts, "Interprocessor collective communication library (InterCom)", 1994). Best for large buffers and moderate
+//! numbers of ranks.
 //!
-//! Ranks are counted from the root, and there is a block for each. Six ranks, root 0: rank 0 sends the blocks 4 and 5 to rank
-//! 4, then 2 and 3 to rank 2, then 1 to rank 1; rank 4 sends 5 to rank 5, rank 2 sends 3 to rank 3. Then all blocks go
-//! around to the right, as in [`ring_allgather`](super::super::phases::ring_allgather), but not to the root, which has them:
-//! rank 0 sends 0, then 5, 4, 3, 2 to rank 1, and rank 5 sends nothing.
+//! There is one block per rank, and ranks are relative to the root. Six ranks, root 0: rank 0 sends blocks 4 and 5 to
+//! rank 4, then 2 and 3 to rank 2, then 1 to rank 1; rank 4 sends 5 to rank 5, rank 2 sends 3 to rank 3. Then all
+//! blocks move around the ring as in [`ring_allgather`](super::super::phases::ring_allgather), but not to the root,
+//! which has them: rank 0 sends 0, then 5, 4, 3, 2 to rank 1, and rank 5 sends nothing.
 //!
-//! Steps: `ceil(lg P) + P - 1` at most. The root sends `2 S (P - 1) / P` bytes, the others less.
+//! Steps: at most `ceil(lg P) + P - 1`. The root sends `2 S (P - 1) / P` bytes, the other ranks less.
 
 use super::super::phases::{Binomial, fan_out, rounds};
 use super::super::{Algorithm, Case, Shape, Uses};
@@ -16,14 +17,15 @@ use crate::schedule::{Builder, Schedule, Span, split};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "scatter_allgather", generate, cost, uses: Uses::Sizes };
 
-/// `(P - 1) S/(PB) + (P - 1) (α + S/(PB))`: the root begins to send blocks around as soon as it has sent the subtrees theirs.
+/// `(P - 1) S/(PB) + (P - 1) (α + S/(PB))`: the root starts the allgather as soon as it has sent the blocks of all
+/// subtrees.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let block = bytes / case.ranks();
     let top = case.lone_link(case.shape.size / 2);
     let pieces = if case.later(block) > 0.0 { others * case.pieces(block) } else { f64::from(rounds(case.shape.size)) };
     let scattered = (others * block / top.bandwidth).max(pieces * top.turn());
-    // In a power of two `P / 2^(i + 1)` ranks have a subtree of `2^i`.
+    // For a power of two, `P / 2^(i + 1)` ranks have a subtree of `2^i`.
     let around = others * others;
     let (mut messages, mut sent) = (around * case.pieces(block), around * block);
     for bit in 0..rounds(case.shape.size) {
@@ -47,7 +49,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         let end = if end < size { split(count, size, end).0 } else { count };
         whole.slice(start, end - start)
     };
-    // What rank `v`, counted from the root, has after the scatter: the blocks of its subtree.
+    // After the scatter, rank `v` (relative to the root) has the blocks `v..end(v)` of its subtree.
     let end = |v: usize| if v == 0 { size } else { size.min(v + (1 << v.trailing_zeros())) };
 
     let tree = Binomial::new(shape);
@@ -58,7 +60,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         b.send(child, blocks(index(child), end(index(child))));
     }
 
-    // What a rank has of others' blocks already comes once more, in step with the rest.
+    // Blocks that a rank already has from the scatter are received again, which keeps the steps of all ranks aligned.
     let (left, right) = (shape.before(1), shape.after(1));
     for step in 0..size - 1 {
         if right != root {

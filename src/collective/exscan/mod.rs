@@ -1,4 +1,5 @@
-//! Exclusive scan: rank `r` gets the combination of the ranks before itself, in their order; rank 0 gets nothing.
+//! Exclusive scan: rank `r` receives the reduction over the ranks before it, in rank order. Rank 0's output is not
+//! written.
 
 mod recursive_doubling;
 

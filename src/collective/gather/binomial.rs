@@ -1,12 +1,12 @@
-//! Gather up a binomial tree: few messages at the root, so the best for small blocks and many ranks (Thakur, Rabenseifner and
-//! Gropp, "Optimization of collective communication operations in MPICH", 2005).
+//! Gather up a binomial tree (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+//! MPICH", 2005). The root receives few messages: best for small blocks and many ranks.
 //!
-//! Six ranks, root 0: rank 1 sends its block to 0, 3 to 2, 5 to 4; rank 2 sends the blocks 2 and 3 to 0, rank 4 the blocks 4
-//! and 5 to 0. With root 3 rank 1 sends the blocks 1 and 2, and rank 5 sends 5 and 0, in two messages, since they do not adjoin
-//! at the root.
+//! Six ranks, root 0: rank 1 sends its block to 0, 3 to 2, 5 to 4; rank 2 sends blocks 2 and 3 to 0, rank 4 blocks 4
+//! and 5 to 0. With root 3, rank 1 sends blocks 1 and 2, and rank 5 sends blocks 5 and 0 in two messages, because they
+//! are not adjacent in the root's output.
 //!
-//! Steps: `ceil(lg P)`. The root receives `S (P - 1) / P` bytes, `S` being those of its output; a block travels as many steps
-//! as its rank, counted from the root, has bits that are set. Ranks between keep their subtree's blocks in scratch memory.
+//! Steps: `ceil(lg P)`. The root receives `S (P - 1) / P` bytes; `S` is the size of its output. A block is sent as many
+//! times as its rank, relative to the root, has bits set. Inner nodes store their subtree's blocks in scratch memory.
 
 use super::super::blocks::{Blocks, gather_tree, tree_cost};
 use super::super::{Algorithm, Case, Shape, Uses};

@@ -1,7 +1,8 @@
-//! Everyone sends to the root: best for large blocks, which travel once, and for few ranks. Six ranks, root 0: ranks 1 to 5 each send their block to rank 0, which receives all at once.
+//! Every rank sends its block to the root: best for large blocks, which are sent once, and for few ranks. Six ranks,
+//! root 0: ranks 1 to 5 send their blocks to rank 0, which receives them concurrently.
 //!
-//! Steps: 1. Every rank but the root sends its block; the root receives `S (P - 1) / P` bytes in `P - 1` messages, `S` being
-//! those of its output.
+//! Steps: 1. Every rank but the root sends its block; the root receives `S (P - 1) / P` bytes in `P - 1` messages; `S`
+//! is the size of its output.
 
 use super::super::blocks::one_to_all_cost;
 use super::super::phases::collect;

@@ -1,4 +1,4 @@
-//! Gather: everyone's elements, for the root.
+//! Gather: the root receives the elements of all ranks.
 
 mod binomial;
 mod direct;

@@ -1,5 +1,6 @@
-//! Everyone sends to the root, which alone knows all counts. Best for large blocks, and for few ranks. Six ranks, root 0: ranks 1 to 5 each send their block to rank 0, which receives all at once;
-//! empty blocks are not sent.
+//! Every rank sends its block to the root; only the root needs to know all counts. Best for large blocks and for few
+//! ranks. Six ranks, root 0: ranks 1 to 5 send their blocks to rank 0, which receives them concurrently; empty blocks
+//! are not sent.
 //!
 //! Steps: 1. Every rank but the root sends its block.
 
@@ -17,7 +18,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(collect(shape, |rank| block(shape.recv_counts, rank)))
 }
 
-/// `α + S (P - 1) / (P B)` for equal blocks; they count only where everyone knows them.
+/// `α + S (P - 1) / (P B)` for equal blocks. The counts are used only if all ranks know them.
 fn cost(case: &Case<'_>) -> Cost {
     one_to_all_cost(case, case.shape.counts)
 }

@@ -1,4 +1,4 @@
-//! Gatherv: everyone's elements, a number of its own for each rank, for the root.
+//! Gatherv: the root receives the elements of all ranks; each rank has its own count.
 
 mod binomial;
 mod direct;

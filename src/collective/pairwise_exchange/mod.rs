@@ -1,6 +1,6 @@
-//! Pairwise exchange: a pattern to test bandwidth with.
+//! Pairwise exchange: a communication pattern for bandwidth tests.
 
-// The collective and its one algorithm have one name.
+// The collective and its only algorithm have the same name.
 #[allow(clippy::module_inception)]
 mod pairwise_exchange;
 

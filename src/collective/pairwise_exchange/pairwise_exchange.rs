@@ -1,8 +1,8 @@
-//! Step `i` exchanges block `i` with the rank whose number differs in bit `i` (Gloo's `pairwise_exchange`): for tests of
-//! bandwidth. Eight ranks (the
-//! number must be a power of two, so six are refused) and three destinations: rank 5 exchanges with 4, 7 and 1.
+//! Step `i` exchanges block `i` with the rank whose number differs in bit `i` (Gloo's `pairwise_exchange`), for
+//! bandwidth tests. The number of ranks must be a power of two. Eight ranks and three destinations: rank 5 exchanges
+//! with 4, 7 and 1.
 //!
-//! Steps: 1; the exchanges do not wait for one another. Every rank sends `destinations` blocks.
+//! Steps: 1; the exchanges do not wait for each other. Every rank sends `destinations` blocks.
 
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
@@ -25,7 +25,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
 /// `α + D S / B` for `D` destinations and blocks of `S` bytes.
 fn cost(case: &Case<'_>) -> Cost {
     let (destinations, block) = (case.shape.destinations as f64, case.bytes());
-    // Of a host's ranks those partners are on other hosts whose numbers differ in a high bit.
+    // Partners whose numbers differ in a high bit are on other hosts.
     let near = if case.network.consecutive { case.network.per_host.min(case.shape.size).ilog2() } else { 0 };
     let far = (destinations - f64::from(near)).max(0.0);
     let inside = if far < destinations { case.network.local.time(block) } else { 0.0 };

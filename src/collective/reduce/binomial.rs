@@ -1,6 +1,6 @@
-//! Reduction up a binomial tree: everyone's whole buffer, combined on the way (Thakur, Rabenseifner and Gropp 2005).
+//! Reduction of whole buffers up a binomial tree (Thakur, Rabenseifner and Gropp 2005).
 //!
-//! Six ranks, root 0: ranks 1, 3, 5 send to 0, 2, 4; then 2 sends to 0; then 4 does. Segments stream up the tree.
+//! Six ranks, root 0: ranks 1, 3, 5 send to 0, 2, 4; then 2 sends to 0; then 4 sends to 0. Segments are pipelined.
 //!
 //! Steps: `ceil(lg P)`. Every rank but the root sends `S` bytes.
 
@@ -28,21 +28,21 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let tree = Binomial::new(shape);
     let sources = sources(shape);
     let (parent, children) = (tree.parent(), tree.children());
-    let place = match parent {
+    let target = match parent {
         None => shape.output(0),
         Some(_) if children.is_empty() && sources.len() == 1 => b.scratch(0),
         Some(_) => b.scratch(shape.count),
     };
-    let mut held = contribution(&mut b, &sources, 0, shape.count, place);
+    let mut current = contribution(&mut b, &sources, 0, shape.count, target);
     for child in children {
-        b.recv_reduce(child, place, held, Side::Right);
-        held = place;
+        b.recv_reduce(child, target, current, Side::Right);
+        current = target;
     }
     match parent {
-        Some(parent) => b.send(parent, held),
+        Some(parent) => b.send(parent, current),
         None => {
-            b.copy(held, place);
-            b.divide(place, shape.divisor());
+            b.copy(current, target);
+            b.divide(target, shape.divisor());
         }
     }
     Ok(b.build())

@@ -1,10 +1,10 @@
-//! Everyone sends to the root, which combines in the order of ranks. One step, so it is best for the smallest buffers and few
-//! ranks; the root's link carries everything.
+//! Every rank sends to the root, which reduces in rank order. It has one step, but the root's link carries all data:
+//! best for the smallest buffers and few ranks. (Known as the flat or linear tree: Pjesivac-Grbovic et al.,
+//! "Performance analysis of MPI collective operations", 2005.)
 //!
-//! Six ranks, root 2: rank 2 receives from 0, 1, 3, 4, 5 at once, and adds: 0 and 1, its own, then 3, 4, 5.
+//! Six ranks, root 2: rank 2 receives from 0, 1, 3, 4, 5 concurrently and reduces in the order 0, 1, 2, 3, 4, 5.
 //!
-//! Steps: 1. Every rank but the root sends `S` bytes; the root needs `S (P - 1)` bytes of scratch memory. (Known as the flat
-//! or linear tree: Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", 2005.)
+//! Steps: 1. Every rank but the root sends `S` bytes; the root needs `S (P - 1)` bytes of scratch memory.
 
 use super::super::phases::{at_root, combine_at_root, contribution, sources};
 use super::super::{Algorithm, Case, Shape, Uses};
@@ -28,16 +28,16 @@ fn cost(case: &Case<'_>) -> Cost {
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let sources = sources(shape);
-    let place = match shape.rank == shape.root {
+    let target = match shape.rank == shape.root {
         true => shape.output(0),
         false => b.scratch(if sources.len() > 1 { shape.count } else { 0 }),
     };
-    let held = contribution(&mut b, &sources, 0, shape.count, place);
+    let current = contribution(&mut b, &sources, 0, shape.count, target);
     if shape.rank == shape.root {
-        combine_at_root(&mut b, shape, held, place);
-        b.divide(place, shape.divisor());
+        combine_at_root(&mut b, shape, current, target);
+        b.divide(target, shape.divisor());
     } else {
-        b.send(shape.root, held);
+        b.send(shape.root, current);
     }
     Ok(b.build())
 }

@@ -1,4 +1,4 @@
-//! Reduce: the combination of everyone's elements, for the root. Other ranks' outputs are left alone.
+//! Reduce: the root receives the reduction over all ranks. Outputs of other ranks are not written.
 
 mod binomial;
 mod double_binary_tree;

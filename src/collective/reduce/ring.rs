@@ -1,11 +1,13 @@
-//! Ring reduce-scatter, then everyone's chunk to the root (Gloo's `reduce`): the root receives no more than it must.
+//! Ring reduce-scatter, after which every rank sends its chunk to the root (Gloo's `reduce`). The root receives the
+//! minimum amount.
 //!
-//! Six ranks, root 0: after the five steps of [`ring_reduce_scatter`] rank `c` has all of chunk `c` (and ends an average);
-//! ranks 1 to 5 send theirs to rank 0. Partial results lie in the root's output, and elsewhere in two chunks of scratch memory.
+//! Six ranks, root 0: after the five steps of [`ring_reduce_scatter`] rank `c` has all of chunk `c` (and divides it for
+//! an average); ranks 1 to 5 send theirs to rank 0. Partial results are in the root's output and, on other ranks, in
+//! two chunks of scratch memory.
 //!
 //! Steps: `P`. A rank sends `S` bytes, the root `S (P - 1) / P`.
 
-use super::super::phases::{ring_reduce_scatter, ring_reduce_scatter_times, two_places};
+use super::super::phases::{ring_reduce_scatter, ring_reduce_scatter_times, two_scratch_buffers};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
@@ -13,7 +15,8 @@ use crate::schedule::{Builder, Schedule, Span, split};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "ring", generate, cost, uses: Uses::Sizes };
 
-/// `(P - 1) (α + S/(PB) + γS/P) + α + (P - 1) S/(PB)`; as for the allreduce, segments that are complete do not wait for the rest.
+/// `(P - 1) (α + S/(PB) + γS/P) + α + (P - 1) S/(PB)`. As in the allreduce, complete segments are sent without waiting
+/// for the rest.
 fn cost(case: &Case<'_>) -> Cost {
     let (bytes, others) = (case.bytes(), case.ranks() - 1.0);
     let (chunk, root) = (bytes / case.ranks(), case.link(case.shape.size / 2));
@@ -37,20 +40,20 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let Shape { rank, size, root, count, .. } = *shape;
     let chunk = |index| split(count, size, index);
     if rank != root {
-        let place = two_places(&mut b, chunk(0).1, |index| chunk(index).1);
-        let complete = ring_reduce_scatter(&mut b, shape, chunk, place);
+        let target = two_scratch_buffers(&mut b, chunk(0).1, |index| chunk(index).1);
+        let complete = ring_reduce_scatter(&mut b, shape, chunk, target);
         b.divide(complete, shape.divisor());
         b.send(root, complete);
         return Ok(b.build());
     }
-    let place = |index| -> Span { shape.output(0).part(size, index) };
-    let complete = ring_reduce_scatter(&mut b, shape, chunk, place);
-    let own = place(rank);
+    let target = |index| -> Span { shape.output(0).part(size, index) };
+    let complete = ring_reduce_scatter(&mut b, shape, chunk, target);
+    let own = target(rank);
     b.copy(complete, own);
     b.divide(own, shape.divisor());
     for distance in 1..size {
         let from = shape.after(distance);
-        b.recv(from, place(from));
+        b.recv(from, target(from));
     }
     Ok(b.build())
 }

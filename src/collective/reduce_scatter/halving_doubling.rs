@@ -1,23 +1,25 @@
-//! Recursive vector halving with distance doubling, for blocks of any lengths and any number of ranks (Thakur, Rabenseifner and
-//! Gropp, "Optimization of collective communication operations in MPICH", 2005; binary blocks: Rabenseifner and Träff, "More
-//! efficient reduction algorithms for non-power-of-two number of processors", 2004). Few steps and few bytes: best between the
-//! smallest and the largest buffers.
+//! Recursive vector halving with distance doubling, for blocks of any lengths and any number of ranks (Thakur,
+//! Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005; binary blocks:
+//! Rabenseifner and Träff, "More efficient reduction algorithms for non-power-of-two number of processors", 2004). It
+//! has few steps and few bytes: best for medium buffers.
 //!
-//! Eight ranks: rank 0 exchanges with rank 1, keeps the blocks of even ranks and gives away the others; then with rank 2, and
-//! keeps the blocks 0 and 4; then with rank 4, and keeps block 0. Neighbours combine first, lower ranks on the left, so the
-//! operation need not commute. (Distance halving would spare the copy below, but combines 0 with 4 first.) The ranks are
-//! halved, not the elements: each message has whole blocks, of whatever lengths. So that they adjoin, the elements are first
-//! copied to scratch memory with the blocks in the order of their ranks' reversed bits; several inputs are combined there.
+//! Eight ranks: rank 0 exchanges with rank 1, keeps the blocks of even ranks and sends the others; then it exchanges
+//! with rank 2 and keeps blocks 0 and 4; then with rank 4, and keeps block 0. Neighbours reduce first and lower ranks
+//! are the left operand, so the operation need not commute. (Distance halving would avoid the copy below, but reduces 0
+//! with 4 first.) The set of ranks is halved, not the elements: each message holds whole blocks of any lengths. To make
+//! them contiguous, the elements are first copied to scratch memory in the order of their ranks' reversed bits; several
+//! inputs are reduced in the same step.
 //!
-//! Other numbers are sums of powers of two. Six ranks: the groups 0-3 and 4-5. Of the first, rank 0 takes on block 4 and rank 1
-//! block 5 besides their own. Each group halves on its own: rank 4 then has the blocks 0, 4, 2 of its group's sums, rank 5 has
-//! 1, 5, 3; it sends 0 and 4 to rank 0 and 2 to rank 2, rank 5 sends 1 and 5 to rank 1 and 3 to rank 3. These add them on
-//! the right of their own, and at last send block 4 to rank 4 and 5 to rank 5. With more groups the smallest hands its sums to the next
-//! larger, and so on. MPICH instead lets the ranks beyond a power of two give all they have to a neighbour first; then `2 S`
-//! bytes follow one another on the way through a rank, here little more than `S`.
+//! Other numbers are sums of powers of two. Six ranks: the groups 0-3 and 4-5. In the first group rank 0 is also
+//! responsible for block 4 and rank 1 for block 5. Each group halves on its own: rank 4 then has blocks 0, 4, 2 of its
+//! group's sums, rank 5 has 1, 5, 3. Rank 4 sends 0 and 4 to rank 0 and 2 to rank 2; rank 5 sends 1 and 5 to rank 1 and
+//! 3 to rank 3. The receivers reduce them as the right operand, and finally send block 4 to rank 4 and 5 to rank 5.
+//! With more groups the smallest sends its sums to the next larger one, and so on. In MPICH, the ranks beyond a power
+//! of two first send all their data to a neighbour; then a rank transfers `2 S` bytes in sequence, here little more
+//! than `S`.
 //!
-//! Steps: `lg P` for powers of two, else `lg` of the largest group, one for each other group at most, and one. A power of two
-//! sends `S (P - 1) / P` bytes if the blocks are equal.
+//! Steps: `lg P` for powers of two; otherwise `lg` of the largest group, at most one for each other group, and one
+//! more. For a power of two a rank sends `S (P - 1) / P` bytes if the blocks are equal.
 
 use super::super::blocks::Blocks;
 use super::super::phases::{contribution, relocate, sources};
@@ -28,55 +30,59 @@ use crate::schedule::{Builder, Schedule, Side, Span};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "halving_doubling", generate, cost, uses: Uses::Sizes };
 
-/// The elements of a call in the order in which they are halved.
+/// The order in which the blocks of a call are stored for halving.
 struct Order {
-    /// Ranks of the largest group: `2^bits`.
+    /// The largest group has `2^bits` ranks.
     bits: u32,
-    /// The ranks, in the order of their blocks: by the reversed bits of the number in the largest group, and after each
-    /// the one beyond that group whose block it takes on.
+    /// The ranks in the order of their blocks: by the reversed bits of the number in the largest group; each is
+    /// followed by the rank beyond that group for whose block it is responsible, if any.
     ranks: Vec<usize>,
-    /// Where in that order the blocks of each rank of the largest group begin, by reversed bits; then where the last ends.
-    places: Vec<usize>,
-    /// Where each block of `ranks` begins; then where the last ends.
+    /// For each rank of the largest group, by reversed bits: the index in `ranks` of its first block; then the length
+    /// of `ranks`.
+    group_ends: Vec<usize>,
+    /// The offset in elements of each block of `ranks`; then the end of the last.
     starts: Vec<usize>,
 }
 
 impl Order {
     fn new(counts: &[usize]) -> Self {
         let (size, bits) = (counts.len(), counts.len().ilog2());
-        let (mut ranks, mut places, mut starts) = (Vec::with_capacity(size), vec![0], vec![0]);
+        let (mut ranks, mut group_ends, mut starts) = (Vec::with_capacity(size), vec![0], vec![0]);
         for reversed in 0..1 << bits {
             let first = if bits == 0 { 0 } else { (reversed as usize).reverse_bits() >> (usize::BITS - bits) };
             ranks.extend([first, first + (1 << bits)].into_iter().filter(|&rank| rank < size));
-            places.push(ranks.len());
+            group_ends.push(ranks.len());
         }
         for &rank in &ranks {
             starts.push(starts[starts.len() - 1] + counts[rank]);
         }
-        Self { bits, ranks, places, starts }
+        Self { bits, ranks, group_ends, starts }
     }
 
-    /// Offset and length of what rank `index` of a group has after `halvings`: a prefix of the reversed bits says which.
+    /// Offset and length of the data of rank `index` of a group after `halvings`: the reversed bits have a prefix of
+    /// that length.
     fn piece(&self, index: usize, halvings: u32) -> (usize, usize) {
         let prefix = if halvings == 0 { 0 } else { index.reverse_bits() >> (usize::BITS - halvings) };
         let shift = self.bits - halvings;
-        let (first, end) = (self.starts[self.places[prefix << shift]], self.starts[self.places[(prefix + 1) << shift]]);
+        let (first, end) =
+            (self.starts[self.group_ends[prefix << shift]], self.starts[self.group_ends[(prefix + 1) << shift]]);
         (first, end - first)
     }
 
-    /// Bytes of the longest piece after `halvings`, and how many messages all of them are.
+    /// After `halvings`: bytes of the longest piece, and number of messages of all pieces together.
     fn pieces(&self, case: &Case<'_>, halvings: u32) -> (f64, f64) {
         let bytes = (0..1 << halvings).map(|index| case.of(self.piece(index, halvings).1));
         bytes.fold((0.0, 0.0), |(longest, all), bytes| (bytes.max(longest), all + case.pieces(bytes)))
     }
 }
 
-/// Halvings of each of the groups that make up `size` ranks, the largest first.
+/// The number of halvings of each group of `size` ranks, largest group first.
 fn groups(size: usize) -> impl Iterator<Item = u32> {
     (0..usize::BITS).rev().filter(move |bit| size >> bit & 1 == 1)
 }
 
-/// This rank's elements in the order of halving: where they lie, if that is the order of ranks, else in scratch memory.
+/// This rank's contribution in halving order: the input itself if that is the rank order, else a copy in scratch
+/// memory.
 fn arrange(b: &mut Builder, shape: &Shape<'_>, blocks: &Blocks, order: &Order) -> Span {
     let sources = sources(shape);
     let len = order.starts[shape.size];
@@ -86,9 +92,9 @@ fn arrange(b: &mut Builder, shape: &Shape<'_>, blocks: &Blocks, order: &Order) -
     let whole = b.scratch(len);
     for (&rank, &start) in order.ranks.iter().zip(&order.starts) {
         let (offset, len) = blocks.of_rank(rank);
-        let place = whole.slice(start, len);
-        let from = contribution(b, &sources, offset, len, place);
-        b.copy(from, place);
+        let target = whole.slice(start, len);
+        let from = contribution(b, &sources, offset, len, target);
+        b.copy(from, target);
     }
     whole
 }
@@ -101,7 +107,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let whole = arrange(&mut b, shape, &blocks, &order);
     let result = shape.output(0).slice(0, counts[rank]);
 
-    // This rank's group, and its number there.
+    // This rank's group and its index in the group.
     let bits: Vec<u32> = groups(size).collect();
     let starts: Vec<usize> =
         bits.iter().scan(0, |next, bits| Some(std::mem::replace(next, *next + (1 << bits)))).collect();
@@ -117,7 +123,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         let peer = index ^ (1 << (halvings - 1));
         b.send(start + peer, piece(peer, halvings));
         own = piece(index, halvings);
-        // In place, the start of the output may still be on its way out.
+        // In place, the start of the output may still be being sent.
         let is_result = halvings == bits[mine] && size.is_power_of_two() && whole.buffer != result.buffer;
         let into = if is_result { result } else { own };
         b.recv_reduce(start + peer, into, own, if peer < index { Side::Left } else { Side::Right });
@@ -135,7 +141,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         return Ok(b.build());
     }
     b.divide(own, shape.divisor());
-    // Behind its own block this rank has the one that it took on.
+    // The block of the other rank for which this rank is responsible follows its own.
     let taken_on = rank + (1 << order.bits);
     if taken_on < size {
         b.send(taken_on, own.slice(counts[rank], counts[taken_on]));
@@ -144,8 +150,8 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     Ok(b.build())
 }
 
-/// `lg P α + S (P - 1) / P (1 / B + γ)` for powers of two and equal blocks; else the sum over the groups, each waiting for the
-/// smaller ones.
+/// `lg P α + S (P - 1) / P (1 / B + γ)` for powers of two and equal blocks; otherwise the sum over the groups, each of
+/// which waits for the smaller ones.
 fn cost(case: &Case<'_>) -> Cost {
     let counts = case.shape.recv_counts;
     let (order, gamma) = (Order::new(counts), case.network.gamma);
@@ -154,7 +160,7 @@ fn cost(case: &Case<'_>) -> Cost {
     if all == 0.0 {
         return cost;
     }
-    // When the group before this one, a smaller one, has sent what it has.
+    // The time at which the next smaller group has its sums.
     let mut handed = 0.0;
     let mut smaller: Option<u32> = None;
     for bits in groups(counts.len()).collect::<Vec<_>>().into_iter().rev() {
@@ -167,9 +173,9 @@ fn cost(case: &Case<'_>) -> Cost {
         cost.path = halved;
         if let Some(smaller) = smaller {
             let (longest, messages) = order.pieces(case, bits);
-            // A rank of the smaller group sends all it has, in pieces.
+            // A rank of the smaller group sends all its data, in several messages.
             let sends = case.stream(case.link(counts.len()), 1.0, order.pieces(case, smaller).0, 0.0);
-            // It arrives behind what the halving brings.
+            // It is received after the data of the last halving.
             let behind = halved + longest / case.link(counts.len()).bandwidth;
             cost.path = behind.max(handed + sends) + gamma * longest;
             cost.messages += messages;

@@ -1,4 +1,4 @@
-//! Reduce-scatter: the combination of everyone's elements, one block of it for each rank.
+//! Reduce-scatter: every rank receives one block of the reduction over all ranks.
 
 mod direct;
 mod halving_doubling;

@@ -1,4 +1,4 @@
-//! Scan: rank `r` gets the combination of the ranks up to itself, in their order.
+//! Inclusive scan: rank `r` receives the reduction over ranks 0 to `r`, in rank order.
 
 mod recursive_doubling;
 

@@ -1,12 +1,13 @@
-//! Scatter down a binomial tree: few messages at the root, so the best for small blocks and many ranks (Thakur, Rabenseifner
-//! and Gropp, "Optimization of collective communication operations in MPICH", 2005).
+//! Scatter down a binomial tree (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations
+//! in MPICH", 2005). The root sends few messages: best for small blocks and many ranks.
 //!
-//! Six ranks, root 0: rank 0 sends the blocks 4 and 5 to rank 4, then 2 and 3 to rank 2, then 1 to rank 1; rank 4 sends block 5
-//! on, rank 2 block 3. With root 3 the blocks 5 and 0 go to rank 5 in two messages, since they do not adjoin at the root.
+//! Six ranks, root 0: rank 0 sends blocks 4 and 5 to rank 4, then 2 and 3 to rank 2, then 1 to rank 1; rank 4 forwards
+//! block 5, rank 2 block 3. With root 3, blocks 5 and 0 are sent to rank 5 in two messages, because they are not
+//! adjacent in the root's input.
 //!
-//! Steps: `ceil(lg P)`. The root sends `S (P - 1) / P` bytes, `S` being those of its input; a block travels as many steps as
-//! its rank, counted from the root, has bits that are set. Ranks between keep their subtree's blocks in scratch memory; so does
-//! a root whose blocks lie in separate inputs.
+//! Steps: `ceil(lg P)`. The root sends `S (P - 1) / P` bytes; `S` is the size of its input. A block is sent as many
+//! times as its rank, relative to the root, has bits set. Inner nodes store their subtree's blocks in scratch memory;
+//! so does a root whose blocks are in separate inputs.
 
 use super::super::blocks::{Blocks, scatter_tree, tree_cost};
 use super::super::{Algorithm, Case, Shape, Uses};

@@ -1,6 +1,7 @@
-//! The root sends to everyone: best for large blocks, which travel once, and for few ranks. Six ranks, root 0: rank 0 sends the blocks 1 to 5 to the ranks 1 to 5, all at once.
+//! The root sends every rank its block: best for large blocks, which are sent once, and for few ranks. Six ranks, root
+//! 0: rank 0 sends blocks 1 to 5 to ranks 1 to 5 concurrently.
 //!
-//! Steps: 1. The root sends `S (P - 1) / P` bytes, `S` being those of its input.
+//! Steps: 1. The root sends `S (P - 1) / P` bytes; `S` is the size of its input.
 
 use super::super::blocks::one_to_all_cost;
 use super::super::phases::distribute;

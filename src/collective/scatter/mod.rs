@@ -1,4 +1,4 @@
-//! Scatter: one block of the root's for each rank.
+//! Scatter: every rank receives one block of the root's elements.
 
 mod binomial;
 mod direct;

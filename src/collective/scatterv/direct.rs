@@ -1,5 +1,5 @@
-//! The root sends to everyone, which alone knows all counts. Best for large blocks, and for few ranks. Six ranks, root 0: rank 0 sends the blocks 1 to 5 to the ranks 1 to 5, all at once; empty
-//! blocks are not sent.
+//! The root sends every rank its block; only the root needs to know all counts. Best for large blocks and for few
+//! ranks. Six ranks, root 0: rank 0 sends blocks 1 to 5 to ranks 1 to 5 concurrently; empty blocks are not sent.
 //!
 //! Steps: 1. The root sends all blocks but its own.
 
@@ -20,7 +20,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     }))
 }
 
-/// `α + S (P - 1) / (P B)` for equal blocks; they count only where everyone knows them.
+/// `α + S (P - 1) / (P B)` for equal blocks. The counts are used only if all ranks know them.
 fn cost(case: &Case<'_>) -> Cost {
     one_to_all_cost(case, case.shape.counts)
 }

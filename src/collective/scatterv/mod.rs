@@ -1,4 +1,4 @@
-//! Scatterv: one block of the root's for each rank, each of its own length.
+//! Scatterv: every rank receives one block of the root's elements; each block has its own length.
 
 mod binomial;
 mod direct;

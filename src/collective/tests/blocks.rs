@@ -1,16 +1,17 @@
-//! Steps, messages and bytes of the collectives that move blocks: those of the literature, and those of the prices.
+//! Steps, messages and bytes of the collectives that move blocks are those of the literature and those of the cost
+//! formulas.
 
 use super::formulas::{COUNT, all_send, height};
 use super::*;
 use crate::schedule::cost::{Link, Network};
 use crate::schedule::{Action, Schedule};
 
-/// An allgather, alltoall, ... of `COUNT` elements for each rank; gather and scatter with root 0.
+/// An allgather, alltoall, ... with `COUNT` elements per rank; gather and scatter with root 0.
 fn equal(collective: Collective, name: &str, size: usize) -> Report {
     prove(&calls(collective, &vec![COUNT; size], 0).shapes(), name)
 }
 
-/// A call with these blocks for each rank; where all have the same count, with the first one's.
+/// A call with these block lengths per rank; collectives with a single count use the first.
 fn calls(collective: Collective, blocks: &[usize], root: usize) -> Calls {
     use Collective::*;
     match collective {
@@ -33,13 +34,13 @@ fn rings() {
 }
 
 #[test]
-fn all_at_once() {
+fn algorithms_with_one_step() {
     use Collective::*;
     let exchanges = [(ReduceScatter, "direct"), (Allgather, "direct"), (Allgatherv, "direct")];
     for size in RANKS {
         for (collective, name) in exchanges.into_iter().chain([(Alltoall, "pairwise"), (Alltoallv, "pairwise")]) {
             let report = equal(collective, name, size);
-            // A rank combines what arrives one after the other; no message waits for that.
+            // A rank reduces received blocks one after the other; no message waits for the reductions.
             let steps = if collective == ReduceScatter { size - 1 } else { usize::from(size > 1) };
             assert_eq!(report.steps, steps, "{name}, {size} ranks");
             all_send(&report, size - 1, (size - 1) * COUNT);
@@ -64,7 +65,7 @@ fn reduce_scatter_halving() {
             assert!(report.steps <= size.ilog2() as usize + groups, "{size} ranks: {} steps", report.steps);
         }
         for t in &report.traffic {
-            // All that is not its own, and at most one block that it took on.
+            // All data that is not its own, and at most one block of another rank for which it is responsible.
             assert!(t.elements <= size * COUNT, "{size} ranks: {t:?}");
             assert!(t.scratch == if size <= 2 { 0 } else { size * COUNT });
         }
@@ -77,7 +78,7 @@ fn allgather_in_few_steps() {
         let bruck = equal(Collective::Allgather, "bruck", size);
         let doubling = equal(Collective::Allgather, "recursive_doubling", size);
         assert_eq!(doubling.steps, height(size), "{size} ranks");
-        // For the last step's blocks a rank need not have heard of all steps before.
+        // The blocks of the last step need not depend on all earlier steps.
         let last = size - (1 << height(size) >> 1);
         let steps = if size < 3 { height(size) } else { (height(size) - 1).max(1 + height(last)) };
         assert_eq!(bruck.steps, steps, "{size} ranks");
@@ -99,7 +100,7 @@ fn trees_of_blocks() {
             let sum = |of: fn(&crate::schedule::verify::Traffic) -> usize| report.traffic.iter().map(of).sum::<usize>();
             assert_eq!(sum(|t| t.messages), size - 1);
             assert!(report.steps <= height(size));
-            // Every block goes down as many edges as its rank has bits.
+            // Every block goes down as many edges as its rank has bits set.
             let edges: usize = (0..size).map(|rank| rank.count_ones() as usize).sum();
             assert_eq!(sum(|t| t.elements), COUNT * edges);
             assert!(!size.is_power_of_two() || report.steps == height(size));
@@ -119,7 +120,7 @@ fn prefixes() {
             let report = equal(collective, "recursive_doubling", size);
             assert_eq!(report.steps, height(size));
             let messages: usize = report.traffic.iter().map(|t| t.messages).sum();
-            // As many as Hillis and Steele's.
+            // The number of messages of Hillis and Steele's algorithm.
             let known: usize = (0..height(size)).map(|step| size - (1 << step)).sum();
             assert!(messages <= known && (messages == known || !size.is_power_of_two()), "{size} ranks: {messages}");
             assert!(report.traffic.iter().all(|t| t.messages <= height(size) && t.scratch <= 3 * COUNT));
@@ -141,7 +142,7 @@ fn alltoall_bruck() {
     }
 }
 
-/// Messages, elements sent, elements reduced by all ranks together.
+/// Messages, elements sent and elements reduced by all ranks together.
 fn totals(schedules: &[Schedule]) -> (f64, f64, f64) {
     let reduced = |schedule: &Schedule| -> usize {
         let reductions =
@@ -152,7 +153,7 @@ fn totals(schedules: &[Schedule]) -> (f64, f64, f64) {
     (sum(&Schedule::messages_sent), sum(&Schedule::elements_sent), sum(&reduced))
 }
 
-/// The collectives whose algorithms are priced to the message and the byte for any number of ranks.
+/// The collectives whose cost formulas give the exact numbers of messages and bytes for any number of ranks.
 const PRICED: [Collective; 11] = [
     Collective::ReduceScatter,
     Collective::Allgather,
@@ -207,7 +208,7 @@ fn prices_count_what_schedules_do() {
     }
 }
 
-/// For powers of two and equal blocks, the table's formulas.
+/// For powers of two and equal blocks, the times are those of the formulas in the literature.
 #[test]
 fn prices_are_those_of_the_literature() {
     let (alpha, beta, gamma) = (FLAT.remote.latency, 1.0 / FLAT.remote.bandwidth, FLAT.gamma);

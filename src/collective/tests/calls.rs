@@ -2,23 +2,23 @@
 
 use super::*;
 
-/// What a call is like. What its collective does not have is left alone.
+/// The parameters of a call. Fields that the collective does not have are ignored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
-    /// Of a whole buffer, or of one block; 0 for blocks of uneven lengths, where a collective can have them.
+    /// Elements of a buffer, or of a block; 0 for blocks of uneven lengths where the collective allows them.
     pub elements: usize,
-    /// Of the root, where it has others than the rest.
+    /// Number of inputs; the root's, if the root has a different number.
     pub inputs: usize,
     pub outputs: usize,
     pub root: usize,
     pub average: bool,
     pub base: usize,
-    /// Which groups, grids or links the ranks have: below [`PLACES`].
-    pub places: usize,
+    /// Which groups, grid or links to use: below [`TOPOLOGIES`].
+    pub topology: usize,
 }
 
-/// Kinds of groups, grids and links.
-pub(super) const PLACES: usize = 6;
+/// Number of variants of groups, grids and links.
+pub(super) const TOPOLOGIES: usize = 6;
 
 /// A call in one of its forms.
 #[derive(Debug)]
@@ -27,13 +27,13 @@ pub(super) struct Sample {
     uses: Uses,
 }
 
-/// Whether each rank's part may have a length of its own.
+/// Whether each rank's block may have its own length.
 fn has_uneven_blocks(collective: Collective) -> bool {
     use Collective::*;
     matches!(collective, ReduceScatter | Allgatherv | Gatherv | Scatterv | Alltoallv)
 }
 
-/// Whether the buffers are not made of blocks, one for each rank.
+/// Whether a buffer is not divided into one block per rank.
 pub(super) fn has_whole_buffers(collective: Collective) -> bool {
     use Collective::*;
     matches!(collective, Allreduce | Reduce | Broadcast | Scan | Exscan)
@@ -51,7 +51,7 @@ pub(super) fn forms(collective: Collective, algorithm: &Algorithm, size: usize) 
         Alltoallv | PairwiseExchange => &[(1, 1)],
         Barrier => &[(0, 0)],
     };
-    // The ones that make all ranks' parts different come last.
+    // The forms in which all ranks have different data come last.
     let elements = match collective {
         Barrier => vec![0],
         _ if has_whole_buffers(collective) => vec![0, 1, size - 1, size, 3 * size - 1, 2 * size + 1],
@@ -63,15 +63,15 @@ pub(super) fn forms(collective: Collective, algorithm: &Algorithm, size: usize) 
         Barrier => roots(size),
         _ => vec![0],
     };
-    let places = if matches!(algorithm.uses, Uses::Groups | Uses::Links) { PLACES } else { 1 };
+    let topology = if matches!(algorithm.uses, Uses::Groups | Uses::Links) { TOPOLOGIES } else { 1 };
     let mut forms = Vec::new();
     for &elements in &elements {
         for &(inputs, outputs) in buffers {
             for &root in &roots {
-                for places in 0..places {
+                for topology in 0..topology {
                     let average = (forms.len() + size).is_multiple_of(2);
                     let base = [2, 3, 4, 8][(forms.len() + size) % 4];
-                    forms.push(Form { elements, inputs, outputs, root, average, base, places });
+                    forms.push(Form { elements, inputs, outputs, root, average, base, topology });
                 }
             }
         }
@@ -79,7 +79,7 @@ pub(super) fn forms(collective: Collective, algorithm: &Algorithm, size: usize) 
     forms
 }
 
-/// Elements that `forms` has last: with them all parts of a buffer are there, and not all are alike.
+/// Whether `form` has the last entry of `forms`' list of elements: no part of a buffer is empty, and not all are equal.
 pub(super) fn is_full(collective: Collective, size: usize, form: &Form) -> bool {
     match collective {
         Collective::Barrier => true,
@@ -90,7 +90,7 @@ pub(super) fn is_full(collective: Collective, size: usize, form: &Form) -> bool 
 }
 
 impl Sample {
-    /// `None` if the collective cannot have so many ranks.
+    /// `None` if the collective does not support this number of ranks.
     pub fn new(collective: Collective, algorithm: &Algorithm, size: usize, form: Form) -> Option<Self> {
         use Collective::*;
         let one_only = collective == Allreduce && algorithm.name == "local";
@@ -109,8 +109,8 @@ impl Sample {
         (calls.inputs, calls.outputs, calls.base) = (form.inputs, form.outputs, form.base);
         calls.average = form.average && matches!(collective, Allreduce | Reduce | ReduceScatter);
         match algorithm.uses {
-            Uses::Groups => place(&mut calls, form.places),
-            Uses::Links => calls.links = links(size, form.places),
+            Uses::Groups => set_topology(&mut calls, form.topology),
+            Uses::Links => calls.links = links(size, form.topology),
             Uses::Sizes | Uses::Counts => {}
         }
         Some(Self { calls, uses: algorithm.uses })
@@ -122,7 +122,7 @@ impl Sample {
     }
 }
 
-/// The shapes of all ranks, which know no more than they must for an algorithm that `uses` so much.
+/// The shapes of all ranks, with only the fields that an algorithm with `uses` needs.
 pub(super) fn needed(calls: &Calls, uses: Uses) -> Vec<Shape<'_>> {
     use Collective::*;
     let mut shapes = calls.shapes();
@@ -131,9 +131,9 @@ pub(super) fn needed(calls: &Calls, uses: Uses) -> Vec<Shape<'_>> {
             shape.counts = &[];
         }
         match (shape.collective, shape.rank == shape.root) {
-            // Not in place, other ranks than the root may have an output or not.
+            // Not in place, non-root ranks may or may not have an output.
             (Reduce, false) if calls.inputs > 0 => shape.outputs = shape.rank % 2,
-            // The root's own is in its counts, which nobody else has.
+            // Only the root has the counts, which include its own.
             (Gatherv | Scatterv, true) => shape.count = usize::MAX,
             (Gatherv | Scatterv, false) => (shape.send_counts, shape.recv_counts) = (&[], &[]),
             _ => {}
@@ -143,7 +143,7 @@ pub(super) fn needed(calls: &Calls, uses: Uses) -> Vec<Shape<'_>> {
 }
 
 /// Gives the ranks groups or a grid.
-fn place(calls: &mut Calls, kind: usize) {
+fn set_topology(calls: &mut Calls, kind: usize) {
     let size = calls.ranks();
     let groups = |of: fn(usize, usize) -> usize| (0..size).map(|rank| of(rank, size) as u32).collect();
     match kind {
@@ -159,7 +159,7 @@ fn place(calls: &mut Calls, kind: usize) {
     }
 }
 
-/// Links between ranks, of all of which messages can find a way both ways.
+/// Links that connect all ranks in both directions.
 fn links(size: usize, kind: usize) -> Vec<u32> {
     let of = |bandwidth: fn(usize, usize, usize) -> u32| {
         let pairs = (0..size * size).map(|pair| (pair / size, pair % size));

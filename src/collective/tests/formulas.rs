@@ -1,4 +1,5 @@
-//! Steps, messages and bytes are those of the literature; S is `COUNT * size` elements here, so the ranks divide it.
+//! Steps, messages and bytes are those of the literature. S is `COUNT * size` elements here, so it is divisible by the
+//! number of ranks.
 
 use super::*;
 use crate::schedule::verify::Traffic;
@@ -16,7 +17,7 @@ pub(super) fn height(size: usize) -> usize {
 
 fn allreduce(name: &str, size: usize, base: usize, in_place: bool) -> Report {
     let call = Shape { base, inputs: usize::from(!in_place), ..shape(Collective::Allreduce, size, COUNT * size) };
-    prove(&everyone(call, |_| ()), name)
+    prove(&all_ranks(call, |_| ()), name)
 }
 
 pub(super) fn all_send(report: &Report, messages: usize, elements: usize) {
@@ -51,7 +52,7 @@ fn allreduce_halving_doubling() {
         }
         let blocks = size.count_ones() as usize;
         assert!(report.steps <= 2 * log2(size) + 2 * (blocks - 1), "{size} ranks: {} steps", report.steps);
-        // What goes from block to block is at most the whole, up and down.
+        // The transfers between blocks are at most the whole buffer in each direction.
         assert!(report.traffic.iter().all(|t| t.elements <= 4 * COUNT * size && t.scratch == 0), "{size} ranks");
     }
 }
@@ -78,7 +79,7 @@ fn allreduce_bcube() {
             if size <= *RANKS.end() {
                 let report = allreduce("bcube", size, base, true);
                 let digits = digits as usize;
-                // A rank reduces what arrives from its group one after the other.
+                // A rank reduces the data of its group one part after the other.
                 assert_eq!(report.steps, digits * (base - 1) + digits);
                 all_send(&report, 2 * digits * (base - 1), 2 * COUNT * (size - 1));
             }
@@ -109,7 +110,7 @@ fn allreduce_ring() {
 fn allreduce_tree() {
     for size in RANKS {
         let report = allreduce("tree", size, 2, true);
-        // Up, the root combines one message after the other; down, all its messages leave at once.
+        // The root reduces one message after the other; in the broadcast all its messages are sent at once.
         assert!(report.steps <= 2 * height(size), "{size} ranks: {} steps", report.steps);
         assert!(!size.is_power_of_two() || report.steps == 2 * height(size));
         for (rank, traffic) in report.traffic.iter().enumerate() {
@@ -134,19 +135,20 @@ fn allreduce_reduce_broadcast() {
     }
 }
 
-/// In each half's tree everyone sends up once and is sent to once: all in all `2 S` a rank, and no rank more than `2 S`.
+/// In the tree of each half every rank sends once up and receives once: `2 S` per rank on average, and no rank sends
+/// more.
 #[test]
 fn double_binary_trees() {
     for size in 2..=*RANKS.end() {
         let (whole, height) = (2 * COUNT * size, height(size));
         let call = Shape { inputs: 0, ..shape(Collective::Allreduce, size, whole) };
-        let report = prove(&everyone(call, |_| ()), two_trees::NAME);
+        let report = prove(&all_ranks(call, |_| ()), double_binary_tree::NAME);
         assert!(report.steps <= 3 * height, "{size} ranks: {} steps", report.steps);
         assert!(report.traffic.iter().all(|t| t.elements <= 2 * whole && t.messages <= 4 && t.scratch == 0));
         assert_eq!(report.traffic.iter().map(|t| t.elements).sum::<usize>(), 2 * (size - 1) * whole);
         for root in roots(size) {
             let call = Shape { root, inputs: 0, ..shape(Collective::Reduce, size, whole) };
-            let report = prove(&everyone(call, |_| ()), two_trees::NAME);
+            let report = prove(&all_ranks(call, |_| ()), double_binary_tree::NAME);
             assert!(report.steps <= 2 * height, "{size} ranks: {} steps", report.steps);
             for (rank, traffic) in report.traffic.iter().enumerate() {
                 let sent = if rank == root { 0 } else { whole };
@@ -155,7 +157,7 @@ fn double_binary_trees() {
                 );
             }
             let call = Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, whole) };
-            let report = prove(&everyone(call, |_| ()), two_trees::NAME);
+            let report = prove(&all_ranks(call, |_| ()), double_binary_tree::NAME);
             assert!(report.steps <= height, "{size} ranks: {} steps", report.steps);
             assert!(report.traffic.iter().all(|t| t.elements <= whole && t.scratch == 0));
             assert_eq!(report.traffic.iter().map(|t| t.elements).sum::<usize>(), (size - 1) * whole);
@@ -168,7 +170,7 @@ fn reduce() {
     for size in RANKS {
         let root = size / 3;
         let call = Shape { root, ..shape(Collective::Reduce, size, COUNT * size) };
-        let shapes = everyone(call, |s| s.outputs = usize::from(s.rank == root));
+        let shapes = all_ranks(call, |s| s.outputs = usize::from(s.rank == root));
         let ring = prove(&shapes, "ring");
         let binomial = prove(&shapes, "binomial");
         let flat = prove(&shapes, "flat");
@@ -193,13 +195,13 @@ fn reduce() {
 fn broadcast() {
     for size in RANKS {
         let root = size / 3;
-        let shapes = everyone(Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, COUNT) }, |_| ());
+        let shapes = all_ranks(Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, COUNT) }, |_| ());
         let report = prove(&shapes, "one_to_all");
         assert_eq!(report.steps, usize::from(size > 1));
         assert_eq!(report.traffic[root].elements, (size - 1) * COUNT);
         let report = prove(&shapes, "binomial");
         assert_eq!(report.traffic[root].messages, height(size));
-        // The chain of messages that wait; the root's own sends do not wait for one another.
+        // The longest chain of dependent messages; the root's own sends do not depend on each other.
         assert!(report.steps <= height(size));
         assert!(!size.is_power_of_two() || report.steps == height(size));
         assert_eq!(report.traffic.iter().map(|t| t.messages).sum::<usize>(), size - 1);
@@ -215,8 +217,8 @@ fn broadcast_scatter_allgather() {
     for size in 2..=*RANKS.end() {
         let root = size / 3;
         let call = Shape { root, inputs: 0, ..shape(Collective::Broadcast, size, COUNT * size) };
-        let report = prove(&everyone(call, |_| ()), "scatter_allgather");
-        // The root's block goes around at once, but that of the last leaf has to get there first.
+        let report = prove(&all_ranks(call, |_| ()), "scatter_allgather");
+        // The root's block starts around the ring at once, but the last leaf's block must reach it first.
         assert!((size - 1..=height(size) + size - 1).contains(&report.steps), "{size} ranks: {}", report.steps);
         assert_eq!(report.traffic[root].elements, 2 * COUNT * (size - 1));
         assert!(report.traffic.iter().all(|t| t.elements <= 2 * COUNT * (size - 1) && t.scratch == 0));
@@ -226,7 +228,7 @@ fn broadcast_scatter_allgather() {
 #[test]
 fn barrier_tokens() {
     for size in RANKS {
-        let shapes = everyone(Shape { inputs: 0, outputs: 0, ..shape(Collective::Barrier, size, 0) }, |_| ());
+        let shapes = all_ranks(Shape { inputs: 0, outputs: 0, ..shape(Collective::Barrier, size, 0) }, |_| ());
         all_send(&prove(&shapes, "dissemination"), height(size), height(size));
         all_send(&prove(&shapes, "all_to_all"), size - 1, size - 1);
         let report = prove(&shapes, "all_to_one");
@@ -235,12 +237,12 @@ fn barrier_tokens() {
     }
 }
 
-/// The largest number of ranks that a test covers: hundreds.
+/// The largest number of ranks in these tests: hundreds.
 #[test]
 fn hundreds_of_ranks() {
     for size in [127, 200, 256] {
         for name in ["ring_segmented", "halving_doubling", "recursive_doubling"] {
-            prove(&everyone(shape(Collective::Allreduce, size, size + 1), |_| ()), name);
+            prove(&all_ranks(shape(Collective::Allreduce, size, size + 1), |_| ()), name);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The proof is worth something: it fails as soon as a right schedule is damaged anywhere.
+//! Tests of the verifier: it rejects schedules with any single fault.
 
-use super::calls::{Form, PLACES, Sample, has_whole_buffers};
+use super::calls::{Form, Sample, TOPOLOGIES, has_whole_buffers};
 use super::*;
 use crate::schedule::verify::execute_in_segments;
 use crate::schedule::{Action, Schedule, Side, Span};
 
-/// A few calls of every algorithm, which between them use every kind of step; three elements for each rank.
+/// A few calls of every algorithm, which together use every kind of step, with three elements per rank.
 fn samples() -> Vec<(Sample, &'static Algorithm)> {
     let mut samples = Vec::new();
     for &collective in Collective::ALL {
@@ -13,8 +13,8 @@ fn samples() -> Vec<(Sample, &'static Algorithm)> {
             for size in [2, 4, 6] {
                 for inputs in [0, 1] {
                     let elements = if has_whole_buffers(collective) { 3 * size } else { 3 };
-                    let places = (number + size / 2 + inputs) % PLACES;
-                    let form = Form { elements, inputs, outputs: 1, root: size - 1, average: true, base: 3, places };
+                    let topology = (number + size / 2 + inputs) % TOPOLOGIES;
+                    let form = Form { elements, inputs, outputs: 1, root: size - 1, average: true, base: 3, topology };
                     let sample = Sample::new(collective, algorithm, size, form);
                     let valid = |sample: &Sample| sample.shapes().iter().all(|shape| shape.check().is_ok());
                     samples.extend(sample.filter(valid).map(|sample| (sample, algorithm)));
@@ -30,25 +30,26 @@ fn segments_and_order_change_nothing() {
     for (sample, algorithm) in samples() {
         let shapes = sample.shapes();
         let schedules: Vec<Schedule> = shapes.iter().map(|shape| (algorithm.generate)(shape).unwrap()).collect();
-        let result = execute_in_segments(&schedules, &Promise::new(&shapes));
+        let result = execute_in_segments(&schedules, &CollectiveContract::new(&shapes));
         result.unwrap_or_else(|e| panic!("{}, {} ranks: {e}", algorithm.name, shapes.len()));
     }
 }
 
-/// Damages every step in every way that `damages` returns, one at a time, and demands that the proof fails.
+/// Applies every fault that `damages` returns to every step, one at a time, and requires that the verifier rejects
+/// each.
 fn must_be_caught(what: &str, damages: impl Fn(&Schedule, usize, &Shape<'_>) -> Vec<Schedule>) {
     let mut caught = 0;
     for (sample, algorithm) in samples() {
         let shapes = sample.shapes();
         let right: Vec<Schedule> = shapes.iter().map(|shape| (algorithm.generate)(shape).unwrap()).collect();
-        let promise = Promise::new(&shapes);
-        prove_schedules(&right, &promise).unwrap_or_else(|e| panic!("{}: {e}", algorithm.name));
+        let contract = CollectiveContract::new(&shapes);
+        prove_schedules(&right, &contract).unwrap_or_else(|e| panic!("{}: {e}", algorithm.name));
         for (rank, shape) in shapes.iter().enumerate() {
             for step in 0..right[rank].steps.len() {
                 for damaged in damages(&right[rank], step, shape) {
                     let with_damage = right.iter().enumerate().map(|(r, own)| if r == rank { &damaged } else { own });
                     assert!(
-                        prove_schedules(with_damage, &promise).is_err(),
+                        prove_schedules(with_damage, &contract).is_err(),
                         "{what} goes unnoticed: {} {}, {} ranks, {} inputs, rank {rank}, step {step}: {:?}",
                         shape.collective.name(),
                         algorithm.name,
@@ -70,7 +71,7 @@ fn with(schedule: &Schedule, step: usize, action: Action) -> Schedule {
     damaged
 }
 
-/// How many elements of `target` must be finished before `step` works on its first `progress`.
+/// How many elements of `target` must be finished before `step` works on its first `progress` elements.
 fn finished(schedule: &Schedule, step: u32, progress: usize, target: u32) -> usize {
     let before = schedule.steps[step as usize].after.iter().filter(|d| d.step >= target).map(|d| {
         let len = schedule.steps[d.step as usize].action.elements();
@@ -83,7 +84,8 @@ fn finished(schedule: &Schedule, step: u32, progress: usize, target: u32) -> usi
     before.max().unwrap_or(0)
 }
 
-/// Whether `step` still waits for as much of `target`, by a longer way, which no harm can come of.
+/// Whether `step` still waits for the same elements of `target` through other dependencies, so that the fault is
+/// harmless.
 fn still_waits(right: &Schedule, damaged: &Schedule, step: usize, target: u32) -> bool {
     let wait = |schedule, progress| finished(schedule, step as u32, progress, target);
     (1..=right.steps[step].action.elements()).all(|progress| wait(damaged, progress) >= wait(right, progress))

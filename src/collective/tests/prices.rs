@@ -1,4 +1,4 @@
-//! What algorithms say they cost is what they cost in the simulator, which plays their schedules on the same model of a network.
+//! The cost formulas of the algorithms agree with the simulator, which runs their schedules on the same network model.
 
 use std::collections::BTreeMap;
 
@@ -9,51 +9,51 @@ use crate::schedule::simulate::{Options, simulate};
 const UNCUT: usize = 1 << 40;
 const BANDWIDTH: f64 = 10e9;
 
-/// What a price is compared under.
+/// The conditions under which a formula is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum On {
-    /// Every rank has a host of its own, their number is a power of two, messages are not cut: where the literature gives
-    /// formulas.
+    /// Every rank has its own host, the number of ranks is a power of two, messages have one segment: the case for
+    /// which the literature gives formulas.
     Flat,
-    /// As `Flat`, messages cut into segments.
+    /// As `Flat`, with several segments per message.
     Cut,
-    /// As `Flat`, for numbers that are no powers of two.
+    /// As `Flat`, with a number of ranks that is not a power of two.
     Odd,
-    /// All ranks on one host, where every pair has a link of its own; messages not cut.
+    /// All ranks on one host, where every pair has its own link; one segment per message.
     Pairs,
-    /// Hosts of four, the last one perhaps with fewer; messages not cut.
+    /// Hosts of four ranks, the last perhaps with fewer; one segment per message.
     Hosts,
-    /// Hosts of four or all on one, messages cut.
+    /// Hosts of four ranks or all ranks on one host; several segments per message.
     HostsCut,
-    /// As `Flat`, and ranks are busy with each message.
+    /// As `Flat`, with CPU time for each message.
     Busy,
-    /// As `Cut`, likewise.
+    /// As `Cut`, with CPU time for each message.
     BusyCut,
 }
 
-/// What part of the simulated time a formula's may be, and why it is not the same. Such formulas are good enough to choose by:
-/// `choices_by_price_are_nearly_the_best` shows it for each rank on a host of its own, and the records of algorithms
-/// (docs/benchmarks/algorithms.md) where all are on one. Where hosts with several ranks are connected, choices go by the simulator itself
-/// as long as there are few messages, and by formulas only beyond.
+/// The permitted ratios of formula to simulated time, and why they differ from 1. These formulas are accurate enough to
+/// choose by: `choices_by_price_are_nearly_the_best` tests it for one rank per host, and docs/benchmarks/algorithms.md
+/// records it for one host. With several hosts of several ranks, choices use the simulator itself for few messages, and
+/// formulas only for more.
 fn range(on: On, collective: Collective, name: &str) -> (f64, f64) {
     use Collective::*;
     const EXACT: (f64, f64) = (0.95, 1.05);
     match (on, name) {
-        // It is for networks where each pair of neighbours has a link of its own. On a card that a rank has for four of them,
-        // which messages meet depends on all others.
+        // The formula is for networks in which each pair of neighbours has its own link. If a rank's four links share a
+        // network card, which messages collide depends on all others.
         (On::Flat, "mesh_2d") => (0.9, 1.07),
         (On::Flat | On::Pairs, _) => EXACT,
 
-        // In segments what is sent at once, or streams, takes as long as its formula says. With slow reductions parts of a
-        // ring's allgather, or of a reduction at the root, go on during others.
+        // With segments, pipelined and concurrent messages take as long as the formula. With slow reductions parts of a
+        // ring's allgather, or of a reduction at the root, overlap with others.
         (On::Cut, "ring" | "ring_segmented" | "ring_chunked") => (0.95, 1.12),
         (On::Cut, "direct") if collective == ReduceScatter => (0.95, 1.2),
-        // A root reduces in the order of ranks, in which segments do not come.
+        // A root reduces in rank order, which is not the order in which segments arrive.
         (On::Cut, "reduce_broadcast" | "hierarchical") => (0.88, 1.05),
-        // Two halves that share links: the formulas say how often their segments meet on average.
+        // Two halves share links: the formulas contain the average number of collisions of their segments.
         (On::Cut, "double_binary_tree") => (0.82, 1.1),
-        // Some of the first segments of a step's message are on their way before the last ones of the step before, and others
-        // hold these up. Only whole messages have formulas.
+        // The first segments of a step's message may be sent before the last ones of the step before, and delay them.
+        // The formula is for whole messages.
         (On::Cut, "tree" | "scatter_allgather") => (0.87, 1.22),
         (On::Cut, "recursive_doubling") if collective == Allgather => (0.9, 1.05),
         (On::Cut, "recursive_doubling") if collective == Exscan => (0.95, 1.6),
@@ -68,37 +68,37 @@ fn range(on: On, collective: Collective, name: &str) -> (f64, f64) {
         (On::Cut, "mesh_2d") => (0.95, 1.95),
         (On::Cut, _) => EXACT,
 
-        // Where the last step is not full, some of what it sends has not waited for the step before.
+        // If the last step is not full, some of its data does not depend on the step before.
         (On::Odd, "bruck") if collective == Allgather => (0.95, 1.12),
         (On::Odd, "bruck" | "recursive_doubling") => (0.95, 1.9),
-        // Trees are priced as if they were full, blocks of the binary-blocks algorithm as if each waited for all smaller ones.
+        // The formulas assume full trees, and for binary blocks that each block waits for all smaller ones.
         (On::Odd, "double_binary_tree") => (0.95, 1.35),
         (On::Odd, "binomial") => (0.95, 1.12),
         (On::Odd, "halving_doubling") => (0.9, 1.2),
-        // For prime numbers a line, whose ends have all quarters at once.
+        // For prime numbers the mesh is a line, whose ends have all quarters at the same time.
         (On::Odd, "mesh_2d") => (0.68, 1.05),
         (On::Odd, _) => EXACT,
 
-        // All on one host: priced as if a rank reduced none of a quarter while segments of others come. Where reductions are
-        // slower than links, that is twice as long.
+        // All ranks on one host: the formula assumes that a rank reduces no part of a quarter while other segments
+        // arrive. If reductions are slower than links, that is up to twice the time.
         (On::HostsCut, "mesh_2d") => (0.95, 2.1),
-        // On one host with numbers that are no powers of two: lines and uneven rows, as for `Odd`.
+        // On one host with a number of ranks that is not a power of two: lines and uneven rows, as for `Odd`.
         (On::Hosts, "mesh_2d") => (0.89, 1.07),
-        // A dimension's messages are priced as if none were under way before those of the one before.
+        // The formula assumes that messages of consecutive dimensions do not overlap.
         (On::Hosts, "torus_2d") => (0.95, 1.12),
         (On::Hosts, "torus_nd") => (0.95, 1.32),
         (On::HostsCut, "torus_2d" | "torus_nd") => (0.9, 1.63),
-        // The last members' reductions go on while the ring begins.
+        // The last members' reductions overlap with the start of the ring.
         (On::HostsCut, "hierarchical") => (0.92, 1.15),
         (On::Hosts | On::HostsCut, _) => (0.95, 1.07),
-        // Its messages in one direction leave by one processor, which what comes must wait for.
+        // Messages in one direction need CPU time, for which incoming messages must wait.
         (On::Busy | On::BusyCut, "double_binary_tree") => (0.8, 1.25),
-        // Where the ranks' own time decides, what makes messages meet on a link counts for nothing.
+        // If CPU time is the limit, collisions on a link do not matter.
         (On::BusyCut, "mesh_2d" | "torus_nd") => (0.95, 1.95),
         (On::BusyCut, "torus_2d" | "spanning_trees") => (0.95, 1.3),
         (On::BusyCut, "tree") => (0.85, 1.3),
         (On::BusyCut, "halving_doubling" | "bcube") => (0.75, 1.2),
-        // Messages come at twice the speed at which they can be passed on.
+        // Messages arrive at twice the speed at which they can be forwarded.
         (On::BusyCut, "pipelined_chain") => (0.77, 1.05),
         (On::BusyCut, "binomial") if matches!(collective, Scatter | Scatterv) => (0.8, 1.05),
         (On::BusyCut, "recursive_doubling") if matches!(collective, Scan | Exscan) => (0.95, 1.4),
@@ -111,7 +111,7 @@ fn range(on: On, collective: Collective, name: &str) -> (f64, f64) {
     }
 }
 
-/// The runs of a test: those that differ, and by how much each algorithm does at most.
+/// The results of a test: the mismatches, and the largest deviation of each algorithm.
 struct Runs {
     on: On,
     wrong: Vec<String>,
@@ -160,7 +160,7 @@ impl Runs {
         }
     }
 
-    /// Prints what `cargo test -- --nocapture` shows, and fails if prices were wrong.
+    /// Prints the deviations (see them with `cargo test -- --nocapture`) and fails if there was a mismatch.
     fn end(self) {
         for ((collective, name), (low, high)) in &self.seen {
             println!("{:?}: {} {name}: {low:.3} to {high:.3}", self.on, collective.name());
@@ -170,24 +170,24 @@ impl Runs {
     }
 }
 
-/// A network on which a buffer of `bytes` takes `x` latencies, and `reduction` times as long to reduce.
+/// A network on which a buffer of `bytes` takes `x` latencies to send, and `reduction` times as long to reduce.
 fn flat(bytes: usize, x: f64, reduction: f64) -> Network {
     Network::flat(Link { latency: bytes as f64 / BANDWIDTH / x, bandwidth: BANDWIDTH }, reduction / BANDWIDTH)
 }
 
-/// Every algorithm for every number of ranks, as long as its schedules have no more than `steps` steps together, were all like
-/// the last rank's.
+/// Runs every algorithm for every number of ranks for which its schedules have at most `steps` steps in total,
+/// estimated from the last rank's schedule.
 pub(super) fn every(sizes: &[usize], elements: usize, steps: usize, mut run: impl FnMut(&Calls, &'static Algorithm)) {
     for &collective in Collective::ALL {
         for algorithm in collective.algorithms().iter().filter(|algorithm| algorithm.name != "local") {
             for &size in sizes {
                 let exchange = collective == Collective::PairwiseExchange;
-                // To know every link, or every count, is for small groups.
+                // Algorithms that need all links or all counts are for small groups.
                 let large = size > 64 && matches!(algorithm.uses, Uses::Links | Uses::Counts);
                 if large || exchange && !size.is_power_of_two() {
                     continue;
                 }
-                // Numbers that the ranks divide, also the powers of two's mesh.
+                // A number of elements that is divisible by the number of ranks, also for the mesh of a power of two.
                 let calls = Calls::new(collective, size, elements.next_multiple_of(4 * size), 0);
                 if (algorithm.generate)(&calls.shape(size - 1)).unwrap().steps.len() * size <= steps {
                     run(&calls, algorithm);
@@ -200,7 +200,7 @@ pub(super) fn every(sizes: &[usize], elements: usize, steps: usize, mut run: imp
 const ELEMENTS: usize = 1 << 16;
 
 #[test]
-fn of_powers_of_two() {
+fn prices_for_powers_of_two() {
     let mut runs = Runs::new(On::Flat);
     let networks = [(0.2, 0.1), (30.0, 0.0), (10.0, 0.5), (10.0, 1.25), (1000.0, 2.0)];
     every(&[4, 8, 16, 64], ELEMENTS, 13_000, |calls, algorithm| {
@@ -209,8 +209,8 @@ fn of_powers_of_two() {
         }
     });
     every(&[256, 1024, 4096], ELEMENTS, 80_000, |calls, algorithm| {
-        // Thousands of ranks' trees take seconds; those of one call are compared beside their bound.
-        if algorithm.name == two_trees::NAME && calls.ranks() > 1024 {
+        // The trees of thousands of ranks take seconds; those of a single call are compared in the test of their bound.
+        if algorithm.name == double_binary_tree::NAME && calls.ranks() > 1024 {
             return;
         }
         runs.compare(calls, algorithm, flat(4 * ELEMENTS, 10.0, 1.25), UNCUT);
@@ -219,7 +219,7 @@ fn of_powers_of_two() {
 }
 
 #[test]
-fn of_messages_in_segments() {
+fn prices_with_several_segments_per_message() {
     let mut runs = Runs::new(On::Cut);
     every(&[4, 16], ELEMENTS, 1000, |calls, algorithm| {
         for (x, reduction) in [(1.0, 0.1), (10.0, 0.5), (100.0, 0.05), (100.0, 2.0)] {
@@ -231,9 +231,9 @@ fn of_messages_in_segments() {
     runs.end();
 }
 
-/// With o and g of LogGP: from what α is made of, to more than the bytes of a message.
+/// With o and g of LogGP: from the point where latency dominates to beyond the time of a message's bytes.
 #[test]
-fn of_ranks_that_are_busy_with_messages() {
+fn prices_with_cpu_time_per_message() {
     let (mut whole, mut cut) = (Runs::new(On::Busy), Runs::new(On::BusyCut));
     every(&[4, 16, 64], ELEMENTS, 13_000, |calls, algorithm| {
         for (x, reduction, overhead, gap) in
@@ -255,7 +255,7 @@ fn of_ranks_that_are_busy_with_messages() {
 }
 
 #[test]
-fn of_any_number_of_ranks() {
+fn prices_for_any_number_of_ranks() {
     let mut runs = Runs::new(On::Odd);
     every(&[3, 5, 6, 7, 12, 31, 100], ELEMENTS, 20_000, |calls, algorithm| {
         for (x, reduction) in [(0.2, 0.1), (10.0, 0.5), (1000.0, 0.2)] {
@@ -266,14 +266,14 @@ fn of_any_number_of_ranks() {
 }
 
 #[test]
-fn on_hosts() {
+fn prices_on_hosts_of_several_ranks() {
     let (remote, local) = (Link { latency: 10e-6, bandwidth: 1e9 }, Link { latency: 1e-6, bandwidth: 20e9 });
     let (mut pairs, mut hosts, mut cut) = (Runs::new(On::Pairs), Runs::new(On::Hosts), Runs::new(On::HostsCut));
     for name in ["hierarchical", "torus_2d", "torus_nd", "mesh_2d", "spanning_trees"] {
         let algorithm = Collective::Allreduce.algorithm(name).unwrap();
         for size in [4, 6, 8, 12, 16, 17, 64] {
             for per_host in [4, size] {
-                // The one is `reduce_broadcast` there, see below; the other has no formula here.
+                // The first is `reduce_broadcast` in this case, see below; the second has no formula here.
                 if name == "hierarchical" && per_host >= size || name == "mesh_2d" && per_host < size {
                     continue;
                 }
@@ -296,10 +296,10 @@ fn on_hosts() {
     pairs.end();
 }
 
-/// On one host a root has a link to each rank, and its own work to do for every message, of which the simulator knows nothing:
-/// the price lies between what the simulator says of these links and what it says of one card for all of them.
+/// On one host a root has its own link to each rank, and CPU work for every message, which the simulator does not
+/// model: the formula lies between the simulated time with these links and that with one network card for all of them.
 #[test]
-fn of_a_root_on_its_host() {
+fn prices_of_a_root_on_one_host() {
     for (collective, name) in [
         (Collective::Allreduce, "reduce_broadcast"),
         (Collective::Allreduce, "hierarchical"),
@@ -338,9 +338,9 @@ fn of_a_root_on_its_host() {
     }
 }
 
-/// Bases other than two: `bcube` has steps of several messages.
+/// Bases other than two: then `bcube` has steps of several messages.
 #[test]
-fn of_bcubes_with_larger_bases() {
+fn prices_of_bcube_with_larger_bases() {
     let bcube = Collective::Allreduce.algorithm("bcube").unwrap();
     let mut runs = Runs::new(On::Flat);
     for (base, size) in [(4, 4), (4, 16), (4, 64), (8, 64), (16, 16)] {
@@ -353,11 +353,11 @@ fn of_bcubes_with_larger_bases() {
     assert!(runs.wrong.is_empty(), "{:#?}", runs.wrong);
 }
 
-/// What the model chooses, and the segments it chooses, take hardly longer in the simulator than any other choice would.
+/// In the simulator, the model's choice of algorithm and segment size takes hardly longer than any other choice.
 #[test]
 fn choices_by_price_are_nearly_the_best() {
     use crate::tuner::file::Tuning;
-    use crate::tuner::model::{Places, Question};
+    use crate::tuner::model::{PricingInput, Topology};
     use Collective::*;
     let hosts = |sizes: &[usize]| -> Vec<u32> {
         sizes.iter().zip(0..).flat_map(|(&size, host)| std::iter::repeat_n(host, size)).collect()
@@ -366,12 +366,12 @@ fn choices_by_price_are_nearly_the_best() {
     let (mut worst, mut checked) = (1.0, 0);
     for groups in &groups {
         let per_host = (0..groups.len() as u32).map(|host| groups.iter().filter(|of| **of == host).count()).max();
-        let places = Places { hosts: groups.clone(), cores: per_host.unwrap() };
-        let network = places.network(&Tuning::default());
+        let topology = Topology { hosts: groups.clone(), cores: per_host.unwrap() };
+        let network = topology.network(&Tuning::default());
         for collective in [Allreduce, Reduce, Broadcast, ReduceScatter, Allgather, Gather, Scatter] {
             for bytes in [64, 64 << 10, 2 << 20] {
                 let (size, max_segment_bytes) = (groups.len(), 1 << 20);
-                let question = Question {
+                let input = PricingInput {
                     collective,
                     bytes,
                     size,
@@ -381,7 +381,7 @@ fn choices_by_price_are_nearly_the_best() {
                     links: &[],
                     max_segment_bytes,
                 };
-                let candidates = question.candidates();
+                let candidates = input.candidates();
                 let seconds = |algorithm: &Algorithm, base: Option<usize>, limit: usize| {
                     let mut calls = Calls::new(collective, size, bytes, 0);
                     (calls.groups, calls.base) = (groups.clone(), base.unwrap_or(2));
@@ -395,7 +395,7 @@ fn choices_by_price_are_nearly_the_best() {
                     let limits = (0..6).map(|power| max_segment_bytes >> power);
                     limits.map(move |limit| (one, limit)).collect::<Vec<_>>()
                 });
-                // Smaller segments are more messages, and so more work; that alone may make them worse.
+                // Smaller segments mean more messages and so more CPU work; that alone may make them worse.
                 let others = all.map(|(one, limit)| {
                     let more = if limit < one.segment_bytes { one.segment_bytes as f64 / limit as f64 } else { 1.0 };
                     (seconds(one.algorithm, one.base, limit) + one.work * more, one.algorithm.name, limit)
@@ -418,18 +418,18 @@ fn choices_by_price_are_nearly_the_best() {
     assert_eq!(checked, groups.len() * 7 * 3);
 }
 
-/// The first decision of a size may take a while, but not so long that a program would notice.
+/// The first decision for a size may take a while, but not long enough for a program to notice.
 #[test]
 #[ignore = "prints how long decisions take"]
 #[allow(clippy::disallowed_methods)]
-fn how_long_the_first_decision_takes() {
-    use crate::tuner::{Tuner, file::Tuning, model::Places, overrides::Overrides};
+fn the_first_decision_is_fast() {
+    use crate::tuner::{Tuner, file::Tuning, model::Topology, overrides::Overrides};
     for (hosts, per_host) in [(1, 2), (1, 8), (2, 1), (8, 1), (2, 4), (4, 4), (8, 8), (64, 1), (64, 8), (512, 1)] {
         let size = hosts * per_host;
         let hosts = (0..size).map(|rank| (rank / per_host) as u32).collect();
-        let places = Places { hosts, cores: per_host };
+        let topology = Topology { hosts, cores: per_host };
         for bytes in [64usize, 64 << 10, 4 << 20, 256 << 20] {
-            let tuner = Tuner::new(Tuning::default(), Overrides::default(), places.clone(), 1 << 20);
+            let tuner = Tuner::new(Tuning::default(), Overrides::default(), topology.clone(), 1 << 20);
             let begin = std::time::Instant::now();
             let decision = tuner.decide(&shape(Collective::Allreduce, size, bytes), 1, None).unwrap();
             let took = begin.elapsed().as_secs_f64() * 1e3;
@@ -438,9 +438,9 @@ fn how_long_the_first_decision_takes() {
     }
 }
 
-/// Who is alone has nothing to send, and nothing costs nothing.
+/// A single rank sends nothing, and the cost of nothing is 0.
 #[test]
-fn of_nothing() {
+fn empty_calls_cost_nothing() {
     let network = flat(4 * ELEMENTS, 10.0, 0.1);
     let price = |shape: &Shape<'_>, algorithm: &Algorithm| {
         (algorithm.cost)(&Case {

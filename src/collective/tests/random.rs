@@ -1,4 +1,4 @@
-//! Calls that nobody thought of.
+//! Randomly generated calls.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ proptest! {
         for collective in [Collective::ReduceScatter, Collective::Allgatherv] {
             let call = Shape { recv_counts: &counts, inputs, ..shape(collective, size, 0) };
             for name in names(collective) {
-                prove(&everyone(call, |_| ()), name);
+                prove(&all_ranks(call, |_| ()), name);
             }
         }
         for collective in [Collective::Gatherv, Collective::Scatterv] {
@@ -37,10 +37,10 @@ proptest! {
         let root = root.index(size);
         let call = Shape { inputs, outputs, average, base, ..shape(Collective::Allreduce, size, count) };
         for name in names(Collective::Allreduce).into_iter().filter(|name| *name != "local") {
-            prove(&everyone(call, |_| ()), name);
+            prove(&all_ranks(call, |_| ()), name);
         }
         for name in names(Collective::Reduce) {
-            prove(&everyone(Shape { collective: Collective::Reduce, outputs: 1, root, ..call }, |_| ()), name);
+            prove(&all_ranks(Shape { collective: Collective::Reduce, outputs: 1, root, ..call }, |_| ()), name);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! What [`Shape::check`] refuses, and how it says so.
+//! The shapes that [`Shape::check`] rejects, and its error messages.
 
 use super::*;
 use crate::error::ErrorKind;
 
-/// A call that is fine, on the root of four ranks.
+/// A valid call, on the root of four ranks.
 fn fine(collective: Collective) -> Shape<'static> {
     let buffers = usize::from(collective != Collective::Barrier);
     Shape {
@@ -89,14 +89,14 @@ fn counts_for_each_rank() {
     for collective in [Alltoallv, Scatterv] {
         refused(Shape { send_counts: &[1; 5], ..fine(collective) }, "send_counts has 5 entries, but size is 4");
     }
-    // Only the root knows them.
+    // Only the root has the counts.
     Shape { rank: 1, recv_counts: &[], outputs: 0, ..fine(Gatherv) }.check().unwrap();
     Shape { rank: 1, send_counts: &[], inputs: 0, ..fine(Scatterv) }.check().unwrap();
     let unlike = Shape { rank: 2, recv_counts: &[1; 4], ..fine(Alltoallv) };
     refused(unlike, "send_counts[2] is 3 but recv_counts[2] is 1");
 }
 
-/// What others have, where an algorithm needs it.
+/// Counts of other ranks, where an algorithm needs them.
 #[test]
 fn counts_that_others_have() {
     use Collective::*;
@@ -114,7 +114,7 @@ fn counts_that_others_have() {
     }
     refused(call(Gatherv, 2, 7, own), "this rank sends 7 elements, but the root, rank 0, expects 3 from it");
     refused(call(Scatterv, 2, 7, own), "this rank expects 7 elements, but the root, rank 0, sends it 3");
-    refused(call(Gatherv, 1, 2, &[usize::MAX, 2, 1, 1]), "all counts together are more than 9223372036854775807");
+    refused(call(Gatherv, 1, 2, &[usize::MAX, 2, 1, 1]), "the sum of counts is more than 9223372036854775807");
     let all = [own, own, own, own].concat();
     let alltoallv = Shape { rank: 2, recv_counts: &[3; 4], ..fine(Alltoallv) };
     Shape { counts: &all, ..alltoallv }.check().unwrap();
@@ -125,12 +125,12 @@ fn counts_that_others_have() {
     for (collective, name) in [(Gatherv, "binomial"), (Scatterv, "binomial"), (Alltoallv, "bruck")] {
         let algorithm = collective.algorithm(name).unwrap();
         let error = (algorithm.generate)(&fine(collective)).unwrap_err();
-        assert!(error.message().contains("needs the counts of others"), "{error}");
+        assert!(error.message().contains("needs the counts of other ranks"), "{error}");
     }
 }
 
 #[test]
-fn places_of_ranks() {
+fn groups_dims_and_links() {
     for &collective in Collective::ALL {
         let fine = fine(collective);
         let placed = Shape { groups: &[7, 0, 7, 0], dims: &[2, 1, 2], links: &[1; 16], ..fine };
@@ -172,7 +172,7 @@ fn what_only_some_collectives_have() {
         let call = Shape { average: true, ..fine(collective) };
         match collective {
             Allreduce | Reduce | ReduceScatter => call.check().unwrap(),
-            _ => refused(call, "there is no average"),
+            _ => refused(call, "averages are not supported"),
         }
     }
     refused(

@@ -1,5 +1,5 @@
-//! The formulas of the literature against the simulator, and what algorithms are for: to be faster than others where they should
-//! be.
+//! Compares the formulas of the literature with the simulator, and checks that algorithms are faster than others where
+//! they should be.
 
 use super::prices::every;
 use super::*;
@@ -15,31 +15,32 @@ fn play(name: &str, call: Shape<'_>, options: &Options<'_>) -> Simulation {
     simulate(call.size, &|rank| (algorithm.generate)(&Shape { rank, ..call }), options).unwrap()
 }
 
-/// The table of the literature: for P ranks, in a grid of n columns where there is one, and S bytes; and between what parts of
-/// it the simulated time must be.
+/// The formula of the literature for P ranks (in a grid with n columns, if there is one) and S bytes, and the permitted
+/// range of the ratio of simulated time to formula.
 fn table(name: &str, p: f64, n: f64, s: f64, link: Link, gamma: f64) -> Option<(f64, f64, f64)> {
     let Link { latency: alpha, bandwidth: b } = link;
     let (h, m) = (p.log2(), p / n);
     let ring = 2.0 * (p - 1.0) * (alpha + s / (p * b)) + gamma * s * (p - 1.0) / p;
     let equal = |seconds| Some((seconds, 0.95, 1.05));
     match name {
-        // A rank passes on what has come before it has reduced it: only the last reductions count.
+        // A rank forwards data before it has reduced it: only the last reductions count.
         "ring" => {
             let most = (p - 1.0) * (alpha + s / b + gamma * s);
             Some((most, 0.95 * (p - 1.0) * (alpha + s / b) / most, 1.05))
         }
         "ring_segmented" => equal(ring),
-        // Of its two streams one reduces while the other is on its way, so that latency and reductions count once, if at all.
+        // One of its two streams reduces while the other is in transit, so latency and reductions count at most once.
         "ring_chunked" => Some((ring, if alpha > 50.0 * s / (p * b) { 0.95 } else { 0.5 }, 1.05)),
         "halving_doubling" => equal(2.0 * h * alpha + (p - 1.0) / p * (2.0 * s / b + gamma * s)),
         "recursive_doubling" => equal(h * (alpha + s / b + gamma * s)),
         "tree" => equal(h * (2.0 * alpha + 2.0 * s / b + gamma * s)),
-        // Reductions of what has come go on while the rest comes, so only the last counts: less than the table says.
+        // Reductions overlap with receives, so only the last counts: less than the formula.
         "reduce_broadcast" => {
             let most = 2.0 * (alpha + (p - 1.0) * s / b) + gamma * s * (p - 1.0);
             Some((most, if gamma == 0.0 { 0.95 } else { 2.0 * (alpha + (p - 1.0) * s / b) / most * 0.95 }, 1.05))
         }
-        // With its own n as the size of groups, each pair of whose ranks has a link; a leader's own buffer is not reduced.
+        // With its own n as the size of groups, in which each pair of ranks has a link; a leader's own buffer needs no
+        // reduction.
         "hierarchical" => {
             let leaders = 2.0 * (m - 1.0) * (alpha + s / (m * b)) + gamma * s * (m - 1.0) / m;
             equal(2.0 * (alpha + s / b) + gamma * (n - 1.0) * s + leaders)
@@ -48,8 +49,8 @@ fn table(name: &str, p: f64, n: f64, s: f64, link: Link, gamma: f64) -> Option<(
             let row = 2.0 * (n - 1.0) * (alpha + s / (n * b)) + gamma * s * (n - 1.0) / n;
             equal(row + 2.0 * (m - 1.0) * (alpha + s / (n * m * b)) + gamma * s * (m - 1.0) / (n * m))
         }
-        // The table's, for one buffer that goes to a corner and back, for each quarter of it: four go at once, and some ranks
-        // have two to reduce.
+        // The formula for a buffer that goes to a corner and back, applied to each quarter: four move at the same time,
+        // and some ranks reduce two.
         "mesh_2d" => {
             let quarters = (n + m - 2.0) * (2.0 * alpha + s / (2.0 * b) + gamma * s / 4.0);
             Some((quarters, 0.95, 1.05 * (1.0 + gamma * s / 2.0 / quarters)))
@@ -59,11 +60,11 @@ fn table(name: &str, p: f64, n: f64, s: f64, link: Link, gamma: f64) -> Option<(
 }
 
 #[test]
-fn times_are_those_of_the_tables_formulas() {
+fn simulated_times_are_those_of_the_literature() {
     let mut checked = 0;
     for algorithm in Collective::Allreduce.algorithms() {
         for (size, columns) in [(4, 2), (16, 4), (64, 8), (256, 16), (1024, 32), (4096, 64)] {
-            // Both count, latency counts, bandwidth and nothing but it.
+            // Both latency and bandwidth matter; latency dominates; bandwidth dominates.
             for (alpha, bytes, gamma) in [(10e-6, 4 << 20, 5e-11), (50e-6, 64 << 10, 1e-11), (1e-6, 64 << 20, 0.0)] {
                 let link = Link { latency: alpha, ..LINK };
                 let formula = table(algorithm.name, size as f64, columns as f64, bytes as f64, link, gamma);
@@ -78,7 +79,7 @@ fn times_are_those_of_the_tables_formulas() {
                     "mesh_2d" => network.per_host = size,
                     _ => {}
                 }
-                // More would take too long; the tool's tests play 4,096 ranks of a ring.
+                // More would take too long; the tool's tests simulate a ring of 4,096 ranks.
                 let steps = (algorithm.generate)(&calls.shape(size - 1)).unwrap().steps.len() * size;
                 if steps > if gamma == 0.0 { 300_000 } else { 80_000 } {
                     continue;
@@ -95,9 +96,9 @@ fn times_are_those_of_the_tables_formulas() {
     assert!(checked > 120, "{checked}");
 }
 
-/// The bound of Sanders, Speck and Träff's algorithm, with their number of segments.
+/// The bound from the paper of Sanders, Speck and Träff, with their number of segments.
 #[test]
-fn two_trees_keep_their_bound() {
+fn double_binary_trees_keep_their_bound() {
     let gamma = 2e-11;
     for (size, height) in [(4, 2.0), (8, 3.0), (64, 6.0), (100, 7.0), (256, 8.0), (1024, 10.0), (4096, 12.0)] {
         for bytes in [1 << 20, 1 << 24, 1 << 28] {
@@ -112,7 +113,7 @@ fn two_trees_keep_their_bound() {
                 + gamma * (n + (2.0 * latency * n * LINK.bandwidth).sqrt());
             let options = Options { segment_bytes: (n / chunks) as usize, ..Options::new(Network::flat(LINK, gamma)) };
             let call = Shape { inputs: 0, ..shape(Collective::Allreduce, size, bytes / 4) };
-            let time = play(two_trees::NAME, call, &options).seconds;
+            let time = play(double_binary_tree::NAME, call, &options).seconds;
             assert!(time <= bound, "{size} ranks, {bytes} bytes: {time} s, {bound} s allowed");
             let Options { network, segment_bytes, .. } = options;
             let case = Case {
@@ -122,7 +123,7 @@ fn two_trees_keep_their_bound() {
                 network: &network,
                 constants: &Constants::BUILT_IN,
             };
-            let price = two_trees::allreduce_time(&case);
+            let price = double_binary_tree::allreduce_time(&case);
             let most = if size.is_power_of_two() { 1.1 } else { 1.35 };
             let near = (0.85..=most).contains(&(price / time));
             assert!(near, "{size} ranks, {bytes} bytes: {time} s, priced at {price} s");
@@ -138,21 +139,21 @@ fn local_reductions_take_gamma_each() {
 }
 
 #[test]
-fn steps_and_bytes_are_those_that_are_proven() {
+fn steps_and_bytes_are_those_that_the_verifier_counts() {
     every(&[4, 8, 16, 64], 64, 2_000, |calls, algorithm| {
-        let proven = verify(&calls.shapes(), algorithm).unwrap();
+        let verified = verify(&calls.shapes(), algorithm).unwrap();
         let generate = |rank| (algorithm.generate)(&calls.shape(rank));
         let result = simulate(calls.ranks(), &generate, &Options::new(Network::flat(LINK, 5e-11))).unwrap();
-        let sent: Vec<_> = proven.traffic.iter().map(|traffic| traffic.elements as u64 * 4).collect();
-        let messages: usize = proven.traffic.iter().map(|traffic| traffic.messages).sum();
+        let sent: Vec<_> = verified.traffic.iter().map(|traffic| traffic.elements as u64 * 4).collect();
+        let messages: usize = verified.traffic.iter().map(|traffic| traffic.messages).sum();
         let what = format!("{} {}, {} ranks", calls.collective().name(), algorithm.name, calls.ranks());
-        assert_eq!((result.steps, result.sent, result.messages), (proven.steps, sent, messages as u64), "{what}");
-        let scratch = proven.traffic.iter().map(|traffic| traffic.scratch * 4).max();
+        assert_eq!((result.steps, result.sent, result.messages), (verified.steps, sent, messages as u64), "{what}");
+        let scratch = verified.traffic.iter().map(|traffic| traffic.scratch * 4).max();
         assert_eq!(Some(result.scratch_bytes), scratch, "{what}");
     });
 }
 
-/// Two hosts of four ranks on a network of 1 Gbit/s: what the paper promises.
+/// Two hosts of four ranks on a network of 1 Gbit/s: the speed-up claimed in the paper.
 #[test]
 fn hosts_of_several_ranks_are_faster_in_groups_than_in_a_ring() {
     let remote = Link { latency: 50e-6, bandwidth: 125e6 };
@@ -162,7 +163,7 @@ fn hosts_of_several_ranks_are_faster_in_groups_than_in_a_ring() {
     let groups = [0, 0, 0, 0, 1, 1, 1, 1];
     let call = Shape { groups: &groups, ..shape(Collective::Allreduce, 8, 16 << 20) };
     let ring = play("ring_segmented", call, &options).seconds;
-    // Over the card: 2S(P-1)/P in the ring, 2S(m-1)/m in groups; what goes on inside the hosts is little.
+    // Over the network card: 2S(P-1)/P in the ring, 2S(m-1)/m in groups; the time within hosts is small.
     let most = (2.0 * 7.0 / 8.0) / (2.0 / 2.0);
     for name in ["hierarchical", "torus_2d", "torus_nd"] {
         let gain = ring / play(name, call, &options).seconds;
@@ -170,7 +171,7 @@ fn hosts_of_several_ranks_are_faster_in_groups_than_in_a_ring() {
     }
 }
 
-/// With one slow link trees beat the ring by what the cuts of the graph allow, within 15 %.
+/// With one slow link, trees are faster than the ring and within 15 % of the bound from the graph's cuts.
 #[test]
 fn spanning_trees_beat_the_ring_around_a_slow_link() {
     let (fast, slow) = (1000, 100);
@@ -187,14 +188,14 @@ fn spanning_trees_beat_the_ring_around_a_slow_link() {
         let network = Network::flat(Link { latency: 5e-6, bandwidth: 1e9 }, 0.01e-9);
         let options = Options { links: &bandwidths, segment_bytes: 64 << 10, ..Options::new(network) };
         let call = Shape { links: &links, ..shape(Collective::Allreduce, size, 16 << 20) };
-        // No way to do it is faster: each part of the graph must hear of all others, so S goes over P - 1 links at least,
-        // each way (Tutte, Nash-Williams).
+        // Lower bound for any algorithm: each part of the graph needs data from all others, so S crosses at least P - 1
+        // links in each direction (Tutte, Nash-Williams).
         let all: f64 = (0..size * size).filter(|pair| between(*pair).0 < between(*pair).1).map(|p| bandwidths[p]).sum();
         let bound = (64 << 20) as f64 * (size as f64 - 1.0) / all;
         let (ring, trees) =
             (play("ring_segmented", call, &options).seconds, play("spanning_trees", call, &options).seconds);
         assert!(trees >= bound && trees <= 1.15 * bound, "{trees} s, the bound is {bound} s");
-        // The ring passes the slow link with 2(P - 1)/P of its bytes.
+        // The ring sends 2(P - 1)/P of its bytes over the slow link.
         let by_slow = 2.0 * 7.0 / 8.0 * (64 << 20) as f64 / (f64::from(slow) * 1e6);
         assert!((by_slow..1.05 * by_slow).contains(&ring), "{ring} s, the slow link takes {by_slow} s");
         let case = Case {

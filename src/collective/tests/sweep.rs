@@ -1,15 +1,15 @@
-//! Every algorithm of every collective, for as many ranks as the library promises: all that the lists have, so what is added
-//! there is proven here.
+//! Verifies every algorithm in the lists of all collectives for 1 to 128 ranks, and for powers of two and their
+//! neighbours up to 1024. An algorithm that is added to a list is covered automatically.
 
 use super::calls::{Form, Sample, forms, is_full};
 use super::*;
 
-/// Up to here calls have all forms, and up to `ALL_SIZES` every number of ranks is tried.
+/// Up to `ALL_FORMS` ranks calls have all forms; up to `ALL_SIZES` every number of ranks is verified.
 const ALL_FORMS: usize = 6;
 const ALL_SIZES: usize = 128;
-/// Beyond, powers of two and their neighbours.
+/// Above that, powers of two and their neighbours.
 const LARGE: [usize; 9] = [129, 255, 256, 257, 511, 512, 513, 1023, 1024];
-/// Measured links, whose trees take their time to be computed.
+/// Maximum number of ranks with measured links, whose trees are expensive to compute.
 const MEASURED: usize = 64;
 
 fn prove_form(collective: Collective, algorithm: &Algorithm, size: usize, form: Form) {
@@ -19,11 +19,12 @@ fn prove_form(collective: Collective, algorithm: &Algorithm, size: usize, form: 
     }
 }
 
-/// The forms in which all parts are there and not alike, by turns in place and not; for each number of ranks another.
+/// A form in which no part is empty and not all parts are equal, alternately in place and not; it depends on the number
+/// of ranks.
 fn full_form(collective: Collective, algorithm: &Algorithm, size: usize) -> Form {
     let mut all = forms(collective, algorithm, size);
     all.retain(|form| {
-        is_full(collective, size, form) && (form.places == 0 || algorithm.uses != Uses::Links || size <= MEASURED)
+        is_full(collective, size, form) && (form.topology == 0 || algorithm.uses != Uses::Links || size <= MEASURED)
     });
     let in_place = |form: &Form| (form.inputs == 0) == size.is_multiple_of(2);
     if all.iter().any(in_place) {
@@ -41,9 +42,9 @@ fn up_to_128(collective: Collective) {
                 continue;
             }
             prove_form(collective, algorithm, size, full_form(collective, algorithm, size));
-            // And any other.
+            // One further form.
             let form = all[size * 11 % all.len()];
-            if size <= ALL_SIZES / 2 && (form.places == 0 || algorithm.uses != Uses::Links || size <= MEASURED) {
+            if size <= ALL_SIZES / 2 && (form.topology == 0 || algorithm.uses != Uses::Links || size <= MEASURED) {
                 prove_form(collective, algorithm, size, form);
             }
         }

@@ -162,7 +162,7 @@ fn a_partner_that_does_not_take_part_is_no_error() {
         use crate::rendezvous::Store;
         let address = || contexts[1].lock().unwrap().messenger.address();
         store.set("host/1", &claim::make(contexts.len(), &address()).unwrap()).unwrap();
-        contexts[1].listen_somewhere().unwrap();
+        contexts[1].listen_anywhere().unwrap();
         store.set("address/1", &address()).unwrap();
         zero.join().unwrap().unwrap();
     });
@@ -179,7 +179,7 @@ fn a_context_that_is_closed_while_it_measures_ends_at_once() {
         // Rank 1 is silent, and rank 2 waits for what rank 0 will say.
         let address = || contexts[1].lock().unwrap().messenger.address();
         store.set("host/1", &claim::make(contexts.len(), &address()).unwrap()).unwrap();
-        contexts[1].listen_somewhere().unwrap();
+        contexts[1].listen_anywhere().unwrap();
         store.set("address/1", &address()).unwrap();
         let others = [0, 2].map(|rank| {
             scope.spawn({

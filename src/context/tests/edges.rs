@@ -290,9 +290,9 @@ fn a_timeout_of_connecting_to_everybody_says_why() {
     for (socket, why) in [
         (
             silent.local_addr().unwrap(),
-            "not connected: its host has taken the connection, but its process has not answered",
+            "not connected: its host has accepted the connection, but its process has not answered",
         ),
-        (full_at, "not connected: nothing has answered there"),
+        (full_at, "not connected: no answer from that address"),
         // No way leads there from loopback, as the system says at once.
         (nowhere, "attempts; the last one: cannot connect to rank 1 at 192.0.2.1:9: "),
     ] {

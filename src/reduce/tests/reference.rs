@@ -1,4 +1,4 @@
-//! One element at a time, from bytes to bytes, by other means than the kernels.
+//! A reference implementation: one element at a time, on bytes, by other means than the kernels.
 
 use half::{bf16, f16};
 
@@ -16,7 +16,7 @@ fn integer(dtype: DataType, element: &[u8]) -> i128 {
     i128::from_le_bytes(bytes)
 }
 
-/// `left op right`, as bytes.
+/// `left op right` as bytes.
 pub fn reference(dtype: DataType, op: ReduceOp, left: &[u8], right: &[u8]) -> Vec<u8> {
     macro_rules! float {
         ($type:ident, $nan:literal, |$x:ident, $y:ident| $sum:expr, $product:expr) => {{
@@ -64,7 +64,8 @@ pub fn reference(dtype: DataType, op: ReduceOp, left: &[u8], right: &[u8]) -> Ve
         }};
     }
     match dtype {
-        // The sum and product of two 16-bit floats are exact in f64 and so rounded once, to the same bits as by way of f32.
+        // The sum and the product of two 16-bit floats are exact in f64 and therefore rounded once, to the same bits as
+        // via f32.
         Float16 => {
             float!(f16, 0x7E00, |x, y| f16::from_f64(x.to_f64() + y.to_f64()), f16::from_f64(x.to_f64() * y.to_f64()))
         }
@@ -102,7 +103,7 @@ pub fn reference(dtype: DataType, op: ReduceOp, left: &[u8], right: &[u8]) -> Ve
     }
 }
 
-/// `element / divisor`, as bytes.
+/// `element / divisor` as bytes.
 pub fn quotient(dtype: DataType, element: &[u8], divisor: u64) -> Vec<u8> {
     macro_rules! float {
         ($type:ident) => {{
@@ -127,10 +128,10 @@ pub fn quotient(dtype: DataType, element: &[u8], divisor: u64) -> Vec<u8> {
     }
 }
 
-/// Elements at the edges of `dtype`.
+/// Boundary values of `dtype`.
 pub fn specials(dtype: DataType) -> Vec<Vec<u8>> {
     let bits = dtype.size() as u32 * 8;
-    // Width of the mantissa field.
+    // Width of the mantissa field in bits.
     let float = |mantissa: u32| -> Vec<Vec<u8>> {
         let infinity = (1u64 << (bits - 1)) - (1 << mantissa);
         let one = (infinity >> (mantissa + 1)) << mantissa;

@@ -1,8 +1,8 @@
-//! The run: what happens when.
+//! The event loop.
 //!
-//! A step is worked through in segments, exactly as the engine does it (`src/engine/execution.rs`): a segment begins when
-//! everything that it depends on is far enough, a message's when it has arrived as well, and what has been done of a step is
-//! always a prefix of it. A wire and a rank take what comes in the order in which it comes.
+//! A step is processed in segments, exactly as in the engine (`src/engine/execution.rs`): a segment starts when all its
+//! dependencies have progressed far enough and, for a receive, when it has arrived. The finished elements of a step are
+//! always a prefix. A wire and a rank process requests in order of arrival.
 
 use std::collections::VecDeque;
 
@@ -12,41 +12,41 @@ use super::wires::{Net, Waiting};
 use super::{Activity, Options, Trace, picoseconds, refuse};
 use crate::error::Result;
 
-/// Segments of one reducing receive that are under way at once: as the engine's.
+/// Maximum number of segments of a reducing receive in progress at the same time, as in the engine.
 const WINDOW: u32 = 8;
 
-/// How far a step is, in elements.
+/// The progress of a step in elements.
 #[derive(Clone, Copy, Default)]
 struct State {
-    /// Of a message to here; of one from here, what the rank has handed to its card.
+    /// For a receive: elements that have arrived. For a send: elements for which the rank's CPU time is done.
     arrived: u32,
     begun: u32,
     done: u32,
-    /// Messages in the longest chain that ends with this step.
+    /// Number of messages in the longest chain that ends with this step.
     chain: u32,
 }
 
 const _: () = assert!(size_of::<State>() == STATE_BYTES);
 
-/// What happens, packed into a word: the kind in the upper 3 bits, whether it is a step's last segment, the rank in 28 bits,
-/// the step in 32.
+/// The kind of an event. An event is packed into a word: the kind in the upper 3 bits, a bit for the last segment of a
+/// step, the rank in 28 bits, the step in 32.
 #[derive(Clone, Copy, PartialEq)]
-enum Happens {
-    /// The first byte of a segment reaches the receiver's card.
-    Reaches,
+enum EventKind {
+    /// The first byte of a segment reaches the receiver's network card.
+    ReachesCard,
     /// A segment has arrived.
     Arrived,
-    /// A segment has left.
-    Left,
+    /// A segment has been sent.
+    Sent,
     /// A segment has been reduced.
     Reduced,
-    /// The rank has done its part in a segment's leaving.
-    Handed,
-    /// A segment from another host waits for the rank.
-    Came,
+    /// The sender's CPU time for a segment is over.
+    CpuDone,
+    /// A segment from another host has arrived and waits for the receiver's CPU.
+    AwaitsCpu,
 }
 
-/// Ways by which messages pass a rank, for [`Machine::attend`].
+/// Directions of messages, for [`Machine::use_cpu`].
 const OUT: usize = 0;
 const IN: usize = 1;
 
@@ -55,31 +55,31 @@ const RANKS: usize = 1 << 28;
 
 pub(super) struct Machine<'a> {
     programs: &'a [Program],
-    /// Ranks that are simulated; see [`super::wires::period`].
+    /// Number of ranks that are simulated; see [`super::wires::period`].
     period: usize,
     net: Net,
     queue: Queue,
     now: u64,
-    /// Of all steps, by rank.
+    /// The states of all steps, rank by rank.
     states: Vec<State>,
-    /// Where a rank's states begin.
+    /// For each rank: the index of its first state.
     first: Vec<usize>,
-    /// When a rank has done with its reductions and messages so far.
+    /// For each rank: when its CPU is free.
     busy: Vec<u64>,
-    /// From when on a rank may send to, and receive from, other hosts again.
+    /// For each rank: when it may send to, and receive from, other hosts again.
     ports: Vec<[u64; 2]>,
-    /// When a rank has done the last of what it has done so far.
+    /// For each rank: when its last activity so far ends.
     pub finished: Vec<u64>,
-    /// Steps to look at, in the engine's order.
+    /// Steps that may be able to proceed, in the engine's order.
     work: VecDeque<u32>,
     element: u64,
     segment: u32,
-    /// Picoseconds to reduce a byte.
+    /// Picoseconds to reduce one byte.
     gamma: f64,
-    /// Picoseconds for each message, and between two.
+    /// Picoseconds of CPU time per message, and minimum picoseconds between two messages.
     overhead: u64,
     gap: u64,
-    /// Whether what a rank does is written down.
+    /// For each rank: whether its activities are recorded.
     traced: Vec<bool>,
     pub trace: Vec<Trace>,
     pub segments: u64,
@@ -124,7 +124,7 @@ impl<'a> Machine<'a> {
 
     pub fn run(&mut self) -> Result<()> {
         for rank in 0..self.period {
-            // Messages are received when they come.
+            // Receives start when data arrives.
             let structure = &self.programs[rank].structure;
             let begins = |&index: &u32| !matches!(structure.step(index).kind, Kind::Recv | Kind::RecvReduce);
             self.work.extend((0..structure.len() as u32).filter(begins));
@@ -136,37 +136,37 @@ impl<'a> Machine<'a> {
             let at = self.first[rank] + index as usize;
             let len = self.programs[rank].lens[index as usize];
             match unpack(word) {
-                Happens::Reaches => {
+                EventKind::ReachesCard => {
                     self.reaches(rank, index, word & LAST != 0);
                     continue;
                 }
-                Happens::Handed => {
+                EventKind::CpuDone => {
                     let state = &mut self.states[at];
                     let begun = state.arrived;
                     state.arrived = len.min(begun.saturating_add(self.segment));
                     let end = state.arrived;
-                    self.join(Waiting { rank: rank as u32, index, begun, end });
+                    self.enqueue(Waiting { rank: rank as u32, index, begun, end });
                     continue;
                 }
-                Happens::Came => {
+                EventKind::AwaitsCpu => {
                     let program = &self.programs[rank];
                     let sender = program.from[program.structure.step(index).slot as usize];
                     let count = if word & LAST == 0 { self.segment } else { (len - 1) % self.segment + 1 };
-                    let time = self.attend(rank, IN, sender, count);
-                    self.queue.push(time, pack(Happens::Arrived, rank, index));
+                    let time = self.use_cpu(rank, IN, sender, count);
+                    self.queue.push(time, pack(EventKind::Arrived, rank, index));
                     continue;
                 }
-                Happens::Arrived => {
+                EventKind::Arrived => {
                     let state = &mut self.states[at];
                     state.arrived = len.min(state.arrived.saturating_add(self.segment));
                     self.work.push_back(index);
                 }
-                happens @ (Happens::Left | Happens::Reduced) => {
+                event @ (EventKind::Sent | EventKind::Reduced) => {
                     let state = &mut self.states[at];
                     let count = self.segment.min(len - state.done);
                     self.done(rank, index, count);
-                    if happens == Happens::Left {
-                        self.serve(self.net.way(rank, self.programs[rank].structure.step(index).slot).wire);
+                    if event == EventKind::Sent {
+                        self.serve(self.net.route(rank, self.programs[rank].structure.step(index).slot).wire);
                     }
                 }
             }
@@ -175,7 +175,7 @@ impl<'a> Machine<'a> {
         self.check_all_done()
     }
 
-    /// Does everything of `rank`'s that can be.
+    /// Starts all segments of `rank` that can start.
     fn advance(&mut self, rank: usize) -> Result<()> {
         while let Some(index) = self.work.pop_front() {
             while self.begin(rank, index)? {}
@@ -183,7 +183,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Begins the next segment of a step, if it may; whether it did.
+    /// Starts the next segment of a step if its dependencies permit; returns whether it did.
     fn begin(&mut self, rank: usize, index: u32) -> Result<bool> {
         let program = &self.programs[rank];
         let step = *program.structure.step(index);
@@ -220,7 +220,7 @@ impl<'a> Machine<'a> {
                 let duration = (f64::from(count) * self.element as f64 * self.gamma).round() as u64;
                 let begin = self.busy[rank].max(self.now);
                 self.busy[rank] = begin + duration;
-                self.queue.push(begin + duration, pack(Happens::Reduced, rank, index));
+                self.queue.push(begin + duration, pack(EventKind::Reduced, rank, index));
                 self.note(Activity::Reduce, rank, None, (begin, begin + duration), count);
             }
             _ => self.done(rank, index, count),
@@ -228,7 +228,7 @@ impl<'a> Machine<'a> {
         Ok(true)
     }
 
-    /// `count` more elements of a step are done.
+    /// Marks `count` more elements of a step as finished.
     fn done(&mut self, rank: usize, index: u32, count: u32) {
         let state = &mut self.states[self.first[rank] + index as usize];
         state.done += count;
@@ -240,100 +240,100 @@ impl<'a> Machine<'a> {
         self.work.extend(self.programs[rank].structure.before(index));
     }
 
-    /// Sends the elements from `begun` to `end` as soon as it is their turn.
+    /// Sends the elements from `begun` to `end` as soon as possible.
     fn send(&mut self, rank: usize, index: u32, begun: u32, end: u32) -> Result<()> {
         let program = &self.programs[rank];
         let step = program.structure.step(index);
-        let way = *self.net.way(rank, step.slot);
-        let to = way.to as usize % self.period;
+        let route = *self.net.route(rank, step.slot);
+        let to = route.to as usize % self.period;
         let receiver = &self.programs[to];
         let (len, at) = (program.lens[index as usize], self.first[rank] + index as usize);
-        let Some(&receive) = receiver.structure.receives(way.slot).get(step.channel as usize) else {
+        let Some(&receive) = receiver.structure.receives(route.slot).get(step.channel as usize) else {
             let text =
-                format!("rank {rank} sends message {} to rank {}, which never receives it", step.channel, way.to);
+                format!("rank {rank} sends message {} to rank {}, which never receives it", step.channel, route.to);
             return Err(refuse(text));
         };
         if receiver.lens[receive as usize] != len {
             return Err(refuse(format!(
                 "message {} from rank {rank} to rank {}: {len} elements sent, {} received",
-                step.channel, way.to, receiver.lens[receive as usize]
+                step.channel, route.to, receiver.lens[receive as usize]
             )));
         }
         self.segments += 1;
         let (chain, its) = (self.states[at].chain, self.first[to] + receive as usize);
         self.states[its].chain = self.states[its].chain.max(chain);
-        if way.costs {
-            let time = self.attend(rank, OUT, way.to, end - begun);
-            self.queue.push(time, pack(Happens::Handed, rank, index));
+        if route.costs {
+            let time = self.use_cpu(rank, OUT, route.to, end - begun);
+            self.queue.push(time, pack(EventKind::CpuDone, rank, index));
         } else {
-            self.join(Waiting { rank: rank as u32, index, begun, end });
+            self.enqueue(Waiting { rank: rank as u32, index, begun, end });
         }
         Ok(())
     }
 
-    /// A rank does its part in a message that leaves or has come, as soon as it can; when it has.
-    fn attend(&mut self, rank: usize, way: usize, peer: u32, count: u32) -> u64 {
+    /// Accounts for the CPU time of a message that is sent or received. Returns when it is over.
+    fn use_cpu(&mut self, rank: usize, direction: usize, peer: u32, count: u32) -> u64 {
         let begin = self.busy[rank].max(self.now);
         let done = begin + self.overhead;
         self.busy[rank] = done;
-        self.note([Activity::Send, Activity::Receive][way], rank, Some(peer), (begin, done), count);
-        let time = done.max(self.ports[rank][way]);
-        self.ports[rank][way] = time + self.gap;
+        self.note([Activity::Send, Activity::Receive][direction], rank, Some(peer), (begin, done), count);
+        let time = done.max(self.ports[rank][direction]);
+        self.ports[rank][direction] = time + self.gap;
         time
     }
 
-    /// A segment stands in line for its wire, or has it at once.
-    fn join(&mut self, waiting: Waiting) {
+    /// Queues a segment for its wire, or sends it at once if the wire has no queue.
+    fn enqueue(&mut self, waiting: Waiting) {
         let Waiting { rank, index, begun, end } = waiting;
         let (rank, structure) = (rank as usize, &self.programs[rank as usize].structure);
         let slot = structure.step(index).slot;
         match self.net.wait(slot, waiting, u64::from(end - begun) * self.element) {
-            Some(true) => self.serve(self.net.way(rank, slot).wire),
+            Some(true) => self.serve(self.net.route(rank, slot).wire),
             Some(false) => {}
             None => {
                 let left = self.leave(waiting);
                 if structure.before(index).is_empty() {
-                    // Nobody waits for it.
+                    // No step waits for it.
                     self.states[self.first[rank] + index as usize].done = end;
                     self.finished[rank] = self.finished[rank].max(left);
                 } else {
-                    self.queue.push(left, pack(Happens::Left, rank, index));
+                    self.queue.push(left, pack(EventKind::Sent, rank, index));
                 }
             }
         }
     }
 
-    /// Sends the next in line for a wire.
+    /// Sends the next segment in the queue of a wire.
     fn serve(&mut self, wire: u32) {
         if let Some(waiting) = self.net.next(wire) {
             let left = self.leave(waiting);
-            self.queue.push(left, pack(Happens::Left, waiting.rank as usize, waiting.index));
+            self.queue.push(left, pack(EventKind::Sent, waiting.rank as usize, waiting.index));
         }
     }
 
-    /// Puts a segment on its way; when it has left.
+    /// Sends a segment. Returns when its last byte has been sent.
     fn leave(&mut self, Waiting { rank, index, begun, end }: Waiting) -> u64 {
         let (rank, program) = (rank as usize, &self.programs[rank as usize]);
         let step = program.structure.step(index);
-        let way = *self.net.way(rank, step.slot);
-        let to = way.to as usize % self.period;
-        let receive = self.programs[to].structure.receives(way.slot)[step.channel as usize];
-        let wire = &mut self.net.wires[way.wire as usize];
+        let route = *self.net.route(rank, step.slot);
+        let to = route.to as usize % self.period;
+        let receive = self.programs[to].structure.receives(route.slot)[step.channel as usize];
+        let wire = &mut self.net.wires[route.wire as usize];
         let (begin, left) = wire.take(self.now, u64::from(end - begun) * self.element);
-        self.note(Activity::Send, rank, Some(way.to), (begin, left), end - begun);
+        self.note(Activity::Send, rank, Some(route.to), (begin, left), end - begun);
         let last = if end == program.lens[index as usize] { LAST } else { 0 };
-        if !way.shared {
-            let sender = self.turned(rank, to, way.to);
-            self.note(Activity::Receive, to, Some(sender), (begin + way.latency, left + way.latency), end - begun);
-            let happens = if way.costs { Happens::Came } else { Happens::Arrived };
-            self.queue.push(left + way.latency, pack(happens, to, receive) | last);
+        if !route.shared {
+            let sender = self.shifted_sender(rank, to, route.to);
+            self.note(Activity::Receive, to, Some(sender), (begin + route.latency, left + route.latency), end - begun);
+            let event = if route.costs { EventKind::AwaitsCpu } else { EventKind::Arrived };
+            self.queue.push(left + route.latency, pack(event, to, receive) | last);
         } else {
-            self.queue.push(begin + way.latency, pack(Happens::Reaches, to, receive) | last);
+            self.queue.push(begin + route.latency, pack(EventKind::ReachesCard, to, receive) | last);
         }
         left
     }
 
-    /// A segment gets its turn at the receiver's card.
+    /// Occupies the receiver's network card for a segment.
     fn reaches(&mut self, rank: usize, index: u32, last: bool) {
         let program = &self.programs[rank];
         let len = program.lens[index as usize];
@@ -342,12 +342,12 @@ impl<'a> Machine<'a> {
         let card = self.net.card(rank);
         let (begin, end) = self.net.wires[card].take(self.now, u64::from(count) * self.element);
         self.note(Activity::Receive, rank, Some(sender), (begin, end), count);
-        let happens = if self.overhead > 0 || self.gap > 0 { Happens::Came } else { Happens::Arrived };
-        self.queue.push(end, pack(happens, rank, index) | if last { LAST } else { 0 });
+        let event = if self.overhead > 0 || self.gap > 0 { EventKind::AwaitsCpu } else { EventKind::Arrived };
+        self.queue.push(end, pack(event, rank, index) | if last { LAST } else { 0 });
     }
 
-    /// Who `rank` is for `receiver`, if it is `to` for that rank.
-    fn turned(&self, rank: usize, receiver: usize, to: u32) -> u32 {
+    /// The rank that corresponds to `rank` for the simulated `receiver`, which represents rank `to`.
+    fn shifted_sender(&self, rank: usize, receiver: usize, to: u32) -> u32 {
         ((rank + self.programs.len() + receiver - to as usize) % self.programs.len()) as u32
     }
 
@@ -379,28 +379,28 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// The longest chain of messages that waited for one another.
+    /// The length of the longest chain of dependent messages.
     pub fn longest_chain(&self) -> usize {
         self.states.iter().map(|state| state.chain).max().unwrap_or(0) as usize
     }
 
-    /// The longest time for which one wire was in use.
+    /// The longest time for which a single wire was in use.
     pub fn busiest(&self) -> u64 {
         self.net.wires.iter().map(|wire| wire.busy).max().unwrap_or(0)
     }
 }
 
-fn pack(happens: Happens, rank: usize, index: u32) -> u64 {
-    (happens as u64) << 61 | (rank as u64) << 32 | u64::from(index)
+fn pack(event: EventKind, rank: usize, index: u32) -> u64 {
+    (event as u64) << 61 | (rank as u64) << 32 | u64::from(index)
 }
 
-fn unpack(word: u64) -> Happens {
+fn unpack(word: u64) -> EventKind {
     match word >> 61 {
-        0 => Happens::Reaches,
-        1 => Happens::Arrived,
-        2 => Happens::Left,
-        3 => Happens::Reduced,
-        4 => Happens::Handed,
-        _ => Happens::Came,
+        0 => EventKind::ReachesCard,
+        1 => EventKind::Arrived,
+        2 => EventKind::Sent,
+        3 => EventKind::Reduced,
+        4 => EventKind::CpuDone,
+        _ => EventKind::AwaitsCpu,
     }
 }

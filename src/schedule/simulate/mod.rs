@@ -1,16 +1,16 @@
-//! Plays the schedules of all ranks on a model of a network: how long would it take?
+//! Simulates the schedules of all ranks on a network model: how long would they take?
 //!
-//! The model is that of [`cost`](super::cost), event by event. A message leaves as soon as what it depends on is done and its
-//! link is free; a link carries one message at a time, each way on its own, for `bytes / bandwidth`; the message arrives
-//! `latency` later than it left. Ranks on one host have a link for each pair of them. A host's ranks share its network card,
-//! which is one link outwards and one inwards; what waits for it outwards goes by turns, a segment for each receiver. A message
-//! that the receiver is not ready for waits there and is in nobody's way. A rank reduces one segment at a time; copies cost
-//! nothing. Times are whole picoseconds, and what happens at one time
-//! happens in a fixed order: the same schedules give the same result everywhere.
+//! A discrete-event simulation of the model in [`cost`](super::cost). A message is sent as soon as its dependencies are
+//! done and its link is free. A link carries one message at a time in each direction, for `bytes / bandwidth`; the
+//! message arrives `latency` after that. Each pair of ranks on one host has its own link. A host's ranks share its
+//! network card, which is one outgoing and one incoming link. Segments that wait for the outgoing link are served
+//! round-robin by receiver. A message that arrives before its receive is ready waits at the receiver and delays no
+//! other message. A rank reduces one segment at a time; copies cost nothing. Times are integers in picoseconds, and
+//! simultaneous events have a fixed order: the same schedules give the same result on every machine.
 //!
-//! Between hosts a rank is busy for `overhead` before each message leaves it and after each has come, in the order in which they,
-//! and its reductions, ask for it; and there is at least `gap` from one message to the next, each way. A message's `latency`
-//! includes both ranks' time for it.
+//! Between hosts, every message takes `overhead` of a rank's CPU time before it is sent and after it has arrived; the
+//! rank processes messages and reductions in the order of their requests. There is at least `gap` between two messages
+//! in the same direction. A message's `latency` includes both ranks' CPU time.
 
 mod machine;
 mod program;
@@ -24,80 +24,81 @@ use super::cost::Network;
 use crate::error::{Error, Result};
 use crate::types::Rank;
 
-/// What the schedules are played on.
+/// The parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// The links, and how fast ranks reduce.
+    /// The network model, including the reduction speed.
     pub network: Network,
-    /// The host of each rank: numbers below the number of ranks. Empty: as the network's `per_host` and `consecutive` say.
+    /// The host of each rank: numbers less than the number of ranks. Empty: derived from the network's `per_host` and
+    /// `consecutive`.
     pub hosts: &'a [u32],
-    /// Bytes per second from rank to rank, a row for each sender; 0 for no link. Each pair then has a link of its own each way,
-    /// with the latency of `network.remote`, messages cost ranks no time of their own, and hosts are of no importance. Empty: as
-    /// the network says.
+    /// A row-major matrix of bytes per second from each sender to each receiver; 0 for no link. Each pair then has its
+    /// own link in each direction with the latency of `network.remote`; messages take no CPU time, and hosts are
+    /// ignored. Empty: the network's links.
     pub links: &'a [f64],
     /// Bytes of one element.
     pub element_bytes: usize,
-    /// Bytes of the pieces in which steps are worked through.
+    /// Maximum segment size in bytes.
     pub segment_bytes: usize,
-    /// Bytes that the compiled schedules may take.
+    /// Maximum memory in bytes for the compiled schedules.
     pub memory: usize,
-    /// Ranks whose doings are to be written down.
+    /// Ranks whose activities are recorded.
     pub trace: &'a [Rank],
 }
 
-/// How it went.
+/// The result of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simulation {
     /// Seconds until the last rank has finished.
     pub seconds: f64,
     /// Seconds until each rank has finished.
     pub finished: Vec<f64>,
-    /// The longest chain of messages each of which had to wait for the one before; a message's segments count as one.
+    /// The longest chain of dependent messages; the segments of a message count as one.
     pub steps: usize,
-    /// Segments sent by all ranks together.
+    /// Number of segments sent by all ranks together.
     pub messages: u64,
     /// Bytes sent by each rank.
     pub sent: Vec<u64>,
     /// Bytes reduced by each rank.
     pub reduced: Vec<u64>,
-    /// The part of the time for which the busiest link was in use, 0 to 1.
+    /// Fraction of the time, 0 to 1, for which the busiest link was in use.
     pub link_use: f64,
-    /// Bytes of scratch memory of the rank that needs the most.
+    /// Maximum size of scratch memory of any rank in bytes.
     pub scratch_bytes: usize,
-    /// What the ranks asked for did, in no particular order.
+    /// The activities of the requested ranks, in no particular order.
     pub trace: Vec<Trace>,
 }
 
-/// What a rank does.
+/// An activity of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Activity {
-    /// A segment is on its way out, or the rank is busy with that.
+    /// A segment is being sent, or the rank uses CPU time for that.
     Send,
-    /// A segment is coming in, or the rank is busy with that.
+    /// A segment is being received, or the rank uses CPU time for that.
     Receive,
     /// A segment is being reduced.
     Reduce,
 }
 
-/// One segment of one step.
+/// The processing of one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Trace {
-    /// Whose.
+    /// The rank.
     pub rank: Rank,
-    /// What is done with it.
+    /// The activity.
     pub activity: Activity,
-    /// To or from whom.
+    /// The other rank of a message.
     pub peer: Option<Rank>,
     /// Picoseconds from the start.
     pub begin: u64,
     /// Picoseconds from the start.
     pub end: u64,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
 impl<'a> Options<'a> {
-    /// `network`, segments of 1 MiB, elements of 4 bytes, 4 GiB of memory.
+    /// Default parameters for `network`: segments of 1 MiB, elements of 4 bytes, 4 GiB of memory.
     pub const fn new(network: Network) -> Self {
         Self { network, hosts: &[], links: &[], element_bytes: 4, segment_bytes: 1 << 20, memory: 4 << 30, trace: &[] }
     }
@@ -136,9 +137,10 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Plays the schedules that `generate` writes for ranks 0 to `ranks - 1`. It is called from several threads at once.
+/// Simulates the schedules that `generate` returns for ranks 0 to `ranks - 1`. `generate` is called from several
+/// threads concurrently.
 ///
-/// Time and memory grow with the number of segments that all ranks together send, unless the ranks are all alike: see
+/// Time and memory grow with the number of segments sent by all ranks together, except for symmetric schedules; see
 /// `docs/tool.md`.
 pub fn simulate(
     ranks: usize,
@@ -173,13 +175,13 @@ pub fn simulate(
     })
 }
 
-/// Refuses what would last so long that its picoseconds might not fit.
+/// Refuses simulations whose duration in picoseconds might overflow.
 fn check_duration(programs: &[program::Program], options: &Options<'_>) -> Result<()> {
     let Network { local, remote, gamma, overhead, gap, .. } = options.network;
     let slowest = options.links.iter().copied().filter(|&bandwidth| bandwidth > 0.0);
     let slowest = slowest.fold(local.bandwidth.min(remote.bandwidth), f64::min);
     let latency = local.latency.max(remote.latency) + 2.0 * overhead.max(gap);
-    // As if nothing happened at the same time. Both ends' cards count, and each segment is rounded.
+    // An upper bound: nothing overlaps, both ends' network cards count, and each segment is rounded.
     let longest: f64 = programs
         .iter()
         .map(|program| {
@@ -191,7 +193,7 @@ fn check_duration(programs: &[program::Program], options: &Options<'_>) -> Resul
         .sum();
     match longest < 9e6 {
         true => Ok(()),
-        false => Err(refuse(format!("this might last {longest:.0} s; the simulator's clock ends after 9·10⁶ s"))),
+        false => Err(refuse(format!("the simulated time might be {longest:.0} s; the maximum is 9·10⁶ s"))),
     }
 }
 

@@ -1,7 +1,7 @@
-//! The schedules of all ranks, compact: what thousands of ranks have in common is kept once.
+//! The schedules of all ranks in compact form: identical parts of thousands of ranks are stored once.
 //!
-//! A rank's peers are numbered in the order in which it first sends to them, and receives from them. With these numbers in
-//! place of ranks, the steps of all ranks of a ring, and of most ranks of a tree, are the same.
+//! The peers of a rank are numbered in the order of its first send to them, and of its first receive from them. With
+//! these numbers instead of ranks, the steps of all ranks of a ring, and of most ranks of a tree, are identical.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,56 +13,56 @@ use crate::hash::{QuickHasher, QuickMap};
 use crate::schedule::{Action, Schedule};
 use crate::types::Rank;
 
-/// What a step does, as far as its duration depends on it.
+/// The operation of a step, as far as its duration depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Send,
     Recv,
     RecvReduce,
     Reduce,
-    /// Copies and divisions, which cost nothing.
+    /// Copies and divisions, which are assumed to cost nothing.
     Free,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Step {
     pub kind: Kind,
-    /// Number of the peer among those sent to, or received from.
+    /// The peer's number among those sent to, or received from.
     pub slot: u32,
-    /// Which message to or from that peer.
+    /// The number of the message among those to or from that peer.
     pub channel: u32,
-    /// Where its dependencies begin in [`Structure::after`]; they end where the next step's begin.
+    /// Index of its first dependency in [`Structure::after`]; the next step's first is the end.
     after: u32,
     /// The same for [`Structure::before`].
     before: u32,
 }
 
-/// What steps there are and which waits for which.
+/// The steps and their dependencies, without lengths and ranks.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Structure {
-    /// With one more at the end, where lists end.
+    /// The steps, and a sentinel at the end.
     steps: Vec<Step>,
-    /// Steps that a step waits for.
+    /// For each step, the steps on which it depends.
     pub after: Vec<u32>,
-    /// Steps that wait for a step.
+    /// For each step, the steps that depend on it.
     before: Vec<u32>,
-    /// By number of a peer received from: where its receives begin in `receives`, and one more.
+    /// For each peer number: the index of its first receive in `receives`; and a sentinel at the end.
     first_receive: Vec<u32>,
     /// The receives from each peer, in order.
     receives: Vec<u32>,
 }
 
-/// One rank's schedule.
+/// The schedule of one rank.
 #[derive(Debug)]
 pub(super) struct Program {
     pub structure: Arc<Structure>,
-    /// Elements of each step.
+    /// The length of each step in elements.
     pub lens: Arc<Vec<u32>>,
-    /// The shift of each of [`Structure::after`].
+    /// The shift of each entry of [`Structure::after`].
     pub shifts: Arc<Vec<i64>>,
-    /// Ranks sent to, by their numbers.
+    /// Ranks sent to, by peer number.
     pub to: Vec<u32>,
-    /// Ranks received from, by their numbers.
+    /// Ranks received from, by peer number.
     pub from: Vec<u32>,
     pub scratch: usize,
     pub sent: u64,
@@ -70,7 +70,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Whether the two differ in nothing but the ranks of their peers.
+    /// Whether the two differ only in the ranks of their peers.
     pub fn like(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.structure, &other.structure)
             && Arc::ptr_eq(&self.lens, &other.lens)
@@ -87,17 +87,17 @@ impl Structure {
         &self.steps[index as usize]
     }
 
-    /// Where the dependencies of a step are in `after` and in the shifts.
+    /// The range of a step's dependencies in `after` and in the shifts.
     pub fn after(&self, index: u32) -> std::ops::Range<usize> {
         self.steps[index as usize].after as usize..self.steps[index as usize + 1].after as usize
     }
 
-    /// The steps that wait for `index`.
+    /// The steps that depend on `index`.
     pub fn before(&self, index: u32) -> &[u32] {
         &self.before[self.steps[index as usize].before as usize..self.steps[index as usize + 1].before as usize]
     }
 
-    /// The receives from the peer with number `slot`.
+    /// The receives from peer number `slot`.
     pub fn receives(&self, slot: u32) -> &[u32] {
         let slot = slot as usize;
         &self.receives[self.first_receive[slot] as usize..self.first_receive[slot + 1] as usize]
@@ -109,10 +109,10 @@ impl Structure {
     }
 }
 
-/// Ranks for each of which another thread is worth its start.
-const FEW: usize = 64;
+/// Number of ranks that justify the start of another thread.
+const RANKS_PER_THREAD: usize = 64;
 
-/// Generates and compiles the schedules of all ranks, of many on all cores.
+/// Generates and compiles the schedules of all ranks, on all cores if there are many ranks.
 pub(super) fn compile(
     ranks: usize,
     generate: &(dyn Fn(Rank) -> Result<Schedule> + Sync),
@@ -141,8 +141,8 @@ pub(super) fn compile(
         }
         done
     };
-    // A few ranks are done before a thread has started.
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(ranks.div_ceil(FEW));
+    // For few ranks the work would be done before another thread has started.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(ranks.div_ceil(RANKS_PER_THREAD));
     let mut programs: Vec<_> = std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
         let own = work();
@@ -153,12 +153,12 @@ pub(super) fn compile(
     programs.into_iter().map(|(_, program)| program).collect()
 }
 
-/// Parts that several ranks have, by their hashes.
+/// Parts that several ranks share, keyed by hash.
 type Interned<T> = Mutex<QuickMap<u64, Vec<Arc<T>>>>;
 
 struct Shared {
     ranks: usize,
-    /// Bytes that all of it may take, and does.
+    /// The maximum memory in bytes, and the memory used so far.
     limit: u64,
     used: AtomicU64,
     structures: Interned<Structure>,
@@ -166,11 +166,11 @@ struct Shared {
     shifts: Interned<Vec<i64>>,
 }
 
-/// Bytes for each step that a run needs.
+/// Bytes per step that a simulation needs.
 pub(super) const STATE_BYTES: usize = 16;
 
 impl Shared {
-    /// Accounts for `bytes` more.
+    /// Adds `bytes` to the memory used; fails if that exceeds the limit.
     fn take(&self, bytes: usize) -> Result<()> {
         let used = self.used.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
         if used > self.limit {
@@ -181,17 +181,17 @@ impl Shared {
 
     fn too_much(&self) -> crate::error::Error {
         refuse(format!(
-            "the schedules of {} ranks need more than the {} MiB of memory there are for them; simulate fewer ranks, or an \
+            "the schedules of {} ranks need more than the {} MiB of memory allowed for them; simulate fewer ranks, or an \
              algorithm with fewer steps",
             self.ranks,
             self.limit >> 20
         ))
     }
 
-    /// The one copy of `part`, which takes `bytes` if it is the first; `last` is what this thread got before.
+    /// The shared copy of `part`; if it is new, it takes `bytes`. `last` is what this thread used before.
     fn intern<T: Eq + Hash>(
         &self,
-        kept: &Interned<T>,
+        interned: &Interned<T>,
         last: &mut Option<Arc<T>>,
         part: T,
         bytes: usize,
@@ -201,8 +201,8 @@ impl Shared {
         }
         let mut hasher = QuickHasher::default();
         part.hash(&mut hasher);
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = kept.entry(hasher.finish()).or_default();
+        let mut interned = interned.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = interned.entry(hasher.finish()).or_default();
         let found = match same.iter().find(|other| ***other == part) {
             Some(found) => found.clone(),
             None => {
@@ -216,7 +216,7 @@ impl Shared {
     }
 }
 
-/// What one thread needs to compile.
+/// The state of one compiling thread.
 #[derive(Default)]
 struct Compiler {
     structure: Option<Arc<Structure>>,
@@ -224,7 +224,7 @@ struct Compiler {
     shifts: Option<Arc<Vec<i64>>>,
 }
 
-/// Numbers peers in the order in which they come.
+/// Numbers peers in order of first use.
 #[derive(Default)]
 struct Peers {
     ranks: Vec<u32>,
@@ -251,7 +251,7 @@ impl Peers {
 impl Compiler {
     fn compile(&mut self, rank: Rank, schedule: &Schedule, shared: &Shared) -> Result<Program> {
         let count = schedule.steps.len();
-        // All ranks' steps are about as many, at least where there are many.
+        // If there are many steps, all ranks have about the same number.
         if rank == 0 && (count as u64).saturating_mul((STATE_BYTES * shared.ranks) as u64) > shared.limit {
             return Err(shared.too_much());
         }
@@ -275,7 +275,7 @@ impl Compiler {
             };
             let peer = step.action.destination().or(step.action.source());
             if let Some(peer) = peer.filter(|&peer| peer >= shared.ranks || peer == rank) {
-                return Err(too_long(index, &format!("rank {peer} cannot be its peer")));
+                return Err(too_long(index, &format!("rank {peer} is not a valid peer")));
             }
             let slot = match (step.action.destination(), step.action.source()) {
                 (Some(rank), _) => {
@@ -323,7 +323,7 @@ impl Compiler {
     }
 }
 
-/// The lists of steps that wait for each step; `dependents` says how many they are.
+/// For each step, the steps that depend on it; `dependents` has their numbers.
 fn invert(steps: &mut [Step], after: &[u32], mut dependents: Vec<u32>) -> Vec<u32> {
     let mut next = 0;
     for (step, dependents) in steps.iter_mut().zip(&mut dependents) {
@@ -333,15 +333,15 @@ fn invert(steps: &mut [Step], after: &[u32], mut dependents: Vec<u32>) -> Vec<u3
     let mut before = vec![0; after.len()];
     for index in 0..steps.len() - 1 {
         for &earlier in &after[steps[index].after as usize..steps[index + 1].after as usize] {
-            let place = &mut dependents[earlier as usize];
-            before[*place as usize] = index as u32;
-            *place += 1;
+            let next_index = &mut dependents[earlier as usize];
+            before[*next_index as usize] = index as u32;
+            *next_index += 1;
         }
     }
     before
 }
 
-/// Receives by the number of their peer, in order.
+/// The receives grouped by peer number, in order.
 fn by_slot(incoming: &[(u32, u32)], slots: usize) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0; slots + 1];
     for &(slot, _) in incoming {
@@ -353,9 +353,9 @@ fn by_slot(incoming: &[(u32, u32)], slots: usize) -> (Vec<u32>, Vec<u32>) {
     let mut next = first.clone();
     let mut receives = vec![0; incoming.len()];
     for &(slot, step) in incoming {
-        let place = &mut next[slot as usize];
-        receives[*place as usize] = step;
-        *place += 1;
+        let next_index = &mut next[slot as usize];
+        receives[*next_index as usize] = step;
+        *next_index += 1;
     }
     (first, receives)
 }

@@ -1,12 +1,13 @@
-//! The events to come, in the order of their times.
+//! The event queue, ordered by time.
 
-/// A radix heap (Ahuja, Mehlhorn, Orlin and Tarjan 1990): since no event is earlier than the one before it, an event only has
-/// to be compared with the current time. It lies in the bucket of the highest bit in which the two differ, and is moved to a
-/// lower one at most once for each bit. Events of one time come out in the order in which they went in.
+/// A radix heap (Ahuja, Mehlhorn, Orlin and Tarjan 1990). No event is earlier than the last one removed, so an event is
+/// only compared with the current time: it is in the bucket of the highest bit in which the two differ, and moves to a
+/// lower bucket at most once per bit. Simultaneous events leave in the order of insertion.
 pub(super) struct Queue {
-    /// The time of what was popped last.
+    /// The time of the last event removed.
     now: u64,
-    /// `buckets[0]`: events of this time; `next` of them have come out. `buckets[i]`: bit `i - 1` is the highest that differs.
+    /// `buckets[0]`: events at the current time, of which `next` have been removed. `buckets[i]`: bit `i - 1` is the
+    /// highest that differs.
     buckets: [Vec<(u64, u64)>; 65],
     next: usize,
 }
@@ -16,14 +17,14 @@ impl Queue {
         Self { now: 0, buckets: [const { Vec::new() }; 65], next: 0 }
     }
 
-    /// Adds an event; `time` is not before the last one popped.
+    /// Adds an event; `time` must not be before the last event removed.
     pub fn push(&mut self, time: u64, event: u64) {
         debug_assert!(time >= self.now);
         let bucket = u64::BITS - (time ^ self.now).leading_zeros();
         self.buckets[bucket as usize].push((time, event));
     }
 
-    /// The earliest event, with its time.
+    /// Removes the earliest event and returns it with its time.
     pub fn pop(&mut self) -> Option<(u64, u64)> {
         if self.next == self.buckets[0].len() {
             self.buckets[0].clear();
@@ -34,7 +35,7 @@ impl Queue {
             for (time, event) in bucket.drain(..) {
                 self.push(time, event);
             }
-            // Its memory is used again.
+            // Keep the bucket's memory.
             self.buckets[first] = bucket;
         }
         let event = self.buckets[0][self.next];
@@ -55,7 +56,7 @@ mod tests {
             scale in prop_oneof![Just(1u64), Just(1 << 20), Just(1 << 57)],
         ) {
             let mut queue = Queue::new();
-            // The same by sorting: time, then order of insertion.
+            // The reference: sorted by time, then by order of insertion.
             let mut reference = std::collections::BTreeSet::new();
             let (mut now, mut number) = (0, 0);
             for (delays, pops) in rounds {

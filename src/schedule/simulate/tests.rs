@@ -1,4 +1,4 @@
-//! Small schedules with times computed by hand, and what must be refused.
+//! Small schedules whose times were computed by hand, and inputs that must be refused.
 
 use super::*;
 use crate::schedule::cost::Link;
@@ -15,7 +15,7 @@ fn span(len: usize) -> Span {
     Span::new(Buffer::Output(0), 0, len)
 }
 
-/// Plays what `write` says for each rank.
+/// Simulates what `write` writes for each rank.
 fn play(ranks: usize, options: Options<'_>, write: impl Fn(Rank, &mut Builder) + Sync) -> Simulation {
     try_play(ranks, options, write).unwrap()
 }
@@ -89,7 +89,8 @@ fn a_chain_waits_for_each_message() {
 #[test]
 fn prefixes_stream_through_a_chain() {
     let options = Options { segment_bytes: 8, ..options() };
-    // 5 elements as 2 + 2 + 1: the last arrives when the whole has passed the first link and the last segments all others.
+    // 5 elements as 2 + 2 + 1: the total is the first link's time for all, plus the last segment's time on each other
+    // link.
     let result = play(3, options, |rank, b| {
         if rank > 0 {
             b.recv(rank - 1, span(5));
@@ -98,14 +99,14 @@ fn prefixes_stream_through_a_chain() {
             b.send(rank + 1, span(5));
         }
     });
-    // Arrivals at rank 1: 12, 14, 15; it passes them on from 12 to 14, 16, 17; they arrive 10 later.
+    // Arrivals at rank 1: 12, 14, 15; it forwards them from 12 to 14, 16, 17; they arrive 10 later.
     assert_eq!(result.finished, [5.0, 17.0, 27.0]);
     assert_eq!((result.steps, result.messages), (2, 6));
 }
 
 #[test]
 fn a_rank_reduces_one_message_at_a_time() {
-    // Three ranks send 4 elements to rank 3, which are 4 s on the card and 2 s to reduce.
+    // Three ranks send 4 elements to rank 3, which take 4 s each on the card and 2 s to reduce.
     let gather = |rank: Rank, b: &mut Builder| {
         if rank < 3 {
             return b.send(3, span(4));
@@ -123,13 +124,13 @@ fn a_rank_reduces_one_message_at_a_time() {
     assert_eq!(result.reduced, [0, 0, 0, 48]);
     assert_eq!(result.link_use, 12.0 / 24.0, "the receiver's card");
     assert_eq!(result.steps, 3, "each reduction waits for the one before");
-    // With a link for each pair they all come at 14; the reductions follow one another.
+    // With one link per pair all arrive at 14; the reductions run one after the other.
     let near = Network { per_host: 4, ..NETWORK };
     assert_eq!(play(4, Options { network: near, ..options() }, gather).finished[3], 14.0 + 3.0 * 2.0);
 }
 
 #[test]
-fn reductions_and_copies_of_ones_own() {
+fn local_reductions_and_copies() {
     let result = play(1, options(), |_, b| {
         let (left, right) = (b.scratch(8), b.scratch(8));
         b.reduce(left, right, span(8));
@@ -140,7 +141,8 @@ fn reductions_and_copies_of_ones_own() {
     assert_eq!((result.steps, result.link_use, result.scratch_bytes), (0, 0.0, 64));
 }
 
-/// A rank that sends to three others, and one that receives from three: 2 s for each message, of which α includes 4.
+/// A rank that sends to three others, and one that receives from three: 2 s of CPU time per message, 4 s of which are
+/// part of α.
 #[test]
 fn a_rank_is_busy_with_each_message_between_hosts() {
     let fan = |rank: Rank, b: &mut Builder| match rank {
@@ -165,16 +167,16 @@ fn a_rank_is_busy_with_each_message_between_hosts() {
     let network = Network { gap: 5.0, ..network };
     assert_eq!(play(4, with(network), fan).finished, [13.0, 11.0, 16.0, 21.0], "they leave the rank at 2, 7, 12");
     assert_eq!(play(4, with(network), gather).finished[0], 21.0, "the first is in at 11");
-    // On one host, and over links of their own, they cost nothing.
+    // On one host, and over explicit links, messages take no CPU time.
     let free = play(4, Options { network: Network { per_host: 4, ..NETWORK }, ..options() }, fan);
     assert_eq!(play(4, with(Network { per_host: 4, ..network }), fan), free);
     let links = [4.0; 16];
     assert_eq!(play(4, Options { links: &links, ..with(network) }, fan), free);
 }
 
-/// What a rank reduces waits for what it does for messages, and the other way round.
+/// Reductions and messages of a rank compete for its CPU.
 #[test]
-fn a_rank_has_one_processor() {
+fn messages_and_reductions_share_the_cpu_of_a_rank() {
     let network = Network { overhead: 2.0, ..NETWORK };
     let result = play(3, Options { network, ..options() }, |rank, b| match rank {
         0 => {
@@ -187,8 +189,8 @@ fn a_rank_has_one_processor() {
             b.send(0, first.slice(0, 1));
         }
     });
-    // Both leave at 2 and are at rank 0's card at 8, rank 1's for 8 s; rank 0 takes it in to 18 and reduces for 4 s, in which
-    // rank 2's comes.
+    // Both are sent at 2 and reach rank 0's card at 8; rank 1's occupies it for 8 s. Rank 0's CPU takes it until 18 and
+    // reduces for 4 s, during which rank 2's arrives.
     assert_eq!(result.finished, [24.0, 10.0, 3.0]);
 }
 
@@ -196,7 +198,7 @@ fn a_rank_has_one_processor() {
 fn hosts_share_a_card_and_have_links_inside() {
     let local = Link { latency: 1.0, bandwidth: 8.0 };
     let network = Network { local, per_host: 2, ..NETWORK };
-    // Ranks 0 and 1 send 4 elements to 2 and 3 on the next host, and rank 0 also to rank 1.
+    // Ranks 0 and 1 send 4 elements to 2 and 3 on the next host; rank 0 also sends to rank 1.
     let write = |rank: Rank, b: &mut Builder| {
         if rank < 2 {
             b.send(rank + 2, span(4));
@@ -213,7 +215,7 @@ fn hosts_share_a_card_and_have_links_inside() {
     };
     let result = play(4, Options { network, ..options() }, write);
     assert_eq!(result.finished, [4.0, 8.0, 14.0, 18.0], "the card takes one after the other");
-    // Between interleaved hosts {0, 2} and {1, 3} only the message inside becomes one between hosts.
+    // With interleaved hosts {0, 2} and {1, 3} only the message within a host becomes one between hosts.
     let result = play(4, Options { network, hosts: &[0, 1, 0, 1], ..options() }, write);
     assert_eq!(result.finished, [4.0, 14.0, 3.0, 3.0]);
     let apart = Network { consecutive: false, ..network };
@@ -221,8 +223,8 @@ fn hosts_share_a_card_and_have_links_inside() {
 }
 
 #[test]
-fn what_arrives_first_passes_the_card_first() {
-    // Rank 0 sends 10 elements to rank 1 and then 1 to rank 3; rank 2 sends 4 to rank 3 at the time 0.
+fn a_network_card_serves_messages_in_order_of_arrival() {
+    // Rank 0 sends 10 elements to rank 1 and then 1 to rank 3; rank 2 sends 4 to rank 3 at time 0.
     let result = play(4, options(), |rank, b| match rank {
         0 => {
             b.send(1, span(10));
@@ -243,7 +245,7 @@ fn what_arrives_first_passes_the_card_first() {
 }
 
 #[test]
-fn links_of_their_own_for_pairs() {
+fn explicit_links_between_pairs() {
     let links = [0.0, 4.0, 2.0, 4.0, 0.0, 0.0, 4.0, 4.0, 0.0];
     let write = |rank: Rank, b: &mut Builder| match rank {
         0 => {
@@ -260,8 +262,8 @@ fn links_of_their_own_for_pairs() {
 }
 
 #[test]
-fn a_receiver_that_is_not_ready_is_in_nobodys_way() {
-    // Rank 1 may receive into its buffer only when it has sent it to rank 2, which it may only after rank 2's message.
+fn a_receiver_that_is_not_ready_delays_no_other_message() {
+    // Rank 1 may receive into its buffer only after sending it to rank 2, which it may do only after rank 2's message.
     let result = play(3, options(), |rank, b| match rank {
         0 => b.send(1, span(5)),
         1 => {
@@ -274,13 +276,15 @@ fn a_receiver_that_is_not_ready_is_in_nobodys_way() {
             b.recv(1, Span::new(Buffer::Output(1), 0, 5));
         }
     });
-    // Both messages want rank 1's card at 10: rank 0's passes first, rank 2's is there at 20; the buffer has left at 25.
+    // Both messages need rank 1's card at 10: rank 0's is first, rank 2's arrives at 20; the buffer has been sent at
+    // 25.
     assert_eq!(result.finished, [5.0, 25.0, 35.0]);
 }
 
 #[test]
-fn ranks_that_are_alike_are_played_once_with_the_same_result() {
-    // A ring in which ranks pass on what they reduce, three times; with one element more on the last rank there is no symmetry.
+fn symmetric_ranks_are_simulated_once_with_the_same_result() {
+    // A ring in which ranks forward what they reduce, three times. One element more on the last rank breaks the
+    // symmetry.
     let ring = |size: usize, turns: usize, odd: bool| {
         move |rank: Rank, b: &mut Builder| {
             let own = span(64);
@@ -306,7 +310,7 @@ fn ranks_that_are_alike_are_played_once_with_the_same_result() {
             let whole = sorted(play(8, options, ring(8, 3, true)));
             assert_eq!(quick, whole, "{per_host} on a host, segments of {segment_bytes}");
             let trace = |rank: Rank| quick.trace.iter().filter(move |work| work.rank == rank).count();
-            // Each is sent, received and reduced; from other hosts the rank is busy with it twice more.
+            // Each segment is sent, received and reduced; between hosts there are two more activities for CPU time.
             let each = match (overhead > 0.0, per_host) {
                 (true, 1) => Some(5),
                 (true, _) => None,
@@ -322,7 +326,7 @@ fn ranks_that_are_alike_are_played_once_with_the_same_result() {
 }
 
 #[test]
-fn the_trace_tells_when_wires_and_ranks_were_busy() {
+fn the_trace_records_when_wires_and_ranks_were_busy() {
     let options = Options { trace: &[0, 1], ..options() };
     let mut trace = play(3, options, |rank, b| match rank {
         0 => b.send(1, span(4)),
@@ -353,7 +357,7 @@ fn the_trace_tells_when_wires_and_ranks_were_busy() {
 }
 
 #[test]
-fn what_cannot_be_played() {
+fn what_cannot_be_simulated() {
     let pair = |rank: Rank, b: &mut Builder| match rank {
         0 => b.send(1, span(5)),
         _ => b.recv(0, span(5)),
@@ -387,14 +391,14 @@ fn what_cannot_be_played() {
         _ => b.recv(0, span(4)),
     };
     refused(2, options(), &unlike, "5 elements sent, 4 received");
-    refused(2, options(), &|_, b: &mut Builder| b.send(7, span(1)), "rank 7 cannot be its peer");
-    let circle = |rank: Rank, b: &mut Builder| {
+    refused(2, options(), &|_, b: &mut Builder| b.send(7, span(1)), "rank 7 is not a valid peer");
+    let ring = |rank: Rank, b: &mut Builder| {
         b.recv(1 - rank, span(1));
         b.send(1 - rank, span(1));
     };
-    refused(2, options(), &circle, "rank 0 never finishes step 0: of message 0 from rank 1, 0 elements of 1 arrived");
+    refused(2, options(), &ring, "rank 0 never finishes step 0: of message 0 from rank 1, 0 elements of 1 arrived");
     refused(2, Options { hosts: &[0], ..options() }, &pair, "hosts are given for 1 of 2 ranks");
-    refused(2, Options { hosts: &[0, 2], ..options() }, &pair, "there is a host 2");
+    refused(2, Options { hosts: &[0, 2], ..options() }, &pair, "host number 2 is out of range");
     refused(2, Options { links: &[1.0], ..options() }, &pair, "1 links are given; 2 ranks have 4");
     refused(2, Options { links: &[1.0, -1.0, 1.0, 1.0], ..options() }, &pair, "a link has -1 B/s");
     refused(2, Options { element_bytes: 0, ..options() }, &pair, "0 bytes");
@@ -411,7 +415,7 @@ fn what_cannot_be_played() {
         0 => b.send(1, span(5000)),
         _ => b.recv(0, span(5000)),
     };
-    refused(2, with(0.0, 1e-3, 0.0), &slow, "might last");
+    refused(2, with(0.0, 1e-3, 0.0), &slow, "might be");
     let long = |rank: Rank, b: &mut Builder| match rank {
         0 => b.send(1, span(1 << 32)),
         _ => b.recv(0, span(1 << 32)),

@@ -1,4 +1,4 @@
-//! Which ranks are on which hosts, and the wires between them.
+//! Assignment of ranks to hosts, and the wires between them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,36 +13,36 @@ const NONE: u32 = u32::MAX;
 /// More than one host.
 const SEVERAL: u32 = u32::MAX - 1;
 
-/// What one message at a time passes through.
+/// A resource that transfers one message at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wire {
-    /// Picoseconds for a byte.
+    /// Picoseconds per byte.
     pub byte: f64,
-    /// From when on it is free.
+    /// When it becomes free.
     pub free: u64,
-    /// Time for which it was not.
+    /// Total time in use.
     pub busy: u64,
 }
 
-/// From one rank to another.
+/// The route of messages from one rank to another.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct Route {
     pub to: u32,
-    /// The number that the sender has among the receiver's peers.
+    /// The sender's number among the receiver's peers.
     pub slot: u32,
-    /// What a message leaves by.
+    /// The outgoing wire.
     pub wire: u32,
-    /// Whether other messages may be in its way on the receiver's card.
+    /// Whether messages of other hosts may compete for the receiver's network card.
     pub shared: bool,
-    /// Picoseconds for the first byte, without what ranks do for the message.
+    /// Picoseconds for the first byte, excluding the ranks' CPU time.
     pub latency: u64,
-    /// Whether ranks have something to do for each message.
+    /// Whether messages take CPU time.
     pub costs: bool,
-    /// Where this way's next segment stands in the line for its card.
+    /// The virtual start time of this route's next segment in its card's queue.
     turn: u64,
 }
 
-/// A segment that is to be sent: who sends it, by which step, from and to which element.
+/// A segment to be sent: the sending rank and step, and the range of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Waiting {
     pub rank: u32,
@@ -51,63 +51,63 @@ pub(super) struct Waiting {
     pub end: u32,
 }
 
-/// Those who wait for a card by which there are several ways out. Each way gets the same share (start-time fair queueing: Goyal,
-/// Vin and Cheng 1996), as connections do; on one way segments stay in order.
+/// The queue of an outgoing network card with several routes. Each route gets the same share of the bandwidth
+/// (start-time fair queueing: Goyal, Vin and Cheng 1996), as TCP connections do; segments of one route stay in order.
 #[derive(Debug, Default)]
-struct Line {
-    /// By turn, then in the order of coming.
+struct CardQueue {
+    /// Ordered by virtual start time, then by arrival.
     waiting: BinaryHeap<Reverse<(u64, u64, Waiting)>>,
-    came: u64,
-    /// The turn of the one served last.
+    arrivals: u64,
+    /// The virtual start time of the segment served last.
     turn: u64,
     serving: bool,
 }
 
-/// The wires, and each rank's ways.
+/// The wires, and each rank's routes.
 pub(super) struct Net {
     pub wires: Vec<Wire>,
-    ways: Vec<Way>,
-    /// Where a rank's ways begin; they are in the order of the peers' numbers.
+    routes: Vec<Route>,
+    /// For each rank: the index of its first route. Routes are in the order of peer numbers.
     first: Vec<usize>,
-    /// The wire by which messages from other hosts come to each rank.
+    /// For each rank: the wire for messages from other hosts.
     cards: Vec<u32>,
-    /// Of each card outwards that has several ways.
-    lines: Vec<Option<Line>>,
+    /// The queue of each outgoing card that has several routes.
+    queues: Vec<Option<CardQueue>>,
 }
 
 impl Net {
-    /// What messages to `rank` from other hosts arrive by.
+    /// The wire by which messages from other hosts reach `rank`.
     pub fn card(&self, rank: usize) -> usize {
         self.cards[rank] as usize
     }
 
-    pub fn way(&self, rank: usize, slot: u32) -> &Way {
-        &self.ways[self.first[rank] + slot as usize]
+    pub fn route(&self, rank: usize, slot: u32) -> &Route {
+        &self.routes[self.first[rank] + slot as usize]
     }
 
-    /// The ways of the ranks below `period`, whom the ones after them are like; see [`period`].
+    /// The routes of the ranks below `period`; the other ranks correspond to these, see [`period`].
     pub fn new(programs: &[Program], hosts: &[u32], period: usize, options: &Options<'_>) -> Result<Self> {
         let ranks = programs.len();
         let mut net =
-            Self { wires: Vec::new(), ways: Vec::new(), first: Vec::new(), cards: Vec::new(), lines: Vec::new() };
+            Self { wires: Vec::new(), routes: Vec::new(), first: Vec::new(), cards: Vec::new(), queues: Vec::new() };
         let byte = |bandwidth: f64| 1e12 / bandwidth;
         let cards = if options.links.is_empty() { hosts.iter().max().map_or(0, |&host| host + 1) } else { 0 };
-        // The cards, outward and inward, then the links of pairs.
+        // The outgoing cards, the incoming cards, then the links between pairs.
         net.wires.resize(2 * cards as usize, Wire::new(byte(options.network.remote.bandwidth)));
-        let feeders = feeders(programs, hosts, cards as usize);
+        let sole_senders = sole_senders(programs, hosts, cards as usize);
         let numbers: Vec<_> = programs[..period].iter().map(|program| sorted(&program.from)).collect();
         for (rank, program) in programs[..period].iter().enumerate() {
-            net.first.push(net.ways.len());
+            net.first.push(net.routes.len());
             net.cards.push(cards + hosts[rank]);
             for &to in &program.to {
-                // The receiver is like a rank below `period`, and this one like one that far from it.
+                // The receiver corresponds to a rank below `period`; shift the sender by the same distance.
                 let like = to as usize % period;
                 let sender = (rank + ranks + like - to as usize) % ranks;
                 let its = &numbers[like];
                 let Ok(place) = its.binary_search_by_key(&(sender as u32), |&(rank, _)| rank) else {
                     return Err(refuse(format!("rank {rank} sends to rank {to}, which never receives from it")));
                 };
-                let mut way = Way {
+                let mut route = Route {
                     to,
                     slot: its[place].1,
                     wire: net.wires.len() as u32,
@@ -123,47 +123,48 @@ impl Net {
                             "rank {rank} sends to rank {to}, but there is no link between them"
                         )));
                     }
-                    way.latency = picoseconds(options.network.remote.latency);
+                    route.latency = picoseconds(options.network.remote.latency);
                     net.wires.push(Wire::new(byte(bandwidth)));
                 } else if hosts[rank] == hosts[to as usize] {
-                    way.latency = picoseconds(options.network.local.latency);
+                    route.latency = picoseconds(options.network.local.latency);
                     net.wires.push(Wire::new(byte(options.network.local.bandwidth)));
                 } else {
                     let Network { remote, overhead, gap, .. } = options.network;
-                    way.latency =
+                    route.latency =
                         picoseconds(remote.latency) - 2 * picoseconds(overhead).min(picoseconds(remote.latency) / 2);
-                    way.costs = overhead > 0.0 || gap > 0.0;
-                    way.wire = hosts[rank];
-                    // What one card sends to one card never meets anything there.
-                    way.shared = feeders[hosts[to as usize] as usize] == SEVERAL;
+                    route.costs = overhead > 0.0 || gap > 0.0;
+                    route.wire = hosts[rank];
+                    // If only one host sends to a card, its messages never compete there.
+                    route.shared = sole_senders[hosts[to as usize] as usize] == SEVERAL;
                 }
-                net.ways.push(way);
+                net.routes.push(route);
             }
         }
         let mut users = vec![0; cards as usize];
-        net.ways.iter().filter(|way| way.wire < cards).for_each(|way| users[way.wire as usize] += 1);
-        net.lines = users.into_iter().map(|users: usize| (users > 1).then(Line::default)).collect();
+        net.routes.iter().filter(|route| route.wire < cards).for_each(|route| users[route.wire as usize] += 1);
+        net.queues = users.into_iter().map(|users: usize| (users > 1).then(CardQueue::default)).collect();
         Ok(net)
     }
 
-    /// Puts a segment of `bytes` in line, if there is a line; whether the wire may be asked for the [`Net::next`].
+    /// Queues a segment of `bytes` if its wire has a queue (else `None`). Returns whether the wire is idle, so that
+    /// [`Net::next`] must be called.
     pub fn wait(&mut self, slot: u32, waiting: Waiting, bytes: u64) -> Option<bool> {
-        let way = &mut self.ways[self.first[waiting.rank as usize] + slot as usize];
-        let line = self.lines.get_mut(way.wire as usize)?.as_mut()?;
-        let turn = way.turn.max(line.turn);
-        way.turn = turn + bytes;
-        line.waiting.push(Reverse((turn, line.came, waiting)));
-        line.came += 1;
-        Some(!line.serving)
+        let route = &mut self.routes[self.first[waiting.rank as usize] + slot as usize];
+        let queue = self.queues.get_mut(route.wire as usize)?.as_mut()?;
+        let turn = route.turn.max(queue.turn);
+        route.turn = turn + bytes;
+        queue.waiting.push(Reverse((turn, queue.arrivals, waiting)));
+        queue.arrivals += 1;
+        Some(!queue.serving)
     }
 
-    /// Who is next on a wire with a line, if anybody is.
+    /// The next segment in the queue of a wire, if any.
     pub fn next(&mut self, wire: u32) -> Option<Waiting> {
-        let line = self.lines.get_mut(wire as usize)?.as_mut()?;
-        let next = line.waiting.pop();
-        line.serving = next.is_some();
+        let queue = self.queues.get_mut(wire as usize)?.as_mut()?;
+        let next = queue.waiting.pop();
+        queue.serving = next.is_some();
         let Reverse((turn, _, waiting)) = next?;
-        line.turn = turn;
+        queue.turn = turn;
         Some(waiting)
     }
 }
@@ -173,7 +174,8 @@ impl Wire {
         Self { byte, free: 0, busy: 0 }
     }
 
-    /// Takes a message of `bytes` as soon as it can, but not before `time`: from when until when.
+    /// Occupies the wire for a message of `bytes` as soon as it is free, but not before `time`. Returns the start and
+    /// the end.
     pub fn take(&mut self, time: u64, bytes: u64) -> (u64, u64) {
         let duration = (bytes as f64 * self.byte).round() as u64;
         let begin = self.free.max(time);
@@ -183,18 +185,18 @@ impl Wire {
     }
 }
 
-/// For each host, which other one sends to it, if there is only one.
-fn feeders(programs: &[Program], hosts: &[u32], cards: usize) -> Vec<u32> {
-    let mut feeders = vec![NONE; cards];
+/// For each host: the other host that sends to it, if there is only one.
+fn sole_senders(programs: &[Program], hosts: &[u32], cards: usize) -> Vec<u32> {
+    let mut sole_senders = vec![NONE; cards];
     for (program, &host) in programs.iter().zip(hosts).filter(|(_, host)| (**host as usize) < cards) {
-        let feeder = &mut feeders[host as usize];
+        let sender = &mut sole_senders[host as usize];
         for from in program.from.iter().map(|&rank| hosts[rank as usize]).filter(|&from| from != host) {
-            if *feeder != from {
-                *feeder = if *feeder == NONE { from } else { SEVERAL };
+            if *sender != from {
+                *sender = if *sender == NONE { from } else { SEVERAL };
             }
         }
     }
-    feeders
+    sole_senders
 }
 
 fn sorted(from: &[u32]) -> Vec<(u32, u32)> {
@@ -215,14 +217,16 @@ pub(super) fn hosts(ranks: usize, options: &Options<'_>) -> Result<Vec<u32>> {
         return Err(refuse(format!("hosts are given for {} of {ranks} ranks", options.hosts.len())));
     }
     if let Some(host) = options.hosts.iter().find(|&&host| host as usize >= ranks) {
-        return Err(refuse(format!("there is a host {host}; with {ranks} ranks hosts have the numbers below {ranks}")));
+        return Err(refuse(format!(
+            "host number {host} is out of range; with {ranks} ranks it must be less than {ranks}"
+        )));
     }
     Ok(options.hosts.to_vec())
 }
 
-/// The number of ranks after which everything repeats itself: rank `r + period` does what rank `r` does, with peers and on a
-/// host as much further on. The same things then happen to both at the same times, and only the first need be simulated. As
-/// many ranks as there are, if there is no such symmetry.
+/// The number of ranks after which the pattern repeats: rank `r + period` has the same schedule as rank `r`, with peers
+/// and host shifted by the same distance. Both then do the same at the same times, so only the first `period` ranks
+/// need to be simulated. If there is no such symmetry: the number of ranks.
 pub(super) fn period(programs: &[Program], hosts: &[u32], options: &Options<'_>) -> usize {
     let ranks = programs.len();
     let period = hosts.iter().filter(|&&host| host == hosts[0]).count();

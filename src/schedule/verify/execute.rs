@@ -1,4 +1,4 @@
-//! Executes all ranks at once as the engine would, segment by segment, on expressions.
+//! Executes the schedules of all ranks, segment by segment as the engine does, with symbolic values.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,15 +16,15 @@ pub(super) struct Machine<'a> {
     symbols: Symbols,
     initial: Pieces<Value>,
     memory: Pieces<Value>,
-    /// By step: elements finished.
+    /// For each step: the number of finished elements.
     done: Vec<u32>,
-    /// The steps that wait for each step, one list after the other, and where each list begins.
+    /// The steps that wait for each step: all lists concatenated, and where each list begins.
     waiters: Vec<u32>,
     first_waiter: Vec<u32>,
-    /// The steps in the order in which they finished last time.
+    /// The steps, in the order in which they finished in the last run.
     finished: Vec<u32>,
     tokens: bool,
-    /// What is being computed: values and where they begin.
+    /// The values being computed, each with its first element.
     results: Vec<(u32, Value)>,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Machine<'a> {
         Self { program, symbols, initial, memory, done, waiters, first_waiter, finished, tokens, results: Vec::new() }
     }
 
-    /// Executes every step from the beginning, or says what got stuck. Of the steps that might go on, the newest or the
+    /// Executes all steps. The error describes a deadlock. Of the steps that may be able to proceed, the newest or the
     /// oldest is tried next.
     pub fn run(&mut self, segment: u32, newest: bool) -> Result<()> {
         self.memory.clone_from(&self.initial);
@@ -63,7 +63,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What every element holds.
+    /// The value of every element.
     #[cfg(test)]
     pub fn contents(&self) -> Vec<Value> {
         self.memory.elements(0, self.program.memory).collect()
@@ -73,7 +73,7 @@ impl<'a> Machine<'a> {
         &self.waiters[self.first_waiter[step as usize] as usize..self.first_waiter[step as usize + 1] as usize]
     }
 
-    /// Executes the next segment of a step, and of its peer's, if it may.
+    /// Executes the next segment of a step and of its peer, if their dependencies permit.
     fn advance(&mut self, index: usize, segment: u32) -> Result<bool> {
         let step = &self.program.steps[index];
         let from = self.done[index];
@@ -103,13 +103,13 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A step that must go on before `index` may work on its first `progress` elements.
+    /// A step that must make progress before `index` may process its first `progress` elements.
     fn blocker(&self, index: usize, progress: u32) -> Option<usize> {
         let waits = |before: &&Before| self.done[before.step as usize] < self.program.required(before, progress);
         self.program.after(index).iter().find(waits).map(|before| before.step as usize)
     }
 
-    /// Writes the elements `range` of step `index`; `incoming` is where a peer sends from.
+    /// Computes the elements `range` of step `index`; `incoming` is the address from which the peer sends.
     fn compute(&mut self, index: usize, range: Range<u32>, incoming: u32) -> Result<()> {
         let FlatStep { kind, reads: [first, second], write, .. } = self.program.steps[index];
         let mut results = std::mem::take(&mut self.results);
@@ -146,7 +146,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// What is at `base + i`, and up to which `i` that goes on, `end` at most.
+    /// The value at `base + i`, and the `i` up to which the same piece extends; at most `end`.
     fn read(&self, base: u32, i: u32, end: u32) -> (Result<Value, String>, u32) {
         let (value, next) = self.memory.from(base + i, base + end);
         (Ok(value), next - base)
@@ -158,18 +158,18 @@ impl<'a> Machine<'a> {
         (self.symbols.combine(l, r), (next - left).min(other - right))
     }
 
-    /// Compares the outputs with what they must be; whether all reductions are in the order of ranks.
+    /// Compares the outputs with the contract. Returns whether all reductions are in rank order.
     pub fn check(&self, contract: &dyn Contract) -> Result<bool> {
         let mut in_order = true;
-        // One expression for each reduction, on whichever ranks it is found; proven where it is found first.
+        // The expression of each reduction, wherever it is required; checked where it first occurs.
         let mut agreed: QuickMap<(usize, usize, usize, u64), Id> = QuickMap::default();
         for region in &self.program.regions {
             let Buffer::Output(output) = region.buffer else { continue };
             for (index, value) in self.memory.elements(region.start, region.len).enumerate() {
                 let fail = |what: String| {
-                    let place = self.program.place(region.start + index);
+                    let address = self.program.address_name(region.start + index);
                     Err(wrong(format!(
-                        "{place}: {}[{}] {what}",
+                        "{address}: {}[{}] {what}",
                         self.symbols.describe(value.expression),
                         value.element
                     )))
@@ -193,11 +193,11 @@ impl<'a> Machine<'a> {
                         }
                         let ascends = self.symbols.ascends(value.expression);
                         if must_ascend && !ascends {
-                            return fail("combines ranks out of order".into());
+                            return fail("reduces ranks out of order".into());
                         }
                         in_order &= ascends;
                         if known.is_some() {
-                            return fail("was computed in another order elsewhere".into());
+                            return fail("was reduced in a different order for another element or rank".into());
                         }
                         agreed.insert((ranks.start, ranks.end, element, divisor), value.expression);
                     }
@@ -207,7 +207,7 @@ impl<'a> Machine<'a> {
         Ok(in_order)
     }
 
-    /// The longest chain of messages, each of which waits for the one before.
+    /// The length of the longest chain of dependent messages.
     pub fn longest_chain(&self) -> usize {
         let mut chain = vec![0u32; self.program.steps.len()];
         for &index in &self.finished {
@@ -223,12 +223,12 @@ impl<'a> Machine<'a> {
         chain.into_iter().max().unwrap_or(0) as usize
     }
 
-    /// No rank may finish before every rank has begun.
-    pub fn check_everyone_heard_everyone(&self) -> Result<()> {
+    /// Checks that no rank can finish before every rank has started.
+    pub fn check_barrier(&self) -> Result<()> {
         let (program, words) = (self.program, self.program.ranks.div_ceil(64));
-        // By step, and by rank: a bit for each rank that has been heard.
-        let mut heard = vec![0u64; words * program.steps.len()];
-        let mut heard_by_rank = vec![vec![0u64; words]; program.ranks];
+        // For each step, and for each rank: a bitmap of the ranks on which it depends.
+        let mut known = vec![0u64; words * program.steps.len()];
+        let mut known_by_rank = vec![vec![0u64; words]; program.ranks];
         let mut all = vec![0u64; words];
         for &index in &self.finished {
             let FlatStep { kind, peer, rank, .. } = program.steps[index as usize];
@@ -239,14 +239,14 @@ impl<'a> Machine<'a> {
                 all[rank as usize / 64] |= 1 << (rank % 64);
                 for before in program.after(end as usize) {
                     let cause = before.step as usize * words;
-                    all.iter_mut().zip(&heard[cause..cause + words]).for_each(|(a, b)| *a |= b);
+                    all.iter_mut().zip(&known[cause..cause + words]).for_each(|(a, b)| *a |= b);
                 }
             }
-            heard_by_rank[rank as usize].iter_mut().zip(&all).for_each(|(a, b)| *a |= b);
-            heard[index as usize * words..][..words].copy_from_slice(&all);
+            known_by_rank[rank as usize].iter_mut().zip(&all).for_each(|(a, b)| *a |= b);
+            known[index as usize * words..][..words].copy_from_slice(&all);
         }
-        for (rank, heard) in heard_by_rank.iter().enumerate() {
-            let missing = (0..program.ranks).find(|&r| r != rank && heard[r / 64] >> (r % 64) & 1 == 0);
+        for (rank, known) in known_by_rank.iter().enumerate() {
+            let missing = (0..program.ranks).find(|&r| r != rank && known[r / 64] >> (r % 64) & 1 == 0);
             if let Some(missing) = missing {
                 return Err(wrong(format!("rank {rank} may finish before rank {missing} has begun")));
             }
@@ -268,7 +268,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// What the flat memory holds before.
+/// The initial contents of the flat memory.
 fn initial(program: &Program, contract: &dyn Contract, symbols: &Symbols) -> Pieces<Value> {
     let mut memory = Pieces::new(program.memory, program.begins(), Value::UNDEFINED);
     for region in program.regions.iter().filter(|region| region.buffer != Buffer::Scratch) {
@@ -288,7 +288,7 @@ fn initial(program: &Program, contract: &dyn Contract, symbols: &Symbols) -> Pie
     memory
 }
 
-/// For each step the steps that wait for it: the lists, and where each begins.
+/// The steps that wait for each step: the concatenated lists, and where each begins.
 fn waiters(program: &Program) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0; program.steps.len() + 1];
     let all = || (0..program.steps.len()).flat_map(|index| program.after(index).iter().map(move |b| (index, b.step)));

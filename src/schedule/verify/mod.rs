@@ -1,20 +1,21 @@
-//! Proves that the schedules of all ranks, taken together, do what a collective promises.
+//! Verifies that the schedules of all ranks together do what the collective requires.
 //!
-//! Nothing here trusts the builder: schedules are only data. The proof has four parts.
-//! 1. *Form* ([`program`]): spans lie inside their buffers, inputs are never written, dependencies point backwards, every
-//!    send meets one receive of the same length.
-//! 2. *Order* ([`race`]): on each rank, any two steps that touch one element, one of them writing, are ordered by the
-//!    dependencies, element by element and whatever the segment size. So the result cannot depend on timing, on when
-//!    a send reads its buffer, or on when a receive fills it.
-//! 3. *Progress* ([`execute`]): with sends that complete only together with their receive, and messages that are not cut,
-//!    every step finishes. Since a finished step never stops another one, one order of execution shows it for all. Messages
-//!    cut into segments, of whatever length, can do what whole ones did: their first elements wait for nothing that all
-//!    elements together do not wait for.
-//! 4. *Meaning* ([`symbol`]): during that execution each element holds the expression tree it would have been computed by.
-//!    In the end it must be the one that the [`Contract`] asks for: every contribution exactly once, divided exactly once
+//! The verifier does not rely on the builder; schedules are only data. It checks four properties.
+//! 1. *Form* ([`program`]): spans are inside their buffers, inputs are never written, dependencies refer to earlier
+//!    steps, and every send matches one receive of the same length.
+//! 2. *Order* ([`race`]): on each rank, any two steps that access the same element, one of them writing, are ordered by
+//!    dependencies, element by element and for any segment size. So the result does not depend on timing, on when a
+//!    send reads its buffer, or on when a receive fills it.
+//! 3. *Progress* ([`execute`]): with synchronous sends, which complete only together with their receive, and one
+//!    segment per message, every step finishes. A finished step never blocks another one, so a single execution order
+//!    suffices. Messages in segments of any length can do at least what whole messages can: the dependencies of their
+//!    first elements are a subset of those of all elements.
+//! 4. *Result* ([`symbol`]): during that execution each element holds the expression tree by which it was computed. In
+//!    the end it must be the one that the [`Contract`] requires: every contribution exactly once, divided exactly once
 //!    if it is an average, and the same tree, hence the same bits, on all ranks.
 //!
-//! Memory is looked at in pieces ([`pieces`]): neighbouring elements that the same steps touch cost as much as one.
+//! Memory is represented in pieces ([`pieces`]): neighbouring elements that are accessed by the same steps cost as much
+//! as one.
 
 mod execute;
 mod pieces;
@@ -35,89 +36,92 @@ use crate::types::Rank;
 use execute::Machine;
 use program::Program;
 
-/// One element that a caller supplied.
+/// An element that a caller supplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leaf {
-    /// Whose.
+    /// The rank that supplied it.
     pub rank: Rank,
-    /// In which of that rank's inputs (or outputs, in place).
+    /// The index of the input (or, in place, output).
     pub input: u32,
-    /// Its index there. Reductions only combine elements with the same index.
+    /// The index of the element. Reductions only combine elements with the same index.
     pub element: usize,
 }
 
-/// What an element of an output must be in the end.
+/// The required final content of an element of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Whatever it likes.
+    /// Not specified.
     Anything,
     /// Never written.
     Untouched,
-    /// A copy of that element.
+    /// A copy of this element.
     Copy(Leaf),
-    /// All contributions of `ranks` at index `element`, each exactly once, divided by `divisor` in the end if that is not 1.
+    /// The reduction of all contributions of `ranks` at index `element`, each exactly once, then divided by `divisor`
+    /// if that is not 1.
     Reduced {
-        /// Who contributes.
+        /// The contributing ranks.
         ranks: Range<Rank>,
-        /// Index in each contributor's inputs.
+        /// The index in each contributor's inputs.
         element: usize,
         /// 1 for no division.
         divisor: u64,
-        /// Whether lower ranks must stand on the left.
+        /// Whether lower ranks must be the left operands.
         in_order: bool,
     },
 }
 
-/// What a collective promises, for each element of each rank's buffers.
+/// The required result of a collective, for each element of each rank's buffers.
 pub trait Contract {
-    /// Processes.
+    /// Number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Elements of a buffer of the caller's, or `None` if that rank has no such buffer.
+    /// Length in elements of a caller's buffer; `None` if the rank has no such buffer.
     fn len(&self, rank: Rank, buffer: Buffer) -> Option<usize>;
 
-    /// Elements with one index that `rank` contributes to a reduction; its [`Leaf::input`]s are below this.
+    /// Number of elements per index that `rank` contributes to a reduction; its [`Leaf::input`]s are less than this.
     fn contributions(&self, rank: Rank) -> u32;
 
-    /// What a buffer of the caller's holds at `index` before; `None` if nothing that may be read.
+    /// The initial content of a caller's buffer at `index`; `None` if it is undefined.
     fn initial(&self, rank: Rank, buffer: Buffer, index: usize) -> Option<Leaf>;
 
-    /// What `output` must hold at `index` afterwards.
+    /// The required final content of `output` at `index`.
     fn expected(&self, rank: Rank, output: u32, index: usize) -> Expect;
 
-    /// Whether the messages are tokens: their contents mean nothing, but before a rank finishes it must have heard,
-    /// directly or not, from every other.
+    /// Whether the collective is a barrier. Its messages are tokens with undefined contents, and no rank may finish
+    /// before it has received, directly or indirectly, a token from every other rank.
     fn synchronizes(&self) -> bool {
         false
     }
 }
 
-/// What one rank sends and needs.
+/// What one rank sends, and the memory that it needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Messages sent, if no step is cut into segments.
+    /// Number of messages if every step is one segment.
     pub messages: usize,
     /// Elements sent.
     pub elements: usize,
-    /// Elements of scratch memory.
+    /// Size of scratch memory in elements.
     pub scratch: usize,
 }
 
-/// What was learnt about schedules that are right.
+/// Properties of valid schedules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The longest chain of messages that must follow one another, if no step is cut into segments.
+    /// The longest chain of dependent messages if every step is one segment.
     pub steps: usize,
-    /// By rank.
+    /// Traffic of each rank.
     pub traffic: Vec<Traffic>,
-    /// Whether every reduced element combines its contributions in the order of ranks: then the operation need not commute.
+    /// Whether every reduction has its contributions in rank order; then the operation need not commute.
     pub in_order: bool,
 }
 
-/// Proves that `schedules`, one for each rank, keep `contract`. An error says which rank, step or element breaks it.
+/// Verifies that `schedules`, one per rank, satisfy `contract`. The error names the rank, step or element that violates
+/// it.
 ///
-/// Each schedule is looked at once, so they can be generated one after the other. Time grows with the number of steps and of
-/// pieces that their spans cut memory into, hardly with elements; memory with the elements of all buffers.
+/// Each schedule is used once, so schedules can be generated one after the other. The time grows with the number of
+/// steps and of pieces into which their spans cut memory, hardly with the number of elements; the memory needed grows
+/// with the elements of all buffers.
 pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &dyn Contract) -> Result<Report> {
     let mut program = Program::new(contract.ranks());
     for schedule in schedules {
@@ -132,14 +136,14 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
     machine.run(u32::MAX, false)?;
     let in_order = machine.check(contract)?;
     if contract.synchronizes() {
-        machine.check_everyone_heard_everyone()?;
+        machine.check_barrier()?;
     }
     let steps = machine.longest_chain();
     Ok(Report { steps, traffic: program.traffic, in_order })
 }
 
-/// Executes them cut into segments of several lengths, trying the newest step first or the oldest: nothing comes out but what
-/// whole messages give.
+/// Executes the schedules with several segment lengths, trying the newest or the oldest step first, and checks that the
+/// results equal those of whole messages.
 #[cfg(test)]
 pub(crate) fn execute_in_segments(schedules: &[Schedule], contract: &dyn Contract) -> Result<()> {
     let mut program = Program::new(contract.ranks());

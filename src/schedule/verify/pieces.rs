@@ -1,26 +1,26 @@
-//! Memory described in pieces: what is true of many neighbouring elements is said once. Whole buffers cost as much as one
-//! element, so element counts hardly matter.
+//! Memory represented in pieces: neighbouring elements with the same description are stored once. A whole buffer costs
+//! as much as one element, so the number of elements hardly matters.
 
-/// What a piece says of its elements.
+/// The description of the elements of a piece.
 pub(super) trait Piece: Copy + PartialEq {
-    /// What it says from its `by`-th element on.
+    /// The description of the piece's elements from index `by` on.
     fn skip(self, by: u32) -> Self;
 }
 
-/// What is known of every element of a memory.
+/// A description of every element of a memory.
 #[derive(Clone)]
 pub(super) struct Pieces<T> {
-    /// By element: what is known from there on. Only meaningful where a piece begins.
+    /// Indexed by element: the description from this element on. Valid only where a piece begins.
     values: Vec<T>,
-    /// By element: a bit, set if a piece begins there.
+    /// A bit per element: set if a piece begins there.
     begins: Vec<u64>,
 }
 
 impl<T: Piece> Pieces<T> {
-    /// `len` elements, of which the same is known. A piece begins at each of `begins`, so that nobody looks beyond it.
+    /// `len` elements with the same description. A piece begins at each of `begins`, which bounds searches.
     pub fn new(len: usize, begins: impl IntoIterator<Item = usize>, value: T) -> Self {
         let mut pieces = Self { values: vec![value; len + 1], begins: vec![0; len / 64 + 1] };
-        // One more begins after the last, so that all pieces end where one begins.
+        // A sentinel after the last element, so that every piece ends where another begins.
         begins.into_iter().chain([0, len]).for_each(|at| pieces.begin(at));
         pieces
     }
@@ -29,7 +29,7 @@ impl<T: Piece> Pieces<T> {
         self.begins[at / 64] |= 1 << (at % 64);
     }
 
-    /// Where the piece of element `at` begins.
+    /// The start of the piece that contains element `at`.
     fn beginning(&self, at: usize) -> usize {
         let mut word = at / 64;
         let mut bits = self.begins[word] & (u64::MAX >> (63 - at % 64));
@@ -40,7 +40,7 @@ impl<T: Piece> Pieces<T> {
         word * 64 + 63 - bits.leading_zeros() as usize
     }
 
-    /// Where the piece of element `at` ends.
+    /// The end of the piece that contains element `at`.
     fn end(&self, at: usize) -> usize {
         let mut word = (at + 1) / 64;
         let mut bits = self.begins[word] & (u64::MAX << ((at + 1) % 64));
@@ -51,18 +51,18 @@ impl<T: Piece> Pieces<T> {
         word * 64 + bits.trailing_zeros() as usize
     }
 
-    /// What is known of element `at`.
+    /// The description of element `at`.
     fn get(&self, at: usize) -> T {
         let beginning = self.beginning(at);
         self.values[beginning].skip((at - beginning) as u32)
     }
 
-    /// What is known from element `at` on, and where that ends, at `limit` at the latest.
+    /// The description from element `at` on, and where it ends; at most `limit`.
     pub fn from(&self, at: u32, limit: u32) -> (T, u32) {
         (self.get(at as usize), limit.min(self.end(at as usize) as u32))
     }
 
-    /// What is known of each of `len` elements from `start` on.
+    /// The descriptions of `len` elements from `start` on.
     pub fn elements(&self, start: usize, len: usize) -> impl Iterator<Item = T> {
         let (mut at, end) = (start as u32, (start + len) as u32);
         let pieces = std::iter::from_fn(move || {
@@ -74,23 +74,23 @@ impl<T: Piece> Pieces<T> {
         pieces.flatten()
     }
 
-    /// Makes a piece begin at `at`.
+    /// Splits the piece that contains `at`, so that a piece begins there.
     pub fn cut(&mut self, at: u32) {
         self.values[at as usize] = self.get(at as usize);
         self.begin(at as usize);
     }
 
-    /// Where a piece begins already: changes what it says, and tells what it said and where it ends.
+    /// Changes the description of the piece that begins at `at`. Returns the end of the piece.
     pub fn change(&mut self, at: u32, change: impl FnOnce(&mut T)) -> u32 {
         change(&mut self.values[at as usize]);
         self.end(at as usize) as u32
     }
 
-    /// Makes one piece of the elements from `start` to `end`.
+    /// Makes the elements `start..end` one piece.
     pub fn set(&mut self, start: u32, end: u32, value: T) {
         self.cut(end);
         let (start, end) = (start as usize, end as usize);
-        // From here on there are no beginnings up to `end`.
+        // Clear all beginnings between `start` and `end`.
         let (first, last) = (start / 64, end / 64);
         let (below, above) = (!(u64::MAX << (start % 64)), u64::MAX << (end % 64));
         if first == last {
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A number that counts up within a piece.
+    /// A number that increases by one per element of a piece.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Counter(u32);
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same as an array of elements.
+        /// Pieces behave like an array of elements.
         #[test]
         fn pieces_are_elements(len in 1usize..300, writes in prop::collection::vec((0usize..300, 0usize..300, 0u32..9000), 0..40)) {
             let mut pieces = Pieces::new(len, [len / 2], Counter(7));

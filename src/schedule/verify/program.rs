@@ -1,4 +1,4 @@
-//! The schedules of all ranks as one list of steps over one flat memory, their form checked.
+//! The schedules of all ranks as one list of steps over one flat memory, after checks of their form.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::schedule::{Action, Buffer, Schedule, Side, Span};
 use crate::types::Rank;
 
-/// What a step does to each of its elements.
+/// The operation of a step on each of its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Send,
@@ -18,25 +18,25 @@ pub(super) enum Kind {
     Divide(u32),
 }
 
-/// No place, no step.
+/// No address, or no step.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A step with places in the flat memory. There are millions, so they are small.
+/// A step with addresses in the flat memory. There are millions of them, so they are small.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlatStep {
     pub rank: u32,
     pub kind: Kind,
     pub len: u32,
-    /// Or [`NONE`].
+    /// Addresses, or [`NONE`].
     pub reads: [u32; 2],
     pub write: u32,
-    /// The other end, for messages: index in [`Program::steps`].
+    /// The other end of a message: index in [`Program::steps`].
     pub peer: u32,
-    /// Where its dependencies begin in [`Program::dependencies`]; they end where the next step's begin.
+    /// Index of its first dependency in [`Program::dependencies`]; the next step's first is the end.
     after: u32,
 }
 
-/// What must be finished first.
+/// A dependency.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Before {
     /// Index in [`Program::steps`].
@@ -44,7 +44,7 @@ pub(super) struct Before {
     pub shift: i32,
 }
 
-/// A caller's buffer, or a rank's scratch, in the flat memory.
+/// A caller's buffer, or a rank's scratch memory, in the flat memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Region {
     pub rank: Rank,
@@ -53,7 +53,7 @@ pub(super) struct Region {
     pub len: usize,
 }
 
-/// One end of a message that its other end is still to be found for.
+/// One end of a message whose other end has not been found yet.
 #[derive(Clone, Copy)]
 struct End {
     peer: u32,
@@ -65,16 +65,16 @@ pub(super) struct Program {
     pub ranks: usize,
     pub steps: Vec<FlatStep>,
     dependencies: Vec<Before>,
-    /// By rank: where its steps are.
+    /// For each rank: its range of steps.
     pub of_rank: Vec<Range<usize>>,
     pub regions: Vec<Region>,
-    /// Elements of the flat memory.
+    /// Size of the flat memory in elements.
     pub memory: usize,
-    /// By rank.
+    /// Traffic of each rank.
     pub traffic: Vec<Traffic>,
-    /// By receiver: the messages that it is sent, in the order of senders.
+    /// For each receiver: the messages sent to it, by sender.
     sends: Vec<Vec<End>>,
-    /// By receiver: the messages that it receives, in the order of its steps.
+    /// For each receiver: the messages that it receives, in the order of its steps.
     receives: Vec<Vec<End>>,
 }
 
@@ -83,7 +83,7 @@ impl Program {
         Self { ranks, sends: vec![Vec::new(); ranks], receives: vec![Vec::new(); ranks], ..Self::default() }
     }
 
-    /// Takes the next rank's schedule.
+    /// Adds the schedule of the next rank.
     pub fn add(&mut self, schedule: &Schedule, contract: &dyn Contract) -> Result<()> {
         let rank = self.of_rank.len();
         if rank == self.ranks {
@@ -95,24 +95,24 @@ impl Program {
         let mut channels = vec![[0; 2]; self.ranks];
         for (index, step) in schedule.steps.iter().enumerate() {
             let action = step.action;
-            let place = |what: String| wrong(format!("rank {rank}, step {index} ({action:?}): {what}"));
+            let error = |what: String| wrong(format!("rank {rank}, step {index} ({action:?}): {what}"));
             let after = self.dependencies.len() as u32;
             for dependency in &step.after {
                 if dependency.step as usize >= index {
-                    return Err(place(format!("waits for step {}, which is not before it", dependency.step)));
+                    return Err(error(format!("waits for step {}, which is not before it", dependency.step)));
                 }
-                // Progress and lengths fit into 31 bits, so a longer shift says the same.
+                // Progress and lengths have at most 31 bits, so clamping a shift does not change its meaning.
                 let shift = dependency.shift.clamp(i32::MIN as isize, i32::MAX as isize) as i32;
                 self.dependencies.push(Before { step: first as u32 + dependency.step, shift });
             }
             if let Some(peer) = action.destination().or(action.source()) {
                 let outgoing = action.destination().is_some();
                 if peer >= self.ranks || peer == rank {
-                    return Err(place(format!("rank {peer} cannot be a peer")));
+                    return Err(error(format!("rank {peer} is not a valid peer")));
                 }
                 let channel = &mut channels[peer][usize::from(outgoing)];
                 if step.channel != *channel {
-                    return Err(place(format!("channel {} where {channel} is next", step.channel)));
+                    return Err(error(format!("channel {} where {channel} is next", step.channel)));
                 }
                 *channel += 1;
                 let (ends, other) =
@@ -120,7 +120,7 @@ impl Program {
                 ends.push(End { peer: other as u32, step: self.steps.len() as u32 });
             }
             let locate = |span: Option<Span>| match span {
-                Some(span) => locate(&self.regions[regions..], span).map_err(place),
+                Some(span) => locate(&self.regions[regions..], span).map_err(error),
                 None => Ok(NONE),
             };
             let [first_read, second_read] = action.reads();
@@ -133,11 +133,11 @@ impl Program {
                 peer: NONE,
                 after,
             };
-            check_spans(&action).map_err(place)?;
+            check_spans(&action).map_err(error)?;
             self.steps.push(FlatStep { len: action.elements() as u32, ..flat });
         }
         if self.steps.len().max(self.dependencies.len()) >= NONE as usize {
-            return Err(wrong("too many steps to be proven".into()));
+            return Err(wrong("too many steps to verify".into()));
         }
         self.of_rank.push(first..self.steps.len());
         self.traffic.push(Traffic {
@@ -156,16 +156,16 @@ impl Program {
             self.memory = self.memory.saturating_add(len);
         }
         if self.memory > i32::MAX as usize {
-            return Err(wrong(format!("rank {rank}, buffers: too many elements to be proven")));
+            return Err(wrong(format!("rank {rank}, buffers: too many elements to verify")));
         }
         Ok(())
     }
 
-    /// Makes the two ends of each message know one another, once all ranks are there.
+    /// Matches the two ends of each message, after all ranks have been added.
     pub fn connect(&mut self) -> Result<()> {
         let (all_sent, all_received) = (std::mem::take(&mut self.sends), std::mem::take(&mut self.receives));
         for (to, (sent, mut received)) in all_sent.into_iter().zip(all_received).enumerate() {
-            // The n-th from a rank meets the n-th to it; each rank's own are in their order already.
+            // The n-th send matches the n-th receive; the messages of each rank are already in order.
             received.sort_by_key(|end| end.peer);
             let (mut sent, mut received) = (sent.into_iter().peekable(), received.into_iter().peekable());
             let (mut from, mut message) = (NONE, 0);
@@ -206,24 +206,24 @@ impl Program {
         Ok(())
     }
 
-    /// What step `index` waits for.
+    /// The dependencies of step `index`.
     pub fn after(&self, index: usize) -> &[Before] {
         let end = self.steps.get(index + 1).map_or(self.dependencies.len(), |next| next.after as usize);
         &self.dependencies[self.steps[index].after as usize..end]
     }
 
-    /// How many of its first elements `before` must have finished before a step works on its first `progress`.
+    /// How many elements `before` must have finished before a step processes its first `progress` elements.
     pub fn required(&self, before: &Before, progress: u32) -> u32 {
         let len = self.steps[before.step as usize].len;
         (i64::from(progress) + i64::from(before.shift)).clamp(0, i64::from(len)) as u32
     }
 
-    /// Where buffers begin in the flat memory.
+    /// The start of each buffer in the flat memory.
     pub fn begins(&self) -> impl Iterator<Item = usize> {
         self.regions.iter().map(|region| region.start)
     }
 
-    /// Names a step in messages.
+    /// The name of a step in error messages.
     pub fn name(&self, step: usize) -> String {
         let FlatStep { rank, kind, peer, len, .. } = self.steps[step];
         let index = step - self.of_rank[rank as usize].start;
@@ -231,8 +231,8 @@ impl Program {
         format!("rank {rank}, step {index} ({kind:?}{peer}, {len} elements)")
     }
 
-    /// Names a place of the flat memory in messages.
-    pub fn place(&self, address: usize) -> String {
+    /// The name of an address in error messages.
+    pub fn address_name(&self, address: usize) -> String {
         let at = self.regions.partition_point(|region| region.start + region.len <= address);
         let Region { rank, buffer, start, .. } = self.regions[at];
         format!("rank {rank}, {buffer:?}, element {}", address - start)
@@ -259,7 +259,7 @@ fn locate(regions: &[Region], span: Span) -> Result<u32, String> {
     }
 }
 
-/// What the engine relies on within one step.
+/// Checks conditions within a step on which the engine relies.
 fn check_spans(action: &Action) -> Result<(), String> {
     let len = action.elements();
     if len == 0 {

@@ -1,4 +1,4 @@
-//! Finds steps of one rank that touch the same element, one of them writing, in no certain order.
+//! Finds steps of one rank that access the same element, one of them writing, without being ordered by dependencies.
 
 use super::pieces::{Piece, Pieces};
 use super::program::{NONE, Program};
@@ -6,12 +6,12 @@ use super::{Contract, Expect, wrong};
 use crate::error::Result;
 use crate::schedule::Buffer;
 
-/// What is known of some neighbouring elements.
+/// The accesses to some neighbouring elements.
 #[derive(Clone, Copy, PartialEq)]
 struct Touched {
-    /// Their last writer.
+    /// The last writer.
     writer: u32,
-    /// The newest of their readers since, in the list of readers.
+    /// The most recent reader since then: index in the list of readers.
     reader: u32,
 }
 
@@ -21,23 +21,23 @@ impl Piece for Touched {
     }
 }
 
-/// One of the readers of some elements since their last write.
+/// A reader of some elements since their last write.
 #[derive(Clone, Copy)]
 struct Reader {
     access: Access,
-    /// The one before.
+    /// The previous reader.
     next: u32,
 }
 
-/// A step touches elements, its first one at `base`.
+/// An access by a step to elements; the first one is at `base`.
 #[derive(Clone, Copy)]
 struct Access {
     step: u32,
     base: u32,
 }
 
-/// Walks every rank's steps as listed. Each access must come after the last write before it, and each write after all
-/// reads since that; then, order being transitive, all conflicting accesses are ordered as listed.
+/// Goes through every rank's steps in list order. Each access must depend on the last write before it, and each write
+/// on all reads since then. Dependencies are transitive, so all conflicting accesses are then in list order.
 pub(super) fn check(program: &Program, contract: &dyn Contract) -> Result<()> {
     let mut memory = Pieces::new(program.memory, program.begins(), Touched { writer: NONE, reader: NONE });
     let mut readers: Vec<Reader> = Vec::new();
@@ -68,7 +68,7 @@ pub(super) fn check(program: &Program, contract: &dyn Contract) -> Result<()> {
         let (mut at, end) = (step.write, step.write + step.len);
         while at < end {
             let (Touched { writer, mut reader }, next) = memory.from(at, end);
-            // Readers came after the writer before them.
+            // Readers already depend on the writer before them.
             if reader == NONE && writer != NONE {
                 paths.require(written(writer), access(step.write), at..next)?;
             }
@@ -85,9 +85,9 @@ pub(super) fn check(program: &Program, contract: &dyn Contract) -> Result<()> {
         let Buffer::Output(output) = region.buffer else { continue };
         for (index, Touched { writer, .. }) in memory.elements(region.start, region.len).enumerate() {
             if writer != NONE && contract.expected(region.rank, output, index) == Expect::Untouched {
-                let place = program.place(region.start + index);
+                let address = program.address_name(region.start + index);
                 return Err(wrong(format!(
-                    "{place} must stay as it is, but {} writes it",
+                    "{address} must not be written, but {} writes it",
                     program.name(writer as usize)
                 )));
             }
@@ -99,14 +99,14 @@ pub(super) fn check(program: &Program, contract: &dyn Contract) -> Result<()> {
 /// Searches paths of dependencies.
 struct Paths<'a> {
     program: &'a Program,
-    /// How many of a step's first elements the current search has already asked for.
+    /// For each step: how many of its first elements the current search has already required.
     asked: Vec<u32>,
     visited: Vec<u32>,
     open: Vec<Wait>,
 }
 
-/// Before the step that a search began with works on its first `p` elements, `step` must have finished `p + shift` of its own,
-/// or all `cap`.
+/// Before the step at which the search started processes its first `p` elements, `step` must have finished `min(p +
+/// shift, cap)` of its own.
 #[derive(Clone, Copy)]
 struct Wait {
     step: u32,
@@ -119,14 +119,14 @@ impl<'a> Paths<'a> {
         Self { program, asked: vec![0; program.steps.len()], visited: Vec::new(), open: Vec::new() }
     }
 
-    /// Makes sure that `earlier` is finished with each of these elements before `later` works on it.
+    /// Fails unless, for each of `elements`, `earlier` finishes it before `later` processes it.
     fn require(&mut self, earlier: Access, later: Access, elements: std::ops::Range<u32>) -> Result<()> {
         if earlier.step == later.step {
             return Ok(());
         }
-        // The n-th element of the later one is the n + ahead-th of the earlier one.
+        // Element `n` of the later step is element `n + ahead` of the earlier one.
         let ahead = i64::from(later.base) - i64::from(earlier.base);
-        // Nearly always it waits directly; then no search is needed.
+        // In most cases the dependency is direct, and no search is needed.
         let direct = |before: &super::program::Before| before.step == earlier.step && i64::from(before.shift) >= ahead;
         if self.program.after(later.step as usize).iter().any(direct) {
             return Ok(());
@@ -134,17 +134,17 @@ impl<'a> Paths<'a> {
         let mut progress = i64::from(elements.start - later.base) + 1;
         while progress <= i64::from(elements.end - later.base) {
             let Some(last) = self.search(earlier.step, ahead, later.step, progress) else {
-                let place = self.program.place((i64::from(later.base) + progress - 1) as usize);
+                let address = self.program.address_name((i64::from(later.base) + progress - 1) as usize);
                 let [earlier, later] = [earlier, later].map(|access| self.program.name(access.step as usize));
-                return Err(wrong(format!("{place}: {later} does not wait for {earlier}")));
+                return Err(wrong(format!("{address}: {later} does not wait for {earlier}")));
             };
             progress = last + 1;
         }
         Ok(())
     }
 
-    /// If `from` on its first `progress` elements waits for the first `progress + ahead` of `target`: the largest progress
-    /// for which that is so on the same way.
+    /// If processing the first `progress` elements of `from` requires the first `progress + ahead` of `target`: the
+    /// largest progress for which the same path of dependencies guarantees that.
     fn search(&mut self, target: u32, ahead: i64, from: u32, progress: i64) -> Option<i64> {
         let steps = &self.program.steps;
         let mut found = None;
@@ -153,15 +153,15 @@ impl<'a> Paths<'a> {
             for before in self.program.after(wait.step as usize) {
                 let len = i64::from(steps[before.step as usize].len);
                 let shift = i64::from(before.shift);
-                let way = Wait { step: before.step, shift: wait.shift + shift, cap: (wait.cap + shift).min(len) };
-                let first = (progress + way.shift).min(way.cap);
+                let wait = Wait { step: before.step, shift: wait.shift + shift, cap: (wait.cap + shift).min(len) };
+                let first = (progress + wait.shift).min(wait.cap);
                 if before.step == target && first >= progress + ahead {
-                    found = Some(way.cap - ahead);
+                    found = Some(wait.cap - ahead);
                 }
                 if before.step > target && first > i64::from(self.asked[before.step as usize]) {
                     self.asked[before.step as usize] = first as u32;
                     self.visited.push(before.step);
-                    self.open.push(way);
+                    self.open.push(wait);
                 }
             }
             if found.is_some() {

@@ -1,19 +1,19 @@
-//! Expressions instead of numbers. An element's value is an expression over *contributions* (a rank and one of its inputs)
-//! and the index at which all of them are taken. Equal expressions have equal numbers, so comparing trees is comparing
-//! numbers, and all elements of a chunk share one.
+//! Symbolic values. The value of an element is an expression over *contributions* (a rank and one of its inputs) and
+//! the index at which all of them are taken. Equal expressions have equal numbers, so comparing trees means comparing
+//! numbers, and all elements of a chunk share one expression.
 
 use super::Contract;
 use super::pieces::Piece;
 use crate::hash::QuickMap;
 use crate::schedule::verify::Leaf;
 
-/// Number of an expression.
+/// The number of an expression.
 pub(super) type Id = u32;
 
-/// The expression of memory that holds nothing to read.
+/// The expression of undefined memory.
 pub(super) const UNDEFINED: Id = 0;
 
-/// What one element holds.
+/// The value of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value {
     pub expression: Id,
@@ -30,38 +30,38 @@ impl Piece for Value {
     }
 }
 
-/// What is known of an expression.
+/// The properties of an expression.
 #[derive(Clone, Copy)]
 struct Expression {
-    /// The leftmost and the rightmost.
+    /// The leftmost and the rightmost contribution.
     first: u32,
     last: u32,
-    /// Whether they ascend from left to right.
+    /// Whether the contributions ascend from left to right.
     ascending: bool,
-    /// 1 if it is not a quotient.
+    /// 1 if the expression is not a quotient.
     divisor: u64,
-    /// Its contributions: where their runs begin in [`Symbols::runs`], and how many there are.
+    /// The contributions: index of their first run in [`Symbols::runs`], and the number of runs.
     runs: u32,
     len: u32,
 }
 
-/// Contributions with consecutive numbers: the first, and one past the last.
+/// Consecutive contributions: the first, and one past the last.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Run {
     start: u32,
     end: u32,
 }
 
-/// All expressions of one execution.
+/// All expressions of an execution.
 pub(super) struct Symbols {
     expressions: Vec<Expression>,
-    /// Of one expression after the other, ascending; no two touch.
+    /// The runs of all expressions, consecutively; ascending within an expression, without adjacent runs.
     runs: Vec<Run>,
     reductions: QuickMap<(Id, Id), Id>,
-    /// The newest of them that was asked for; the pieces of a chunk ask the same.
+    /// The most recently requested reduction: left, right, result. The pieces of a chunk request the same one.
     newest: (Id, Id, Id),
     quotients: QuickMap<(Id, u32), Id>,
-    /// By rank: number of its first contribution.
+    /// For each rank: the number of its first contribution.
     offsets: Vec<u32>,
 }
 
@@ -100,17 +100,17 @@ impl Symbols {
     }
 
     pub fn leaf(&self, leaf: Leaf) -> Value {
-        // Number 0 is the undefined one.
+        // Expression 0 is `UNDEFINED`.
         Value { expression: 1 + self.offsets[leaf.rank] + leaf.input, element: leaf.element as u32 }
     }
 
-    /// `left op right`.
+    /// The value of `left op right`.
     pub fn combine(&mut self, left: Value, right: Value) -> Result<Value, String> {
         if left == Value::UNDEFINED || right == Value::UNDEFINED {
             return Err("reduces undefined memory".into());
         }
         if left.element != right.element {
-            return Err(format!("combines the elements {} and {}", left.element, right.element));
+            return Err(format!("reduces different elements, {} and {}", left.element, right.element));
         }
         let (left, right, element) = (left.expression, right.expression, left.element);
         if (self.newest.0, self.newest.1) != (left, right) {
@@ -126,7 +126,7 @@ impl Symbols {
     fn add_reduction(&mut self, left: Id, right: Id) -> Result<Id, String> {
         let (l, r) = (self.expressions[left as usize], self.expressions[right as usize]);
         if l.divisor != 1 || r.divisor != 1 {
-            return Err("reduces what has been divided already".into());
+            return Err("reduces a value that is already divided".into());
         }
         let runs = self.runs.len();
         if !self.unite(l, r) {
@@ -145,7 +145,7 @@ impl Symbols {
         Ok(id)
     }
 
-    /// Appends the runs of both; `false` if they have a contribution in common.
+    /// Appends the union of both lists of runs; `false` if they have a contribution in common.
     fn unite(&mut self, left: Expression, right: Expression) -> bool {
         let begin = self.runs.len();
         let (mut l, mut r) = (left.runs as usize, right.runs as usize);
@@ -164,7 +164,7 @@ impl Symbols {
         true
     }
 
-    /// `of / by`.
+    /// The value of `of / by`.
     pub fn divide(&mut self, of: Value, by: u32) -> Result<Value, String> {
         let Value { expression: of, element } = of;
         let id = match self.quotients.get(&(of, by)) {
@@ -183,18 +183,18 @@ impl Symbols {
         Ok(Value { expression: id, element })
     }
 
-    /// Whether `id` has all contributions of `ranks`, no other, and that divisor.
+    /// Whether `id` contains all contributions of `ranks`, no other, and has this divisor.
     pub fn is_total(&self, id: Id, ranks: &std::ops::Range<usize>, divisor: u64) -> bool {
         let all = Run { start: self.offsets[ranks.start], end: self.offsets[ranks.end] };
         self.expressions[id as usize].divisor == divisor && self.runs(id) == [all]
     }
 
-    /// Whether its contributions ascend from left to right.
+    /// Whether the contributions of `id` ascend from left to right.
     pub fn ascends(&self, id: Id) -> bool {
         self.expressions[id as usize].ascending
     }
 
-    /// For messages.
+    /// The expression as text for error messages.
     pub fn describe(&self, id: Id) -> String {
         if id == UNDEFINED {
             return "undefined memory".into();

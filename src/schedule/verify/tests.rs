@@ -6,7 +6,7 @@ use crate::schedule::{Action, Builder, Dependency, Side, Span, Step};
 const IN: Buffer = Buffer::Input(0);
 const OUT: Buffer = Buffer::Output(0);
 
-/// Ranks with one input and one output of `len` each. What is expected is the same on all.
+/// Ranks with one input and one output of `len` elements each. The expected result is the same on all ranks.
 struct Plain {
     ranks: usize,
     len: usize,
@@ -58,7 +58,7 @@ fn all(buffer: Buffer) -> Span {
     Span::new(buffer, 0, 4)
 }
 
-/// One schedule for each rank.
+/// The schedule that `write` writes for each rank.
 fn schedules(ranks: usize, write: impl Fn(&mut Builder, Rank)) -> Vec<Schedule> {
     let one = |rank| {
         let mut b = Builder::new();
@@ -68,7 +68,7 @@ fn schedules(ranks: usize, write: impl Fn(&mut Builder, Rank)) -> Vec<Schedule> 
     (0..ranks).map(one).collect()
 }
 
-/// Both exchange everything; lower ranks on the left.
+/// Two ranks exchange all elements; lower ranks are the left operand.
 fn exchange() -> Vec<Schedule> {
     schedules(2, |b, rank| {
         b.send(1 - rank, all(IN));
@@ -83,7 +83,7 @@ fn refused(schedules: &[Schedule], contract: &Plain, why: &str) {
 }
 
 #[test]
-fn what_is_right_is_reported() {
+fn valid_schedules_are_accepted() {
     let report = verify(exchange(), &plain(2, 4, sum_of_two)).unwrap();
     let traffic = Traffic { messages: 1, elements: 4, scratch: 0 };
     assert_eq!(report, Report { steps: 1, traffic: vec![traffic; 2], in_order: true });
@@ -95,12 +95,12 @@ fn another_order_on_another_rank_gives_other_bits() {
         b.send(1 - rank, all(IN));
         b.recv_reduce(1 - rank, all(OUT), all(IN), Side::Left);
     });
-    refused(&both_left, &plain(2, 4, sum_of_two), "in another order elsewhere");
+    refused(&both_left, &plain(2, 4, sum_of_two), "in a different order");
 }
 
 #[test]
 fn two_ranks_that_both_wait_for_the_others_receive() {
-    // With sends that are buffered this would do.
+    // With buffered sends this would work.
     let in_place = schedules(2, |b, rank| {
         b.send(1 - rank, all(OUT));
         b.recv(1 - rank, all(OUT));
@@ -111,7 +111,7 @@ fn two_ranks_that_both_wait_for_the_others_receive() {
 
 #[test]
 fn a_deadlock_that_only_large_segments_have() {
-    // Rank 0 sends each element after it received the one before; rank 1 sends each back when it arrives.
+    // Rank 0 sends each element after receiving the one before; rank 1 sends each element back on arrival.
     let leapfrog = schedules(2, |b, rank| {
         if rank == 0 {
             b.recv(1, Span::new(OUT, 1, 2));
@@ -127,7 +127,7 @@ fn a_deadlock_that_only_large_segments_have() {
 }
 
 proptest! {
-    /// The proof executes messages as a whole, in one order; that says all about segments and other orders.
+    /// The verifier executes whole messages in one order; other segment lengths and orders give the same result.
     #[test]
     fn segments_and_order_change_nothing(
         steps in prop::collection::vec((0usize..3, 0usize..3, 0usize..40, 0usize..40, 1usize..12), 1..25),
@@ -173,7 +173,7 @@ fn elements_that_do_not_belong_together() {
         b.send(1 - rank, Span::new(IN, 1, 3));
         b.recv_reduce(1 - rank, Span::new(OUT, 0, 3), Span::new(IN, 0, 3), Side::Left);
     });
-    refused(&shifted, &plain(2, 4, sum_of_two), "combines the elements 1 and 0");
+    refused(&shifted, &plain(2, 4, sum_of_two), "reduces different elements, 1 and 0");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn averages_are_divided_once_by_the_right_number_and_at_the_end() {
         b.send(1 - rank, all(IN));
         b.recv_reduce(1 - rank, all(OUT), all(OUT), if rank == 0 { Side::Right } else { Side::Left });
     });
-    refused(&early, &plain(2, 4, average), "divided already");
+    refused(&early, &plain(2, 4, average), "already divided");
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn ranks_out_of_order() {
 }
 
 #[test]
-fn messages_that_do_not_meet() {
+fn unmatched_messages() {
     let contract = plain(2, 4, anything);
     refused(
         &schedules(2, |b, rank| {
@@ -252,8 +252,8 @@ fn messages_that_do_not_meet() {
         _ => b.recv(0, Span::new(OUT, 0, 3)),
     });
     refused(&lengths, &contract, "4 elements sent, 3 received");
-    refused(&schedules(2, |b, rank| b.send(rank, all(IN))), &contract, "cannot be a peer");
-    refused(&schedules(2, |b, _| b.send(2, all(IN))), &contract, "cannot be a peer");
+    refused(&schedules(2, |b, rank| b.send(rank, all(IN))), &contract, "is not a valid peer");
+    refused(&schedules(2, |b, _| b.send(2, all(IN))), &contract, "is not a valid peer");
     let mut channels = exchange();
     channels[0].steps[0].channel = 1;
     refused(&channels, &contract, "channel 1 where 0 is next");
@@ -261,7 +261,7 @@ fn messages_that_do_not_meet() {
 }
 
 #[test]
-fn spans_where_they_may_not_be() {
+fn invalid_spans() {
     let contract = plain(1, 4, anything);
     refused(&schedules(1, |b, _| b.copy(all(IN), Span::new(OUT, 1, 4))), &contract, "ends after");
     let mut wrapping = schedules(1, |b, _| b.copy(all(IN), all(OUT)));
@@ -274,12 +274,12 @@ fn spans_where_they_may_not_be() {
     refused(&overlapping, &contract, "overlapping");
     let untouched = plain(1, 4, |_, element| if element == 3 { Expect::Untouched } else { Expect::Anything });
     assert!(verify(schedules(1, |b, _| b.copy(Span::new(IN, 0, 3), Span::new(OUT, 0, 3))), &untouched).is_ok());
-    refused(&schedules(1, |b, _| b.copy(all(IN), all(OUT))), &untouched, "element 3 must stay as it is");
+    refused(&schedules(1, |b, _| b.copy(all(IN), all(OUT))), &untouched, "element 3 must not be written");
 }
 
 #[test]
-fn steps_in_no_certain_order() {
-    // Several paths may order different elements; without one of them a step is too early.
+fn unordered_conflicting_steps() {
+    // Different paths may order different elements; without one of them a step is too early.
     let halves = schedules(1, |b, _| {
         b.copy(all(IN), all(OUT));
         let aside = b.scratch(4);
@@ -300,8 +300,9 @@ fn steps_in_no_certain_order() {
 }
 
 #[test]
-fn several_ways_each_for_some_elements() {
-    // The last step reads what the first writes, and waits for it by way of the two between, which touch other memory.
+fn several_paths_each_for_some_elements() {
+    // The last step reads what the first writes, and depends on it only through the two steps between, which access
+    // other memory.
     let aside = |offset, len| Span::new(Buffer::Scratch, offset, len);
     let copy = |from, into, after: &[(u32, isize)]| Step {
         action: Action::Copy { from, into },
@@ -330,9 +331,9 @@ fn several_ways_each_for_some_elements() {
 }
 
 #[test]
-fn a_barrier_that_lets_someone_through() {
+fn a_barrier_that_a_rank_can_leave_too_early() {
     let contract = |ranks| Plain { tokens: true, ..plain(ranks, 0, anything) };
-    // If only the last token that came must have come before the next goes, rank 0 never hears of rank 3 (5 before it).
+    // If the next token depends only on the last received one, rank 0 never depends on rank 3 (5 before it).
     let chain = |ranks: usize, follow_all: bool| {
         schedules(ranks, |b, rank| {
             let mut token = b.scratch(1);

@@ -1,4 +1,4 @@
-//! Contexts with TCP to some peers and links in memory to others.
+//! Contexts with TCP links to some peers and in-memory links to others.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,19 +14,21 @@ use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::net::handshake::Identity;
 use crate::secret::JobToken;
-use crate::transport::loopback::{Network, Node, Rules};
-use crate::transport::{Clock, Connector, Device, Driven, Happening, LastWords, SystemClock, Watch, tcp};
+use crate::transport::loopback::{LinkModel, Network, Node};
+use crate::transport::{
+    BackgroundProgress, Clock, CloseNotice, Connector, ConnectorEvent, Device, SystemClock, Watch, tcp,
+};
 use crate::types::{DataType, Rank};
 
-/// By TCP identity: the address in memory of the same rank.
-type Twins = Arc<Mutex<HashMap<Identity, Address>>>;
+/// The in-memory address of each rank, by its TCP identity.
+type MemoryAddresses = Arc<Mutex<HashMap<Identity, Address>>>;
 
-/// A device that reaches some ranks over memory and the others over TCP.
+/// A device with in-memory links to some ranks and TCP links to the others.
 struct Mixed {
     tcp: Arc<tcp::Device>,
     network: Network,
     node: Arc<Node>,
-    twins: Twins,
+    memory_addresses: MemoryAddresses,
     over_memory: fn(Rank, Rank) -> bool,
 }
 
@@ -36,7 +38,7 @@ struct MixedConnector {
     memory: Box<dyn Connector>,
     network: Network,
     node: usize,
-    twins: Twins,
+    memory_addresses: MemoryAddresses,
     over_memory: fn(Rank, Rank) -> bool,
 }
 
@@ -54,15 +56,15 @@ impl Connector for MixedConnector {
         self.tcp.set_sockets(sockets);
     }
     fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()> {
-        let twin = self.twins.lock().unwrap()[&address.identity].clone();
-        self.memory.set_peer(rank, twin)?;
+        let memory_address = self.memory_addresses.lock().unwrap()[&address.identity].clone();
+        self.memory.set_peer(rank, memory_address)?;
         self.tcp.set_peer(rank, address)
     }
     fn peer(&self, rank: Rank) -> Option<&Address> {
         self.tcp.peer(rank)
     }
-    fn knows_anyone(&self) -> bool {
-        self.tcp.knows_anyone()
+    fn knows_any_peer(&self) -> bool {
+        self.tcp.knows_any_peer()
     }
     fn connect(&mut self, rank: Rank) {
         self.of(rank).connect(rank);
@@ -70,20 +72,20 @@ impl Connector for MixedConnector {
     fn give_up(&mut self, rank: Rank) {
         self.of(rank).give_up(rank);
     }
-    fn close(&mut self, last_words: Option<LastWords>) {
-        self.tcp.close(last_words.clone());
-        self.memory.close(last_words);
+    fn close(&mut self, close_notice: Option<CloseNotice>) {
+        self.tcp.close(close_notice.clone());
+        self.memory.close(close_notice);
     }
     fn is_busy(&self) -> bool {
         true
     }
-    fn progress(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         self.network.step(now);
-        self.memory.progress(now, happenings);
-        self.tcp.progress(now, happenings);
+        self.memory.progress(now, events);
+        self.tcp.progress(now, events);
     }
     fn next_timer(&self) -> Option<Instant> {
-        // Links in memory have no descriptor: whoever sleeps looks again soon.
+        // In-memory links have no descriptor, so a sleeping thread must check them frequently.
         let soon = Instant::now() + Duration::from_millis(1);
         let memory = self.network.next_event(self.node).unwrap_or(soon).max(soon);
         Some(self.tcp.next_timer().map_or(memory, |timer| timer.min(memory)))
@@ -94,8 +96,8 @@ impl Connector for MixedConnector {
     fn location(&self, rank: Rank) -> Option<String> {
         if (self.over_memory)(self.rank, rank) { self.memory.location(rank) } else { self.tcp.location(rank) }
     }
-    fn obstacle(&self, rank: Rank) -> String {
-        self.tcp.obstacle(rank)
+    fn why_not_connected(&self, rank: Rank) -> String {
+        self.tcp.why_not_connected(rank)
     }
 }
 
@@ -103,21 +105,34 @@ impl Device for Mixed {
     fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>> {
         let tcp = self.tcp.clone().connector(rank, size, token)?;
         let memory = self.node.clone().connector(rank, size, token)?;
-        self.twins.lock().unwrap().insert(tcp.address().identity, memory.address().clone());
-        let (network, node, twins) = (self.network.clone(), self.node.number(), self.twins.clone());
-        Ok(Box::new(MixedConnector { rank, tcp, memory, network, node, twins, over_memory: self.over_memory }))
+        self.memory_addresses.lock().unwrap().insert(tcp.address().identity, memory.address().clone());
+        let (network, node, memory_addresses) =
+            (self.network.clone(), self.node.number(), self.memory_addresses.clone());
+        Ok(Box::new(MixedConnector {
+            rank,
+            tcp,
+            memory,
+            network,
+            node,
+            memory_addresses,
+            over_memory: self.over_memory,
+        }))
     }
-    fn watch(self: Arc<Self>, connector: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>> {
-        self.tcp.clone().watch(connector, driven)
+    fn watch(
+        self: Arc<Self>,
+        connector: &dyn Connector,
+        context: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Watch>> {
+        self.tcp.clone().watch(connector, context)
     }
-    fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
-        self.tcp.prospect(store)
+    fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+        self.tcp.provisional_sockets(store)
     }
-    fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
-        self.tcp.listen(store, everyone, rank)
+    fn listen(&self, store: Option<SocketAddr>, all_addresses: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
+        self.tcp.listen(store, all_addresses, rank)
     }
-    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
-        self.tcp.listen_somewhere()
+    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>> {
+        self.tcp.listen_anywhere()
     }
     fn log(&self) -> Option<LogCallback> {
         None
@@ -128,7 +143,7 @@ impl Device for Mixed {
     fn is_inherited(&self) -> bool {
         false
     }
-    fn cannot_accept(&self) -> Option<io::Error> {
+    fn accept_error(&self) -> Option<io::Error> {
         None
     }
 }
@@ -136,15 +151,16 @@ impl Device for Mixed {
 /// Runs `work` on ranks that are threads.
 fn ranks(size: usize, over_memory: fn(Rank, Rank) -> bool, work: impl Fn(&Arc<Context>) + Sync) {
     let delay = Duration::from_micros(1)..Duration::from_micros(50);
-    let network = Network::new(1, Rules { delay, capacity: 100_000, piece: 20_000, reads_above: Some(500) });
-    let twins = Twins::default();
+    let network = Network::new(1, LinkModel { delay, capacity: 100_000, piece: 20_000, reads_above: Some(500) });
+    let memory_addresses = MemoryAddresses::default();
     let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
     let contexts: Vec<_> = (0..size)
         .map(|rank| {
             let named = tcp::DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
             let (tcp, node) = (tcp::Device::create(&named).unwrap(), Node::new(&network, |_| {}));
-            let (network, twins) = (network.clone(), twins.clone());
-            Context::new(Arc::new(Mixed { tcp, network, node, twins, over_memory }), rank, size, &options).unwrap()
+            let (network, memory_addresses) = (network.clone(), memory_addresses.clone());
+            Context::new(Arc::new(Mixed { tcp, network, node, memory_addresses, over_memory }), rank, size, &options)
+                .unwrap()
         })
         .collect();
     let addresses: Vec<_> = contexts.iter().map(|c| c.lock().unwrap().messenger.address()).collect();
@@ -156,7 +172,7 @@ fn ranks(size: usize, over_memory: fn(Rank, Rank) -> bool, work: impl Fn(&Arc<Co
     std::thread::scope(|scope| contexts.iter().for_each(|context| drop(scope.spawn(|| work(context)))));
 }
 
-/// Pairs of ranks share memory.
+/// Ranks 2i and 2i + 1 have in-memory links.
 fn in_pairs(a: Rank, b: Rank) -> bool {
     a / 2 == b / 2
 }
@@ -175,7 +191,7 @@ fn collectives_span_both_kinds_of_link() {
                     max_segment_bytes: Some(64 << 10),
                     ..Call::new(Shape::new(Collective::Allreduce, context.rank(), 4, input.len()), DataType::Int64)
                 };
-                // SAFETY: the vectors are as long as the shape says and live until the call returns.
+                // SAFETY: the vectors have the lengths given by the shape and live until the call returns.
                 unsafe { context.run(&call) }.unwrap();
                 assert!(output.iter().enumerate().all(|(i, sum)| *sum == 4 * i as i64 + 6));
             }
@@ -188,7 +204,7 @@ fn a_receive_from_any_rank_spans_both_kinds_of_link() {
     const ROUNDS: usize = 30;
     ranks(4, in_pairs, |context| {
         let mut memory = vec![context.rank() as u8; 70_000];
-        // SAFETY: the vector outlives the buffer.
+        // SAFETY: the vector lives longer than the buffer.
         let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()) }.unwrap();
         if context.rank() > 0 {
             for round in 0..ROUNDS {

@@ -1,15 +1,15 @@
-//! Makes the links in memory of one context.
+//! Creates the in-memory links of one context.
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
 use super::link::LoopbackLink;
-use super::network::{Network, Notice, connection};
+use super::network::{Network, PendingEvent, connection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::net::address::Address;
-use crate::transport::{Connector, Happening, LastWords};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent};
 use crate::types::Rank;
 
 pub(super) struct LoopbackConnector {
@@ -19,7 +19,7 @@ pub(super) struct LoopbackConnector {
     pub peers: QuickMap<u32, Address>,
 }
 
-/// The node that an address is of.
+/// The node number in an address.
 pub(super) fn node_of(address: &Address) -> usize {
     usize::from_le_bytes(address.identity[..8].try_into().expect("8 bytes"))
 }
@@ -46,7 +46,7 @@ impl Connector for LoopbackConnector {
         self.peers.get(&(rank as u32))
     }
 
-    fn knows_anyone(&self) -> bool {
+    fn knows_any_peer(&self) -> bool {
         !self.peers.is_empty()
     }
 
@@ -59,48 +59,48 @@ impl Connector for LoopbackConnector {
     fn give_up(&mut self, rank: Rank) {
         if let Some(node) = self.peer(rank).map(node_of) {
             let mut state = self.network.state();
-            let of = |notice: &Notice| match notice {
-                Notice::Established(peer) | Notice::Refused(peer, _) => *peer,
+            let of = |event: &PendingEvent| match event {
+                PendingEvent::Established(peer) | PendingEvent::Refused(peer, _) => *peer,
             };
-            let notices = &mut state.nodes[self.node].notices;
-            let begun = notices.iter().any(|(_, n)| matches!(n, Notice::Established(peer) if *peer == node));
-            notices.retain(|(_, notice)| of(notice) != node);
+            let pending = &mut state.nodes[self.node].pending;
+            let begun = pending.iter().any(|(_, n)| matches!(n, PendingEvent::Established(peer) if *peer == node));
+            pending.retain(|(_, event)| of(event) != node);
             if begun {
-                // The other side may have its end already.
-                state.let_go(self.node, node, None);
+                // The link may already be established on the other side.
+                state.close_link(self.node, node, None);
             }
         }
     }
 
-    fn close(&mut self, last_words: Option<LastWords>) {
-        self.network.state().close(self.node, last_words);
+    fn close(&mut self, close_notice: Option<CloseNotice>) {
+        self.network.state().close(self.node, close_notice);
     }
 
     fn is_busy(&self) -> bool {
-        // Readiness of links is this network's to order.
+        // The network determines the order in which links are reported.
         true
     }
 
-    fn progress(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         let mut state = self.network.state();
-        let due: Vec<Notice> = {
-            let notices = &mut state.nodes[self.node].notices;
-            let due = notices.iter().filter(|(at, _)| *at <= now).map(|(_, notice)| notice.clone()).collect();
-            notices.retain(|(at, _)| *at > now);
+        let due: Vec<PendingEvent> = {
+            let pending = &mut state.nodes[self.node].pending;
+            let due = pending.iter().filter(|(at, _)| *at <= now).map(|(_, event)| event.clone()).collect();
+            pending.retain(|(at, _)| *at > now);
             due
         };
         let mut opened = Vec::new();
-        for notice in due {
-            match notice {
-                Notice::Established(peer) => {
+        for event in due {
+            match event {
+                PendingEvent::Established(peer) => {
                     state.open(self.node, peer);
                     opened.push(peer);
                 }
-                Notice::Refused(peer, why) => {
+                PendingEvent::Refused(peer, why) => {
                     if let Some(rank) = self.rank_of(peer) {
                         let text = format!("rank {rank} at node {peer} is gone: {why}");
                         let error = Error::new(ErrorKind::ConnectionLost, text);
-                        happenings.push(Happening::Unreachable { rank, error });
+                        events.push(ConnectorEvent::Unreachable { rank, error });
                     }
                 }
             }
@@ -110,18 +110,18 @@ impl Connector for LoopbackConnector {
         for peer in opened {
             let link = Box::new(LoopbackLink { network: self.network.clone(), node: self.node, peer, ended: false });
             if let Some(rank) = self.rank_of(peer) {
-                happenings.push(Happening::Established { rank, link, connection: connection(self.node, peer) });
+                events.push(ConnectorEvent::Established { rank, link, connection: connection(self.node, peer) });
             }
         }
         for (peer, of) in ready {
             if let Some(rank) = self.rank_of(peer) {
-                happenings.push(Happening::Ready { rank, of });
+                events.push(ConnectorEvent::Ready { rank, of });
             }
         }
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        self.network.state().nodes[self.node].notices.iter().map(|(at, _)| *at).min()
+        self.network.state().nodes[self.node].pending.iter().map(|(at, _)| *at).min()
     }
 
     fn descriptors(&self, _: &mut Vec<RawFd>) {}
@@ -130,7 +130,7 @@ impl Connector for LoopbackConnector {
         self.peer(rank).map(|address| format!("node {}", node_of(address)))
     }
 
-    fn obstacle(&self, _: Rank) -> String {
+    fn why_not_connected(&self, _: Rank) -> String {
         "not connected".to_owned()
     }
 }

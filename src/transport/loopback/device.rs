@@ -1,4 +1,4 @@
-//! A simulated process's access to its network.
+//! The device of a simulated process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use crate::hash::QuickMap;
 use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::secret::JobToken;
-use crate::transport::{Clock, Connector, Device, Driven, Watch};
+use crate::transport::{BackgroundProgress, Clock, Connector, Device, Watch};
 use crate::types::Rank;
 
-/// A node of a network: the device of one simulated process, which has one context.
+/// A node of a network: the device of a simulated process with one context.
 pub struct Node {
     network: Network,
     number: usize,
@@ -25,13 +25,13 @@ pub struct Node {
 }
 
 impl Node {
-    /// A new node of `network`, whose contexts wait by `sleep`: it is given the time until which, and returns then or earlier.
+    /// Creates a node. Its context waits by calling `sleep` with a deadline; `sleep` may return earlier.
     pub fn new(network: &Network, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
         let clock = Arc::new(VirtualClock { network: network.clone(), sleep: Box::new(sleep) });
         Arc::new(Self { network: network.clone(), number: network.state().add_node(), clock })
     }
 
-    /// Its number, from 0 on.
+    /// The number of the node, starting with 0.
     pub fn number(&self) -> usize {
         self.number
     }
@@ -53,10 +53,11 @@ impl Clock for VirtualClock {
     }
 }
 
-/// Nodes whose contexts nobody waits on are driven by whoever steps the network.
-struct Drives(AtomicBool);
+/// Whether the device is responsible for progress. The caller of [`Network::step`] makes progress for contexts on which
+/// no thread waits.
+struct ArmedFlag(AtomicBool);
 
-impl Watch for Drives {
+impl Watch for ArmedFlag {
     fn arm(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -79,12 +80,12 @@ impl Device for Node {
         Ok(Box::new(LoopbackConnector { network, node, address, peers: QuickMap::default() }))
     }
 
-    fn watch(self: Arc<Self>, _: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>> {
-        self.network.state().nodes[self.number].driven = Some(driven);
-        Ok(Box::new(Drives(AtomicBool::new(true))))
+    fn watch(self: Arc<Self>, _: &dyn Connector, context: Weak<dyn BackgroundProgress>) -> Result<Box<dyn Watch>> {
+        self.network.state().nodes[self.number].context = Some(context);
+        Ok(Box::new(ArmedFlag(AtomicBool::new(true))))
     }
 
-    fn prospect(&self, _: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+    fn provisional_sockets(&self, _: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
         Ok(Vec::new())
     }
 
@@ -92,7 +93,7 @@ impl Device for Node {
         Ok(Vec::new())
     }
 
-    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
+    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>> {
         Ok(Vec::new())
     }
 
@@ -108,7 +109,7 @@ impl Device for Node {
         false
     }
 
-    fn cannot_accept(&self) -> Option<io::Error> {
+    fn accept_error(&self) -> Option<io::Error> {
         None
     }
 }

@@ -1,8 +1,8 @@
-//! One end of a link in memory.
+//! One end of an in-memory link.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
-use super::network::{Exposed, Network};
+use super::network::{Network, RegisteredMemory};
 use crate::error::Result;
 use crate::transport::{Interest, Link, RemoteMemory};
 
@@ -32,8 +32,8 @@ impl Link for LoopbackLink {
         eager_bytes.is_some().then_some(self)
     }
 
-    fn end(mut self: Box<Self>, last_words: Vec<u8>) {
-        self.network.state().let_go(self.node, self.peer, Some(&last_words));
+    fn end(mut self: Box<Self>, close_notice: Vec<u8>) {
+        self.network.state().close_link(self.node, self.peer, Some(&close_notice));
         self.ended = true;
     }
 }
@@ -44,7 +44,7 @@ impl RemoteMemory for LoopbackLink {
     }
 
     unsafe fn register(&mut self, key: u32, memory: *const u8, bytes: usize) -> Result<()> {
-        self.network.state().register(self.node, self.peer, key, Exposed { memory, bytes })
+        self.network.state().register(self.node, self.peer, key, RegisteredMemory { memory, bytes })
     }
 
     fn unregister(&mut self, key: u32) {
@@ -59,7 +59,7 @@ impl RemoteMemory for LoopbackLink {
 impl Drop for LoopbackLink {
     fn drop(&mut self) {
         if !self.ended {
-            self.network.state().let_go(self.node, self.peer, None);
+            self.network.state().close_link(self.node, self.peer, None);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Links in memory, under virtual time: for simulations of whole jobs, and for tests.
+//! In-memory links under virtual time, for simulations of whole jobs and for tests.
 //!
-//! A [`Network`] has nodes, one for each process that is simulated; a node is a [`Device`](crate::transport::Device). Whatever a
-//! network of a seed does is a function of that seed and of what its nodes do: how long bytes are on their way, in which pieces
-//! they arrive, in which order links are reported ready. Time passes only when [`Network::step`] says so.
+//! A [`Network`] has nodes, one per simulated process; a node is a [`Device`](crate::transport::Device). The behaviour
+//! of a network is a function of its seed and of the actions of its nodes: the delay of bytes, the sizes of the pieces
+//! in which they arrive, the order in which links are reported ready. Time advances only by [`Network::step`].
 //!
-//! What can go wrong is scripted: a node can die (its links end where they are, bytes under way included or not), or fall
-//! silent (its links stay, and nothing comes from it any more).
+//! Failures are scripted: a node can crash (its links end; bytes in transit may or may not arrive) or become silent
+//! (its links stay open, and nothing more is sent).
 
 mod connector;
 mod device;
@@ -13,4 +13,4 @@ mod link;
 mod network;
 
 pub use device::Node;
-pub use network::{Fate, Network, Random, Rules};
+pub use network::{LinkModel, Network, NodeStatus, Random};

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::transport::{Driven, Interest, LastWords};
+use crate::transport::{BackgroundProgress, CloseNotice, Interest};
 
-/// A generator of pseudo-random numbers: xorshift64*, by Marsaglia and Vigna.
+/// A pseudo-random number generator: xorshift64* by Marsaglia and Vigna.
 pub struct Random(u64);
 
 impl Random {
-    /// Of a seed; neighbouring seeds give unlike numbers.
+    /// Creates a generator; similar seeds give unrelated sequences.
     pub fn new(seed: u64) -> Self {
         // SplitMix64's finalizer.
         let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -22,7 +22,7 @@ impl Random {
         Self((x ^ (x >> 31)) | 1)
     }
 
-    /// Any number.
+    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -30,12 +30,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `n`, which is not 0.
+    /// A number less than `n`, which must not be 0.
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
-    /// Whether an event of one in `n` happens.
+    /// True with probability 1/`n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -46,31 +46,31 @@ impl Random {
     }
 }
 
-/// How a network treats what is sent.
+/// Properties of all links of a network.
 #[derive(Clone, Debug)]
-pub struct Rules {
-    /// How long a piece is on its way. Pieces of one direction of a link stay in order.
+pub struct LinkModel {
+    /// The delay of a piece. The pieces in one direction of a link stay in order.
     pub delay: Range<Duration>,
-    /// Bytes that a direction of a link holds that the receiver has not taken.
+    /// Maximum number of bytes in one direction of a link that the receiver has not read.
     pub capacity: usize,
-    /// Bytes that are sent or received at once, at most; fewer at random.
+    /// Maximum number of bytes per send or receive; the actual number is random.
     pub piece: usize,
-    /// Some links read the peer's memory, for messages of more bytes than this.
+    /// Some links can read the peer's memory; they do so for messages longer than this.
     pub reads_above: Option<usize>,
 }
 
-/// How a node goes on.
+/// The status of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// As it should.
-    Lives,
-    /// Its process has ended without a word.
-    Dead,
-    /// It says and does nothing any more, and its links stand.
+pub enum NodeStatus {
+    /// It works normally.
+    Running,
+    /// Its process has ended without closing connections.
+    Crashed,
+    /// It does nothing any more, but its links stay open.
     Silent,
 }
 
-/// Bytes under way, and how many of them the receiver has taken.
+/// Bytes in transit, and how many of them the receiver has read.
 struct Piece {
     arrives: Instant,
     bytes: Vec<u8>,
@@ -82,74 +82,80 @@ struct Stream {
     from: usize,
     to: usize,
     pieces: VecDeque<Piece>,
-    held: usize,
-    /// From when on the receiver sees that nothing follows, and whether the sender said so.
+    queued_bytes: usize,
+    /// When the receiver sees the end of the stream, and whether the end is orderly.
     end: Option<(Instant, bool)>,
-    /// The receiver has ended the link in good order, and what is sent is thrown away.
-    discards: bool,
-    /// The receiver has gone: nothing can be sent.
-    unread: bool,
-    /// The receiving side's interest in this direction, and the sending side's in room.
+    /// The receiver has closed the link in an orderly way; sent bytes are discarded.
+    receiver_closed: bool,
+    /// The receiver is gone; sends fail.
+    receiver_gone: bool,
+    /// The receiver's interest in received bytes, and the sender's interest in room.
     watched: bool,
     awaits_room: bool,
-    /// What the sending side lets the other read, by key.
-    exposed: HashMap<u32, Exposed>,
-    /// When the receiving side can read on.
-    reads_on: Option<Instant>,
+    /// Memory that the sending side has registered for reading, by key.
+    registered: HashMap<u32, RegisteredMemory>,
+    /// When the receiver's pending memory read can continue.
+    read_ready_at: Option<Instant>,
 }
 
-/// Memory that a node lets a peer read.
+/// Memory that a node has registered for reading by a peer.
 #[derive(Clone, Copy)]
-pub(super) struct Exposed {
+pub(super) struct RegisteredMemory {
     pub memory: *const u8,
     pub bytes: usize,
 }
 
-// SAFETY: who registers the memory vouches for it until it is unregistered or the link has ended, whatever thread reads it.
-unsafe impl Send for Exposed {}
+// SAFETY: the caller of `register` guarantees that the memory stays valid for reads, from any thread, until it is
+// unregistered or the link ends.
+unsafe impl Send for RegisteredMemory {}
 
-/// What is to happen at a node that its connector must hear of.
+/// An event at a node that its connector will report.
 #[derive(Clone)]
-pub(super) enum Notice {
-    /// The link to this node stands.
+pub(super) enum PendingEvent {
+    /// The link to this node is established.
     Established(usize),
-    /// It refuses, for this reason.
+    /// The node refuses connections, with the reason.
     Refused(usize, &'static str),
 }
 
 pub(super) struct NodeState {
-    pub fate: Fate,
-    pub driven: Option<Weak<dyn Driven>>,
-    pub notices: Vec<(Instant, Notice)>,
-    /// Directions that end here, for links that this node has been told of.
+    pub status: NodeStatus,
+    pub context: Option<Weak<dyn BackgroundProgress>>,
+    pub pending: Vec<(Instant, PendingEvent)>,
+    /// The incoming streams of links that have been reported to this node.
     incoming: Vec<usize>,
-    pub closed: Option<Option<LastWords>>,
-    /// Bytes that it has sent, and after how many it meets its fate.
+    pub closed: Option<Option<CloseNotice>>,
+    /// Number of bytes sent so far; and after how many bytes the node fails, with its status then.
     sent: u64,
-    doom: Option<(u64, Fate)>,
+    planned_failure: Option<(u64, NodeStatus)>,
 }
 
 /// The state of a simulated network; see [`super`].
 pub(super) struct State {
     pub now: Instant,
     pub random: Random,
-    rules: Rules,
+    link_model: LinkModel,
     pub nodes: Vec<NodeState>,
     streams: Vec<Stream>,
 }
 
-/// A simulated network. Clones are the same one.
+/// A simulated network. Clones share it.
 #[derive(Clone)]
 pub struct Network(Arc<Mutex<State>>);
 
-/// How long a connection to a node that has died is tried.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long connections to a crashed node are tried.
+const REFUSAL_TIME: Duration = Duration::from_secs(2);
 
 impl Network {
-    /// Without nodes.
-    pub fn new(seed: u64, rules: Rules) -> Self {
-        let state =
-            State { now: Instant::now(), random: Random::new(seed), rules, nodes: Vec::new(), streams: Vec::new() };
+    /// A network without nodes.
+    pub fn new(seed: u64, link_model: LinkModel) -> Self {
+        let state = State {
+            now: Instant::now(),
+            random: Random::new(seed),
+            link_model,
+            nodes: Vec::new(),
+            streams: Vec::new(),
+        };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -157,96 +163,96 @@ impl Network {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What time it is.
+    /// The current virtual time.
     pub fn now(&self) -> Instant {
         self.state().now
     }
 
-    /// Lets time pass until `now`.
+    /// Advances the time to `now`, unless it is in the past.
     pub fn step(&self, now: Instant) {
         let mut state = self.state();
         state.now = state.now.max(now);
     }
 
-    /// A number below `n`, which is not 0.
+    /// A random number less than `n`, which must not be 0.
     pub fn below(&self, n: usize) -> usize {
         self.state().random.below(n)
     }
 
-    /// `node` meets this fate now.
-    pub fn end(&self, node: usize, fate: Fate) {
-        self.state().meet(node, fate);
+    /// Changes the status of `node` now.
+    pub fn fail(&self, node: usize, status: NodeStatus) {
+        self.state().set_status(node, status);
     }
 
-    /// `node` meets this fate as soon as it has sent so many bytes in all, in the middle of a message if need be.
-    pub fn end_after(&self, node: usize, bytes: u64, fate: Fate) {
-        self.state().nodes[node].doom = Some((bytes, fate));
+    /// Changes the status of `node` as soon as it has sent `bytes` bytes in total, possibly in the middle of a message.
+    pub fn fail_after(&self, node: usize, bytes: u64, status: NodeStatus) {
+        self.state().nodes[node].planned_failure = Some((bytes, status));
     }
 
-    /// How `node` goes on.
-    pub fn fate(&self, node: usize) -> Fate {
-        self.state().nodes[node].fate
+    /// The status of `node`.
+    pub fn status(&self, node: usize) -> NodeStatus {
+        self.state().nodes[node].status
     }
 
-    /// Bytes that `node` has sent.
+    /// Number of bytes that `node` has sent.
     pub fn sent(&self, node: usize) -> u64 {
         self.state().nodes[node].sent
     }
 
-    /// When something is next to happen at `node`: now or later; `None` if nothing is under way to it.
+    /// The time of the next event at `node`, at least the current time; `None` if there is none.
     pub fn next_event(&self, node: usize) -> Option<Instant> {
         self.state().next_event(node)
     }
 
-    /// Lets `node`'s device do what it does while nobody waits.
+    /// Makes progress for the context of `node`, as the device of a process on which no thread waits.
     pub fn drive(&self, node: usize) {
-        let driven = self.state().nodes[node].driven.clone();
-        if let Some(driven) = driven.and_then(|driven| driven.upgrade()) {
-            driven.arrived();
+        let context = self.state().nodes[node].context.clone();
+        if let Some(context) = context.and_then(|context| context.upgrade()) {
+            context.arrived();
         }
     }
 
-    /// Bytes under way, and directions of links whose ends have not both been let go.
-    pub fn left_behind(&self) -> (usize, usize) {
+    /// Bytes in transit, and number of streams that have not been closed at both ends.
+    pub fn unfinished(&self) -> (usize, usize) {
         let state = self.state();
-        let alive = |node: usize| state.nodes[node].fate == Fate::Lives;
+        let alive = |node: usize| state.nodes[node].status == NodeStatus::Running;
         let open = state
             .streams
             .iter()
-            .filter(|s| alive(s.from) && alive(s.to) && !((s.unread || s.discards) && s.end.is_some()));
-        open.fold((0, 0), |(bytes, streams), stream| (bytes + stream.held, streams + 1))
+            .filter(|s| alive(s.from) && alive(s.to) && !((s.receiver_gone || s.receiver_closed) && s.end.is_some()));
+        open.fold((0, 0), |(bytes, streams), stream| (bytes + stream.queued_bytes, streams + 1))
     }
 }
 
 impl State {
     pub fn add_node(&mut self) -> usize {
         self.nodes.push(NodeState {
-            fate: Fate::Lives,
-            driven: None,
-            notices: Vec::new(),
+            status: NodeStatus::Running,
+            context: None,
+            pending: Vec::new(),
             incoming: Vec::new(),
             closed: None,
             sent: 0,
-            doom: None,
+            planned_failure: None,
         });
         self.nodes.len() - 1
     }
 
     fn delay(&mut self) -> Duration {
-        let range = self.rules.delay.clone();
+        let range = self.link_model.delay.clone();
         self.random.duration(&range)
     }
 
-    fn meet(&mut self, node: usize, fate: Fate) {
-        if self.nodes[node].fate != Fate::Lives || fate == Fate::Lives {
+    fn set_status(&mut self, node: usize, status: NodeStatus) {
+        if self.nodes[node].status != NodeStatus::Running || status == NodeStatus::Running {
             return;
         }
-        self.nodes[node].fate = fate;
-        if fate == Fate::Dead {
+        self.nodes[node].status = status;
+        if status == NodeStatus::Crashed {
             for index in 0..self.streams.len() {
                 if self.streams[index].from == node {
-                    self.streams[index].exposed.clear();
-                    // What was under way arrives, or is lost from some byte on.
+                    self.streams[index].registered.clear();
+                    // Bytes in transit all arrive, or are lost from a random byte on.
                     if self.random.one_in(2) {
                         let keep = self.streams[index].pieces.len();
                         let keep = self.random.below(keep + 1);
@@ -255,18 +261,18 @@ impl State {
                     self.finish(index, false);
                 }
                 if self.streams[index].to == node {
-                    self.streams[index].unread = true;
+                    self.streams[index].receiver_gone = true;
                 }
             }
         }
     }
 
-    /// Nothing follows on this direction.
-    fn finish(&mut self, index: usize, said: bool) {
+    /// Ends a stream.
+    fn finish(&mut self, index: usize, orderly: bool) {
         let at = self.now + self.delay();
         let stream = &mut self.streams[index];
         let last = stream.pieces.back().map_or(at, |piece| at.max(piece.arrives));
-        stream.end.get_or_insert((last, said));
+        stream.end.get_or_insert((last, orderly));
     }
 
     fn stream(&mut self, from: usize, to: usize) -> usize {
@@ -277,105 +283,105 @@ impl State {
             from,
             to,
             pieces: VecDeque::new(),
-            held: 0,
+            queued_bytes: 0,
             end: None,
-            discards: false,
-            unread: false,
+            receiver_closed: false,
+            receiver_gone: false,
             watched: true,
             awaits_room: false,
-            exposed: HashMap::new(),
-            reads_on: None,
+            registered: HashMap::new(),
+            read_ready_at: None,
         });
         self.streams.len() - 1
     }
 
-    /// `from` wants a link to `to`.
+    /// Establishes a link from `from` to `to`.
     pub fn connect(&mut self, from: usize, to: usize) {
         if self.streams.iter().any(|s| (s.from, s.to) == (from, to)) {
             return;
         }
-        if self.nodes[from].notices.iter().any(|(_, n)| matches!(n, Notice::Refused(peer, _) if *peer == to)) {
+        if self.nodes[from].pending.iter().any(|(_, n)| matches!(n, PendingEvent::Refused(peer, _) if *peer == to)) {
             return;
         }
         let there = self.now + self.delay() + self.delay();
-        match self.nodes[to].fate {
-            Fate::Silent => return,
-            Fate::Dead => {
-                let refused = Notice::Refused(to, "the connection is refused");
-                return self.nodes[from].notices.push((self.now + PATIENCE, refused));
+        match self.nodes[to].status {
+            NodeStatus::Silent => return,
+            NodeStatus::Crashed => {
+                let refused = PendingEvent::Refused(to, "the connection is refused");
+                return self.nodes[from].pending.push((self.now + REFUSAL_TIME, refused));
             }
-            Fate::Lives => {}
+            NodeStatus::Running => {}
         }
         match self.nodes[to].closed.clone() {
             None => {
                 self.stream(from, to);
                 self.stream(to, from);
                 let back = there + self.delay();
-                self.nodes[to].notices.push((there, Notice::Established(from)));
-                self.nodes[from].notices.push((back, Notice::Established(to)));
+                self.nodes[to].pending.push((there, PendingEvent::Established(from)));
+                self.nodes[from].pending.push((back, PendingEvent::Established(to)));
             }
             Some(None) => {
-                let refused = Notice::Refused(to, "its context is closed");
-                self.nodes[from].notices.push((there, refused));
+                let refused = PendingEvent::Refused(to, "its context is closed");
+                self.nodes[from].pending.push((there, refused));
             }
-            Some(Some(words)) => {
+            Some(Some(notice)) => {
                 let (out, back) = (self.stream(from, to), self.stream(to, from));
-                self.streams[out].discards = true;
-                self.put(back, &words(connection(from, to)));
+                self.streams[out].receiver_closed = true;
+                self.put(back, &notice(connection(from, to)));
                 self.finish(back, true);
-                self.nodes[from].notices.push((there, Notice::Established(to)));
+                self.nodes[from].pending.push((there, PendingEvent::Established(to)));
             }
         }
     }
 
-    /// The context on `node` has closed.
-    pub fn close(&mut self, node: usize, last_words: Option<LastWords>) {
-        // Links that it has not been told of.
-        for (_, notice) in std::mem::take(&mut self.nodes[node].notices) {
-            if let Notice::Established(peer) = notice {
-                let words = last_words.as_ref().map(|words| words(connection(node, peer)));
-                self.let_go(node, peer, Some(&words.unwrap_or_default()));
+    /// The context of `node` has closed.
+    pub fn close(&mut self, node: usize, close_notice: Option<CloseNotice>) {
+        // Links that have not been reported to the node.
+        for (_, event) in std::mem::take(&mut self.nodes[node].pending) {
+            if let PendingEvent::Established(peer) = event {
+                let notice = close_notice.as_ref().map(|notice| notice(connection(node, peer)));
+                self.close_link(node, peer, Some(&notice.unwrap_or_default()));
             }
         }
-        self.nodes[node].closed = Some(last_words);
+        self.nodes[node].closed = Some(close_notice);
     }
 
-    /// `node` has been told that the link to `peer` stands: its events count from now on.
+    /// The link to `peer` has been reported to `node`; its readiness is reported from now on.
     pub fn open(&mut self, node: usize, peer: usize) {
         let incoming = self.stream(peer, node);
         self.nodes[node].incoming.push(incoming);
     }
 
-    /// Puts bytes on their way, all of them.
+    /// Sends all of `bytes`, regardless of capacity.
     fn put(&mut self, index: usize, bytes: &[u8]) {
         let at = self.now + self.delay();
         let stream = &mut self.streams[index];
-        if stream.discards {
+        if stream.receiver_closed {
             return;
         }
         let arrives = stream.pieces.back().map_or(at, |last| at.max(last.arrives));
-        stream.held += bytes.len();
+        stream.queued_bytes += bytes.len();
         stream.pieces.push_back(Piece { arrives, bytes: bytes.to_vec(), taken: 0 });
     }
 
     pub fn send(&mut self, from: usize, to: usize, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        if self.nodes[from].fate != Fate::Lives {
+        if self.nodes[from].status != NodeStatus::Running {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let index = self.stream(from, to);
-        if self.streams[index].unread {
+        if self.streams[index].receiver_gone {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let room = self.rules.capacity.saturating_sub(self.streams[index].held);
+        let room = self.link_model.capacity.saturating_sub(self.streams[index].queued_bytes);
         let mut most = parts.iter().map(|part| part.len()).sum::<usize>().min(room);
         if most == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         if most > 1 && self.random.one_in(2) {
-            most = most.min(1 + self.random.below(self.rules.piece));
+            most = most.min(1 + self.random.below(self.link_model.piece));
         }
-        let doom = self.nodes[from].doom;
-        let left = doom.map_or(u64::MAX, |(bytes, _)| bytes.saturating_sub(self.nodes[from].sent));
+        let planned_failure = self.nodes[from].planned_failure;
+        let left = planned_failure.map_or(u64::MAX, |(bytes, _)| bytes.saturating_sub(self.nodes[from].sent));
         let n = most.min(usize::try_from(left).unwrap_or(usize::MAX));
         if n > 0 {
             let mut bytes = Vec::with_capacity(n);
@@ -385,9 +391,9 @@ impl State {
             self.put(index, &bytes);
             self.nodes[from].sent += n as u64;
         }
-        match doom {
-            Some((_, fate)) if left <= most as u64 => {
-                self.meet(from, fate);
+        match planned_failure {
+            Some((_, status)) if left <= most as u64 => {
+                self.set_status(from, status);
                 if n > 0 { Ok(n) } else { Err(io::ErrorKind::WouldBlock.into()) }
             }
             _ => Ok(n),
@@ -395,14 +401,14 @@ impl State {
     }
 
     pub fn receive(&mut self, from: usize, to: usize, parts: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
-        if self.nodes[to].fate != Fate::Lives {
+        if self.nodes[to].status != NodeStatus::Running {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let index = self.stream(from, to);
         let now = self.now;
         let mut most = parts.iter().map(|part| part.len()).sum::<usize>();
         if most > 1 && self.random.one_in(2) {
-            most = most.min(1 + self.random.below(self.rules.piece));
+            most = most.min(1 + self.random.below(self.link_model.piece));
         }
         let stream = &mut self.streams[index];
         let mut n = 0;
@@ -420,13 +426,13 @@ impl State {
                 }
             }
         }
-        stream.held -= n;
+        stream.queued_bytes -= n;
         if n > 0 {
             return Ok(n);
         }
         match stream.end {
-            Some((at, said)) if at <= now && stream.pieces.is_empty() => {
-                if said || self.random.one_in(2) {
+            Some((at, orderly)) if at <= now && stream.pieces.is_empty() => {
+                if orderly || self.random.one_in(2) {
                     Ok(0)
                 } else {
                     Err(io::ErrorKind::ConnectionReset.into())
@@ -442,90 +448,93 @@ impl State {
         self.streams[outgoing].awaits_room = interest.writable;
     }
 
-    /// `node` ends its link to `peer`, with these last words if the end is in good order.
-    pub fn let_go(&mut self, node: usize, peer: usize, last_words: Option<&[u8]>) {
+    /// Ends the link of `node` to `peer`: in an orderly way if there is a close notice, which may be empty.
+    pub fn close_link(&mut self, node: usize, peer: usize, close_notice: Option<&[u8]>) {
         let (incoming, outgoing) = (self.stream(peer, node), self.stream(node, peer));
-        self.streams[outgoing].exposed.clear();
+        self.streams[outgoing].registered.clear();
         self.nodes[node].incoming.retain(|index| *index != incoming);
-        if self.nodes[node].fate != Fate::Lives {
+        if self.nodes[node].status != NodeStatus::Running {
             return;
         }
         let stream = &mut self.streams[incoming];
-        stream.discards = last_words.is_some();
-        stream.unread = last_words.is_none();
-        stream.held = 0;
+        stream.receiver_closed = close_notice.is_some();
+        stream.receiver_gone = close_notice.is_none();
+        stream.queued_bytes = 0;
         stream.pieces.clear();
-        if let Some(words) = last_words.filter(|words| !words.is_empty() && !self.streams[outgoing].unread) {
-            self.put(outgoing, words);
+        if let Some(notice) = close_notice.filter(|notice| !notice.is_empty() && !self.streams[outgoing].receiver_gone)
+        {
+            self.put(outgoing, notice);
         }
-        self.finish(outgoing, last_words.is_some());
+        self.finish(outgoing, close_notice.is_some());
     }
 
-    /// What the link from `node` to `peer` is ready for.
+    /// The conditions that are true for the link that has this incoming stream.
     fn readiness(&self, node: usize, incoming: usize) -> Interest {
         let stream = &self.streams[incoming];
         let piece = stream.pieces.front().map(|piece| piece.arrives);
         let first = piece.or(stream.end.map(|(at, _)| at));
         let back = self.streams.iter().find(|s| (s.from, s.to) == (node, stream.from));
-        let room = back.is_some_and(|s| s.awaits_room && (s.unread || s.held < self.rules.capacity));
-        let reads_on = stream.reads_on.is_some_and(|at| at <= self.now);
-        let readable = reads_on || stream.watched && first.is_some_and(|at| at <= self.now);
+        let room =
+            back.is_some_and(|s| s.awaits_room && (s.receiver_gone || s.queued_bytes < self.link_model.capacity));
+        let read_ready_at = stream.read_ready_at.is_some_and(|at| at <= self.now);
+        let readable = read_ready_at || stream.watched && first.is_some_and(|at| at <= self.now);
         Interest { readable, writable: room }
     }
 
-    /// From how many bytes on messages between these nodes are read, if they are: on about half of the links of a network where
-    /// some are.
+    /// The message size above which messages between these nodes are read; `None` if they are not. About half of the
+    /// links of a network with `reads_above` support it.
     pub fn eager_bytes(&self, node: usize, peer: usize) -> Option<usize> {
-        self.rules.reads_above.filter(|_| !(node ^ peer).is_multiple_of(3))
+        self.link_model.reads_above.filter(|_| !(node ^ peer).is_multiple_of(3))
     }
 
-    /// `node` lets `peer` read this memory. Fails at times.
-    pub fn register(&mut self, node: usize, peer: usize, key: u32, memory: Exposed) -> Result<()> {
+    /// Registers memory of `node` for reading by `peer`. Fails at random.
+    pub fn register(&mut self, node: usize, peer: usize, key: u32, memory: RegisteredMemory) -> Result<()> {
         if self.random.one_in(8) {
             return Err(Error::new(ErrorKind::ResourceExhausted, "memory cannot be registered"));
         }
         let index = self.stream(node, peer);
-        let before = self.streams[index].exposed.insert(key, memory);
+        let before = self.streams[index].registered.insert(key, memory);
         assert!(before.is_none(), "two registrations have the key {key}");
         Ok(())
     }
 
-    /// `node` ends `register`.
+    /// Ends a registration.
     pub fn unregister(&mut self, node: usize, peer: usize, key: u32) {
         let index = self.stream(node, peer);
-        assert!(self.streams[index].exposed.remove(&key).is_some(), "nothing is registered under the key {key}");
+        assert!(self.streams[index].registered.remove(&key).is_some(), "nothing is registered under the key {key}");
     }
 
-    /// `to` reads what `from` has registered. A node that is silent has memory all the same.
+    /// `to` reads memory that `from` has registered; also if `from` is silent.
     pub fn read(&mut self, from: usize, to: usize, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize> {
         let index = self.stream(from, to);
-        self.streams[index].reads_on = None;
-        let exposed = self.streams[index].exposed.get(&key).copied();
-        let Some(Exposed { memory, bytes }) =
-            exposed.filter(|exposed| into.len() <= exposed.bytes.saturating_sub(offset))
+        self.streams[index].read_ready_at = None;
+        let registered = self.streams[index].registered.get(&key).copied();
+        let Some(RegisteredMemory { memory, bytes }) =
+            registered.filter(|registered| into.len() <= registered.bytes.saturating_sub(offset))
         else {
             return Err(io::ErrorKind::NotFound.into());
         };
         assert!(offset <= bytes && !into.is_empty());
         if self.random.one_in(4) {
             let at = self.now + self.delay();
-            self.streams[index].reads_on = Some(at);
+            self.streams[index].read_ready_at = Some(at);
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let most = into.len();
         let n = if self.random.one_in(2) { most } else { 1 + self.random.below(most) };
-        // SAFETY: it is registered, and long enough.
+        // SAFETY: the memory is registered, so it is valid for reads of `bytes`, and `offset + n <= bytes` was checked;
+        // `n <= into.len()`.
         unsafe { std::ptr::copy_nonoverlapping(memory.add(offset), into.as_mut_ptr(), n) };
         Ok(n)
     }
 
-    /// The links of `node` that are ready, in any order.
+    /// The links of `node` that are ready, in random order.
     pub fn ready(&mut self, node: usize) -> Vec<(usize, Interest)> {
         let mut ready: Vec<(usize, Interest)> = Vec::new();
         for index in self.nodes[node].incoming.clone() {
             let of = self.readiness(node, index);
-            // Told once: whoever waits for it reads on, and nobody may wait any more.
-            self.streams[index].reads_on.take_if(|at| *at <= self.now);
+            // Reported only once: the reader continues then, or may have abandoned the read.
+            self.streams[index].read_ready_at.take_if(|at| *at <= self.now);
             if of.readable || of.writable {
                 let at = self.random.below(ready.len() + 1);
                 ready.insert(at, (self.streams[index].from, of));
@@ -536,10 +545,10 @@ impl State {
 
     fn next_event(&self, node: usize) -> Option<Instant> {
         let this = &self.nodes[node];
-        if this.fate != Fate::Lives {
+        if this.status != NodeStatus::Running {
             return None;
         }
-        let notices = this.notices.iter().map(|(at, _)| *at);
+        let pending = this.pending.iter().map(|(at, _)| *at);
         let links = this.incoming.iter().filter_map(|&index| {
             let (stream, of) = (&self.streams[index], self.readiness(node, index));
             if of.readable || of.writable {
@@ -547,9 +556,9 @@ impl State {
             }
             let piece = stream.pieces.front().map(|piece| piece.arrives);
             let bytes = piece.or(stream.end.map(|(at, _)| at)).filter(|_| stream.watched);
-            [bytes, stream.reads_on].into_iter().flatten().min()
+            [bytes, stream.read_ready_at].into_iter().flatten().min()
         });
-        notices.chain(links).min().map(|at| at.max(self.now))
+        pending.chain(links).min().map(|at| at.max(self.now))
     }
 }
 

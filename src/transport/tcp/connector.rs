@@ -1,5 +1,5 @@
-//! How connections to the peers of one context begin: by either side, on first use. When both connect at the same time, the
-//! connection of the lower rank is kept.
+//! Connections to the peers of one context. Either side connects on first use. If both do at the same time, the
+//! connection initiated by the lower rank is kept.
 
 mod handshake;
 
@@ -20,60 +20,61 @@ use crate::net::address::{self, Address, MAX_SOCKETS};
 use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Proven, Reason};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll};
-use crate::transport::{Connector, Happening, Interest, LastWords};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest};
 use crate::types::Rank;
 
-/// How long one of several addresses may leave an attempt to connect unanswered.
+/// Timeout for the answer from one of several addresses.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
-/// How long a peer that is connecting to us may take for that.
+/// How long to wait for a peer that is connecting to this rank.
 const YIELD_TIME: Duration = Duration::from_millis(500);
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(1);
-/// How long a peer may refuse connections before it counts as gone.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes on their way to a rank of the same host. By itself the system lets megabytes pile up there, which leave the cache
-/// before they are read: 32 MiB between two ranks then take 15 ms instead of 9.
+/// How long a peer may refuse connections before it is considered gone.
+const REFUSAL_TIME: Duration = Duration::from_secs(2);
+/// Send buffer in bytes for ranks of the same host. By default the kernel buffers megabytes, which leave the cache
+/// before they are read: 32 MiB between two ranks then take 15 ms instead of 9 ms.
 const LOCAL_SEND_BUFFER: usize = 128 << 10;
-/// An idle connection whose peer's host does not answer breaks after a minute. Processes that are busy or stopped do not
-/// matter: it is the system that answers.
+/// An idle connection is closed after a minute without an answer from the peer's host. Busy or stopped processes do not
+/// matter, since the kernel answers.
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10)).with_retries(3);
 
-/// How far the way to a peer is.
+/// The state of the connection to a peer.
 enum State {
-    /// Nobody has needed it yet.
+    /// Not needed yet.
     Idle,
-    /// It is needed; the next attempt is at this time.
+    /// Needed; the next attempt is at this time.
     Retry(Instant),
-    /// The system is connecting.
+    /// A TCP connection is being established.
     Connecting(OwnedFd),
-    /// The hello is sent; both sides prove that they belong together.
-    Greeting(OwnedFd, Box<proofs::Connector>),
-    /// The peer is connecting to us, and its connection is the one to keep. It is asked again at this time.
+    /// The hello has been sent; the mutual authentication is in progress.
+    Handshaking(OwnedFd, Box<proofs::Connector>),
+    /// The peer is connecting to this rank, and its connection will be kept. If it does not arrive until this time, the
+    /// next attempt starts.
     Yielded(Instant),
-    /// A link stands.
+    /// There is a link.
     Established,
-    /// There will be none any more.
-    Over,
+    /// Final: no link will be established.
+    Closed,
 }
 
-/// The way to one peer.
-struct Way {
+/// A peer and the state of the connection to it.
+struct PeerConnection {
     state: State,
-    /// Who the peer says it is, that has connected to us.
+    /// The identity that the peer claimed when it connected to this rank.
     theirs: Option<Handle>,
-    /// Why the last attempt to connect failed, and how many have.
+    /// The number of failed attempts, and the error of the last one.
     attempts: u32,
     last_error: Option<Error>,
-    /// Which of the addresses that it can be reached at is, or will be, tried.
+    /// Index of the peer's address that is being tried, or will be tried next.
     target: usize,
-    /// When an attempt that is not answered ends, so that another address gets its turn.
+    /// When an unanswered attempt is abandoned in favour of the next address.
     give_up: Option<Instant>,
-    /// Since when the peer's host answers, and the peer does not, at each of those addresses.
+    /// For each address: since when connections have been refused.
     refused_since: [Option<Instant>; MAX_SOCKETS],
 }
 
-impl Way {
+impl PeerConnection {
     fn new() -> Self {
         Self {
             state: State::Idle,
@@ -87,10 +88,10 @@ impl Way {
     }
 }
 
-/// Connections whose peers have proven themselves, from the device's thread to their connector.
+/// Authenticated incoming connections, passed from the device's thread to the connector.
 pub(super) type Arrivals = Arc<Mutex<Vec<(OwnedFd, Proven)>>>;
 
-/// Makes the connections of one context.
+/// Establishes the connections of one context.
 pub struct TcpConnector {
     rank: Rank,
     size: usize,
@@ -99,20 +100,20 @@ pub struct TcpConnector {
     log: Option<LogCallback>,
     epoll: Epoll,
     shared: Arc<Shared>,
-    /// When it was made: what is due then is due at once.
-    made: Instant,
+    /// When the connector was created; a time in the past for immediate attempts.
+    created: Instant,
     addresses: QuickMap<u32, Address>,
-    ways: QuickMap<u32, Way>,
-    /// Ranks to which a way is being made.
+    peers: QuickMap<u32, PeerConnection>,
+    /// Ranks with an attempt in progress.
     pending: Vec<Rank>,
     arrivals: Arrivals,
-    /// The context is closed; with the words for those who come later.
-    closed: Option<Option<LastWords>>,
+    /// Whether the context is closed; then, the notice for peers that connect later.
+    closed: Option<Option<CloseNotice>>,
 }
 
 impl TcpConnector {
-    /// For `rank` of `size`, whose peers have `token`, too, and find it at `sockets`, or where `set_sockets` says. Connections
-    /// whose peers have proven themselves come by `arrivals`.
+    /// A connector for `rank` of `size`. Its peers have `token` and find it at `sockets`, until `set_sockets` changes
+    /// that. Authenticated incoming connections are passed in `arrivals`.
     pub(super) fn new(
         rank: Rank,
         size: usize,
@@ -131,21 +132,21 @@ impl TcpConnector {
             log: shared.log.clone(),
             epoll: Epoll::new().map_err(failed)?,
             shared,
-            made: Instant::now(),
+            created: Instant::now(),
             addresses: QuickMap::default(),
-            ways: QuickMap::default(),
+            peers: QuickMap::default(),
             pending: Vec::new(),
             arrivals,
             closed: None,
         })
     }
 
-    /// What this context is called in the open.
+    /// The public name of this context.
     pub(super) fn handle(&self) -> Handle {
         proofs::handle(&self.local.identity)
     }
 
-    /// What peers must have to connect to it.
+    /// The key with which peers authenticate themselves to this context.
     pub(super) fn key(&self) -> SecretKey {
         proofs::key(&self.token, &self.local.identity)
     }
@@ -156,30 +157,32 @@ impl TcpConnector {
         }
     }
 
-    fn way(&mut self, rank: Rank) -> &mut Way {
-        self.ways.entry(rank as u32).or_insert_with(Way::new)
+    fn entry(&mut self, rank: Rank) -> &mut PeerConnection {
+        self.peers.entry(rank as u32).or_insert_with(PeerConnection::new)
     }
 
     fn set_state(&mut self, rank: Rank, state: State) {
-        let pending = matches!(state, State::Retry(_) | State::Connecting(_) | State::Greeting(..) | State::Yielded(_));
+        let pending =
+            matches!(state, State::Retry(_) | State::Connecting(_) | State::Handshaking(..) | State::Yielded(_));
         self.pending.retain(|r| *r != rank);
         if pending {
             self.pending.push(rank);
         }
-        self.way(rank).state = state;
+        self.entry(rank).state = state;
     }
 
-    /// The addresses of `rank` that can be tried, the preferred first.
+    /// The reachable addresses of `rank`, in order of preference.
     fn targets(&self, rank: Rank) -> Vec<SocketAddr> {
         self.peer(rank).map(|address| address.ways_from(&self.local)).unwrap_or_default()
     }
 
-    /// The address of `rank` that is connected to, is being tried, or comes next.
+    /// The address of `rank` that is connected, is being tried, or will be tried next.
     fn target(&self, rank: Rank) -> Option<SocketAddr> {
         let targets = self.targets(rank);
-        let index = self.ways.get(&(rank as u32)).map_or(0, |way| way.target);
+        let index = self.peers.get(&(rank as u32)).map_or(0, |entry| entry.target);
         let mut target = targets.get(index).or(targets.first()).copied();
-        // A link-local address is of the link that we are known on; the peer's number of it means nothing here.
+        // The scope of a link-local address is local to a host: use the interface of this rank's address, not the
+        // peer's scope id.
         if let Some(SocketAddr::V6(v6)) = &mut target
             && v6.ip().is_unicast_link_local()
             && let Some(SocketAddr::V6(own)) = self.local.sockets.iter().find(|s| s.is_ipv6())
@@ -189,22 +192,22 @@ impl TcpConnector {
         target
     }
 
-    /// Begins to connect to `rank`. An error is final.
+    /// Starts to connect to `rank`. An error is final.
     fn attempt(&mut self, rank: Rank, now: Instant) -> Result<()> {
         let Some(to) = self.target(rank) else {
             let theirs = self.peer(rank).map(|a| &a.sockets[..]).unwrap_or_default();
             let text = format!(
-                "there is no way to rank {rank}: it listens at {theirs:?}, this rank at {:?}; they need a family in \
-                 common, and loopback leads to no other host",
+                "there is no route to rank {rank}: it listens at {theirs:?}, this rank at {:?}; they need a common address \
+                 family, and a loopback address cannot be reached from another host",
                 self.local.sockets
             );
             return Err(Error::new(ErrorKind::Io, text));
         };
         match self.open(rank, to) {
             Ok(socket) => {
-                // Where there is another way, a network that swallows packets is not waited for.
+                // If there is another address, do not wait long for a network that drops packets.
                 let give_up = (self.targets(rank).len() > 1).then(|| now + ANSWER_TIME);
-                self.way(rank).give_up = give_up;
+                self.entry(rank).give_up = give_up;
                 self.set_state(rank, State::Connecting(socket));
                 Ok(())
             }
@@ -215,12 +218,12 @@ impl TcpConnector {
         }
     }
 
-    /// Has the system connect to `to`.
+    /// Starts a TCP connection to `to`.
     fn open(&self, rank: Rank, to: SocketAddr) -> io::Result<OwnedFd> {
         let domain = Domain::for_address(to);
         let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
-        // Leave from the address that we are known by.
+        // Connect from the address by which the peer knows this rank.
         if let Some(mut from) = self.local.sockets.iter().find(|s| s.is_ipv4() == to.is_ipv4()).copied() {
             from.set_port(0);
             socket.bind(&from.into())?;
@@ -233,82 +236,83 @@ impl TcpConnector {
         Ok(OwnedFd::from(socket))
     }
 
-    /// The attempt with the present address has failed: tries the next, after a while if that is the first again. An error is
-    /// final.
+    /// Handles a failed attempt: tries the next address, after a delay if all have been tried. An error is final.
     fn retry_later(&mut self, rank: Rank, error: Error, now: Instant) -> Result<()> {
         let targets = self.targets(rank).len().max(1);
         let name = self.peer_name(rank);
-        let way = self.way(rank);
-        // It listened before anyone was told its address: where its host answers and it does not, it is gone.
+        let entry = self.entry(rank);
+        // The peer listened before it published its address. If its host answers but refuses the connection, the peer
+        // is gone.
         let refused = error.kind() == ErrorKind::ConnectionLost;
-        way.refused_since[way.target] = if refused { way.refused_since[way.target].or(Some(now)) } else { None };
-        if way.refused_since[..targets].iter().all(|since| since.is_some_and(|since| now - since >= PATIENCE)) {
-            let text = format!("{name} is gone: {error} ({} attempts)", way.attempts + 1);
+        entry.refused_since[entry.target] =
+            if refused { entry.refused_since[entry.target].or(Some(now)) } else { None };
+        if entry.refused_since[..targets].iter().all(|since| since.is_some_and(|since| now - since >= REFUSAL_TIME)) {
+            let text = format!("{name} is gone: {error} ({} attempts)", entry.attempts + 1);
             return Err(Error::new(ErrorKind::ConnectionLost, text));
         }
-        way.target = (way.target + 1) % targets;
-        let round = way.attempts / targets as u32;
+        entry.target = (entry.target + 1) % targets;
+        let round = entry.attempts / targets as u32;
         let wait = FIRST_RETRY.saturating_mul(1 << round.min(10)).min(LAST_RETRY);
-        let wait = if way.target == 0 { wait } else { Duration::ZERO };
-        way.attempts += 1;
-        way.last_error = Some(error);
+        let wait = if entry.target == 0 { wait } else { Duration::ZERO };
+        entry.attempts += 1;
+        entry.last_error = Some(error);
         self.set_state(rank, State::Retry(now + wait));
         Ok(())
     }
 
-    /// Tries again what has waited long enough for that, and gives up what has waited too long for an answer.
-    fn retry_due(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+    /// Starts the attempts that are due, and abandons those that were not answered in time.
+    fn retry_due(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         for rank in self.pending.clone() {
-            let way = self.way(rank);
-            let result = match way.state {
+            let entry = self.entry(rank);
+            let result = match entry.state {
                 State::Retry(at) | State::Yielded(at) if at <= now => self.attempt(rank, now),
-                State::Connecting(_) if way.give_up.is_some_and(|at| at <= now) => {
+                State::Connecting(_) if entry.give_up.is_some_and(|at| at <= now) => {
                     let text = format!("cannot connect to {}: no answer in {ANSWER_TIME:?}", self.peer_name(rank));
                     self.retry_later(rank, Error::new(ErrorKind::Timeout, text), now)
                 }
                 _ => Ok(()),
             };
-            self.conclude(rank, result, happenings);
+            self.report_failure(rank, result, events);
         }
     }
 
-    /// Reports an error that is final.
-    fn conclude(&mut self, rank: Rank, result: Result<()>, happenings: &mut Vec<Happening>) {
+    /// Reports a final error.
+    fn report_failure(&mut self, rank: Rank, result: Result<()>, events: &mut Vec<ConnectorEvent>) {
         if let Err(error) = result {
             self.give_up(rank);
-            happenings.push(Happening::Unreachable { rank, error });
+            events.push(ConnectorEvent::Unreachable { rank, error });
         }
     }
 
-    /// Moves a connection that is being made. An error is final.
-    fn advance(&mut self, rank: Rank, now: Instant, happenings: &mut Vec<Happening>) -> Result<()> {
+    /// Continues an attempt to connect. An error is final.
+    fn advance(&mut self, rank: Rank, now: Instant, events: &mut Vec<ConnectorEvent>) -> Result<()> {
         let Some(to) = self.peer(rank).map(|address| address.identity) else { return Ok(()) };
-        match self.greet(rank, &to) {
+        match self.continue_handshake(rank, &to) {
             Ok(None) => Ok(()),
             Ok(Some((Answer::Accepted, connection))) => {
-                match std::mem::replace(&mut self.way(rank).state, State::Idle) {
-                    State::Greeting(socket, _) => {
-                        self.established(rank, socket, &proofs::handle(&to), connection, happenings)
+                match std::mem::replace(&mut self.entry(rank).state, State::Idle) {
+                    State::Handshaking(socket, _) => {
+                        self.established(rank, socket, &proofs::handle(&to), connection, events)
                     }
                     _ => Ok(()),
                 }
             }
             Ok(Some((Answer::Yield, _))) => {
-                // It may give up its connection, or end, before that reaches us.
+                // The peer may abandon its own connection, or end, before that connection arrives here.
                 self.set_state(rank, State::Yielded(now + YIELD_TIME));
                 Ok(())
             }
-            // Another process has its port now, or it is about to end.
+            // Another process may use its port now, or the peer is about to end.
             Ok(Some((Answer::Refused(Reason::NoContext), _))) => {
                 let text = format!("{} has closed its context", self.peer_name(rank));
                 self.retry_later(rank, Error::new(ErrorKind::ConnectionLost, text), now)
             }
             Ok(Some((Answer::Refused(reason), _))) => {
                 let why = match reason {
-                    Reason::Version => "it speaks another version of the protocol",
-                    Reason::Proof => "it does not believe that this rank belongs to its job",
+                    Reason::Version => "it uses another version of the protocol",
+                    Reason::Proof => "it could not authenticate this rank as part of its job",
                     Reason::Stranger => "it knows this rank by another address",
-                    Reason::Over => "its context is closed, or has lost this rank already",
+                    Reason::Over => "its context is closed, or has already disconnected from this rank",
                     Reason::Connected => "it has a connection to this rank already",
                     Reason::NoContext | Reason::OneToken => "it does not know this context",
                 };
@@ -320,26 +324,27 @@ impl TcpConnector {
         }
     }
 
-    /// A connection stands: makes a link of it. An error is final.
+    /// Creates the link for an authenticated connection. An error is final.
     fn established(
         &mut self,
         rank: Rank,
         socket: OwnedFd,
         theirs: &Handle,
         connection: u32,
-        happenings: &mut Vec<Happening>,
+        events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
-        // A host that is lost without a word is noticed even by who waits longer than that, and firewalls do not forget us.
+        // Keepalive detects a host that disappears even if the peer waits longer, and keeps the entries in stateful
+        // firewalls.
         let _ = socket2::SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE);
         if self.peer(rank).is_some_and(|address| address.host == self.local.host) {
-            // If the system refuses, its own choice stays.
+            // If this fails, the default size remains.
             let _ = socket2::SockRef::from(&socket).set_send_buffer_size(LOCAL_SEND_BUFFER);
         }
-        self.way(rank).theirs = Some(*theirs);
+        self.entry(rank).theirs = Some(*theirs);
         let link = TcpLink::new(socket, rank, self.epoll.clone(), self.shared.clone())
             .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.peer_name(rank)), &e))?;
         self.set_state(rank, State::Established);
-        happenings.push(Happening::Established { rank, link: Box::new(link), connection });
+        events.push(ConnectorEvent::Established { rank, link: Box::new(link), connection });
         Ok(())
     }
 }
@@ -354,11 +359,11 @@ impl Connector for TcpConnector {
     }
 
     fn set_peer(&mut self, rank: Rank, address: Address) -> Result<()> {
-        let claimed = self.ways.get(&(rank as u32)).and_then(|way| way.theirs);
-        let stranger = claimed.is_some_and(|theirs| theirs != proofs::handle(&address.identity));
+        let claimed = self.peers.get(&(rank as u32)).and_then(|entry| entry.theirs);
+        let impostor = claimed.is_some_and(|theirs| theirs != proofs::handle(&address.identity));
         self.addresses.insert(rank as u32, address);
-        if stranger {
-            let text = format!("{} was impersonated: someone else connected in its name", self.peer_name(rank));
+        if impostor {
+            let text = format!("{} was impersonated: another process connected in its name", self.peer_name(rank));
             return Err(Error::new(ErrorKind::ConnectionLost, text));
         }
         Ok(())
@@ -368,25 +373,25 @@ impl Connector for TcpConnector {
         self.addresses.get(&(rank as u32))
     }
 
-    fn knows_anyone(&self) -> bool {
+    fn knows_any_peer(&self) -> bool {
         !self.addresses.is_empty()
     }
 
     fn connect(&mut self, rank: Rank) {
-        let made = self.made;
-        if self.addresses.contains_key(&(rank as u32)) && matches!(self.way(rank).state, State::Idle) {
-            self.set_state(rank, State::Retry(made));
+        let created = self.created;
+        if self.addresses.contains_key(&(rank as u32)) && matches!(self.entry(rank).state, State::Idle) {
+            self.set_state(rank, State::Retry(created));
         }
     }
 
     fn give_up(&mut self, rank: Rank) {
-        self.set_state(rank, State::Over);
+        self.set_state(rank, State::Closed);
     }
 
-    fn close(&mut self, last_words: Option<LastWords>) {
-        self.closed = Some(last_words);
+    fn close(&mut self, close_notice: Option<CloseNotice>) {
+        self.closed = Some(close_notice);
         self.pending.clear();
-        self.ways.values_mut().for_each(|way| way.state = State::Over);
+        self.peers.values_mut().for_each(|entry| entry.state = State::Closed);
     }
 
     #[inline]
@@ -394,34 +399,34 @@ impl Connector for TcpConnector {
         !self.pending.is_empty()
     }
 
-    fn progress(&mut self, now: Instant, happenings: &mut Vec<Happening>) {
+    fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         let arrivals = std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         for (socket, proven) in arrivals {
-            let result = self.accept(socket, &proven, happenings);
-            self.conclude(proven.rank as usize, result, happenings);
+            let result = self.accept(socket, &proven, events);
+            self.report_failure(proven.rank as usize, result, events);
         }
-        self.retry_due(now, happenings);
+        self.retry_due(now, events);
         let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let n = self.epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap_or(0);
         for event in &ready[..n] {
             let rank = event.u64 as usize;
             if self.pending.contains(&rank) {
-                let result = self.advance(rank, now, happenings);
-                self.conclude(rank, result, happenings);
+                let result = self.advance(rank, now, events);
+                self.report_failure(rank, result, events);
             } else {
-                // The end of a stream is readable, however it comes.
+                // The end of a stream is reported as readable, whether it is orderly or not.
                 let of = Interest { readable: true, writable: event.events & sys::WRITE != 0 };
-                happenings.push(Happening::Ready { rank, of });
+                events.push(ConnectorEvent::Ready { rank, of });
             }
         }
     }
 
     fn next_timer(&self) -> Option<Instant> {
         let due = |rank: &Rank| {
-            let way = self.ways.get(&(*rank as u32))?;
-            match way.state {
+            let entry = self.peers.get(&(*rank as u32))?;
+            match entry.state {
                 State::Retry(at) | State::Yielded(at) => Some(at),
-                State::Connecting(_) => way.give_up,
+                State::Connecting(_) => entry.give_up,
                 _ => None,
             }
         };
@@ -436,16 +441,20 @@ impl Connector for TcpConnector {
         self.target(rank).map(|at| at.to_string())
     }
 
-    fn obstacle(&self, rank: Rank) -> String {
-        match self.ways.get(&(rank as u32)) {
-            Some(Way { state: State::Greeting(..), .. }) => {
-                "not connected: its host has taken the connection, but its process has not answered".to_owned()
+    fn why_not_connected(&self, rank: Rank) -> String {
+        match self.peers.get(&(rank as u32)) {
+            Some(PeerConnection { state: State::Handshaking(..), .. }) => {
+                "not connected: its host has accepted the connection, but its process has not answered".to_owned()
             }
-            Some(Way { state: State::Yielded(_), .. }) => "not connected: it is connecting to this rank".to_owned(),
-            Some(Way { last_error: Some(error), attempts, .. }) => {
+            Some(PeerConnection { state: State::Yielded(_), .. }) => {
+                "not connected: it is connecting to this rank".to_owned()
+            }
+            Some(PeerConnection { last_error: Some(error), attempts, .. }) => {
                 format!("not connected after {attempts} attempts; the last one: {error}")
             }
-            Some(Way { state: State::Connecting(_), .. }) => "not connected: nothing has answered there".to_owned(),
+            Some(PeerConnection { state: State::Connecting(_), .. }) => {
+                "not connected: no answer from that address".to_owned()
+            }
             _ => "not connected".to_owned(),
         }
     }
@@ -453,6 +462,6 @@ impl Connector for TcpConnector {
 
 impl Drop for TcpConnector {
     fn drop(&mut self) {
-        self.shared.forget(&self.handle());
+        self.shared.remove_context(&self.handle());
     }
 }

@@ -1,8 +1,9 @@
-//! The place where connections arrive: addresses of this host, and the thread that serves what nobody waits on.
+//! A TCP device: listening addresses of this host, and the thread that makes progress for contexts on which no thread
+//! waits.
 //!
-//! A context whose operations somebody waits for is driven by that thread alone. The device's thread takes over, for each
-//! context on its own, when messages are left to be sent that nobody waits for ("armed"), and otherwise one or two [`TICK`]s
-//! after the last waiter has left; then it also receives, and notices peers that leave.
+//! A thread that waits on a context makes all progress for it. For each context separately, the device's thread takes
+//! over if messages are left to be sent while no thread waits (the watch is armed), or else one or two [`TICK`]s after
+//! the last waiting thread has left. It then also receives data and detects disconnected peers.
 
 mod thread;
 
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use self::thread::Thread;
 use super::connector::{Arrivals, TcpConnector};
-use super::link::Parting;
+use super::link::ClosingSocket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{self, Level, LogCallback};
 use crate::net::address::Address;
@@ -28,32 +29,34 @@ use crate::net::gate::{self, Listeners};
 use crate::net::handshake::{self, Handle};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll, ForkMark, Waker};
-use crate::transport::{self, Clock, Connector, Driven, SystemClock, Watch};
+use crate::transport::{self, BackgroundProgress, Clock, Connector, SystemClock, Watch};
 use crate::types::Rank;
 
-/// How often the thread looks after contexts that nobody has waited on since.
+/// Interval at which the thread makes progress for contexts on which no thread has waited since.
 pub const TICK: Duration = Duration::from_millis(5);
-/// How long a connection that we have ended is kept for its peer to acknowledge everything.
+/// How long a closed connection is kept for the peer to acknowledge all data.
 const LINGER: Duration = Duration::from_secs(2);
 
 const WAKER: u64 = 0;
 
-/// Which addresses of this host to use. With nothing set, not even the variable [`crate::net::choice::INTERFACES`], that is decided
-/// when a context connects: loopback if all its ranks are on this host, else addresses that reach the store or other ranks.
+/// Selects the addresses of this host. If neither an option nor the variable [`crate::net::choice::INTERFACES`] is set,
+/// the selection is made when a context connects: loopback if all ranks are on this host, else addresses from which the
+/// store or the other ranks are reachable.
 #[derive(Clone, Default)]
 pub struct DeviceOptions {
-    /// A list of network interfaces, as [`crate::net::pattern::Patterns`] describes it: `eth0`, or `ib*,10.0.0.0/8`, or `^docker*`.
+    /// A list of network interfaces in the syntax of [`crate::net::pattern::Patterns`]: `eth0`, `ib*,10.0.0.0/8`, or
+    /// `^docker*`.
     pub interface: Option<String>,
-    /// A host name of this host, or an IPv4 or IPv6 address of it.
+    /// A host name or an IPv4 or IPv6 address of this host.
     pub hostname: Option<String>,
-    /// Port to listen on; 0 lets the system choose.
+    /// The port to listen on; 0: the kernel chooses one.
     pub port: u16,
-    /// Told what happens on the side.
+    /// Callback for log messages that no call returns.
     pub log: Option<LogCallback>,
 }
 
 struct Entry {
-    driven: Option<Weak<dyn Driven>>,
+    context: Option<Weak<dyn BackgroundProgress>>,
     number: u64,
     key: SecretKey,
     arrivals: Arrivals,
@@ -62,10 +65,10 @@ struct Entry {
 #[derive(Default)]
 struct Contexts {
     by_handle: HashMap<Handle, Entry>,
-    lingering: Vec<(Parting, Instant)>,
+    lingering: Vec<(ClosingSocket, Instant)>,
 }
 
-/// An address where connections arrive.
+/// An address at which the device listens.
 struct Listening {
     address: SocketAddr,
     interface: Option<String>,
@@ -82,21 +85,21 @@ pub(super) struct Shared {
     mark: ForkMark,
     contexts: Mutex<Contexts>,
     next_number: AtomicU64,
-    /// Contexts that are not armed: while there are any, the thread ticks.
+    /// Number of contexts that are not armed; the thread ticks while there are any.
     unarmed: AtomicUsize,
-    /// The thread sleeps without a tick.
+    /// Whether the thread sleeps without ticking.
     asleep: AtomicBool,
     stop: AtomicBool,
 }
 
-/// Listening sockets and their thread. Contexts keep their device alive.
+/// The listening sockets and their thread. Contexts keep their device alive.
 pub struct Device {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The device's thread as the driver of a context.
-struct Drives {
+/// The registration of a context for progress by the device's thread.
+struct ContextWatch {
     device: Arc<Device>,
     fd: RawFd,
     number: u64,
@@ -104,7 +107,7 @@ struct Drives {
 }
 
 impl Device {
-    /// Starts the thread; binds and listens, if the options name where.
+    /// Creates a device and starts its thread. Listens at once if the options name an address or an interface.
     pub fn create(options: &DeviceOptions) -> Result<Arc<Device>> {
         let choice = Choice::make(options.interface.as_deref(), options.hostname.as_deref())?;
         let failed = |e: io::Error| Error::io("cannot create a device", &e);
@@ -137,18 +140,18 @@ impl Device {
         Ok(Arc::new(Device { shared, thread: Some(thread) }))
     }
 
-    /// Where peers connect to, the preferred address first: one of each family at most, unless contexts have connected to
-    /// different networks. Empty as long as nothing was named and no context has connected.
+    /// The addresses at which the device listens, in order of preference: at most one per family, unless contexts have
+    /// connected to different networks. Empty if the options name none and no context has connected.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.shared.listening().iter().map(|l| l.address).collect()
     }
 
-    /// The interface that has the first address, if one does.
+    /// The interface of the first address, if known.
     pub fn interface(&self) -> Option<String> {
         self.shared.listening().first().and_then(|l| l.interface.clone())
     }
 
-    /// What has become of the connections that have arrived. From any thread, at any time.
+    /// Counters of incoming connections. May be called by any thread at any time.
     pub fn statistics(&self) -> ConnectionStatistics {
         self.shared.listeners.statistics()
     }
@@ -157,31 +160,35 @@ impl Device {
 impl transport::Device for Device {
     fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>> {
         let arrivals = Arrivals::default();
-        let sockets = transport::Device::prospect(self.as_ref(), None)?;
+        let sockets = transport::Device::provisional_sockets(self.as_ref(), None)?;
         let connector = TcpConnector::new(rank, size, token, sockets, self.shared.clone(), arrivals.clone())?;
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { driven: None, number, key: connector.key(), arrivals };
+        let entry = Entry { context: None, number, key: connector.key(), arrivals };
         self.shared.contexts().by_handle.insert(connector.handle(), entry);
         Ok(Box::new(connector))
     }
 
-    fn watch(self: Arc<Self>, connector: &dyn Connector, driven: Weak<dyn Driven>) -> Result<Box<dyn Watch>> {
+    fn watch(
+        self: Arc<Self>,
+        connector: &dyn Connector,
+        context: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Watch>> {
         let mut descriptors = Vec::new();
         connector.descriptors(&mut descriptors);
         let mut contexts = self.shared.contexts();
         let entry = contexts.by_handle.get_mut(&handshake::handle(&connector.address().identity));
         let (Some(entry), &[fd]) = (entry, &descriptors[..]) else {
-            return Err(Error::new(ErrorKind::Internal, "a connector of another device"));
+            return Err(Error::new(ErrorKind::Internal, "the connector belongs to another device"));
         };
-        entry.driven = Some(driven);
+        entry.context = Some(context);
         let number = entry.number;
         drop(contexts);
-        let watch = Drives { device: self.clone(), fd, number, armed: AtomicBool::new(true) };
+        let watch = ContextWatch { device: self.clone(), fd, number, armed: AtomicBool::new(true) };
         self.shared.epoll.add(fd, sys::READ, number).map_err(|e| Error::io("cannot watch a context", &e))?;
         Ok(Box::new(watch))
     }
 
-    fn prospect(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
+    fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
         match (&self.shared.choice, store) {
             (Choice::Named(_), _) => Ok(self.addresses()),
             (Choice::Free(_), None) => Ok(Vec::new()),
@@ -192,20 +199,20 @@ impl transport::Device for Device {
         }
     }
 
-    fn listen(&self, store: Option<SocketAddr>, everyone: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
+    fn listen(&self, store: Option<SocketAddr>, all_addresses: &[Address], rank: Rank) -> Result<Vec<SocketAddr>> {
         let Choice::Free(patterns) = &self.shared.choice else { return Ok(self.addresses()) };
-        let here = everyone[rank].host;
-        let mut others = everyone.iter().filter(|a| a.host != here).flat_map(|a| a.sockets.iter().copied());
+        let here = all_addresses[rank].host;
+        let mut others = all_addresses.iter().filter(|a| a.host != here).flat_map(|a| a.sockets.iter().copied());
         let host = Surroundings::here(patterns.as_ref())?;
-        let one_host = everyone.iter().all(|a| a.host == here);
+        let one_host = all_addresses.iter().all(|a| a.host == here);
         self.shared.listen(&if one_host {
-            host.on_one_host(everyone)
+            host.on_one_host(all_addresses)
         } else {
             host.on_several_hosts(store, &mut others)
         }?)
     }
 
-    fn listen_somewhere(&self) -> Result<Vec<SocketAddr>> {
+    fn listen_anywhere(&self) -> Result<Vec<SocketAddr>> {
         let Choice::Free(patterns) = &self.shared.choice else { return Ok(self.addresses()) };
         let host = Surroundings::here(patterns.as_ref())?;
         self.shared.listen(&host.on_several_hosts(None, &mut std::iter::empty())?)
@@ -224,7 +231,7 @@ impl transport::Device for Device {
         self.shared.mark.is_child()
     }
 
-    fn cannot_accept(&self) -> Option<io::Error> {
+    fn accept_error(&self) -> Option<io::Error> {
         self.shared.listeners.obstacle()
     }
 }
@@ -232,15 +239,15 @@ impl transport::Device for Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.shared.mark.is_child() {
-            // The thread is the parent's, and so is what the waker wakes.
+            // The thread belongs to the parent process, as does the eventfd.
             return std::mem::forget(self.thread.take());
         }
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // The last context may be dropped by the thread itself, which then ends on its own.
-            // Not by std's current thread, which would leave memory behind on a thread of the host program.
-            // SAFETY: no memory is involved.
+            // The thread itself may drop the last context; it then ends without being joined. `std::thread::current` is
+            // not used, because it would allocate thread-local memory in a thread of the host program.
+            // SAFETY: `pthread_self` has no preconditions.
             if thread.as_pthread_t() != unsafe { libc::pthread_self() } {
                 let _ = thread.join();
             }
@@ -248,7 +255,7 @@ impl Drop for Device {
     }
 }
 
-impl Watch for Drives {
+impl Watch for ContextWatch {
     fn arm(&self) {
         if !self.armed.swap(true, Ordering::SeqCst) {
             let shared = &self.device.shared;
@@ -273,11 +280,12 @@ impl Watch for Drives {
     }
 }
 
-impl Drop for Drives {
+impl Drop for ContextWatch {
     fn drop(&mut self) {
         let shared = &self.device.shared;
         if self.device.shared.mark.is_child() {
-            // What is watched is the parent's, and the lock may be held by a thread that is not here.
+            // The epoll instance is shared with the parent process, and a thread that does not exist here may hold the
+            // lock.
             return;
         }
         let _ = shared.epoll.remove(self.fd);
@@ -296,22 +304,22 @@ impl Shared {
         self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over a connection that has ended in good order, until its peer has everything.
-    pub(super) fn linger(&self, mut parting: Parting) {
-        parting.speak();
-        self.contexts().lingering.push((parting, Instant::now() + LINGER));
+    /// Keeps a closed connection until its peer has received everything.
+    pub(super) fn linger(&self, mut closing: ClosingSocket) {
+        closing.send_notice();
+        self.contexts().lingering.push((closing, Instant::now() + LINGER));
         self.waker.wake();
     }
 
-    /// A context is gone.
-    pub(super) fn forget(&self, handle: &Handle) {
-        // In a child by fork the lock may be held by a thread that is not here.
+    /// Removes a context.
+    pub(super) fn remove_context(&self, handle: &Handle) {
+        // In a child process a thread that does not exist there may hold the lock.
         if !self.mark.is_child() {
             self.contexts().by_handle.remove(handle);
         }
     }
 
-    /// Listens on all of `chosen` where that is not so already; the addresses with their ports.
+    /// Listens on all of `chosen` on which the device does not listen yet. Returns all addresses with their ports.
     fn listen(&self, chosen: &[Chosen]) -> Result<Vec<SocketAddr>> {
         let mut listening = self.listening();
         let mut addresses = Vec::with_capacity(chosen.len());
@@ -333,7 +341,8 @@ impl Shared {
                     listening.push(Listening { address, interface: interface.clone() });
                     addresses.push(address);
                 }
-                // The system may still be checking an IPv6 address; that of the other family is enough then.
+                // The kernel may still be checking a new IPv6 address for duplicates; the address of the other family
+                // suffices then.
                 Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable && addresses.len() + chosen.len() > index + 1 => {
                     self.log(Level::Warning, &format!("not listening on {wanted}{on}: {e}"));
                 }

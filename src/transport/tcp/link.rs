@@ -1,4 +1,4 @@
-//! A connection as a [`Link`].
+//! A TCP connection as a [`Link`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,7 +10,7 @@ use crate::sys::{self, Epoll};
 use crate::transport::{Interest, Link, RemoteMemory};
 use crate::types::Rank;
 
-/// A connection to one peer. Its socket is watched by the connector's epoll instance, under the peer's rank.
+/// A connection to one peer. The connector's epoll instance watches its socket, with the peer's rank as data.
 pub struct TcpLink {
     socket: OwnedFd,
     rank: Rank,
@@ -20,7 +20,7 @@ pub struct TcpLink {
 }
 
 impl TcpLink {
-    /// Around a socket that is non-blocking, and not watched by `epoll` or about to be watched anew.
+    /// A link for a non-blocking socket. `epoll` watches it already, or starts to.
     pub(super) fn new(socket: OwnedFd, rank: Rank, epoll: Epoll, shared: Arc<Shared>) -> io::Result<Self> {
         let fd = socket.as_raw_fd();
         epoll.modify(fd, sys::READ, rank as u64).or_else(|_| epoll.add(fd, sys::READ, rank as u64))?;
@@ -45,7 +45,8 @@ impl Link for TcpLink {
         let bits = bit(interest.readable, sys::READ) | bit(interest.writable, sys::WRITE);
         match (std::mem::replace(&mut self.watched, interest), interest) {
             (before, now) if before == now => Ok(()),
-            // Not only without interest in it: a connection that breaks would wake whoever polls, again and again.
+            // Remove the socket: with empty interest, epoll would still report a broken connection, and wake the poller
+            // repeatedly.
             (_, Interest { readable: false, writable: false }) => self.epoll.remove(fd),
             (Interest { readable: false, writable: false }, _) => self.epoll.add(fd, bits, number),
             _ => self.epoll.modify(fd, bits, number),
@@ -56,48 +57,50 @@ impl Link for TcpLink {
         None
     }
 
-    fn end(self: Box<Self>, last_words: Vec<u8>) {
+    fn end(self: Box<Self>, close_notice: Vec<u8>) {
         let _ = self.epoll.remove(self.socket.as_raw_fd());
-        self.shared.linger(Parting { socket: self.socket, words: last_words });
+        self.shared.linger(ClosingSocket { socket: self.socket, notice: close_notice });
     }
 }
 
-/// A connection that has ended here, and what is still to be said on it.
+/// A socket that is being closed, and the rest of the close notice.
 #[derive(Debug)]
-pub(super) struct Parting {
+pub(super) struct ClosingSocket {
     pub(super) socket: OwnedFd,
-    pub(super) words: Vec<u8>,
+    pub(super) notice: Vec<u8>,
 }
 
-impl Parting {
-    /// Says what the socket takes without waiting; then that nothing follows. Whether all is said.
-    pub(super) fn speak(&mut self) -> bool {
-        while !self.words.is_empty() {
-            match sys::send(self.socket.as_raw_fd(), &[IoSlice::new(&self.words)]) {
-                Ok(n) => drop(self.words.drain(..n)),
+impl ClosingSocket {
+    /// Sends as much of the notice as possible without blocking, and after it shuts down the sending direction. Returns
+    /// whether that is done.
+    pub(super) fn send_notice(&mut self) -> bool {
+        while !self.notice.is_empty() {
+            match sys::send(self.socket.as_raw_fd(), &[IoSlice::new(&self.notice)]) {
+                Ok(n) => drop(self.notice.drain(..n)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
-                Err(_) => self.words.clear(),
+                Err(_) => self.notice.clear(),
             }
         }
         let _ = socket2::SockRef::from(&self.socket).shutdown(std::net::Shutdown::Write);
         true
     }
 
-    /// Goes on; whether the connection is still to be kept: until the peer has everything, or `until`. Closing a socket that has
-    /// unread bytes cuts off what the peer has not acknowledged; what it has acknowledged, it can read even then.
+    /// Continues; returns whether the socket must stay open: until the peer's kernel has acknowledged everything, or
+    /// until `until`. Closing a socket with unread bytes discards what the peer has not acknowledged; acknowledged data
+    /// remains readable there.
     pub(super) fn linger(&mut self, until: Instant) -> bool {
-        let said = self.speak();
+        let sent = self.send_notice();
         let fd = self.socket.as_raw_fd();
         let mut staging = [0; 4096];
         loop {
             match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {
-                // The peer has ended it too, or it broke.
+                // The peer has ended the stream, too, or the connection broke.
                 Ok(0) => return false,
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => return false,
             }
         }
-        Instant::now() < until && (!said || sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0))
+        Instant::now() < until && (!sent || sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0))
     }
 }

@@ -1,7 +1,7 @@
 //! TCP over non-blocking sockets.
 //!
-//! One [`Device`] listens for a process; each of its contexts has a [`connector`], which makes connections to its peers: at
-//! most one to each, on first use, by either side.
+//! One [`Device`] listens for a process. Each of its contexts has a [`connector`], which establishes at most one
+//! connection to each peer, on first use, from either side.
 
 mod connector;
 pub mod device;

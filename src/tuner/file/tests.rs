@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// With as many digits as a measurement ever needs.
+/// A decimal number with as many digits as measurements have.
 fn decimal(most: i32) -> impl Strategy<Value = f64> {
     (1..1_000_000_000u32, -12..most).prop_map(|(digits, exponent)| format!("{digits}e{exponent}").parse().unwrap())
 }
@@ -47,7 +47,7 @@ fn tuning() -> impl Strategy<Value = Tuning> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(tuning in tuning()) {
+    fn written_files_are_read_back_equal(tuning in tuning()) {
         let text = tuning.to_toml();
         let read = Tuning::parse(&text);
         prop_assert!(read.is_ok(), "{read:?} of {text}");
@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_too_strange(text in "(version = 1\n)?.{0,200}", at in 0..400usize, byte in any::<char>()) {
+    fn parsing_arbitrary_text_does_not_panic(text in "(version = 1\n)?.{0,200}", at in 0..400usize, byte in any::<char>()) {
         let _ = Tuning::parse(&text);
         let mut written = example().to_toml();
         let at = (0..=at.min(written.len())).rev().find(|at| written.is_char_boundary(*at)).unwrap_or(0);
@@ -83,7 +83,7 @@ fn example() -> Tuning {
 }
 
 #[test]
-fn people_can_read_it() {
+fn the_written_file_is_readable() {
     let text = r#"# How fast the links are, and which algorithm is best for what.
 version = 1
 
@@ -112,7 +112,7 @@ links = [
 }
 
 #[test]
-fn people_can_write_it() {
+fn a_file_can_be_written_by_hand() {
     let text = "version = 1\n[local]\nlatency_us = 20\nbandwidth = 1_000_000_000\n\n[[choices]]\nalgorithm = 'binomial'\n\
                 collective = 'broadcast'\nup_to = 0x1000\nranks = 2";
     let tuning = Tuning::parse(text).unwrap();
@@ -122,7 +122,7 @@ fn people_can_write_it() {
 }
 
 #[test]
-fn the_smallest_bound_that_holds_a_size_decides() {
+fn the_smallest_sufficient_bound_applies() {
     let tuning = example();
     let name =
         |ranks, bytes| tuning.choice(Collective::Allreduce, ranks, bytes).map(|choice| choice.algorithm.as_str());
@@ -219,13 +219,13 @@ fn errors_name_the_line_and_the_key() {
     );
 }
 
-/// None of these may block or be read without end.
+/// None of these may block or be read forever.
 #[test]
-fn what_is_no_regular_file_or_too_long_is_refused() {
+fn special_and_oversized_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
-    // SAFETY: the name ends in a zero.
+    // SAFETY: `name` is a `CString`, so the pointer refers to a NUL-terminated string that lives during the call.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
         let error = Tuning::read(path).unwrap_err();

@@ -1,19 +1,21 @@
-//! Spanning trees packed into the graph of links; each carries a share of the buffer (Wang, Venkataraman, Phanishayee, Thelin,
-//! Devanur and Stoica, "Blink: fast and generic collectives for distributed ML", MLSys 2020). Best where links differ: a ring is
-//! as fast as its slowest link, trees go around it.
+//! Spanning trees packed into the graph of links; each carries a share of the buffer (Wang, Venkataraman, Phanishayee,
+//! Thelin, Devanur and Stoica, "Blink: fast and generic collectives for distributed ML", MLSys 2020). Best where links
+//! differ in bandwidth: a ring is as fast as its slowest link, while trees avoid it.
 //!
-//! Along a tree a share is combined up to the root and spread back, so each edge is used once in both directions: shares are in
-//! proportion to what the trees may send while no link gets more than its part (`packing.rs`). The bandwidths come from the
-//! caller, or were measured. If links are all alike the best packing is known: every rank is the root of a star.
+//! In each tree a share is reduced to the root and broadcast, so each edge is used once in both directions. Shares are
+//! proportional to the trees' rates, chosen such that no link is overloaded (`packing.rs`). The bandwidths come from
+//! the caller or from a measurement. If all links are equal, the best packing is known: every rank is the root of a
+//! star.
 //!
-//! Six ranks, links alike: the buffer has six shares; rank 0 gets everyone's first share and returns the sum, rank 1 the
-//! second, and so on. With links between neighbours of a ring only, six trees are packed: the ring without one edge, another
-//! for each, with the root in the middle; rank 0 combines the share of the tree 3 - 2 - 1 - 0 - 5 - 4, and so on, and every
-//! link carries five sixths of the buffer each way.
+//! Six ranks, equal links: the buffer has six shares; rank 0 receives the first share of every rank and returns the
+//! sum, rank 1 the second, and so on. With links only between neighbours of a ring, six trees are packed: each is the
+//! ring without one edge, with the root in the middle. Rank 0 reduces the share of the tree 3 - 2 - 1 - 0 - 5 - 4, and
+//! so on; every link carries five sixths of the buffer in each direction.
 //!
-//! Steps: twice the height of the highest tree; 2 for stars, where the `P - 1` messages to a root at once count as one. Every
-//! tree's share is sent `2 (P - 1)` times by all ranks together, so a rank sends `2 S (P - 1) / P` bytes on average. The time
-//! for a large buffer is `S` by the rate of all trees together, which is at most that of the smallest cut of the graph.
+//! Steps: twice the height of the highest tree; 2 for stars, where the `P - 1` concurrent messages to a root count as
+//! one. All ranks together send each tree's share `2 (P - 1)` times, so a rank sends `2 S (P - 1) / P` bytes on
+//! average. The time for a large buffer is `S` divided by the total rate of the trees, which is at most that of the
+//! minimum cut of the graph.
 
 mod packing;
 
@@ -36,20 +38,20 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
 fn pack(shape: &Shape<'_>) -> Result<Packing> {
     packing::pack(shape.size, shape.links).map_err(|(from, to)| {
         Error::invalid(format!(
-            "allreduce spanning_trees: no links lead both ways between rank {from} and rank {to}, or over other ranks"
+            "allreduce spanning_trees: no path of links in both directions connects rank {from} and rank {to}"
         ))
     })
 }
 
-/// What [`generate`] makes of the shapes of all ranks with links given. They share a packing, which takes its time.
+/// The schedules of all ranks with links given. Computes the packing once, because it is expensive.
 #[cfg(test)]
 pub(in crate::collective) fn generate_all(shapes: &[Shape<'_>]) -> Result<Vec<Schedule>> {
     let packing = pack(&shapes[0])?;
     Ok(shapes.iter().map(|shape| branches::allreduce(shape, &trees(shape, &packing))).collect())
 }
 
-/// Every rank is the root of a star over its share. This rank's messages to and from the others are in such an order that in
-/// each step every rank sends to one and receives from one.
+/// Every rank is the root of a star for its share. The messages of this rank are ordered such that in each step every
+/// rank sends to one rank and receives from one.
 fn stars(shape: &Shape<'_>) -> Vec<Branch> {
     let share = |rank| shape.output(0).part(shape.size, rank);
     let leaf = |root| Branch { range: share(root), parent: Some(root), children: Vec::new() };
@@ -59,10 +61,10 @@ fn stars(shape: &Shape<'_>) -> Vec<Branch> {
     others().map(|distance| leaf(shape.after(distance))).chain([own]).collect()
 }
 
-/// This rank's place in the trees of a packing.
+/// This rank's position in each tree of a packing.
 fn trees(shape: &Shape<'_>, packing: &Packing) -> Vec<Branch> {
     let output = shape.output(0);
-    // Numbers below 2^32 times lengths: not in 64 bits.
+    // The product may exceed 64 bits.
     let cut = |weight: u64| (output.len as u128 * u128::from(weight) / u128::from(packing.weight())) as usize;
     let mut begin = 0;
     let branch = |tree: &packing::Tree| {
@@ -73,8 +75,9 @@ fn trees(shape: &Shape<'_>, packing: &Packing) -> Vec<Branch> {
     packing.trees.iter().map(branch).collect()
 }
 
-/// Of stars `2(α + (P-1)S/(PB)) + γS/P`, or the reductions from the first share to the last if they take longer. With links
-/// given `2hα + S/R`, where the trees reach the rate `R` if the fastest link has the bandwidth of the network's fastest.
+/// For stars `2(α + (P-1)S/(PB)) + γS/P`, or the reductions from the first share to the last if they take longer. With
+/// links given `2hα + S/R`, where `R` is the total rate of the trees, scaled such that the fastest link has the
+/// bandwidth of the network's fastest link.
 fn cost(case: &Case<'_>) -> Cost {
     let (ranks, bytes, network) = (case.ranks(), case.bytes(), case.network);
     let reduced = (ranks - 1.0) * bytes;
@@ -98,7 +101,7 @@ fn cost(case: &Case<'_>) -> Cost {
     total(2.0 * height * hop + bytes / rate, 2.0 * (ranks - 1.0) * pieces)
 }
 
-/// Everyone's share to everyone, reduced there, and back.
+/// Seconds to send every rank's share to its root, reduce it there, and send it back.
 fn stars_path(case: &Case<'_>, share: f64) -> f64 {
     let Network { gamma, per_host, .. } = *case.network;
     let (local, remote) = (case.network.near(), case.network.far());
@@ -110,17 +113,17 @@ fn stars_path(case: &Case<'_>, share: f64) -> f64 {
     let reduce = others * gamma * share;
     let here = case.ranks().min(per_host as f64);
     if here > others {
-        // Each pair of ranks has a link: all arrive at the same time.
+        // Each pair of ranks has its own link: all shares arrive at the same time.
         let up = (share / local.bandwidth + others * gamma * segment).max(segment / local.bandwidth + reduce);
         let down = if segment < share { segment } else { share } / local.bandwidth;
         return 2.0 * local.latency + (up + down).max(2.0 * share / local.bandwidth);
     }
-    // All ranks of a host send to those of other hosts over its card, one after the other.
+    // All ranks of a host send to other hosts through its network card, one after the other.
     let card = ((others + 1.0 - here) * here * share / remote.bandwidth).max(share / local.bandwidth);
     let first = segment / remote.bandwidth;
-    // Up and down a rank sends as many messages as it receives.
+    // In both directions a rank sends as many messages as it receives.
     let messages = case.leaving() * others * case.pieces(share);
     let busy = remote.both(messages);
-    let way = case.outside(remote, card * remote.bandwidth, share, messages, true);
-    (2.0 * way + (gamma * segment).max(first + reduce - card)).max(2.0 * busy + reduce)
+    let one_way = case.outside(remote, card * remote.bandwidth, share, messages, true);
+    (2.0 * one_way + (gamma * segment).max(first + reduce - card)).max(2.0 * busy + reduce)
 }

@@ -1,18 +1,19 @@
-//! Packs spanning trees into a graph of links: greedily, each where the ones before have left most (Thorup, "Fully-dynamic
-//! min-cut", Combinatorica 2007, shows that the more trees there are, the nearer the loads come to the best).
+//! Packs spanning trees into a graph of links with a greedy algorithm: each tree takes the links with the most capacity
+//! left (Thorup, "Fully-dynamic min-cut", Combinatorica 2007, shows that the loads approach the optimum as the number
+//! of trees grows).
 //!
-//! Only integers are compared, so all ranks find the same trees.
+//! All ranks compute the same trees.
 
 use crate::types::Rank;
 
-/// A spanning tree, rooted in its middle.
+/// A spanning tree, rooted at its centre.
 #[derive(Debug)]
 pub(super) struct Tree {
-    /// By rank; `None` for the root.
+    /// Parent of each rank; `None` for the root.
     pub parents: Vec<Option<Rank>>,
-    /// By rank: edges to the farthest rank below it.
+    /// For each rank, the number of edges to the farthest rank below it.
     heights: Vec<usize>,
-    /// Its share of the data, as part of all trees' weights.
+    /// Its share of the data, relative to the sum of all trees' weights.
     pub weight: u64,
 }
 
@@ -20,37 +21,37 @@ pub(super) struct Tree {
 #[derive(Debug)]
 pub(super) struct Packing {
     pub trees: Vec<Tree>,
-    /// The weight on the link that has most to carry for its bandwidth.
+    /// The total weight on the link with the highest ratio of weight to bandwidth.
     load: u64,
-    /// That link's bandwidth.
+    /// The bandwidth of that link.
     capacity: u64,
-    /// The largest bandwidth.
+    /// The largest bandwidth of any link.
     pub fastest: u64,
 }
 
-/// Trees to choose from, in graphs that are small enough.
+/// Maximum number of trees, in graphs that are small enough for [`WORK`].
 const TREES: usize = 256;
-/// Looks at links, in all.
+/// Maximum number of link evaluations.
 const WORK: usize = 1 << 24;
-/// Each tree costs messages: the first ones are enough if they reach so many percent of the best rate.
+/// Each additional tree costs messages. The first trees are used that reach this percentage of the best rate.
 const ENOUGH: u64 = 99;
-/// What links may carry before their loads are compared: so many percent of the best rate.
+/// In the second pass, links may be loaded up to this fraction of the best rate before their loads are compared.
 const EASE: f64 = 0.97;
 
 impl Packing {
-    /// The weight of all trees.
+    /// The sum of all trees' weights.
     pub fn weight(&self) -> u64 {
         self.trees.iter().map(|tree| tree.weight).sum()
     }
 
-    /// What all trees together may carry, each way, in the unit of the links' bandwidths.
+    /// The total rate of all trees in each direction, in the unit of the links' bandwidths.
     pub fn rate(&self) -> f64 {
         self.weight() as f64 * self.capacity as f64 / self.load.max(1) as f64
     }
 }
 
 impl Tree {
-    /// `parents` rooted anew, in the middle; of two middles in the lower rank.
+    /// The tree `parents` with its root moved to the centre; of two centres, to the lower rank.
     fn centred(parents: &[Option<Rank>]) -> Self {
         let mut neighbours = vec![Vec::new(); parents.len()];
         for (child, parent) in parents.iter().enumerate().filter_map(|(child, parent)| Some((child, (*parent)?))) {
@@ -82,12 +83,12 @@ impl Tree {
         Self { parents, heights, weight: 1 }
     }
 
-    /// Edges from the root to the farthest rank.
+    /// The number of edges from the root to the farthest rank.
     pub fn height(&self) -> usize {
         self.heights.iter().copied().max().unwrap_or(0)
     }
 
-    /// The children of `rank`, the one with the lowest subtree first.
+    /// The children of `rank`, those with the lowest subtrees first.
     pub fn children(&self, rank: Rank) -> Vec<Rank> {
         let mut children: Vec<Rank> =
             (0..self.parents.len()).filter(|child| self.parents[*child] == Some(rank)).collect();
@@ -96,7 +97,7 @@ impl Tree {
     }
 }
 
-/// A fraction. Loads are at most [`TREES`] and bandwidths below 2^32, so products of two fractions' terms fit 64 bits.
+/// A fraction. Loads are at most [`TREES`] and bandwidths below 2^32, so cross products fit in 64 bits.
 #[derive(Clone, Copy)]
 struct Ratio(u64, u64);
 
@@ -109,36 +110,36 @@ impl Ratio {
 struct Graph<'a> {
     size: usize,
     links: &'a [u32],
-    /// The largest bandwidth.
+    /// The largest bandwidth of any link.
     fastest: u64,
-    /// Trees on each link so far.
+    /// Number of trees on each link so far.
     loads: Vec<u32>,
 }
 
-/// Trees in the order in which they were found, with the fullest link's load and bandwidth after each.
+/// Trees in the order in which they were found; after each, the load and bandwidth of the most loaded link.
 struct Found {
     trees: Vec<Vec<Option<Rank>>>,
     fullest: Vec<Ratio>,
 }
 
 impl Graph<'_> {
-    /// What may be sent between the two both ways at once: a tree needs as much in one direction as in the other.
+    /// The bandwidth available in both directions at the same time: a tree needs the same in both.
     fn capacity(&self, a: Rank, b: Rank) -> u64 {
         self.links[a * self.size + b].min(self.links[b * self.size + a]).into()
     }
 
-    /// Where [`Graph::loads`] has the link between the two.
+    /// The index of the link in [`Graph::loads`].
     fn index(&self, a: Rank, b: Rank) -> usize {
         a.min(b) * self.size + a.max(b)
     }
 
-    /// The spanning tree of links that would carry least for their bandwidth (Prim 1957), from `start`; of equals the one with
-    /// the shortest ways. Or a rank that no links lead to.
+    /// The spanning tree with the lowest load per bandwidth after adding it (Prim 1957), starting at `start`; ties
+    /// prefer shorter paths. Fails with a rank that no link reaches.
     ///
-    /// Links that would carry at most `ease` for their bandwidth are all alike.
+    /// Links whose load per bandwidth would be at most `ease` are considered equal.
     fn tree(&self, start: Rank, ease: f64) -> Result<Vec<Option<Rank>>, Rank> {
         let mut parents = vec![None; self.size];
-        // By rank outside the tree: what its best link would carry, and where that begins.
+        // For each rank outside the tree: the load per bandwidth of its best link, and the rank at the other end.
         let mut outside: Vec<Option<(Ratio, Rank)>> = vec![None; self.size];
         let mut inside = vec![false; self.size];
         let mut last = start;
@@ -168,14 +169,14 @@ impl Graph<'_> {
 }
 
 impl Graph<'_> {
-    /// Packs `count` trees, as if they were to have `rate` together, if one is given.
+    /// Packs `count` trees. With `rate`, they are expected to reach that total rate.
     fn pack(&mut self, count: usize, rate: Option<f64>) -> Result<Found, (Rank, Rank)> {
         self.loads.fill(0);
         let mut found = Found { trees: Vec::new(), fullest: Vec::new() };
         let mut full = Ratio(0, 1);
         for turn in 0..count {
             let start = turn % self.size;
-            // Its part of what that rate allows, and one tree more.
+            // This tree's part of that rate, plus one tree.
             let ease = rate.map_or(0.0, |rate| (turn as f64 + 1.0) / rate + 1.0 / self.fastest as f64);
             let tree = self.tree(start, ease).map_err(|rank| (start, rank))?;
             for (child, parent) in tree.iter().enumerate().filter_map(|(child, parent)| Some((child, (*parent)?))) {
@@ -194,7 +195,7 @@ impl Graph<'_> {
 }
 
 impl Found {
-    /// The rate that the first `count` trees have together.
+    /// The total rate of the first `count` trees.
     fn rate(&self, count: usize) -> Ratio {
         let Ratio(load, capacity) = self.fullest[count - 1];
         Ratio(count as u64 * capacity, load.max(1))
@@ -205,7 +206,7 @@ impl Found {
         rates.fold(Ratio(0, 1), |best, rate| if best.is_less(rate) { rate } else { best })
     }
 
-    /// How many trees are enough.
+    /// The number of trees to use.
     fn enough(&self) -> usize {
         let Ratio(most, by) = self.best();
         let enough = Ratio(ENOUGH * most, 100 * by);
@@ -213,11 +214,11 @@ impl Found {
     }
 }
 
-/// Packs trees into the graph of `size` ranks, at least one, with [`links`](crate::collective::Shape::links). If it falls
-/// apart: two ranks that no links join.
+/// Packs at least one tree into the graph of `size` ranks with [`links`](crate::collective::Shape::links). Fails with
+/// two ranks that are not connected if the graph is not connected.
 ///
-/// Where few trees do, these are taken. Else trees are packed once more, for nearly the rate that was found: now a tree goes
-/// around a link only if that must be, for what is passed on waits behind what needs not.
+/// If few trees suffice, they are used. Otherwise the trees are packed again for nearly the rate that was found: a tree
+/// then takes a detour only if necessary, because forwarded data waits behind data that needs no forwarding.
 pub(super) fn pack(size: usize, links: &[u32]) -> Result<Packing, (Rank, Rank)> {
     let tries = TREES.min(WORK / (size * size)).max(1);
     let fastest = links.iter().copied().max().unwrap_or(1).max(1).into();
@@ -235,7 +236,7 @@ pub(super) fn pack(size: usize, links: &[u32]) -> Result<Packing, (Rank, Rank)> 
             None => trees.push(tree),
         }
     }
-    // What takes longest goes first.
+    // The trees with the slowest links come first.
     let slowest = |tree: &Tree| {
         let edges = tree.parents.iter().enumerate().filter_map(|(child, parent)| Some((child, (*parent)?)));
         edges.map(|(child, parent)| graph.capacity(child, parent)).min()
@@ -249,7 +250,7 @@ pub(super) fn pack(size: usize, links: &[u32]) -> Result<Packing, (Rank, Rank)> 
 mod tests {
     use super::*;
 
-    /// All links of `edges` both ways.
+    /// Links in both directions for all `edges`.
     fn graph(size: usize, edges: impl IntoIterator<Item = (Rank, Rank, u32)>) -> Vec<u32> {
         let mut links = vec![0; size * size];
         for (a, b, bandwidth) in edges {
@@ -263,8 +264,8 @@ mod tests {
         graph(size, pairs.map(|(a, b)| (a, b, bandwidth(a, b))))
     }
 
-    /// The rate that no packing exceeds and the best one reaches: over all ways to part the ranks into groups, the least
-    /// bandwidth between groups for each group but one (Tutte 1961, Nash-Williams 1961). Between two groups that is a cut.
+    /// The maximum total rate of any packing: the minimum, over all partitions of the ranks into `k` groups, of the
+    /// bandwidth between groups divided by `k - 1` (Tutte 1961, Nash-Williams 1961). For two groups that is a cut.
     fn bound(size: usize, links: &[u32]) -> f64 {
         let mut least = f64::INFINITY;
         let mut groups = vec![0; size];
@@ -276,7 +277,7 @@ mod tests {
                 let sum: f64 = crossing.map(|(a, b)| f64::from(links[a * size + b].min(links[b * size + a]))).sum();
                 least = least.min(sum / (count as f64 - 1.0));
             }
-            // The next one: a rank may be in the groups of those before it, or in one more.
+            // The next partition: a rank may be in any group of the ranks before it, or in a new one.
             let highest = |rank: usize| groups[..rank].iter().max().unwrap() + 1;
             let Some(last) = (1..size).rev().find(|rank| groups[*rank] < highest(*rank)) else { return least };
             groups[last] += 1;
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Packs, checks what every packing must be, and returns its rate.
+    /// Packs, checks the properties of every packing, and returns its rate.
     fn check(size: usize, links: &[u32]) -> (Packing, f64) {
         let packing = pack(size, links).unwrap();
         let mut loads = vec![0; size * size];

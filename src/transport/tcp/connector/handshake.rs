@@ -1,4 +1,4 @@
-//! The handshake of connections to and from the peers of one context.
+//! The connection handshake, for both roles.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,26 +11,31 @@ use crate::net::handshake::{
     self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Hello, Identity, NO_PROOF, Proven, Reason,
 };
 use crate::sys;
-use crate::transport::tcp::link::Parting;
-use crate::transport::{Connector, Happening};
+use crate::transport::tcp::link::ClosingSocket;
+use crate::transport::{Connector, ConnectorEvent};
 use crate::types::Rank;
 
 impl TcpConnector {
-    /// Goes on with the handshake to `rank`, whose context is `to`: the answer and the connection's number, once it is over.
-    pub(super) fn greet(&mut self, rank: Rank, to: &Identity) -> Result<Option<(Answer, u32)>> {
+    /// Continues the handshake with `rank`, whose context has identity `to`. When it is complete, returns the answer
+    /// and the number of the connection.
+    pub(super) fn continue_handshake(&mut self, rank: Rank, to: &Identity) -> Result<Option<(Answer, u32)>> {
         let name = self.peer_name(rank);
         let failed = |e: &io::Error| Error::io(format_args!("cannot connect to {name}"), e);
-        if matches!(self.way(rank).state, State::Connecting(_)) && !self.say_hello(rank, to).map_err(|e| failed(&e))? {
+        if matches!(self.entry(rank).state, State::Connecting(_))
+            && !self.send_hello(rank, to).map_err(|e| failed(&e))?
+        {
             return Ok(None);
         }
-        let State::Greeting(socket, connector) = &mut self.way(rank).state else { return Ok(None) };
+        let State::Handshaking(socket, connector) = &mut self.entry(rank).state else { return Ok(None) };
         let fd = socket.as_raw_fd();
         loop {
             let mut bytes = [0; CHALLENGE_BYTES];
             let wanted = connector.wanted();
             let n = match sys::receive(fd, &mut [IoSliceMut::new(&mut bytes[..wanted])]) {
-                // Not a refusal: whoever is short of descriptors, or ends, does the same.
-                Ok(0) => return Err(Error::new(ErrorKind::Io, format!("{name} closed the connection unanswered"))),
+                // Not a refusal: a peer that lacks descriptors, or ends, does the same.
+                Ok(0) => {
+                    return Err(Error::new(ErrorKind::Io, format!("{name} closed the connection without an answer")));
+                }
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) => return Err(failed(&e)),
@@ -49,10 +54,10 @@ impl TcpConnector {
         }
     }
 
-    /// Sends the hello once the system has connected. Whether it is out.
-    fn say_hello(&mut self, rank: Rank, to: &Identity) -> io::Result<bool> {
+    /// Sends the hello once the TCP connection is established. Returns whether it has been sent.
+    fn send_hello(&mut self, rank: Rank, to: &Identity) -> io::Result<bool> {
         let (own, own_rank, key) = (self.handle(), self.rank as u32, handshake::key(&self.token, to));
-        let State::Connecting(socket) = &self.way(rank).state else { return Ok(false) };
+        let State::Connecting(socket) = &self.entry(rank).state else { return Ok(false) };
         let fd = socket.as_raw_fd();
         if let Some(e) = socket2::SockRef::from(socket).take_error()? {
             return Err(e);
@@ -62,53 +67,57 @@ impl TcpConnector {
         let connector = handshake::Connector::new(key, &hello);
         match sys::send(fd, &[IoSlice::new(connector.hello())]) {
             Ok(n) if n == connector.hello().len() => {}
-            Ok(_) => return Err(io::Error::other("the system did not take the hello")),
+            Ok(_) => return Err(io::Error::other("the kernel did not accept the whole hello")),
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOTCONN)) => return Ok(false),
             Err(e) => return Err(e),
         }
         let _ = self.epoll.modify(fd, sys::READ, rank as u64);
-        let way = self.way(rank);
-        if let State::Connecting(socket) = std::mem::replace(&mut way.state, State::Idle) {
-            way.state = State::Greeting(socket, Box::new(connector));
+        let entry = self.entry(rank);
+        if let State::Connecting(socket) = std::mem::replace(&mut entry.state, State::Idle) {
+            entry.state = State::Handshaking(socket, Box::new(connector));
         }
         Ok(true)
     }
 
-    /// A peer has connected to the device, asked for this context, and proven that it belongs to it. An error is final.
-    pub(super) fn accept(&mut self, socket: OwnedFd, proven: &Proven, happenings: &mut Vec<Happening>) -> Result<()> {
+    /// Handles an incoming connection that is authenticated for this context. An error is final.
+    pub(super) fn accept(&mut self, socket: OwnedFd, proven: &Proven, events: &mut Vec<ConnectorEvent>) -> Result<()> {
         if sys::has_ended(socket.as_raw_fd()) {
-            // It waited in the system's queue until the peer gave it up: not the end of a connection.
+            // The connection waited in the accept queue until the peer abandoned it: this is not the end of an
+            // established connection.
             return Ok(());
         }
         let rank = proven.rank as usize;
-        let stranger = |a: &Address| handshake::handle(&a.identity) != proven.from;
+        let impostor = |a: &Address| handshake::handle(&a.identity) != proven.from;
         if rank < self.size
-            && let Some(Some(words)) = &self.closed
+            && let Some(Some(notice)) = &self.closed
         {
-            let words = [&Answer::Accepted.encode()[..], &words(proven.frames)].concat();
-            self.shared.linger(Parting { socket, words });
+            let notice = [&Answer::Accepted.encode()[..], &notice(proven.frames)].concat();
+            self.shared.linger(ClosingSocket { socket, notice });
             return Ok(());
         }
         let answer = if rank >= self.size || rank == self.rank {
             Answer::Refused(Reason::Stranger)
         } else if self.closed.is_some() {
             Answer::Refused(Reason::Over)
-        } else if self.peer(rank).is_some_and(stranger) {
-            self.log(Level::Warning, &format!("rank {}: refused a stranger that says it is rank {rank}", self.rank));
+        } else if self.peer(rank).is_some_and(impostor) {
+            self.log(
+                Level::Warning,
+                &format!("rank {}: refused a connection that falsely claims to be rank {rank}", self.rank),
+            );
             Answer::Refused(Reason::Stranger)
         } else {
             let ours_is_kept = self.rank < rank;
-            match self.way(rank).state {
-                State::Connecting(_) | State::Greeting(..) if ours_is_kept => Answer::Yield,
+            match self.entry(rank).state {
+                State::Connecting(_) | State::Handshaking(..) if ours_is_kept => Answer::Yield,
                 State::Established => Answer::Refused(Reason::Connected),
-                State::Over => Answer::Refused(Reason::Over),
+                State::Closed => Answer::Refused(Reason::Over),
                 _ => Answer::Accepted,
             }
         };
-        // It fits into the buffer of a socket whose peer has just read all that was sent.
+        // The peer has read everything sent so far, so the socket's send buffer has room for the answer.
         let sent = sys::send(socket.as_raw_fd(), &[IoSlice::new(&answer.encode())]);
         if answer == Answer::Accepted && matches!(sent, Ok(ANSWER_BYTES)) {
-            return self.established(rank, socket, &proven.from, proven.frames, happenings);
+            return self.established(rank, socket, &proven.from, proven.frames, events);
         }
         Ok(())
     }

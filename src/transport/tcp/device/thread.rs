@@ -1,4 +1,4 @@
-//! The device's thread: takes connections in, and serves the contexts that nobody waits on.
+//! The device's thread: accepts connections, and makes progress for contexts on which no thread waits.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -9,18 +9,18 @@ use super::{Entry, LINGER, Shared, TICK, WAKER};
 use crate::net::gate::{self, Gate, Handshake, Refused};
 use crate::net::handshake::{Accepting, Acceptor, Handle, Proven};
 use crate::sys;
-use crate::transport::Driven;
+use crate::transport::BackgroundProgress;
 
-/// Time that a new connection has for the whole handshake.
+/// Timeout for the whole handshake of an incoming connection.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The handshake of a connection that seeks one of the device's contexts.
-pub(super) struct Seeker {
+/// The handshake of an incoming connection for one of the device's contexts.
+pub(super) struct IncomingConnection {
     acceptor: Acceptor,
     shared: Arc<Shared>,
 }
 
-impl Handshake for Seeker {
+impl Handshake for IncomingConnection {
     type Proven = Proven;
 
     fn wanted(&self) -> usize {
@@ -40,15 +40,16 @@ impl Handshake for Seeker {
 
 pub(super) struct Thread {
     shared: Arc<Shared>,
-    gate: Gate<OwnedFd, Seeker>,
-    serving: Vec<Weak<dyn Driven>>,
+    gate: Gate<OwnedFd, IncomingConnection>,
+    serving: Vec<Weak<dyn BackgroundProgress>>,
 }
 
 impl Thread {
     pub fn new(shared: Arc<Shared>) -> Self {
         let known = shared.clone();
-        let begin =
-            move |socket| Ok((socket, Seeker { acceptor: Acceptor::new(sys::random()?), shared: known.clone() }));
+        let begin = move |socket| {
+            Ok((socket, IncomingConnection { acceptor: Acceptor::new(sys::random()?), shared: known.clone() }))
+        };
         let gate = Gate::new("device", shared.log.clone(), &shared.listeners, TIMEOUT, begin);
         Self { shared, gate, serving: Vec::new() }
     }
@@ -76,7 +77,7 @@ impl Thread {
                 let number = event.u64;
                 match number {
                     WAKER => self.shared.waker.clear(),
-                    number if gate::owns(number) => self.take_in(number),
+                    number if gate::owns(number) => self.accept_connections(number),
                     number => self.serve(|entry| entry.number == number),
                 }
             }
@@ -87,30 +88,31 @@ impl Thread {
         }
     }
 
-    /// Serves the contexts that `which` selects, without the lock on their list: what a context does may change it.
+    /// Makes progress for the contexts that `which` selects. The lock on the list is not held meanwhile, because a
+    /// context may change the list.
     fn serve(&mut self, which: impl Fn(&Entry) -> bool) {
         let contexts = self.shared.contexts();
-        self.serving.extend(contexts.by_handle.values().filter(|e| which(e)).filter_map(|e| e.driven.clone()));
+        self.serving.extend(contexts.by_handle.values().filter(|e| which(e)).filter_map(|e| e.context.clone()));
         drop(contexts);
-        self.serving.drain(..).filter_map(|driven| driven.upgrade()).for_each(|driven| driven.drive());
+        self.serving.drain(..).filter_map(|context| context.upgrade()).for_each(|context| context.drive());
     }
 
     fn tick(&mut self) {
         self.serve(|_| true);
         self.gate.tick(Instant::now());
-        self.shared.contexts().lingering.retain_mut(|(parting, until)| parting.linger(*until));
+        self.shared.contexts().lingering.retain_mut(|(closing, until)| closing.linger(*until));
     }
 
-    /// Hands connections that have proven themselves to their contexts.
-    fn take_in(&mut self, number: u64) {
+    /// Passes authenticated connections to their contexts.
+    fn accept_connections(&mut self, number: u64) {
         for (socket, peer) in self.gate.ready(number) {
             let contexts = self.shared.contexts();
             let Some(entry) = contexts.by_handle.get(&peer.to) else { continue };
-            let (arrivals, driven) = (entry.arrivals.clone(), entry.driven.clone());
+            let (arrivals, context) = (entry.arrivals.clone(), entry.context.clone());
             drop(contexts);
             arrivals.lock().unwrap_or_else(PoisonError::into_inner).push((socket, peer));
-            if let Some(driven) = driven.and_then(|driven| driven.upgrade()) {
-                driven.arrived();
+            if let Some(context) = context.and_then(|context| context.upgrade()) {
+                context.arrived();
             }
         }
     }

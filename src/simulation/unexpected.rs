@@ -1,4 +1,4 @@
-//! What arrives before it is asked for, too much of it, and what happens while something arrives.
+//! Unexpected messages, limits on them, and changes to buffers while data arrives.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use super::{idle, idle_until};
 use crate::context::{Context, ContextOptions, UnboundBuffer};
 use crate::error::ErrorKind;
 use crate::messaging::matching::UNEXPECTED_OVERHEAD;
-use crate::transport::loopback::{Network, Random, Rules};
+use crate::transport::loopback::{LinkModel, Network, Random};
 
 const BYTES: usize = 60_000;
 const MESSAGES: usize = 100;
-/// A quarter of what is sent, and more than a link holds.
+/// A quarter of the data sent, and more than the capacity of a link.
 const PAUSE: usize = 1 << 20;
-/// One turn of reading may go so far beyond a limit.
+/// A single pass of reading may exceed a limit by this many bytes.
 const TURN: usize = 1 << 19;
-/// More than a link holds, and than one turn reads.
+/// More than the capacity of a link, and more than a single pass reads.
 const HUGE: usize = 4 << 20;
-/// By then everything has arrived that can.
+/// Long enough for all data in transit to arrive.
 const SETTLED: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(10);
 
-fn rules() -> Rules {
-    Rules {
+fn link_model() -> LinkModel {
+    LinkModel {
         delay: Duration::from_micros(1)..Duration::from_micros(50),
         capacity: 100_000,
         piece: 30_000,
@@ -42,13 +42,13 @@ fn buffer(context: &Arc<Context>, memory: &mut [u8]) -> UnboundBuffer {
     unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()).unwrap() }
 }
 
-fn kept(context: &Context) -> usize {
+fn queued_bytes(context: &Context) -> usize {
     context.lock().unwrap().messenger.kept(0)
 }
 
-/// Two ranks, of which rank 1 keeps little of what it has not asked for, and at most `most`.
+/// Runs two ranks. Rank 1 stops reading at `PAUSE` bytes of unexpected messages, and accepts at most `most` bytes.
 fn pair(most: usize, rank_0: impl Fn(&Network, &Arc<Context>), rank_1: impl Fn(&Network, &Arc<Context>)) {
-    play(rules(), 2, &ContextOptions::default(), |network, context| {
+    play(link_model(), 2, &ContextOptions::default(), |network, context| {
         if context.rank() == 0 {
             return rank_0(network, context);
         }
@@ -57,7 +57,7 @@ fn pair(most: usize, rank_0: impl Fn(&Network, &Arc<Context>), rank_1: impl Fn(&
     });
 }
 
-/// Rank 0 sends `MESSAGES` to slot 5, and then one to slot 6, and goes on when `all` have left, or at once.
+/// Rank 0 sends `MESSAGES` messages on slot 5 and one on slot 6. With `all` it waits until they have been sent.
 fn run_ahead(context: &Arc<Context>, all: bool) {
     let (mut from, mut last) = (random_bytes(BYTES), [7]);
     let (send, after) = (buffer(context, &mut from), buffer(context, &mut last));
@@ -69,10 +69,10 @@ fn run_ahead(context: &Arc<Context>, all: bool) {
     }
 }
 
-/// What rank 1 keeps after a while.
+/// Bytes of unexpected messages queued at rank 1 after a while.
 fn settle(network: &Network, context: &Context) -> usize {
     idle(network, context, SETTLED);
-    kept(context)
+    queued_bytes(context)
 }
 
 fn receive(recv: &UnboundBuffer, slot: u64, bytes: usize) {
@@ -81,7 +81,7 @@ fn receive(recv: &UnboundBuffer, slot: u64, bytes: usize) {
 }
 
 #[test]
-fn who_runs_ahead_is_held_back_and_nothing_is_lost() {
+fn a_sender_that_runs_ahead_is_throttled_and_no_message_is_lost() {
     let ahead = |_: &Network, context: &Arc<Context>| run_ahead(context, true);
     pair(1 << 30, ahead, |network, context| {
         let most = settle(network, context);
@@ -90,35 +90,39 @@ fn who_runs_ahead_is_held_back_and_nothing_is_lost() {
         let recv = buffer(context, &mut into);
         for number in 0..MESSAGES {
             receive(&recv, 5, BYTES);
-            assert!(kept(context) < PAUSE + 2 * TURN, "message {number}: {} bytes are kept", kept(context));
+            assert!(
+                queued_bytes(context) < PAUSE + 2 * TURN,
+                "message {number}: {} bytes are queued",
+                queued_bytes(context)
+            );
         }
         receive(&recv, 6, 1);
-        assert_eq!(kept(context), 0);
+        assert_eq!(queued_bytes(context), 0);
         drop(recv);
         assert!(into[0] == 7 && into[1..] == random_bytes(BYTES)[1..]);
     });
 }
 
 #[test]
-fn what_stands_behind_too_much_is_found() {
+fn a_message_behind_many_unexpected_ones_is_matched() {
     let ahead = |_: &Network, context: &Arc<Context>| run_ahead(context, true);
     pair(1 << 30, ahead, |network, context| {
         assert!(settle(network, context) < PAUSE + TURN);
         let mut into = vec![0u8; BYTES];
         let recv = buffer(context, &mut into);
         receive(&recv, 6, 1);
-        assert_eq!(kept(context), MESSAGES * (BYTES + UNEXPECTED_OVERHEAD));
+        assert_eq!(queued_bytes(context), MESSAGES * (BYTES + UNEXPECTED_OVERHEAD));
         (0..MESSAGES).for_each(|_| receive(&recv, 5, BYTES));
-        assert_eq!(kept(context), 0);
+        assert_eq!(queued_bytes(context), 0);
         drop(recv);
         assert!(into == random_bytes(BYTES));
     });
 }
 
 #[test]
-fn who_sends_far_too_much_is_cut_off() {
+fn a_sender_that_exceeds_the_limit_is_disconnected() {
     const MOST: usize = 4 * PAUSE;
-    // What becomes of its messages it is not told.
+    // The sends do not fail: they were completed before.
     let ahead = |network: &Network, context: &Arc<Context>| {
         let (mut from, mut last) = (random_bytes(BYTES), [7]);
         let sends = [buffer(context, &mut from), buffer(context, &mut last)];
@@ -136,36 +140,36 @@ fn who_sends_far_too_much_is_cut_off() {
         for part in ["rank 0 at node 0", "no receive was posted for", &MOST.to_string()] {
             assert!(error.message().contains(part), "{error}");
         }
-        assert!(kept(context) < MOST + TURN);
+        assert!(queued_bytes(context) < MOST + TURN);
     });
 }
 
-/// Rank 0 writes `HUGE` into the buffer that rank 1 has bound to slot 9, or will.
+/// Rank 0 writes `HUGE` bytes into the buffer that rank 1 binds to slot 9, now or later.
 fn writes_huge(_: &Network, context: &Arc<Context>) {
     let from = random_bytes(HUGE);
-    // SAFETY: the vector outlives the buffer.
+    // SAFETY: the vector lives longer than the buffer.
     let send = unsafe { context.pair(1).unwrap().send_buffer(9, from.as_ptr(), HUGE).unwrap() };
     send.send(0, HUGE, 0).unwrap();
     send.wait_send(None).unwrap();
 }
 
 #[test]
-fn writes_for_nobody_are_held_back_too() {
+fn writes_without_a_bound_buffer_are_throttled_too() {
     pair(1 << 30, writes_huge, |network, context| {
         let most = settle(network, context);
         assert!((PAUSE..PAUSE + TURN).contains(&most), "{most}");
         let mut into = vec![0u8; HUGE];
-        // SAFETY: as above.
+        // SAFETY: the vector lives longer than the buffer, which is dropped first.
         let recv = unsafe { context.pair(0).unwrap().recv_buffer(9, into.as_mut_ptr(), HUGE).unwrap() };
         assert_eq!(recv.wait_recv(None).unwrap(), (0, HUGE));
-        assert_eq!(kept(context), 0);
+        assert_eq!(queued_bytes(context), 0);
         drop(recv);
         assert!(into == random_bytes(HUGE));
     });
 }
 
 #[test]
-fn who_is_held_back_may_leave() {
+fn a_throttled_sender_may_close_its_context() {
     let leaves = |network: &Network, context: &Arc<Context>| {
         let mut from = random_bytes(BYTES);
         let send = buffer(context, &mut from);
@@ -191,10 +195,10 @@ fn who_is_held_back_may_leave() {
 #[test]
 fn a_buffer_may_be_bound_while_a_write_for_it_arrives() {
     pair(1 << 30, writes_huge, |network, context| {
-        let some = || kept(context) > UNEXPECTED_OVERHEAD;
-        assert!(idle_until(network, context, network.now() + LONG, some) && kept(context) < HUGE);
+        let some = || queued_bytes(context) > UNEXPECTED_OVERHEAD;
+        assert!(idle_until(network, context, network.now() + LONG, some) && queued_bytes(context) < HUGE);
         let mut into = vec![0u8; HUGE];
-        // SAFETY: as above.
+        // SAFETY: the vector lives longer than the buffer, which is dropped first.
         let recv = unsafe { context.pair(0).unwrap().recv_buffer(9, into.as_mut_ptr(), HUGE).unwrap() };
         assert_eq!(recv.wait_recv(None).unwrap(), (0, HUGE));
         drop(recv);
@@ -203,7 +207,7 @@ fn a_buffer_may_be_bound_while_a_write_for_it_arrives() {
 }
 
 #[test]
-fn a_buffer_that_is_dropped_does_not_refuse_what_is_put_into_another_over_the_same_memory() {
+fn dropping_a_buffer_does_not_affect_a_put_into_another_buffer_over_the_same_memory() {
     let shared = OnceCell::new();
     let puts = |network: &Network, context: &Arc<Context>| {
         let mut from = random_bytes(HUGE);
@@ -218,7 +222,8 @@ fn a_buffer_that_is_dropped_does_not_refuse_what_is_put_into_another_over_the_sa
         let (other, remote) = (buffer(context, &mut into), buffer(context, &mut into));
         other.remote_key().unwrap();
         assert!(shared.set(remote.remote_key().unwrap()).is_ok());
-        // SAFETY: both are in the vector, to which nobody writes but this thread, inside the library.
+        // SAFETY: both addresses are in the vector, which lives long enough. Only this thread writes to it, inside the
+        // library, and the read is volatile.
         let [has_begun, has_ended] = [first, last].map(|at| move || unsafe { at.read_volatile() } != 0);
         assert!(idle_until(network, context, network.now() + LONG, has_begun) && !has_ended());
         drop(other);

@@ -1,5 +1,5 @@
-//! What each collective promises, element by element: the other half of a proof that an algorithm is right. Written from
-//! the table at [`Shape`] only, not from the algorithms.
+//! The required result of each collective, element by element. The verifier compares schedules with it. It is derived
+//! only from the table at [`Shape`], not from the algorithms.
 
 use super::{Algorithm, Collective, Shape};
 use crate::error::Result;
@@ -7,25 +7,26 @@ use crate::schedule::verify::{Contract, Expect, Leaf, Report};
 use crate::schedule::{Buffer, verify as prove};
 use crate::types::Rank;
 
-/// The promise of one call.
-pub struct Promise<'a> {
+/// The required result of one call.
+pub struct CollectiveContract<'a> {
     shapes: &'a [Shape<'a>],
-    /// By rank: where its blocks begin, and where the last ends.
+    /// Indexed by rank: the offset of each block, followed by the end of the last block.
     sent: Vec<Vec<usize>>,
     received: Vec<Vec<usize>>,
 }
 
-/// Generates the schedules of all ranks with `algorithm` and proves them; the shapes are those of all ranks, in order.
+/// Generates the schedules of all ranks with `algorithm` and verifies them. `shapes` are the shapes of all ranks, in
+/// rank order.
 pub fn verify(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Result<Report> {
     shapes.iter().try_for_each(Shape::check)?;
     let mut failed = None;
     let schedules = shapes.iter().map_while(|shape| (algorithm.generate)(shape).map_err(|e| failed = Some(e)).ok());
-    let report = prove(schedules, &Promise::new(shapes));
+    let report = prove(schedules, &CollectiveContract::new(shapes));
     failed.map_or(report, Err)
 }
 
-impl<'a> Promise<'a> {
-    /// Of the call that has these shapes, of all ranks in the order of ranks.
+impl<'a> CollectiveContract<'a> {
+    /// The contract of the call whose shapes, in rank order, are `shapes`.
     pub fn new(shapes: &'a [Shape<'a>]) -> Self {
         let begins = |counts: &[usize]| {
             let ends = counts.iter().scan(0usize, |end, &count| {
@@ -40,13 +41,13 @@ impl<'a> Promise<'a> {
     }
 }
 
-impl Promise<'_> {
+impl CollectiveContract<'_> {
     fn reduced(shape: &Shape<'_>, ranks: std::ops::Range<Rank>, element: usize) -> Expect {
         let in_order = matches!(shape.collective, Collective::Scan | Collective::Exscan);
         Expect::Reduced { ranks, element, divisor: u64::from(shape.divisor()), in_order }
     }
 
-    /// Whose block element `index` of what `rank` receives lies in, and where in it.
+    /// For element `index` that `rank` receives: the rank whose block it belongs to, and its offset in that block.
     fn find(&self, rank: Rank, index: usize) -> (Rank, usize) {
         let begins = &self.received[rank];
         let from = begins.partition_point(|&begin| begin <= index) - 1;
@@ -54,12 +55,12 @@ impl Promise<'_> {
     }
 }
 
-/// Offset and length of block `index` of those that begin at `begins`.
+/// Offset and length of block `index`; `begins` are the offsets of the blocks and the end of the last.
 fn block(begins: &[usize], index: usize) -> (usize, usize) {
     (begins[index], begins[index + 1] - begins[index])
 }
 
-impl Contract for Promise<'_> {
+impl Contract for CollectiveContract<'_> {
     fn ranks(&self) -> usize {
         self.shapes.len()
     }
@@ -86,7 +87,7 @@ impl Contract for Promise<'_> {
             _ => return None,
         };
         let is_root = rank == shape.root;
-        // The own block, in those collectives where only that lies in the output.
+        // The part of the output that holds this rank's input, for collectives where that is only its own block.
         let own = match shape.collective {
             Allgather | Gather => (rank * shape.count, shape.count),
             Allgatherv | Gatherv if rank < shape.recv_counts.len() => block(&self.received[rank], rank),

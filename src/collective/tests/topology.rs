@@ -1,11 +1,11 @@
-//! Allreduces that know where ranks are: in groups, in grids, on links.
+//! Allreduce algorithms that use groups, grids or links.
 
 use super::*;
 use crate::schedule::verify::Traffic;
 
 const COUNT: usize = 4;
 
-/// Groups of every kind: none, one, one for each rank, equal and uneven ones, of neighbours and interleaved ones.
+/// All kinds of groups: none, one, one per rank, equal and uneven, consecutive and interleaved.
 fn groupings(size: usize) -> Vec<Vec<u32>> {
     let number = |of: fn(usize, usize) -> usize| (0..size).map(|rank| of(rank, size) as u32).collect::<Vec<u32>>();
     vec![
@@ -21,7 +21,7 @@ fn groupings(size: usize) -> Vec<Vec<u32>> {
     ]
 }
 
-/// Every way to write `size` as a product of factors in order.
+/// All ordered factorisations of `size`.
 fn products(size: usize) -> Vec<Vec<usize>> {
     if size == 1 {
         return vec![vec![]];
@@ -30,12 +30,12 @@ fn products(size: usize) -> Vec<Vec<usize>> {
     first.flat_map(|first| products(size / first).into_iter().map(move |rest| [&[first], &rest[..]].concat())).collect()
 }
 
-/// Every grid of two dimensions.
+/// All grids with two dimensions.
 fn rectangles(size: usize) -> Vec<Vec<usize>> {
     (1..=size).filter(|n| size.is_multiple_of(*n)).map(|n| vec![n, size / n]).collect()
 }
 
-/// Bandwidths of every kind of graph.
+/// Bandwidths of all kinds of graphs.
 fn graphs(size: usize) -> Vec<Vec<u32>> {
     let number = |of: fn(usize, usize, usize) -> u32| {
         let pairs = (0..size * size).map(|pair| (pair / size, pair % size));
@@ -55,12 +55,12 @@ fn graphs(size: usize) -> Vec<Vec<u32>> {
     ]
 }
 
-/// Proves `name` for calls that differ in what `place` makes of each of `places`, with counts and numbers of buffers.
-fn prove_places<T>(name: &str, size: usize, places: &[T], place: impl for<'a> Fn(Shape<'a>, &'a T) -> Shape<'a>) {
-    for (n, its) in places.iter().enumerate() {
+/// Verifies `name` for calls with each of `topologies`, applied by `set`, with various counts and numbers of buffers.
+fn prove_topologies<T>(name: &str, size: usize, topologies: &[T], set: impl for<'a> Fn(Shape<'a>, &'a T) -> Shape<'a>) {
+    for (n, its) in topologies.iter().enumerate() {
         for (m, count) in counts(size).into_iter().enumerate() {
             let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
-            // All forms for few ranks; for more, others with each count; for many, another count each time.
+            // All forms for few ranks; for more, different forms with each count; for many, one count per topology.
             let some = match size {
                 1..=5 => 0..forms.len(),
                 6..=12 => (n + m) % forms.len()..(n + m) % forms.len() + 1,
@@ -70,7 +70,7 @@ fn prove_places<T>(name: &str, size: usize, places: &[T], place: impl for<'a> Fn
             for (inputs, outputs) in forms[some].iter().copied() {
                 let average = (n + m + inputs).is_multiple_of(2);
                 let call = Shape { inputs, outputs, average, ..shape(Collective::Allreduce, size, count) };
-                prove(&everyone(place(call, its), |_| ()), name);
+                prove(&all_ranks(set(call, its), |_| ()), name);
             }
         }
     }
@@ -80,7 +80,7 @@ fn prove_places<T>(name: &str, size: usize, places: &[T], place: impl for<'a> Fn
 fn allreduce_in_groups() {
     for name in ["hierarchical", "torus_2d", "torus_nd", "mesh_2d"] {
         for size in RANKS {
-            prove_places(name, size, &groupings(size), |call, groups| Shape { groups, ..call });
+            prove_topologies(name, size, &groupings(size), |call, groups| Shape { groups, ..call });
         }
     }
 }
@@ -88,9 +88,9 @@ fn allreduce_in_groups() {
 #[test]
 fn allreduce_in_grids() {
     for size in RANKS {
-        prove_places("torus_2d", size, &rectangles(size), |call, dims| Shape { dims, ..call });
-        prove_places("mesh_2d", size, &rectangles(size), |call, dims| Shape { dims, ..call });
-        prove_places("torus_nd", size, &products(size), |call, dims| Shape { dims, ..call });
+        prove_topologies("torus_2d", size, &rectangles(size), |call, dims| Shape { dims, ..call });
+        prove_topologies("mesh_2d", size, &rectangles(size), |call, dims| Shape { dims, ..call });
+        prove_topologies("torus_nd", size, &products(size), |call, dims| Shape { dims, ..call });
     }
 }
 
@@ -99,21 +99,21 @@ fn allreduce_on_links() {
     for size in RANKS {
         let graphs = graphs(size);
         let some = if size <= 12 { &graphs[..] } else { &graphs[size % graphs.len()..][..1] };
-        prove_places("spanning_trees", size, some, |call, links| Shape { links, ..call });
+        prove_topologies("spanning_trees", size, some, |call, links| Shape { links, ..call });
     }
 }
 
 fn report(name: &str, call: Shape<'_>) -> Report {
-    prove(&everyone(Shape { inputs: 0, ..call }, |_| ()), name)
+    prove(&all_ranks(Shape { inputs: 0, ..call }, |_| ()), name)
 }
 
 #[test]
 fn hierarchical_sends_only_between_leaders() {
-    // Three groups of four, two and three ranks; everyone's leader is the first.
+    // Three groups of four, two and three ranks; the leader is the first of each.
     let groups = &[4, 0, 4, 4, 1, 0, 1, 4, 1];
     let call = Shape { groups, ..shape(Collective::Allreduce, 9, 9 * COUNT) };
     let Report { steps, traffic, .. } = report("hierarchical", call);
-    // The leader of four reduces what its members send one after the other.
+    // The leader of four ranks reduces its members' data one after the other.
     assert_eq!(steps, 3 + 2 * (3 - 1) + 1);
     let count = 9 * COUNT;
     for (rank, members) in [(0, 3), (1, 1), (4, 2)] {
@@ -124,7 +124,7 @@ fn hierarchical_sends_only_between_leaders() {
         assert_eq!((traffic[rank].messages, traffic[rank].elements), (1, count));
     }
     for size in RANKS {
-        // Members send at once: one message up, the ring, one down.
+        // Members send concurrently: one message up, the ring, one message down.
         let pairs: Vec<u32> = (0..size as u32).map(|rank| rank / 2).collect();
         let call = Shape { groups: &pairs, ..shape(Collective::Allreduce, size, COUNT * size) };
         let leaders = size.div_ceil(2);
@@ -151,11 +151,11 @@ fn tori_send_as_little_as_rings_in_fewer_steps() {
 
 #[test]
 fn torus_2d_of_hosts_crosses_them_with_a_part_each() {
-    // Four hosts of three ranks, numbered in turns.
+    // Four hosts of three ranks each, assigned round-robin.
     let groups: Vec<u32> = (0..12).map(|rank| rank % 4).collect();
     let call = Shape { groups: &groups, inputs: 0, ..shape(Collective::Allreduce, 12, 12 * COUNT) };
     let algorithm = Collective::Allreduce.algorithm("torus_2d").unwrap();
-    for shape in everyone(call, |_| ()) {
+    for shape in all_ranks(call, |_| ()) {
         let schedule = (algorithm.generate)(&shape).unwrap();
         let sent = |crosses: bool| -> usize {
             let sends = schedule
@@ -190,7 +190,7 @@ fn mesh_2d_talks_to_neighbours_only() {
         for dims in rectangles(size) {
             let (n, m) = (dims[0], dims[1]);
             let call = Shape { dims: &dims, inputs: 0, ..shape(Collective::Allreduce, size, COUNT * size) };
-            let shapes = everyone(call, |_| ());
+            let shapes = all_ranks(call, |_| ());
             assert_eq!(prove(&shapes, "mesh_2d").steps, 2 * (n + m - 2));
             for shape in &shapes {
                 let mut sent = std::collections::BTreeMap::<usize, usize>::new();
@@ -202,7 +202,7 @@ fn mesh_2d_talks_to_neighbours_only() {
                 for (to, elements) in sent {
                     let (x, y) = ((shape.rank % n).abs_diff(to % n), (shape.rank / n).abs_diff(to / n));
                     assert_eq!(x + y, 1, "rank {} sends to {to}", shape.rank);
-                    // A line is four quarters, two in each direction, up and down.
+                    // A line carries four quarters, two in each direction, up and down.
                     let most = if n == 1 || m == 1 { COUNT * size } else { 3 * COUNT * size / 4 + 2 };
                     assert!(elements <= most, "rank {} sends {elements} to {to}", shape.rank);
                 }
@@ -213,7 +213,7 @@ fn mesh_2d_talks_to_neighbours_only() {
 
 #[test]
 fn spanning_trees_of_links_that_are_alike_are_stars() {
-    // Of given links, a star less is near enough for more ranks.
+    // With given links and more ranks, one star fewer is close enough to the best rate.
     let alike = |size: usize| if (3..20).contains(&size) { vec![3; size * size] } else { vec![] };
     for size in RANKS {
         for links in [vec![], alike(size)] {
@@ -235,5 +235,5 @@ fn spanning_trees_avoid_a_slow_link() {
         schedule.steps.iter().filter(|s| s.action.destination() == Some(1)).map(|s| s.action.elements()).sum();
     assert!(over <= 7000 / 100, "{over}");
     let error = (algorithm.generate)(&Shape { links: &[0; 64], ..call }).unwrap_err();
-    assert!(error.message().contains("no links lead both ways between rank 0 and rank 1"), "{error}");
+    assert!(error.message().contains("connects rank 0 and rank 1"), "{error}");
 }
