@@ -276,7 +276,7 @@ fn info_tells_where_a_rank_would_listen_for_a_list_and_a_store() {
     let excluded = run(&["info", "--interface", "^*"]);
     assert!(stderr(&excluded).contains("excludes all") && excluded.status.code() == Some(1), "{}", stderr(&excluded));
     let output = run(&["info", "--store", "tcp://nowhere"]);
-    assert!(stderr(&output).contains("\"tcp://nowhere\" is no URL of a store"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("\"tcp://nowhere\" is not a store URL"), "{}", stderr(&output));
     // The way to a store that is this host itself tells nothing about others.
     let text = String::from_utf8(run(&["info", "--store", "tcp://127.0.0.1:9"]).stdout).unwrap();
     assert!(!text.contains("reaches the store") && text.contains("several     "), "{text}");

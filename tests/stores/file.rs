@@ -280,8 +280,8 @@ fn foreign_files_in_a_keys_place_are_told_at_once() {
         let (zero, two) = (scope.spawn(rank(0)), scope.spawn(rank(2)));
         (zero.join().unwrap(), two.join().unwrap())
     });
-    is(&zero, ErrorKind::Mismatch, &["rank 0: ", "\"host/2\"", "no regular file"]);
-    is(&two, ErrorKind::Mismatch, &["rank 2: ", "\"host/2\"", "no regular file"]);
+    is(&zero, ErrorKind::Mismatch, &["rank 0: ", "\"host/2\"", "not a regular file"]);
+    is(&two, ErrorKind::Mismatch, &["rank 2: ", "\"host/2\"", "not a regular file"]);
 }
 
 #[test]

@@ -106,7 +106,7 @@ impl RedisServer {
     }
 
     /// `address:port`
-    pub fn place(&self) -> String {
+    pub fn address(&self) -> String {
         format!("{}:{}", self.address, self.port)
     }
 
