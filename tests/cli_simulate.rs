@@ -217,7 +217,7 @@ fn what_makes_no_sense_is_said_at_once() {
     refused("allreduce --ranks 4 --bytes 1.5Mi", 2, "\"1.5Mi\" is not a size");
     refused("allreduce --ranks 4 --gamma slow", 2, "\"slow\" is neither a time for each byte");
     refused("allreduce --ranks 4 --element int9", 2, "no data type is named \"int9\"");
-    refused("allreduce --ranks 4 --hosts 2x2 --intra 1us", 2, "\"1us\" is no link; write 1us,100GB/s");
+    refused("allreduce --ranks 4 --hosts 2x2 --intra 1us", 2, "\"1us\" is not a link; write 1us,100GB/s");
     refused("allreduce --ranks 4 --hosts 2x2 --intra 1us,1GB/s --intra-alpha 1us", 2, "cannot be used with");
     refused("allreduce --ranks 4 --compare --algorithm auto,ring", 2, "auto is none of them");
     refused("pairwise_exchange --ranks 3", 2, "it must be a power of two");

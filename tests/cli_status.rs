@@ -93,7 +93,7 @@ fn a_wrong_command_line_ends_with_2_and_a_failure_with_1() {
         ("simulate allreduce --algorithm ring_segmented --ranks 512 --memory 1Mi", FAILED, "1 MiB"),
         ("plot", USAGE, "FILE"),
         ("plot /nowhere/a.svg", USAGE, "/nowhere"),
-        ("plot /dev/null", FAILED, "standard input is no chart"),
+        ("plot /dev/null", FAILED, "standard input is not a chart"),
     ];
     let tool = env!("CARGO_BIN_EXE_gloo-rs");
     for (line, status, said) in cases {

@@ -330,7 +330,7 @@ fn what_makes_no_sense_is_said_before_any_rank_starts() {
         ("tune --collective nonsense", "there are allreduce, reduce,"),
         ("tune --collective pairwise_exchange -n 3", "power of two"),
         ("tune -n 1", "1 is not in 2.."),
-        ("tune --sizes 64Ki..4", "no range"),
+        ("tune --sizes 64Ki..4", "not a range"),
         ("tune --sizes 4..4Qi", "not a size"),
         ("tune --sizes 0", "0 bytes"),
         ("tune --budget soon", "not a number of seconds"),

@@ -208,7 +208,7 @@ mod tests {
             ("fd00::/129", "0 to 128"),
             ("10.0.0.0/", "0 to 32"),
             ("10.0.0.0/-1", "0 to 32"),
-            ("eth0/8", "no network"),
+            ("eth0/8", "not a network"),
         ] {
             let error = Patterns::parse(text).unwrap_err();
             assert!(
