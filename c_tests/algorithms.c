@@ -1,17 +1,17 @@
-/* Every algorithm that the library names, over TCP, for 1 to 9 ranks. What is added to the library is tested here. */
+/* Every algorithm that the library lists, over TCP, for 1 to 9 ranks. Algorithms that are added to the library are included. */
 #include "calls.h"
 
-/* Whole buffers and blocks: none, one, odd ones, and one of many segments. */
+/* Lengths of whole buffers and blocks: zero, one, odd ones, and one of many segments. */
 static const size_t counts[] = {0, 1, 7, 1001, 20011};
 #define COUNTS (test_is_slow() ? 4 : sizeof counts / sizeof *counts)
 
-/* What a collective is called with. */
+/* The arguments of a collective. */
 struct call {
   gloo_rs_context_t *context;
   const char *name;
   size_t count;
   int root;
-  /* By rank: blocks that are alike, and blocks of which some are empty and one is longer. */
+  /* By rank: blocks of equal length, and blocks of which some are empty and one is longer. */
   size_t even[MAX_RANKS], uneven[MAX_RANKS];
 };
 
@@ -127,7 +127,7 @@ static const struct {
     {"exscan", run_exscan},
 };
 
-/* Goes on to the next name of a list. Returns 0 after the last. */
+/* Advances to the next name of a list. Returns 0 after the last. */
 static int next_name(const char **list, char *name, size_t size) {
   size_t length = strcspn(*list, ",");
   CHECK(length < size);
@@ -137,7 +137,7 @@ static int next_name(const char **list, char *name, size_t size) {
   return length > 0;
 }
 
-/* Makes calls of each algorithm of a collective: with every count, and a root that is another each time. */
+/* Calls each algorithm of a collective with every count and with changing roots. */
 static void sweep(gloo_rs_context_t *context, const char *collective, void (*run)(const struct call *)) {
   const char *list = gloo_rs_algorithms(collective);
   char name[64];
@@ -171,7 +171,7 @@ static void every_algorithm(void) {
 }
 
 int main(int argc, char **argv) {
-  /* The first ones run under valgrind: alone, a power of two, and a number that is none. */
+  /* The first sizes run under valgrind: 1, a power of two, and a number that is not. */
   static const struct test tests[] = {
       {"every_algorithm", 1, every_algorithm, -1}, {"every_algorithm", 4, every_algorithm, -1},
       {"every_algorithm", 5, every_algorithm, -1}, {"every_algorithm", 2, every_algorithm, -1},

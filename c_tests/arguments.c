@@ -1,4 +1,4 @@
-/* What collectives refuse, before a byte is sent: all in a context of one rank, or of two that are not connected. */
+/* Arguments that collectives refuse before a byte is sent, in a context of one rank, or of two that are not connected. */
 #include "harness.h"
 
 static gloo_rs_context_t *context;
@@ -14,7 +14,7 @@ static gloo_rs_context_t *unconnected(int rank, int size) {
   return made;
 }
 
-/* An allreduce that would do, from x to y. */
+/* A valid allreduce from x to y. */
 static gloo_rs_collective_options_t good(void) {
   gloo_rs_collective_options_t options;
   gloo_rs_collective_options_init(&options, sizeof options);
@@ -83,7 +83,7 @@ static void handles_and_options(void) {
   gloo_rs_device_destroy(device);
 }
 
-/* A field that the collective does not use is to be left alone. */
+/* A field that the collective does not use is ignored. */
 static void unused_fields(void) {
   gloo_rs_collective_options_t options = good();
   size_t counts[1] = {8};
@@ -246,7 +246,7 @@ static void buffers(void) {
   inputs[1] = x + 4;
   CHECK_OK(gloo_rs_allreduce_with(context, &options));
 
-  /* Sizes that no memory has. */
+  /* Sizes that exceed the address space. */
   options = good();
   options.count = SIZE_MAX;
   REFUSED("");
@@ -255,7 +255,7 @@ static void buffers(void) {
   options.count = SIZE_MAX / 8 + 1;
   REFUSED("");
 
-  /* Nothing to do needs no memory. */
+  /* A call with no elements needs no memory. */
   options = good();
   options.count = 0;
   inputs[0] = NULL;

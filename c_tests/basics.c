@@ -1,4 +1,4 @@
-/* What needs no peer: version, names, sizes, messages, options. */
+/* Functions that need no peer: version, names, sizes, messages, options. */
 #include "harness.h"
 
 static void version_and_features(void) {
@@ -48,7 +48,7 @@ static void nothing_to_destroy(void) {
   CHECK_TEXT(gloo_rs_last_error_message(), "");
 }
 
-/* Every struct: its size, its default timeout, and nothing written past what the caller has. */
+/* Every struct: its size, its default timeout, and nothing written beyond the caller's size. */
 #define CHECK_INIT(name) \
   do { \
     struct { \

@@ -1,10 +1,10 @@
-/* Every collective as a function that fills its buffers, makes the call, and compares the result with values computed here. */
+/* For every collective, a function that fills its buffers, makes the call, and compares the result with values computed here. */
 #ifndef GLOO_RS_TESTS_CALLS_H
 #define GLOO_RS_TESTS_CALLS_H
 
 #include "harness.h"
 
-/* ---- elements as two doubles; all values used are whole, small, and exact in every type ---- */
+/* ---- elements as two doubles; all values are small integers, exact in every type ---- */
 
 struct value {
   double re, im;
@@ -14,7 +14,7 @@ static inline int is_complex(gloo_rs_data_type_t type) { return type == GLOO_RS_
 
 static inline int is_float(gloo_rs_data_type_t type) { return type >= GLOO_RS_FLOAT16 && type <= GLOO_RS_COMPLEX128; }
 
-/* binary16 and bfloat16 by way of binary32; exact for the whole numbers up to 256 used here. */
+/* binary16 and bfloat16 converted to and from binary32; exact for the integers up to 256 used here. */
 static inline uint32_t float_bits(double value) {
   float single = (float)value;
   uint32_t bits;
@@ -184,7 +184,7 @@ static inline struct value reduced(gloo_rs_data_type_t type, gloo_rs_op_t op, in
 #define MAX_BUFFERS 4
 #define MARK 0x5a
 
-/* `count` buffers of `length` elements, each with marks behind it that must stay. */
+/* `count` buffers of `length` elements, each followed by guard bytes that must not change. */
 struct buffers {
   gloo_rs_data_type_t type;
   size_t count;
@@ -218,7 +218,7 @@ static inline void fill(struct buffers *buffers, gloo_rs_op_t op, int rank) {
       put(buffers->type, buffers->memory[i], j, element(buffers->type, op, rank, i, j));
 }
 
-/* What was being done, for the message. */
+/* The current operation, for error messages. */
 static char doing[160];
 
 static inline void expect(const struct buffers *buffers, size_t buffer, size_t index, struct value expected) {
@@ -235,7 +235,7 @@ static inline void expect_unchanged(const struct buffers *buffers, gloo_rs_op_t 
     for (j = 0; j < buffers->length; j++) expect(buffers, i, j, element(buffers->type, op, test_rank, i, j));
 }
 
-/* Of all calls; 0 for the library's choice. */
+/* The segment size of all calls; 0 for the library's default. */
 static size_t segment_bytes = 0;
 
 #define INIT(name, name_of_algorithm, type_of_elements, in, out) \
@@ -267,7 +267,7 @@ static inline void allreduce(gloo_rs_context_t *context, const char *algorithm, 
     INIT(allreduce, algorithm, type, &in, &out);
     options.op = op;
     options.count = count;
-    if (same) { /* in place, said with the same pointers twice */
+    if (same) { /* in place, by passing the same pointers twice */
       options.inputs = (const void *const *)out.memory;
       options.num_inputs = outputs;
     }
@@ -508,7 +508,7 @@ static inline void allgatherv(gloo_rs_context_t *context, const char *algorithm,
   drop(&out);
 }
 
-/* `form` 0: input and output; 1: in place; 2: in place, said with the same pointer twice. */
+/* `form` 0: input and output; 1: in place; 2: in place, by passing the same pointer twice. */
 static inline void alltoall(gloo_rs_context_t *context, const char *algorithm, size_t count, int form) {
   struct buffers in, out;
   size_t total = count * (size_t)test_size, j;

@@ -20,7 +20,7 @@ static void allreduce_types(void) {
 static void allreduce_algorithms(void) {
   static const char *const algorithms[] = {NULL,    "auto",           "ring_segmented", "ring_chunked", "halving_doubling",
                                            "bcube", "recursive_doubling"};
-  /* The last ones are messages that wait for a credit, with every algorithm. */
+  /* With the last ones, every algorithm sends messages that wait for a grant. */
   const size_t counts[] = {0, 1, 3, 1000, test_is_slow() ? 17000 : 50000};
   gloo_rs_context_t *context = connected_context();
   size_t a, c;
@@ -79,7 +79,7 @@ static void allreduce_places(void) {
       }
     }
   {
-    /* What only one algorithm cannot have is refused before anything is sent: the context goes on. */
+    /* Arguments that an algorithm does not support are refused before anything is sent: the context stays usable. */
     size_t three[] = {1, 1, 1};
     float value = 1;
     void *outputs[] = {&value};
@@ -273,7 +273,7 @@ static void own_operation(void) {
   CHECK_OK(gloo_rs_allreduce_with(context, &allreduce));
   barrier(context);
 
-  /* What the function returns other than 0 fails the call, and the other rank's too if that hears of it first. */
+  /* If the function returns anything but 0, the call fails, also on the other rank if it gets the reason first. */
   allreduce.function = refuse;
   allreduce.algorithm = "recursive_doubling";
   allreduce.timeout_ms = test_is_slow() ? 5000 : 1000;
@@ -285,7 +285,7 @@ static void own_operation(void) {
   gloo_rs_context_destroy(context);
 }
 
-/* What runs under valgrind comes first: every test, with numbers of ranks between which every path is taken. */
+/* The tests that run under valgrind come first: every test, with numbers of ranks that cover all code paths. */
 static const struct test tests[] = {
     {"allreduce_types", 3, allreduce_types, -1},
     {"allreduce_algorithms", 1, allreduce_algorithms, -1},

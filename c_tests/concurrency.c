@@ -8,7 +8,7 @@ struct work {
   int rounds;
 };
 
-/* Sums over ranks, with values that tell tags and rounds apart. */
+/* Sums over ranks, with values that differ between tags and rounds. */
 static void *sums(void *argument) {
   struct work *work = (struct work *)argument;
   int64_t *cells = (int64_t *)check_alloc(work->count * sizeof *cells);
@@ -45,7 +45,7 @@ static void two_tags(void) {
   gloo_rs_context_destroy(context);
 }
 
-/* Each thread has a tag of its own; counts below, at, and above what is sent without being asked for. */
+/* Each thread has a tag of its own; counts below, at, and above the eager limit. */
 static void eight_tags(void) {
   static const size_t counts[] = {1, 3, 100, 1000, 8191, 8192, 8193, 20000};
   enum { THREADS = sizeof counts / sizeof counts[0] };
@@ -122,7 +122,7 @@ static void ranks_as_threads(void) {
   gloo_rs_device_t *device = create_device();
   gloo_rs_store_t *store = NULL;
   int i;
-  /* Held here, so that the store does not end with the first rank that is done. */
+  /* Keeps the store alive after the first rank is done. */
   CHECK_OK(gloo_rs_store_create_in_process("threads", &store));
   for (i = 0; i < THREAD_RANKS; i++) {
     ranks[i].device = device;

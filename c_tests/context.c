@@ -30,7 +30,7 @@ static void creating(void) {
   CHECK_INT(timeout, 77);
   gloo_rs_context_destroy(context);
 
-  /* A caller that knows only the timeout. */
+  /* A caller of an older version, whose struct has only the timeout. */
   options.struct_size = offsetof(gloo_rs_context_options_t, connect);
   options.connect = 99;
   CHECK_OK(gloo_rs_context_create(device, 0, 1, &options, &context));
@@ -161,7 +161,7 @@ static void out_of_a_context(void) {
   for (i = 0; i < 2; i++) barrier(children[i]);
   gloo_rs_context_destroy(children[0]);
   barrier(children[1]);
-  /* A parent that is not connected cannot help. */
+  /* A parent that is not connected cannot be used. */
   if (test_size > 1) {
     gloo_rs_context_t *child = create_context();
     CHECK_OK(gloo_rs_context_set_timeout(child, 100));
@@ -172,7 +172,7 @@ static void out_of_a_context(void) {
   gloo_rs_context_destroy(children[1]);
 }
 
-/* One rank does not come: the others say which. */
+/* One rank does not come: the errors on the others name it. */
 static void a_rank_does_not_come(void) {
   gloo_rs_context_t *context = create_context();
   gloo_rs_store_t *store = open_store();
@@ -201,7 +201,7 @@ static void *wait_in_barrier(void *argument) {
   return NULL;
 }
 
-/* Rank 0 waits for a rank 1 that does not come before rank 0's wait is ended by `end`. */
+/* Rank 0 waits for rank 1, which does not come before `end` has ended rank 0's wait. */
 static void end_a_wait(void (*end)(gloo_rs_context_t *), int gone) {
   gloo_rs_context_t *context = connected_context();
   gloo_rs_store_t *store = open_store();
@@ -257,14 +257,14 @@ static void closing_a_context_that_connects(void) {
   sleep_ms(100);
   CHECK_OK(gloo_rs_context_close(waiter.context));
   join_thread(thread);
-  /* A wait for the store has only its own end. */
+  /* A wait for the store ends only by its own timeout. */
   CHECK(waiter.status == GLOO_RS_ERROR_ABORTED || waiter.status == GLOO_RS_ERROR_TIMEOUT);
   CHECK(now_ms() - began < test_timeout_ms());
   gloo_rs_context_destroy(waiter.context);
   gloo_rs_device_destroy(device);
 }
 
-/* Handles in every order: each keeps what it needs. */
+/* Handles destroyed in every order: each keeps alive what it needs. */
 static void destroying_in_any_order(void) {
   gloo_rs_device_t *device = create_device();
   gloo_rs_context_t *context = NULL;
@@ -292,7 +292,7 @@ static void destroying_in_any_order(void) {
   gloo_rs_unbound_buffer_destroy(buffer);
 }
 
-/* Each rank has another token: both are told so. */
+/* The ranks have different tokens: both get an error that says so. */
 static void tokens(void) {
   gloo_rs_device_t *device = create_device();
   gloo_rs_store_t *store = open_store();
@@ -307,7 +307,7 @@ static void tokens(void) {
   CHECK_FAILS(gloo_rs_context_connect(context, store), GLOO_RS_ERROR_MISMATCH, "GLOO_RS_TOKEN");
   CHECK(strstr(gloo_rs_last_error_message(), "swordfish") == NULL);
   CHECK(strstr(gloo_rs_last_error_message(), "herring") == NULL);
-  /* Until the other rank has been told, too. */
+  /* Until the other rank has the error, too. */
   if (test_rank == 0) {
     CHECK_OK(gloo_rs_store_wait(store, (const char *const[]){"told"}, 1, test_timeout_ms()));
   } else {
@@ -318,7 +318,7 @@ static void tokens(void) {
   gloo_rs_device_destroy(device);
 }
 
-/* ---- tuning: rank 0's counts, and what is wrong with it all ranks hear ---- */
+/* ---- tuning: only rank 0's is used, and its errors are reported on all ranks ---- */
 
 static void tuned(void) {
   gloo_rs_device_t *device = create_device();

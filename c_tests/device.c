@@ -1,4 +1,4 @@
-/* Devices. */
+/* Devices: addresses, options, log messages. */
 #include "harness.h"
 
 #include <arpa/inet.h>
@@ -47,7 +47,7 @@ static void interfaces(void) {
   CHECK_INVALID(gloo_rs_device_create(&options, &device), "excludes all");
 }
 
-/* With nothing named, a device listens once a context connects: on loopback, since all ranks are here. */
+/* Without options, a device listens when a context connects: on loopback, since all ranks are on this host. */
 static void nothing_named(void) {
   gloo_rs_device_t *device = NULL;
   gloo_rs_context_t *context = NULL;
@@ -132,7 +132,7 @@ static void statistics(void) {
   gloo_rs_device_destroy(device);
 }
 
-/* ---- what a device tells on the side ---- */
+/* ---- log messages of a device ---- */
 
 struct log {
   pthread_mutex_t mutex;
@@ -158,7 +158,7 @@ static void destroy_log(void *user) {
   pthread_mutex_unlock(&log->mutex);
 }
 
-/* A connection that is not one of ours is dropped with a message, and harms nobody. */
+/* A connection from another program is dropped with a log message, and does no harm. */
 static void stray_connections(void) {
   struct log log = {PTHREAD_MUTEX_INITIALIZER, 0, 0, GLOO_RS_LOG_WARNING, ""};
   gloo_rs_device_options_t options;
@@ -186,7 +186,7 @@ static void stray_connections(void) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   CHECK_INT(connect(stray, (struct sockaddr *)&address, sizeof address), 0);
   CHECK_INT(send(stray, "GET / HTTP/1.1\r\nHost: somebody else entirely\r\n\r\n", 49, MSG_NOSIGNAL), 49);
-  /* The device hangs up, and has then said why. */
+  /* The device closes the connection after it has logged why. */
   while (recv(stray, &byte, 1, 0) > 0) {
   }
   close(stray);
@@ -252,7 +252,7 @@ static void stderr_is_asked_for_by_the_environment(void) {
   }
 }
 
-/* A caller from the time when options had fewer fields. */
+/* A caller of an older version, whose options had fewer fields. */
 static void shorter_options(void) {
   gloo_rs_device_t *device = NULL;
   size_t bytes = offsetof(gloo_rs_device_options_t, hostname);

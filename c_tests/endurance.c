@@ -1,15 +1,15 @@
-/* Long runs: 100,000 calls, 2,000 contexts, eight threads for a minute. When it is over a process has as much memory, and as
- * many descriptors and threads, as when it had got going. */
+/* Long runs: 100,000 calls, 2,000 contexts, eight threads for a minute. At the end a process has as much memory, and as
+ * many descriptors and threads, as after the warm-up. */
 #include "harness.h"
 
 #include <dirent.h>
 #include <malloc.h>
 
-/* What a process holds. */
+/* The resources of a process. */
 struct usage {
-  /* Bytes that malloc has handed out, in all threads' arenas and by mmap. */
+  /* Bytes allocated by malloc, in all threads' arenas and by mmap. */
   long long heap;
-  /* Bytes in memory. */
+  /* Resident memory in bytes. */
   long long resident;
   int descriptors;
   int threads;
@@ -47,7 +47,7 @@ static struct usage measure(void) {
 static void check_flat(const char *what, struct usage before) {
   struct usage now = measure();
   int64_t deadline = now_ms() + 10000;
-  /* Connections that have ended are kept for a moment, until the peer has everything. */
+  /* Connections that have ended exist for a moment longer, until the peer has received everything. */
   while ((now.descriptors != before.descriptors || now.threads != before.threads) && now_ms() < deadline) {
     sleep_ms(20);
     now = measure();
@@ -84,7 +84,7 @@ static int32_t sum(gloo_rs_context_t *context, uint32_t tag, int32_t *cells, siz
   return cells[count - 1];
 }
 
-/* Elements: mostly few, up to 256 KiB of them. */
+/* Number of elements: mostly small, up to 256 KiB. */
 static size_t draw_count(uint64_t *state) {
   static const size_t few[] = {1, 2, 3, 10, 16, 64, 100, 256, 1000}, many[] = {3000, 4096, 10000, 16384, 16385, 40000, 65536};
   *state = *state * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -125,7 +125,7 @@ static void many_contexts(void) {
     int32_t cells[10];
     if (number == warm_up) {
       barrier(parent);
-      /* What the first ones have ended is gone. */
+      /* The resources of the first contexts have been released. */
       sleep_ms(3000);
       before = measure();
     }
@@ -161,7 +161,7 @@ struct work {
   long long calls;
 };
 
-/* The ranks must make equally many calls: rank 0 says in the last element when time is up. */
+/* The ranks must make the same number of calls: rank 0 signals the end in the last element. */
 static void *calls_until(void *argument) {
   struct work *work = (struct work *)argument;
   int32_t *cells = (int32_t *)check_alloc(65536 * sizeof *cells);

@@ -1,11 +1,11 @@
-/* Ranks that die, hang, or disagree: the others get an error that says which, in time. */
+/* Ranks that die, hang, or disagree: the others get, in time, an error that names the rank. */
 #include "harness.h"
 
 #define COUNT 200000
 
 static int calls;
 
-/* Connects all ranks, and returns once all have come so far: a failure that follows hits nobody in the barrier. */
+/* Connects all ranks, and returns once all have passed the barrier, so that a later failure does not affect it. */
 static void meet(gloo_rs_context_t *context) {
   gloo_rs_store_t *store = open_store();
   char names[MAX_RANKS][16];
@@ -56,7 +56,7 @@ static gloo_rs_status_t allreduce(gloo_rs_context_t *context, gloo_rs_reduce_fn_
   return status;
 }
 
-/* The context says that it is broken, and why; a new one of the ranks but `lost`, over the same store, works. */
+/* The context is broken and gives the reason; a new one of all ranks but `lost`, over the same store, works. */
 static void go_on_without(gloo_rs_context_t *context, int lost) {
   gloo_rs_context_options_t options;
   gloo_rs_context_t *next = NULL;
@@ -97,7 +97,7 @@ static void a_rank_is_killed(void) {
   go_on_without(context, 1);
 }
 
-/* A rank that dies while nobody talks to it is noticed by the next operation. */
+/* A rank that dies while it is idle is noticed by the next operation. */
 static void a_rank_is_killed_between_operations(void) {
   gloo_rs_context_t *context = connected_context();
   gloo_rs_status_t status = GLOO_RS_OK;
@@ -134,7 +134,7 @@ static void the_sender_is_killed(void) {
   gloo_rs_context_destroy(context);
 }
 
-/* Rank 1 does not take part: the others say whom they wait for. */
+/* Rank 1 does not take part: the errors of the others name the rank that they wait for. */
 static void a_rank_hangs(void) {
   gloo_rs_context_t *context = connected_context();
   gloo_rs_store_t *store = open_store();
@@ -147,7 +147,7 @@ static void a_rank_hangs(void) {
   } else {
     began = now_ms();
     status = allreduce(context, NULL, COUNT, GLOO_RS_INT32, limit);
-    /* Whoever gives up first tells the others. In a ring of three, rank 2 waits for rank 1, and rank 0 for rank 2. */
+    /* The rank that fails first sends its reason. In a ring of three, rank 2 waits for rank 1, and rank 0 for rank 2. */
     if (status != GLOO_RS_ERROR_TIMEOUT) CHECK_FAILS(status, GLOO_RS_ERROR_CONNECTION_LOST, "gave up");
     CHECK_CONTAINS(gloo_rs_last_error_message(), test_size == 2 ? "from rank 1" : "from rank");
     CHECK_CONTAINS(gloo_rs_last_error_message(), "allreduce");
@@ -177,7 +177,7 @@ static void ranks_disagree(void) {
   gloo_rs_store_destroy(base);
 }
 
-/* With check_calls all ranks hear who calls what, and the context stays usable. */
+/* With check_calls all ranks get an error that names all calls, and the context stays usable. */
 static void calls_are_compared(void) {
   int by_environment;
   for (by_environment = 0; by_environment < 2; by_environment++) {
@@ -214,7 +214,7 @@ static void calls_are_compared(void) {
   }
 }
 
-/* A child by fork is refused, may destroy what it inherited, and disturbs nobody. */
+/* Calls in a child by fork are refused; it may destroy the inherited handles, and does not affect the parent. */
 static void a_rank_forks(void) {
   gloo_rs_context_t *context = connected_context();
   gloo_rs_device_t *device = create_device();

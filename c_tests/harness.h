@@ -1,5 +1,5 @@
-/* A small harness: each test is a function that a number of processes run, one for each rank. The parent serves a store
- * for them, watches the clock, and ends what hangs by its process id. */
+/* A small test harness: each test is a function that a number of processes run, one for each rank. The parent serves a store
+ * for them, and kills processes that exceed the time limit, by process id. */
 #ifndef GLOO_RS_TESTS_HARNESS_H
 #define GLOO_RS_TESTS_HARNESS_H
 
@@ -22,15 +22,15 @@
 
 struct test {
   const char *name;
-  /* Processes that run it. */
+  /* Number of processes that run it. */
   int ranks;
   /* Called in each of them. */
   void (*run)(void);
-  /* The rank that is to end by SIGKILL, or -1: all are to end with success. */
+  /* The rank that must end by SIGKILL, or -1 if all must succeed. */
   int killed;
 };
 
-/* In a rank's process: which test, which rank of how many, and where the parent's store is. */
+/* In a rank's process: the name of the test, rank, size, and the port of the parent's store. */
 static const char *test_name = "";
 static int test_rank = 0;
 static int test_size = 1;
@@ -41,7 +41,7 @@ static inline int test_is_slow(void) { return getenv("GLOO_RS_TESTS_SLOW") != NU
 
 static inline int64_t test_timeout_ms(void) { return test_is_slow() ? 200000 : 20000; }
 
-/* ---- checks: what fails ends the process ---- */
+/* ---- checks: a failed check ends the process ---- */
 
 static inline void check_failed(const char *file, int line, const char *format, ...) {
   va_list arguments;
@@ -88,7 +88,7 @@ static inline void check_failed(const char *file, int line, const char *format, 
                    gloo_rs_last_error_message()); \
   } while (0)
 
-/* The call fails with this status, and the message holds `part`. */
+/* The call must fail with this status, and its message must contain `part`. */
 #define CHECK_FAILS(call, status, part) \
   do { \
     gloo_rs_status_t status_ = (call), expected_ = (status); \
@@ -132,7 +132,7 @@ static inline void join_thread(pthread_t thread) {
   if (pthread_join(thread, NULL) != 0) check_failed(__FILE__, __LINE__, "cannot join");
 }
 
-/* ---- what most tests need ---- */
+/* ---- helpers for most tests ---- */
 
 /* The parent's store. */
 static inline gloo_rs_store_t *open_store(void) {
@@ -184,7 +184,7 @@ static inline void barrier(gloo_rs_context_t *context) { CHECK_OK(gloo_rs_barrie
 
 extern char **environ;
 
-/* What test processes get. */
+/* The arguments of test processes. */
 static inline int run_rank(const struct test *tests, size_t count, char **argv) {
   size_t i;
   test_rank = atoi(argv[2]);
@@ -224,7 +224,7 @@ static inline pid_t spawn_rank(const char *program, const struct test *test, int
   return pid;
 }
 
-/* Whether rank `rank` of `test` ended as it should. */
+/* Whether rank `rank` of `test` ended as expected. */
 static inline int ended_well(const struct test *test, int rank, int status) {
   if (rank == test->killed) {
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) return 1;
@@ -251,7 +251,7 @@ static inline int run_test(const char *program, const struct test *test, uint16_
       if (pids[rank] == 0 || waitpid(pids[rank], &status, WNOHANG) != pids[rank]) continue;
       pids[rank] = 0;
       left--;
-      /* After a failure the others soon fail too; they are not worth the whole time. */
+      /* After a failure the others soon fail too; do not wait for the whole time limit. */
       if (!ended_well(test, rank, status) && passed) {
         passed = 0;
         if (now_ms() + grace < deadline) deadline = now_ms() + grace;

@@ -1,4 +1,4 @@
-/* The place in a launched job, from the environment. */
+/* Rank, size and store from the environment of a launched job. */
 #include "harness.h"
 
 static void set(const char *name, const char *value) { CHECK_INT(setenv(name, value, 1), 0); }
@@ -43,7 +43,7 @@ static void with_a_directory(void) {
   CHECK_INT(system(command), 0);
 }
 
-/* Rank 1 looks for the store that this test's parent serves. */
+/* Rank 1 connects to the store that this test's parent serves. */
 static void with_an_address(void) {
   char port[16];
   snprintf(port, sizeof port, "%d", (int)test_port);

@@ -1,7 +1,7 @@
 /* Pairs connected by hand, and bound buffers. */
 #include "harness.h"
 
-/* Brings each pair's address to the peer over the store, as a program with its own rendezvous would. */
+/* Passes each pair's address to the peer over the store, as a program with its own rendezvous would. */
 static void connect_by_hand(gloo_rs_context_t *context, gloo_rs_pair_t *pairs[MAX_RANKS]) {
   gloo_rs_store_t *store = open_store();
   char key[32];
@@ -58,7 +58,7 @@ static void connecting_by_hand(void) {
 
 #define CELLS 1024
 
-/* Each rank writes to each other: whole, then a piece at an offset. */
+/* Each rank writes to each other: the whole buffer, then a part at an offset. */
 static void bound_buffers(void) {
   gloo_rs_context_t *context = create_context();
   gloo_rs_pair_t *pairs[MAX_RANKS];
@@ -113,7 +113,7 @@ static void bound_buffers(void) {
   gloo_rs_context_destroy(context);
 }
 
-/* Many writes on their way at once: each wait answers for one. */
+/* Many writes in flight at the same time: each wait completes one. */
 static void many_sends(void) {
   gloo_rs_context_t *context = connected_context();
   gloo_rs_pair_t *pair = NULL;
@@ -174,7 +174,7 @@ static void *wait_in_vain(void *argument) {
   return NULL;
 }
 
-/* Closing one pair ends what waits on it, here and there, and leaves the others. */
+/* Closing one pair ends the waits on it, on both ranks, and leaves the others. */
 static void closing(void) {
   gloo_rs_context_t *context = connected_context();
   gloo_rs_pair_t *pair = NULL;

@@ -1,4 +1,4 @@
-/* Every collective by the function that takes its arguments one by one: apart, and in place in each way there is. */
+/* Every collective by the function that takes its arguments one by one: out of place, and in place in each supported way. */
 #ifndef GLOO_RS_TESTS_PLAIN_CALLS_H
 #define GLOO_RS_TESTS_PLAIN_CALLS_H
 
@@ -8,10 +8,10 @@
 #define PLAIN_BLOCK ((size_t)3)
 #define PLAIN_MOST (MAX_RANKS * (PLAIN_BLOCK + MAX_RANKS))
 
-/* How the buffers lie: apart; in place by NULL; in place by pointers that coincide, as with NCCL. */
+/* Layout of the buffers: out of place; in place by NULL; in place by equal pointers, as with NCCL. */
 enum plain_form { APART, BY_NULL, BY_POINTER, PLAIN_FORMS };
 
-/* Element `index` of what `rank` contributes, and the sum of that over the ranks below `ranks`. */
+/* Element `index` of the contribution of `rank`, and its sum over the ranks below `ranks`. */
 static inline int64_t of_rank(int rank, size_t index) { return (rank + 1) * 1000 + (int64_t)index * (rank + 2); }
 
 static inline int64_t sum_below(int ranks, size_t index) {
@@ -68,7 +68,7 @@ static inline void plain_reductions(gloo_rs_context_t *context, enum plain_form 
   }
 }
 
-/* Blocks of `counts` elements, which `plain` says with one number. */
+/* Blocks of `counts` elements, which `plain` passes as one number. */
 static inline void plain_reduce_scatters(gloo_rs_context_t *context, enum plain_form form, const size_t *counts,
                                          int plain) {
   int64_t in[PLAIN_MOST], out[PLAIN_MOST], *output = out;
@@ -208,7 +208,7 @@ static inline void plain_others(gloo_rs_context_t *context, int root) {
   CHECK_OK(gloo_rs_barrier(context));
 }
 
-/* Nothing is sent of these: the context goes on. */
+/* These are refused before anything is sent: the context stays usable. */
 static inline void plain_refusals(gloo_rs_context_t *context) {
   int64_t in[PLAIN_MOST], out[PLAIN_MOST];
   const size_t n = PLAIN_BLOCK;

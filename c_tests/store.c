@@ -11,7 +11,7 @@ static void check_value(gloo_rs_store_t *store, const char *key, const char *exp
   gloo_rs_free(value);
 }
 
-/* What every kind can do. */
+/* The operations of every kind of store. */
 static void exercise(gloo_rs_store_t *store) {
   static const char *const keys[] = {"one", "two", "none"};
   static const void *const values[] = {"1", "", NULL};
@@ -100,7 +100,7 @@ static void tokens(void) {
   options.token = "";
   CHECK_FAILS(gloo_rs_store_create_tcp_with("127.0.0.1", port, false, 1000, &options, &client), GLOO_RS_ERROR_MISMATCH,
               "it has a job token and this process has none");
-  /* Who is refused knows it before the store has noticed that it went away. */
+  /* A refused client returns before the store has noticed that it disconnected. */
   for (int i = 0; i < 1000; ++i) {
     CHECK_OK(gloo_rs_store_connection_statistics(store, &statistics));
     if (statistics.unproven == 2) break;
@@ -161,7 +161,7 @@ static void prefix(void) {
   gloo_rs_store_destroy(b);
 }
 
-/* ---- a store of this test's own ---- */
+/* ---- a store implemented by callbacks of this test ---- */
 
 struct entry {
   char key[32];
@@ -282,7 +282,7 @@ static void callbacks(void) {
   gloo_rs_store_destroy(part);
   CHECK_INT(own.destroyed, 1);
 
-  /* Only what must be there. */
+  /* Only the required callbacks. */
   gloo_rs_store_callbacks_init(&functions, sizeof functions);
   functions.user = &own;
   functions.set = own_set;

@@ -15,7 +15,7 @@ static void wait_recv(gloo_rs_unbound_buffer_t *buffer, int times) {
   for (; times > 0; times--) CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, GLOO_RS_TIMEOUT_DEFAULT, NULL));
 }
 
-/* Everyone to everyone, itself included, in pieces of one buffer; small, and large enough to wait for the receiver. */
+/* Every rank to every rank including itself, in parts of one buffer; eager messages, and ones that wait for a grant. */
 static void messages(void) {
   gloo_rs_context_t *context = connected_context();
   size_t sizes[] = {1, 1000, 1 << 20}, round, i;
@@ -49,7 +49,7 @@ static void messages(void) {
   gloo_rs_context_destroy(context);
 }
 
-/* Messages of one slot keep their order; slots do not mix; an early message waits for its receive. */
+/* Messages of one slot keep their order; slots are independent; an unexpected message is queued. */
 static void order_and_slots(void) {
   gloo_rs_context_t *context = connected_context();
   int cells[20], i;
@@ -75,13 +75,13 @@ static void order_and_slots(void) {
   gloo_rs_context_destroy(context);
 }
 
-/* Rank 0 receives from whoever sends: every message once, with the rank it came from. */
+/* Rank 0 receives from any rank: every message once, with the rank of its sender. */
 static void from_any(void) {
   gloo_rs_context_t *context = connected_context();
   int32_t everyone[2 * MAX_RANKS], rank;
   int rounds = 30, i, counts[MAX_RANKS] = {0}, cell = 0;
   gloo_rs_unbound_buffer_t *buffer = create_buffer(context, &cell, sizeof cell);
-  /* The own rank and repeats are allowed. */
+  /* This rank itself and repeated ranks are allowed. */
   for (i = 0; i < 2 * test_size; i++) everyone[i] = i % test_size;
   if (test_rank == 0) {
     for (i = 0; i < rounds * (test_size - 1); i++) {
@@ -125,7 +125,7 @@ static void timeouts(void) {
     CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, GLOO_RS_TIMEOUT_DEFAULT, NULL), GLOO_RS_ERROR_TIMEOUT, name);
     CHECK_OK(gloo_rs_context_set_timeout(context, test_timeout_ms()));
   }
-  /* The others stay so long: nobody is lost, only silent. */
+  /* The others stay connected until then, but send nothing. */
   barrier(context);
   gloo_rs_unbound_buffer_destroy(buffer);
   gloo_rs_context_destroy(context);
@@ -150,13 +150,13 @@ static void aborts(void) {
   sleep_ms(test_is_slow() ? 500 : 30);
   CHECK_OK(gloo_rs_unbound_buffer_abort_wait_recv(buffer));
   join_thread(thread);
-  /* Without a wait, the next one is ended. */
+  /* If no wait is running, the next one is aborted. */
   CHECK_OK(gloo_rs_unbound_buffer_abort_wait_recv(buffer));
   wait_for_abort(buffer);
   CHECK_OK(gloo_rs_unbound_buffer_abort_wait_send(source));
   CHECK_FAILS(gloo_rs_unbound_buffer_wait_send(source, test_timeout_ms(), NULL), GLOO_RS_ERROR_ABORTED,
               "gloo_rs_unbound_buffer_abort_wait_send");
-  /* The receive is still there. */
+  /* The receive is still posted. */
   barrier(context);
   CHECK_OK(gloo_rs_unbound_buffer_send(source, peer, 4, 0, sizeof(int)));
   wait_send(source, 1);
@@ -184,7 +184,7 @@ static void destroying_ends_waits(void) {
   gloo_rs_unbound_buffer_destroy(buffer);
   join_thread(thread);
   barrier(context);
-  /* The memory is the test's own again: a message for it finds another place. */
+  /* The buffer is destroyed: its memory is not written by a message that arrives later. */
   buffer = create_buffer(context, &cell, sizeof cell);
   cell = 77;
   CHECK_OK(gloo_rs_unbound_buffer_send(buffer, 1 - test_rank, 4, 0, sizeof cell));
@@ -236,7 +236,7 @@ static void puts_and_gets(void) {
     CHECK_INT(memory[i], inside ? 500000 + from * 1000 + i - 48 : test_rank * 1000 + i);
   }
 
-  /* Outside of either buffer, or with a key that is none. */
+  /* Beyond the end of either buffer, or with an invalid key. */
   CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, theirs, their_bytes, 1, 63 * sizeof(int), 0, 8), "");
   CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, theirs, their_bytes, 1, 0, 63 * sizeof(int), 8), "");
   CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes, 1, 0, SIZE_MAX - 3, 8), "");

@@ -1,4 +1,4 @@
-//! Collectives of shapes seen before allocate nothing.
+//! Collectives of shapes that were used before allocate nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use gloo_rs::types::DataType;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts an allocation, unless it is the test harness's own: its thread says when a test takes long.
+/// Counts an allocation, except those of the test harness's thread, which prints when a test takes long.
 fn count() {
     // SAFETY: no arguments.
     let is_main = unsafe { libc::gettid() == libc::getpid() };
@@ -22,20 +22,20 @@ fn count() {
 
 struct Counting;
 
-// SAFETY: everything is passed on to the system's allocator.
+// SAFETY: every call is passed on to the system's allocator, which upholds the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller upholds the contract, which is that of the system's allocator.
         unsafe { System.alloc(layout) }
     }
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller upholds the contract, which is that of the system's allocator.
         unsafe { System.realloc(pointer, layout, size) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller upholds the contract, which is that of the system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -54,15 +54,15 @@ fn allreduce(context: &Context, algorithm: &str, input: &[f32], output: &mut [f3
     unsafe { context.run(&call) }.unwrap();
 }
 
-/// Rounds in which every shape is seen, and those after them, in which nothing may be allocated.
+/// Rounds in which every shape is used, and rounds after them, in which nothing may be allocated.
 const WARM: usize = 20;
 const STEADY: usize = 100;
 
-/// Messages up to this length are kept if they come early; longer ones wait for their receives.
+/// Messages up to this length are queued if they are unexpected; longer ones wait for their receives.
 const EAGER: usize = 64 << 10;
 
-/// More messages of so many bytes than collectives have under way at once are sent before they are received, or received
-/// before they are sent: so there is room for however far ranks run ahead of each other later.
+/// Sends more messages of this many bytes than collectives have in flight, before and after their receives are posted, so that
+/// all queues have room however far ranks run ahead of each other later.
 fn run_ahead(context: &Arc<Context>, arrived: &Barrier, bytes: usize, receives_first: bool) {
     const MESSAGES: usize = 64;
     let (mut sent, mut got) = (vec![1u8; bytes], vec![0u8; MESSAGES * bytes]);
@@ -86,7 +86,7 @@ fn run_ahead(context: &Arc<Context>, arrived: &Barrier, bytes: usize, receives_f
                 }
             }
         } else {
-            // The last one comes behind all others, which then are all kept.
+            // The last one is received first, so all others are queued.
             for slot in (0..MESSAGES).rev() {
                 if !receives_first {
                     post(slot);

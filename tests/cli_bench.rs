@@ -1,5 +1,5 @@
-//! `gloo-rs bench`, `info` and `list` from outside. The benchmark verifies what it measures, so that these tests also run
-//! every collective of the library from one process to another.
+//! Tests of `gloo-rs bench`, `info` and `list` as processes. The benchmark verifies its results, so these tests also run
+//! every collective of the library between processes.
 
 #[path = "support/netns.rs"]
 mod netns;
@@ -16,7 +16,7 @@ fn gloo_rs(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-rs"));
     command.args(args).stdin(Stdio::null()).env_remove("RANK").env_remove("WORLD_SIZE");
     let end_if_stuck = || {
-        // SAFETY: alarm is async-signal-safe. It outlives exec, and ends the launcher, and with it the ranks.
+        // SAFETY: alarm is async-signal-safe. The timer survives exec, and ends the launcher, and with it the ranks.
         unsafe { libc::alarm(120) };
         Ok(())
     };
@@ -33,7 +33,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The lines of a benchmark that is to succeed.
+/// The lines of a benchmark that must succeed.
 fn bench(args: &str) -> Vec<Value> {
     let args = format!("bench --json --warmup 1 --timeout 60 {args}");
     let args: Vec<_> = args.split_whitespace().chain(["--iterations", "3"]).collect();
@@ -55,7 +55,7 @@ fn bench(args: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_overrides_of_rank_0_count_for_all_ranks() {
+fn the_overrides_of_rank_0_apply_to_all_ranks() {
     let script = "if [ $RANK = 0 ]; then GLOO_RS_ALGORITHM=allreduce:0-1Ki:ring_chunked,allreduce:bcube
         else GLOO_RS_ALGORITHM=allreduce:recursive_doubling; GLOO_RS_TUNING=/no/such/file; export GLOO_RS_TUNING; fi
         export GLOO_RS_ALGORITHM; exec \"$0\" bench allreduce --sizes 4,64Ki --iterations 3 --json";
@@ -96,7 +96,7 @@ fn every_algorithm_of_every_collective_is_right() {
 }
 
 #[test]
-fn every_collective_that_can_works_in_place() {
+fn collectives_in_place() {
     use Collective::*;
     for collective in Collective::ALL.iter().filter(|c| !matches!(c, Alltoallv | Barrier | PairwiseExchange)) {
         bench(&format!("{} -n 3 --in-place --sizes 4,100Ki --root 1", collective.name()));
@@ -189,8 +189,8 @@ fn a_launched_job_is_joined() {
 }
 
 #[test]
-fn a_wrong_result_is_said_and_fails_the_benchmark() {
-    // Ranks that do not agree on how many buffers each has expect other data than they get.
+fn a_wrong_result_is_reported_and_fails_the_benchmark() {
+    // Ranks that disagree about the number of buffers expect other data than they get.
     let script = format!(
         "exec {} bench allreduce --json --sizes 4Ki --iterations 2 --inputs $((RANK + 1))",
         env!("CARGO_BIN_EXE_gloo-rs")
@@ -216,12 +216,12 @@ fn a_table_for_people() {
     assert_eq!(lines.len(), 4, "{text}");
     assert_eq!(lines[0], "# allreduce over tcp, 2 ranks, float32, sum, 2 iterations");
     assert!(lines[1].contains("busbw GB/s") && lines[2].contains(" yes ") && lines[3].contains("64Ki"), "{text}");
-    // No bar where nobody watches.
+    // No progress bar if standard error is not a terminal.
     assert_eq!(output.stderr, b"");
 }
 
 #[test]
-fn what_makes_no_sense_is_said_before_any_rank_starts() {
+fn invalid_arguments_are_refused_before_any_rank_starts() {
     for (args, part) in [
         ("bench nonsense", "there are allreduce, reduce,"),
         ("bench allreduce --algorithm nonsense", "allreduce has no algorithm \"nonsense\"; it has auto, "),
@@ -244,7 +244,7 @@ fn what_makes_no_sense_is_said_before_any_rank_starts() {
 }
 
 #[test]
-fn info_tells_of_this_host() {
+fn info_describes_this_host() {
     let output = run(&["info", "--json"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let info: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -266,7 +266,7 @@ fn info_tells_of_this_host() {
 }
 
 #[test]
-fn info_tells_where_a_rank_would_listen_for_a_list_and_a_store() {
+fn info_shows_where_a_rank_would_listen_for_a_list_and_a_store() {
     let text = String::from_utf8(run(&["info", "--interface", "127.0.0.0/8"]).stdout).unwrap();
     let listens = "127.0.0.1 on lo: the device's interfaces are \"127.0.0.0/8\"";
     assert!(
@@ -276,8 +276,8 @@ fn info_tells_where_a_rank_would_listen_for_a_list_and_a_store() {
     let excluded = run(&["info", "--interface", "^*"]);
     assert!(stderr(&excluded).contains("excludes all") && excluded.status.code() == Some(1), "{}", stderr(&excluded));
     let output = run(&["info", "--store", "tcp://nowhere"]);
-    assert!(stderr(&output).contains("\"tcp://nowhere\" is no URL of a store"), "{}", stderr(&output));
-    // The way to a store that is this host itself tells nothing about others.
+    assert!(stderr(&output).contains("\"tcp://nowhere\" is not a store URL"), "{}", stderr(&output));
+    // The route to a store on this host does not show how other hosts are reached.
     let text = String::from_utf8(run(&["info", "--store", "tcp://127.0.0.1:9"]).stdout).unwrap();
     assert!(!text.contains("reaches the store") && text.contains("several     "), "{text}");
 }
@@ -313,7 +313,7 @@ fn info_tells_which_card_reaches_a_store_on_another_host() {
 }
 
 #[test]
-fn list_tells_what_can_be_asked_for() {
+fn list_shows_collectives_types_and_operations() {
     let output = run(&["list", "--json"]);
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
     let allreduce = &list["collectives"][0];

@@ -1,4 +1,4 @@
-//! `gloo-rs run --hosts` over an sshd of this test's own, which listens on two loopback addresses: two "hosts".
+//! `gloo-rs run --hosts` with an sshd that this test starts, which listens on two loopback addresses as two "hosts".
 
 #[path = "support/launcher.rs"]
 mod launcher;
@@ -21,7 +21,7 @@ fn run_quietly(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
 }
 
-/// An sshd with keys and configuration in a folder of its own.
+/// An sshd with its keys and configuration in a temporary folder.
 struct Sshd {
     folder: tempfile::TempDir,
     port: u16,
@@ -36,8 +36,8 @@ impl Sshd {
             run_quietly(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &at(key)]));
         }
         fs::copy(at("user_key.pub"), at("authorized_keys")).unwrap();
-        // Where sshd separates privileges, which it does as root.
-        // SAFETY: no memory is involved.
+        // The directory that sshd needs for privilege separation, which it does as root.
+        // SAFETY: the call accesses no memory of this process.
         if unsafe { libc::geteuid() } == 0 {
             fs::create_dir_all("/run/sshd").unwrap();
             fs::set_permissions("/run/sshd", fs::Permissions::from_mode(0o755)).unwrap();
@@ -112,7 +112,7 @@ fn parent(pid: i32) -> i32 {
 fn a_job_over_two_hosts() {
     let sshd = Sshd::start();
 
-    // Places, the directory, and variables whatever they hold.
+    // Ranks, the directory, and variables with any contents.
     let script = r#"echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $GLOO_RS_X "$Y" $(pwd)"#;
     let mut command = sshd.command(&["-x", "Y=it's  $(x) \"y\""], &["sh", "-c", script]);
     let output = command.current_dir("/").env("GLOO_RS_X", "x").output().unwrap();
@@ -129,24 +129,24 @@ fn a_job_over_two_hosts() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("4 slots, and 5 ranks"));
 
-    // Standard input goes to rank 0, more than is ever on the way at once.
+    // Standard input goes to rank 0: more than may be in flight at once.
     let mut launcher = sshd.command(&[], &["sh", "-c", "cat | wc -c"]).stdin(Stdio::piped()).spawn().unwrap();
     launcher.stdin.take().unwrap().write_all(&vec![b'x'; 1 << 20]).unwrap();
     let output = launcher.wait_with_output().unwrap();
     assert_eq!(sorted_lines(&output.stdout), ["[0] 1048576", "[1] 0", "[2] 0", "[3] 0"]);
-    // And if rank 0 does not read it, nothing waits for that.
+    // If rank 0 does not read it, nothing waits for that.
     let mut launcher = sshd.command(&[], &["sh", "-c", "exit 0"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = launcher.stdin.take().unwrap();
     let writer = thread::spawn(move || while stdin.write_all(&[b'x'; 65_536]).is_ok() {});
     assert!(launcher.wait_with_output().unwrap().status.success());
     writer.join().unwrap();
 
-    // A collective, whose every result is verified.
+    // A collective, whose results are verified.
     let output = sshd.command(&[], &[TOOL, "bench", "allreduce", "--sizes", "64,64Ki", "--iterations", "2"]).output();
     let output = output.unwrap();
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
 
-    // Exit statuses, and a program that is not there.
+    // Exit statuses, and a program that does not exist.
     let output = sshd.run(&[], "if [ $RANK = 3 ]; then exit 42; fi; sleep 60");
     assert_eq!(output.status.code(), Some(42));
     let said = text(&output.stderr);
@@ -157,19 +157,19 @@ fn a_job_over_two_hosts() {
     assert!(text(&output.stderr).contains("/nowhere/program: No such file"), "{}", text(&output.stderr));
 }
 
-/// The arguments of every process of this machine, as `ps` shows them to everyone.
+/// The arguments of every process of this machine, which all users can read by `ps`.
 fn command_lines() -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path().join("cmdline"));
     processes.filter_map(|path| Some(text(&fs::read(path).ok()?).replace('\0', " "))).collect()
 }
 
 #[test]
-fn all_hosts_get_the_jobs_token_and_nobody_else_sees_it() {
+fn all_hosts_get_the_jobs_token_and_no_other_user_can_see_it() {
     let sshd = Sshd::start();
     let seen_by = |job: &Job| {
         let mut tokens: Vec<_> = (0..4).map(|_| job.line().split_once("token=").unwrap().1.to_owned()).collect();
         let lines = command_lines();
-        // What is looked at has the launcher, its ssh, the helpers and the ranks in it.
+        // The launcher, its ssh processes, the helpers and the ranks run while the arguments are read.
         for (part, times) in [(" run --hosts ", 1), ("UserKnownHostsFile", 3), (" node", 2), ("exec sleep", 5)] {
             let found = lines.iter().filter(|line| line.contains(part)).count();
             assert!(found >= times, "{found} processes with {part:?}: {lines:#?}");
@@ -195,7 +195,7 @@ fn all_hosts_get_the_jobs_token_and_nobody_else_sees_it() {
 }
 
 #[test]
-fn signals_and_deaths_reach_everyone() {
+fn signals_and_deaths_reach_all_ranks() {
     let sshd = Sshd::start();
 
     let script = "trap 'echo got TERM; exit 0' TERM; echo $$; while :; do sleep 0.01; done";
@@ -207,7 +207,7 @@ fn signals_and_deaths_reach_everyone() {
     assert_eq!(lines, (0..4).map(|rank| format!("[{rank}] got TERM")).collect::<Vec<_>>());
     assert!(job.end().status.success());
 
-    // A rank is killed: it is named with its host, and the others end.
+    // A rank is killed: the message names it with its host, and the others end.
     let job = start(&sshd, &[], "echo $$; exec sleep 60");
     let pids = job.pids(4);
     kill(pids[2], libc::SIGKILL);
@@ -220,7 +220,7 @@ fn signals_and_deaths_reach_everyone() {
     );
     pids.into_iter().for_each(assert_ends);
 
-    // The launcher is killed: nothing is left, neither the ranks nor what they started.
+    // The launcher is killed: neither the ranks nor their child processes are left.
     let job = start(&sshd, &[], "trap '' TERM HUP; sleep 60 & echo $! $$; wait");
     let pids = job.pids(4);
     let helpers: Vec<_> = pids.iter().map(|pid| parent(*pid)).collect();
@@ -228,7 +228,7 @@ fn signals_and_deaths_reach_everyone() {
     job.end();
     pids.into_iter().chain(helpers).for_each(assert_ends);
 
-    // A helper is killed: its ranks end, and the launcher says which host is lost.
+    // A helper is killed: its ranks end, and the launcher names the lost host.
     let job = start(&sshd, &[], "echo $$; exec sleep 60");
     let pids = job.pids(4);
     kill(parent(pids[0]), libc::SIGKILL);
@@ -238,7 +238,7 @@ fn signals_and_deaths_reach_everyone() {
     assert!(said.contains("host 127.0.0.2 (ranks 0 to 1): the connection is lost"), "{said}");
     pids.into_iter().for_each(assert_ends);
 
-    // The launcher falls silent: the ranks end without it.
+    // The launcher stops sending: the ranks end without it.
     let job = start(&sshd, &["--lost-after", "2"], "echo $$; exec sleep 60");
     let pids = job.pids(4);
     job.signal(libc::SIGSTOP);
@@ -248,7 +248,7 @@ fn signals_and_deaths_reach_everyone() {
 }
 
 #[test]
-fn hosts_that_cannot_be_reached_are_named() {
+fn errors_name_hosts_that_cannot_be_reached() {
     let sshd = Sshd::start();
     let output = sshd.run(&["--remote-path", "/nowhere/gloo-rs"], "true");
     assert_eq!(output.status.code(), Some(1));
@@ -262,7 +262,7 @@ fn hosts_that_cannot_be_reached_are_named() {
     let said = text(&output.stderr);
     assert!(said.contains("host 127.0.0.4 (rank 1): cannot start ranks there") && said.contains("refused"), "{said}");
 
-    // A shell that has something to say first harms nothing; one that has nothing else to say is quoted.
+    // A shell that prints something first does no harm; if it prints nothing else, the error quotes it.
     let wrapper = |name: &str, body: &str| {
         let path = sshd.path(name);
         fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();

@@ -1,4 +1,4 @@
-//! `gloo-rs run` from outside, with shell programs as ranks.
+//! Tests of `gloo-rs run` as a process, with shell programs as ranks.
 
 #[path = "support/launcher.rs"]
 mod launcher;
@@ -26,7 +26,7 @@ fn start(ranks: usize, options: &[&str], script: &str) -> Job {
 }
 
 #[test]
-fn the_ranks_of_a_job_get_one_token_of_its_own() {
+fn each_job_gets_its_own_token() {
     let script = "echo token=$GLOO_RS_TOKEN";
     let tokens = |output: Output| {
         assert!(output.status.success(), "{output:?}");
@@ -40,7 +40,7 @@ fn the_ranks_of_a_job_get_one_token_of_its_own() {
 }
 
 #[test]
-fn every_rank_finds_its_place_in_its_environment() {
+fn every_rank_finds_its_position_in_its_environment() {
     let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $GLOO_RS_STORE";
     let output = run(3, &[], script);
     assert!(output.status.success());
@@ -61,7 +61,7 @@ fn the_port_is_free_for_rank_0() {
 }
 
 #[test]
-fn output_and_errors_stay_apart_and_an_unfinished_line_is_not_lost() {
+fn output_and_errors_stay_separate_and_an_unfinished_line_is_not_lost() {
     let output = run(2, &[], "printf 'a\\nb'; printf 'c\\nd' >&2");
     assert_eq!(sorted_lines(&output.stdout), ["[0] a", "[0] b", "[1] a", "[1] b"]);
     assert_eq!(sorted_lines(&output.stderr), ["[0] c", "[0] d", "[1] c", "[1] d"]);
@@ -80,7 +80,7 @@ fn lines_come_whole_and_in_order_from_ranks_that_write_much() {
 }
 
 #[test]
-fn bytes_that_are_no_text_pass() {
+fn bytes_that_are_not_text_are_unchanged() {
     let output = run(1, &[], "printf '\\377\\000\\200\\nx\\r\\n'");
     assert_eq!(output.stdout, b"[0] \xff\x00\x80\n[0] x\r\n");
 }
@@ -92,7 +92,7 @@ fn without_prefix_the_output_is_the_programs_own() {
 }
 
 #[test]
-fn a_line_comes_as_soon_as_it_is_whole() {
+fn a_line_is_written_as_soon_as_it_is_complete() {
     let mut job = start(1, &[], "echo first; sleep 60");
     assert_eq!(job.line(), "[0] first");
     assert!(job.launcher.try_wait().unwrap().is_none());
@@ -112,7 +112,7 @@ fn rank_0_reads_standard_input_and_the_others_read_nothing() {
 
 #[test]
 fn when_one_rank_fails_the_others_end_with_all_they_started() {
-    // Rank 1 fails once both others have said which processes they are.
+    // Rank 1 fails after both others have printed their process ids.
     let script = "if [ $RANK = 1 ]; then exec 3<>$FIFO; read line <&3; read line <&3; exit 42; fi
         sleep 60 & echo $$; echo $!; echo ready > $FIFO; wait";
     let folder = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn a_rank_killed_by_a_signal_is_named_with_the_signal() {
 }
 
 #[test]
-fn who_does_not_end_on_sigterm_is_killed() {
+fn ranks_that_do_not_end_on_sigterm_are_killed() {
     let script = "if [ $RANK = 0 ]; then read line < $FIFO; exit 3; fi
         trap '' TERM; echo $$; echo ready > $FIFO; while :; do sleep 1; done";
     let folder = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn who_does_not_end_on_sigterm_is_killed() {
 }
 
 #[test]
-fn who_ends_in_good_order_on_sigterm_may_take_the_time() {
+fn ranks_may_use_the_grace_period_after_sigterm() {
     let script = "trap 'echo saved; exit 0' TERM
         if [ $RANK = 0 ]; then read line < $FIFO; exit 3; fi
         echo ready > $FIFO; while :; do sleep 0.01; done";
@@ -200,7 +200,7 @@ fn interrupt(ignored: &str, signal: i32) -> (Vec<i32>, Output) {
 }
 
 #[test]
-fn ranks_that_go_on_in_spite_of_an_interrupt_are_ended_after_the_grace_period() {
+fn ranks_that_ignore_an_interrupt_are_ended_after_the_grace_period() {
     for (ignored, signal, name) in
         [("INT", libc::SIGINT, "SIGINT"), ("INT TERM", libc::SIGINT, "SIGINT"), ("TERM", libc::SIGTERM, "SIGTERM")]
     {
@@ -214,7 +214,7 @@ fn ranks_that_go_on_in_spite_of_an_interrupt_are_ended_after_the_grace_period() 
 }
 
 #[test]
-fn a_signal_that_the_launcher_was_told_to_ignore_ends_nothing() {
+fn a_signal_that_the_launcher_ignores_has_no_effect() {
     let script = "echo ready; read line < $FIFO; echo done";
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("fifo");
@@ -253,7 +253,7 @@ fn no_rank_survives_the_launcher() {
 
 #[test]
 fn ranks_get_the_same_descriptors_and_signals_as_without_a_launcher() {
-    // `echo` is the shell's own, so this lists the shell's descriptors. 31: above are the C library's own signals.
+    // `echo` is a shell builtin, so this lists the shell's descriptors. 31: signals above are the C library's own.
     let script = "echo /proc/self/fd/*
         while read key value; do case $key in SigBlk:|SigIgn:) echo $key $((0x$value & 0x7fffffff));; esac
         done < /proc/self/status";
@@ -269,7 +269,7 @@ fn ranks_get_the_same_descriptors_and_signals_as_without_a_launcher() {
 }
 
 #[test]
-fn a_program_that_does_not_exist_is_said_and_leaves_no_rank() {
+fn a_program_that_does_not_exist_is_reported_and_leaves_no_rank() {
     let output = gloo_rs(&["run", "-n", "2", "/nowhere/program"]).output().unwrap();
     assert_eq!(output.status.code(), Some(127));
     assert!(text(&output.stderr).contains("cannot start rank 0: /nowhere/program: No such file"));
@@ -278,7 +278,7 @@ fn a_program_that_does_not_exist_is_said_and_leaves_no_rank() {
 }
 
 #[test]
-fn when_nobody_reads_the_output_the_ranks_learn_it() {
+fn ranks_get_sigpipe_if_the_output_is_not_read() {
     let mut launcher = gloo_rs(&["run", "-n", "2", "yes"]).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(launcher.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -289,7 +289,7 @@ fn when_nobody_reads_the_output_the_ranks_learn_it() {
 }
 
 #[test]
-fn a_background_process_that_keeps_the_output_open_does_not_hold_up_a_job_that_is_done() {
+fn a_background_process_that_keeps_the_output_open_does_not_delay_the_end_of_a_job() {
     let job = start(2, &[], "sleep 60 & echo $!");
     let pids = job.pids(2);
     assert!(job.end().status.success());

@@ -1,4 +1,4 @@
-//! `gloo-rs simulate` from outside.
+//! Tests of `gloo-rs simulate` as a process.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn every_collective_can_be_simulated_on_hosts() {
     }
 }
 
-/// 2 µs for each message that a rank sends to another host, and for each that it receives.
+/// 2 µs for each message that a rank sends to another host, and for each that it receives from one.
 #[test]
 fn ranks_are_busy_with_messages_between_hosts() {
     let time = |more: &str| {
@@ -116,7 +116,7 @@ fn hosts_and_their_links_make_a_difference() {
 }
 
 #[test]
-fn the_text_says_what_was_simulated() {
+fn the_text_describes_the_simulation() {
     let text = output("allreduce --algorithm recursive_doubling --ranks 16 --bytes 1Mi --alpha 5us");
     for part in [
         "allreduce recursive_doubling: 16 ranks, 1Mi bytes of float32",
@@ -129,7 +129,7 @@ fn the_text_says_what_was_simulated() {
     }
 }
 
-/// An SVG of which every tag is closed.
+/// An SVG in which every tag is closed.
 fn check_svg(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap();
     assert!(text.starts_with("<svg "));
@@ -171,7 +171,7 @@ fn plots_are_well_formed() {
     );
     assert_eq!(svg.matches("\nauto\n").count(), 1, "what auto would choose is a line of its own");
     assert!(svg.contains("stroke=\"#000000\" stroke-width=\"5\""), "the thick black one");
-    // One rank alone needs no time, which has no place on a logarithmic axis.
+    // One rank alone needs no time, which a logarithmic axis cannot show.
     let (table, svg) = plot("allreduce --compare --ranks 1..8 --bytes 64Ki --algorithm tree,ring");
     assert!(table.contains(" 0 s") && !table.contains(" ps"), "{table}");
     assert!(!svg.contains("\nauto\n"), "only some are compared");
@@ -194,7 +194,7 @@ fn links_from_a_file() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said_at_once() {
+fn invalid_arguments_are_refused_at_once() {
     refused("allreduce --algorithm bitonic --ranks 4", 2, "has no algorithm \"bitonic\"; it has auto, ");
     refused("allreduce --algorithm ring_segmented", 2, "--ranks");
     refused("allremove --ranks 4", 2, "there are allreduce, reduce");
@@ -217,7 +217,7 @@ fn what_makes_no_sense_is_said_at_once() {
     refused("allreduce --ranks 4 --bytes 1.5Mi", 2, "\"1.5Mi\" is not a size");
     refused("allreduce --ranks 4 --gamma slow", 2, "\"slow\" is neither a time for each byte");
     refused("allreduce --ranks 4 --element int9", 2, "no data type is named \"int9\"");
-    refused("allreduce --ranks 4 --hosts 2x2 --intra 1us", 2, "\"1us\" is no link; write 1us,100GB/s");
+    refused("allreduce --ranks 4 --hosts 2x2 --intra 1us", 2, "\"1us\" is not a link; write 1us,100GB/s");
     refused("allreduce --ranks 4 --hosts 2x2 --intra 1us,1GB/s --intra-alpha 1us", 2, "cannot be used with");
     refused("allreduce --ranks 4 --compare --algorithm auto,ring", 2, "auto is none of them");
     refused("pairwise_exchange --ranks 3", 2, "it must be a power of two");
@@ -226,7 +226,7 @@ fn what_makes_no_sense_is_said_at_once() {
     refused("allreduce --compare --ranks 2..4096 --bytes 256Mi --plot /tmp", 2, "cannot write /tmp: it is a directory");
 }
 
-/// With all the memory that it may have being 4 GiB.
+/// With at most 4 GiB of memory.
 #[test]
 fn thousands_of_ranks_fit() {
     let mut command = gloo_rs("allreduce --algorithm ring_segmented --ranks 4096 --bytes 256Mi --json");

@@ -1,12 +1,12 @@
-//! The tool's exit statuses, and what becomes of output that cannot be written: the same for every command.
+//! The tool's exit statuses, and output that cannot be written: the same for every command.
 
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output, Stdio};
 
-/// The command line makes no sense.
+/// The command line is invalid.
 const USAGE: i32 = 2;
-/// What it asks for has failed.
+/// The command failed.
 const FAILED: i32 = 1;
 
 fn gloo_rs(args: &[&str]) -> Command {
@@ -36,7 +36,7 @@ fn a_wrong_command_line_ends_with_2_and_a_failure_with_1() {
     let file = folder.path().join("file");
     std::fs::write(&file, "this is no tuning file, no list of hosts = and no links\n").unwrap();
     let file = file.display().to_string();
-    // The command line, the exit status, and part of what is said.
+    // The command line, the exit status, and a part of the message.
     let cases = [
         ("", USAGE, "Usage"),
         ("dance", USAGE, "dance"),
@@ -93,7 +93,7 @@ fn a_wrong_command_line_ends_with_2_and_a_failure_with_1() {
         ("simulate allreduce --algorithm ring_segmented --ranks 512 --memory 1Mi", FAILED, "1 MiB"),
         ("plot", USAGE, "FILE"),
         ("plot /nowhere/a.svg", USAGE, "/nowhere"),
-        ("plot /dev/null", FAILED, "standard input is no chart"),
+        ("plot /dev/null", FAILED, "standard input is not a chart"),
     ];
     let tool = env!("CARGO_BIN_EXE_gloo-rs");
     for (line, status, said) in cases {
@@ -105,19 +105,19 @@ fn a_wrong_command_line_ends_with_2_and_a_failure_with_1() {
         assert_eq!(output.status.code(), Some(status), "{line}: {errors}");
         let said = if said == "FILE" && words.iter().any(|word| word == &file) { &file } else { said };
         assert!(errors.contains(said), "{line}: {errors:?} does not say {said:?}");
-        // A rank's own status comes to the launcher, which says it.
+        // The launcher returns a rank's own status.
         assert_eq!(errors.is_empty(), status == 0 || line == "node", "{line}: {errors}");
     }
 }
 
 #[test]
-fn what_the_environment_says_wrong_is_a_failure() {
+fn an_invalid_environment_variable_is_a_failure() {
     let output = command("info --explain allreduce 4").env("GLOO_RS_TUNING", "/nowhere/file").output().unwrap();
     assert_eq!(output.status.code(), Some(FAILED), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("/nowhere/file"));
 }
 
-/// Every command that writes to standard output, and its options that change how.
+/// Every command that writes to standard output, with the options that change the format.
 const WRITING: [&str; 14] = [
     "--help",
     "--version",
@@ -148,12 +148,12 @@ fn output_that_cannot_be_written_is_a_failure_with_its_reason() {
 }
 
 #[test]
-fn who_has_no_reader_any_more_ends_without_a_word() {
+fn a_command_whose_reader_has_ended_ends_silently() {
     for line in WRITING {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let Output { status, stderr, .. } = command(line).stdout(writer).stderr(Stdio::piped()).output().unwrap();
-        // As a shell counts: killed by SIGPIPE itself, or as a launcher whose ranks were. `echo` ends before it is told.
+        // Either killed by SIGPIPE itself, or a launcher with the status of ranks that were. `echo` may end before the signal.
         let code = status.code().or(status.signal().map(|signal| 128 + signal));
         assert!(
             code == Some(128 + libc::SIGPIPE) || line.ends_with("echo text") && code == Some(0),

@@ -1,4 +1,4 @@
-//! `gloo-rs tune` from outside, and jobs that use what it wrote.
+//! Tests of `gloo-rs tune` as a process, and of jobs that use its file.
 
 #[allow(dead_code)]
 #[path = "support/launcher.rs"]
@@ -20,7 +20,7 @@ fn run(line: &str, dir: &Path) -> Output {
     gloo_rs(&args).env_remove("GLOO_RS_TUNING").env_remove("GLOO_RS_ALGORITHM").output().unwrap()
 }
 
-/// The JSON lines of a command that is to succeed.
+/// The JSON lines of a command that must succeed.
 fn json(line: &str, dir: &Path) -> Vec<Value> {
     let output = run(line, dir);
     assert!(output.status.success(), "{line}: {}", text(&output.stderr));
@@ -38,7 +38,7 @@ fn files(dir: &TempDir) -> Vec<PathBuf> {
 }
 
 #[test]
-fn it_measures_every_algorithm_and_writes_down_the_best() {
+fn it_measures_every_algorithm_and_writes_the_best() {
     let dir = dir();
     let line = "tune -n 2 --collective broadcast,allreduce,barrier --sizes 4,4Ki,256Ki --budget 20 --topology --json \
                 --output DIR/t.toml --plot DIR/times.svg";
@@ -61,14 +61,14 @@ fn it_measures_every_algorithm_and_writes_down_the_best() {
         assert_eq!((&row["ranks"], &row["verified"]), (&2.into(), &true.into()), "{row}");
         let (best, times) = (row["best"].as_str().unwrap(), row["times_us"].as_object().unwrap());
         let us = |value: &Value| value.as_f64().filter(|us| *us > 0.0).unwrap_or_else(|| panic!("no time in {row}"));
-        // What auto may not choose is not called the best.
+        // An algorithm that auto may not select is not reported as the best.
         let free = |name: &str| name != "spanning_trees";
         assert!(times.iter().all(|(name, time)| !free(name) || us(time) >= us(&row["best_us"])), "{row}");
         assert_eq!(times[best], row["best_us"]);
         assert!((us(&row["ratio"]) * us(&row["best_us"]) / us(&row["auto_us"]) - 1.0).abs() < 1e-9, "{row}");
         assert!(times.contains_key(row["auto"].as_str().unwrap()), "{row}");
         if row["bytes"] == small {
-            // None can be left out yet.
+            // At the smallest size none is left out.
             let collective = Collective::ALL.iter().find(|c| row["collective"] == c.name()).unwrap();
             let names: Vec<_> =
                 collective.algorithms().iter().map(|a| a.name).filter(|name| *name != "local").collect();
@@ -99,7 +99,7 @@ fn it_measures_every_algorithm_and_writes_down_the_best() {
 }
 
 #[test]
-fn a_file_keeps_what_it_says_of_other_ranks_and_collectives() {
+fn a_file_keeps_its_entries_for_other_ranks_and_collectives() {
     let dir = dir();
     let old = "version = 1\ngamma = 1e-10\nchoices = [\n\
                { collective = 'allreduce', ranks = 2, up_to = 999999999, algorithm = 'bcube' },\n\
@@ -117,7 +117,7 @@ fn a_file_keeps_what_it_says_of_other_ranks_and_collectives() {
 }
 
 #[test]
-fn the_budget_ends_it_and_what_it_did_not_reach_is_named() {
+fn the_budget_ends_it_and_sizes_that_were_left_out_are_named() {
     let dir = dir();
     let started = std::time::Instant::now();
     let line = "tune --collective allreduce,reduce --sizes 4,256Mi --budget 0.2 --output DIR/t.toml";
@@ -154,7 +154,7 @@ fn a_launched_job_is_joined() {
 }
 
 #[test]
-fn a_job_goes_by_the_file_that_its_environment_names() {
+fn a_job_uses_the_file_that_its_environment_names() {
     let dir = dir();
     let file = dir.path().join("t.toml");
     let choice = |up_to: usize, name: &str| {
@@ -168,7 +168,7 @@ fn a_job_goes_by_the_file_that_its_environment_names() {
     let lines: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&lines[0]["algorithm"], &lines[1]["algorithm"]), (&"bcube".into(), &"tree".into()));
 
-    // What is explained is what runs; where the file leaves it to the model, another one has the lowest price.
+    // The explanation names the algorithm that runs; for sizes without a choice in the file, the model selects another one.
     let explain = |bytes: &str| {
         json(&format!("info --json --tuning DIR/t.toml --explain allreduce {bytes}"), dir.path()).remove(0)
     };
@@ -218,7 +218,7 @@ fn prices_are_explained() {
     assert!(text(&output.stdout).contains(chosen), "{}", text(&output.stdout));
     assert!(text(&output.stdout).contains(": the environment variable GLOO_RS_ALGORITHM says so\n"));
 
-    // A bad name, file or list in the environment says where it stands, as a bad argument does.
+    // For a bad name, file or list in the environment, the message names the variable, as it names a bad argument.
     std::fs::write(dir.path().join("bad.toml"), "version = 1\n\ngamma = 'fast'\n").unwrap();
     std::fs::write(dir.path().join("unit.toml"), "version = 1\nconstants = { overhead_ms = 2 }\n").unwrap();
     for (name, value, parts) in [
@@ -271,7 +271,7 @@ fn a_file_s_constants_change_what_is_chosen() {
 }
 
 #[test]
-fn what_is_explained_is_what_a_job_in_this_environment_would_do() {
+fn the_explanation_agrees_with_a_job_in_the_same_environment() {
     let dir = dir();
     let file = dir.path().join("t.toml");
     let file_text = "version = 1\nlocal = { latency_us = 1, bandwidth = 7e9 }\n\
@@ -293,7 +293,7 @@ fn what_is_explained_is_what_a_job_in_this_environment_would_do() {
         said.contains("chosen      bcube, groups of 2, segments of up to 1Mi: the tuning file says so of 2 ranks\n"),
         "{said}"
     );
-    // What a list names comes before what a file says.
+    // The list in GLOO_RS_ALGORITHM takes precedence over the file.
     assert!(explain(&[], path, "allreduce:0-64:tree").contains("chosen      tree, "));
     for said in [explain(&["--tuning", "default"], path, ""), explain(&[], "default", "")] {
         assert!(!said.contains("tuning ") && said.contains("local       6.00 µs, 4.000 GB/s (built in)\n"), "{said}");
@@ -314,7 +314,7 @@ fn interrupted_it_leaves_nothing_behind() {
     let job = Job::spawn(gloo_rs(&[&args[..], &[output.to_str().unwrap()]].concat()));
     job.line();
     job.line();
-    // A rank measures by now.
+    // A rank is measuring at this point.
     job.line();
     job.signal(libc::SIGINT);
     let ended = job.end();
@@ -323,14 +323,14 @@ fn interrupted_it_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said_before_any_rank_starts() {
+fn invalid_arguments_are_refused_before_any_rank_starts() {
     let dir = dir();
     std::fs::write(dir.path().join("bad.toml"), "version = 1\nchoice = []").unwrap();
     for (line, part) in [
         ("tune --collective nonsense", "there are allreduce, reduce,"),
         ("tune --collective pairwise_exchange -n 3", "power of two"),
         ("tune -n 1", "1 is not in 2.."),
-        ("tune --sizes 64Ki..4", "no range"),
+        ("tune --sizes 64Ki..4", "not a range"),
         ("tune --sizes 4..4Qi", "not a size"),
         ("tune --sizes 0", "0 bytes"),
         ("tune --budget soon", "not a number of seconds"),

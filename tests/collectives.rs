@@ -55,7 +55,7 @@ fn random_calls_with_threads_as_ranks() {
 }
 
 #[test]
-fn calls_with_different_tags_run_at_once() {
+fn calls_with_different_tags_run_at_the_same_time() {
     for size in [2, 4] {
         threads(size, Connect::Lazy, |context| {
             std::thread::scope(|scope| {
@@ -76,7 +76,7 @@ fn calls_with_different_tags_run_at_once() {
 }
 
 #[test]
-fn a_context_out_of_a_context() {
+fn a_context_connected_from_another() {
     threads(3, Connect::Lazy, |parent| {
         let child =
             Context::new(parent.device().clone(), parent.rank(), parent.size(), &options(Connect::Full)).unwrap();
@@ -96,7 +96,7 @@ fn every_rank_gets_the_same_bits() {
             let mut results = Vec::new();
             for algorithm in Collective::Allreduce.algorithms().iter().filter(|a| a.name != "local") {
                 for dtype in [DataType::Float16, DataType::Bfloat16, DataType::Float32, DataType::Float64] {
-                    // Any bits at all: numbers of every size, infinities, and NaNs of many kinds.
+                    // Random bits: numbers of every magnitude, infinities, and NaNs of many kinds.
                     let count = 3001;
                     let mut random = Random::new(context.rank() as u64 * 77 + 5);
                     let input: Vec<u8> = (0..count * dtype.size()).map(|_| random.next() as u8).collect();
@@ -131,7 +131,7 @@ fn every_rank_gets_the_same_bits() {
 const RANK: &str = "GLOO_RS_TEST_RANK";
 const STORE: &str = "GLOO_RS_TEST_STORE";
 
-/// Not a test by itself: the body of one rank of `random_calls_with_processes_as_ranks`.
+/// Not a test by itself: one rank of `random_calls_with_processes_as_ranks`.
 #[test]
 #[ignore = "run by random_calls_with_processes_as_ranks"]
 fn one_process() {

@@ -1,4 +1,4 @@
-//! What the pages say of files, sections and environment variables is there.
+//! The files, sections and environment variables that the documentation refers to exist.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The lines of a page that are not within blocks of code.
+/// The lines of a page that are not in code blocks.
 fn prose(page: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(page).unwrap();
     let mut in_code = false;
@@ -39,7 +39,7 @@ fn prose(page: &Path) -> Vec<String> {
     text.lines().filter(outside).map(str::to_owned).collect()
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// The anchors of a page's headings, as GitHub generates them.
 fn anchors(page: &Path) -> BTreeSet<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let headings = prose(page).into_iter().filter(|line| line.starts_with('#'));
@@ -55,7 +55,7 @@ fn anchors(page: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn links_lead_to_files_and_sections_that_are_there() {
+fn links_lead_to_existing_files_and_sections() {
     let mut links = 0;
     for page in pages() {
         for line in prose(&page) {
@@ -78,7 +78,7 @@ fn links_lead_to_files_and_sections_that_are_there() {
     assert!(links > 50, "only {links} links were found");
 }
 
-/// What stands between `before` and `after` in `text`, wherever it is the name of an environment variable of the library's.
+/// The names of this library's environment variables in `text` that are enclosed by `before` and `after`.
 fn variables(text: &str, before: char, after: char) -> BTreeSet<String> {
     let is_name = |name: &&str| {
         name.strip_prefix("GLOO_RS_")
@@ -92,7 +92,7 @@ fn variables(text: &str, before: char, after: char) -> BTreeSet<String> {
 fn one_page_lists_the_environment_variables_that_are_read() {
     let sources = files(&root().join("src"), "rs");
     let is_test = |path: &PathBuf| path.components().any(|part| part.as_os_str().to_string_lossy().contains("tests"));
-    // Statuses have names like these.
+    // Names of statuses look the same.
     let is_status = |path: &PathBuf| path.ends_with("src/ffi/status.rs");
     let read: BTreeSet<String> = sources
         .iter()

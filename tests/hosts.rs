@@ -1,4 +1,4 @@
-//! Jobs on several hosts, which are network namespaces: where ranks listen, and what they see when the network fails.
+//! Jobs on several hosts (network namespaces): where ranks listen, and their errors when the network fails.
 
 #[path = "failures/calls.rs"]
 #[allow(dead_code)]
@@ -27,11 +27,11 @@ const HOSTNAME: &str = "GLOO_RS_TEST_HOSTNAME";
 const ENDLESS: &str = "GLOO_RS_TEST_ENDLESS";
 const INTERFACES: &str = "GLOO_RS_SOCKET_IFNAME";
 
-/// Of every operation, where the network is going to fail.
+/// Timeout of every operation during which the network fails.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// What a loaded machine may add to the promised second.
+/// Time that a loaded machine may need beyond the documented second.
 const SLACK: Duration = Duration::from_secs(5);
-/// For what is expected to come.
+/// Timeout of operations that must succeed.
 const LONG: Duration = Duration::from_secs(60);
 const COUNT: usize = 100_000;
 
@@ -49,7 +49,7 @@ fn allreduce(context: &Context) -> Result<(), Error> {
     Ok(())
 }
 
-/// Connections of this process's host that are up and have a keepalive timer running.
+/// Number of established connections of this host that have a keepalive timer.
 fn kept_alive() -> usize {
     let table = |name: &str| std::fs::read_to_string(format!("/proc/self/net/{name}")).unwrap();
     let alive = |line: &str| {
@@ -59,7 +59,7 @@ fn kept_alive() -> usize {
     ["tcp", "tcp6"].iter().map(|name| table(name).lines().skip(1).filter(|line| alive(line)).count()).sum()
 }
 
-/// Not a test by itself: one rank of a job. Says on standard output how it went.
+/// Not a test by itself: one rank of a job. Prints its result to standard output.
 #[test]
 #[ignore = "run by the tests"]
 fn one_rank() {
@@ -80,7 +80,7 @@ fn one_rank() {
     let addresses: Vec<String> = device.addresses().iter().map(|a| a.ip().to_string()).collect();
     println!("\nlistens: {} on {}", addresses.join(" "), device.interface().unwrap_or_default());
     allreduce(&context).unwrap();
-    // Nothing is on its way for a moment now, and who waits is waiting for nothing but the peers' life.
+    // For a moment no data is in flight, so the ranks that wait have only keepalive probes to send.
     let until = Instant::now() + Duration::from_secs(5);
     while kept_alive() == 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
@@ -89,14 +89,14 @@ fn one_rank() {
     wait_all(&*store, "done", size, || store.set(&format!("done/{rank}"), b"").unwrap());
 }
 
-/// Once `own` is done, waits for the key `name` of every rank.
+/// After `own` is done, waits for the key `name` of every rank.
 fn wait_all(store: &dyn Store, name: &str, size: usize, own: impl FnOnce()) {
     own();
     let keys: Vec<String> = (0..size).map(|rank| format!("{name}/{rank}")).collect();
     store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), LONG).unwrap();
 }
 
-/// All collectives at once, each in a thread with a context of its own, one call after the other until one fails.
+/// All collectives at the same time, each in a thread with a context of its own, one call after the other until one fails.
 fn run_all_until_they_fail(store: &Arc<dyn Store>, device: &Arc<Device>, rank: usize, size: usize) {
     let options = ContextOptions { timeout: LONG, ..Default::default() };
     let contexts: Vec<_> = Collective::ALL
@@ -144,7 +144,7 @@ fn start(
     hosts.iter().enumerate().map(rank).collect()
 }
 
-/// Runs a job of one rank on each host to its end.
+/// Runs a job with one rank on each host until it ends.
 fn run(
     hosts: &[&Namespace],
     store: &str,
@@ -161,7 +161,7 @@ fn listen(reports: &[Report]) -> Vec<&str> {
     reports.iter().map(|report| report.get("listens")).collect()
 }
 
-/// A store in a folder that all hosts see, new each time.
+/// A store in a new folder that all hosts can access.
 fn folder() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}", folder.path().join("store").display());
@@ -169,8 +169,8 @@ fn folder() -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn with_nothing_named_ranks_listen_where_the_store_or_other_ranks_are_reached() {
-    if ran_as_root_elsewhere("with_nothing_named_ranks_listen_where_the_store_or_other_ranks_are_reached") {
+fn by_default_ranks_listen_where_the_store_or_other_ranks_are_reached() {
+    if ran_as_root_elsewhere("by_default_ranks_listen_where_the_store_or_other_ranks_are_reached") {
         return;
     }
     let mut network = Network::new();
@@ -180,11 +180,11 @@ fn with_nothing_named_ranks_listen_where_the_store_or_other_ranks_are_reached() 
     let hosts: Vec<_> = hosts.iter().collect();
     let expected = ["10.77.0.1 on eth0", "10.77.0.2 on eth0", "10.77.0.3 on eth0"];
     assert_eq!(listen(&run(&hosts, "tcp://10.77.0.1:29500", nothing)), expected);
-    // Rank 0 serves on all addresses and sees its server at loopback, as where /etc/hosts has the host's name at 127.0.1.1.
+    // Rank 0 serves on all addresses and sees its server at loopback, as if /etc/hosts mapped the host's name to 127.0.1.1.
     let store = |rank| format!("tcp://{}:29501", if rank == 0 { "0.0.0.0" } else { "10.77.0.1" });
     let reports: Vec<_> = start(&hosts, store, nothing).into_iter().map(Rank::finish).collect();
     assert_eq!(listen(&reports), expected);
-    // All on one host, though the store is at an address that others reach.
+    // All ranks on one host, though the store is at an address that others can reach.
     let here = [hosts[0], hosts[0]];
     for listens in listen(&run(&here, "tcp://10.77.0.1:29502", nothing)) {
         assert!(listens.starts_with("127.0.0.1") && listens.ends_with(" on lo"), "{listens}");
@@ -192,8 +192,8 @@ fn with_nothing_named_ranks_listen_where_the_store_or_other_ranks_are_reached() 
 }
 
 #[test]
-fn hosts_of_one_family_or_both_work_together_unless_two_have_none_in_common() {
-    if ran_as_root_elsewhere("hosts_of_one_family_or_both_work_together_unless_two_have_none_in_common") {
+fn hosts_with_one_or_both_families_work_together_unless_two_have_none_in_common() {
+    if ran_as_root_elsewhere("hosts_with_one_or_both_families_work_together_unless_two_have_none_in_common") {
         return;
     }
     let mut network = Network::new();
@@ -210,7 +210,7 @@ fn hosts_of_one_family_or_both_work_together_unless_two_have_none_in_common() {
         let (_folder, store) = folder();
         let reports = run(&hosts, &store, nothing);
         assert_eq!(listen(&reports), expected);
-        // No store's connections are there that could be meant.
+        // No connection to a store that could be counted instead.
         assert!(reports.iter().all(|r| r.find("kept alive") == Some("true")), "no keepalive on a connection");
     }
     let (_folder, store) = folder();
@@ -218,7 +218,7 @@ fn hosts_of_one_family_or_both_work_together_unless_two_have_none_in_common() {
         let expected = "rank 0 listens on IPv4 only (10.77.0.1) and rank 2 on IPv6 only (fd77::3)";
         assert!(report.get("failed").contains(expected), "{}", report.get("failed"));
     }
-    // A network that swallows one family's packets: the other one is tried after a while.
+    // A network that drops one family's packets: the other family is tried after a while.
     let silent = network.host(&[("eth0", &["10.77.0.5/24", "fd77::5/64"])]);
     silent.swallow("ip protocol tcp");
     let (_folder, store) = folder();
@@ -226,8 +226,8 @@ fn hosts_of_one_family_or_both_work_together_unless_two_have_none_in_common() {
 }
 
 #[test]
-fn a_list_of_interfaces_decides_where_hosts_have_several() {
-    if ran_as_root_elsewhere("a_list_of_interfaces_decides_where_hosts_have_several") {
+fn a_list_of_interfaces_selects_among_several() {
+    if ran_as_root_elsewhere("a_list_of_interfaces_selects_among_several") {
         return;
     }
     let mut network = Network::new();
@@ -266,7 +266,7 @@ fn loopback_is_refused_on_several_hosts_also_if_it_is_named() {
     }
 }
 
-/// Cuts the host of rank 1 off by `cut` in the middle of every collective of four ranks.
+/// Disconnects the host of rank 1 by `cut` in the middle of every collective of four ranks.
 fn survive(cut: impl Fn(&Namespace)) {
     let mut network = Network::new();
     let hosts: Vec<_> = (1..5).map(|i| network.host(&[("eth0", &[&*format!("10.77.0.{i}/24")])])).collect();
@@ -278,7 +278,7 @@ fn survive(cut: impl Fn(&Namespace)) {
     let reports: Vec<Report> = ranks.into_iter().map(Rank::finish).collect();
     for collective in Collective::ALL.iter().map(|collective| collective.name()) {
         let errors: Vec<&str> = (0..4).map(|rank| assert_complete(rank, collective, &reports[rank])).collect();
-        // At least one of those that are left has rank 1 before it; it itself has nobody.
+        // At least one of the other ranks waits for rank 1 directly; rank 1 itself waits for all.
         let silent = "connected, but it has not answered for ";
         let blamed = |error: &&str| error.contains("rank 1 at 10.77.0.2:") && error.contains(silent);
         assert!([errors[0], errors[2], errors[3]].iter().any(blamed), "{errors:#?}");
@@ -286,7 +286,7 @@ fn survive(cut: impl Fn(&Namespace)) {
     }
 }
 
-/// That rank's error, which must have come in time, and say who, what, how many bytes, and after how long.
+/// Checks that rank's error: it came in time, and has the rank, the operation, the bytes, and the elapsed time.
 fn assert_complete<'a>(rank: usize, collective: &str, report: &'a Report) -> &'a str {
     let found = report.find(collective).unwrap_or_else(|| panic!("{collective}: {}", report.0));
     let (after, error) = found.split_once(' ').unwrap();
@@ -311,8 +311,8 @@ fn a_pulled_cable_ends_every_collective_within_its_timeout() {
 }
 
 #[test]
-fn swallowed_packets_end_every_collective_within_its_timeout() {
-    if ran_as_root_elsewhere("swallowed_packets_end_every_collective_within_its_timeout") {
+fn dropped_packets_end_every_collective_within_its_timeout() {
+    if ran_as_root_elsewhere("dropped_packets_end_every_collective_within_its_timeout") {
         return;
     }
     survive(|host| host.swallow("ip saddr 10.77.0.0/24"));

@@ -1,4 +1,4 @@
-//! What the library leaves in the process: descriptors, threads; and addresses of both families.
+//! What the library leaves in the process: descriptors and threads; also addresses of both families.
 
 #[path = "support/ipv6.rs"]
 mod ipv6;
@@ -14,13 +14,13 @@ use gloo_rs::rendezvous::{Store, in_process::InProcessStore, tcp::TcpStore};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use ipv6::needs_ipv6;
 
-/// Tests of this file count descriptors, which belong to the whole process.
+/// Serializes the tests of this file: they count descriptors, which belong to the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn descriptors() -> BTreeSet<i32> {
     let own = std::fs::read_dir("/proc/self/fd").unwrap();
     let all: Vec<i32> = own.map(|e| e.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
-    // The one that listed them is closed by now.
+    // The descriptor of the listing itself is closed by now.
     all.into_iter().filter(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok()).collect()
 }
 
@@ -70,7 +70,7 @@ fn both_families_in_one_job() {
     needs_ipv6();
     let _alone = ALONE.lock().unwrap();
     let store = InProcessStore::new();
-    // Both families reach loopback: the one that connects uses the family of the other.
+    // Both families reach loopback: the rank that connects uses the family of the other.
     let contexts: Vec<_> = std::thread::scope(|scope| {
         let ranks: Vec<_> = ["127.0.0.1", "::1"]
             .into_iter()

@@ -1,4 +1,4 @@
-//! Links between hosts, which are network namespaces: what ranks measure of them, and `gloo-rs tune` over several hosts.
+//! Links between hosts (network namespaces): what ranks measure of them, and `gloo-rs tune` over several hosts.
 
 #[allow(dead_code)]
 #[path = "support/launcher.rs"]
@@ -24,14 +24,14 @@ use serde_json::Value;
 const RANK: &str = "GLOO_RS_TEST_RANK";
 const SIZE: &str = "GLOO_RS_TEST_SIZE";
 const STORE: &str = "GLOO_RS_TEST_STORE";
-/// Also an allreduce is to succeed, once this key is in the store.
+/// Once this key is in the store, an allreduce must succeed.
 const HEALED: &str = "healed";
 
 const PATIENCE: Duration = Duration::from_secs(40);
-/// What connecting may take beyond the second that a silent link has, on a loaded machine.
+/// Time that connecting may take on a loaded machine, beyond the second for a link without replies.
 const SLACK: Duration = Duration::from_secs(3);
 
-/// Not a test by itself: one rank of a job. Says on standard output what was agreed on, and what follows from it.
+/// Not a test by itself: one rank of a job. Prints the published constants and the algorithms that they select.
 #[test]
 #[ignore = "run by the tests"]
 fn one_rank() {
@@ -70,16 +70,16 @@ fn one_rank() {
     store.wait(&all.iter().map(String::as_str).collect::<Vec<_>>(), PATIENCE).unwrap();
 }
 
-/// What all ranks agreed on.
+/// The values on which all ranks agreed.
 struct Agreed {
     tuning: Tuning,
-    /// Algorithms, by collective and size.
+    /// Selected algorithms, by collective and size.
     chosen: String,
-    /// The longest that a rank took to connect.
+    /// The longest time in which a rank connected.
     took: Duration,
 }
 
-/// Runs a job to its end: ranks in turn on `hosts`, with `variables` by rank. `heal` is called once all have connected.
+/// Runs a job until it ends: ranks in turn on `hosts`, with `variables` by rank. `heal` is called once all have connected.
 fn agree(
     hosts: &[&Namespace],
     variables: impl Fn(usize) -> Vec<(&'static str, &'static str)>,
@@ -120,7 +120,7 @@ fn nothing(_: usize) -> Vec<(&'static str, &'static str)> {
     Vec::new()
 }
 
-/// A switch with so many hosts, 10.77.0.1 and up.
+/// A switch with this many hosts, 10.77.0.1 and up.
 fn hosts(count: usize) -> (Network, Vec<Namespace>) {
     let mut network = Network::new();
     let hosts = (1..=count).map(|i| network.host(&[("eth0", &[&*format!("10.77.0.{i}/24")])])).collect();
@@ -128,13 +128,13 @@ fn hosts(count: usize) -> (Network, Vec<Namespace>) {
 }
 
 #[test]
-fn all_ranks_go_by_the_links_that_rank_0_measures() {
-    if ran_as_root_elsewhere("all_ranks_go_by_the_links_that_rank_0_measures") {
+fn all_ranks_use_the_links_that_rank_0_measures() {
+    if ran_as_root_elsewhere("all_ranks_use_the_links_that_rank_0_measures") {
         return;
     }
     let (_network, hosts) = hosts(3);
     let ranks = [&hosts[0], &hosts[0], &hosts[1], &hosts[1], &hosts[2]];
-    // Nobody asks the third host, or what other ranks are told.
+    // The third host is not measured, and the variables of other ranks are ignored.
     hosts[2].limit("eth0", "10mbit", "8kb");
     let odd = |rank| match rank {
         2 => vec![("GLOO_RS_TUNING", "default")],
@@ -144,10 +144,10 @@ fn all_ranks_go_by_the_links_that_rank_0_measures() {
     let mut chosen_by_measure = Vec::new();
     for (rate, burst) in [("100mbit", "8kb"), ("500mbit", "32kb")] {
         hosts[..2].iter().for_each(|host| host.limit("eth0", rate, burst));
-        // How much of it, and so how well, depends on how busy the machine is; the unit tests know what follows from which times.
+        // The precision depends on the machine's load; unit tests check which constants follow from which times.
         let Agreed { tuning, chosen, .. } = agree(&ranks, odd, || {});
         assert!(tuning.local.is_some() && tuning.remote.is_some() && tuning.gamma.is_some(), "{rate}: {tuning:?}");
-        // What it takes to send a message is a part of its way there and back.
+        // The time to send a message is a part of its round trip.
         let overhead = tuning.constants["overhead_us"] / 1e6;
         assert!(overhead > 0.0 && overhead <= 2.0 * tuning.remote.unwrap().latency, "{rate}: {overhead} s, {tuning:?}");
         chosen_by_measure.push(chosen);
@@ -158,8 +158,8 @@ fn all_ranks_go_by_the_links_that_rank_0_measures() {
 }
 
 #[test]
-fn the_way_to_a_far_host_is_measured() {
-    if ran_as_root_elsewhere("the_way_to_a_far_host_is_measured") {
+fn the_link_to_a_far_host_is_measured() {
+    if ran_as_root_elsewhere("the_link_to_a_far_host_is_measured") {
         return;
     }
     let hosts = [Namespace::new(), Namespace::new()];
@@ -176,8 +176,8 @@ fn the_way_to_a_far_host_is_measured() {
 }
 
 #[test]
-fn a_link_that_swallows_packets_neither_hangs_nor_fails_connecting() {
-    if ran_as_root_elsewhere("a_link_that_swallows_packets_neither_hangs_nor_fails_connecting") {
+fn a_link_that_drops_packets_neither_hangs_nor_fails_connecting() {
+    if ran_as_root_elsewhere("a_link_that_drops_packets_neither_hangs_nor_fails_connecting") {
         return;
     }
     let (_network, hosts) = hosts(2);
@@ -188,7 +188,7 @@ fn a_link_that_swallows_packets_neither_hangs_nor_fails_connecting() {
         assert!(agreed.took >= Duration::from_secs(1), "{swallowed}: it cannot have waited, {:?}", agreed.took);
         assert!(agreed.took < Duration::from_secs(1) + SLACK, "{swallowed}: {:?}", agreed.took);
         assert!(agreed.tuning.local.is_some(), "{swallowed}: the other link works");
-        // Of short messages something is known, of long ones nothing.
+        // Short messages arrived, long ones did not.
         assert_eq!(agreed.tuning.remote.is_some(), known, "{swallowed}");
         if let Some(remote) = agreed.tuning.remote {
             assert!(remote.latency < 20e-3 && remote.bandwidth == Constants::BUILT_IN.remote.bandwidth, "{remote:?}");
@@ -196,7 +196,7 @@ fn a_link_that_swallows_packets_neither_hangs_nor_fails_connecting() {
     }
 }
 
-/// Reaches hosts as ssh does: those named by the addresses of namespaces.
+/// Connects to hosts as ssh does: those named by the addresses of namespaces.
 fn ssh(folder: &Path, hosts: &[Namespace]) -> String {
     let cases: String =
         (1..=hosts.len()).map(|number| format!("10.77.0.{number}) net={} ;;\n", hosts[number - 1].path())).collect();
@@ -211,8 +211,8 @@ fn ssh(folder: &Path, hosts: &[Namespace]) -> String {
 }
 
 #[test]
-fn tune_over_several_hosts_writes_a_file_that_jobs_go_by() {
-    if ran_as_root_elsewhere("tune_over_several_hosts_writes_a_file_that_jobs_go_by") {
+fn tune_over_several_hosts_writes_a_file_that_jobs_use() {
+    if ran_as_root_elsewhere("tune_over_several_hosts_writes_a_file_that_jobs_use") {
         return;
     }
     let (_network, hosts) = hosts(2);
@@ -249,7 +249,7 @@ fn tune_over_several_hosts_writes_a_file_that_jobs_go_by() {
         let right = |(index, &link): (usize, &u32)| match (index / 4, index % 4) {
             (from, to) if from == to => link == 0,
             (from, to) if from / 2 == to / 2 => link > 0,
-            // By messages that are so long that no link carries them faster than it can, and a busy machine only more slowly.
+            // Long messages cannot be faster than the link, and a busy machine only makes them slower.
             _ => (1..100).contains(&link),
         };
         let ends = tuning.local.is_some() && tuning.remote.is_some();
@@ -267,7 +267,7 @@ fn tune_over_several_hosts_writes_a_file_that_jobs_go_by() {
     assert!(measured(&tuning), "500 Mbit/s were taken for {tuning:#?}");
     let remote = tuning.remote.unwrap();
 
-    // Of what was measured, and then of what people changed: where all agree on something odd, the file has been read.
+    // First the measured file, then an edited one: if all ranks agree on its unusual values, the file has been read.
     for odd in [None, Some("mesh_2d")] {
         for choice in &mut tuning.choices {
             choice.algorithm = odd.map_or(choice.algorithm.clone(), str::to_owned);
@@ -280,7 +280,7 @@ fn tune_over_several_hosts_writes_a_file_that_jobs_go_by() {
             let bytes = row["bytes"].as_u64().unwrap();
             let choice = &tuning.choice(Collective::Allreduce, 4, bytes as usize).unwrap().algorithm;
             assert_eq!(&row["algorithm"], choice, "{row}");
-            // What is explained in that environment is what runs in it.
+            // The explanation agrees with what runs in this environment.
             let mut explain =
                 gloo_rs(&["info", "--json", "--hosts", "2x2", "--explain", "allreduce", &bytes.to_string()]);
             clean(&mut explain);

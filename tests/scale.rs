@@ -1,5 +1,5 @@
-//! Many ranks on one machine: they find each other, connect to those that they talk to and to no others, and say which limit
-//! they have reached.
+//! Many ranks on one machine: they find each other, connect only to the ranks that they communicate with, and name the limit
+//! that they have reached.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,18 +17,18 @@ use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
 use socket2::SockRef;
 
-/// Longer than anything here takes.
+/// A timeout that is never reached by a test that passes.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Whom each of 256 ranks exchanges messages with.
+/// The ranks that each of 256 ranks exchanges messages with.
 const PEERS: usize = 15;
-/// Tells a process of this binary which part of a test it is.
+/// Environment variable that makes this binary run as a part of a test.
 const ROLE: &str = "GLOO_RS_TEST_SCALE";
 
 fn device() -> Result<Arc<Device>> {
     Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() })
 }
 
-/// A context that measures nothing, so that connections are made by calls only.
+/// A context that measures nothing, so that only calls make connections.
 fn context(device: &Arc<Device>, rank: usize, size: usize, timeout: Duration) -> Result<Arc<Context>> {
     Context::new(
         device.clone(),
@@ -59,26 +59,26 @@ fn assert_allreduce(context: &Context) {
     assert_eq!(output, [size * (size - 1) / 2, (size - 1) * size * (2 * size - 1) / 6, size]);
 }
 
-/// Ranks that a rank exchanges messages with in a dissemination barrier: those at distances 1, 2, 4, ... before and after it. A
-/// connection serves both ways.
+/// The ranks that a rank exchanges messages with in a dissemination barrier: those at distances 1, 2, 4, ... before and after it.
+/// One connection serves both directions.
 fn barrier_peers(size: usize) -> usize {
     let distances = (0..).map(|i| 1 << i).take_while(|distance| *distance < size);
     distances.flat_map(|distance| [distance, size - distance]).collect::<BTreeSet<_>>().len()
 }
 
-/// Connections of this process, but for those to the store at `store`.
+/// Number of connections of this process, without those to the store at `store`.
 fn connections(store: u16) -> usize {
     let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
     let numbers = numbers.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let peer = |number| {
-        // SAFETY: a number whose file was closed meanwhile is refused by the call below.
+        // SAFETY: the descriptor is not owned here; if it was closed meanwhile, the call below fails.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         SockRef::from(&fd).peer_addr().ok()?.as_socket()
     };
     numbers.filter_map(peer).filter(|peer| peer.port() != store).count()
 }
 
-/// Where two ranks connect to each other at the same time, one connection goes again, soon.
+/// If two ranks connect to each other at the same time, one of the connections is closed soon.
 fn settled_connections(store: u16) -> usize {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
@@ -104,7 +104,7 @@ fn limit_descriptors(limit: u64) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &now) }, 0);
 }
 
-/// This binary again, running only `test`, in the given role. It dies with the test.
+/// Starts this binary again to run only `test`, in the given role. The process is killed with the test.
 fn spawn_self(test: &str, role: &str) -> Child {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -120,7 +120,7 @@ fn spawn_self(test: &str, role: &str) -> Child {
     command.spawn().unwrap()
 }
 
-/// The line that begins with `found:`, without that; the process must end well.
+/// The rest of the line that begins with `found:`; the process must succeed.
 fn finish(mut child: Child) -> String {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(std::result::Result::ok);
     let found: Vec<String> = lines.filter_map(|line| line.split_once("found:").map(|(_, text)| text.into())).collect();
@@ -134,7 +134,7 @@ fn role() -> Option<String> {
 }
 
 #[test]
-fn processes_connect_only_to_those_that_they_talk_to() {
+fn processes_connect_only_to_ranks_that_they_communicate_with() {
     const SIZE: usize = 256;
     if let Some(role) = role() {
         let (rank, port) = role.split_once(' ').unwrap();
@@ -146,7 +146,7 @@ fn processes_connect_only_to_those_that_they_talk_to() {
         assert_allreduce(&context);
         barrier(&context).unwrap();
         println!("found:{after_barrier} {}", settled_connections(store.port()));
-        // Until all have counted.
+        // Until all ranks have counted.
         store.add("counted", 1).unwrap();
         let end = Instant::now() + PATIENCE;
         while store.add("counted", 0).unwrap() < SIZE as i64 && Instant::now() < end {
@@ -155,7 +155,7 @@ fn processes_connect_only_to_those_that_they_talk_to() {
         return;
     }
     let store = TcpStore::serve("127.0.0.1", 0).unwrap();
-    let test = "processes_connect_only_to_those_that_they_talk_to";
+    let test = "processes_connect_only_to_ranks_that_they_communicate_with";
     let ranks: Vec<Child> = (0..SIZE).map(|rank| spawn_self(test, &format!("{rank} {}", store.port()))).collect();
     for (rank, child) in ranks.into_iter().enumerate() {
         let found = finish(child);
@@ -168,7 +168,7 @@ fn processes_connect_only_to_those_that_they_talk_to() {
     }
 }
 
-/// Four processes with 250 ranks each, so that no process needs more descriptors than any system allows.
+/// Four processes with 250 ranks each, so that no process needs more descriptors than the usual limit.
 #[test]
 fn a_thousand_ranks_as_threads_find_each_other() {
     const SIZE: usize = 1000;
@@ -194,7 +194,7 @@ fn a_thousand_ranks_as_threads_find_each_other() {
                     let mut slowest = slowest.lock().unwrap();
                     *slowest = std::array::from_fn(|i| slowest[i].max(times[i]));
                     drop(slowest);
-                    // Nobody leaves while another of this process may still be asked for its hello.
+                    // No rank leaves while others of this process may still connect to it.
                     ready.wait();
                     barrier(&context).unwrap();
                 };
@@ -212,7 +212,7 @@ fn a_thousand_ranks_as_threads_find_each_other() {
     for process in processes {
         let found = finish(process);
         println!("rendezvous s, barrier s, KiB per rank: {found}");
-        // What is promised; two cores need a tenth of it.
+        // The documented limit; two cores need a tenth of it.
         let rendezvous: f64 = found.split(' ').next().unwrap().parse().unwrap();
         assert!(rendezvous < 20.0, "the rendezvous took {rendezvous} s");
         let memory: usize = found.rsplit(' ').next().unwrap().parse().unwrap();
@@ -220,7 +220,7 @@ fn a_thousand_ranks_as_threads_find_each_other() {
     }
 }
 
-/// The most memory that this process has had, in KiB.
+/// The peak memory of this process in KiB.
 fn peak_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -233,7 +233,7 @@ fn says_the_limit(error: &Error, limit: u64) {
     assert!(text.contains("ulimit -n"), "{error}");
 }
 
-/// Lets this process open `more` descriptors beside those that it has and those that come with this.
+/// Limits this process to its open descriptors and `more` further ones.
 fn allow(more: usize) -> (u64, Vec<File>) {
     let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
     let highest = numbers.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<usize>().unwrap()).max();
@@ -245,8 +245,8 @@ fn allow(more: usize) -> (u64, Vec<File>) {
 }
 
 #[test]
-fn where_descriptors_run_out_the_limit_is_named() {
-    const TEST: &str = "where_descriptors_run_out_the_limit_is_named";
+fn the_error_names_the_limit_if_descriptors_run_out() {
+    const TEST: &str = "the_error_names_the_limit_if_descriptors_run_out";
     const TIMEOUT: Duration = Duration::from_secs(2);
     let Some(role) = role() else {
         for part in ["device", "context", "connect", "accept"] {
@@ -273,7 +273,7 @@ fn where_descriptors_run_out_the_limit_is_named() {
             assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
             says_the_limit(&error, limit);
         }
-        // Two ranks here, whose connection needs two descriptors: the first is missing, or the second.
+        // Two ranks in this process, whose connection needs two descriptors: either the first or the second is missing.
         side => {
             let store = InProcessStore::new();
             let contexts: Vec<_> = (0..2).map(|rank| context(&device().unwrap(), rank, 2, TIMEOUT).unwrap()).collect();
@@ -297,7 +297,7 @@ fn where_descriptors_run_out_the_limit_is_named() {
             assert!(named.count() > 0, "{errors:?}");
             let accepts = errors.iter().any(|error| error.message().contains("cannot accept connections"));
             assert_eq!(accepts, side == "accept", "{errors:?}");
-            // Once there are enough, new contexts work.
+            // Once there are enough descriptors, new contexts work.
             drop((contexts, fill));
             limit_descriptors(limit + 20);
             let device = device().unwrap();

@@ -1,5 +1,5 @@
-//! Many threads on every rank at once: collectives, messages of all sizes in few slots, receives from any, waits that time
-//! out or are aborted, and buffers that are dropped in the middle. Nothing is lost, mixed up, or written where it must not.
+//! Many threads on every rank at the same time: collectives, messages of all sizes in few slots, receives from any rank, waits that time
+//! out or are aborted, and buffers that are dropped during operations. No message is lost, mixed up, or written to a wrong address.
 
 mod support;
 
@@ -13,7 +13,7 @@ use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use support::{Case, Random};
 
 const RANKS: usize = 3;
-/// Below, at, and above the length up to which messages go unasked; the last is more than a socket takes at once.
+/// Below, at, and above the eager limit; the last is more than a socket accepts at once.
 const SIZES: [usize; 8] = [16, 17, 1000, 65_535, 65_536, 65_537, 200_000, 3_000_000];
 const LONGEST: usize = 3_000_000;
 const MEMORY_AFTERWARDS: u8 = 0xee;
@@ -41,7 +41,7 @@ fn word(bytes: &[u8], index: usize) -> u64 {
     u64::from_le_bytes(bytes[index * 8..][..8].try_into().unwrap())
 }
 
-/// A message that tells what it is: its length, its number, and then what follows from both.
+/// A message that identifies itself: its length, its number, and then bytes computed from both.
 fn fill(message: &mut [u8], number: u64) {
     let bytes = message.len();
     message[..8].copy_from_slice(&(bytes as u64).to_le_bytes());
@@ -52,7 +52,7 @@ fn fill(message: &mut [u8], number: u64) {
     }
 }
 
-/// The number of the message that `memory` begins with, which must be whole.
+/// The number of the message at the beginning of `memory`; checks that the message is complete.
 fn number_of(memory: &[u8]) -> u64 {
     let (bytes, number) = (word(memory, 0) as usize, word(memory, 1));
     assert!(SIZES.contains(&bytes), "a length of {bytes}");
@@ -67,7 +67,7 @@ fn buffer(context: &Arc<Context>, memory: &mut [u8]) -> UnboundBuffer {
     unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()).unwrap() }
 }
 
-/// Waits for a receive impatiently: for moments at a time, sometimes aborting itself.
+/// Waits for a receive with many short timeouts, and sometimes aborts the wait itself.
 fn wait_recv(buffer: &UnboundBuffer, random: &mut Random) -> usize {
     let started = Instant::now();
     loop {
@@ -88,7 +88,7 @@ struct Message {
     to: usize,
     slot: u64,
     bytes: usize,
-    /// Received from any rank; such slots are of their own.
+    /// Received from any rank; such slots are not used for other messages.
     any: bool,
 }
 
@@ -101,7 +101,7 @@ fn messages(context: &Arc<Context>, lane: u64, batches: usize) {
         let list: Vec<Message> = (0..1 + shared.below(24))
             .map(|_| {
                 let any = shared.chance(3);
-                // A rank may be batches ahead: what it sends then must not meet a receive from any of this batch.
+                // A rank may be several batches ahead: its messages must not match a receive from any rank of this batch.
                 let batch = if any { batch + 1 } else { 0 };
                 let slot = (lane << 32 | batch) << 8 | shared.below(3) as u64;
                 let bytes = if shared.chance(12) { LONGEST } else { shared.pick(&SIZES[..7]) };
@@ -112,7 +112,7 @@ fn messages(context: &Arc<Context>, lane: u64, batches: usize) {
         let sent: Vec<usize> = (0..list.len()).filter(|i| list[*i].from == rank).collect();
         let received: Vec<usize> = (0..list.len()).filter(|i| list[*i].to == rank).collect();
         let longest = |index: usize| {
-            // From any, the messages of one slot come in any order.
+            // In a receive from any rank, the messages of one slot may come in any order.
             let same = |m: &&Message| m.to == rank && m.slot == list[index].slot;
             list.iter().filter(same).map(|m| m.bytes).max().unwrap()
         };
@@ -155,7 +155,7 @@ fn messages(context: &Arc<Context>, lane: u64, batches: usize) {
     }
 }
 
-/// Sometimes a receive has more room than its message needs, across the length from which on messages are announced.
+/// Sometimes a receive is longer than its message, across the eager limit.
 fn own_room(index: usize) -> usize {
     [0, 0, 70_000][index % 3]
 }
@@ -164,7 +164,7 @@ const LAST: u64 = u64::MAX;
 const CARELESS: u64 = 0x77 << 16;
 const STOP: u64 = 0x88 << 16;
 
-/// Sends to the next rank that are dropped at any moment, until it wants no more. Then one message in every slot arrives.
+/// Sends to the next rank with buffers that are dropped at any time, until that rank has enough. Finally sends one message in every slot.
 fn careless_sends(context: &Arc<Context>, rounds: u64) {
     let to = (context.rank() + 1) % RANKS;
     let mut random = Random::new(7 + context.rank() as u64);
@@ -193,7 +193,7 @@ fn careless_sends(context: &Arc<Context>, rounds: u64) {
     (0..3).for_each(|_| assert_eq!(send.wait_send(None).unwrap(), Some(to)));
 }
 
-/// Receives those, with buffers that are dropped at any moment; in the end everything up to the last in every slot.
+/// Receives those, with buffers that are dropped at any time; finally receives in every slot up to the last message.
 fn careless_recvs(context: &Arc<Context>, rounds: usize) {
     let from = (context.rank() + RANKS - 1) % RANKS;
     let mut random = Random::new(77 + context.rank() as u64);

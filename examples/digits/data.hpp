@@ -1,4 +1,4 @@
-// The handwritten digits of the UCI repository as scikit-learn ships them: 1,797 images of 8 by 8 pixels, 0 to 16 each.
+// The handwritten digits of the UCI repository as scikit-learn distributes them: 1,797 images of 8 by 8 pixels, 0 to 16 each.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ struct Digit {
 
 struct Digits {
   std::vector<Digit> train;
-  std::vector<Digit> held_out;  // every fifth one of the file
+  std::vector<Digit> held_out;  // every fifth line of the file
 };
 
-// Reads lines of 64 pixels and the label, separated by commas.
+// Reads lines of 64 pixels and the label, comma-separated.
 inline Digits read_digits(const std::string &path) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot open " + path);

@@ -1,4 +1,4 @@
-// A group of ranks: the part of gloo_rs that this example needs, with C++'s manners.
+// A group of ranks: wraps the part of gloo_rs that this example needs in a C++ class.
 #pragma once
 
 #include <gloo_rs.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// Every call returns a status. What went wrong, and with which rank, is in the thread's last message.
+// Every call returns a status. The thread's last error message says what failed, and on which rank.
 inline void check(gloo_rs_status_t status) {
   if (status != GLOO_RS_OK) {
     throw std::runtime_error(std::string(gloo_rs_status_name(status)) + ": " + gloo_rs_last_error_message());
@@ -26,8 +26,8 @@ struct Destroy {
 class Group {
  public:
   // Joins the job that the environment describes: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
-  // Returns once the ranks have found each other. `interface` is the network interface to use, such as "eth0";
-  // without one, the address that this host's name stands for, which is often not one that other hosts can reach.
+  // Returns once the ranks are connected. `interface` is the network interface on which to listen, such as "eth0"; without
+  // one, the library chooses: loopback if all ranks are on one host, else the interface that reaches the store or other ranks.
   explicit Group(const char *interface = nullptr) {
     gloo_rs_store_t *store = nullptr;
     check(gloo_rs_launch_from_env(GLOO_RS_TIMEOUT_DEFAULT, &store, &rank_, &size_));

@@ -1,12 +1,12 @@
-// Trains a small network to read handwritten digits, on as many processes as the job has ("data parallel"):
+// Trains a small network to classify handwritten digits, data-parallel on all processes of the job:
 // each rank computes the gradient for its share of every batch, the shares are summed over all ranks,
-// and so all ranks take the same step. The result does not depend on the number of ranks, but for rounding.
+// and all ranks take the same step. The result does not depend on the number of ranks, except for rounding.
 //
 //   RANK=0 WORLD_SIZE=1 digits digits.csv     one process
 //   gloo-rs run -n 4 -- digits digits.csv     four processes on this host
 //
-// On several hosts start it once for each rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, and with the
-// network interface that the hosts share: digits digits.csv eth0
+// On several hosts start it by a launcher, or once for each rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. An
+// optional argument names the network interface on which to listen: digits digits.csv eth0
 
 #include <algorithm>
 #include <cstdio>
@@ -24,7 +24,7 @@
 namespace {
 
 constexpr int kEpochs = 40;
-constexpr size_t kBatch = 64;  // digits in one step, of all ranks together
+constexpr size_t kBatch = 64;  // digits in one step, summed over all ranks
 constexpr float kLearningRate = 1.0f;
 constexpr double kWantedAccuracy = 0.95;
 
@@ -39,7 +39,7 @@ struct Score {
   double accuracy;  // 0 to 1
 };
 
-// How well the model does on `digits`. Each rank looks at its share; all get the same answer.
+// Evaluates the model on `digits`. Each rank evaluates its share; all get the same result.
 Score evaluate(Group &group, const Model &model, const std::vector<Digit> &digits) {
   std::vector<double> totals{0.0, 0.0};
   const auto [begin, end] = share_of(group, digits.size());
@@ -53,7 +53,7 @@ Score evaluate(Group &group, const Model &model, const std::vector<Digit> &digit
   return {totals[0] / count, totals[1] / count};
 }
 
-// Goes once through the digits in the given order.
+// Trains one epoch: all digits once, in the given order.
 void train(Group &group, Model &model, const std::vector<Digit> &digits, const std::vector<size_t> &order) {
   std::vector<float> gradient(model.weights.size());
   for (size_t start = 0; start < order.size(); start += kBatch) {
@@ -73,18 +73,18 @@ void train(Group &group, Model &model, const std::vector<Digit> &digits, const s
 int run(const std::string &path, const char *interface) {
   const Digits digits = read_digits(path);
   Group group(interface);
-  const bool talks = group.rank() == 0;
+  const bool is_rank_0 = group.rank() == 0;
 
   Model model;
-  if (talks) model.initialize(1);
+  if (is_rank_0) model.initialize(1);
   group.broadcast(model.weights, 0);
 
-  if (talks) {
+  if (is_rank_0) {
     std::printf("%d rank(s), %zu weights, %zu digits to learn from, %zu held out, %zu in a batch\n", group.size(),
                 model.weights.size(), digits.train.size(), digits.held_out.size(), kBatch);
   }
 
-  // Every rank shuffles alike, so that all know whose share is what.
+  // All ranks shuffle in the same way, so that their shares are disjoint.
   std::vector<size_t> order(digits.train.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::mt19937 random(2);
@@ -95,13 +95,13 @@ int run(const std::string &path, const char *interface) {
     train(group, model, digits.train, order);
     learned = evaluate(group, model, digits.train);
     held_out = evaluate(group, model, digits.held_out);
-    if (talks) {
+    if (is_rank_0) {
       std::printf("epoch %2d  loss %.6f  held-out accuracy %.1f %%\n", epoch, learned.loss, 100 * held_out.accuracy);
       std::fflush(stdout);
     }
   }
 
-  if (talks) std::printf("final loss %.9f\n", learned.loss);
+  if (is_rank_0) std::printf("final loss %.9f\n", learned.loss);
   if (held_out.accuracy <= kWantedAccuracy) {
     std::fprintf(stderr, "rank %d: held-out accuracy %.1f %% is not above %.0f %%\n", group.rank(),
                  100 * held_out.accuracy, 100 * kWantedAccuracy);

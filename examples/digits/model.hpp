@@ -11,7 +11,7 @@
 
 class Model {
  public:
-  // All weights in one buffer, so that one call brings them or their gradient to every rank.
+  // All weights in one buffer, so that one collective call handles them or their gradient.
   std::vector<float> weights = std::vector<float>(kWeights, 0.0f);
 
   void initialize(unsigned seed) {
@@ -29,7 +29,7 @@ class Model {
     bool correct;
   };
 
-  // How well the model does on `digit`: cross-entropy in nats, and whether the likeliest class is right.
+  // Evaluates the model on `digit`: cross-entropy in nats, and whether the most likely class is right.
   Outcome evaluate(const Digit &digit) const { return outcome(forward(digit), digit); }
 
   // Adds the gradient of the loss on `digit` to `gradient`, laid out as `weights`.
@@ -79,7 +79,7 @@ class Model {
       for (size_t h = 0; h < kHidden; ++h) sum += weights[kClassWeights + c * kHidden + h] * at.hidden[h];
       at.probability[c] = sum;
     }
-    // Softmax. The largest is taken off first: the exponential of a large number overflows.
+    // Softmax. The largest value is subtracted first: the exponential of a large number overflows.
     const float largest = *std::max_element(at.probability.begin(), at.probability.end());
     float total = 0;
     for (float &p : at.probability) total += p = std::exp(p - largest);

@@ -1,4 +1,4 @@
-//! What a rank tells the others, so that they can connect to it.
+//! The address that a rank publishes, so that others can connect to it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -9,19 +9,19 @@ use crate::net::handshake::Identity;
 use crate::types::Rank;
 use crate::wire::VERSION;
 
-/// Addresses that a rank listens on at most: one of each family.
+/// Most sockets of an address: one of each family.
 pub const MAX_SOCKETS: usize = 2;
 
-/// Where a rank's context listens, who it is, and on which host.
+/// The sockets on which a rank's context listens, its identity, and its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Which context of that process. Who knows it, and the job's token, may connect.
+    /// Identity of the context. Processes that know it, and the job's token, may connect.
     pub identity: Identity,
-    /// Where it listens: at most one address of each family, the preferred first.
+    /// The sockets on which it listens: at most one of each family, the preferred one first.
     pub sockets: Vec<SocketAddr>,
     /// Digest of the host; see [`host`].
     pub host: u64,
-    /// The cores that it may run on; see [`cores`].
+    /// Digest of the cores on which the process may run; see [`cores`].
     pub cores: u64,
 }
 
@@ -29,7 +29,7 @@ const SOCKET_BYTES: usize = 16 + 4 + 2;
 const ADDRESS_BYTES: usize = 1 + 16 + 8 + 8 + MAX_SOCKETS * SOCKET_BYTES;
 
 impl Address {
-    /// For the way to another rank. Always equally long; a place without an address is all zeros.
+    /// Encodes the address for other ranks. The length is constant; an unused socket is all zeros.
     pub fn serialize(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(ADDRESS_BYTES);
         out.push(VERSION);
@@ -49,7 +49,7 @@ impl Address {
         out
     }
 
-    /// What `serialize` wrote.
+    /// Decodes the result of `serialize`.
     pub fn deserialize(bytes: &[u8]) -> Result<Self> {
         if bytes.len() != ADDRESS_BYTES || bytes[0] != VERSION {
             return Err(Error::invalid(format!(
@@ -75,13 +75,13 @@ impl Address {
         })
     }
 
-    /// Whether two of what `serialize` wrote are of one context.
+    /// Whether two results of `serialize` belong to the same context.
     pub fn is_same_context(one: &[u8], other: &[u8]) -> bool {
         one.get(..17) == other.get(..17)
     }
 
-    /// The addresses of this rank that one at `from` may connect to, in this rank's order: on one host all, from another those
-    /// that are not loopback and whose family it has, too.
+    /// The sockets of this rank to which a rank with the address `from` can connect, in this rank's order: on the same host all,
+    /// otherwise those that are not loopback and whose family that rank has too.
     pub fn ways_from(&self, from: &Address) -> Vec<SocketAddr> {
         let one_host = self.host == from.host;
         let usable = |address: &Address| -> Vec<SocketAddr> {
@@ -94,24 +94,24 @@ impl Address {
     }
 }
 
-/// The cores that this process may run on: their number (fewer, where it is given less time than that) in the low 16 bits, and
-/// above it a digest of which they are. Launchers bind ranks to cores of their own, so that what one may use tells nothing of
-/// what all of a host have.
+/// The cores on which this process may run: their number in the low 16 bits (fewer if its CPU time is limited), and above it a
+/// digest of the set. Launchers bind each rank to its own cores, so the cores of one rank do not give the number of cores of
+/// the host.
 pub fn cores() -> u64 {
-    // SAFETY: zeroed, the set is empty; it is as long as said. If the call fails the set stays empty, on every rank.
+    // SAFETY: a zeroed `cpu_set_t` is a valid, empty set, and its size is passed. If the call fails, the set stays empty, on all ranks.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&set), &mut set);
         set
     };
-    // SAFETY: the numbers are below the set's size.
+    // SAFETY: the numbers are smaller than the number of bits in the set.
     let cores = (0..libc::CPU_SETSIZE as u64).filter(|core| unsafe { libc::CPU_ISSET(*core as usize, &set) });
     let digest = cores.fold(0xcbf2_9ce4_8422_2325, |h: u64, core| (h ^ core).wrapping_mul(0x0100_0000_01b3));
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     digest << 16 | count.min(0xffff) as u64
 }
 
-/// How many cores the ranks at `addresses` may run on together, each set of them counted once.
+/// Number of cores on which the ranks at `addresses` may run together; each set of cores is counted once.
 pub fn count_cores<'a>(addresses: impl Iterator<Item = &'a Address>) -> usize {
     let mut sets: Vec<u64> = addresses.map(|address| address.cores).collect();
     sets.sort_unstable();
@@ -119,7 +119,7 @@ pub fn count_cores<'a>(addresses: impl Iterator<Item = &'a Address>) -> usize {
     sets.iter().map(|set| (set & 0xffff) as usize).sum()
 }
 
-/// The host of each rank, by a number: hosts are numbered in the order of their first ranks.
+/// The host of each rank as a number; hosts are numbered in the order of their first ranks.
 pub fn number_hosts(addresses: &[Address]) -> Box<[u32]> {
     let mut numbers = HashMap::new();
     let number = |address: &Address| {
@@ -129,11 +129,11 @@ pub fn number_hosts(addresses: &[Address]) -> Box<[u32]> {
     addresses.iter().map(number).collect()
 }
 
-/// Ranks that a message names.
+/// Most ranks that a message names.
 const SHOWN: usize = 16;
 
-/// Whether the ranks with these addresses can all connect to each other, as far as addresses tell. All ranks come to the
-/// same result.
+/// Checks from the addresses whether all these ranks can connect to each other. All ranks get the same
+/// result.
 pub fn check(addresses: &[Address]) -> Result<()> {
     let mut hosts: Vec<u64> = addresses.iter().map(|a| a.host).collect();
     hosts.sort_unstable();
@@ -172,18 +172,18 @@ fn ips(address: &Address) -> String {
     address.sockets.iter().map(|s| s.ip().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Tells apart hosts: processes on machines of the same boot and name that share a network namespace give the same number.
+/// Identifies the host: processes get the same number if the boot id, the host name and the network namespace are equal.
 pub fn host() -> u64 {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
     let mut bytes = [&boot[..], namespace.as_os_str().as_encoded_bytes(), &name].concat();
     if boot.is_empty() || namespace.as_os_str().is_empty() {
-        // A sandbox hides them; its own addresses are left.
+        // A sandbox may hide these; then only the addresses of its interfaces are used.
         let own = interface::interfaces().unwrap_or_default();
         bytes.extend(own.iter().filter(|i| !i.loopback).flat_map(|i| i.address.to_string().into_bytes()));
     }
-    // FNV-1a: only equality matters.
+    // FNV-1a; only equality matters.
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
@@ -194,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_survive_the_way(identity: [u8; 16], v4: Option<u32>, v6: Option<u128>, port: u16, host: u64) {
+        fn addresses_survive_encoding(identity: [u8; 16], v4: Option<u32>, v6: Option<u128>, port: u16, host: u64) {
             let v4 = v4.map(|ip| SocketAddr::new(IpAddr::V4((ip | 1).into()), port));
             let v6 = v6.map(|ip| SocketAddr::new(IpAddr::V6((ip | 1 << 127).into()), port));
             for sockets in [[v4, v6], [v6, v4]] {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_of_a_family_in_common_and_loopback_stays_on_its_host() {
+    fn only_sockets_of_a_common_family_are_used_and_loopback_only_on_one_host() {
         let both = address(1, &["fd00::1", "10.0.0.1"]);
         for (to, from, expected) in [
             (&both, address(2, &["10.0.0.2", "fd00::2"]), &["fd00::1", "10.0.0.1"][..]),

@@ -1,4 +1,4 @@
-//! What becomes of the connections that arrive at a listener: counted, and told to the log without flooding it.
+//! Counts the connections that arrive at a listener, and logs the dropped ones at a limited rate.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,29 +12,29 @@ use crate::log::{Level, LogCallback};
 use crate::net::handshake::Fault;
 use crate::sys;
 
-/// How many connections have arrived at a listener since it was created, by what became of them.
+/// Numbers of connections that have arrived at a listener since it was created, by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionStatistics {
     /// Proved that they belong to the job.
     pub accepted: u64,
-    /// Spoke another protocol, or this one wrongly.
+    /// Used another protocol, or violated this one.
     pub foreign: u64,
-    /// Spoke another version of the protocol.
+    /// Used another version of the protocol.
     pub other_version: u64,
-    /// Sought a context that is not here, or no longer.
+    /// Named a context that does not exist here, or no longer.
     pub unknown_context: u64,
-    /// Proved nothing: another token, a token on one side only, or a replayed or forged proof.
+    /// Failed to authenticate: another token, a token on one side only, or a replayed or forged proof.
     pub unproven: u64,
-    /// Ended in the middle of the handshake, or before it: port scans, and ranks that found a better connection meanwhile.
+    /// Ended before or during the handshake: port scans, and ranks that used another connection to the same peer instead.
     pub incomplete: u64,
     /// Did not finish the handshake in time.
     pub timed_out: u64,
-    /// Made room for newer ones while too many were in the handshake.
+    /// Dropped in favour of newer ones while too many were in the handshake.
     pub crowded_out: u64,
 }
 
 impl ConnectionStatistics {
-    /// All that were not accepted.
+    /// All that were dropped.
     pub fn refused(&self) -> u64 {
         let Self { accepted: _, foreign, other_version, unknown_context, unproven, incomplete, timed_out, crowded_out } =
             self;
@@ -42,16 +42,16 @@ impl ConnectionStatistics {
     }
 }
 
-/// Why a connection was dropped that had not proven itself.
+/// Why an unauthenticated connection was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The other side did not keep to the protocol, or proved nothing.
+    /// The other side violated the protocol, or failed to authenticate.
     Fault(Fault),
-    /// The connection ended or broke in the middle.
+    /// The connection ended or broke during the handshake.
     Incomplete,
-    /// It took too long.
+    /// The handshake took too long.
     TimedOut,
-    /// It made room for a newer one.
+    /// Dropped in favour of a newer connection.
     CrowdedOut,
 }
 
@@ -78,12 +78,12 @@ struct Counts {
     crowded_out: AtomicU64,
 }
 
-/// Reads the counts from any thread.
+/// Gives any thread access to the counts.
 #[derive(Clone, Debug, Default)]
 pub struct Counters(Arc<Counts>);
 
 impl Counters {
-    /// The counts now.
+    /// The current counts.
     pub fn statistics(&self) -> ConnectionStatistics {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ConnectionStatistics {
@@ -99,24 +99,24 @@ impl Counters {
     }
 }
 
-/// Connections to one listener that may be in the handshake at once, however many descriptors there are.
-const MAX_GREETINGS: usize = 1024;
-/// Of the descriptors that the process may have, they may take this part. The host program, the ranks' own connections and
-/// other listeners need the rest.
+/// Most connections to one listener in the handshake at the same time, whatever the descriptor limit.
+const MAX_HANDSHAKES: usize = 1024;
+/// They may use the process's descriptor limit divided by this. The program, the ranks' own connections and other listeners
+/// need the other descriptors.
 const PART_OF_DESCRIPTORS: u64 = 8;
 
-/// How many connections to one listener may be in the handshake at once; then one makes room for each new one. The limit on
-/// descriptors may change while the program runs, so this is asked for each.
-pub fn most_greetings() -> usize {
-    most_greetings_of(sys::descriptor_limit())
+/// The most connections to one listener that may be in the handshake at the same time; beyond that, one is dropped for each new
+/// one. Computed for each connection, since the descriptor limit may change while the program runs.
+pub fn max_handshakes() -> usize {
+    max_handshakes_for(sys::descriptor_limit())
 }
 
-fn most_greetings_of(descriptors: u64) -> usize {
-    (descriptors / PART_OF_DESCRIPTORS).clamp(1, MAX_GREETINGS as u64) as usize
+fn max_handshakes_for(descriptors: u64) -> usize {
+    (descriptors / PART_OF_DESCRIPTORS).clamp(1, MAX_HANDSHAKES as u64) as usize
 }
 
-/// Whose share of the handshakes a connection from `address` counts for: the address's or, of IPv6, that of the network of 64
-/// bits, any number of whose addresses one host may have.
+/// The origin by which connections are counted: the address, or for IPv6 its network of 64 bits, since one host may have any number
+/// of its addresses.
 pub fn origin(address: Option<SocketAddr>) -> IpAddr {
     match address.map(|address| address.ip().to_canonical()) {
         Some(IpAddr::V6(v6)) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
@@ -125,30 +125,30 @@ pub fn origin(address: Option<SocketAddr>) -> IpAddr {
     }
 }
 
-/// Which of `greetings`, the oldest first, makes room: one of the origin that has most of them. So whoever comes from one
-/// address keeps no place from those at others. Of that origin, the oldest that has not named what it seeks, or else the
-/// oldest: an honest rank takes two round trips, so it is among the youngest. Each greeting has its number, its origin, and
+/// Which of `handshakes`, ordered from the oldest, is dropped to make room: one of the origin that has most of them, so that one
+/// address cannot use up the room of others. Of that origin, the oldest that has not named a context or store yet, or else the
+/// oldest: a rank needs only two round trips, so it is among the youngest. Each item has its number, its origin, and
 /// whether it has named what it seeks.
-pub fn who_makes_room(greetings: impl Iterator<Item = (u64, IpAddr, bool)> + Clone) -> Option<u64> {
+pub fn connection_to_drop(handshakes: impl Iterator<Item = (u64, IpAddr, bool)> + Clone) -> Option<u64> {
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-    greetings.clone().for_each(|(_, origin, _)| *counts.entry(origin).or_default() += 1);
-    greetings
+    handshakes.clone().for_each(|(_, origin, _)| *counts.entry(origin).or_default() += 1);
+    handshakes
         .max_by_key(|(number, origin, named)| (counts[origin], !named, Reverse(*number)))
         .map(|(number, ..)| number)
 }
 
-/// Time that a connection has for its handshake even while descriptors are short; then it makes room.
-pub const FAIR_CHANCE: Duration = Duration::from_millis(500);
+/// Minimum time that a connection gets for its handshake while descriptors are short; after it, it may be dropped.
+pub const MIN_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 
-/// So many refusals are told one by one in each [`PERIOD`]; the others are only counted.
-const SHOWN: u32 = 10;
-const PERIOD: Duration = Duration::from_secs(10);
+/// Number of dropped connections that are logged one by one in each [`LOG_PERIOD`]; further ones are only counted.
+const LOGGED_PER_PERIOD: u32 = 10;
+const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// The listener's side of the counts, and of the log.
+/// Updates the counts and writes to the log, for one listener.
 pub struct Admissions {
     counters: Counters,
     log: Option<LogCallback>,
-    /// What listens, for the log.
+    /// Name of the listener in the log.
     listener: &'static str,
     period_began: Instant,
     shown: u32,
@@ -156,17 +156,17 @@ pub struct Admissions {
 }
 
 impl Admissions {
-    /// For one listener.
+    /// `listener` is its name in the log.
     pub fn new(listener: &'static str, log: Option<LogCallback>, counters: Counters) -> Self {
         Self { counters, log, listener, period_began: Instant::now(), shown: 0, hidden: 0 }
     }
 
-    /// A connection has proven itself.
+    /// Counts a connection that has been authenticated.
     pub fn accepted(&self) {
         self.counters.0.accepted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection from `from` was dropped. `claims` is the rank that it said it was, to a context that is here.
+    /// Counts and logs a connection from `from` that was dropped. `claims` is the rank that it claimed for a context that exists here.
     pub fn refused(&mut self, from: &str, claims: Option<u32>, refusal: Refusal) {
         let counts = &self.counters.0;
         let count = match refusal {
@@ -179,39 +179,39 @@ impl Admissions {
             Refusal::CrowdedOut => &counts.crowded_out,
         };
         count.fetch_add(1, Ordering::Relaxed);
-        if self.log.is_none() || self.shown == SHOWN {
+        if self.log.is_none() || self.shown == LOGGED_PER_PERIOD {
             self.hidden += u64::from(self.log.is_some());
             return;
         }
         self.shown += 1;
         let who = claims.map_or(String::new(), |rank| format!(" that says it is rank {rank}"));
-        // Of two ranks that connect to each other at the same time, one gives up its attempt.
+        // If two ranks connect to each other at the same time, one of them drops its attempt.
         let level = if refusal == Refusal::Incomplete && claims.is_some() { Level::Detail } else { Level::Warning };
         self.log(level, &format!("dropped a connection from {from}{who}: {refusal}"));
     }
 
-    /// Tells the log of something else.
+    /// Logs another message.
     pub fn log(&self, level: Level, text: &str) {
         if let Some(log) = &self.log {
             log(level, &format!("{}: {text}", self.listener));
         }
     }
 
-    /// When [`Admissions::tick`] has something to say, if it has.
+    /// When [`Admissions::tick`] must be called, if at all.
     pub fn next_tick(&self) -> Option<Instant> {
-        (self.hidden > 0).then(|| self.period_began + PERIOD)
+        (self.hidden > 0).then(|| self.period_began + LOG_PERIOD)
     }
 
-    /// Sums up what was not told one by one, once a period is over.
+    /// Logs the number of connections that were not logged one by one, once a period is over.
     pub fn tick(&mut self, now: Instant) {
-        if now < self.period_began + PERIOD {
+        if now < self.period_began + LOG_PERIOD {
             return;
         }
         self.period_began = now;
         self.shown = 0;
         let hidden = std::mem::take(&mut self.hidden);
         if hidden > 0 {
-            self.log(Level::Warning, &format!("dropped {hidden} more connections in the last {PERIOD:?}"));
+            self.log(Level::Warning, &format!("dropped {hidden} more connections in the last {LOG_PERIOD:?}"));
         }
     }
 }
@@ -222,13 +222,13 @@ mod tests {
     use std::sync::Mutex;
 
     #[test]
-    fn handshakes_leave_most_descriptors_alone() {
-        let most = [0, 7, 64, 1024, 4096, 8192, 1 << 20, u64::MAX].map(most_greetings_of);
+    fn handshakes_use_a_fraction_of_the_descriptors() {
+        let most = [0, 7, 64, 1024, 4096, 8192, 1 << 20, u64::MAX].map(max_handshakes_for);
         assert_eq!(most, [1, 1, 8, 128, 512, 1024, 1024, 1024]);
     }
 
     #[test]
-    fn the_origin_with_most_handshakes_makes_room() {
+    fn a_connection_of_the_origin_with_most_handshakes_is_dropped() {
         let at = |text: &str| origin(Some(text.parse().unwrap()));
         assert_eq!(at("10.0.0.1:1"), at("10.0.0.1:2"));
         assert_eq!(at("10.0.0.1:1"), at("[::ffff:10.0.0.1]:1"));
@@ -236,14 +236,14 @@ mod tests {
         let all = ["10.0.0.1:1", "10.0.0.2:1", "[2001:db8:1:2::3]:1", "[2001:db8:1:3::3]:1"].map(at);
         (1..4).for_each(|i| assert!(!all[..i].contains(&all[i])));
 
-        let of = |greetings: &[(u64, usize, bool)]| {
-            who_makes_room(greetings.iter().map(|(number, which, named)| (*number, all[*which], *named)))
+        let of = |handshakes: &[(u64, usize, bool)]| {
+            connection_to_drop(handshakes.iter().map(|(number, which, named)| (*number, all[*which], *named)))
         };
         assert_eq!(of(&[]), None);
-        // The oldest of a single origin; of equals, the oldest.
+        // With a single origin, the oldest; of equal ones, the oldest.
         assert_eq!(of(&[(1, 0, false), (2, 0, false)]), Some(1));
         assert_eq!(of(&[(1, 1, false), (2, 0, false)]), Some(1));
-        // Who has more, though younger; and of these who has named nothing, though younger.
+        // The origin with most connections, though younger; and of these the one that has named nothing, though younger.
         assert_eq!(of(&[(1, 1, false), (2, 0, false), (3, 0, false)]), Some(2));
         assert_eq!(of(&[(1, 1, false), (2, 0, true), (3, 0, false)]), Some(3));
         assert_eq!(of(&[(1, 1, false), (2, 0, true), (3, 0, true)]), Some(2));
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(expected.refused(), 107);
         let now = admissions.next_tick().unwrap();
         admissions.tick(now - Duration::from_millis(1));
-        assert_eq!(lines.lock().unwrap().len(), SHOWN as usize);
+        assert_eq!(lines.lock().unwrap().len(), LOGGED_PER_PERIOD as usize);
         admissions.tick(now);
         let lines = std::mem::take(&mut *lines.lock().unwrap());
         assert_eq!(
@@ -296,7 +296,10 @@ mod tests {
                     .into()
             )
         );
-        assert_eq!(lines[SHOWN as usize], (Level::Warning, "here: dropped 97 more connections in the last 10s".into()));
-        assert_eq!((lines.len(), admissions.next_tick()), (SHOWN as usize + 1, None));
+        assert_eq!(
+            lines[LOGGED_PER_PERIOD as usize],
+            (Level::Warning, "here: dropped 97 more connections in the last 10s".into())
+        );
+        assert_eq!((lines.len(), admissions.next_tick()), (LOGGED_PER_PERIOD as usize + 1, None));
     }
 }

@@ -1,8 +1,8 @@
-//! Which addresses of this host a device listens on.
+//! Selects the addresses of this host on which a device listens.
 //!
-//! What the options name is chosen when the device is made. With nothing named it is chosen when a context connects, since
-//! then it is known where the store and the other ranks are: loopback if all are on this host, else the addresses from
-//! which this host reaches them.
+//! If the options name addresses or interfaces, they are selected when the device is created. Otherwise they are selected when a
+//! context connects, because the addresses of the store and of the other ranks are known then: loopback if all ranks are on this
+//! host, else the addresses from which this host reaches them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -12,10 +12,10 @@ use super::interface::{self, Interface};
 use super::pattern::{Item, Patterns};
 use crate::error::{Error, Result};
 
-/// The environment variable with the interfaces of devices whose options name none.
+/// The environment variable with the interfaces for devices whose options name none.
 pub const INTERFACES: &str = "GLOO_RS_SOCKET_IFNAME";
 
-/// Other ranks' addresses that are tried before one counts as found for their family.
+/// Number of other ranks' addresses that are tried to find an own address of their family.
 const OTHERS: usize = 16;
 
 /// An address to listen on.
@@ -23,27 +23,27 @@ const OTHERS: usize = 16;
 pub struct Chosen {
     /// The address; its port is 0.
     pub address: SocketAddr,
-    /// The interface that has it, if one does.
+    /// The interface with this address, if any.
     pub interface: Option<String>,
-    /// Why this one: `it reaches the store at 10.0.0.1`.
+    /// The reason for the choice: `it reaches the store at 10.0.0.1`.
     pub why: String,
 }
 
-/// What a device's options say.
+/// What a device's options select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// These addresses: one of each family at most, the preferred first, at least one.
+    /// These addresses: at least one, at most one of each family, the preferred one first.
     Named(Vec<Chosen>),
-    /// Whichever fits where the ranks are, among the interfaces that the list leaves.
+    /// Selected when a context connects, among the interfaces that the list allows.
     Free(Option<Patterns>),
 }
 
 impl Choice {
-    /// The choice for a list of interfaces and a host name, as [`super::DeviceOptions`] has them. If both are absent the
-    /// list is that of the environment variable [`INTERFACES`].
+    /// Makes the selection for a list of interfaces and a host name, as in [`super::DeviceOptions`]. If both are absent, the
+    /// list is the value of the environment variable [`INTERFACES`].
     ///
-    /// Fails with `InvalidArgument`, and a list of what there is, if nothing fits; with `Io` if the system cannot list its
-    /// interfaces. Asks the system's resolver for names, which may take as long as that does.
+    /// Fails with `InvalidArgument` and a list of the interfaces if nothing matches; with `Io` if the system cannot list its
+    /// interfaces. Resolves host names by the system's resolver, which may block.
     pub fn make(interfaces: Option<&str>, hostname: Option<&str>) -> Result<Self> {
         let neither = interfaces.is_none() && hostname.is_none();
         let variable = std::env::var_os(INTERFACES).filter(|value| neither && !value.is_empty());
@@ -55,7 +55,7 @@ impl Choice {
     }
 }
 
-/// [`Choice::make`] without the system; `lookup` is the resolver.
+/// [`Choice::make`] without system calls; `lookup` is the resolver.
 fn named(
     list: Option<&str>,
     hostname: Option<&str>,
@@ -75,10 +75,10 @@ fn named(
             if owned.is_empty() {
                 let resolved: Vec<_> = addresses.iter().map(|address| address.ip().to_string()).collect();
                 let resolved = if resolved.is_empty() { "no address".to_owned() } else { resolved.join(", ") };
-                let place = list.map_or("this host".to_owned(), |list| format!("no interface of {list:?}"));
+                let owner = list.map_or("this host".to_owned(), |list| format!("no interface of {list:?}"));
                 let has = if list.is_some() { "has" } else { "does not have" };
                 return Err(Error::invalid(format!(
-                    "{host:?} resolves to {resolved}, which {place} {has}; there are {}",
+                    "{host:?} resolves to {resolved}, which {owner} {has}; there are {}",
                     interface::describe(interfaces)
                 )));
             }
@@ -92,7 +92,7 @@ fn named(
     Ok(Choice::Named(best(candidates).into_iter().map(|c| c.chosen(&why)).collect()))
 }
 
-/// The addresses that may be used, the preferred first: those of interfaces that are up and not excluded.
+/// The addresses that may be used, the preferred ones first: those of interfaces that are up and not excluded.
 fn allowed<'a>(interfaces: &'a [Interface], patterns: Option<&Patterns>) -> Vec<(usize, &'a Interface)> {
     let preference = |i: &Interface| patterns.map_or(Some(0), |patterns| patterns.preference(i));
     let mut allowed: Vec<_> =
@@ -101,7 +101,7 @@ fn allowed<'a>(interfaces: &'a [Interface], patterns: Option<&Patterns>) -> Vec<
     allowed
 }
 
-/// An address that could be chosen.
+/// An address that may be selected.
 #[derive(Clone)]
 struct Candidate {
     preference: usize,
@@ -121,8 +121,9 @@ impl Candidate {
     }
 }
 
-/// The best candidate, and behind it the best of the other family: as preferred, others before loopback, IPv4 before IPv6.
-/// Loopback and other addresses do not go together; link-local ones, which say nothing on another host, only without others.
+/// The best candidate, followed by the best of the other family: in order of preference, others before loopback, IPv4 before IPv6.
+/// Loopback is not combined with other addresses. Link-local addresses, which are not valid on another host, are used only if there
+/// are no others.
 fn best(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     if candidates.iter().any(|c| !is_link_local(c.address.ip())) {
         candidates.retain(|c| !is_link_local(c.address.ip()));
@@ -135,7 +136,7 @@ fn best(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     std::iter::once(first).chain(second).collect()
 }
 
-/// `address` as this host has it, and where; `None` if it is not among `allowed`.
+/// Finds `address` among `allowed`, with its interface; `None` if it is not there.
 fn own(address: SocketAddr, allowed: &[(usize, &Interface)]) -> Option<Candidate> {
     let ip = address.ip().to_canonical();
     let scope = |address: &SocketAddr| if let SocketAddr::V6(v6) = address { v6.scope_id() } else { 0 };
@@ -144,7 +145,7 @@ fn own(address: SocketAddr, allowed: &[(usize, &Interface)]) -> Option<Candidate
     if let Some(found) = allowed.iter().find(same) {
         return Some(Candidate { preference: 0, ..Candidate::from(found) });
     }
-    // Linux takes all of 127.0.0.0/8 for its own, though the interface lists only 127.0.0.1; Debian gives hosts 127.0.1.1.
+    // Linux accepts all of 127.0.0.0/8, though the interface lists only 127.0.0.1; Debian maps host names to 127.0.1.1.
     if !matches!(ip, IpAddr::V4(v4) if v4.is_loopback()) {
         return None;
     }
@@ -159,7 +160,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Why no interface is in the list.
+/// The error if no interface matches the list.
 fn nothing_fits(patterns: &Patterns, interfaces: &[Interface]) -> Error {
     let there = interface::describe(interfaces);
     if patterns.excludes() {
@@ -180,22 +181,22 @@ fn nothing_fits(patterns: &Patterns, interfaces: &[Interface]) -> Error {
     Error::invalid(format!("{}; there are {there}", faults.join(", and ")))
 }
 
-/// This host, seen when a context connects through a device for which nothing, or only what not to use, is named.
+/// The state of this host when a context connects through a device whose options name nothing, or only exclude interfaces.
 pub struct Surroundings<'a> {
     interfaces: Vec<Interface>,
     patterns: Option<&'a Patterns>,
-    /// The address from which the system would send to another one.
+    /// Returns the source address that the system would use for a destination.
     route: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
 }
 
 impl<'a> Surroundings<'a> {
-    /// As the system sees it now.
+    /// The current state of the system.
     pub fn here(patterns: Option<&'a Patterns>) -> Result<Self> {
         Ok(Self { interfaces: interface::interfaces()?, patterns, route: &route })
     }
 
-    /// The addresses for a group that is wholly on this host: loopback, if that may be used. One is enough, unless one of
-    /// `everyone` has named only addresses of the other family.
+    /// The addresses if all ranks are on this host: loopback, if it may be used. One is enough, unless one of
+    /// `everyone` has only named addresses of the other family.
     pub fn on_one_host(&self, everyone: &[Address]) -> Result<Vec<Chosen>> {
         let loopback = self.allowed().into_iter().filter(|(_, i)| i.address.ip().is_loopback());
         let mut found = best(loopback.map(|i| Candidate::from(&i)).collect());
@@ -211,16 +212,16 @@ impl<'a> Surroundings<'a> {
         Ok(found.into_iter().map(|c| c.chosen("all ranks are on this host")).collect())
     }
 
-    /// The addresses that reach the server of the store. None if that is on this host, as seen from here, since then it does
-    /// not tell where others are.
+    /// The addresses from which this host reaches the store's server. None if the server is on this host, because then its address
+    /// does not show how other hosts are reached.
     pub fn towards_store(&self, store: SocketAddr) -> Vec<Chosen> {
         let mut found: Vec<Chosen> = self.reaching(store, "it reaches the store").into_iter().collect();
         self.complete(&mut found);
         found
     }
 
-    /// The addresses for a group on several hosts: those that reach the server of the store; or addresses of ranks on
-    /// `other` hosts; or what the default route leads to; or just one that is not loopback.
+    /// The addresses if ranks are on several hosts: those from which this host reaches the store's server; else those from which it
+    /// reaches the ranks on `other` hosts; else those of the default route; else any that is not loopback.
     pub fn on_several_hosts(
         &self,
         store: Option<SocketAddr>,
@@ -233,7 +234,7 @@ impl<'a> Surroundings<'a> {
             }
         }
         if found.is_empty() {
-            // Networks for documentation: no host is there, and none is asked.
+            // Networks reserved for documentation: no host is there, and nothing is sent.
             let anywhere = ["192.0.2.1:9", "[2001:db8::1]:9"].map(|goal| goal.parse().expect("an address"));
             found.extend(anywhere.iter().filter_map(|goal| self.leaving(*goal, "the default route leaves from it")));
         }
@@ -254,19 +255,19 @@ impl<'a> Surroundings<'a> {
     }
 
     fn reaching(&self, goal: SocketAddr, what: &str) -> Option<Chosen> {
-        // What is seen as this very host may be anywhere, as others see it.
+        // An address of this host may be another host's address as seen from elsewhere.
         let here = goal.ip().is_loopback() || goal.ip().is_unspecified();
         if here { None } else { self.leaving(goal, &format!("{what} at {}", goal.ip())) }
     }
 
-    /// The address from which the system sends to `goal`, if it may be used.
+    /// The source address for packets to `goal`, if it may be used.
     fn leaving(&self, goal: SocketAddr, why: &str) -> Option<Chosen> {
         let ip = (self.route)(goal).filter(|ip| !ip.is_loopback())?;
         let found = self.allowed().into_iter().find(|(_, i)| i.address.ip() == ip)?;
         Some(Candidate::from(&found).chosen(why))
     }
 
-    /// Adds to a single address that of the other family on the same interface.
+    /// Adds to a single address the one of the other family on the same interface.
     fn complete(&self, found: &mut Vec<Chosen>) {
         let [Chosen { address, interface: Some(name), .. }] = &found[..] else { return };
         let other = self.allowed().into_iter().find(|(_, i)| {
@@ -277,7 +278,7 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-/// Asks the system without sending anything.
+/// Asks the kernel for the source address, without sending anything.
 fn route(goal: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = if goal.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;

@@ -11,7 +11,7 @@ fn interface(name: &str, address: &str, scope: u32) -> Interface {
     Interface { name: name.to_owned(), address, up: true, loopback: name == "lo", speed_mbps: None }
 }
 
-/// A host with a loopback, a card with all kinds of addresses (IPv6 first), two more cards, and one that is down.
+/// A host with loopback, an interface with all kinds of addresses (IPv6 first), two more interfaces, and one that is down.
 fn host() -> Vec<Interface> {
     vec![
         interface("lo", "127.0.0.1", 0),
@@ -86,7 +86,7 @@ fn named_interfaces_give_an_address_of_each_family() {
 }
 
 #[test]
-fn with_nothing_named_or_with_exclusions_the_choice_is_made_later() {
+fn without_names_or_with_exclusions_the_choice_is_made_later() {
     assert_eq!(chosen(None, None), "free: None");
     assert_eq!(chosen(Some("^docker*"), None), "free: Some(\"^docker*\")");
 }
@@ -120,7 +120,7 @@ fn interfaces_and_host_name_together_must_agree() {
 }
 
 #[test]
-fn what_fits_nothing_is_named_with_what_there_is() {
+fn errors_name_the_pattern_and_the_interfaces() {
     let message = refused(Some("no-such-card"), None);
     assert!(message.contains("\"no-such-card\" does not exist; there are lo (127.0.0.1, ::1), eth0 ("), "{message}");
     let message = refused(Some("eth1, ib9*,192.168.0.0/16"), None);
@@ -132,7 +132,7 @@ fn what_fits_nothing_is_named_with_what_there_is() {
     assert!(refused(Some("^*"), None).contains("\"^*\" excludes all that are up; there are lo"));
 }
 
-/// `host`, from which `routes` are the ways: goal and own address.
+/// `host` with `routes`, as pairs of destination and source address.
 fn surroundings<'a>(
     patterns: Option<&'a Patterns>,
     route: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
@@ -158,7 +158,7 @@ fn several(list: Option<&str>, routes: &[(&str, &str)], store: Option<&str>, oth
 }
 
 #[test]
-fn on_several_hosts_the_store_shows_the_way() {
+fn on_several_hosts_the_route_to_the_store_is_used() {
     let found =
         several(None, &[("10.0.0.9", "10.0.0.3"), ("192.0.2.1", "172.17.0.1")], Some("10.0.0.9"), &["10.7.7.7"]);
     assert_eq!(text(&found), "10.0.0.3 on eth0, fd00::2 on eth0");
@@ -166,7 +166,7 @@ fn on_several_hosts_the_store_shows_the_way() {
     assert_eq!(found[1].why, "it is another address of eth0");
     let found = several(None, &[("fd00::77", "fd00::9")], Some("fd00::77"), &[]);
     assert_eq!(text(&found), "fd00::9 on ib0");
-    // The store is on this host, at an address that others know.
+    // The store is on this host, at an address that other hosts know.
     assert_eq!(
         text(&several(None, &[("10.0.0.2", "10.0.0.2")], Some("10.0.0.2"), &[])),
         "10.0.0.2 on eth0, fd00::2 on eth0"
@@ -174,7 +174,7 @@ fn on_several_hosts_the_store_shows_the_way() {
 }
 
 #[test]
-fn where_the_store_shows_no_way_the_other_ranks_do() {
+fn otherwise_the_routes_to_other_ranks_are_used() {
     let routes =
         [("127.0.1.1", "127.0.0.1"), ("172.17.0.5", "172.17.0.1"), ("fd00::55", "fd00::9"), ("10.0.0.9", "10.0.0.2")];
     let found = several(None, &routes, Some("127.0.1.1"), &["10.9.9.9", "172.17.0.5", "10.0.0.9", "fd00::55"]);
@@ -182,14 +182,14 @@ fn where_the_store_shows_no_way_the_other_ranks_do() {
     assert_eq!(found[0].why, "it reaches another rank's host at 172.17.0.5");
     let found = several(None, &routes, None, &["10.0.0.9"]);
     assert_eq!(text(&found), "10.0.0.2 on eth0, fd00::2 on eth0");
-    // The store gives one family; a rank the other, that its interface lacks.
+    // The store shows one family; another rank shows the other, which that interface lacks.
     let routes = [("172.17.0.9", "172.17.0.1"), ("fd00::55", "fd00::9")];
     let found = several(None, &routes, Some("172.17.0.9"), &["172.17.0.8", "fd00::55"]);
     assert_eq!(text(&found), "172.17.0.1 on docker0, fd00::9 on ib0");
 }
 
 #[test]
-fn where_nothing_shows_a_way_the_default_route_does_or_the_first_address_that_is_not_loopback() {
+fn otherwise_the_default_route_or_the_first_address_that_is_not_loopback_is_used() {
     let found = several(None, &[("192.0.2.1", "172.17.0.1"), ("2001:db8::1", "fd00::2")], None, &[]);
     assert_eq!(text(&found), "172.17.0.1 on docker0, fd00::2 on eth0");
     assert_eq!(found[0].why, "the default route leaves from it");
@@ -201,7 +201,7 @@ fn where_nothing_shows_a_way_the_default_route_does_or_the_first_address_that_is
 }
 
 #[test]
-fn what_is_excluded_is_not_used_even_if_it_shows_the_way() {
+fn excluded_interfaces_are_not_used_even_for_the_route_to_the_store() {
     let routes = [("10.0.0.9", "10.0.0.3"), ("172.17.0.9", "172.17.0.1"), ("192.0.2.1", "10.0.0.3")];
     let found = several(Some("^eth0"), &routes, Some("10.0.0.9"), &["172.17.0.9"]);
     assert_eq!(text(&found), "172.17.0.1 on docker0");

@@ -1,7 +1,7 @@
-//! Where connections arrive, and what they go through before anyone hears of them: accepting, admission, handshake.
+//! Incoming connections up to their authentication: accepting, admission, handshake.
 //!
-//! A device and a store's server have one [`Gate`] each, on their own thread and epoll instance. The thread hands the gate the
-//! events that are its own, and gets back connections that have proven themselves.
+//! A device and a store's server have one [`Gate`] each, on their own thread and epoll instance. The thread passes the gate's events
+//! to the gate, which returns authenticated connections.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,30 +16,30 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use crate::error;
 use crate::log::{Level, LogCallback};
 use crate::net::admission::{
-    Admissions, ConnectionStatistics, Counters, FAIR_CHANCE, Refusal, most_greetings, origin, who_makes_room,
+    Admissions, ConnectionStatistics, Counters, MIN_HANDSHAKE_TIME, Refusal, connection_to_drop, max_handshakes, origin,
 };
 use crate::net::handshake::{Accepting, Fault};
 use crate::sys::{self, Epoll};
 
-/// Thousands of ranks may connect at once; the system cuts this to its own limit.
+/// Length of the listen queue: thousands of ranks may connect at the same time. The kernel reduces it to its own limit.
 const BACKLOG: i32 = 4096;
-/// Pause in accepting when descriptors have run out.
+/// Pause in accepting after descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The number of the listeners' events; those of connections follow. The owner's own numbers are smaller.
+/// Number of the listeners' events; those of connections follow. The owner's own numbers are smaller.
 const LISTENER: u64 = 1 << 63;
 
-/// Whether an event with this number is the gate's.
+/// Whether an event with this number belongs to the gate.
 pub fn owns(number: u64) -> bool {
     number >= LISTENER
 }
 
-/// The bytes of a connection, from the handshake on: a socket, or what wraps one. It is watched for bytes to read; what it has
-/// read from its socket and keeps, it gives before [`io::ErrorKind::WouldBlock`].
+/// The byte stream of a connection, from the handshake on: a socket, or a wrapper around one, such as TLS. It is watched for
+/// readability, so it must return all bytes that it has buffered before it returns [`io::ErrorKind::WouldBlock`].
 pub trait Stream: AsRawFd {
-    /// Reads what is there, without waiting. 0 at the end.
+    /// Reads without blocking. Returns 0 at the end of the stream.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
-    /// Sends what there is room for, without waiting.
+    /// Sends as much as possible without blocking.
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
 }
 
@@ -53,26 +53,26 @@ impl Stream for OwnedFd {
     }
 }
 
-/// The side that was connected to, in the handshake of one connection. Without I/O.
+/// The accepting side of a connection's handshake. Without I/O.
 pub trait Handshake {
-    /// What is known of a connection that has proven itself.
+    /// The data of an authenticated connection.
     type Proven;
-    /// How many bytes the message that is coming in lacks: never more are read.
+    /// Number of bytes that the current message still lacks: never more are read.
     fn wanted(&self) -> usize;
-    /// The rank that the other side says it is, once it has named what it seeks, and that is here.
+    /// The rank that the other side claims, once it has named a context that exists here.
     fn claims(&self) -> Option<u32>;
-    /// Takes what has come, which is at most [`Handshake::wanted`].
+    /// Processes received bytes, at most [`Handshake::wanted`].
     fn take(&mut self, bytes: &[u8]) -> Result<Accepting<Self::Proven>, Refused>;
 }
 
-/// A handshake that is over, and what the other side is told if it can be supposed to understand.
+/// A failed handshake, and the reply to the other side, if it may understand one.
 pub struct Refused(pub Fault, pub Option<Vec<u8>>);
 
-/// Listens at `address`, if it is an IPv6 one for `both` families; non-blocking.
+/// Listens at `address`, which is for `both` families if it is an IPv6 one; non-blocking.
 pub fn listen(address: SocketAddr, both: bool) -> io::Result<TcpListener> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
-    // A job that starts again finds its port usable while old connections fade.
+    // A job that restarts can use its port while connections of the earlier one are in TIME_WAIT.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(!both)?;
@@ -82,21 +82,21 @@ pub fn listen(address: SocketAddr, both: bool) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A gate's listeners, as all threads see them; clones are the same ones.
+/// A gate's listeners, for all threads; clones share them.
 #[derive(Clone)]
 pub struct Listeners(Arc<Shared>);
 
 struct Shared {
     epoll: Epoll,
-    /// Only ever grows.
+    /// Entries are only added.
     sockets: Mutex<Vec<Arc<TcpListener>>>,
     counters: Counters,
-    /// Why connections cannot be accepted, as the system's number; 0 while they can.
+    /// Error number of the last failure to accept; 0 after a success.
     obstacle: AtomicI32,
 }
 
 impl Listeners {
-    /// None yet; they and their connections will be watched by `epoll`.
+    /// Without listeners yet; they and their connections will be watched by `epoll`.
     pub fn new(epoll: &Epoll) -> Self {
         let (epoll, sockets) = (epoll.clone(), Mutex::default());
         Self(Arc::new(Shared { epoll, sockets, counters: Counters::default(), obstacle: AtomicI32::new(0) }))
@@ -106,7 +106,7 @@ impl Listeners {
         self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts from this one, too, which [`listen`] has made. Its address.
+    /// Adds a listener that [`listen`] has made. Returns its address.
     pub fn add(&self, listener: TcpListener) -> io::Result<SocketAddr> {
         let address = listener.local_addr()?;
         self.0.epoll.add(listener.as_raw_fd(), sys::READ, LISTENER)?;
@@ -114,25 +114,25 @@ impl Listeners {
         Ok(address)
     }
 
-    /// Watches all, or none; whether that worked.
+    /// Watches all listeners, or none; returns whether that worked.
     fn watch(&self, interest: u32) -> bool {
         self.sockets().iter().all(|listener| self.0.epoll.modify(listener.as_raw_fd(), interest, LISTENER).is_ok())
     }
 
-    /// What has become of the connections that have arrived. From any thread, at any time.
+    /// Counts of the connections by their result. Thread-safe.
     pub fn statistics(&self) -> ConnectionStatistics {
         self.0.counters.statistics()
     }
 
-    /// Why connections cannot be accepted, if the last one could not.
+    /// The error of the last attempt to accept, if it failed.
     pub fn obstacle(&self) -> Option<io::Error> {
         let number = self.0.obstacle.load(Ordering::Relaxed);
         (number != 0).then(|| io::Error::from_raw_os_error(number))
     }
 }
 
-/// A connection that has not proven itself.
-struct Greeting<S, H> {
+/// A connection in the handshake.
+struct Pending<S, H> {
     stream: S,
     from: String,
     origin: IpAddr,
@@ -140,17 +140,17 @@ struct Greeting<S, H> {
     since: Instant,
 }
 
-/// Begins the handshake of a connection; wraps its socket first, where something else than bare bytes is spoken.
+/// Starts the handshake of a connection; wraps its socket first if another protocol, such as TLS, lies below it.
 type Begin<S, H> = Box<dyn Fn(OwnedFd) -> io::Result<(S, H)> + Send>;
 
-/// The thread's side of the listeners: connections are `S`, and prove themselves by `H`.
+/// The state of the gate's thread: connections of type `S`, whose handshake is `H`.
 pub struct Gate<S, H> {
     listeners: Listeners,
     begin: Begin<S, H>,
-    /// Time that a connection has for the whole handshake.
+    /// Time limit for the whole handshake of a connection.
     timeout: Duration,
-    /// By number: the oldest has the smallest.
-    greetings: BTreeMap<u64, Greeting<S, H>>,
+    /// By number; the oldest has the smallest.
+    handshakes: BTreeMap<u64, Pending<S, H>>,
     next_number: u64,
     admissions: Admissions,
     /// Set while accepting pauses.
@@ -158,7 +158,7 @@ pub struct Gate<S, H> {
 }
 
 impl<S: Stream, H: Handshake> Gate<S, H> {
-    /// `name` is what the log calls the owner.
+    /// `name` is the owner's name in the log.
     pub fn new(
         name: &'static str,
         log: Option<LogCallback>,
@@ -170,29 +170,29 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
             listeners: listeners.clone(),
             begin: Box::new(begin),
             timeout,
-            greetings: BTreeMap::new(),
+            handshakes: BTreeMap::new(),
             next_number: LISTENER + 1,
             admissions: Admissions::new(name, log, listeners.0.counters.clone()),
             accept_again: None,
         }
     }
 
-    /// Whether nobody is in the handshake.
+    /// Whether no connection is in the handshake.
     pub fn is_empty(&self) -> bool {
-        self.greetings.is_empty()
+        self.handshakes.is_empty()
     }
 
-    /// Goes on with what the event with this number is about. Connections that have proven themselves, no longer watched.
+    /// Handles the event with this number. Returns authenticated connections, which are no longer watched.
     pub fn ready(&mut self, number: u64) -> Vec<(S, H::Proven)> {
         if number == LISTENER { self.accept() } else { self.advance(number).into_iter().collect() }
     }
 
-    /// Accepts what has arrived, as [`Gate::ready`].
+    /// Accepts the connections that have arrived; returns as [`Gate::ready`].
     pub fn accept(&mut self) -> Vec<(S, H::Proven)> {
         let listeners = self.listeners.sockets().clone();
         let mut proven = Vec::new();
         for listener in &listeners {
-            // Level-triggered: what is left comes back at once.
+            // epoll is level-triggered: the remaining ones are reported again at once.
             for _ in 0..64 {
                 if self.accept_again.is_some() {
                     return proven;
@@ -207,10 +207,10 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                     Err(e) => {
                         let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
-                        // Another error is that of a connection that broke before it was accepted.
+                        // Any other error belongs to a connection that broke before it was accepted.
                         if e.raw_os_error().is_some_and(|number| short.contains(&number))
-                            // Strangers must not keep descriptors from ranks.
-                            && !self.make_room(FAIR_CHANCE)
+                            // Unauthenticated connections must not use up the descriptors that ranks need.
+                            && !self.drop_one(MIN_HANDSHAKE_TIME)
                         {
                             self.pause(&e);
                         }
@@ -221,7 +221,7 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
         proven
     }
 
-    /// Accepts nothing for a while.
+    /// Stops accepting for a while.
     fn pause(&mut self, why: &io::Error) {
         if self.listeners.0.obstacle.swap(why.raw_os_error().unwrap_or(0), Ordering::Relaxed) == 0 {
             self.admissions
@@ -231,21 +231,21 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
         self.accept_again = Some(Instant::now() + PAUSE);
     }
 
-    /// Begins with a connection, which is non-blocking: its number.
+    /// Starts the handshake of a non-blocking connection; returns its number.
     pub(crate) fn enter(&mut self, socket: OwnedFd, from: Option<SocketAddr>) -> Option<u64> {
         let number = self.next_number;
         self.next_number += 1;
         self.listeners.0.epoll.add(socket.as_raw_fd(), sys::READ, number).ok()?;
         let (stream, handshake) = (self.begin)(socket).ok()?;
-        while self.greetings.len() >= most_greetings() && self.make_room(Duration::ZERO) {}
+        while self.handshakes.len() >= max_handshakes() && self.drop_one(Duration::ZERO) {}
         let (origin, from) = (origin(from), from.map_or_else(|| "somewhere".into(), |a| a.to_string()));
-        self.greetings.insert(number, Greeting { stream, from, origin, handshake, since: Instant::now() });
+        self.handshakes.insert(number, Pending { stream, from, origin, handshake, since: Instant::now() });
         Some(number)
     }
 
-    /// Reads what a connection says, and answers. The connection, once it has proven itself.
+    /// Reads what a connection has sent and replies. Returns the connection once it is authenticated.
     fn advance(&mut self, number: u64) -> Option<(S, H::Proven)> {
-        let Greeting { stream, handshake, .. } = self.greetings.get_mut(&number)?;
+        let Pending { stream, handshake, .. } = self.handshakes.get_mut(&number)?;
         let mut bytes = [0; 128];
         let refusal = loop {
             let wanted = handshake.wanted().min(bytes.len());
@@ -257,18 +257,18 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
             };
             match taken {
                 Ok(Accepting::Waiting) => {}
-                // It fits into the buffer of a socket on which little was sent.
+                // The reply fits into the buffer of a socket on which little was sent.
                 Ok(Accepting::Send(words)) if matches!(stream.send(&words), Ok(sent) if sent == words.len()) => {}
                 Ok(Accepting::Send(_)) => break Refusal::Incomplete,
                 Ok(Accepting::Proven(proven)) => {
-                    let stream = self.greetings.remove(&number)?.stream;
+                    let stream = self.handshakes.remove(&number)?.stream;
                     let _ = self.listeners.0.epoll.remove(stream.as_raw_fd());
                     self.admissions.accepted();
                     return Some((stream, proven));
                 }
                 Err(Refused(fault, answer)) => {
                     if let Some(answer) = answer {
-                        // Of another version there may be more: closed with bytes unread, the answer would be lost.
+                        // Another version may have sent more: if the socket were closed with unread bytes, the reply would be lost.
                         let _ = stream.receive(&mut [0; 1024]);
                         let _ = stream.send(&answer);
                     }
@@ -281,28 +281,28 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
     }
 
     fn refuse(&mut self, number: u64, refusal: Refusal) {
-        if let Some(Greeting { from, handshake, .. }) = self.greetings.remove(&number) {
+        if let Some(Pending { from, handshake, .. }) = self.handshakes.remove(&number) {
             self.admissions.refused(&from, handshake.claims(), refusal);
         }
     }
 
-    /// Drops one of those that have not proven themselves in this time, if there are any; see [`who_makes_room`].
-    fn make_room(&mut self, chance: Duration) -> bool {
+    /// Drops one connection that has been in the handshake for this time, if there is one; see [`connection_to_drop`].
+    fn drop_one(&mut self, chance: Duration) -> bool {
         let now = Instant::now();
-        let old = self.greetings.iter().filter(|(_, greeting)| now.duration_since(greeting.since) >= chance);
-        let victim = who_makes_room(old.map(|(number, g)| (*number, g.origin, g.handshake.claims().is_some())));
+        let old = self.handshakes.iter().filter(|(_, pending)| now.duration_since(pending.since) >= chance);
+        let victim = connection_to_drop(old.map(|(number, g)| (*number, g.origin, g.handshake.claims().is_some())));
         victim.inspect(|victim| self.refuse(*victim, Refusal::CrowdedOut)).is_some()
     }
 
-    /// When [`Gate::tick`] has something to do, if it has.
+    /// When [`Gate::tick`] must be called, if at all.
     pub fn next_tick(&self) -> Option<Instant> {
-        let oldest = self.greetings.first_key_value().map(|(_, greeting)| greeting.since + self.timeout);
+        let oldest = self.handshakes.first_key_value().map(|(_, pending)| pending.since + self.timeout);
         [oldest, self.accept_again, self.admissions.next_tick()].into_iter().flatten().min()
     }
 
-    /// Drops those whose time is up, and ends a pause.
+    /// Drops connections whose time limit has passed, and ends a pause.
     pub fn tick(&mut self, now: Instant) {
-        while let Some(oldest) = self.greetings.first_entry().filter(|e| now >= e.get().since + self.timeout) {
+        while let Some(oldest) = self.handshakes.first_entry().filter(|e| now >= e.get().since + self.timeout) {
             let number = *oldest.key();
             self.refuse(number, Refusal::TimedOut);
         }
@@ -320,7 +320,7 @@ mod tests {
     use std::os::fd::RawFd;
     use std::os::unix::net::UnixStream;
 
-    /// Two bytes: the first makes the name, the second is the proof; each is answered.
+    /// A toy handshake of two bytes: the first is the name, the second the proof; each gets a reply.
     #[derive(Default)]
     struct TwoBytes(Vec<u8>);
 
@@ -358,26 +358,26 @@ mod tests {
     }
 
     #[test]
-    fn one_address_takes_no_places_from_others() {
-        let most = most_greetings() as u64;
+    fn one_address_does_not_use_up_the_room_of_others() {
+        let most = max_handshakes() as u64;
         let (mut gate, _) = gate(|socket| socket);
         let mut come = |host: u8, port: u16| {
-            let before: Vec<u64> = gate.greetings.keys().copied().collect();
+            let before: Vec<u64> = gate.handshakes.keys().copied().collect();
             gate.enter(pair().0, Some(SocketAddr::from(([127, 0, 0, host], port)))).unwrap();
-            assert!(gate.greetings.len() as u64 <= most);
-            let gone = before.iter().find(|number| !gate.greetings.contains_key(number));
+            assert!(gate.handshakes.len() as u64 <= most);
+            let gone = before.iter().find(|number| !gate.handshakes.contains_key(number));
             gone.map(|number| number - LISTENER)
         };
-        // Few from one address, which are the oldest; then as many as there may be, and more, from another.
+        // A few from one address, which are the oldest; then the maximum and more from another.
         (1..=3).for_each(|port| assert_eq!(come(3, port), None));
         let dropped: Vec<u64> = (0..most + 50).filter_map(|_| come(2, 9)).collect();
         assert_eq!(dropped, (4..57).collect::<Vec<_>>());
         assert_eq!(come(4, 9), Some(57));
-        (1..=3).for_each(|number| assert!(gate.greetings.contains_key(&(LISTENER + number))));
+        (1..=3).for_each(|number| assert!(gate.handshakes.contains_key(&(LISTENER + number))));
     }
 
-    /// As TLS would: until both sides have said a first byte, nothing passes; then every bit is another one. It reads from its
-    /// socket as much as there is, and keeps it.
+    /// A wrapper like TLS: no data passes until both sides have sent a first byte; then every bit is inverted. It reads all available
+    /// bytes from its socket and buffers them.
     struct Wrapped {
         socket: OwnedFd,
         open: bool,
@@ -414,8 +414,8 @@ mod tests {
     }
 
     #[test]
-    fn what_wraps_a_socket_has_a_handshake_of_its_own_first() {
-        // In three pieces; and all at once, where the socket has nothing left to be reported for.
+    fn a_wrapped_socket_does_its_own_handshake_first() {
+        // In three pieces; and all at once, so that the socket has no bytes left for which it could be reported.
         for pieces in [&[&b"#"[..], &[!7], &[!b'!', !b'x']][..], &[&[b'#', !7, !b'!', !b'x']]] {
             let (mut gate, listeners) = gate(|socket| Wrapped { socket, open: false, kept: Vec::new() });
             let (ours, mut theirs) = pair();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn who_proves_nothing_hears_it_and_who_says_nothing_is_dropped_in_time() {
+    fn a_failed_proof_gets_a_reply_and_a_silent_connection_is_dropped_in_time() {
         let (mut gate, listeners) = gate(|socket| socket);
         let (ours, mut theirs) = pair();
         let number = gate.enter(ours, None).unwrap();

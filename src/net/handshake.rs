@@ -1,7 +1,7 @@
-//! How a connection between two contexts begins: both sides prove that they belong together before anything else is read.
-//! Without I/O.
+//! The handshake of a connection between two contexts, by which both sides prove that they belong to the same job before anything
+//! else is read. Without I/O.
 //!
-//! Numbers are little-endian; the magic and the version stand where no version may move them.
+//! Numbers are little-endian. The positions of the magic and the version are the same in every version.
 //!
 //! | from | message | bytes |
 //! |---|---|---|
@@ -10,12 +10,12 @@
 //! | connector | proof | 32 bytes |
 //! | acceptor | [`Answer`] | magic (7), version (1), 1 accepted, 2 yield or 3 refused, reason (1) |
 //!
-//! An acceptor that does not even challenge sends the last message at once. Flag 1 says that the sender has a job token.
+//! An acceptor that refuses without a challenge sends the last message at once. Flag 1: the sender has a job token.
 //!
-//! A handle is a digest of a context's [`Identity`], which crosses the store and never a connection. The key of all proofs is
-//! made of the acceptor's identity and the job's token. Each proof covers everything that was said before it, both sides'
-//! fresh nonces with it, so one that was recorded is worth nothing; the acceptor's and the connector's have different
-//! labels, so neither can be sent back as the other. The number that the connection's frames carry comes from the same key.
+//! A handle is a digest of a context's [`Identity`], which is published in the store and never sent over a connection. The key of all
+//! proofs is derived from the acceptor's identity and the job's token. Each proof covers all bytes sent before it, including both
+//! sides' fresh nonces, so a recorded proof cannot be replayed; the acceptor's and the connector's proofs have different
+//! labels, so neither can be reflected. The number in the headers of the connection's frames is derived from the same key.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -23,13 +23,13 @@ pub(crate) mod fuzz;
 use crate::secret::{self, JobToken, Proof, SecretKey};
 use crate::wire::VERSION;
 
-/// A secret number that a context draws and tells its peers over the store.
+/// A secret random number of a context, which it publishes to its peers in the store.
 pub type Identity = [u8; 16];
 
-/// What a context is called in the open.
+/// Public name of a context.
 pub type Handle = [u8; 16];
 
-/// Random bytes that are used once.
+/// Random bytes that are used only once.
 pub type Nonce = [u8; 32];
 
 const MAGIC: [u8; 7] = *b"gloo_rs";
@@ -56,23 +56,23 @@ pub fn key(token: &JobToken, identity: &Identity) -> SecretKey {
     SecretKey::derive(token, "gloo_rs connection", identity)
 }
 
-/// Why a connection is not wanted, as the acceptor tells the connector.
+/// Why the acceptor refuses a connection, as sent to the connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// It speaks another version.
+    /// The connector uses another version of the protocol.
     Version = 1,
-    /// There is no such context, or no longer.
+    /// The context does not exist, or no longer.
     NoContext = 2,
     /// One side has a job token and the other none.
     OneToken = 3,
-    /// The proof is wrong.
+    /// The proof is invalid.
     Proof = 4,
     /// The context has no such peer, or knows it by another handle.
     Stranger = 5,
-    /// The context is closed, or its connection to this peer is over.
+    /// The context is closed, or its connection to this peer has ended.
     Over = 6,
-    /// There is a connection to this peer already.
+    /// There is already a connection to this peer.
     Connected = 7,
 }
 
@@ -83,19 +83,19 @@ impl Reason {
     }
 }
 
-/// The acceptor's last word.
+/// The acceptor's last message of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The connection stands.
+    /// The connection is established.
     Accepted,
-    /// The answering side is connecting itself, and its connection is the one to keep.
+    /// The acceptor is connecting to the connector itself, and that connection is used.
     Yield,
-    /// Not wanted.
+    /// The connection is refused.
     Refused(Reason),
 }
 
 impl Answer {
-    /// For the wire.
+    /// Encodes the message.
     pub fn encode(self) -> [u8; ANSWER_BYTES] {
         let mut out = [0; ANSWER_BYTES];
         out[..PREFIX_BYTES].copy_from_slice(&prefix());
@@ -107,7 +107,7 @@ impl Answer {
         out
     }
 
-    /// From the wire.
+    /// Decodes the message.
     pub fn decode(wire: &[u8; ANSWER_BYTES]) -> Result<Self, Fault> {
         check_prefix(wire)?;
         match (wire[8], wire[9]) {
@@ -119,28 +119,28 @@ impl Answer {
     }
 }
 
-/// What is wrong with what the other side says.
+/// What is wrong with the other side's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It does not begin as this protocol does.
+    /// It does not begin like this protocol.
     Foreign,
-    /// It speaks this version instead of [`VERSION`].
+    /// It has this version instead of [`VERSION`].
     Version(u8),
-    /// It begins right and goes on wrong.
+    /// It has the right magic and version, but is malformed.
     Malformed,
-    /// It seeks a context that is not here.
+    /// It names a context that does not exist here.
     NoContext,
     /// One side has a job token and the other none.
     OneToken {
         /// Whether the other side has it.
         theirs: bool,
     },
-    /// Its proof is wrong.
+    /// Its proof is invalid.
     Proof,
 }
 
 impl Fault {
-    /// What the connector is told, if it can be supposed to understand.
+    /// The reason to send to the connector, if it may understand it.
     pub fn answer(self) -> Option<Answer> {
         match self {
             Self::Foreign | Self::Malformed => None,
@@ -182,7 +182,7 @@ fn prefix() -> [u8; PREFIX_BYTES] {
     out
 }
 
-/// Refuses a beginning that no message has, as soon as it shows.
+/// Fails as soon as the first bytes cannot be the beginning of a message.
 fn check_prefix(wire: &[u8]) -> Result<(), Fault> {
     let n = wire.len().min(MAGIC.len());
     if wire[..n] != MAGIC[..n] {
@@ -194,28 +194,28 @@ fn check_prefix(wire: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// The part of `wire` that begins at `at`; the callers' messages are long enough.
+/// The part of `wire` that begins at `at`; the callers ensure that it is long enough.
 fn array<const N: usize>(wire: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|i| wire[at + i])
 }
 
-/// The first message: who seeks whom.
+/// The first message: names the two contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Whether the connector has a job token.
     pub has_token: bool,
     /// The rank that the connector says it is.
     pub rank: u32,
-    /// The context that is sought.
+    /// The context to connect to.
     pub to: Handle,
-    /// The context that seeks.
+    /// The context that connects.
     pub from: Handle,
-    /// The connector's.
+    /// The connector's nonce.
     pub nonce: Nonce,
 }
 
 impl Hello {
-    /// For the wire.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut out = [0; HELLO_BYTES];
         out[..8].copy_from_slice(&prefix());
@@ -227,7 +227,7 @@ impl Hello {
         out
     }
 
-    /// From the wire.
+    /// Decodes the message.
     pub fn decode(wire: &[u8; HELLO_BYTES]) -> Result<Self, Fault> {
         check_prefix(wire)?;
         Ok(Self {
@@ -244,16 +244,16 @@ fn flag(byte: u8) -> Result<bool, Fault> {
     if byte & !FLAG_TOKEN == 0 { Ok(byte == FLAG_TOKEN) } else { Err(Fault::Malformed) }
 }
 
-/// A connector that has proven that it belongs to the job.
+/// An authenticated connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proven {
-    /// The context that it sought.
+    /// The context to which it connects.
     pub to: Handle,
     /// Its own context.
     pub from: Handle,
-    /// The rank that it says it is.
+    /// The rank that it claims.
     pub rank: u32,
-    /// What the connection's frames carry.
+    /// The number that the headers of the connection's frames contain.
     pub frames: u32,
 }
 
@@ -265,18 +265,18 @@ fn frames(key: &SecretKey, transcript: &[&[u8]]) -> u32 {
     u32::from_le_bytes(array(&key.prove("gloo_rs frames", transcript), 0))
 }
 
-/// What the side that was connected to does next.
+/// What the acceptor does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Accepting<P> {
-    /// Nothing, until more has come.
+    /// Waits for more bytes.
     Waiting,
-    /// It sends this.
+    /// Sends these bytes.
     Send(Vec<u8>),
-    /// It hands the connection on; whoever it is for says the last word.
+    /// Passes the connection on; its receiver sends the last message.
     Proven(P),
 }
 
-/// The side that was connected to.
+/// The accepting side.
 #[derive(Debug)]
 pub struct Acceptor {
     nonce: Nonce,
@@ -295,12 +295,12 @@ struct Challenged {
 }
 
 impl Acceptor {
-    /// For one connection. `nonce` is random and was never used before.
+    /// For one connection. `nonce` must be random and never used before.
     pub fn new(nonce: Nonce) -> Self {
         Self { nonce, wire: [0; HELLO_BYTES], have: 0, challenged: None }
     }
 
-    /// How many bytes the message that is coming in lacks: never more are to be read.
+    /// Number of bytes that the current message still lacks: never read more.
     pub fn wanted(&self) -> usize {
         match &self.challenged {
             None => HELLO_BYTES - self.have,
@@ -308,13 +308,13 @@ impl Acceptor {
         }
     }
 
-    /// Who the connector says it is, once it has named a context that is here, and not said anything wrong since.
+    /// The rank that the connector claims, once it has named a context that exists here, unless a fault has occurred since.
     pub fn claims(&self) -> Option<u32> {
         self.challenged.as_ref().map(|challenged| challenged.hello.rank)
     }
 
-    /// Takes what has come, which is at most [`Acceptor::wanted`]. `find` gives the key of a context that is here. After a
-    /// fault the connection is of no more use.
+    /// Processes received bytes, at most [`Acceptor::wanted`]. `find` returns the key of a context that exists here. After a
+    /// fault the connection must not be used again.
     pub fn take(
         &mut self,
         bytes: &[u8],
@@ -362,25 +362,25 @@ impl Acceptor {
 /// What a [`Connector`] does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connecting {
-    /// Nothing, until more has come.
+    /// Waits for more bytes.
     Waiting,
-    /// It sends this.
+    /// Sends these bytes.
     Send(Proof),
-    /// It is over. With [`Answer::Accepted`], the connection's frames carry this number.
+    /// The handshake is over. After [`Answer::Accepted`], the headers of the connection's frames contain this number.
     Done(Answer, u32),
 }
 
-/// What a connector sends that has found the acceptor's proof wrong: so the acceptor can say what is the matter, too.
+/// Sent by a connector that has found the acceptor's proof invalid, so that the acceptor can report the reason, too.
 pub const NO_PROOF: Proof = [0; PROOF_BYTES];
 
-/// The side that connects.
+/// The connecting side.
 #[derive(Debug)]
 pub struct Connector {
     key: SecretKey,
     hello: [u8; HELLO_BYTES],
     wire: [u8; CHALLENGE_BYTES],
     have: usize,
-    /// Set once the acceptor has proven itself.
+    /// Set once the acceptor has proven its identity.
     frames: Option<u32>,
 }
 
@@ -391,20 +391,20 @@ impl Connector {
         Self { key, hello, wire: [0; CHALLENGE_BYTES], have: 0, frames: None }
     }
 
-    /// What to send first.
+    /// The first bytes to send.
     pub fn hello(&self) -> &[u8; HELLO_BYTES] {
         &self.hello
     }
 
-    /// How many bytes the message that is coming in lacks: never more are to be read.
+    /// Number of bytes that the current message still lacks: never read more.
     pub fn wanted(&self) -> usize {
         let challenged = self.have >= ANSWER_BYTES && self.wire[8] == CHALLENGE && self.frames.is_none();
         if challenged { CHALLENGE_BYTES - self.have } else { ANSWER_BYTES.saturating_sub(self.have) }
     }
 
-    /// Takes what has come, which is at most [`Connector::wanted`]. After a fault the connection is of no more use.
+    /// Processes received bytes, at most [`Connector::wanted`]. After a fault the connection must not be used again.
     pub fn take(&mut self, mut bytes: &[u8]) -> Result<Connecting, Fault> {
-        // Twice, if it is the beginning of a challenge and goes on.
+        // Runs a second time if the bytes are the beginning of a challenge, whose length is then known.
         while !bytes.is_empty() && self.wanted() > 0 {
             let (now, rest) = bytes.split_at(bytes.len().min(self.wanted()));
             self.wire[self.have..self.have + now.len()].copy_from_slice(now);
@@ -421,7 +421,7 @@ impl Connector {
                 (Answer::Refused(Reason::OneToken), _) => Err(Fault::OneToken { theirs: !self.key.has_token() }),
                 (Answer::Refused(_), frames) => Ok(Connecting::Done(answer, frames.unwrap_or(0))),
                 (_, Some(frames)) => Ok(Connecting::Done(answer, frames)),
-                // Who has proven nothing has nothing to accept.
+                // An acceptor that has not proven its identity may not accept.
                 (_, None) => Err(Fault::Proof),
             };
         }

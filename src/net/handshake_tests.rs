@@ -22,7 +22,7 @@ fn connector(job: &str) -> Connector {
     connector_with(key(&token(job), &IDENTITY))
 }
 
-/// What a device does that has the one context of `IDENTITY`.
+/// The lookup of a device that has one context, the one of `IDENTITY`.
 fn find(job: &str) -> impl FnOnce(&Handle) -> Option<SecretKey> {
     let key = key(&token(job), &IDENTITY);
     move |sought| (*sought == handle(&IDENTITY)).then_some(key)
@@ -42,7 +42,7 @@ fn proof(connector: &mut Connector, challenge: &[u8]) -> Proof {
     }
 }
 
-/// All four messages of a handshake that comes to a good end.
+/// All four messages of a successful handshake.
 fn record(job: &str, nonces: [u8; 2]) -> (Vec<u8>, Vec<u8>, Proof, Proven) {
     let (mut acceptor, mut connector) = (Acceptor::new([nonces[0]; 32]), connector(job));
     connector.hello[45..].fill(nonces[1]);
@@ -53,7 +53,7 @@ fn record(job: &str, nonces: [u8; 2]) -> (Vec<u8>, Vec<u8>, Proof, Proven) {
 }
 
 #[test]
-fn who_belongs_together_connects_and_agrees_on_the_frames() {
+fn members_of_a_job_connect_and_agree_on_the_frame_number() {
     for job in ["", "a token"] {
         for answer in [Answer::Accepted, Answer::Yield, Answer::Refused(Reason::Over)] {
             let (mut acceptor, mut connector) = (acceptor(), connector(job));
@@ -68,7 +68,7 @@ fn who_belongs_together_connects_and_agrees_on_the_frames() {
 }
 
 #[test]
-fn single_bytes_do_as_well() {
+fn messages_may_arrive_byte_by_byte() {
     let (mut acceptor, mut connector) = (acceptor(), connector("t"));
     let mut challenge = Vec::new();
     for byte in *connector.hello() {
@@ -121,14 +121,14 @@ fn tokens_that_differ_are_found_by_both_sides() {
 }
 
 #[test]
-fn a_token_on_one_side_is_told_to_both() {
+fn both_sides_report_a_token_on_one_side_only() {
     for (theirs, ours) in [("", "t"), ("t", "")] {
         let (mut acceptor, mut connector) = (acceptor(), connector(theirs));
         let fault = acceptor.take(connector.hello(), find(ours)).unwrap_err();
         assert_eq!(fault, Fault::OneToken { theirs: ours.is_empty() });
         let answer = fault.answer().unwrap();
         assert_eq!(connector.take(&answer.encode()), Err(Fault::OneToken { theirs: theirs.is_empty() }));
-        // An acceptor that challenges all the same is found out.
+        // An acceptor that sends a challenge all the same is detected.
         let mut lax = connector_with(key(&token(theirs), &IDENTITY));
         let (_, mut challenge, ..) = record(ours, [1, 2]);
         challenge[9] = u8::from(!ours.is_empty());
@@ -137,8 +137,8 @@ fn a_token_on_one_side_is_told_to_both() {
 }
 
 #[test]
-fn without_a_token_the_identity_plays_its_part() {
-    // It knows the handle, which it has seen on a connection, and not the identity.
+fn without_a_token_the_identity_still_protects() {
+    // It knows the handle, which it has seen on a connection, but not the identity.
     let (mut acceptor, mut stranger) = (acceptor(), connector_with(key(&token(""), &OTHER)));
     let challenge = challenge(&mut acceptor, &stranger, "");
     assert_eq!(stranger.take(&challenge), Err(Fault::Proof));
@@ -147,28 +147,28 @@ fn without_a_token_the_identity_plays_its_part() {
 }
 
 #[test]
-fn a_recorded_handshake_is_worth_nothing() {
+fn a_recorded_handshake_cannot_be_replayed() {
     let (hello, challenge, proof, proven) = record("t", [1, 2]);
-    // To the acceptor, which has drawn another nonce.
+    // Replayed to the acceptor, which has another nonce.
     let mut acceptor = Acceptor::new([9; 32]);
     assert!(matches!(acceptor.take(&hello, find("t")), Ok(Accepting::Send(_))));
     assert_eq!(acceptor.take(&proof, find("t")), Err(Fault::Proof));
-    // To the connector, likewise.
+    // Replayed to the connector.
     let mut connector = connector("t");
     connector.hello[45..].fill(9);
     assert_eq!(connector.take(&challenge), Err(Fault::Proof));
-    // Another connection's frames do not fit either.
+    // The frame numbers of another connection differ, too.
     assert_ne!(record("t", [1, 3]).3.frames, proven.frames);
     assert_ne!(record("t", [3, 2]).3.frames, proven.frames);
 }
 
 #[test]
-fn what_one_side_says_cannot_be_sent_back_to_it() {
+fn messages_cannot_be_reflected_to_their_sender() {
     let (mut acceptor, connector) = (acceptor(), connector("t"));
     let challenge = challenge(&mut acceptor, &connector, "t");
     // The acceptor's own proof as the connector's.
     assert_eq!(acceptor.take(&challenge[42..], find("t")), Err(Fault::Proof));
-    // The connector's own hello as an answer.
+    // The connector's own hello as the reply.
     let mut reflected = connector_with(key(&token("t"), &IDENTITY));
     let hello = *reflected.hello();
     assert!(reflected.take(&hello).is_err());
@@ -181,7 +181,7 @@ fn nothing_is_accepted_before_the_proof() {
     }
     let refused = Answer::Refused(Reason::NoContext);
     assert_eq!(connector("t").take(&refused.encode()), Ok(Connecting::Done(refused, 0)));
-    // A second challenge instead of the answer.
+    // A second challenge instead of the last message.
     let (mut acceptor, mut connector) = (acceptor(), connector("t"));
     let challenge = challenge(&mut acceptor, &connector, "t");
     proof(&mut connector, &challenge);
@@ -196,7 +196,7 @@ fn every_bit_counts() {
         wrong[bit / 8] ^= 1 << (bit % 8);
         let mut acceptor = acceptor();
         match acceptor.take(&wrong, find("t")) {
-            // What it signs is not what the connector has said.
+            // The proofs cover other bytes than the connector has sent.
             Ok(Accepting::Send(challenge)) => {
                 let mut connector = connector("t");
                 assert_eq!(connector.take(&challenge), Err(Fault::Proof), "bit {bit} of the hello");
@@ -221,7 +221,7 @@ fn every_bit_counts() {
 }
 
 #[test]
-fn strangers_and_other_versions_are_told_apart() {
+fn other_protocols_and_other_versions_are_distinguished() {
     assert_eq!(acceptor().take(b"GET / HTTP/1.1\r\n\r\n", find("")), Err(Fault::Foreign));
     assert_eq!(acceptor().take(b"x", find("")), Err(Fault::Foreign));
     assert_eq!(connector("").take(b"SSH-2.0-OpenSSH"), Err(Fault::Foreign));
@@ -230,7 +230,7 @@ fn strangers_and_other_versions_are_told_apart() {
     let fault = acceptor().take(&hello[..8], find("")).unwrap_err();
     assert_eq!(fault, Fault::Version(VERSION + 1));
     assert!(fault.to_string().contains(&format!("version {}", VERSION + 1)));
-    // Whatever another version answers, it begins alike.
+    // Messages of all versions begin in the same way.
     let mut answer = fault.answer().unwrap().encode();
     answer[7] = VERSION + 1;
     assert_eq!(connector("").take(&answer), Err(Fault::Version(VERSION + 1)));
@@ -258,7 +258,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_gets_in_by_chance(
+    fn random_bytes_are_not_accepted(
         pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..100), 0..8),
         right in 0usize..=HELLO_BYTES,
     ) {

@@ -1,4 +1,4 @@
-//! Interfaces as operators list them: `eth0,ib*`, `^lo,docker*`, `10.0.0.0/8`.
+//! Lists of interfaces as users write them: `eth0,ib*`, `^lo,docker*`, `10.0.0.0/8`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use super::interface::Interface;
 use crate::error::{Error, Result};
 
-/// A list of interfaces or addresses: those to use, the preferred first, or those not to use.
+/// A list of interfaces or addresses: those to use, the preferred ones first, or those not to use.
 ///
 /// Items are separated by commas. Each is an interface's name, in which `*` stands for any characters; an IP address; or a
-/// network, as `10.0.0.0/8` or `fd00::/8`. With `^` in front of the whole list, everything else may be used.
+/// network such as `10.0.0.0/8` or `fd00::/8`. A `^` before the list excludes all its items.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Patterns {
     items: Vec<Item>,
@@ -20,23 +20,23 @@ pub struct Patterns {
 /// One item of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// A name, perhaps with `*`.
+    /// A name, which may contain `*`.
     Name(String),
-    /// Addresses whose first bits, so many, are these.
+    /// A network: an address and the length of its prefix in bits.
     Network(IpAddr, u32),
 }
 
 impl Patterns {
-    /// Reads a list. Fails with `InvalidArgument`, naming the item that makes no sense.
+    /// Parses a list. Fails with `InvalidArgument` and names the invalid item.
     pub fn parse(text: &str) -> Result<Self> {
-        let wrong = |why: String| Error::invalid(format!("{text:?} is no list of interfaces: {why}"));
+        let wrong = |why: String| Error::invalid(format!("{text:?} is not a list of interfaces: {why}"));
         let list = text.trim();
         let (excludes, list) = list.strip_prefix('^').map_or((false, list), |rest| (true, rest));
         let items = list.split(',').map(|item| Item::parse(item.trim()).map_err(wrong)).collect::<Result<_>>()?;
         Ok(Self { items, excludes, text: text.to_owned() })
     }
 
-    /// Whether the list says what not to use.
+    /// Whether the list excludes its items.
     pub fn excludes(&self) -> bool {
         self.excludes
     }
@@ -46,10 +46,10 @@ impl Patterns {
         &self.items
     }
 
-    /// How much `interface`, with its one address, is preferred: 0 the most. `None` if it may not be used.
+    /// Rank of `interface` (with its one address) in the order of preference, 0 first. `None` if it may not be used.
     pub fn preference(&self, interface: &Interface) -> Option<usize> {
-        let place = self.items.iter().position(|item| item.matches(interface));
-        if self.excludes { place.is_none().then_some(0) } else { place }
+        let preference = self.items.iter().position(|item| item.matches(interface));
+        if self.excludes { preference.is_none().then_some(0) } else { preference }
     }
 }
 
@@ -74,23 +74,25 @@ impl Item {
             return Err("an item is empty".to_owned());
         }
         if item.starts_with('^') {
-            return Err(format!("in {item:?} a ^ stands inside the list; in front of a list it excludes all of it"));
+            return Err(format!(
+                "in {item:?} a ^ is inside the list; only a ^ before the list has a meaning: it excludes all items"
+            ));
         }
         let (address, bits) = item.split_once('/').map_or((item, None), |(address, bits)| (address, Some(bits)));
         let Ok(address) = address.parse::<IpAddr>() else {
             if bits.is_some() {
-                return Err(format!("{item:?} is no network, as 10.0.0.0/8 or fd00::/8"));
+                return Err(format!("{item:?} is not a network, as 10.0.0.0/8 or fd00::/8"));
             }
             return Ok(Self::Name(item.to_owned()));
         };
         let most = if address.is_ipv4() { 32 } else { 128 };
         match bits.map_or(Ok(most), str::parse) {
             Ok(bits) if bits <= most => Ok(Self::Network(address, bits)),
-            _ => Err(format!("{item:?} is no network: its length is a number from 0 to {most}")),
+            _ => Err(format!("{item:?} is not a network: its length is a number from 0 to {most}")),
         }
     }
 
-    /// Whether `interface`, with its one address, is meant.
+    /// Whether the item matches `interface`, with its one address.
     pub fn matches(&self, interface: &Interface) -> bool {
         match self {
             Self::Name(pattern) => glob(pattern.as_bytes(), interface.name.as_bytes()),
@@ -109,9 +111,9 @@ impl Item {
     }
 }
 
-/// Whether `text` is `pattern`, in which each `*` stands for any number of bytes.
+/// Whether `text` matches `pattern`, in which each `*` stands for any number of bytes.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    // Where to go on if the shortest stretch for the last star turns out too short.
+    // Where to continue if the shortest match of the last star turns out to be too short.
     let (mut p, mut t, mut star) = (0, 0, None);
     while t < text.len() {
         if pattern.get(p) == Some(&b'*') {
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_whole_unless_a_star_stands_for_the_rest() {
+    fn names_match_completely_unless_a_star_stands_for_the_rest() {
         for (pattern, name, matches) in [
             ("eth0", "eth0", true),
             ("eth", "eth0", false),
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn errors_name_the_invalid_item() {
         for (text, part) in [
             ("", "empty"),
             ("eth0,,ib0", "empty"),
@@ -206,7 +208,7 @@ mod tests {
             ("fd00::/129", "0 to 128"),
             ("10.0.0.0/", "0 to 32"),
             ("10.0.0.0/-1", "0 to 32"),
-            ("eth0/8", "no network"),
+            ("eth0/8", "not a network"),
         ] {
             let error = Patterns::parse(text).unwrap_err();
             assert!(

@@ -1,9 +1,9 @@
-//! A store in a directory that all ranks reach: on one host, or on a shared file system with `flock` (NFS, Lustre).
+//! A store in a directory that all ranks can access: on one host, or on a shared file system with `flock` (NFS, Lustre).
 //!
-//! Every key is one file, which is replaced by renaming, so a reader sees an old value or a new one and never a part.
-//! Writers of one directory take turns with a lock on one file; the system lets go of it when its holder dies.
-//! An NFS client that remembers which files were absent shows new keys late: mount with `lookupcache=positive`.
-//! Nothing is synced to the disk: the values are for the running job. Other files in the directory are left alone.
+//! Every key is one file, which is replaced by renaming, so a reader sees an old or a new value, never a partial one.
+//! Writers are serialized by a lock on one file in the directory; the kernel releases it when the process ends.
+//! An NFS client that caches the absence of files sees new keys late: mount with `lookupcache=positive`.
+//! Nothing is synced to the disk: the values are only for the running job. Other files in the directory are left alone.
 
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -19,34 +19,34 @@ use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_v
 use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Store};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A file begins with this, the key's length (u32) and the value's (u64), both little-endian; then come key and value.
+/// First bytes of a file. Then come the key's length (u32) and the value's (u64), both little-endian, the key, and the value.
 const MAGIC: [u8; 8] = *b"gloo_rs\x01";
 const HEADER_BYTES: usize = 20;
 
-/// A file system allows 255 bytes of a name; keys whose encoding is longer than this are named by a hash.
+/// File systems allow names of 255 bytes. If the encoded key is longer than this, the file's name contains a hash of the key.
 const MAX_ENCODED_BYTES: usize = 200;
 
-/// Begins the names that hold a hash.
+/// Prefix of names that contain a hash.
 const HASHED: &str = "gloo_rs.hash.";
 
-/// A writer holds the lock for one small write. One that finds it taken for so long has a stopped process before it.
+/// A writer holds the lock only for one small write. If it is held this long, the process that holds it is stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Keys and values as files of a directory. Nothing is removed when the store is dropped: use a new directory for each job.
+/// A store with one file per key in a directory. Dropping it removes nothing: use a new directory for each job.
 pub struct FileStore {
     directory: PathBuf,
-    /// Lets this store's threads queue here, so that only one of them at a time polls for the file's lock.
+    /// Serializes the threads that use this store, so that only one of them at a time polls for the file lock.
     turn: Mutex<()>,
 }
 
-/// The right to write, until dropped.
+/// Held while writing; released when dropped.
 struct Lock<'a> {
     _file: File,
     _turn: MutexGuard<'a, ()>,
 }
 
 impl FileStore {
-    /// The store in `directory`, which is made if it is not there. Fails if it cannot be made or written to.
+    /// The store in `directory`, which is created if it does not exist. Fails if it cannot be created or written to.
     pub fn new(directory: impl Into<PathBuf>) -> Result<Self> {
         let directory = directory.into();
         let failed = |error| Error::io(format!("file://{}: cannot use the directory", directory.display()), &error);
@@ -71,7 +71,7 @@ impl FileStore {
         check_value(|| self.describe(), key, value_bytes)
     }
 
-    /// Waits for the lock. It is opened anew each time, because a forked child would share an open file's lock.
+    /// Waits for the lock. Opens the file each time: a child by fork would share the lock of an open file.
     fn lock(&self, doing: impl Fn() -> String) -> Result<Lock<'_>> {
         self.lock_within(LOCK_TIMEOUT, doing)
     }
@@ -107,14 +107,14 @@ impl FileStore {
         }
     }
 
-    /// The file of `key`, read up to where its value begins, and the value's length; `None` if there is no such file.
+    /// Opens the file of `key` and reads up to its value; also returns the value's length. `None` if there is no such file.
     fn find(&self, key: &str) -> Result<Option<(File, usize)>> {
         let path = self.path(key);
-        // Not to hang when a stranger has put a pipe there.
+        // Non-blocking: opening a pipe that another program has put there would block.
         let mut file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(None),
-            // NFS: replaced by another host between look-up and opening. The next look finds the new file.
+            // On NFS another host replaced the file between lookup and open. The next attempt finds the new file.
             Err(error) if error.raw_os_error() == Some(libc::ESTALE) => return Ok(None),
             Err(error) => return Err(self.failed("cannot open", key, &error)),
         };
@@ -123,7 +123,7 @@ impl FileStore {
             Err(Error::new(ErrorKind::Mismatch, message))
         };
         if !file.metadata().map_err(|error| self.failed("cannot read", key, &error))?.is_file() {
-            return foreign("is no regular file, so no store has written it");
+            return foreign("is not a regular file, so no store has written it");
         }
         let mut header = [0; HEADER_BYTES];
         let mut found = [0; MAX_KEY_BYTES];
@@ -153,13 +153,13 @@ impl FileStore {
         Ok(Some(value))
     }
 
-    /// Polls, at first every millisecond and later every 50.
+    /// Polls after 1 ms at first, up to every 50 ms later.
     fn await_keys(&self, keys: &[&str], deadline: &Deadline) -> Result<()> {
         keys.iter().try_for_each(|key| self.check(key, 0))?;
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
         let mut at = 0;
         loop {
-            // Whether time is up is asked before the last look, not after: what came in time is seen.
+            // The deadline is checked before the last look: a value that was set in time is found.
             let last = deadline.passed();
             let mut missing = Vec::new();
             for i in (at..keys.len()).chain(0..at) {
@@ -186,7 +186,7 @@ impl FileStore {
         }
     }
 
-    /// Replaces the value of `key`. Needs the lock, lest it come between another's reading and writing.
+    /// Replaces the value of `key`. The caller holds the lock, because other callers read and then write the value.
     fn write(&self, _lock: &Lock<'_>, key: &str, value: &[u8]) -> Result<()> {
         let mut contents = Vec::with_capacity(HEADER_BYTES + key.len() + value.len());
         contents.extend_from_slice(&MAGIC);
@@ -196,20 +196,20 @@ impl FileStore {
         contents.extend_from_slice(value);
         let name = file_name(key);
         if name.starts_with(HASHED) {
-            self.find(key)?; // Fails if the file is another key's.
+            self.find(key)?; // fails if another key has the same hash.
         }
         let path = self.directory.join(name);
         let failed = |error| self.failed(format_args!("cannot write {} bytes for", value.len()), key, &error);
         let (temporary, file) = self.create_temporary().map_err(failed)?;
         let written = write_and_close(file, &contents).and_then(|()| fs::rename(&temporary, &path));
         written.map_err(|error| {
-            // If this fails too, a file stays behind that no reader looks at.
+            // If this fails too, a file remains that no reader opens.
             let _ = fs::remove_file(&temporary);
             failed(error)
         })
     }
 
-    /// A new file that no reader looks at. Its name is random: process numbers of different hosts may be equal.
+    /// Creates a file that no reader opens. Its name is random, since process ids of different hosts may be equal.
     fn create_temporary(&self) -> io::Result<(PathBuf, File)> {
         loop {
             let name = format!("gloo_rs.new.{:016x}", RandomState::new().build_hasher().finish());
@@ -223,21 +223,21 @@ impl FileStore {
     }
 }
 
-/// Writes, and closes with a look at the result: network file systems report a full disk only then.
+/// Writes, and closes with a check of the result: network file systems report a full disk only on close.
 fn write_and_close(mut file: File, contents: &[u8]) -> io::Result<()> {
     file.write_all(contents)?;
-    // SAFETY: into_raw_fd gives up the only owner of this open descriptor, so it is closed once, here.
+    // SAFETY: `into_raw_fd` has given up the ownership of an open descriptor, so nothing else closes it.
     if unsafe { libc::close(file.into_raw_fd()) } == 0 {
         return Ok(());
     }
     match io::Error::last_os_error() {
-        // Linux has closed the descriptor even when a signal interrupted the call.
+        // Linux closes the descriptor even if a signal interrupts the call.
         error if error.kind() == IoErrorKind::Interrupted => Ok(()),
         error => Err(error),
     }
 }
 
-/// The name of the file that holds `key`: different for different keys, but for hashes that collide, which `find` notices.
+/// Name of the file that holds `key`. Different keys have different names, except if hashes collide, which `find` detects.
 fn file_name(key: &str) -> String {
     let mut name = String::from("gloo_rs.key.");
     for &byte in key.as_bytes() {
@@ -252,8 +252,8 @@ fn file_name(key: &str) -> String {
     name
 }
 
-/// FNV-1a with 128 bits (Fowler, Noll, Vo). Fixed for ever, unlike the standard library's hashes, since
-/// processes with different builds may meet in one directory.
+/// FNV-1a with 128 bits (Fowler, Noll, Vo). It must never change, unlike the standard library's hashes: processes with
+/// different builds may use one directory.
 fn fnv1a_128(bytes: &[u8]) -> u128 {
     const OFFSET_BASIS: u128 = 0x6c62272e07bb014262b821756295c58d;
     const PRIME: u128 = 0x0000000001000000000000000000013b;
@@ -309,7 +309,7 @@ impl Store for FileStore {
             for key in keys {
                 values.extend(self.read(key)?);
             }
-            // Fewer if one was deleted since: the wait begins again, and fails if time is up and the key still gone.
+            // Fewer if a key was deleted in between: wait again; this fails if the deadline has passed and the key is still missing.
             if values.len() == keys.len() {
                 return Ok(values);
             }
@@ -341,7 +341,7 @@ impl Store for FileStore {
 mod tests {
     use super::*;
 
-    /// Processes with different builds meet in one directory, so names never change.
+    /// Processes with different builds may use one directory, so names must never change.
     #[test]
     fn names_are_what_they_always_were() {
         assert_eq!(file_name("rank/7-a_b.c é"), "gloo_rs.key.rank%2F7-a_b.c%20%C3%A9");

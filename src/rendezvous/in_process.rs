@@ -9,28 +9,28 @@ use super::support::{Deadline, NAMED_KEYS, check_key, check_value, no_value};
 use super::table::Table;
 use crate::error::{Error, Result};
 
-/// The named stores that are open. A name holds no store alive, and leaves with its store.
+/// The open stores with a name. An entry does not keep its store alive, and is removed with it.
 static NAMED: Mutex<BTreeMap<String, Weak<InProcessStore>>> = Mutex::new(BTreeMap::new());
 
-/// Keys and values in this process's memory, shared by sharing the `Arc`.
+/// Keys and values in the memory of this process. Clones of the `Arc` share the store.
 pub struct InProcessStore {
-    /// Empty for a store that [`InProcessStore::new`] made.
+    /// Empty for a store created by [`InProcessStore::new`].
     name: String,
     table: Mutex<Table>,
-    /// A key got a value.
+    /// Notified when a key gets a value.
     changed: Condvar,
 }
 
 impl InProcessStore {
-    /// An empty store that nobody else has.
+    /// A new empty store without a name.
     pub fn new() -> Arc<Self> {
         Arc::new(Self::empty(String::new()))
     }
 
-    /// The store of this name in this process, for as long as somebody holds it. Fails if `name` is empty.
+    /// The store with this name in this process; it exists as long as a reference to it. Fails if `name` is empty.
     pub fn open(name: &str) -> Result<Arc<Self>> {
         if name.is_empty() {
-            return Err(Error::invalid("an in-process store to be found by its name needs one that is not empty"));
+            return Err(Error::invalid("the name of an in-process store must not be empty"));
         }
         let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(store) = named.get(name).and_then(Weak::upgrade) {
@@ -45,7 +45,7 @@ impl InProcessStore {
         Self { name, table: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Nothing in here panics half-way through a change, so a poisoned lock guards a sound table.
+    /// No code panics in the middle of a change, so the table is consistent even if the lock is poisoned.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,14 +54,14 @@ impl InProcessStore {
         keys.iter().try_for_each(|key| check_key(|| self.describe(), key))
     }
 
-    /// The table once it has all `keys`.
+    /// Waits until the table has all `keys`, and returns it locked.
     fn await_keys(&self, keys: &[&str], timeout: Duration) -> Result<MutexGuard<'_, Table>> {
         self.check_keys(keys)?;
         let deadline = Deadline::after(timeout);
         let mut table = self.lock();
         let mut at = 0;
         loop {
-            // From the key that was missing last, and around: a wake-up costs as much as there is news.
+            // Continues at the key that was missing last, so that keys found before are not looked up after each wake-up.
             match (at..keys.len()).chain(0..at).find(|&i| !table.contains(keys[i])) {
                 None => return Ok(table),
                 Some(missing) => at = missing,
@@ -76,7 +76,7 @@ impl InProcessStore {
         }
     }
 
-    /// Changes the table and wakes those who wait.
+    /// Changes the table and wakes the waiting threads.
     fn change<T>(&self, key: &str, change: impl FnOnce(&mut Table) -> Result<T>) -> Result<T> {
         check_key(|| self.describe(), key)?;
         let result = change(&mut self.lock());
@@ -91,7 +91,7 @@ impl Drop for InProcessStore {
             return;
         }
         let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have opened a new store of this name since the last holder of this one let go.
+        // Another thread may have opened a new store with this name since the last reference to this one was dropped.
         if named.get(&self.name).is_some_and(|store| store.strong_count() == 0) {
             named.remove(&self.name);
         }

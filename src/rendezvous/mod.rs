@@ -1,4 +1,4 @@
-//! Where ranks find each other: key-value stores, and the place in a launched job.
+//! How ranks find each other: key-value stores, and the rank and size that a launcher gives to a process.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,58 +26,59 @@ pub use prefix::PrefixStore;
 pub use redis::RedisOptions;
 pub use tcp::TcpStore;
 
-/// Longest key, in bytes. The same for every kind, so that a program works with all if it works with one.
+/// Longest key, in bytes. It is the same for every kind of store, so that a program that works with one works with all.
 pub const MAX_KEY_BYTES: usize = 4 << 10;
 
-/// Longest value, in bytes, however it came about.
+/// Longest value, in bytes, including after appending.
 pub const MAX_VALUE_BYTES: usize = 64 << 20;
 
-/// A key-value store that all ranks of a job reach. Any number of threads may use one at the same time.
+/// A key-value store that all ranks of a job can access. Thread-safe.
 ///
-/// Keys are non-empty, hold no NUL byte and at most [`MAX_KEY_BYTES`]; values are any bytes, at most [`MAX_VALUE_BYTES`].
-/// What fails says which key, which store, and after how long.
+/// Keys are non-empty UTF-8 without NUL bytes, at most [`MAX_KEY_BYTES`] long; values are any bytes, at most [`MAX_VALUE_BYTES`].
+/// Every error names the key, the store and the elapsed time.
 pub trait Store: Send + Sync {
-    /// Sets `key`, replacing its value if it has one.
+    /// Sets `key`, replacing any value it has.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;
 
-    /// As [`Store::set`], for callers who have only `timeout`: a store that does not answer is given up soon after it. Those
-    /// that answer at once, or not at all, need not care.
+    /// As [`Store::set`], for callers that can wait only for `timeout`: soon after it the call fails if the store does not answer.
+    /// The default is for stores that answer or fail at once.
     fn set_within(&self, key: &str, value: &[u8], _timeout: Duration) -> Result<()> {
         self.set(key, value)
     }
 
-    /// The value of `key`, as soon as it has one. Fails with `Timeout` after `timeout`.
+    /// Waits until `key` has a value, and returns it. Fails with `Timeout` after `timeout`.
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>>;
 
-    /// Returns as soon as all `keys` have values. After `timeout` fails with `Timeout` and names the keys that are missing;
-    /// a zero timeout asks once.
+    /// Waits until all `keys` have values. Fails with `Timeout` after `timeout` and names the missing keys;
+    /// a zero timeout checks once.
     fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()>;
 
-    /// Adds `amount` to the decimal integer at `key` (absent: 0), and returns the sum. Atomic.
+    /// Adds `amount` to the decimal integer at `key` (0 if the key does not exist) and returns the sum. Atomic.
     fn add(&self, key: &str, amount: i64) -> Result<i64>;
 
-    /// Appends to the value of `key` (absent: empty). Atomic.
+    /// Appends to the value of `key` (empty if the key does not exist). Atomic.
     fn append(&self, key: &str, value: &[u8]) -> Result<()>;
 
-    /// As [`Store::append`], for callers who have only `timeout`, and for whom `value` may be appended twice, where the answer to
-    /// the first time was lost. Stores that answer at once, or not at all, need not care.
+    /// As [`Store::append`], for callers that can wait only for `timeout`, and that accept that `value` is appended twice if
+    /// the reply to the first request is lost. The default is for stores that answer or fail at once.
     fn append_within(&self, key: &str, value: &[u8], _timeout: Duration) -> Result<()> {
         self.append(key, value)
     }
 
-    /// The values of all `keys`, in their order, as soon as all have one.
+    /// Waits until all `keys` have values, and returns these in the order of `keys`. Fails with `Timeout` after `timeout`.
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>>;
 
     /// Sets every key of `pairs`.
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()>;
 
-    /// Removes `key`; whether it was there.
+    /// Removes `key`. Returns whether it existed.
     fn delete(&self, key: &str) -> Result<bool>;
 
-    /// What and where, for messages: `tcp://10.0.0.1:29500`.
+    /// The kind and address of the store, for messages: `tcp://10.0.0.1:29500`.
     fn describe(&self) -> String;
 
-    /// Where the store's server is reached from here, if it has one: the way there may be the way to the other ranks.
+    /// The address at which this process reaches the store's server, if there is one. The route to it is used to choose
+    /// the interface for connections to other ranks.
     fn server(&self) -> Option<SocketAddr> {
         None
     }

@@ -1,4 +1,4 @@
-//! A part of another store, where the keys of different users do not meet.
+//! A part of another store, so that the keys of different users do not collide.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use super::Store;
 use crate::error::Result;
 
-/// Puts `prefix/` in front of every key of another store. Holds that store alive; limits and errors are that store's.
+/// Prepends `prefix/` to every key of another store. Keeps that store alive; its limits and errors apply.
 pub struct PrefixStore {
     prefix: String,
     base: Arc<dyn Store>,
 }
 
 impl PrefixStore {
-    /// The part of `base` under `prefix`. Any prefix is allowed that gives `base` valid keys.
+    /// The part of `base` under `prefix`, which must give keys that are valid for `base`.
     pub fn new(prefix: impl Into<String>, base: Arc<dyn Store>) -> Self {
         Self { prefix: prefix.into(), base }
     }
 
-    /// An empty key stays empty, so that the base refuses it.
+    /// An empty key stays empty, so that `base` refuses it.
     fn key(&self, key: &str) -> String {
         if key.is_empty() { String::new() } else { format!("{}/{key}", self.prefix) }
     }

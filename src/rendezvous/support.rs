@@ -1,14 +1,14 @@
-//! What the kinds of stores share: checks, deadlines, arithmetic and messages.
+//! Code shared by the kinds of stores: checks, deadlines, arithmetic and messages.
 
 use std::time::{Duration, Instant};
 
 use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How many keys a message names before it only counts.
+/// The most keys that a message names; the rest is counted.
 pub(super) const NAMED_KEYS: usize = 8;
 
-/// Fails unless `key` is one that every kind of store can hold.
+/// Fails unless `key` is valid for every kind of store.
 pub(super) fn check_key(store: impl FnOnce() -> String, key: &str) -> Result<()> {
     let fault = if key.is_empty() {
         "it is empty".to_owned()
@@ -38,7 +38,7 @@ pub(super) fn value_too_long(key: &str, bytes: usize) -> Error {
     ))
 }
 
-/// `amount` more than the decimal integer `current` (absent: 0). The error does not name the store.
+/// Adds `amount` to the decimal integer `current` (0 if absent). The error does not name the store.
 pub(super) fn sum(key: &str, current: Option<&[u8]>, amount: i64) -> Result<i64> {
     let refuse = |why: String| {
         Error::new(ErrorKind::InvalidOperation, format!("cannot add {amount} to key {}: {why}", quote(key)))
@@ -47,12 +47,12 @@ pub(super) fn sum(key: &str, current: Option<&[u8]>, amount: i64) -> Result<i64>
     let number = std::str::from_utf8(current).ok().and_then(|text| text.parse::<i64>().ok());
     let number = number.ok_or_else(|| {
         let shown = String::from_utf8_lossy(&current[..current.len().min(32)]).into_owned();
-        refuse(format!("its value of {} bytes, {shown:?}, is no decimal integer of 64 bits", current.len()))
+        refuse(format!("its value of {} bytes, {shown:?}, is not a decimal 64-bit integer", current.len()))
     })?;
-    number.checked_add(amount).ok_or_else(|| refuse(format!("it holds {number}, and the sum leaves 64 bits")))
+    number.checked_add(amount).ok_or_else(|| refuse(format!("it holds {number}, and the sum overflows 64 bits")))
 }
 
-/// `key` in quotes, cut if it is long.
+/// `key` in quotes, truncated if it is long.
 pub(super) fn quote(key: &str) -> String {
     const SHOWN: usize = 120;
     match key.char_indices().find(|(at, _)| *at >= SHOWN) {
@@ -61,7 +61,7 @@ pub(super) fn quote(key: &str) -> String {
     }
 }
 
-/// What a call is about, for messages.
+/// The operation and its keys, for messages.
 pub(super) fn doing(what: &str, keys: &[&str]) -> String {
     match keys {
         [] => what.to_owned(),
@@ -70,7 +70,7 @@ pub(super) fn doing(what: &str, keys: &[&str]) -> String {
     }
 }
 
-/// The `Timeout` of a wait for `asked` keys of which `missing` had no value; `shown` are the first of those.
+/// The `Timeout` of a wait for `asked` keys, of which `missing` had no value; `shown` are the first of those.
 pub(super) fn no_value<'a>(
     store: &str,
     asked: usize,
@@ -89,12 +89,12 @@ pub(super) fn no_value<'a>(
     Error::new(ErrorKind::Timeout, format!("{store}: {what} after {}", seconds(waited)))
 }
 
-/// A time as messages show it.
+/// A duration in the format of messages.
 pub(super) fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-/// When a call that began now gives up. No timeout is too long: one past the clock's end never comes.
+/// The deadline of a call that begins now. If the end is beyond the range of the clock, there is none.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline {
     began: Instant,
@@ -107,7 +107,7 @@ impl Deadline {
         Self { began, end: began.checked_add(timeout) }
     }
 
-    /// Zero once passed.
+    /// Zero after the deadline.
     pub(super) fn remaining(&self) -> Duration {
         self.end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
     }
@@ -121,7 +121,7 @@ impl Deadline {
     }
 }
 
-/// Sleeps between attempts, each time for twice as long up to a limit.
+/// Sleeps between attempts, each time twice as long, up to a limit.
 pub(super) struct Backoff {
     next: Duration,
     limit: Duration,
@@ -132,7 +132,7 @@ impl Backoff {
         Self { next: first, limit }
     }
 
-    /// Sleeps, but not past `deadline`.
+    /// Sleeps, but not beyond `deadline`.
     pub(super) fn sleep(&mut self, deadline: &Deadline) {
         std::thread::sleep(self.next.min(deadline.remaining()));
         self.next = (self.next * 2).min(self.limit);
@@ -176,7 +176,7 @@ mod tests {
     fn sums() {
         assert_eq!(sum("k", None, -3).unwrap(), -3);
         assert_eq!(sum("k", Some(b"40"), 2).unwrap(), 42);
-        for (value, part) in [(&b"x"[..], "\"x\""), (b"", "0 bytes"), (b"9223372036854775807", "leaves 64 bits")] {
+        for (value, part) in [(&b"x"[..], "\"x\""), (b"", "0 bytes"), (b"9223372036854775807", "overflows 64 bits")] {
             let error = sum("key", Some(value), 1).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidOperation);
             assert!(error.message().contains(part) && error.message().contains("\"key\""), "{error}");

@@ -1,4 +1,4 @@
-//! Keys and values in memory, without locks, waits or I/O: what an in-process store and a server both hold.
+//! Keys and values in memory, without locks, waits or I/O, for the in-process store and the TCP store's server.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use super::MAX_VALUE_BYTES;
 use super::support::{sum, value_too_long};
 use crate::error::Result;
 
-/// Errors name the key; whoever holds the table adds the store's name.
+/// Errors name the key; the owner of the table adds the store's name.
 #[derive(Default)]
 pub(super) struct Table {
-    /// Shared, so that a value is sent to any number of waiting readers without a copy for each.
+    /// Reference-counted, so that a value can be sent to any number of waiting readers without copies.
     values: HashMap<String, Arc<Vec<u8>>>,
 }
 
@@ -26,7 +26,7 @@ impl Table {
     pub(super) fn set(&mut self, key: &str, value: &[u8]) {
         let value = Arc::new(value.to_vec());
         match self.values.get_mut(key) {
-            Some(place) => *place = value,
+            Some(old) => *old = value,
             None => drop(self.values.insert(key.to_owned(), value)),
         }
     }
@@ -38,15 +38,15 @@ impl Table {
     }
 
     pub(super) fn append(&mut self, key: &str, value: &[u8]) -> Result<()> {
-        let Some(place) = self.values.get_mut(key) else {
+        let Some(current) = self.values.get_mut(key) else {
             self.set(key, value);
             return Ok(());
         };
-        let bytes = place.len().saturating_add(value.len());
+        let bytes = current.len().saturating_add(value.len());
         if bytes > MAX_VALUE_BYTES {
             return Err(value_too_long(key, bytes));
         }
-        Arc::make_mut(place).extend_from_slice(value);
+        Arc::make_mut(current).extend_from_slice(value);
         Ok(())
     }
 

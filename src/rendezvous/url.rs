@@ -1,4 +1,4 @@
-//! Stores by name: `tcp://10.0.0.1:29500`, `file:///shared/job-17`, `redis://10.0.0.1/0?prefix=job-17/`, `inproc://test`.
+//! Stores by URL: `tcp://10.0.0.1:29500`, `file:///shared/job-17`, `redis://10.0.0.1/0?prefix=job-17/`, `inproc://test`.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -11,63 +11,63 @@ use super::{FileStore, InProcessStore, Store, TcpStore};
 use crate::error::{Error, Result};
 use crate::types::Rank;
 
-/// Opens the store that `url` names, the same on all ranks:
+/// Opens the store that `url` names. All ranks pass the same URL:
 ///
 /// | URL | store |
 /// |---|---|
 /// | `tcp://host:port` | rank 0 serves it ([`TcpStore::serve`]), the others connect, for at most `timeout`; IPv6 addresses are in brackets |
-/// | `file:///path` | the directory `/path` ([`FileStore`]); the path is taken as it stands, without escapes |
-/// | `redis://[user:password@]host[:port][/database][?prefix=TEXT&ttl=SECONDS]` | a Redis server ([`redis::open`]), looked for until `timeout` |
+/// | `file:///path` | the directory `/path` ([`FileStore`]); the path is taken literally, without escapes |
+/// | `redis://[user:password@]host[:port][/database][?prefix=TEXT&ttl=SECONDS]` | a Redis server ([`redis::open`]), retried until `timeout` |
 /// | `rediss://...[?ca=FILE&cert=FILE&key=FILE&insecure=true]` | the same over TLS |
 /// | `inproc://name` | this process's store of that name ([`InProcessStore::open`]) |
 ///
-/// Errors hold no user and no password.
+/// Errors contain no user name and no password.
 pub fn open(url: &str, rank: Rank, timeout: Duration) -> Result<Arc<dyn Store>> {
-    match Place::parse(url)? {
-        Place::Tcp(host, port) => open_tcp(host, port, rank, timeout),
-        Place::File(path) => Ok(Arc::new(FileStore::new(path)?)),
-        Place::Redis(options) => redis::open(*options, timeout),
-        Place::InProcess(name) => Ok(InProcessStore::open(name)?),
+    match StoreUrl::parse(url)? {
+        StoreUrl::Tcp(host, port) => open_tcp(host, port, rank, timeout),
+        StoreUrl::File(path) => Ok(Arc::new(FileStore::new(path)?)),
+        StoreUrl::Redis(options) => redis::open(*options, timeout),
+        StoreUrl::InProcess(name) => Ok(InProcessStore::open(name)?),
     }
 }
 
-/// The host and port of the server that `url` names, without asking it; `None` for stores without one.
+/// The host and port of the server that `url` names, without connecting to it; `None` for stores without a server.
 pub fn server(url: &str) -> Result<Option<(String, u16)>> {
-    Ok(match Place::parse(url)? {
-        Place::Tcp(host, port) => Some((host.to_owned(), port)),
-        Place::Redis(options) => Some((options.host, options.port)),
-        Place::File(_) | Place::InProcess(_) => None,
+    Ok(match StoreUrl::parse(url)? {
+        StoreUrl::Tcp(host, port) => Some((host.to_owned(), port)),
+        StoreUrl::Redis(options) => Some((options.host, options.port)),
+        StoreUrl::File(_) | StoreUrl::InProcess(_) => None,
     })
 }
 
-/// What a URL names.
-enum Place<'a> {
+/// A parsed store URL.
+enum StoreUrl<'a> {
     Tcp(&'a str, u16),
     File(&'a str),
     Redis(Box<RedisOptions>),
     InProcess(&'a str),
 }
 
-impl<'a> Place<'a> {
+impl<'a> StoreUrl<'a> {
     fn parse(url: &'a str) -> Result<Self> {
-        let wrong = |why: &str| Error::invalid(format!("{:?} is no URL of a store: {why}", without_secrets(url)));
+        let wrong = |why: &str| Error::invalid(format!("{:?} is not a store URL: {why}", without_secrets(url)));
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(wrong("it should be like tcp://host:port, file:///path, redis://host:port or inproc://name"));
         };
-        let (place, query) = Query::split(rest);
+        let (address, query) = Query::split(rest);
         if let ("tcp" | "file" | "inproc", Some((name, _))) = (scheme, query.pairs().next()) {
             return Err(wrong(&query.unknown(name, &[])));
         }
         match scheme {
-            "tcp" => host_and_port(place).map(|(host, port)| Self::Tcp(host, port)).map_err(wrong),
-            "file" if !place.starts_with('/') => Err(wrong("a file's path begins with a slash, as in file:///path")),
-            "file" => Ok(Self::File(place)),
+            "tcp" => host_and_port(address).map(|(host, port)| Self::Tcp(host, port)).map_err(wrong),
+            "file" if !address.starts_with('/') => Err(wrong("a file's path begins with a slash, as in file:///path")),
+            "file" => Ok(Self::File(address)),
             "redis" | "rediss" => {
-                let options = RedisOptions::from_url(place, &query, scheme == "rediss");
+                let options = RedisOptions::from_url(address, &query, scheme == "rediss");
                 Ok(Self::Redis(Box::new(options.map_err(|why| wrong(&why))?)))
             }
-            "inproc" if place.is_empty() => Err(wrong("there is no name, as in inproc://name")),
-            "inproc" => Ok(Self::InProcess(place)),
+            "inproc" if address.is_empty() => Err(wrong("there is no name, as in inproc://name")),
+            "inproc" => Ok(Self::InProcess(address)),
             _ => Err(wrong("the schemes are tcp, file, redis, rediss and inproc")),
         }
     }
@@ -78,25 +78,25 @@ pub(super) fn open_tcp(host: &str, port: u16, rank: Rank, timeout: Duration) -> 
     Ok(Arc::new(store?))
 }
 
-/// What stands behind a URL's question mark.
+/// The options of a URL: the part after the question mark.
 pub(super) struct Query<'a>(Option<&'a str>);
 
 impl<'a> Query<'a> {
-    /// What stands in front of the question mark, and what behind it.
+    /// Splits at the question mark: the part before it, and the options.
     pub(super) fn split(text: &'a str) -> (&'a str, Self) {
         match text.split_once('?') {
-            Some((place, query)) => (place, Self(Some(query))),
+            Some((address, query)) => (address, Self(Some(query))),
             None => (text, Self(None)),
         }
     }
 
-    /// Names and values; a value may be missing, and is empty then.
+    /// Names and values of the options; a missing value is empty.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let parts = self.0.into_iter().flat_map(|query| query.split('&'));
         parts.map(|part| part.split_once('=').unwrap_or((part, "")))
     }
 
-    /// What is wrong with an option of this `name`.
+    /// The error text for an unknown option `name`, where the options in `known` exist.
     pub(super) fn unknown(&self, name: &str, known: &[&str]) -> String {
         match known {
             [] => format!("there is {name:?} behind a question mark, and this kind of store has no options"),
@@ -105,19 +105,19 @@ impl<'a> Query<'a> {
     }
 }
 
-/// The URL as messages may show it: with stars for user and password, and for options, which could hold secrets by mistake.
+/// The URL for messages: the user, the password and all options, which might contain secrets by mistake, are replaced by stars.
 fn without_secrets(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     let (scheme, rest) = url.split_at(start);
     if matches!(scheme, "tcp://" | "file://" | "inproc://") {
         return url.to_owned();
     }
-    let (login, place) = rest.rsplit_once('@').map_or(("", rest), |(_, place)| ("***@", place));
-    let (place, options) = place.split_once('?').map_or((place, ""), |(place, _)| (place, "?***"));
-    format!("{scheme}{login}{place}{options}")
+    let (login, address) = rest.rsplit_once('@').map_or(("", rest), |(_, address)| ("***@", address));
+    let (address, options) = address.split_once('?').map_or((address, ""), |(address, _)| (address, "?***"));
+    format!("{scheme}{login}{address}{options}")
 }
 
-/// Takes `host:port` or `[v6]:port` apart.
+/// Splits `host:port` or `[v6]:port`.
 pub(super) fn host_and_port(text: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => rest.split_once("]:").ok_or("an address in brackets needs ]:port behind it")?,

@@ -1,22 +1,23 @@
-//! The 64 bits by which ranks notice that their calls differ: a digest of what all ranks must agree on, and the number of the
-//! collective on its tag.
+//! The fingerprint of a call, 64 bits by which ranks detect that their calls differ: a digest of what all ranks must agree on, and
+//! the number of the collective on its tag.
 //!
-//! | field | bits | what |
+//! | field | bits | contents |
 //! |---|---|---|
 //! | rest | 17 | a hash of everything that has no field of its own |
 //! | operation | 5 | how elements are combined: a [`ReduceOp`], [`USER_OPERATION`] or [`NO_OPERATION`] |
 //! | data type | 5 | a [`DataType`] |
-//! | algorithm | 5 | its place in the collective's list |
+//! | algorithm | 5 | its position in the collective's list |
 //! | collective | 5 | its number |
 //! | purpose | 3 | a [`Purpose`] |
-//! | number | 24 | 1 for the first collective on a tag; 0 where they are not counted |
+//! | number | 24 | 1 for the first collective on a tag; 0 if they are not counted |
 //!
-//! The first is in the lowest bits. All but the number are the digest. Whoever has more of something than its field has values
-//! is told so by the compiler; this version uses 16 collectives, at most 15 algorithms of one, 15 data types and 8 operations.
+//! The first field is in the lowest bits. All fields but the number form the digest. If a list has more entries than its field has
+//! values, the code does not compile; this version has 16 collectives, at most 15 algorithms for one, 15 data types and
+//! 8 operations.
 
 use crate::types::{DataType, ReduceOp};
 
-/// Some bits of a fingerprint.
+/// A bit field of a fingerprint.
 #[derive(Clone, Copy)]
 struct Field {
     at: u32,
@@ -24,7 +25,7 @@ struct Field {
 }
 
 impl Field {
-    /// The next field.
+    /// The field in the next higher bits.
     const fn then(self, bits: u32) -> Self {
         Self { at: self.at + self.bits, bits }
     }
@@ -50,14 +51,14 @@ const COLLECTIVE: Field = ALGORITHM.then(5);
 const PURPOSE: Field = COLLECTIVE.then(3);
 const NUMBER: Field = PURPOSE.then(24);
 
-/// The greatest number of a collective, and of an algorithm's place, that a fingerprint can hold.
+/// The largest number of a collective that a fingerprint can contain.
 pub const MAX_COLLECTIVE: usize = COLLECTIVE.most() as usize;
-/// See [`MAX_COLLECTIVE`].
+/// The largest position of an algorithm in its list that a fingerprint can contain.
 pub const MAX_ALGORITHM: usize = ALGORITHM.most() as usize;
-/// The last number of a collective on its tag; 1 is next.
+/// The largest number of a collective on its tag; 1 follows it.
 pub const MAX_NUMBER: u32 = NUMBER.most();
 
-/// The operation is the caller's.
+/// A reduction function of the caller.
 pub const USER_OPERATION: u32 = OPERATION.most() - 1;
 /// Nothing is combined.
 pub const NO_OPERATION: u32 = OPERATION.most();
@@ -69,44 +70,44 @@ const _: () = {
     assert!(Purpose::ALL.len() <= 1 << PURPOSE.bits, "more purposes than a fingerprint's field has values");
 };
 
-/// What a collective's message is for.
+/// The purpose of a collective's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The call itself.
     Call = 0,
     /// The counts of the call, which its algorithm needs and only some ranks know.
     Counts = 1,
-    /// Ranks compare their calls; says nothing of the call.
+    /// A comparison of the ranks' calls; the fields for the call are not used.
     Comparison = 2,
-    /// Measures a link; belongs to no call.
+    /// A measurement of a link; belongs to no call.
     Measurement = 3,
 }
 
 impl Purpose {
     const ALL: &[Self] = &[Self::Call, Self::Counts, Self::Comparison, Self::Measurement];
 
-    /// The digest of a message for this that says nothing of a call.
+    /// The digest of a message with this purpose that belongs to no call.
     pub const fn alone(self) -> u64 {
         PURPOSE.put(self as u32)
     }
 
-    /// The digest of a message for this that belongs to the call with `digest`.
+    /// The digest of a message with this purpose that belongs to the call with `digest`.
     pub const fn of(self, digest: u64) -> u64 {
         digest & !PURPOSE.put(PURPOSE.most()) | self.alone()
     }
 
-    /// What a message with `digest` is for; `None` where this version does not know it.
+    /// The purpose of a message with `digest`; `None` if this version does not know it.
     pub fn decode(digest: u64) -> Option<Self> {
         Self::ALL.get(PURPOSE.get(digest) as usize).copied()
     }
 }
 
-/// What all ranks must agree on, by fields.
+/// What all ranks must agree on, in fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest {
     /// Number of the collective.
     pub collective: u32,
-    /// Place of the algorithm in the collective's list.
+    /// Position of the algorithm in the collective's list.
     pub algorithm: u32,
     /// Number of the [`DataType`].
     pub dtype: u32,
@@ -117,7 +118,7 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// The digest, for [`Purpose::Call`]. A value that its field cannot hold, as a hash, loses its upper bits.
+    /// Encodes the digest, for [`Purpose::Call`]. The upper bits of a value that is too large for its field, such as a hash, are cut.
     pub const fn encode(&self) -> u64 {
         COLLECTIVE.put(self.collective)
             | ALGORITHM.put(self.algorithm)
@@ -126,7 +127,7 @@ impl Digest {
             | REST.put(self.rest)
     }
 
-    /// The reverse, whatever the purpose.
+    /// Decodes a digest; ignores the purpose.
     pub fn decode(digest: u64) -> Self {
         Self {
             collective: COLLECTIVE.get(digest),
@@ -138,7 +139,7 @@ impl Digest {
     }
 }
 
-/// Of a call with this digest, and this number on its tag (at most [`MAX_NUMBER`]) or 0 where that is not counted.
+/// The fingerprint of a call with this digest and number on its tag (at most [`MAX_NUMBER`]; 0 if calls are not counted).
 pub const fn fingerprint(digest: u64, number: u32) -> u64 {
     (number as u64) << NUMBER.at | digest
 }
@@ -156,7 +157,7 @@ pub const fn number(fingerprint: u64) -> u32 {
 /// The number of the collective on a tag that follows the one with `number`.
 #[inline]
 pub const fn next_number(number: u32) -> u32 {
-    // 0 is no number.
+    // 0 means that calls are not counted.
     if number == MAX_NUMBER { 1 } else { number + 1 }
 }
 
@@ -165,7 +166,7 @@ pub const fn differs(a: u64, b: u64) -> bool {
     a != b && (digest(a) != digest(b) || (number(a) != 0 && number(b) != 0))
 }
 
-/// Whether `a` is of an earlier collective on its tag than `b`, by the shorter way around.
+/// Whether `a` belongs to an earlier collective on its tag than `b`; numbers wrap, so the shorter distance decides.
 pub const fn is_earlier(a: u64, b: u64) -> bool {
     number(a).wrapping_sub(number(b)) & MAX_NUMBER > MAX_NUMBER / 2
 }
@@ -206,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_too_large_spills_into_no_other_field() {
+    fn a_value_that_is_too_large_does_not_change_other_fields() {
         let digest = |algorithm| Digest { algorithm, ..Digest::decode(0) }.encode();
         assert_eq!(digest(MAX_ALGORITHM as u32 + 1), digest(0));
         assert_ne!(digest(16), digest(0));
     }
 
     #[test]
-    fn numbers_go_around() {
+    fn numbers_wrap() {
         assert_eq!([1, 2, MAX_NUMBER - 1, MAX_NUMBER].map(next_number), [2, 3, MAX_NUMBER, 1]);
         let of = |number| fingerprint(7, number);
         assert!(is_earlier(of(1), of(2)) && is_earlier(of(MAX_NUMBER), of(1)) && is_earlier(of(MAX_NUMBER - 9), of(9)));

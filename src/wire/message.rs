@@ -1,8 +1,8 @@
-//! The header in front of every message on a connection, with one type for each kind.
+//! The header of every message on a connection, with one type for each kind of message.
 //!
-//! A header has [`HEADER_BYTES`] bytes. The first eight are the same for every kind: kind, [`VERSION`], two bytes of the kind's
-//! own, and the connection's number (4), which both sides derived in the handshake. Numbers are little-endian; what a kind
-//! does not use is zero and refused otherwise.
+//! A header has [`HEADER_BYTES`] bytes. The first eight are the same for every kind: kind, [`VERSION`], two bytes that depend on
+//! the kind, and the connection's number (4), which both sides derived in the handshake. Numbers are little-endian; bytes that a
+//! kind does not use are zero, and a header with other values there is refused.
 //!
 //! | kind | bytes 2, 3 | 8..12 | 12..16 | 16..24 | 24..32 | 32..40 | payload |
 //! |---|---|---|---|---|---|---|---|
@@ -17,13 +17,13 @@
 //! | put done | 0, 1 if refused | | request | | | | |
 //! | get | | region | request | | length | offset | |
 //! | get done | 0, 1 if refused | | request | | length | | the bytes |
-//! | abort | 0, 1 if ranks disagree | | | | length | | text |
+//! | abort | 0, 1 if the reason is a mismatch | | | | length | | text |
 //! | goodbye | | | | | | | |
 //! | query | | | | | | | |
-//! | reply | 0, 1 if held up | | | | length | | text |
+//! | reply | 0, 1 if waiting | | | | length | | text |
 //!
-//! Of [fingerprints](super::fingerprint), only those of collectives' messages have a number. Of the
-//! flags, 1 says that the message was announced, and 2, in collectives, that more segments of its step follow.
+//! Only the [fingerprints](super::fingerprint) of collectives' messages contain a call number. Flag 1: the message was
+//! announced. Flag 2, only for collectives: more segments of the same step follow.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Slot, Space};
@@ -36,122 +36,122 @@ pub const HEADER_BYTES: usize = 40;
 /// Longest text of an abort or a reply, in bytes.
 pub const MAX_TEXT_BYTES: usize = 4096;
 
-/// What identifies a message for its receive, beside the sender.
+/// By what a message is matched to its receive, in addition to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Whose slots.
+    /// The namespace of the slot.
     pub space: Space,
-    /// Which receive it is for.
+    /// The slot: identifies the receive.
     pub slot: Slot,
-    /// What the sender believes the message to be about; see [`super::fingerprint`].
+    /// On what sender and receiver must agree; see [`super::fingerprint`].
     pub fingerprint: u64,
-    /// Length of the message.
+    /// Length of the message in bytes.
     pub bytes: u64,
-    /// Whether it is a segment of a collective's step, and not the last.
+    /// Whether more segments of the same step of a collective follow.
     pub more: bool,
 }
 
-/// One message of the protocol, without its payload.
+/// The header of one message, without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A message of a collective or an unbound buffer.
+    /// A message of a collective or an unbound buffer; the payload follows.
     Data {
-        /// Which.
+        /// The message's envelope.
         envelope: Envelope,
-        /// Whether an [`Message::Announce`] came before it.
+        /// Whether a [`Message::Announce`] came before it.
         announced: bool,
     },
-    /// A large message waits until its receiver is ready.
+    /// Announces a large message, which is sent after a grant.
     Announce(Envelope),
-    /// A large message is to be read out of the sender's memory.
+    /// Offers a large message, which the receiver reads out of the sender's memory.
     Offer {
-        /// Which message.
+        /// The message's envelope.
         envelope: Envelope,
-        /// Where it is registered.
+        /// The key of the registered memory.
         key: u32,
     },
-    /// An offered message was read, or is not wanted.
+    /// The receiver has read an offered message, or does not want it; the sender may reuse the memory.
     Taken {
-        /// Which offer's.
+        /// The key of the offer.
         key: u32,
     },
-    /// A message that was offered, and is sent after all.
+    /// A copy of an offered message whose memory the sender has taken back before it was read; the payload follows.
     Replacement {
-        /// Which message.
+        /// The message's envelope.
         envelope: Envelope,
-        /// Which offer's.
+        /// The key of the offer.
         key: u32,
     },
-    /// The receiver of one large message on this slot is ready.
+    /// Allows the sender to send one large message on this slot.
     Grant {
-        /// Whose slots.
+        /// The namespace of the slot.
         space: Space,
-        /// Which.
+        /// The slot of the receive.
         slot: Slot,
     },
-    /// Bytes for the buffer that is bound to the slot.
+    /// Bytes for the buffer that is bound to the slot; they follow.
     Write {
-        /// Which buffer.
+        /// The slot of the buffer.
         slot: Slot,
-        /// First byte in the buffer.
+        /// Offset in the buffer, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// Bytes for a registered region.
+    /// Bytes for a registered region; they follow.
     Put {
-        /// The sender's number for the answer.
+        /// The sender's number for the reply.
         request: u32,
-        /// Which region.
+        /// Number of the region.
         region: u32,
-        /// First byte in the region.
+        /// Offset in the region, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// Answers a put.
+    /// The reply to a put.
     PutDone {
-        /// Which put.
+        /// The number of the put.
         request: u32,
-        /// There is no such region, or it is too short.
+        /// Whether the region does not exist, or is too short.
         refused: bool,
     },
-    /// Asks for bytes of a registered region.
+    /// Requests bytes of a registered region.
     Get {
-        /// The sender's number for the answer.
+        /// The sender's number for the reply.
         request: u32,
-        /// Which region.
+        /// Number of the region.
         region: u32,
-        /// First byte in the region.
+        /// Offset in the region, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// Answers a get.
+    /// The reply to a get.
     GetDone {
-        /// Which get.
+        /// The number of the get.
         request: u32,
-        /// There is no such region, or it is too short.
+        /// Whether the region does not exist, or is too short.
         refused: bool,
-        /// How many bytes follow.
+        /// Number of bytes that follow.
         bytes: u64,
     },
-    /// The sender gives its context up, for the reason in the text.
+    /// The sender's context has failed, for the reason in the text that follows.
     Abort {
-        /// Because ranks disagree about a call.
+        /// Whether the reason is a mismatch: ranks disagree about a call.
         mismatch: bool,
-        /// Length of the text.
+        /// Length of the text in bytes.
         bytes: u64,
     },
-    /// The sender ends this connection in good order.
+    /// The sender closes this connection in an orderly way.
     Goodbye,
-    /// The sender has waited in vain, and asks what the receiver is doing.
+    /// Diagnostic query: an operation of the sender has timed out, and it asks for the state of the receiver.
     Query,
-    /// Answers a query with text.
+    /// Diagnostic reply: the state as text, which follows.
     Reply {
-        /// Whether a collective there waits for other ranks itself.
+        /// Whether a collective of the replying rank waits for other ranks itself.
         held_up: bool,
-        /// Length of the text.
+        /// Length of the text in bytes.
         bytes: u64,
     },
 }
@@ -172,11 +172,11 @@ const OFFER: u8 = 13;
 const TAKEN: u8 = 14;
 const REPLACEMENT: u8 = 15;
 
-/// Flags of messages.
+/// Flag bits.
 const ANNOUNCED: u8 = 1;
 const MORE: u8 = 2;
 
-/// The places in a header, whatever they mean.
+/// The fields of a header, with names independent of the kind.
 #[derive(Default)]
 struct Fields {
     kind: u8,
@@ -232,7 +232,7 @@ impl Fields {
         }
     }
 
-    /// The message that these fields are of; fields that it does not have are lost.
+    /// Decodes the fields; values of fields that the kind does not use are lost.
     #[inline]
     fn message(&self) -> Result<Message> {
         let space = match self.space {
@@ -243,23 +243,23 @@ impl Fields {
         if self.flag > ANNOUNCED | MORE {
             return malformed(format_args!("flag {}", self.flag));
         }
-        // Also what other kinds have as their only flag.
+        // Other kinds use the same bit as their only flag.
         let flag = self.flag & ANNOUNCED != 0;
         let &Self { slot, bytes, offset, first, second: request, .. } = self;
         let fingerprint = u64::from(self.second) << 32 | u64::from(first);
         let envelope = Envelope { space, slot, fingerprint, bytes, more: self.flag & MORE != 0 };
         if matches!((self.kind, space), (DATA | ANNOUNCE | OFFER | REPLACEMENT, Space::User)) {
             if number(fingerprint) != 0 {
-                return malformed(format_args!("a number of no collective: {}", number(fingerprint)));
+                return malformed(format_args!("a call number where there is no collective: {}", number(fingerprint)));
             }
             if envelope.more {
-                return malformed(format_args!("a segment of no collective"));
+                return malformed(format_args!("the flag for more segments where there is no collective"));
             }
         }
         Ok(match self.kind {
             DATA => Message::Data { envelope, announced: flag },
             ANNOUNCE => Message::Announce(envelope),
-            // A key that is cut here is not what it was when it is encoded again.
+            // If the key is truncated here, the header is not equal when it is encoded again.
             OFFER => Message::Offer { envelope, key: offset as u32 },
             TAKEN => Message::Taken { key: request },
             REPLACEMENT => Message::Replacement { envelope, key: offset as u32 },
@@ -296,13 +296,13 @@ fn malformed<T>(what: std::fmt::Arguments<'_>) -> Result<T> {
 }
 
 impl Message {
-    /// For the wire, on the connection with this number.
+    /// Encodes the header for the connection with this number.
     #[inline]
     pub fn encode(&self, connection: u32) -> [u8; HEADER_BYTES] {
         Fields::of(self).encode(connection)
     }
 
-    /// From the wire; refuses what no peer of this version and connection would send.
+    /// Decodes a header; fails for one that a peer of this version and connection does not send.
     pub fn decode(wire: &[u8; HEADER_BYTES], connection: u32) -> Result<Self> {
         let u32_at = |at: usize| u32::from_le_bytes(wire[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(wire[at..at + 8].try_into().expect("8 bytes"));
@@ -330,12 +330,12 @@ impl Message {
             return malformed(format_args!("a text of {} bytes", fields.bytes));
         }
         if message.encode(connection) != *wire {
-            return malformed(format_args!("{message:?} with something where zeros stand"));
+            return malformed(format_args!("{message:?} with unused bytes that are not zero"));
         }
         Ok(message)
     }
 
-    /// Bytes that follow the header.
+    /// Number of bytes that follow the header.
     #[inline]
     pub fn payload(&self) -> usize {
         match *self {
@@ -358,7 +358,7 @@ impl Message {
     }
 }
 
-/// Writes the number of the connection into a header that was made before there was one.
+/// Writes the number of the connection into a header that was encoded before the number was known.
 pub fn set_connection(header: &mut [u8; HEADER_BYTES], connection: u32) {
     header[4..8].copy_from_slice(&connection.to_le_bytes());
 }
@@ -368,7 +368,7 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Any message that has a text of at most [`MAX_TEXT_BYTES`] bytes.
+    /// Any message, with a text of at most [`MAX_TEXT_BYTES`] bytes.
     pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         let numbers =
             (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
@@ -400,7 +400,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn any_message_survives_the_wire(message in any_message(), connection: u32) {
+        fn any_message_survives_encoding(message in any_message(), connection: u32) {
             prop_assert_eq!(Message::decode(&message.encode(connection), connection).unwrap(), message);
             prop_assert!(Message::decode(&message.encode(connection), connection ^ 1).is_err());
         }
@@ -423,7 +423,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_no_peer_would_send_is_refused() {
+    fn invalid_headers_are_refused() {
         let refused = |change: &dyn Fn(&mut [u8; HEADER_BYTES]), message: Message| {
             let mut wire = message.encode(7);
             change(&mut wire);
@@ -437,13 +437,16 @@ pub(crate) mod tests {
         let text = refused(&|wire| wire[25] = 0x20, Message::Abort { mismatch: true, bytes: 0 });
         assert!(text.contains("a text of 8192 bytes"), "{text}");
         let text = refused(&|wire| wire[39] = 1, Message::Goodbye);
-        assert!(text.contains("Goodbye with something where zeros stand"), "{text}");
+        assert!(text.contains("Goodbye with unused bytes that are not zero"), "{text}");
         assert!(refused(&|wire| wire[0] = 16, Message::Goodbye).contains("kind 16"));
         assert!(refused(&|wire| wire[2] = 2, Message::Announce(envelope)).contains("space 2"));
         assert!(refused(&|wire| wire[3] = 4, Message::Announce(envelope)).contains("flag 4"));
-        assert!(refused(&|wire| wire[3] = 2, Message::Announce(envelope)).contains("a segment of no collective"));
-        assert!(refused(&|wire| wire[3] = 2, Message::Query).contains("Query with something where zeros stand"));
-        // It was announced before, or was not.
-        assert!(refused(&|wire| wire[3] = 1, Message::Announce(envelope)).contains("something where zeros stand"));
+        assert!(
+            refused(&|wire| wire[3] = 2, Message::Announce(envelope))
+                .contains("the flag for more segments where there is no collective")
+        );
+        assert!(refused(&|wire| wire[3] = 2, Message::Query).contains("Query with unused bytes that are not zero"));
+        // Only a data message can have been announced.
+        assert!(refused(&|wire| wire[3] = 1, Message::Announce(envelope)).contains("unused bytes that are not zero"));
     }
 }

@@ -1,9 +1,9 @@
-//! What crosses a connection once both sides have proven that they belong to the job: one type for each kind of message.
+//! The messages that ranks exchange over an authenticated connection, with one type for each kind.
 
 pub mod fingerprint;
 pub mod message;
 
 pub use message::{Envelope, Message};
 
-/// Version of everything that ranks tell each other; a peer with another one is refused.
+/// Version of the handshake, the addresses and the messages; a peer with another version is refused.
 pub const VERSION: u8 = 1;

@@ -1,11 +1,11 @@
-//! Any collective, called without caring what comes out.
+//! Calls of any collective, whose results are not checked.
 
 use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, Reduction};
 use gloo_rs::error::Error;
 use gloo_rs::types::{DataType, ReduceOp};
 
-/// A call as one rank makes it. `count` is the length of each block, for the collectives with blocks.
+/// A call on one rank. `count` is the length of each block, for the collectives with blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
     pub collective: Collective,
@@ -62,7 +62,7 @@ impl Case {
     }
 }
 
-/// A sum of ones over all ranks, whose result is looked at.
+/// A sum of ones over all ranks, whose result is checked.
 pub fn count_ranks(context: &Context) -> Result<f32, Error> {
     let mut sums = vec![1f32; 1000];
     let call = Call {

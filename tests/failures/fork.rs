@@ -17,24 +17,24 @@ pub fn one_rank(rank: &Rank) {
         if rank.rank == VICTIM {
             std::thread::sleep(Duration::from_millis(100));
             let began = Instant::now();
-            // SAFETY: the child uses the library, whose promises about that are tested here, allocates, and ends.
+            // SAFETY: the child uses only the library's functions that are documented for this case, allocates memory, and exits.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: the context is not used any more here.
+                // SAFETY: the child ends by `_exit` and never drops its own `idle`, so this reference is released only once.
                 let idle = unsafe { Arc::from_raw(Arc::as_ptr(&idle)) };
-                // SAFETY: ends the child if it hangs.
+                // SAFETY: the call accesses no memory; the timer ends the child if it hangs.
                 unsafe { libc::alarm(25) };
                 let code = in_the_child(idle, contexts[0].1.clone(), rank);
-                // SAFETY: ends the process.
+                // SAFETY: ends the process without running destructors.
                 unsafe { libc::_exit(code) };
             }
             let mut status = 0;
-            // SAFETY: the status is valid.
+            // SAFETY: the call writes an int to `status`.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0, "the child ended with {}, by signal {}", status >> 8, status & 127);
             assert!(began.elapsed() < Duration::from_secs(30));
         }
-        // What the child let go of works here.
+        // The handles that the child has destroyed still work here.
         assert_eq!(count_ranks(&idle).unwrap(), SIZE as f32);
         for (_, context) in contexts {
             assert!(context.broken().is_none());
@@ -47,7 +47,7 @@ pub fn one_rank(rank: &Rank) {
     });
 }
 
-/// 0 if all is as promised.
+/// Returns 0 if everything behaves as documented.
 fn in_the_child(idle: Arc<Context>, running: Arc<Context>, rank: &Rank) -> i32 {
     let refused = |context: &Context| {
         let error = count_ranks(context).unwrap_err();
@@ -65,13 +65,13 @@ fn in_the_child(idle: Arc<Context>, running: Arc<Context>, rank: &Rank) -> i32 {
     }
     idle.close();
     drop(idle);
-    // One of its own works.
+    // A context of the child's own works.
     let own = Context::new(device(), 0, 1, &options).unwrap();
     if count_ranks(&own).ok() != Some(1.0) { 4 } else { 0 }
 }
 
 #[test]
-fn a_child_by_fork_disturbs_nobody_and_is_refused() {
+fn a_child_by_fork_is_refused_and_does_not_affect_the_job() {
     for (_, reports) in by_collective(&Job::start("fork", "-").finish(&[]), &[0, 1, 2, 3]) {
         for report in reports {
             // Nothing failed before rank 2 closed its contexts.

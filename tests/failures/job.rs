@@ -1,4 +1,4 @@
-//! Jobs of four processes, and what they report.
+//! Jobs of four processes, and their reports.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -16,32 +16,32 @@ use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use crate::calls::{Case, count_ranks};
 
 pub const SIZE: usize = 4;
-/// Whom the failures hit.
+/// The rank that fails.
 pub const VICTIM: usize = 2;
-/// For what is expected to come; never waited out where all is well.
+/// Timeout of operations that must succeed; never reached by a test that passes.
 pub const LONG: Duration = Duration::from_secs(60);
-/// What a loaded machine may add to the promised second.
+/// Time that a loaded machine may need beyond the documented second.
 pub const SLACK: Duration = Duration::from_secs(5);
-/// Elements of a block: its pieces are longer than what is sent without asking, so no rank runs ahead of one that is not there.
+/// Elements of a block: its messages exceed the eager limit, so no rank completes the call without the others.
 pub const COUNT: usize = 150_000;
 
 const VARIABLE: &str = "GLOO_RS_TEST_RANK";
-/// In front of reports, behind which fields follow with this between them.
+/// Begins the line of a report; fields follow, separated by this.
 const REPORT: &str = "@report";
 const BETWEEN: char = '\t';
 
-/// What became of one call on one rank.
+/// The result of one call on one rank.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub rank: usize,
     pub cell: String,
     pub elapsed: Duration,
-    /// The kind and the text of its error; `Ok` and nothing if it went well.
+    /// The kind and the text of its error; `Ok` and nothing after a success.
     pub kind: String,
     pub text: String,
 }
 
-/// A job under way, as the test sees it.
+/// A running job, in the test's process.
 pub struct Job {
     pub store: TcpStore,
     pub children: Vec<Child>,
@@ -49,7 +49,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Starts all ranks. `what` is for the scenario.
+    /// Starts all ranks. `what` is an argument for the scenario.
     pub fn start(scenario: &str, what: &str) -> Self {
         let mut job =
             Self { store: TcpStore::serve("127.0.0.1", 0).unwrap(), children: Vec::new(), readers: Vec::new() };
@@ -57,7 +57,7 @@ impl Job {
         job
     }
 
-    /// Starts one rank more.
+    /// Starts one more rank.
     pub fn spawn(&mut self, scenario: &str, what: &str, rank: usize) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "one_rank", "--ignored", "--nocapture"])
@@ -65,7 +65,7 @@ impl Job {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // Read as it comes: a full pipe would hold the rank up.
+        // The output is read continuously: a full pipe would block the rank.
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         self.readers.push(std::thread::spawn(move || lines.map_while(Result::ok).collect()));
         if rank < self.children.len() {
@@ -81,16 +81,16 @@ impl Job {
     }
 
     pub fn signal(&self, rank: usize, signal: libc::c_int) {
-        // SAFETY: no pointers; the process is a child that has not been waited for.
+        // SAFETY: the call accesses no memory; the process is a child that has not been waited for, so its id is valid.
         assert_eq!(unsafe { libc::kill(self.children[rank].id() as i32, signal) }, 0);
     }
 
-    /// Waits for all ranks; those in `killed` were. What was reported.
+    /// Waits for all ranks, of which those in `killed` were killed. Returns the reports.
     pub fn finish(self, killed: &[usize]) -> Vec<Report> {
         self.finish_lines(killed).iter().filter_map(|line| parse(line)).collect()
     }
 
-    /// Likewise; all that was written.
+    /// As [`Job::finish`], but returns the whole output.
     pub fn finish_lines(mut self, killed: &[usize]) -> Vec<String> {
         let mut failed = Vec::new();
         for (rank, child) in self.children.iter_mut().enumerate() {
@@ -128,7 +128,7 @@ impl Drop for Job {
 }
 
 fn parse(line: &str) -> Option<Report> {
-    // The test harness may have written in front of it.
+    // The test harness may have written before it on the same line.
     let (_, line) = line.split_once(REPORT)?;
     let mut fields = line.splitn(6, BETWEEN).skip(1).map(str::to_owned);
     let mut next = || fields.next().unwrap();
@@ -149,7 +149,7 @@ pub fn by_cell(reports: &[Report]) -> HashMap<String, Vec<Report>> {
     cells
 }
 
-/// The reports on every collective by `ranks`, each of which has one.
+/// The reports of `ranks` on every collective; each rank has one.
 pub fn by_collective(reports: &[Report], ranks: &[usize]) -> Vec<(Collective, Vec<Report>)> {
     let cells = by_cell(reports);
     let each = Collective::ALL.iter().map(|collective| {
@@ -160,7 +160,7 @@ pub fn by_collective(reports: &[Report], ranks: &[usize]) -> Vec<(Collective, Ve
     each.collect()
 }
 
-/// That an error's text says who, what, how many bytes, and after how long.
+/// Checks that an error's text has the rank, the operation, the bytes, and the elapsed time.
 pub fn assert_complete(collective: Collective, report: &Report) {
     let Report { rank, text, .. } = report;
     let name = collective.name();
@@ -184,7 +184,7 @@ pub struct Rank {
     pub rank: usize,
     pub port: u16,
     pub scenario: String,
-    /// For the scenario.
+    /// Argument for the scenario.
     pub what: String,
     pub store: Arc<TcpStore>,
     pub device: Arc<Device>,
@@ -196,7 +196,7 @@ impl Rank {
         let mut fields = text.splitn(4, ' ');
         let mut next = || fields.next().unwrap().to_owned();
         let (rank, port) = (next().parse().unwrap(), next().parse().unwrap());
-        // A rank that the test has lost sight of ends by itself.
+        // Ends a rank whose test has ended without it.
         std::thread::spawn(|| {
             std::thread::sleep(LONG * 10);
             std::process::exit(3);
@@ -211,7 +211,7 @@ impl Rank {
         }
     }
 
-    /// The context of `ranks`, which count from 0 in it.
+    /// The context of `ranks`, which are numbered from 0 in it.
     pub fn connect(&self, prefix: &str, ranks: &[usize], options: &ContextOptions) -> Result<Arc<Context>, Error> {
         let rank = ranks.iter().position(|r| *r == self.rank).unwrap();
         let context = Context::new(self.device.clone(), rank, ranks.len(), options)?;
@@ -219,7 +219,7 @@ impl Rank {
         Ok(context)
     }
 
-    /// Sets a key of this rank's own.
+    /// Sets a key that contains this rank.
     pub fn mark(&self, prefix: &str) {
         self.store.set(&format!("{prefix}{}", self.rank), b"").unwrap();
     }
@@ -230,7 +230,7 @@ impl Rank {
             Err(error) => (format!("{:?}", error.kind()), error.message().replace(['\n', BETWEEN], " ")),
         };
         let (rank, ms) = (self.rank, started.elapsed().as_millis());
-        // In one piece, and not into the middle of another thread's line.
+        // In one write, so that it is not mixed with another thread's line.
         println!("{REPORT}{BETWEEN}{rank}{BETWEEN}{cell}{BETWEEN}{ms}{BETWEEN}{kind}{BETWEEN}{text}");
     }
 
@@ -245,7 +245,7 @@ impl Rank {
         Collective::ALL.iter().map(connect).collect()
     }
 
-    /// Calls `collective` until it fails, and reports how.
+    /// Calls `collective` until it fails, and reports the error.
     pub fn call_until_it_fails(&self, collective: Collective, context: &Context) {
         let case = Case::new(collective, COUNT);
         let mut started = Instant::now();
@@ -256,15 +256,15 @@ impl Rank {
             started = Instant::now();
         };
         self.report(collective.name(), started, &Err(error.clone()));
-        // The context says the same, and nothing runs on it any more.
+        // The context has the same error, and no operation runs on it any more.
         let broken = context.broken().expect("the context is broken");
         let again = case.run(context).unwrap_err();
         assert!(again.message().contains("the context is broken: "), "{again}");
         assert!(again.message().contains(broken.message()), "{again}");
     }
 
-    /// All collectives at once, each in a thread with a context of its own, until they have failed; then the ranks `left`
-    /// go on with new contexts over the same store. Every rank sets `running/`, and `ran` is called once a first call of each
+    /// All collectives at the same time, each in a thread with a context of its own, until they have failed; then the ranks `left`
+    /// continue with new contexts over the same store. Every rank sets `running/`, and `ran` is called once a first call of each
     /// collective has succeeded here.
     pub fn run_all(&self, timeout: Duration, left: &[usize], ran: impl FnOnce(&[(Collective, Arc<Context>)])) {
         let contexts = self.contexts(LONG);
@@ -286,7 +286,7 @@ impl Rank {
         self.go_on(left);
     }
 
-    /// The ranks `left` connect anew, and sum over themselves.
+    /// The ranks `left` connect again, and sum over themselves.
     pub fn go_on(&self, left: &[usize]) {
         let options = ContextOptions { timeout: LONG, ..Default::default() };
         let context = self.connect(&format!("again {left:?}"), left, &options).unwrap();

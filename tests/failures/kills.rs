@@ -1,4 +1,4 @@
-//! A job that loses a rank 200 times: the others notice, connect anew over the same store, and go on with its successor.
+//! A job loses a rank 200 times: the others notice, connect again over the same store, and continue with its replacement.
 
 use std::time::{Duration, Instant};
 
@@ -12,16 +12,16 @@ use crate::job::{Job, LONG, Rank, SIZE};
 use crate::support::Random;
 
 const KILLS: usize = 200;
-/// From here on another rank is the one that is never killed.
+/// From this round on another rank is the one that is never killed.
 const HALF: usize = KILLS / 2;
-/// Rounds before memory and descriptors are looked at.
+/// Rounds before memory and descriptors are measured.
 const WARM_UP: usize = 15;
 
-/// Rank 0 lives through the first half, rank 3 through the second.
+/// Rank 0 survives the first half, rank 3 the second.
 fn victim(random: &mut Random, round: usize) -> usize {
     match round {
         0..HALF => 1 + random.below(3),
-        // Now rank 0 dies, too, and first of all.
+        // Now rank 0 is killed too, and first.
         HALF => 0,
         _ => random.below(3),
     }
@@ -34,7 +34,7 @@ pub fn one_rank(rank: &Rank) {
     while round <= KILLS {
         let context = rank.connect(&format!("round {round}"), &[0, 1, 2, 3], &options).unwrap();
         rank.mark(&format!("connected {round}/"));
-        // All ranks draw the same calls.
+        // All ranks choose the same random calls.
         let mut random = Random::new(round as u64);
         let mut up = false;
         let error = loop {
@@ -59,7 +59,7 @@ pub fn one_rank(rank: &Rank) {
             let own = format!("rank {}: ", rank.rank);
             let (text, ended) = (error.message(), noticed.elapsed());
             assert!(ended < Duration::from_secs(5), "a broken context ended only after {ended:?}");
-            // Nobody has waited for the timeout.
+            // No rank has waited for the timeout.
             assert_eq!(error.kind(), ErrorKind::ConnectionLost, "round {round}: {text}");
             assert!(text.starts_with(&own) && text.contains(" at 127.0.0.1:"), "round {round}: {text}");
             rank.mark(&format!("noticed {round}/"));
@@ -85,7 +85,7 @@ fn two_hundred_kills() {
     let mut job = Job::start("kills", "0");
     let mut random = Random::new(20_26);
     for round in 0..KILLS {
-        // Now and then before the first collective, while connections are being made.
+        // Sometimes before the first collective, while connections are being made.
         let stage = if round % 40 == 20 { "connected" } else { "up" };
         job.wait_all(&format!("{stage} {round}/"));
         std::thread::sleep(Duration::from_micros(random.below(15_000) as u64));
@@ -111,7 +111,7 @@ fn two_hundred_kills() {
         let late = uses.iter().find(|u| u[0] == rank && u[1] == round + HALF - 1 - WARM_UP);
         let Some([_, _, descriptors_then, bytes_then]) = late.map(Vec::as_slice) else { continue };
         compared += 1;
-        // A connection or two of the store's may come and go.
+        // One or two connections of the store may be opened or closed.
         assert!(
             *descriptors_then <= descriptors + 4,
             "rank {rank}: from {descriptors} to {descriptors_then} descriptors"

@@ -1,4 +1,4 @@
-//! A rank is killed, its connections are reset, or it closes its contexts: in the middle of every collective.
+//! A rank is killed, its connections are reset, or it closes its contexts, in the middle of every collective.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -21,14 +21,14 @@ pub fn one_rank(rank: &Rank) {
     });
 }
 
-/// Cuts every connection of this process but those to the store: the system sends a reset to the other end.
+/// Breaks every connection of this process except those to the store: the kernel sends a reset to the other end.
 fn reset_connections(store: u16) {
     let folder = std::fs::read_dir("/proc/self/fd").unwrap();
     let all: Vec<RawFd> = folder.map(|e| e.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
     let mut cut = 0;
     for fd in all {
-        // SAFETY: a zeroed address is valid, and is written up to the length given; descriptors that are no connected
-        // sockets are refused. A connection to nowhere ends the one there is.
+        // SAFETY: a zeroed address is valid, and the call writes at most the given length to it; calls on descriptors that are not
+        // connected sockets fail. Connecting to an unspecified address dissolves the existing connection.
         unsafe {
             let mut address: libc::sockaddr_in = std::mem::zeroed();
             let mut length = size_of::<libc::sockaddr_in>() as u32;
@@ -59,7 +59,7 @@ fn a_rank_is_killed() {
         for report in reports {
             assert_complete(collective, &report);
             assert_prompt(&report);
-            // Also on ranks that did not talk to it: they are told what the first one saw.
+            // Also on ranks that did not communicate with it: they get the reason from the rank that noticed first.
             let text = &report.text;
             assert_eq!(report.kind, "ConnectionLost", "{text}");
             let beginning = text.split("; meanwhile this rank waited ").next().unwrap();
@@ -85,7 +85,7 @@ fn a_rank_s_connections_are_reset() {
             assert_prompt(&report);
             let text = &report.text;
             assert_eq!(report.kind, "ConnectionLost", "{text}");
-            // Which end notices first is chance; nobody else's connections broke.
+            // Which end notices first depends on timing; connections between other ranks did not break.
             assert!(text.contains("rank 2"), "{text}");
             assert!(text.contains(" broke while ") || text.contains(" is gone: "), "{text}");
             reset |= text.contains("Connection reset by peer (os error 104)");
@@ -95,7 +95,7 @@ fn a_rank_s_connections_are_reset() {
 }
 
 #[test]
-fn a_rank_closes_its_context_while_all_wait() {
+fn a_rank_closes_its_context_while_all_others_wait() {
     let reports = Job::start("lost", "closed").finish(&[]);
     for (collective, reports) in by_collective(&reports, &[0, 1, 2, 3]) {
         assert_eq!(reports.len(), SIZE);

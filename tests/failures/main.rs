@@ -1,4 +1,4 @@
-//! What ranks see when another one dies, hangs, stays away, or is in another call: the errors' texts, and when they come.
+//! The errors on other ranks when one dies, hangs, does not come, or makes another call: their texts, and when they come.
 
 mod calls;
 mod fork;

@@ -1,4 +1,4 @@
-//! Rank 2 calls something else than the others, in every collective and in every way; with and without `check_calls`.
+//! Rank 2 makes another call than the others, in every collective and in every way; with and without `check_calls`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use gloo_rs::types::{DataType, ReduceOp};
 use crate::calls::{Case, count_ranks};
 use crate::job::{Job, Rank, Report, SIZE, SLACK, VICTIM, by_cell, wait_all};
 
-/// Where nobody notices before: small blocks go unasked, so whoever sends them may be done.
+/// Blocks below the eager limit, so ranks that only send may return before the mismatch is noticed.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const COUNT: usize = 100;
-/// Cells that a process works on at the same time.
+/// Cells that a process runs at the same time.
 const THREADS: usize = 12;
 
-/// The calls of rank 2 that differ from `collective` by the others, each with what differs.
+/// The calls of rank 2 that differ from the others' `collective`, each with a name for the difference.
 fn odd_calls(collective: Collective) -> Vec<(&'static str, Case)> {
     use Collective::*;
     let usual = usual(collective);
@@ -40,7 +40,7 @@ fn odd_calls(collective: Collective) -> Vec<(&'static str, Case)> {
     odd
 }
 
-/// With the algorithm spelled out, so that another count chooses no other.
+/// With an explicit algorithm, so that another count does not select another one.
 fn usual(collective: Collective) -> Case {
     let name = collective.algorithms().iter().map(|a| a.name).find(|name| *name != "local");
     Case { algorithm: name, ..Case::new(collective, COUNT) }
@@ -60,12 +60,12 @@ pub fn one_rank(rank: &Rank) {
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                // All ranks take them in the same order, so the first that is left is everyone's next.
+                // All ranks take them in the same order, so the first one left is the next on all ranks.
                 while let Some((cell, collective, _, odd)) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let options =
                         ContextOptions { check_calls: Some(checked), timeout: TIMEOUT * 10, ..Default::default() };
                     let context = rank.connect(cell, &[0, 1, 2, 3], &options).unwrap();
-                    // All are connected to all.
+                    // All ranks are connected to all.
                     Case::new(Collective::Alltoall, 1).run(&context).unwrap();
                     rank.mark(&format!("{cell}/met/"));
                     wait_all(&*rank.store, &format!("{cell}/met/"));
@@ -78,7 +78,7 @@ pub fn one_rank(rank: &Rank) {
                         assert!(context.broken().is_none());
                         assert_eq!(count_ranks(&context).unwrap(), SIZE as f32);
                     } else {
-                        // Whoever is done early stays until the others are, too.
+                        // Ranks that return early stay connected until the others have returned, too.
                         rank.mark(&format!("{cell}/done/"));
                         wait_all(&*rank.store, &format!("{cell}/done/"));
                         assert!(result.is_ok() || context.broken().is_some());
@@ -102,14 +102,14 @@ fn reports(what: &str) -> Vec<(String, Collective, &'static str, Case, Vec<Repor
     cells().into_iter().map(with_reports).collect()
 }
 
-/// A call as errors name it: `allreduce ring of float32 by sum`.
+/// A call as errors describe it: `allreduce ring of float32 by sum`.
 fn name(case: &Case) -> String {
     let op = if case.collective.reduces() { format!(" by {}", case.op) } else { String::new() };
     format!("{} {} of {}{op}", case.collective.name(), case.algorithm.unwrap(), case.dtype)
 }
 
 #[test]
-fn a_rank_in_another_call_is_noticed_by_those_who_hear_of_it() {
+fn a_rank_in_another_call_is_noticed_by_ranks_that_get_its_messages() {
     for (cell, collective, what, odd, reports) in reports("unchecked") {
         let failed: Vec<&Report> = reports.iter().filter(|r| r.kind != "Ok").collect();
         let all = || format!("{cell}: {reports:#?}");
@@ -122,14 +122,14 @@ fn a_rank_in_another_call_is_noticed_by_those_who_hear_of_it() {
         let names_either = says(&name(&odd)) || says(&name(&usual(collective)));
         match what {
             "tag" => {
-                // No message meets one of another tag: the timeout finds out what the others are in.
+                // No message matches one with another tag: after the timeout, the diagnostic replies name the other calls.
                 assert!(failed.iter().any(|r| r.kind == "Timeout"), "{}", all());
                 let told = format!("connected; it says that it is in {}", name(&odd));
                 let unasked = " has sent what nobody here asked for";
                 let done = "connected; it says that it is in no collective";
                 assert!([told.as_str(), unasked, done].iter().any(|t| says(t)), "{}", all());
             }
-            // No message of the one call met one of the other: the timeout finds out.
+            // No message of one call matched one of the other: after the timeout, the diagnostic replies name the other calls.
             _ if failed.iter().any(|r| r.kind == "Timeout") => {
                 assert!(says("has sent what nobody here asked for") || says("; it says that it is in "), "{}", all());
                 assert!(names_either || says("it says that it is in no collective"), "{}", all());
@@ -149,10 +149,10 @@ fn a_rank_in_another_call_is_noticed_by_those_who_hear_of_it() {
 }
 
 #[test]
-fn with_check_calls_every_rank_says_who_calls_what() {
+fn with_check_calls_every_rank_names_all_calls() {
     for (cell, collective, what, odd, reports) in reports("checked") {
         if what == "tag" {
-            // Other tags are other orders of calls; so this is like a rank that does not come.
+            // Calls with other tags are not compared with each other, so this is like a rank that does not come.
             assert!(
                 reports.iter().all(|r| matches!(r.kind.as_str(), "Timeout" | "ConnectionLost")),
                 "{cell}: {reports:#?}"

@@ -1,4 +1,4 @@
-//! A process whose descriptors, or whose memory, have run out.
+//! A process that has no descriptors, or no memory, left.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use crate::job::{COUNT, Job, LONG, Rank, SLACK, VICTIM, assert_complete, by_cell
 
 const TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Allows no descriptors beyond those that are open; returns what was allowed.
+/// Allows no descriptors beyond those that are open; returns the previous limit.
 fn exhaust_descriptors() -> libc::rlimit {
     let open = std::fs::File::open("/dev/null").unwrap();
     let lowest = std::os::fd::AsRawFd::as_raw_fd(&open) as libc::rlim_t;
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both structs are valid. Descriptors above the limit stay open; new ones get the lowest free number.
+    // SAFETY: both structs live until the calls return. Descriptors above the limit stay open; new ones get the lowest free number.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut before), 0);
         let limit = libc::rlimit { rlim_cur: lowest, ..before };
@@ -28,14 +28,14 @@ fn exhaust_descriptors() -> libc::rlimit {
 }
 
 fn allow(limit: &libc::rlimit) {
-    // SAFETY: the struct is valid.
+    // SAFETY: the struct lives until the call returns.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
 }
 
-/// Rank 2 has none left when the collectives begin: it can neither connect nor accept.
+/// Rank 2 has no descriptors left when the collectives begin: it can neither connect nor accept.
 pub fn one_rank(rank: &Rank) {
     let contexts = rank.contexts(TIMEOUT);
-    // Before the others begin: whoever has connected to it needs no descriptor of it any more.
+    // Before the others begin: a connection that exists needs no further descriptor.
     let before = (rank.rank == VICTIM).then(exhaust_descriptors);
     rank.mark("ready/");
     wait_all(&*rank.store, "ready/");
@@ -66,7 +66,7 @@ fn descriptors_run_out_in_every_collective() {
         for report in &reports {
             let text = &report.text;
             if report.rank != VICTIM && report.kind == "Ok" {
-                // Its part did not need rank 2.
+                // Its part of the call did not need rank 2.
                 continue;
             }
             assert!(report.elapsed < TIMEOUT + Duration::from_secs(1) + SLACK, "{:?}: {text}", report.elapsed);
@@ -83,7 +83,7 @@ fn descriptors_run_out_in_every_collective() {
     }
 }
 
-/// What needs descriptors at the beginning says that there are none.
+/// Operations that need descriptors at the beginning fail with that reason.
 pub fn one_rank_without_descriptors(rank: &Rank) {
     if rank.rank != VICTIM {
         return;
@@ -100,12 +100,12 @@ pub fn one_rank_without_descriptors(rank: &Rank) {
     rank.report("context", started, &made);
     rank.report("device", started, &device);
     rank.report("store", started, &store);
-    // And with descriptors again all is well.
+    // With descriptors everything works again.
     drop(Context::new(own.clone(), 0, 2, &options).unwrap());
 }
 
 #[test]
-fn without_descriptors_nothing_begins() {
+fn without_descriptors_operations_fail_at_the_beginning() {
     let cells = by_cell(&Job::start("rendezvous", "-").finish(&[]));
     for cell in ["context", "device", "store"] {
         let report = &cells[cell][0];
@@ -114,20 +114,20 @@ fn without_descriptors_nothing_begins() {
     }
 }
 
-/// What this process has mapped, and what of it is in memory, in bytes.
+/// The bytes that this process has mapped, and those that are resident.
 fn memory() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     let mut pages = text.split(' ').map(|field| field.parse::<u64>().unwrap());
     [pages.next().unwrap() << 12, pages.next().unwrap() << 12]
 }
 
-/// So many bytes of addresses that nothing may be read from or written to.
+/// This many bytes of address space that cannot be read or written.
 struct Addresses(*mut u8, usize);
 
 impl Addresses {
     fn new(bytes: usize) -> Self {
         let (flags, none) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, std::ptr::null_mut());
-        // SAFETY: a new mapping.
+        // SAFETY: creates a mapping at an unused address.
         let at = unsafe { libc::mmap(none, bytes, libc::PROT_NONE, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         Self(at.cast(), bytes)
@@ -136,19 +136,19 @@ impl Addresses {
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        // SAFETY: the mapping, which nothing uses any more.
+        // SAFETY: unmaps the mapping, which nothing uses any more.
         unsafe { libc::munmap(self.0.cast(), self.1) };
     }
 }
 
-/// Runs `work` with `more` bytes of memory beyond what is mapped.
+/// Runs `work` with `more` bytes of address space beyond the mapped ones.
 fn with_little_memory<T>(more: u64, work: impl FnOnce() -> T) -> T {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let limit = |limit: &libc::rlimit| {
-        // SAFETY: the struct is valid.
+        // SAFETY: the struct lives until the call returns.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, limit) }, 0);
     };
-    // SAFETY: the struct is valid.
+    // SAFETY: the struct lives until the call returns.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut before) }, 0);
     limit(&libc::rlimit { rlim_cur: memory()[0] + more, ..before });
     let result = work();
@@ -166,7 +166,7 @@ unsafe extern "C" fn does_nothing(
     0
 }
 
-/// A call in place of `count` bytes (for each rank, where the collective has blocks) at `addresses`.
+/// A call in place with `count` bytes (per rank, for collectives with blocks) at `addresses`.
 fn in_place(context: &Context, collective: Collective, count: usize, addresses: &Addresses) -> Result<(), Error> {
     let outputs = &[addresses.0][..usize::from(collective != Collective::Barrier)];
     let shape = Shape::new(collective, context.rank(), context.size(), count);
@@ -177,11 +177,11 @@ fn in_place(context: &Context, collective: Collective, count: usize, addresses: 
         ..Call::new(shape, DataType::Uint8)
     };
     assert!(shape.output_len(0) <= addresses.1);
-    // SAFETY: the addresses are there until the call returns; whoever used them would end this process.
+    // SAFETY: the addresses stay mapped until the call returns; an access to them would end this process.
     unsafe { context.run(&call) }
 }
 
-/// Both of two ranks make the call, with 256 MiB of memory left; what rank 0 got.
+/// Both of two ranks make the call, with 256 MiB of memory left; returns rank 0's result.
 fn huge(collective: Collective, count: usize, bytes: usize) -> Result<(), Error> {
     let store = InProcessStore::new();
     let options = ContextOptions { timeout: LONG, tuning: Some("default".into()), ..Default::default() };
@@ -203,7 +203,7 @@ fn huge(collective: Collective, count: usize, bytes: usize) -> Result<(), Error>
     result
 }
 
-/// What needs more memory than there is says so, and the process goes on.
+/// An operation that needs more memory than available fails with that reason, and the process continues.
 pub fn one_rank_without_memory(rank: &Rank) {
     if rank.rank != VICTIM {
         return;
@@ -212,7 +212,7 @@ pub fn one_rank_without_memory(rank: &Rank) {
     rank.report("alltoall", started, &huge(Collective::Alltoall, 32 << 30, 64 << 30));
     rank.report("allreduce", started, &huge(Collective::Allreduce, 1 << 44, 1 << 44));
 
-    // Of a huge group few are there, and only these take memory.
+    // A huge group of which only few ranks exist, and only these need memory.
     const HUGE: usize = i32::MAX as usize;
     let options = ContextOptions { timeout: TIMEOUT, ..Default::default() };
     let (device, before) = (device(), memory());
@@ -222,7 +222,7 @@ pub fn one_rank_without_memory(rank: &Rank) {
             let page = Addresses::new(4096);
             rank.report("barrier", started, &in_place(&context, Collective::Barrier, 0, &page));
             rank.report("connect", started, &context.connect(&*InProcessStore::new()));
-            // A huge, and yet possible, one that there is no memory for.
+            // A valid but huge group, for which there is not enough memory.
             let context = Context::new(device.clone(), 0, 1 << 18, &options).unwrap();
             rank.report("schedule", started, &in_place(&context, Collective::Allgather, 0, &page));
         }
@@ -232,7 +232,7 @@ pub fn one_rank_without_memory(rank: &Rank) {
 }
 
 #[test]
-fn what_there_is_no_memory_for_is_refused() {
+fn operations_without_enough_memory_are_refused() {
     let cells = by_cell(&Job::start("memory", "-").finish(&[]));
     let expected = [
         ("alltoall", "ResourceExhausted", "elements of 1 bytes that the algorithm keeps aside"),

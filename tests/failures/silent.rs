@@ -1,4 +1,4 @@
-//! A rank is stopped, or does not come to the call: the others say after their timeout whom they waited for.
+//! A rank is stopped, or does not make the call: after their timeout the others name the rank that they waited for.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub fn one_rank(rank: &Rank) {
         rank.mark("running/");
         rank.store.wait(&["gone on/0", "gone on/1", "gone on/3"], LONG).unwrap();
         for (_, context) in contexts {
-            // It hears that the others have given up on it.
+            // It gets the reason from the others, which have timed out.
             let broken = context.broken().unwrap();
             assert!(broken.message().contains(" gave up: rank "), "{broken}");
         }
@@ -47,7 +47,7 @@ fn a_rank_is_stopped() {
     let reports = job.finish(&[]);
     let of = |victim: bool| reports.iter().filter(|r| (r.rank == VICTIM) == victim).cloned().collect::<Vec<_>>();
     assert_blamed(&of(false), "connected, but it has not answered for 0.");
-    // Once it goes on it hears that the others have given it up, or it has waited too long itself.
+    // Once it continues it gets the reason from the others, or has timed out itself.
     for (_, reports) in by_collective(&of(true), &[VICTIM]) {
         let Report { kind, text, .. } = &reports[0];
         assert!(matches!(kind.as_str(), "Timeout" | "ConnectionLost"), "{kind}: {text}");
@@ -61,7 +61,7 @@ fn a_rank_never_comes_to_the_call() {
     assert_blamed(&reports, "connected; it says that it is in no collective, after 1 on this context");
 }
 
-/// Every rank says whom it waited for, and one of them that rank 2 is `so`.
+/// Every rank names the rank that it waited for, and one of them describes rank 2 with `so`.
 fn assert_blamed(reports: &[Report], so: &str) {
     for (collective, reports) in by_collective(reports, &OTHERS) {
         let mut blamed = 0;

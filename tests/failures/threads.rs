@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process: what needs none of its own.
+//! Failures that can be tested with ranks that are threads of one process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use gloo_rs::rendezvous::{Store, in_process::InProcessStore};
 use crate::calls::count_ranks;
 use crate::job::{LONG, device};
 
-/// A context that measures nothing, so that connections are made by calls only.
+/// A context that measures nothing, so that only calls make connections.
 fn connect(store: &dyn Store, rank: usize, size: usize, timeout: Duration) -> Result<Arc<Context>, Error> {
     let options = ContextOptions { timeout, tuning: Some("default".into()), ..Default::default() };
     let context = Context::new(device(), rank, size, &options)?;
@@ -24,12 +24,12 @@ fn a_context_that_was_never_connected_says_so() {
     let error = count_ranks(&context).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOperation);
     assert!(error.message().contains("the context is not connected"), "{error}");
-    // It is as good as before.
+    // The context is still usable.
     assert!(context.broken().is_none());
 }
 
 #[test]
-fn a_rank_that_never_comes_is_named() {
+fn the_error_names_a_rank_that_never_comes() {
     let store = InProcessStore::new();
     std::thread::scope(|scope| {
         for rank in [0, 1, 3] {
@@ -44,14 +44,14 @@ fn a_rank_that_never_comes_is_named() {
 }
 
 #[test]
-fn two_processes_with_one_rank_are_told() {
+fn two_processes_with_the_same_rank_get_an_error() {
     let store = InProcessStore::new();
     std::thread::scope(|scope| {
         let twin = || {
             let store = store.clone();
             scope.spawn(move || connect(&*store, 1, 2, LONG).err())
         };
-        // Both have said that they are rank 1 before rank 0 collects: one claim behind the other.
+        // Both have claimed rank 1 before rank 0 reads the claims: one claim is appended to the other.
         let claims = || store.get("host/1", LONG).unwrap().len();
         let first = twin();
         let one = claims();
@@ -69,7 +69,7 @@ fn two_processes_with_one_rank_are_told() {
 }
 
 #[test]
-fn a_rank_that_is_gone_before_it_was_ever_needed_is_noticed() {
+fn a_rank_that_has_ended_before_the_first_connection_is_noticed() {
     let store = InProcessStore::new();
     let arrived = Arc::new(std::sync::Barrier::new(2));
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Attackers, and members of the job that they listen to.
+//! Attacks, and the members of the job whose messages attackers record.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ pub fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The same from 127.0.0.`host`.
+/// Connects from 127.0.0.`host`.
 pub fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, host], 0)).into()).unwrap();
@@ -28,7 +28,7 @@ pub fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Whether the other side closes it; what it says before is passed over.
+/// Whether the other side closes the connection; bytes that it sends before are ignored.
 fn is_dropped(mut stream: TcpStream) -> bool {
     loop {
         match stream.read(&mut [0; 4096]) {
@@ -39,7 +39,7 @@ fn is_dropped(mut stream: TcpStream) -> bool {
     }
 }
 
-/// A hello to a context that is not here.
+/// A hello to a context that does not exist here.
 fn hello(seed: u8) -> Vec<u8> {
     Hello { has_token: true, rank: 0, to: [seed; 16], from: [seed; 16], nonce: [seed; 32] }.encode().to_vec()
 }
@@ -55,7 +55,7 @@ fn random_bytes(seed: usize, n: usize) -> Vec<u8> {
     (0..n).map(|_| next()).collect()
 }
 
-/// What a client of `to` says, among which `talk` is heard; written down on the way.
+/// Runs `talk` with a client of `to` through a proxy, and returns the bytes that the client sends.
 fn overhear(to: SocketAddr, talk: impl FnOnce(u16)) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -82,7 +82,7 @@ fn overhear(to: SocketAddr, talk: impl FnOnce(u16)) -> Vec<u8> {
     })
 }
 
-/// All that a client of the store says.
+/// All bytes that a client sends to the store.
 pub fn overhear_the_store(job: &Job) -> Vec<u8> {
     overhear(job.store(), use_the_store)
 }
@@ -93,13 +93,13 @@ pub fn use_the_store(port: u16) {
     client.set("overheard", b"once").unwrap();
 }
 
-/// All that a rank says which connects to rank 1, up to the answer.
+/// All bytes that a rank sends to rank 1 while it connects, up to the last message of the handshake.
 pub fn overhear_a_rank(job: &Job) -> Vec<u8> {
     let identities = identities(job);
     overhear(job.device(), |port| connect_as_rank_0(SocketAddr::from(([127, 0, 0, 1], port)), identities))
 }
 
-/// Those of ranks 0 and 1.
+/// The identities of ranks 0 and 1.
 pub fn identities(job: &Job) -> [Identity; 2] {
     [0, 1].map(|rank| {
         let own = job.contexts[rank].pair((rank + 1) % SIZE).unwrap().address().unwrap();
@@ -107,7 +107,7 @@ pub fn identities(job: &Job) -> [Identity; 2] {
     })
 }
 
-/// Shows rank 1, which listens at `to`, that this is rank 0.
+/// Proves to rank 1, which listens at `to`, that this is rank 0.
 pub fn connect_as_rank_0(to: SocketAddr, [ours, theirs]: [Identity; 2]) {
     let key = handshake::key(&token().unwrap(), &theirs);
     let (sought, from) = (handshake::handle(&theirs), handshake::handle(&ours));
@@ -120,7 +120,7 @@ pub fn connect_as_rank_0(to: SocketAddr, [ours, theirs]: [Identity; 2]) {
         match connector.take(&bytes).unwrap() {
             Connecting::Waiting => {}
             Connecting::Send(proof) => stream.write_all(&proof).unwrap(),
-            // It is proven, and there is a connection to rank 0 already.
+            // It is authenticated, and there is already a connection to rank 0.
             Connecting::Done(answer, _) => return assert_eq!(answer, Answer::Refused(Reason::Connected)),
         }
     }
@@ -128,34 +128,34 @@ pub fn connect_as_rank_0(to: SocketAddr, [ours, theirs]: [Identity; 2]) {
 
 pub const KINDS: usize = 12;
 
-/// What attackers do, each on a connection of its own. Whether it was dropped.
+/// Attacks, each on a connection of its own. Returns whether it was dropped.
 pub fn attack(to: SocketAddr, kind: usize, seed: usize, overheard: &[u8]) -> bool {
     let mut stream = connect(to);
-    // The store's hello begins alike but for its last letter; its handshake is shorter by the handles.
+    // The store's hello has the same first bytes except for the last letter; its handshake is shorter, because it has no handles.
     let (hello_bytes, has_token) = if overheard[7] == b'S' { (45, 12) } else { (77, 8) };
     let bytes = match kind {
         // A port scan.
         0 => return true,
-        // The same, with a reset.
+        // A port scan that ends with a reset.
         1 => return socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).is_ok(),
         2 => b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n".to_vec(),
         3 => [&[0xff][..], &random_bytes(seed, seed % 200)].concat(),
         // Other versions.
         4 => [&b"gloo_rs\x63"[..], &[0; 100]].concat(),
         5 => [&b"gloo_rsS"[..], &[9, 0, 0, 0], &[0; 100]].concat(),
-        // A context that is not here.
+        // A context that does not exist here.
         6 => hello(seed as u8),
-        // What was overheard, cut short.
+        // The recorded bytes, cut short.
         7 => {
             let _ = stream.write_all(&overheard[..seed % (hello_bytes + 32)]);
             let _ = stream.shutdown(Shutdown::Write);
             return is_dropped(stream);
         }
-        // What was overheard, whole, and frames of huge lengths behind it.
+        // The recorded bytes, complete, followed by frames of huge lengths.
         8 => [overheard, &[0xff; 400]].concat(),
-        // The greatest length there is, with nothing before it.
+        // The largest length, with nothing before it.
         9 => vec![0xff; 64],
-        // Who seeks what is here, with another token; or without one.
+        // The right context, with another token or without one.
         10 => [&overheard[..hello_bytes], &random_bytes(seed, 32)].concat(),
         _ => {
             let mut hello = overheard[..hello_bytes].to_vec();
@@ -163,13 +163,13 @@ pub fn attack(to: SocketAddr, kind: usize, seed: usize, overheard: &[u8]) -> boo
             hello
         }
     };
-    // It may be dropped before all is out.
+    // The connection may be dropped before all bytes are sent.
     let _ = stream.write_all(&bytes);
     is_dropped(stream)
 }
 
-/// Connections that are held open: silent ones, ones that have said all but the proof, and ones that say a byte now and
-/// then. How long until the last was dropped.
+/// Connections that are held open: silent ones, ones that have sent everything but the proof, and ones that send a byte now and
+/// then. Returns the time until the last was dropped.
 pub fn hold_open(to: SocketAddr, overheard: &[u8], first_words: usize) -> Duration {
     let began = Instant::now();
     let mut streams: Vec<TcpStream> = (0..100).map(|_| connect(to)).collect();

@@ -33,7 +33,7 @@ impl Log {
     }
 }
 
-/// A job of threads that does allreduces until told to stop.
+/// A job with threads as ranks that do allreduces until stopped.
 pub struct Job {
     pub server: Arc<TcpStore>,
     pub contexts: Vec<Arc<Context>>,
@@ -71,7 +71,7 @@ impl Job {
         Self { server, contexts, devices, log }
     }
 
-    /// Runs allreduces with checked results on all ranks while `meanwhile` runs; how many.
+    /// Runs allreduces with checked results on all ranks while `meanwhile` runs; returns their number.
     pub fn work(&self, meanwhile: impl FnOnce()) -> usize {
         let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
@@ -79,7 +79,7 @@ impl Job {
                 let (stop, rounds) = (&stop, &rounds);
                 scope.spawn(move || {
                     for round in 0.. {
-                        // Rank 0 decides, with its contribution, when all stop.
+                        // Rank 0 decides when all stop, by its contribution.
                         let last = context.rank() == 0 && stop.load(Ordering::SeqCst);
                         let sums = allreduce(context, round, last);
                         let expected = |i: usize| (0..SIZE).map(|rank| value(rank, round, i)).sum::<f32>();
@@ -93,7 +93,7 @@ impl Job {
                     }
                 });
             }
-            // Also if it panics, the ranks end.
+            // The ranks end even if it panics.
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
             stop.store(true, Ordering::SeqCst);
             result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));

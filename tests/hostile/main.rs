@@ -1,4 +1,4 @@
-//! A running job among attackers: twelve thousand connections of every kind at the device of a rank and at the store's server.
+//! A running job under attack: twelve thousand connections of every kind to a rank's device and to the store's server.
 //!
 //! `speed_under_attack` measures instead of asserting: `cargo test --release --test hostile -- --ignored --nocapture`.
 mod attack;
@@ -21,7 +21,7 @@ use gloo_rs::net::handshake::Identity;
 use gloo_rs::rendezvous::Store;
 use job::{Job, LONG};
 
-/// Tests of this file count descriptors and memory, which belong to the whole process, and need many of the former.
+/// Serializes the tests of this file: they count descriptors and memory of the whole process, and need many descriptors.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,7 @@ fn alone() -> MutexGuard<'static, ()> {
     guard
 }
 
-/// As many as this process may have now, or as many as it ever may.
+/// Raises the descriptor limit to the maximum, and returns it.
 fn set_descriptors(most: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit is written by the first call and read by the second.
@@ -48,7 +48,7 @@ fn resident_bytes() -> usize {
     pages * 4096
 }
 
-/// The counts since `before`, once there are `n` connections more.
+/// The counts since `before`, once there are `n` more connections.
 fn arrived(now: impl Fn() -> ConnectionStatistics, before: &ConnectionStatistics, n: u64) -> ConnectionStatistics {
     let until = Instant::now() + LONG;
     loop {
@@ -71,7 +71,7 @@ fn arrived(now: impl Fn() -> ConnectionStatistics, before: &ConnectionStatistics
 }
 
 #[test]
-fn twelve_thousand_strangers_harm_nobody() {
+fn twelve_thousand_attacks_do_no_harm() {
     let _alone = alone();
     const EACH: usize = 500;
     let job = Job::start();
@@ -103,15 +103,15 @@ fn twelve_thousand_strangers_harm_nobody() {
                 }
             }
         }
-        let kinds = EACH as u64; // of each kind
+        let kinds = EACH as u64; // per kind
         let expected = ConnectionStatistics { foreign: 3 * kinds, other_version: 2 * kinds, ..Default::default() };
         let expected = ConnectionStatistics { unproven: 3 * kinds, incomplete: 3 * kinds, ..expected };
         let device = ConnectionStatistics { unknown_context: kinds, ..expected };
         assert_eq!(arrived(of_the_device, &before[0], KINDS as u64 * kinds), device);
-        // Hellos of ranks, and the ranks' protocol in another version, are foreign to the store.
+        // For the store, hellos of ranks, and the ranks' protocol in another version, are other protocols.
         let store = ConnectionStatistics { foreign: 5 * kinds, other_version: kinds, ..expected };
         assert_eq!(arrived(of_the_store, &before[1], KINDS as u64 * kinds), store);
-        // The servers close their ends first or second, but soon.
+        // The server may close its end a little later.
         let until = Instant::now() + LONG;
         while descriptors() > descriptors_before && Instant::now() < until {
             thread::sleep(Duration::from_millis(10));
@@ -119,7 +119,7 @@ fn twelve_thousand_strangers_harm_nobody() {
         assert!(descriptors() <= descriptors_before, "{} descriptors, {descriptors_before} before", descriptors());
     });
     assert!(rounds > 10, "{rounds}");
-    // What was overheard and said again has changed nothing.
+    // The replay of recorded bytes has changed nothing.
     assert_eq!(job.server.get("overheard", LONG).unwrap(), b"twice");
     let lines = job.log.0.lock().unwrap();
     assert!(lines.iter().any(|line| line.starts_with("device: dropped a connection from 127.0.0.1:")), "{lines:#?}");
@@ -129,13 +129,13 @@ fn twelve_thousand_strangers_harm_nobody() {
 }
 
 #[test]
-fn who_says_little_is_dropped_in_time_however_it_dribbles() {
+fn slow_connections_are_dropped_in_time() {
     let _alone = alone();
     let job = Job::start();
     let overheard = [overhear_a_rank(&job), overhear_the_store(&job)];
     job.work(|| {
         thread::scope(|scope| {
-            // A rank has 5 s for its handshake, a client of the store 10 s.
+            // A rank allows 5 s for the handshake, the store 10 s.
             let device = scope.spawn(|| hold_open(job.device(), &overheard[0], 77));
             let store = scope.spawn(|| hold_open(job.store(), &overheard[1], 45));
             let took = [device.join().unwrap(), store.join().unwrap()];
@@ -147,10 +147,10 @@ fn who_says_little_is_dropped_in_time_however_it_dribbles() {
 }
 
 #[test]
-fn strangers_make_room_for_ranks() {
+fn idle_connections_are_dropped_in_favour_of_ranks() {
     let _alone = alone();
     let job = Job::start();
-    // More than may be in the handshake at once.
+    // More than may be in the handshake at the same time.
     let crowd = |to| -> Vec<TcpStream> { (0..1100).map(|_| connect(to)).collect() };
     let silent = crowd(job.device());
     overhear_a_rank(&job);
@@ -163,10 +163,10 @@ fn strangers_make_room_for_ranks() {
     assert!(job.work(|| thread::sleep(Duration::from_millis(100))) > 0);
 }
 
-/// Where a copy of this test's process finds whom it attacks.
+/// Environment variable with the addresses to attack, for a helper process of this test.
 const OUTSIDE: &str = "GLOO_RS_TEST_OUTSIDE";
 
-/// This test again in another process, which `OUTSIDE` tells about `job`.
+/// Starts this test again in another process, which gets the addresses of `job` in `OUTSIDE`.
 fn outside(test: &str, job: &Job) -> Child {
     let mut outside = Command::new(std::env::current_exe().unwrap());
     outside.args(["--exact", test]).env(OUTSIDE, to_text([job.device(), job.store()], identities(job)));
@@ -177,10 +177,10 @@ fn await_line() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// Strangers of another process idle at the device and at the store of one that may have no more descriptors than they are.
+/// Connections of another process stay idle at the device and the store of a process whose descriptor limit is as small.
 #[test]
-fn idle_strangers_leave_the_host_program_its_descriptors() {
-    const TEST: &str = "idle_strangers_leave_the_host_program_its_descriptors";
+fn idle_connections_leave_descriptors_for_the_program() {
+    const TEST: &str = "idle_connections_leave_descriptors_for_the_program";
     const STRANGERS: usize = 1100;
     const FEW: usize = 3;
     const LIMIT: u64 = 1024;
@@ -204,7 +204,7 @@ fn idle_strangers_leave_the_host_program_its_descriptors() {
     job.work(|| {
         let mut stdin = outside.stdin.take().unwrap();
         stdin.write_all(b"come\n").unwrap();
-        // At most an eighth of the descriptors are left to them.
+        // At most an eighth of the descriptors are used for them.
         let dropped = (STRANGERS + FEW) as u64 - LIMIT / 8;
         for since in [arrived(of_the_device, &before[0], dropped), arrived(of_the_store, &before[1], dropped)] {
             assert!(since.refused() >= dropped, "{since:?}");
@@ -214,7 +214,7 @@ fn idle_strangers_leave_the_host_program_its_descriptors() {
         assert!(outside.wait().unwrap().success());
         drop(files);
     });
-    // Those that made room first are of the address that had most, though the few from another one were there before.
+    // The dropped ones are of the address with most connections, though those of the other address are older.
     let lines = job.log.0.lock().unwrap();
     for listener in ["device", "store"] {
         let from = |host: &str| {
@@ -225,13 +225,13 @@ fn idle_strangers_leave_the_host_program_its_descriptors() {
     }
 }
 
-/// Strangers of another process come in front of a rank and a client, to a process that has few descriptors left.
+/// Connections of another process arrive before those of a rank and a client, at a process that has few descriptors left.
 #[test]
-fn strangers_do_not_keep_descriptors_from_ranks() {
-    const TEST: &str = "strangers_do_not_keep_descriptors_from_ranks";
+fn idle_connections_leave_descriptors_for_ranks() {
+    const TEST: &str = "idle_connections_leave_descriptors_for_ranks";
     const STRANGERS: usize = 20;
     const LEFT: u64 = 4;
-    // An eighth of those that it has may be in the handshake at once: more than there are left.
+    // An eighth of the limit may be in the handshake at the same time: more than are left.
     const MOST: u64 = 16 * LEFT;
     if let Ok(text) = std::env::var(OUTSIDE) {
         let ([device, store], identities) = from_text(&text);
@@ -247,7 +247,7 @@ fn strangers_do_not_keep_descriptors_from_ranks() {
     let job = Job::start();
     let mut outside = outside(TEST, &job);
     let mut files = vec![std::fs::File::open("/dev/null").unwrap()];
-    // The lowest number that is free is given out: there is none below that is not taken.
+    // The kernel assigns the lowest free number: all lower ones are in use.
     while (files.last().unwrap().as_raw_fd() as u64) < MOST - LEFT - 1 {
         files.push(std::fs::File::open("/dev/null").unwrap());
     }
@@ -273,7 +273,7 @@ fn from_text(text: &str) -> ([SocketAddr; 2], [Identity; 2]) {
     ([0, 1].map(|i| fields[i].parse().unwrap()), [2, 3].map(identity))
 }
 
-/// Allreduces a second with and without an attack of some hundred connections a second, in turn.
+/// Allreduces per second with and without an attack of some hundred connections per second, alternately.
 #[test]
 #[ignore = "measures"]
 fn speed_under_attack() {

@@ -1,4 +1,4 @@
-//! Two jobs on one store, and a job that comes after another: ranks of other processes are not taken for one's own.
+//! Two jobs on one store, and a job after another: ranks of other processes are not taken for ranks of the same job.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use gloo_rs::rendezvous::{PrefixStore, Store, TcpStore, url};
 
 use crate::job::{Helper, LONG, allreduce, await_ranks, connect, each, in_time, is, tell};
 
-/// Tells a helper process where its store is, and which rank it is.
+/// Environment variable that gives a helper process its store and rank.
 const STORE: &str = "GLOO_RS_TEST_STORE";
 const RANK: &str = "GLOO_RS_TEST_RANK";
 
@@ -16,7 +16,7 @@ fn open(url: &str) -> Arc<dyn Store> {
     url::open(url, 1, LONG).unwrap()
 }
 
-/// What each of `ranks` of two fails with, well before its time is up.
+/// The error of each of `ranks` of two, well before its timeout.
 fn refused(url: &str, ranks: std::ops::Range<usize>) -> Vec<Error> {
     let failures = each(ranks, |rank| in_time(Duration::ZERO, || connect(&*open(url), rank, 2, LONG)));
     failures.iter().for_each(|error| is(error, ErrorKind::Mismatch, &["prefix"]));
@@ -32,7 +32,7 @@ fn a_job() {
     tell(&std::process::id().to_string());
 }
 
-/// Not a test by itself: a rank of a job of two, the other of which does not come. Tells what it hears.
+/// Not a test by itself: one rank of a job of two, whose other rank does not come. Prints its error.
 #[test]
 #[ignore = "run by the tests of this file"]
 fn a_rank() {
@@ -41,7 +41,7 @@ fn a_rank() {
     tell(&format!("{} {heard}", std::process::id()));
 }
 
-/// A store in a directory, and one of a server, which lives as long as what is returned beside its URL.
+/// A store in a directory, and one with a server, which lives as long as the value next to its URL.
 fn stores() -> [(String, Box<dyn std::any::Any>); 2] {
     let directory = tempfile::tempdir().unwrap();
     let server = TcpStore::serve("127.0.0.1", 0).unwrap();
@@ -49,7 +49,7 @@ fn stores() -> [(String, Box<dyn std::any::Any>); 2] {
 }
 
 #[test]
-fn what_another_process_has_left_is_refused_by_all_ranks_and_another_prefix_is_not() {
+fn entries_of_another_process_are_refused_by_all_ranks_unless_the_prefix_differs() {
     for (url, _store) in stores() {
         let (mut job, id) = Helper::start_with("claims::a_job", &[(STORE, &url)]);
         job.kill();
@@ -65,12 +65,12 @@ fn what_another_process_has_left_is_refused_by_all_ranks_and_another_prefix_is_n
 }
 
 #[test]
-fn two_jobs_on_one_store_are_both_told() {
+fn two_jobs_on_one_store_both_get_an_error() {
     for (url, _store) in stores() {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| Helper::start_with("claims::a_rank", &[(STORE, &url), (RANK, "0")]).1);
             await_ranks(&*open(&url), &[0]);
-            // Rank 0 of this job comes second, and rank 1 before any other.
+            // Rank 0 of this job claims second, and rank 1 first.
             let second = refused(&url, 0..1).remove(0);
             let first = refused(&url, 1..2).remove(0);
             let told = other.join().unwrap();
@@ -85,9 +85,9 @@ fn two_jobs_on_one_store_are_both_told() {
 }
 
 #[test]
-fn ranks_of_two_jobs_that_meet_alone_are_told_what_their_processes_know_of_them() {
+fn ranks_of_two_jobs_with_different_sizes_or_names_get_an_error() {
     for (url, _store) in stores() {
-        // Of jobs of two and four ranks, rank 0 and rank 1.
+        // Rank 0 and rank 1, of jobs with two and four ranks.
         let failures = each(0..2, |rank| in_time(Duration::ZERO, || connect(&*open(&url), rank, [2, 4][rank], LONG)));
         let (id, here) = (std::process::id(), "is one of 4 ranks, and this is a job of 2; ");
         for error in &failures {
@@ -110,15 +110,15 @@ fn ranks_of_two_jobs_that_meet_alone_are_told_what_their_processes_know_of_them(
     }
 }
 
-/// The earlier attempt got no further than to tell who is there: its contexts are gone, and their processes come again.
+/// The earlier attempt only claimed its ranks: its contexts are destroyed, and its processes try again.
 #[test]
-fn a_new_context_takes_the_place_of_one_of_its_process_that_never_met_the_others() {
+fn a_process_may_claim_its_rank_again_before_the_ranks_have_connected() {
     for (url, _store) in stores() {
         let store = open(&url);
         let error = connect(&*store, 0, 2, Duration::from_millis(300)).err().unwrap();
         is(&error, ErrorKind::Timeout, &["1 of 2 ranks have not arrived: 1"]);
         each(0..2, |rank| allreduce(&connect(&*open(&url), rank, 2, LONG).unwrap()));
-        // Once ranks have met there, the place is used up.
+        // Once ranks have connected over it, the store cannot be used again.
         refused(&url, 0..2);
     }
 }

@@ -1,4 +1,4 @@
-//! The store in a directory: a full disk, a read-only one, no descriptors, and what strangers leave in the directory.
+//! The store in a directory: a full disk, a read-only one, no descriptors, and files of other programs in the directory.
 
 use std::ffi::CString;
 use std::fs;
@@ -14,11 +14,11 @@ use gloo_rs::rendezvous::{FileStore, Store, TcpStore};
 
 use crate::job::{LONG, SIZE, allreduce, connect, each, in_time, is};
 
-/// Tells a helper process where its disk is.
+/// Environment variable that gives a helper process its disk.
 const DISK: &str = "GLOO_RS_TEST_DISK";
 
-/// Runs an ignored test of this file in a process of its own, and fails if it fails. With a size it has a file system of that
-/// size mounted at a place that only it sees; the right to mount is root's, or that of a user namespace.
+/// Runs an ignored test of this file in a process of its own, and fails if it fails. With a size, it has a file system of that
+/// size mounted in its own namespace; the right to mount is root's, or that of a user namespace.
 fn in_a_process(test: &str, disk: Option<&str>) {
     let directory = tempfile::tempdir().unwrap();
     let program = std::env::current_exe().unwrap();
@@ -57,7 +57,7 @@ fn a_full_disk() {
     in_a_process("file::on_a_full_disk", Some("320k"));
 }
 
-/// Not a test by itself: with a disk of 320 KiB.
+/// Not a test by itself: runs with a disk of 320 KiB.
 #[test]
 #[ignore = "run by a_full_disk"]
 fn on_a_full_disk() {
@@ -69,7 +69,7 @@ fn on_a_full_disk() {
     let filled = (0..10).find(|i| store.set(&format!("fill/{i}"), &value(1)).is_err()).expect("the disk is not small");
     let before = names(&path);
 
-    // Somebody reads what others fail to replace: a whole old value or a whole new one, and never a part.
+    // Another thread reads the value that writers fail to replace: a complete old or new value, never a partial one.
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -95,7 +95,7 @@ fn on_a_full_disk() {
     });
     assert_eq!(names(&path), before, "failed writes left something behind");
 
-    // Not a byte is left: four ranks that would meet there are told, each with its own key.
+    // The disk is completely full: each of four ranks gets an error that names its own key.
     let rest = fs::File::create(path.join("rest")).unwrap();
     let mut bytes = 64 << 10;
     while bytes > 0 {
@@ -119,7 +119,7 @@ fn a_disk_that_is_read_only() {
     in_a_process("file::on_a_disk_that_becomes_read_only", Some("320k"));
 }
 
-/// Not a test by itself: with a disk of its own.
+/// Not a test by itself: runs with a disk of its own.
 #[test]
 #[ignore = "run by a_disk_that_is_read_only"]
 fn on_a_disk_that_becomes_read_only() {
@@ -142,7 +142,7 @@ fn descriptors_run_out() {
     in_a_process("file::without_descriptors", None);
 }
 
-/// Not a test by itself: alone in its process, since the limit is the process's.
+/// Not a test by itself: runs alone in its process, since the limit is the process's.
 #[test]
 #[ignore = "run by descriptors_run_out"]
 fn without_descriptors() {
@@ -160,7 +160,7 @@ fn without_descriptors() {
 
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let open = std::os::fd::AsRawFd::as_raw_fd(&fs::File::open("/dev/null").unwrap());
-    // SAFETY: the structs are valid. What is open stays open; new descriptors get the lowest free number.
+    // SAFETY: the structs live until the calls return. Open descriptors stay open; new ones get the lowest free number.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut before), 0);
         let limit = libc::rlimit { rlim_cur: open as libc::rlim_t, ..before };
@@ -175,7 +175,7 @@ fn without_descriptors() {
     }
     let error = FileStore::new(&path).err().unwrap();
     is(&error, ErrorKind::ResourceExhausted, &["Too many open files", path.to_str().unwrap()]);
-    // These have a connection for one call at a time. A second one is told.
+    // These stores have one connection. A second call at the same time gets an error.
     let with_connection: &[&dyn Store] = &[
         &tcp,
         #[cfg(feature = "redis")]
@@ -196,7 +196,7 @@ fn without_descriptors() {
             }
         });
     }
-    // SAFETY: the struct is valid.
+    // SAFETY: the struct lives until the call returns.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &before) }, 0);
     file.set("k", b"w").unwrap();
     assert_eq!(file.get("k", Duration::ZERO).unwrap(), b"w");
@@ -205,11 +205,11 @@ fn without_descriptors() {
 
 fn make_pipe(path: &Path) {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a string that ends with a NUL byte.
+    // SAFETY: the string ends with a NUL byte and lives until the call returns.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
 }
 
-/// Things that nobody expects in a store's directory, each under a name of its own.
+/// Unexpected files in a store's directory, each with its name.
 fn litter(directory: &Path, name: impl Fn(&str) -> String) {
     let at = |kind: &str| directory.join(name(kind));
     fs::write(at("text"), "something else entirely, and long enough for a header").unwrap();
@@ -234,7 +234,7 @@ fn foreign_files_are_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     litter(path, |kind| kind.to_owned());
-    // As an earlier process left them that was killed while it wrote.
+    // As left by an earlier process that was killed while it wrote.
     litter(path, |kind| format!("gloo_rs.new.{kind}"));
     symlink("nowhere", path.join("dangling")).unwrap();
     let before = names(path);
@@ -247,9 +247,9 @@ fn foreign_files_are_ignored() {
     assert_eq!(after, before);
 }
 
-/// They have the very names that keys have.
+/// They have the names of keys' files.
 #[test]
-fn foreign_files_in_a_keys_place_are_told_at_once() {
+fn foreign_files_with_a_keys_name_are_reported_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     litter(path, |kind| format!("gloo_rs.key.{kind}"));
@@ -259,12 +259,12 @@ fn foreign_files_in_a_keys_place_are_told_at_once() {
         for error in [in_time(Duration::ZERO, || store.get(name, LONG)), in_time(Duration::ZERO, || store.add(name, 1))]
         {
             let kind = if matches!(name, "socket" | "loop") { ErrorKind::Io } else { ErrorKind::Mismatch };
-            // Another user than root may not read it, and is told that instead.
+            // A user other than root may not read it, and gets that error instead.
             if name != "unreadable" || error.kind() != ErrorKind::Io {
                 is(&error, kind, &[&place, path.to_str().unwrap()]);
             }
         }
-        // A set replaces whatever can be replaced.
+        // A set replaces the file if possible.
         if name == "directory" {
             let error = store.set(name, b"v").unwrap_err();
             is(&error, ErrorKind::Io, &["cannot write 1 bytes for key \"directory\"", "Is a directory"]);
@@ -273,19 +273,19 @@ fn foreign_files_in_a_keys_place_are_told_at_once() {
             assert_eq!(store.get(name, Duration::ZERO).unwrap(), b"v");
         }
     }
-    // Also during rendezvous: a directory where rank 2 tells its host.
+    // Also while ranks connect: a directory in place of rank 2's first key.
     fs::create_dir(path.join("gloo_rs.key.host%2F2")).unwrap();
     let (zero, two) = std::thread::scope(|scope| {
         let rank = |rank| move || in_time(LONG / 4, || connect(&FileStore::new(path).unwrap(), rank, SIZE, LONG));
         let (zero, two) = (scope.spawn(rank(0)), scope.spawn(rank(2)));
         (zero.join().unwrap(), two.join().unwrap())
     });
-    is(&zero, ErrorKind::Mismatch, &["rank 0: ", "\"host/2\"", "no regular file"]);
-    is(&two, ErrorKind::Mismatch, &["rank 2: ", "\"host/2\"", "no regular file"]);
+    is(&zero, ErrorKind::Mismatch, &["rank 0: ", "\"host/2\"", "not a regular file"]);
+    is(&two, ErrorKind::Mismatch, &["rank 2: ", "\"host/2\"", "not a regular file"]);
 }
 
 #[test]
-fn a_lock_that_is_no_file() {
+fn a_lock_that_is_not_a_file() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("gloo_rs.lock")).unwrap();
     let error = FileStore::new(directory.path()).err().unwrap();
@@ -293,7 +293,7 @@ fn a_lock_that_is_no_file() {
 }
 
 #[test]
-fn what_an_earlier_job_left_is_noticed() {
+fn entries_of_an_earlier_job_are_noticed() {
     let directory = tempfile::tempdir().unwrap();
     let open = || FileStore::new(directory.path()).unwrap();
     each(0..SIZE, |rank| allreduce(&connect(&open(), rank, SIZE, LONG).unwrap()));

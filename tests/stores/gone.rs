@@ -1,4 +1,4 @@
-//! The store is gone, or hangs, before, during and after four ranks find each other over it.
+//! The store ends or hangs before, during and after four ranks connect over it.
 
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use gloo_rs::rendezvous::{Store, url};
 use crate::job::{Helper, LONG, SIZE, SLACK, allreduce, await_ranks, connect, each, in_time, is, tell};
 use crate::spy::Spy;
 
-/// Ends while a store that does not answer is given its second chance.
+/// A timeout that ends while a store without a reply is asked again.
 const TIMEOUT: Duration = Duration::from_millis(1250);
 
 /// Not a test by itself: the process that serves a TCP store.
@@ -27,8 +27,8 @@ fn client(url: &str) -> Arc<dyn Store> {
     url::open(url, 1, LONG).unwrap()
 }
 
-/// Ranks 1 to 3 connect without rank 0; as soon as the store knows that they are there, `happen` happens to it. Their errors, and
-/// how long after that they came.
+/// Ranks 1 to 3 connect without rank 0; once they are in the store, `happen` is applied to it. Returns their errors, and
+/// the times from then on.
 fn without_rank_0(url: &str, timeout: Duration, happen: impl FnOnce()) -> Vec<(Error, Duration)> {
     let onlooker = client(url);
     std::thread::scope(|scope| {
@@ -48,7 +48,7 @@ fn without_rank_0(url: &str, timeout: Duration, happen: impl FnOnce()) -> Vec<(E
     })
 }
 
-/// The points of a rendezvous at which rank 0 is about to do something, by the key.
+/// The points of the rendezvous at which rank 0 is about to access the store, by the key.
 const POINTS: [&str; 4] = ["host/0", "hosts", "address/0", "addresses"];
 
 /// What a [`Spy`] does before the first call for `point`.
@@ -61,7 +61,7 @@ fn once_at(point: &str, happen: impl FnOnce() + Send) -> impl Fn(&str) + Send + 
     }
 }
 
-/// All ranks find each other, and as soon as rank 0 gets to a point, `happen` happens to the store at `url`: their errors.
+/// All ranks connect, and when rank 0 gets to a point, `happen` is applied to the store at `url`. Returns their errors.
 fn at_point(url: &str, point: &str, timeout: Duration, happen: impl FnOnce() + Send) -> Vec<Error> {
     let before = once_at(point, happen);
     let all_opened = Barrier::new(SIZE);
@@ -85,7 +85,7 @@ fn at_point(url: &str, point: &str, timeout: Duration, happen: impl FnOnce() + S
     })
 }
 
-/// All ranks find each other, and then `happen` happens to the store: they connect to each other only afterwards.
+/// All ranks find each other, and then `happen` is applied to the store: they connect to each other only afterwards.
 fn after_rendezvous(url: &str, happen: impl FnOnce()) {
     let mut contexts = each(0..SIZE, |rank| connect(&*client(url), rank, SIZE, LONG).unwrap());
     happen();
@@ -131,7 +131,7 @@ fn a_tcp_store_that_hangs_during_rendezvous() {
         is(&error, ErrorKind::Timeout, &["get \"host", "does not answer"]);
         assert!(!error.message().contains("have not arrived"), "nobody can know that: {error}");
     }
-    // Now also before: a rank that comes does not even get its own address into the store.
+    // A rank that starts later cannot even write its own address into the store.
     server.go_on();
     let store = client(&url);
     server.pause();
@@ -214,7 +214,7 @@ mod redis {
             });
             await_ranks(&*client(&url), &[1, 2, 3]);
             server.kill();
-            // Long enough for all to notice.
+            // Long enough for all ranks to notice.
             std::thread::sleep(Duration::from_millis(400));
             server.start_again();
             allreduce(&connect(&*client(&url), 0, SIZE, LONG).unwrap());

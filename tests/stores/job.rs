@@ -14,17 +14,17 @@ use gloo_rs::types::DataType;
 
 pub const SIZE: usize = 4;
 
-/// Long enough never to be reached by a test that passes.
+/// A timeout that is never reached by a test that passes.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// What a failure may take longer than its timeout: a second, and a little for a busy machine.
+/// Time that a failure may take beyond its timeout: the documented second, and a margin for a busy machine.
 pub const SLACK: Duration = Duration::from_millis(1700);
 
 pub fn device() -> Arc<Device> {
     Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap()
 }
 
-/// A rank of `size`, which finds the others over `store`.
+/// A rank of `size`, which connects over `store`.
 pub fn connect(store: &dyn Store, rank: usize, size: usize, timeout: Duration) -> Result<Arc<Context>, Error> {
     let context = Context::new(device(), rank, size, &ContextOptions { timeout, ..Default::default() })?;
     context.connect(store)?;
@@ -55,7 +55,7 @@ pub fn each<T: Send>(ranks: impl IntoIterator<Item = usize>, rank: impl Fn(usize
     })
 }
 
-/// Waits, as an onlooker, until `ranks` have told `store` that they are there.
+/// Waits, without being a rank, until `ranks` have written their claims to `store`.
 pub fn await_ranks(store: &dyn Store, ranks: &[usize]) {
     let keys: Vec<String> = ranks.iter().map(|rank| format!("host/{rank}")).collect();
     store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), LONG).unwrap();
@@ -68,7 +68,7 @@ pub fn is(error: &Error, kind: ErrorKind, parts: &[&str]) {
     }
 }
 
-/// What `f` fails with, in time.
+/// The error of `f`, in time.
 pub fn in_time<T>(timeout: Duration, f: impl FnOnce() -> Result<T, Error>) -> Error {
     let began = Instant::now();
     let error = f().err().expect("it worked");
@@ -76,7 +76,7 @@ pub fn in_time<T>(timeout: Duration, f: impl FnOnce() -> Result<T, Error>) -> Er
     error
 }
 
-/// A process of this program that runs one ignored test, with `GLOO_RS_TEST_ROLE` set to `role`. It ends when this does.
+/// A process of this program that runs one ignored test, with `GLOO_RS_TEST_ROLE` set to `role`. It ends with this process.
 pub struct Helper {
     pub child: Child,
     _stdin: ChildStdin,
@@ -102,7 +102,8 @@ impl Helper {
 
     pub fn pause(&self) {
         let id = self.child.id() as i32;
-        // SAFETY: a child of ours that nobody has waited for. It has stopped only when the system says so.
+        // SAFETY: the process is a child that has not been waited for, and `waitpid` accepts a null status.
+        // It waits until the system reports that the process has stopped.
         unsafe {
             assert_eq!(libc::kill(id, libc::SIGSTOP), 0);
             assert_eq!(libc::waitpid(id, std::ptr::null_mut(), libc::WUNTRACED), id);
@@ -110,7 +111,7 @@ impl Helper {
     }
 
     pub fn go_on(&self) {
-        // SAFETY: as above.
+        // SAFETY: the process is a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGCONT) }, 0);
     }
 
@@ -127,7 +128,7 @@ impl Drop for Helper {
     }
 }
 
-/// In a helper process: tells the test a line, and waits for its end.
+/// In a helper process: prints a line for the test, and waits for the end of its input.
 pub fn tell(line: &str) {
     println!("\nTOLD:{line}");
     std::io::stdout().flush().unwrap();

@@ -1,5 +1,5 @@
-//! What a job sees when its store fails: gone, full, without descriptors, or with strangers' files in it. And how much of it a
-//! job uses.
+//! Errors of a job when its store fails: ended, full, without descriptors, or with foreign files. Also how much load a job puts on a
+//! store.
 
 mod claims;
 mod file;

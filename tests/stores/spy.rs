@@ -1,4 +1,4 @@
-//! A store that tells and counts what is asked of it.
+//! A store that observes and counts the calls to another one.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use gloo_rs::error::Result;
 use gloo_rs::rendezvous::Store;
 
-/// Calls, keys, and bytes of keys and values.
+/// Numbers of calls and keys, and bytes of keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Used {
     pub calls: usize,
@@ -14,10 +14,10 @@ pub struct Used {
     pub bytes: usize,
 }
 
-/// One rank's view of another store.
+/// One rank's access to another store.
 pub struct Spy<'a> {
     base: Arc<dyn Store>,
-    /// Told of every call before it is made: its first key.
+    /// Called before every call, with its first key.
     before: Box<dyn Fn(&str) + Send + Sync + 'a>,
     used: Mutex<Used>,
 }

@@ -1,4 +1,4 @@
-//! How much of a store a job uses: in proportion to the number of ranks.
+//! The load of a job on its store: proportional to the number of ranks.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use gloo_rs::rendezvous::InProcessStore;
 use crate::job::{LONG, SLACK, device, is};
 use crate::spy::{Spy, Used};
 
-/// How often a wait of this length may ask: after 100, 200 and 400 ms, and then every 800 ms.
+/// Number of requests that a wait of this length may make: after 100, 200 and 400 ms, and then every 800 ms.
 fn turns(waited: Duration) -> usize {
     4 + (waited.as_millis() / 800) as usize
 }
 
-/// What each of `size` ranks uses to find the others, and how long that took. On one thread for each.
+/// The traffic of each of `size` ranks while they connect, and the time that it took. Each rank has a thread.
 fn rendezvous(size: usize) -> (Vec<Used>, Duration) {
     let base = InProcessStore::new();
     let device = device();
@@ -41,27 +41,27 @@ fn store_traffic_grows_with_the_ranks_and_not_with_their_square() {
         let (used, took) = rendezvous(size);
         let turns = turns(took);
         let (zero, others) = used.split_first().unwrap();
-        // In each of two rounds rank 0 tells, collects what all tell, and publishes the list; in the first it also looks whether
-        // its place is its own. Then it publishes its tuning.
+        // In each of two rounds rank 0 writes its entry, reads the entries of all, and publishes the list; in the first it also reads
+        // back its claim. Then it publishes its tuning.
         assert!((8..=5 + 3 * turns).contains(&zero.calls), "{zero:?} of {size} in {took:?}");
         assert!((6 + 2 * size..=6 + 2 * turns * size).contains(&zero.keys), "{zero:?} of {size} in {took:?}");
         for other in others {
-            // It tells, and gets the list; and looks whether its place is its own, and gets the tuning.
+            // It writes its entry, and reads the list; it reads back its claim, and reads the tuning.
             assert!((6..=2 + 4 * turns).contains(&other.calls), "{other:?} of {size} in {took:?}");
             assert_eq!(other.keys, other.calls, "{other:?} of {size}");
             assert!(other.bytes <= 2 * (200 + 100 * size) + 1000 + 30 * turns, "{other:?} of {size}");
         }
-        // But for the keys of waits that were in vain.
+        // Without the keys of waits that timed out.
         longest.insert(size, others.iter().map(|used| used.bytes - 10 * (used.calls - 6)).max().unwrap());
         println!("{size} ranks in {took:?}: rank 0 {zero:?}, rank 1 {:?}", others[0]);
     }
-    // Four times as many ranks make the lists four times as long, no longer.
+    // Four times as many ranks make the lists at most four times as long.
     for (small, large) in [(4, 16), (16, 64), (64, 256)] {
         assert!(longest[&large] <= longest[&small] * 4 + 100, "{longest:?}");
     }
 }
 
-/// All but the `absent` of `size` ranks wait for those, and fail with `parts`. The most that one used.
+/// All of `size` ranks but the `absent` wait for those, and fail with `parts`. Returns the largest traffic of a rank.
 fn in_vain(size: usize, absent: &[usize], timeout: Duration, parts: &[&str]) -> Used {
     let base = InProcessStore::new();
     let device = device();
@@ -83,12 +83,12 @@ fn in_vain(size: usize, absent: &[usize], timeout: Duration, parts: &[&str]) -> 
     })
 }
 
-/// All ask at the same moment who is missing.
+/// All ranks ask at the same moment which ranks are missing.
 #[test]
 fn ranks_that_wait_in_vain_do_not_flood_the_store() {
     let timeout = Duration::from_millis(1000);
     let asked = in_vain(128, &[77], timeout, &["after 1s, 1 of 128 ranks have not arrived: 77"]).calls;
-    // Tells, looks, waits, and asks for its own key and twice for each halving.
+    // Writes, reads back, waits, and requests its own key and twice for each halving.
     assert!(asked <= 2 + turns(timeout) + 2 + 2 * 7, "{asked} calls");
     let absent: Vec<usize> = (3..128).collect();
     let parts = ["at least 16 of 128 ranks have not arrived: 3, 4, 5, 6, ", ", 17, 18, ..."];
@@ -96,7 +96,7 @@ fn ranks_that_wait_in_vain_do_not_flood_the_store() {
     assert!(asked <= 2 + turns(timeout) + 2 + 2 * 16 + 2 * 7, "{asked} calls");
 }
 
-/// A Redis server does not wait for its clients: they poll.
+/// A Redis server does not wait for keys: clients poll.
 #[cfg(feature = "redis")]
 #[test]
 fn ranks_that_poll_a_redis_server_do_not_flood_it() {
@@ -121,8 +121,8 @@ fn ranks_that_poll_a_redis_server_do_not_flood_it() {
         }
     });
     let each = (processed() - before) / (size - 1);
-    // A turn of a wait asks after 1, 2, 4, ..., 64 ms and then every 100 ms; at the end each rank asks for all keys, and again
-    // for halves of them.
+    // A turn of a wait polls after 1, 2, 4, ..., 64 ms and then every 100 ms; at the end each rank requests all keys, and again
+    // halves of them.
     let polls = turns(timeout) * 8 + timeout.as_millis() as usize / 100;
     assert!(each <= 10 + polls + 4 * size, "{each} commands of each rank");
     println!("{each} commands of each of {} ranks", size - 1);

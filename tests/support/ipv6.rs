@@ -1,6 +1,6 @@
-//! For tests that need IPv6.
+//! Check for tests that need IPv6.
 
-/// Ends the test, with the reason in one line, on a host whose loopback has no IPv6 address.
+/// Fails the test with a message on a host whose loopback has no IPv6 address.
 pub fn needs_ipv6() {
     if let Err(error) = std::net::UdpSocket::bind("[::1]:0") {
         panic!("this test needs IPv6 on loopback (::1), which this host does not have: {error}");

@@ -1,4 +1,4 @@
-//! `gloo-rs run` from outside, for the tests of one host and of several.
+//! Runs `gloo-rs run` as a process, for the tests with one host and with several.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -7,15 +7,15 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes; reached only when something is broken.
+/// Time limit that is reached only by a test that fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The tool, with its output to be read, which ends if it is stuck.
+/// The tool, with its output captured; it is ended if it hangs.
 pub fn gloo_rs(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-rs"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let end_if_stuck = || {
-        // SAFETY: alarm is async-signal-safe. It outlives exec, and ends the launcher, and with it the ranks.
+        // SAFETY: alarm is async-signal-safe. The timer survives exec, and ends the launcher, and with it the ranks.
         unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
         Ok(())
     };
@@ -34,7 +34,7 @@ pub fn sorted_lines(bytes: &[u8]) -> Vec<String> {
     lines
 }
 
-/// A job that runs beside the test, which reads its output as it comes.
+/// A job that runs during the test, which reads its output as it is written.
 pub struct Job {
     pub launcher: Child,
     lines: Receiver<String>,
@@ -42,15 +42,15 @@ pub struct Job {
 
 impl Job {
     pub fn spawn(mut command: Command) -> Self {
-        // Whoever runs the tests may ignore these, as nohup and shells in the background do, and that would be handed on.
+        // The process that runs the tests may ignore these, as under nohup or in a shell's background, and they would stay ignored.
         let defaults = || {
             for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGQUIT] {
-                // SAFETY: a known signal and a known disposition.
+                // SAFETY: sets the default action, which runs no code of this process.
                 unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
             Ok(())
         };
-        // SAFETY: `signal` may be called between fork and exec.
+        // SAFETY: `signal` is async-signal-safe.
         unsafe { command.pre_exec(defaults) };
         let mut launcher = command.spawn().unwrap();
         let (sender, lines) = channel();
@@ -63,7 +63,7 @@ impl Job {
         self.lines.recv_timeout(PATIENCE).expect("a line of output")
     }
 
-    /// The process ids that the ranks print: `count` lines of `[rank] pid`, in their order.
+    /// The process ids that the ranks print: `count` lines `[rank] pid`, in the order of ranks.
     pub fn pids(&self, count: usize) -> Vec<i32> {
         let mut lines: Vec<_> = (0..count).map(|_| self.line()).collect();
         lines.sort();
@@ -79,13 +79,13 @@ impl Job {
     }
 }
 
-/// Sends `signal` to a process that has not been waited for, so that the number is still its own.
+/// Sends `signal` to a process that has not been waited for, so that its id is still valid.
 pub fn kill(pid: i32, signal: i32) {
-    // SAFETY: no memory is involved; the process is one that this test has started.
+    // SAFETY: the call accesses no memory; the process is one that this test has started.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
-/// Waits until the process has ended; nobody may have waited for it yet.
+/// Waits until the process has ended; it must not have been waited for yet.
 pub fn assert_ends(pid: i32) {
     let begin = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Random collective calls and what they must give: the same for every rank that knows the seed.
+//! Random collective calls and their expected results: the same on every rank that knows the seed.
 #![allow(dead_code)]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, Reduction};
 use gloo_rs::types::{DataType, ReduceOp};
 
-/// A small generator, so that processes agree on cases without talking.
+/// A small random generator, so that processes agree on cases without communication.
 pub struct Random(u64);
 
 impl Random {
@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-/// A collective call as all ranks see it.
+/// A collective call, for all ranks.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub collective: Collective,
@@ -43,7 +43,7 @@ pub struct Case {
     pub size: usize,
     pub root: usize,
     pub count: usize,
-    /// `counts[from][to]`, for the collectives with counts of their own.
+    /// `counts[from][to]`, for the collectives with counts.
     pub counts: Vec<Vec<usize>>,
     pub inputs: usize,
     pub outputs: usize,
@@ -112,7 +112,7 @@ impl Case {
         }
     }
 
-    /// Element `i` of what `rank` contributes in its buffer `index`.
+    /// Element `i` of the contribution of `rank` in its buffer `index`.
     fn value(&self, rank: usize, index: usize, i: usize) -> f64 {
         let mixed = (self.salt as usize).wrapping_add(rank * 31 + index * 7 + i * 13) % 3 + 1;
         mixed as f64
@@ -166,12 +166,12 @@ impl Case {
         }
     }
 
-    /// The whole content of input `index` of `rank`; also what in-place outputs begin with, where they hold all of it.
+    /// The whole contents of input `index` of `rank`; also the initial contents of in-place outputs that hold all of it.
     fn input(&self, rank: usize, index: usize, len: usize) -> Vec<f64> {
         (0..len).map(|i| self.value(rank, index, i)).collect()
     }
 
-    /// Runs the call as `rank` of `context` and compares the result.
+    /// Makes the call as `rank` of `context` and compares the result.
     pub fn run(&self, context: &Context) -> Result<(), String> {
         use Collective::*;
         let rank = context.rank();
@@ -183,7 +183,7 @@ impl Case {
         let mut outputs = if rooted_out && !is_root { 0 } else { self.outputs };
         if self.in_place {
             match self.collective {
-                // Only the root can be in place; reduce's others keep their data in the output.
+                // Only the root can be in place; the other ranks of a reduce keep their data in the output.
                 Gather | Gatherv if !is_root => inputs = 1,
                 Reduce => outputs = 1,
                 Broadcast => outputs = outputs.max(1),
@@ -266,7 +266,7 @@ impl Case {
                 .map(|i| match self.collective {
                     Allreduce => Some(self.averaged(self.reduced(all.clone(), i))),
                     Reduce if is_root => Some(self.averaged(self.reduced(all.clone(), i))),
-                    // A rank that is not the root keeps what it has.
+                    // The output of a rank that is not the root is unchanged.
                     Reduce => Some(self.value(rank, n, i)),
                     ReduceScatter if i < recv_counts[rank] => {
                         Some(self.averaged(self.reduced(all.clone(), blocks(&recv_counts)[rank] + i)))
@@ -317,7 +317,7 @@ unsafe extern "C" fn add_i64(
     _user: *mut std::ffi::c_void,
 ) -> i32 {
     for i in 0..count {
-        // SAFETY: the library passes `count` elements.
+        // SAFETY: the library passes pointers to `count` elements.
         unsafe {
             let sum = left.cast::<i64>().add(i).read_unaligned() + right.cast::<i64>().add(i).read_unaligned();
             into.cast::<i64>().add(i).write_unaligned(sum);

@@ -1,5 +1,5 @@
-//! Hosts made of network namespaces, on one switch. A namespace lives as long as a descriptor of the test's process, so that
-//! nothing is left behind, however the test ends. Needs root, or the right to make user namespaces.
+//! Hosts that are network namespaces, on one switch. A namespace exists as long as a descriptor of the test's process, so nothing
+//! is left behind, however the test ends. Needs root, or the right to create user namespaces.
 #![allow(dead_code)]
 
 use std::collections::VecDeque;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Runs `test` again in a user namespace of its own, where it is root, unless it is root already. Whether it did; then the
-/// test is done. Panics if the test failed there, or no such namespace can be made.
+/// Runs `test` again in a user namespace of its own, where it is root, unless it is root already. Returns whether it did; then the
+/// test is done. Panics if the test failed there, or no such namespace can be created.
 pub fn ran_as_root_elsewhere(test: &str) -> bool {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
         needs(&["--net"]);
         return false;
@@ -31,7 +31,7 @@ pub fn ran_as_root_elsewhere(test: &str) -> bool {
     true
 }
 
-/// Ends the test, with the reason in one line, where `unshare` can make no such namespaces or may change nothing in them.
+/// Fails the test with a message if `unshare` cannot create such namespaces or the test may not change them.
 fn needs(namespaces: &[&str]) {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new("unshare");
@@ -48,7 +48,7 @@ fn needs(namespaces: &[&str]) {
     );
 }
 
-/// A rank's process, whose standard output is a pipe; ends with its owner.
+/// A rank's process with captured standard output; it is killed with its owner.
 pub struct Rank(pub Child);
 
 impl Drop for Rank {
@@ -59,7 +59,7 @@ impl Drop for Rank {
 }
 
 impl Rank {
-    /// What it said, once it has ended.
+    /// Its output, once it has ended.
     pub fn finish(mut self) -> Report {
         let until = Instant::now() + Duration::from_secs(40);
         while self.0.try_wait().unwrap().is_none() {
@@ -72,11 +72,11 @@ impl Rank {
     }
 }
 
-/// What a rank said, in lines like `what: text`.
+/// A rank's output, in lines `what: text`.
 pub struct Report(pub String);
 
 impl Report {
-    /// What it said of `what`, which it did.
+    /// The text for `what`, which must exist.
     pub fn get(&self, what: &str) -> &str {
         self.find(what).unwrap_or_else(|| panic!("no {what} in {}", self.0))
     }
@@ -90,10 +90,10 @@ impl Report {
 pub struct Namespace(OwnedFd);
 
 impl Namespace {
-    /// A new one, with its loopback up.
+    /// A new namespace, with loopback up.
     pub fn new() -> Self {
         let make = || {
-            // SAFETY: no pointers; only this thread moves, and it ends.
+            // SAFETY: the call accesses no memory; only this thread changes its namespace, and it ends.
             let made = unsafe { libc::unshare(libc::CLONE_NEWNET) };
             assert_eq!(made, 0, "no network namespace: {}", std::io::Error::last_os_error());
             OwnedFd::from(File::open("/proc/thread-self/ns/net").unwrap())
@@ -103,12 +103,12 @@ impl Namespace {
         namespace
     }
 
-    /// Where `ip ... netns` and `nsenter --net=` find it.
+    /// The path of the namespace for `ip ... netns` and `nsenter --net=`.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
-    /// A command that will run there.
+    /// A command that will run in the namespace.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let fd = self.0.as_raw_fd();
         let mut command = Command::new(program);
@@ -122,7 +122,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a shell's command there, which must succeed; what it writes.
+    /// Runs a shell command in the namespace, which must succeed; returns its output.
     pub fn run(&self, command: &str) -> String {
         let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
         let output = self.command("sh").args(["-c", command]).env("PATH", path).stdin(Stdio::null()).output().unwrap();
@@ -131,7 +131,7 @@ impl Namespace {
         text.into_owned()
     }
 
-    /// Brings a card up, and waits until it is.
+    /// Brings an interface up, and waits until it is.
     fn bring_up(&self, card: &str) {
         self.run(&format!("ip link set {card} up"));
         let until = Instant::now() + Duration::from_secs(10);
@@ -141,17 +141,17 @@ impl Namespace {
         }
     }
 
-    /// From now on the card sends at `rate` only, as `100mbit`, after a `burst`, as `8kb`.
+    /// Limits the interface's sending rate to `rate`, such as `100mbit`, with a `burst` such as `8kb`.
     pub fn limit(&self, card: &str, rate: &str, burst: &str) {
         self.run(&format!("tc qdisc replace dev {card} root tbf rate {rate} burst {burst} latency 100ms"));
     }
 
-    /// What `swallow` did ends.
+    /// Ends the effect of `swallow`.
     pub fn swallow_no_more(&self) {
         self.run("nft delete table inet cut");
     }
 
-    /// From now on every packet that arrives and `matches`, in nft's language, is swallowed.
+    /// Drops every arriving packet that `matches`, in nft's language.
     pub fn swallow(&self, matches: &str) {
         self.run(&format!(
             "nft 'add table inet cut; add chain inet cut in {{ type filter hook input priority 0; }}; \
@@ -173,7 +173,7 @@ impl Network {
         Self { switch, cards: 0 }
     }
 
-    /// A host with these network cards and their addresses: `("eth0", &["10.77.0.1/24", "fd77::1/64"])`.
+    /// Adds a host with these interfaces and their addresses: `("eth0", &["10.77.0.1/24", "fd77::1/64"])`.
     pub fn host(&mut self, cards: &[(&str, &[&str])]) -> Namespace {
         let host = Namespace::new();
         for (name, addresses) in cards {
@@ -195,14 +195,14 @@ impl Network {
     }
 }
 
-/// A wire between two hosts on which packets take a while. Ends with its owner.
+/// A wire between two hosts that delays packets. It is removed with its owner.
 pub struct Wire {
     ended: Arc<AtomicBool>,
     relay: Option<JoinHandle<()>>,
 }
 
 impl Wire {
-    /// Gives each host a card `wire0` with that address; packets take `delay` from one to the other.
+    /// Gives each host an interface `wire0` with that address; packets take `delay` in each direction.
     pub fn new(hosts: [(&Namespace, &str); 2], delay: Duration) -> Self {
         let middle = Namespace::new();
         let ends = hosts.map(|(host, address)| {
@@ -233,8 +233,8 @@ impl Drop for Wire {
 }
 
 impl Namespace {
-    /// What reads the packets that arrive at a card there, and sends by it what is written: each with what the kernel knows of
-    /// its checksum and segments in front.
+    /// A socket that receives the packets that arrive at an interface there, and sends packets that are written to it; each has the
+    /// kernel's data on its checksum and segmentation in front.
     fn tap(&self, card: &str) -> File {
         let (fd, card) = (self.0.as_raw_fd(), CString::new(card).unwrap());
         let open = move || {
@@ -244,12 +244,12 @@ impl Namespace {
             };
             let all = (libc::ETH_P_ALL as u16).to_be();
             let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-            // SAFETY: no pointers; only this thread moves, and it ends.
+            // SAFETY: the call accesses no memory; only this thread changes its namespace, and it ends.
             ok(unsafe { libc::setns(fd, libc::CLONE_NEWNET) });
-            // SAFETY: no pointers; the descriptor is new and nobody else's.
+            // SAFETY: the call accesses no memory; the descriptor is new and has no other owner.
             let tap = unsafe { File::from_raw_fd(ok(libc::socket(libc::AF_PACKET, kind, all.into()))) };
             let one: libc::c_int = 1;
-            // SAFETY: it reads one int.
+            // SAFETY: the call reads one int, whose size is passed.
             ok(unsafe {
                 let size = size_of_val(&one) as u32;
                 libc::setsockopt(
@@ -260,13 +260,13 @@ impl Namespace {
                     size,
                 )
             });
-            // SAFETY: zeroed it is an address of nothing.
+            // SAFETY: a zeroed address is valid.
             let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
             address.sll_family = libc::AF_PACKET as u16;
             address.sll_protocol = all;
-            // SAFETY: the name ends in a zero.
+            // SAFETY: the name is a string that ends with a NUL byte.
             address.sll_ifindex = unsafe { libc::if_nametoindex(card.as_ptr()) } as i32;
-            // SAFETY: it reads one address of that size.
+            // SAFETY: the call reads one address, whose size is passed.
             ok(unsafe { libc::bind(tap.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) });
             tap
         };
@@ -275,7 +275,7 @@ impl Namespace {
 }
 
 fn relay(mut ends: [File; 2], delay: Duration, ended: &AtomicBool) {
-    /// So often it looks whether all is over.
+    /// Interval at which it checks whether it must end.
     const LOOK: Duration = Duration::from_millis(50);
     let mut under_way: [VecDeque<(Instant, Vec<u8>)>; 2] = Default::default();
     let mut packet = vec![0; 1 << 17];
@@ -285,7 +285,7 @@ fn relay(mut ends: [File; 2], delay: Duration, ended: &AtomicBool) {
         let wait = libc::timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as _ };
         let mut polled =
             [&ends[0], &ends[1]].map(|end| libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 });
-        // SAFETY: it reads and writes so many pollfds, and reads one timespec.
+        // SAFETY: the pointer and the count are those of the array; the timespec lives until the call returns.
         unsafe { libc::ppoll(polled.as_mut_ptr(), 2, &wait, std::ptr::null()) };
         for (end, way) in ends.iter_mut().zip(&mut under_way) {
             while let Ok(length @ 1..) = end.read(&mut packet) {
@@ -294,7 +294,7 @@ fn relay(mut ends: [File; 2], delay: Duration, ended: &AtomicBool) {
         }
         for (from, way) in under_way.iter_mut().enumerate() {
             while way.front().is_some_and(|(due, _)| *due <= Instant::now()) {
-                // Where nobody takes it, it is lost, as on any wire.
+                // If the socket does not accept it, the packet is lost, as on a real wire.
                 let _ = way.pop_front().map(|(_, packet)| ends[1 - from].write_all(&packet));
             }
         }

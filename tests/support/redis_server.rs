@@ -1,4 +1,4 @@
-//! A redis-server of a test's own, on a loopback address of its own.
+//! A redis-server process for one test, on a loopback address of its own.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Ended by its process id when dropped, or when the thread that started it is gone.
+/// Killed when dropped, or when the thread that started it ends.
 pub struct RedisServer {
     child: Option<Child>,
     directory: tempfile::TempDir,
@@ -20,18 +20,18 @@ pub struct RedisServer {
 
 #[allow(dead_code, reason = "each test program uses a part")]
 impl RedisServer {
-    /// A server with these arguments besides. It saves nothing unless they say so.
+    /// Starts a server with these additional arguments. It saves nothing unless they say so.
     pub fn start(arguments: &[&str]) -> Self {
         Self::create(arguments, false)
     }
 
-    /// A server that speaks TLS only. Its certificate is [`RedisServer::certificate`], its own authority.
+    /// Starts a server with TLS only. Its certificate is [`RedisServer::certificate`], which is self-signed.
     pub fn start_with_tls(arguments: &[&str]) -> Self {
         Self::create(arguments, true)
     }
 
     fn create(arguments: &[&str], tls: bool) -> Self {
-        // Nobody else listens there, so a port that is free now is free after a restart, too.
+        // No other process listens on this address, so a port that is free now is also free after a restart.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let address = format!("127.{}.{}.{}", 64 + process / 250 % 64, process % 250, next % 250 + 1);
@@ -41,7 +41,7 @@ impl RedisServer {
         }
         let arguments = arguments.iter().map(|argument| argument.to_string()).collect();
         let mut server = Self { child: None, directory, arguments, address, port: 0, tls };
-        // A stranger that listens on all addresses may have the port.
+        // A process that listens on all addresses may have the port.
         for _ in 0..20 {
             server.port = std::net::TcpListener::bind((&*server.address, 0)).unwrap().local_addr().unwrap().port();
             if server.try_start() {
@@ -72,7 +72,7 @@ impl RedisServer {
             command.args(["--port", &port]);
         }
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null());
-        // SAFETY: prctl may be called after a fork. The server ends with the thread that starts it, even if a test is killed.
+        // SAFETY: prctl is async-signal-safe. The server is killed when the thread that starts it ends, even if a test is killed.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -81,7 +81,7 @@ impl RedisServer {
         }
         let mut child = command.spawn().expect("redis-server is needed: scripts/setup.sh installs it");
         let end = Instant::now() + Duration::from_secs(30);
-        // It may listen before it has understood all its arguments, so it is to say so itself.
+        // It may listen before it has parsed all its arguments, so wait for its own message.
         while !self.log().contains("Ready to accept connections") {
             if child.try_wait().unwrap().is_some() {
                 return false;
@@ -106,7 +106,7 @@ impl RedisServer {
     }
 
     /// `address:port`
-    pub fn place(&self) -> String {
+    pub fn address(&self) -> String {
         format!("{}:{}", self.address, self.port)
     }
 
@@ -128,7 +128,8 @@ impl RedisServer {
     }
 
     pub fn pause(&self) {
-        // SAFETY: a child of ours that nobody has waited for. It has stopped only when the system says so.
+        // SAFETY: the process is a child that has not been waited for, and `waitpid` accepts a null status.
+        // It waits until the system reports that the process has stopped.
         unsafe {
             assert_eq!(libc::kill(self.id(), libc::SIGSTOP), 0);
             assert_eq!(libc::waitpid(self.id(), std::ptr::null_mut(), libc::WUNTRACED), self.id());
@@ -136,11 +137,11 @@ impl RedisServer {
     }
 
     pub fn go_on(&self) {
-        // SAFETY: as above.
+        // SAFETY: the process is a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.id(), libc::SIGCONT) }, 0);
     }
 
-    /// Ends the server without a chance to save anything.
+    /// Kills the server, so that it cannot save anything.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -148,13 +149,13 @@ impl RedisServer {
         }
     }
 
-    /// Starts the server again, where it was, with what it has saved.
+    /// Starts the server again at the same address, with its saved data.
     pub fn start_again(&mut self) {
         assert!(self.child.is_none());
         assert!(self.try_start(), "redis-server does not start again: {}", self.log());
     }
 
-    /// What the server without TLS answers to a command in one line, such as `TTL key`: a line, or the string in it.
+    /// The reply of a server without TLS to a command in one line, such as `TTL key`: a line, or the string in it.
     pub fn ask(&self, command: &str) -> String {
         let mut stream = TcpStream::connect((&*self.address, self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -1,4 +1,4 @@
-//! `gloo-rs plot`: draws numbers that somebody else has measured, as the benchmarks' scripts do.
+//! `gloo-rs plot`: draws a chart of given numbers; the benchmarks' scripts use it.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use serde::Deserialize;
 use crate::plot::{self, Axis, Bars, Series};
 use crate::{Failure, parse};
 
-/// Draw a chart of numbers that standard input gives as JSON
+/// Draw a chart of numbers that are read as JSON from standard input
 ///
 /// Lines: {"title":, "x": {"label":, "unit":}, "y": {...}, "series": [{"name":, "points": [[x, y], ...]}, ...]}; units are bytes,
-/// ranks, seconds and number, axes are logarithmic. Bars: {"title":, "label":, "groups": [name, ...], "bars": [{"name":,
-/// "values": [...]}, ...]}, a value, or null, for each group.
+/// ranks, seconds and number; axes are logarithmic. Bars: {"title":, "label":, "groups": [name, ...], "bars": [{"name":,
+/// "values": [...]}, ...]}, with a value, or null, for each group.
 #[derive(clap::Args)]
 pub struct Args {
     /// The SVG to write
@@ -51,12 +51,16 @@ fn draw(args: &Args) -> Result<(), Failure> {
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text);
     read.map_err(|error| format!("cannot read standard input: {error}"))?;
-    let chart = serde_json::from_str(&text).map_err(|error| format!("standard input is no chart: {error}"))?;
+    let chart = serde_json::from_str(&text).map_err(|error| format!("standard input is not a chart: {error}"))?;
     match chart {
         Chart::Lines { title, x, y, series } => {
-            let place = |value: f64| value > 0.0 && value.is_finite();
-            if !series.iter().flat_map(|series| &series.points).all(|point| place(point.0) && place(point.1)) {
-                return Err("logarithmic axes have no place for numbers that are not above 0".to_owned().into());
+            let has_logarithm = |value: f64| value > 0.0 && value.is_finite();
+            if !series
+                .iter()
+                .flat_map(|series| &series.points)
+                .all(|point| has_logarithm(point.0) && has_logarithm(point.1))
+            {
+                return Err("logarithmic axes need numbers above 0".to_owned().into());
             }
             plot::lines(path, &title, x, y, &series)?;
         }

@@ -1,4 +1,4 @@
-//! `gloo-rs info --explain`: what `auto` would choose for a call, and why.
+//! `gloo-rs info --explain`: the algorithm that `auto` selects for a call, and the reason.
 
 use std::collections::BTreeMap;
 
@@ -19,24 +19,24 @@ use crate::simulate::network::{self, Hosts};
 
 #[derive(clap::Args)]
 pub struct Explain {
-    /// Show instead what every algorithm would cost for a call of so many bytes, which one auto chooses, and why. A barrier
+    /// Show instead the cost of every algorithm for a call of this many bytes, the one that auto selects, and the reason. A barrier
     /// has 0 bytes
     #[arg(long, num_args = 2, value_names = ["COLLECTIVE", "BYTES"])]
     explain: Option<Vec<String>>,
 
-    /// Ranks of the call; those of --hosts, or 2
+    /// Ranks of the call; default: those of --hosts, or 2
     #[arg(short = 'n', long, value_name = "P", value_parser = parse::ranks, requires = "explain")]
     ranks: Option<usize>,
 
-    /// A tuning file, or default for built-in constants, instead of what GLOO_RS_TUNING says
+    /// A tuning file, or default for built-in constants; overrides GLOO_RS_TUNING
     #[arg(long, value_name = "FILE", requires = "explain")]
     tuning: Option<String>,
 
-    /// Ranks with consecutive numbers on each host: 4x8 for 4 hosts of 8, or 8,8,4. Without it all are on one
+    /// Ranks with consecutive numbers on each host: 4x8 for 4 hosts of 8, or 8,8,4; default: all ranks on one host
     #[arg(long, value_name = "HOSTS", value_parser = network::hosts, requires = "explain")]
     hosts: Option<Hosts>,
 
-    /// Cores that the ranks of a host share; as many as here if nothing is said
+    /// Cores that the ranks of a host share; default: those of this host
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "explain")]
     cores: Option<u32>,
 }
@@ -50,18 +50,18 @@ struct Report {
     cores: usize,
     /// The tuning file.
     tuning: Option<String>,
-    /// Whether a job measures what is built in here.
+    /// Whether a job measures the constants that are built in here.
     measures: bool,
     /// Constants of the model.
     local: Constants,
     remote: Constants,
     reduction_bytes_per_s: f64,
     reduction_built_in: bool,
-    /// The rest of the model's constants, by the names that a tuning file has for them.
+    /// The other constants of the model, by their names in a tuning file.
     constants: BTreeMap<&'static str, Value>,
     chosen: Candidate,
     why: String,
-    /// The cheapest first.
+    /// Ordered by cost, the lowest first.
     candidates: Vec<Candidate>,
 }
 
@@ -76,7 +76,7 @@ struct Constants {
 struct Value {
     value: f64,
     built_in: bool,
-    /// Where the built-in value comes from.
+    /// The source of the built-in value.
     source: &'static str,
 }
 
@@ -87,14 +87,14 @@ struct Candidate {
     #[serde(skip_serializing_if = "Option::is_none")]
     base: Option<usize>,
     segment_bytes: usize,
-    /// None if the algorithm has no price.
+    /// None if the algorithm has no cost formula for this call.
     total_us: Option<f64>,
     path_us: Option<f64>,
     work_us: Option<f64>,
 }
 
 impl Explain {
-    /// The text, if an explanation was asked for.
+    /// The explanation as text, if it was requested.
     pub fn text(&self, json: bool) -> Option<Result<String, Failure>> {
         let [collective, bytes] = self.explain.as_deref()? else { return None };
         Some(self.report(collective, bytes).and_then(|report| {

@@ -1,4 +1,4 @@
-//! `gloo-rs info`: what this build and this host have, and where ranks would listen.
+//! `gloo-rs info`: the features of this build and host, and the addresses on which ranks would listen.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -11,10 +11,10 @@ use crate::Failure;
 use crate::explain::Explain;
 use crate::parse;
 
-/// Show what this build and this host have, and where a rank on this host would listen, and why; or why auto chooses what
+/// Show the features of this build and host, the addresses on which a rank would listen, and why; or why auto selects an algorithm
 #[derive(clap::Args)]
 pub struct Args {
-    /// The store of the job, as GLOO_RS_STORE would name it: tcp://host:port, redis://host, file:///path. Nothing is sent to it
+    /// The store of the job, as in GLOO_RS_STORE: tcp://host:port, redis://host, file:///path. Nothing is sent to it
     #[arg(long, value_name = "URL", value_parser = parse::store)]
     store: Option<String>,
 
@@ -35,17 +35,17 @@ const FEATURES: &[&str] = if cfg!(feature = "redis") { &["cli", "redis"] } else 
 #[derive(Serialize)]
 struct Info {
     version: &'static str,
-    /// Optional parts that are built in.
+    /// Optional features that are built in.
     features: Vec<&'static str>,
     transports: Vec<&'static str>,
-    /// The reduction kernels that this CPU gets.
+    /// The reduction kernels used on this CPU.
     kernels: &'static str,
-    /// Those that this process may use.
+    /// The number of cores that this process may use.
     cores: usize,
     interfaces: Vec<Address>,
-    /// Where a rank listens whose job is wholly on this host.
+    /// Where a rank listens if all ranks of its job are on this host.
     one_host: Vec<Listens>,
-    /// Where a rank listens whose job is on several.
+    /// Where a rank listens if its job is on several hosts.
     several_hosts: Vec<Listens>,
 }
 
@@ -99,7 +99,7 @@ fn info(args: &Args) -> Result<Info, Failure> {
     })
 }
 
-/// Where the store's server is, if it has one.
+/// The address of the store's server, if it has one.
 fn server(url: Option<&str>) -> Result<Option<SocketAddr>, String> {
     let Some((host, port)) = url.map(url::server).transpose().map_err(|error| error.to_string())?.flatten() else {
         return Ok(None);

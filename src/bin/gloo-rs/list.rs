@@ -1,4 +1,4 @@
-//! `gloo-rs list`: what can be asked for.
+//! `gloo-rs list`: the collectives, algorithms, data types and operations.
 
 use gloo_rs::collective::Collective;
 use gloo_rs::types::{DataType, ReduceOp};

@@ -1,4 +1,4 @@
-//! The command-line tool: starts jobs, measures and simulates collectives, and shows what there is.
+//! The command-line tool: starts jobs, measures and simulates collectives, and lists what is available.
 
 mod bench;
 mod draw;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Collective communications for training jobs: start jobs, measure, simulate, and see what there is
+/// Collective communications for training jobs: start jobs, measure, simulate, and list what is available
 #[derive(Parser)]
 #[command(name = "gloo-rs", version, about)]
 struct Cli {
@@ -29,7 +29,7 @@ struct Cli {
 #[derive(clap::Subcommand)]
 enum Command {
     Run(Box<run::Args>),
-    /// What `run --hosts` starts on each host
+    /// Used by `run --hosts` on each host
     #[command(hide = true)]
     Node,
     Bench(Box<bench::Args>),
@@ -40,24 +40,24 @@ enum Command {
     Plot(draw::Args),
 }
 
-/// Why a command fails.
+/// An error of a command.
 #[derive(Debug)]
 pub struct Failure {
-    /// For people.
+    /// The message for the user.
     pub message: String,
-    /// Exit status: [`USAGE`], [`FAILED`], or, of a program that could not be started, 126 or 127 as a shell's.
+    /// Exit status: [`USAGE`], [`FAILED`], or 126 or 127, as of a shell, for a program that could not be started.
     pub code: u8,
 }
 
-/// Exit status: the command line makes no sense, and nothing was done.
+/// Exit status: the command line is invalid, and nothing was done.
 pub const USAGE: u8 = 2;
-/// Exit status: what was asked for has failed.
+/// Exit status: the command failed.
 pub const FAILED: u8 = 1;
-/// Exit status of what ends because nobody reads its output any more, as a shell reports a process that SIGPIPE killed.
+/// Exit status of a process whose output is no longer read, as a shell reports one that SIGPIPE killed.
 pub const UNREAD: u8 = 128 + libc::SIGPIPE as u8;
 
 impl Failure {
-    /// The command line makes no sense.
+    /// An error in the command line.
     pub fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: USAGE }
     }
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => error.exit(),
-        // Help or the version: output as any other.
+        // Help or the version.
         Err(text) => return ExitCode::from(end(written(text.print()).map_err(Failure::from))),
     };
     let code = match cli.command {
@@ -89,14 +89,14 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Says on standard error why the command failed, and returns `code`.
+/// Prints why the command failed to standard error, and returns `code`.
 fn fail(message: &str, code: u8) -> u8 {
-    // If standard error is gone there is nobody to tell.
+    // If standard error cannot be written either, the message is lost.
     let _ = writeln!(std::io::stderr(), "gloo-rs: {message}");
     code
 }
 
-/// The exit status of a command that ended so; says why it failed.
+/// The exit status of a command with this result; prints the error.
 fn end(result: Result<(), Failure>) -> u8 {
     match result {
         Ok(()) => 0,
@@ -104,30 +104,29 @@ fn end(result: Result<(), Failure>) -> u8 {
     }
 }
 
-/// Writes `text` and a line end to standard output, at once.
+/// Writes `text` and a newline to standard output, and flushes it.
 fn print(text: &str) -> Result<(), String> {
     written(writeln!(std::io::stdout().lock(), "{text}"))
 }
 
-/// Completes what was written to standard output. If nobody reads it any more (`| head`), the process ends as others then do:
-/// without a word, by SIGPIPE.
+/// Flushes standard output. If its reader has ended (`| head`), the process ends silently by SIGPIPE, as other programs do.
 fn written(result: io::Result<()>) -> Result<(), String> {
     let result = result.and_then(|()| std::io::stdout().flush());
     if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-        // SAFETY: no memory is involved; the default action of SIGPIPE runs no code of this process.
+        // SAFETY: neither call accesses memory of this process; the default action of SIGPIPE runs none of its code.
         unsafe {
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             libc::raise(libc::SIGPIPE);
         }
-        // It is blocked.
+        // SIGPIPE is blocked.
         std::process::exit(UNREAD.into());
     }
     result.map_err(|error| format!("cannot write to standard output: {error}"))
 }
 
-/// Whether standard output is a pipe that nobody reads any more.
+/// Whether standard output is a pipe whose reader has ended.
 fn unread() -> bool {
     let mut poll = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
-    // SAFETY: one entry, as said.
+    // SAFETY: `poll` is one entry, as the count says, and lives until the call returns.
     unsafe { libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLERR != 0 }
 }

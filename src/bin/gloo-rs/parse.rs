@@ -1,4 +1,4 @@
-//! Sizes and durations, as people write them.
+//! Parses and formats sizes, durations and rates.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub fn size(text: &str) -> Result<usize, String> {
     gloo_rs::size::parse(text).map_err(|error| error.message().to_owned())
 }
 
-/// Seconds, with a fraction if need be; at most a year, so that deadlines can be computed.
+/// Parses seconds, which may have a fraction; at most a year, so that deadlines can be computed.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let error = || format!("{text:?} is not a number of seconds between 0 and 31536000");
     let seconds: f64 = text.parse().map_err(|_| error())?;
@@ -25,14 +25,14 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
 }
 
-/// Seconds with a unit: `250ns`, `10us` or `10µs`, `1.5ms`, `2s`, `5ps`.
+/// Parses a duration with a unit, in seconds: `250ns`, `10us` or `10µs`, `1.5ms`, `2s`, `5ps`.
 pub fn duration(text: &str) -> Result<f64, String> {
     let units = [("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9), ("ps", 1e-12), ("s", 1.0)];
     number_with_unit(text, &units)
         .ok_or_else(|| format!("{text:?} is not a duration; write 10us, 250ns, 1.5ms, 2s (ps, ns, us, ms, s)"))
 }
 
-/// Bytes per second: `25GB/s`, `100MiB/s`, `10Gbit/s`, or a plain number of bytes.
+/// Parses bytes per second: `25GB/s`, `100MiB/s`, `10Gbit/s`, or a plain number of bytes.
 pub fn bandwidth(text: &str) -> Result<f64, String> {
     let prefixes = [
         ("K", 1e3),
@@ -58,7 +58,7 @@ pub fn bandwidth(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Seconds for each byte: a duration, as `0.05ns`, or how many bytes take a second, as `20GB/s`.
+/// Parses seconds per byte: a duration such as `0.05ns`, or bytes per second such as `20GB/s`.
 pub fn seconds_per_byte(text: &str) -> Result<f64, String> {
     match text {
         "0" => Ok(0.0),
@@ -68,7 +68,7 @@ pub fn seconds_per_byte(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A collective by its name.
+/// Parses the name of a collective.
 pub fn collective(text: &str) -> Result<Collective, String> {
     let known = Collective::ALL.iter().find(|collective| collective.name() == text);
     known.copied().ok_or_else(|| {
@@ -77,20 +77,20 @@ pub fn collective(text: &str) -> Result<Collective, String> {
     })
 }
 
-/// A list of network interfaces that can be understood.
+/// Checks that the text is a valid list of network interfaces.
 pub fn interfaces(text: &str) -> Result<String, String> {
     Patterns::parse(text).map(|_| text.to_owned()).map_err(|error| error.message().to_owned())
 }
 
-/// The URL of a store that can be understood.
+/// Checks that the text is a valid store URL.
 pub fn store(text: &str) -> Result<String, String> {
     url::server(text).map(|_| text.to_owned()).map_err(|error| error.message().to_owned())
 }
 
-/// Ranks that calls can be priced or simulated of.
+/// Most ranks of a call whose cost is computed or that is simulated.
 pub const MOST_RANKS: usize = 1 << 16;
 
-/// A number of ranks.
+/// Parses a number of ranks.
 pub fn ranks(text: &str) -> Result<usize, String> {
     match text.parse::<u64>() {
         Ok(number @ 1..) if number <= MOST_RANKS as u64 => Ok(number as usize),
@@ -99,13 +99,13 @@ pub fn ranks(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Says why a file cannot be written there, if so, before anything is computed that is to be in it. Leaves all as it is.
+/// Returns why a file cannot be written, before its contents are computed. Changes nothing.
 pub fn writable(path: &Path) -> Result<(), String> {
     let says = |error: std::io::Error| error.to_string();
     match std::fs::metadata(path) {
         Ok(there) if there.is_file() => OpenOptions::new().write(true).open(path).map(drop).map_err(says),
         Ok(there) if there.is_dir() => Err("it is a directory".into()),
-        // A pipe would take notice.
+        // Opening a pipe would affect its reader.
         Ok(_) => Ok(()),
         Err(_) => {
             OpenOptions::new().write(true).create_new(true).open(path).map_err(says)?;
@@ -114,8 +114,8 @@ pub fn writable(path: &Path) -> Result<(), String> {
     }
 }
 
-/// One number, several as `1Ki,3Ki`, or `1Ki..64Mi`: from the first on, twice as much each time, up to the last;
-/// `1Ki..64Mi:4`: four times as much.
+/// Parses one number; several, as `1Ki,3Ki`; or a range, `1Ki..64Mi`: from the first, doubled each time, up to the last;
+/// `1Ki..64Mi:4` multiplies by four.
 pub fn several(text: &str, one: impl Fn(&str) -> Result<usize, String>) -> Result<Vec<usize>, String> {
     let Some((low, high)) = text.split_once("..") else {
         return text.split(',').map(one).collect();
@@ -127,13 +127,13 @@ pub fn several(text: &str, one: impl Fn(&str) -> Result<usize, String>) -> Resul
     let (low, high) = (one(low)?, one(high)?);
     if low == 0 || low > high || factor < 2 {
         let rules = "it must begin above 0, not end before it begins, and grow at least twofold";
-        return Err(format!("{text:?} is no range: {rules}"));
+        return Err(format!("{text:?} is not a range: {rules}"));
     }
     let grown = std::iter::successors(Some(low), |value| value.checked_mul(factor)).take_while(|&value| value < high);
     Ok(grown.chain([high]).collect())
 }
 
-/// A finite number of at least 0 and one of `units`.
+/// Parses a finite number of at least 0 with one of `units`.
 fn number_with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, suffix) = text.split_at(digits);
@@ -142,7 +142,7 @@ fn number_with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-/// Seconds as `250 ns`, `10 µs`, `1.5 ms`, `2 s`: three digits at least, no zeros at the end.
+/// Formats seconds as `250 ns`, `10 µs`, `1.5 ms`, `2 s`: at least three digits, without trailing zeros.
 pub fn duration_text(seconds: f64) -> String {
     let (unit, name) = unit_of_duration(seconds);
     let value = seconds / unit;
@@ -152,13 +152,13 @@ pub fn duration_text(seconds: f64) -> String {
     format!("{text} {name}")
 }
 
-/// The unit that such a duration is written in: its seconds and its name.
+/// The unit in which such a duration is written: its seconds and its name.
 pub fn unit_of_duration(seconds: f64) -> (f64, &'static str) {
     let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")];
     if seconds == 0.0 {
         return units[0];
     }
-    // What rounds up to 1000 of a unit is 1 of the next.
+    // A number that rounds to 1000 of a unit is 1 of the next.
     units.into_iter().find(|(unit, _)| seconds / unit >= 0.999_5).unwrap_or((1e-12, "ps"))
 }
 
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size() {
+    fn invalid_sizes() {
         for text in [
             "",
             "Ki",
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_file_can_be_written() {
+    fn files_that_can_be_written() {
         let folder = tempfile::tempdir().unwrap();
         let (new, old) = (folder.path().join("new"), folder.path().join("old"));
         std::fs::write(&old, "text").unwrap();

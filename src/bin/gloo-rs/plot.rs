@@ -1,8 +1,8 @@
 //! Charts as SVG files, over the `plotters` crate.
 //!
-//! Series differ by colour, and in any case by marker and dashes: the colours are those that people with any common colour
-//! blindness tell apart (Okabe and Ito 2008), and there are as many pairs of the others as a collective has algorithms. What
-//! `auto` does is a thick black line before all others.
+//! Series differ by colour, and also by marker and dashes, for readers who do not see colours. The colours can be distinguished with
+//! any common colour blindness (Okabe and Ito 2008), and there are as many pairs of marker and dashes as a collective has algorithms.
+//! The series `auto` is a thick black line on top of all others.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::parse::{duration_text, size_text, unit_of_duration};
 
-/// Colours of series, in the order in which they are given out.
+/// Colours of series, in the order of their use.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -27,14 +27,14 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 const MARKERS: usize = 4;
-/// Pixels of a dash and of the gap behind it, given out when every marker was; the first is a whole line.
+/// Pixels of a dash and of the gap after it, used in turn when all markers are used; the first is a solid line.
 const DASHES: [Option<(i32, i32)>; 4] = [None, Some((9, 5)), Some((2, 4)), Some((16, 10))];
 
 const GRID: RGBColor = RGBColor(215, 215, 215);
 const SIZE: (u32, u32) = (1000, 600);
 const LEGEND: u32 = 210;
 
-/// What an axis counts, and so how its ticks are written.
+/// The unit of an axis, which determines how its ticks are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -51,18 +51,18 @@ pub enum Unit {
 /// An axis with a logarithmic scale.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Axis<'a> {
-    /// What stands beside it.
+    /// The label.
     pub label: &'a str,
-    /// What it counts.
+    /// The unit.
     pub unit: Unit,
 }
 
 /// A line with a marker at each point; both coordinates of a point are above 0.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Series {
-    /// For the legend.
+    /// The name in the legend.
     pub name: String,
-    /// From left to right.
+    /// Ordered by x.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -79,19 +79,19 @@ impl Unit {
             Self::Bytes => size_text(value.round() as usize),
             Self::Ranks => format!("{}", value.round()),
             Self::Seconds => duration_text(value),
-            // Powers of ten: what is below 1 shows no more digits than it has.
+            // Powers of ten: numbers below 1 have only the digits that they need.
             Self::Number => format!("{value:.0$}", (-value.log10().round()).max(0.0) as usize),
         }
     }
 
-    /// Powers of the base around `values`, and how many powers lie between two ticks, of which there are to be `ticks` at most.
+    /// Powers of the base that enclose `values`, and how many powers lie between two ticks, so that there are at most `ticks`.
     fn range(self, values: impl Iterator<Item = f64> + Clone, ticks: i32) -> (std::ops::Range<f64>, f64) {
         let log = |value: f64| value.ln() / self.base().ln();
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values {
             (low, high) = (low.min(log(value)), high.max(log(value)));
         }
-        // A value that is a power of the base lies on the frame.
+        // A value that is a power of the base is on the frame.
         let (low, mut high) = ((low + 1e-9).floor(), (high - 1e-9).ceil());
         high = high.max(low + 1.0);
         let every = ((high - low) / f64::from(ticks)).ceil();
@@ -128,7 +128,7 @@ pub fn lines(path: &Path, title: &str, x: Axis<'_>, y: Axis<'_>, series: &[Serie
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
             .draw()?;
-        // The last one drawn lies before the others.
+        // The last one drawn is on top.
         let styled = styles(series);
         for (Series { points, .. }, style) in styled.iter().rev() {
             match style.dash {
@@ -153,7 +153,7 @@ pub fn lines(path: &Path, title: &str, x: Axis<'_>, y: Axis<'_>, series: &[Serie
     })
 }
 
-/// How a line looks.
+/// The style of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Style {
     colour: RGBColor,
@@ -173,7 +173,7 @@ fn styles(series: &[Series]) -> Vec<(&Series, Style)> {
 impl Style {
     fn of(index: usize) -> Self {
         let dash = DASHES[index / MARKERS % DASHES.len()];
-        // Who comes after a round of colours and of markers has another colour with the same marker.
+        // After all pairs of colour and marker, markers repeat with other colours.
         let colour = COLOURS[(index + index / (MARKERS * 3)) % COLOURS.len()];
         Self { colour, width: 2, marker: index % MARKERS, dash }
     }
@@ -182,7 +182,7 @@ impl Style {
         self.colour.stroke_width(self.width)
     }
 
-    /// Around the place that it is put at.
+    /// The coordinates of the marker around its centre.
     fn marker(self) -> Polygon<(i32, i32)> {
         let corners: &[(i32, i32)] = match self.marker {
             0 => &[(-5, -2), (-2, -5), (2, -5), (5, -2), (5, 2), (2, 5), (-2, 5), (-5, 2)],
@@ -194,12 +194,12 @@ impl Style {
     }
 }
 
-/// Bars of one kind, one in each group.
+/// One series of bars, with one in each group.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Bars {
-    /// For the legend.
+    /// The name in the legend.
     pub name: String,
-    /// At least 0; none where a group has no such bar.
+    /// At least 0; None if the group has no such bar.
     pub values: Vec<Option<f64>>,
 }
 
@@ -222,7 +222,7 @@ pub fn bars(path: &Path, title: &str, label: &str, groups: &[String], bars: &[Ba
             .margin(12)
             .x_label_area_size(35)
             .y_label_area_size(75)
-            // The last tick lies within the range.
+            // The last tick must be within the range.
             .build_cartesian_2d(0.0..groups.len() as f64, (0.0..step * ((most / step).ceil() + 1e-6)).step(step))?;
         chart
             .configure_mesh()
@@ -236,7 +236,7 @@ pub fn bars(path: &Path, title: &str, label: &str, groups: &[String], bars: &[Ba
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
             .draw()?;
-        // A fifth of a group's place is left between groups.
+        // A fifth of a group's width is a gap between groups.
         let width = 0.8 / bars.len() as f64;
         for (number, Bars { values, .. }) in bars.iter().enumerate() {
             let begin = |group: usize| group as f64 + 0.1 + width * number as f64;
@@ -259,12 +259,12 @@ pub fn bars(path: &Path, title: &str, label: &str, groups: &[String], bars: &[Ba
     })
 }
 
-/// Pixels.
+/// In pixels.
 const ROW: u32 = 24;
-/// Bars of one kind that are no further apart are drawn as one.
+/// Bars of one kind with at most this distance are drawn as one.
 const GAP: f64 = 0.5;
 
-/// Draws what `ranks` do, a row each, against time: sends, receives and reductions in a lane each, as written down in `trace`.
+/// Draws the activity of `ranks`, a row each, against time: sends, receives and reductions in a lane each, as recorded in `trace`.
 pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Result<(), String> {
     let last = trace.iter().map(|work| work.end).max().unwrap_or(0);
     if last == 0 {
@@ -300,7 +300,7 @@ pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Resul
             for bar in own {
                 let (begin, end) = (x(bar.begin), x(bar.end));
                 match &mut open {
-                    // Wide bars stay apart, so that segments can be told from one another.
+                    // Wide bars keep a gap, so that segments can be distinguished.
                     Some((activity, since, until))
                         if *activity == bar.activity && begin - *until < GAP && end - *since < 4.0 =>
                     {
@@ -314,7 +314,7 @@ pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Resul
         let bottom = row(ranks.len());
         let (step, from) = (tick(last as f64 / 10.0), left as i32);
         area.draw(&PathElement::new([(from, bottom), ((SIZE.0 - right) as i32, bottom)], BLACK.stroke_width(1)))?;
-        // All in the unit that the last needs, also the 0 that they begin with.
+        // All ticks in the unit of the last, including 0.
         let (unit, name) = unit_of_duration(last as f64 * 1e-12);
         let decimals = (unit / (step * 1e-12)).log10().ceil().max(0.0) as usize;
         for number in 0..=(last as f64 / step) as u32 {
@@ -332,17 +332,17 @@ pub fn gantt(path: &Path, title: &str, ranks: &[Rank], trace: &[Trace]) -> Resul
 const SHADE: RGBColor = RGBColor(245, 245, 245);
 const LANES: [(&str, RGBColor); 3] = [("send", COLOURS[0]), ("receive", COLOURS[4]), ("reduce", COLOURS[3])];
 
-/// A bar between two places, in the activity's lane of the row at `y`.
+/// A bar between two x coordinates, in the activity's lane of the row at `y`.
 fn lane_bar(activity: Activity, begin: f64, end: f64, y: i32) -> Rectangle<(i32, i32)> {
     let lane = activity as i32;
     let top = y + 2 + 7 * lane;
-    // Of bars that touch, a pixel stays white in between.
+    // Adjacent bars keep a white pixel between them.
     let (begin, end) = (begin.round() as i32, end.round() as i32);
     let end = if end - begin > 3 { end - 1 } else { end.max(begin + 1) };
     Rectangle::new([(begin, top), (end, top + 6)], LANES[lane as usize].1.filled())
 }
 
-/// The round number (1, 2 or 5 and zeros) that is not less than `least`.
+/// The smallest round number (1, 2 or 5 followed by zeros) that is at least `least`.
 fn tick(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|digit| digit * power).find(|&tick| tick >= least).unwrap_or(10.0 * power)
@@ -351,7 +351,7 @@ fn tick(least: f64) -> f64 {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
-/// Draws on white, and writes the file only if all went well.
+/// Draws on a white background, and writes the file only if drawing succeeds.
 fn write(
     path: &Path,
     size: (u32, u32),
@@ -434,7 +434,7 @@ mod tests {
         let styled = styles(&series);
         assert_eq!((styled.len(), styled[0].0.name.as_str()), (series.len(), "auto"));
         for (index, (_, style)) in styled.iter().enumerate() {
-            // Also for who sees no colours, or on paper.
+            // Also for readers who see no colours, or on paper.
             let same =
                 |other: &Style| (other.marker, other.dash, other.width) == (style.marker, style.dash, style.width);
             assert!(styled[..index].iter().all(|(_, other)| !same(other)), "{index}: {style:?}");

@@ -1,4 +1,4 @@
-//! The ranks of a command that does its work in several processes: started here, or by a launcher before.
+//! The ranks of a command that runs in several processes, which this program or a launcher has started.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use crate::Failure;
 use crate::launcher::{self, Job};
 
-/// Starts this program once more for each rank, with the same arguments, and returns the exit status.
+/// Starts this program again for each rank, with the same arguments, and returns the exit status.
 pub fn start(ranks: usize) -> u8 {
     let program = match std::env::current_exe() {
         Ok(program) => program.into_os_string(),
@@ -23,14 +23,14 @@ pub fn start(ranks: usize) -> u8 {
     launched.unwrap_or_else(|error| crate::fail(&error.message, error.code))
 }
 
-/// This process as a rank, connected with the others.
+/// A rank of the command: its connected context.
 pub struct Member {
     pub context: Arc<Context>,
     pub store: Arc<dyn Store>,
 }
 
-/// This process's place in the job that it was started for, of `ranks` ranks if the command line says so.
-pub fn place(ranks: Option<u32>, timeout: Duration) -> Result<Launch, Failure> {
+/// This process's rank in the job that it was started for, which must have `ranks` ranks if the command line gives a number.
+pub fn launch(ranks: Option<u32>, timeout: Duration) -> Result<Launch, Failure> {
     let launch = Launch::from_environment(timeout).map_err(|error| error.to_string())?;
     match ranks.filter(|&ranks| ranks as usize != launch.size) {
         Some(ranks) => {
@@ -39,13 +39,13 @@ pub fn place(ranks: Option<u32>, timeout: Duration) -> Result<Launch, Failure> {
         None => Ok(launch),
     }
 }
-
-/// The exit status of a rank whose part has failed; says why. If nobody reads the job's output any more, that is what ended
+/// The exit status of a rank that failed; prints why. If the reader of the job's output has ended, that is why rank 0 and then the
+/// others failed, and they end silently as other programs do.
 /// rank 0 and so the others, and they say no more of it than any other program would.
 pub fn failed(failure: &Failure) -> u8 {
     if crate::unread() { crate::UNREAD } else { crate::fail(&failure.message, failure.code) }
 }
-
+/// The message for an error on this rank; the error may already name the rank.
 /// What this rank says of an error, which may name the rank already.
 pub fn says(rank: usize, error: &Error) -> String {
     let (own, text) = (format!("rank {rank}: "), error.to_string());
@@ -53,7 +53,7 @@ pub fn says(rank: usize, error: &Error) -> String {
 }
 
 impl Member {
-    /// Connects with the others.
+    /// Connects to the other ranks.
     pub fn join(launch: Launch, timeout: Duration, interface: Option<&str>) -> Result<Self, String> {
         let says = |error: Error| says(launch.rank, &error);
         let interface = interface.map(str::to_owned);

@@ -12,17 +12,17 @@ use crate::launcher::{self, Job};
 
 /// Start a job's ranks, on this host or on several
 ///
-/// Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, and where the ranks meet in MASTER_ADDR,
-/// MASTER_PORT and GLOO_RS_STORE. Rank 0 serves that store. GLOO_RS_TOKEN holds a random token of the job, which keeps
-/// others out; set it beforehand to choose one, or none by an empty one. Rank 0 reads this command's standard input unless that is a
-/// terminal; the others read nothing.
+/// Each rank gets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE in its environment, and the address of the store in MASTER_ADDR,
+/// MASTER_PORT and GLOO_RS_STORE. Rank 0 serves that store. GLOO_RS_TOKEN is a random token of the job, without which no process can
+/// join it; set it beforehand to choose one, or to an empty value for none. Rank 0 reads this command's standard input unless that is a
+/// terminal; the others get empty input.
 ///
-/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all ranks; the first three ask them to end, for which they
-/// have the time of --grace. When one rank fails, the others are ended, and
-/// the exit status is that of the rank that failed: its own, or 128 and the signal that killed it.
+/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all ranks. SIGINT, SIGTERM and SIGHUP end the job; the ranks
+/// have the time of --grace for it. When one rank fails, the others are ended, and
+/// the exit status is that of the rank that failed: its own, or 128 plus the number of the signal that killed it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Number of ranks; with --hosts, as many as its hosts take if this is not said
+    /// Number of ranks; with --hosts the default is the number of slots of its hosts
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), required_unless_present = "hosts")]
     ranks: Option<u32>,
 
@@ -30,37 +30,37 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
 
-    /// How to reach a host: a command of OpenSSH's kind, and options for it
+    /// The command that connects to a host: OpenSSH or a compatible one, with options
     #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts")]
     ssh: String,
 
-    /// This program on the hosts; its path here if nothing is said
+    /// Path of this program on the hosts; default: its path here
     #[arg(long, value_name = "PATH", requires = "hosts")]
     remote_path: Option<OsString>,
 
-    /// Under which name or address the other hosts reach the first; its name in the file if nothing is said
+    /// Name or address by which the other hosts reach the first host; default: its name in the file
     #[arg(long, value_name = "HOST", requires = "hosts")]
     master_addr: Option<String>,
 
-    /// Silence after which a host counts as lost, and the launcher on a host
+    /// Time without data after which a host counts as lost, and the launcher on a host
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = crate::parse::seconds, requires = "hosts")]
     lost_after: Duration,
 
-    /// Set this variable for the ranks, or pass it on to other hosts as it is here. Those that begin with GLOO_RS_ are
-    /// passed on in any case
+    /// Set this variable for the ranks, or pass its value here on to other hosts. Variables that begin with GLOO_RS_ are always
+    /// passed on
     #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
     environment: Vec<String>,
 
-    /// Bind each rank to its share of the host's cores, or to nothing. By default to cores if there is one for each rank
+    /// Bind each rank to its share of the host's cores, or do not bind. Default: core if there is a core for each rank
     #[arg(long, value_name = "WHAT")]
     bind_to: Option<Bind>,
 
-    /// Leave the ranks' output as it is, instead of putting `[rank] ` before each line
+    /// Leave the ranks' output unchanged, without the prefix `[rank] ` on each line
     #[arg(long)]
     no_prefix: bool,
 
-    /// Time that ranks have to end once they were asked to. When one has failed, the others get SIGTERM, and then SIGKILL. Ranks
-    /// that go on in spite of a SIGINT or SIGHUP that was passed on get SIGTERM, too, and after as much time again SIGKILL
+    /// Time for ranks to end. When one rank has failed, the others get SIGTERM, and after this time SIGKILL. Ranks that still run this
+    /// time after a SIGINT or SIGHUP was passed on get SIGTERM, and after as much time again SIGKILL
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = crate::parse::seconds)]
     grace: Duration,
 
@@ -96,7 +96,7 @@ fn on_hosts(file: &std::path::Path, args: &Args) -> Result<Hosts, String> {
     let ranks = args.ranks.map_or_else(|| hosts.iter().map(|host| host.slots).sum(), |ranks| ranks as usize);
     let here = || std::env::current_exe().map_err(|error| format!("cannot find this program's file: {error}"));
     Ok(Hosts {
-        hosts: hosts::place(&hosts, ranks)?,
+        hosts: hosts::distribute(&hosts, ranks)?,
         ssh: args.ssh.split_whitespace().map(str::to_owned).collect(),
         program: args.remote_path.clone().map_or_else(|| here().map(PathBuf::into_os_string), Ok)?,
         master: args.master_addr.clone(),
@@ -104,7 +104,7 @@ fn on_hosts(file: &std::path::Path, args: &Args) -> Result<Hosts, String> {
     })
 }
 
-/// The variables that `--env` names, and on other hosts this library's own.
+/// The variables that `--env` names and, on other hosts, those of this library.
 fn environment(args: &Args) -> Vec<(OsString, OsString)> {
     let own = std::env::vars_os()
         .filter(|(name, _)| args.hosts.is_some() && name.as_encoded_bytes().starts_with(b"GLOO_RS_"));

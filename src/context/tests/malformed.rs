@@ -63,7 +63,7 @@ fn a_malformed_header_ends_the_connection_with_a_reason() {
         (Box::new(edited(1, 77)), "malformed header: version 77"),
         (Box::new(edited(2, 2)), "malformed header: space 2"),
         (Box::new(edited(3, 0x80)), "malformed header: flag 128"),
-        (Box::new(edited(15, 1)), "a number of no collective: 65536"),
+        (Box::new(edited(15, 1)), "a call number where there is no collective: 65536"),
         (Box::new(|connection| plain.encode(!connection)), "malformed header: connection"),
         (Box::new(edited(31, 0xff)), "malformed header: 18374686479671623684 bytes"),
         (Box::new(header(Message::Abort { mismatch: false, bytes: 1 << 20 })), "1048576 bytes"),

@@ -1,4 +1,4 @@
-//! Fuzz body: both sides of the handshake, between which somebody stands, and addresses that a store hands out.
+//! Fuzz body: both sides of the handshake, with an attacker between them, and addresses from a store.
 
 use super::*;
 use crate::fuzzing::Input;
@@ -7,11 +7,11 @@ use crate::secret::JobToken;
 
 const IDENTITY: Identity = [7; 16];
 
-/// Who is told what has been tampered with comes to no good end; what nobody tampers with does, in whatever pieces it comes.
-/// Bytes of a stranger never do.
+/// The handshake fails on a side whose input was changed; unchanged messages succeed, in whatever pieces they arrive.
+/// Bytes of a process without the key never succeed.
 pub fn handshake(data: &[u8]) {
     if let Ok(address) = Address::deserialize(data) {
-        // Equal as numbers; the mapped forms of an IPv4 address are one.
+        // Equal as numbers: an IPv4 address and its mapped IPv6 form are the same.
         assert_eq!(Address::deserialize(&address.serialize()).expect("its own bytes"), address);
     }
     strange_to_the_acceptor(&mut Input(data));
@@ -33,7 +33,7 @@ fn find(token: &JobToken) -> impl FnOnce(&Handle) -> Option<SecretKey> {
     move |sought| (*sought == handle(&IDENTITY)).then_some(key)
 }
 
-/// Without the key nothing that is said proves anything, even if the context is named rightly.
+/// Without the key no message proves anything, even if it names the right context.
 fn strange_to_the_acceptor(input: &mut Input<'_>) {
     let Some(shape) = input.byte() else { return };
     let token = token(shape);
@@ -69,7 +69,7 @@ fn strange_to_the_connector(input: &mut Input<'_>) {
     }
 }
 
-/// Hands `message` to `take` in the pieces that `input` says, until it gives something else than `waiting`.
+/// Passes `message` to `take` in pieces whose sizes are from `input`, until the result is not `waiting`.
 fn in_pieces<T: PartialEq, E>(
     input: &mut Input<'_>,
     mut message: &[u8],
@@ -89,16 +89,16 @@ fn in_pieces<T: PartialEq, E>(
     Ok(None)
 }
 
-/// A connector and an acceptor with tokens of their own; one bit of one message may be another on the way.
+/// A connector and an acceptor with tokens of their own; one bit of one message may be changed on the way.
 fn between(input: &mut Input<'_>) -> Option<()> {
     let (theirs, ours) = (input.byte()? % 3, input.byte()? % 3);
     let flipped = input.byte().map(|which| usize::from(which) % 8)?;
-    let (place, bit) = (usize::from(input.byte()?), 1 << (input.byte()? % 8));
+    let (index, bit) = (usize::from(input.byte()?), 1 << (input.byte()? % 8));
     let tamper = |which: usize, message: &[u8]| {
         let mut message = message.to_vec();
         if flipped == which {
-            let place = place % message.len();
-            message[place] ^= bit;
+            let index = index % message.len();
+            message[index] ^= bit;
         }
         message
     };
@@ -131,7 +131,7 @@ fn between(input: &mut Input<'_>) -> Option<()> {
             other => panic!("{other:?}"),
         }
     })();
-    // The last word is not proven: who could change it could as well cut the connection.
+    // The last message is not authenticated: an attacker who can change it can also cut the connection.
     assert!(good == Some(Answer::Accepted) || !honest, "no good end");
     assert!(good.is_none() || (ours == theirs && flipped > 2));
     Some(())

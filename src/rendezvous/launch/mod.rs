@@ -1,8 +1,8 @@
-//! This process's place in a launched job, from the environment that launchers set.
+//! Reads rank, size and store from the environment variables that launchers set.
 
 mod nodes;
-mod place;
 mod pmi;
+mod position;
 mod published;
 #[cfg(test)]
 mod tests;
@@ -13,36 +13,36 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::place::{Launcher, Place, Variables};
+use self::position::{JobPosition, Launcher, Variables};
 use super::support::{Backoff, Deadline, seconds};
 use super::{InProcessStore, PrefixStore, Store, TcpStore, url};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickHasher;
 use crate::types::Rank;
 
-/// Ports for jobs whose launcher names none: below those that systems hand out by themselves.
+/// Ports for jobs whose launcher names none: below the range that systems assign to outgoing connections.
 const PORTS: std::ops::Range<u16> = 10_000..30_000;
-/// What to do where a launcher's own means do not serve.
-const NAME_A_STORE: &str = "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, or GLOO_RS_STORE to a \
+/// What the user can do if the launcher does not provide a store.
+const STORE_ADVICE: &str = "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, or GLOO_RS_STORE to a \
                             store's URL, for all processes";
 
-/// Which process of how many this is, and the store that all of them reach.
+/// The rank of this process, the number of ranks, and the store of the job.
 pub struct Launch {
-    /// This process: `0..size`.
+    /// Rank of this process: `0..size`.
     pub rank: Rank,
-    /// Processes of the job.
+    /// Number of ranks of the job.
     pub size: usize,
-    /// This process among those of its host, if the launcher says so.
+    /// Rank of this process among those of its host, if the launcher sets it.
     pub local_rank: Option<Rank>,
-    /// Processes of the job on this host, if the launcher says so.
+    /// Number of ranks on this host, if the launcher sets it.
     pub local_size: Option<usize>,
-    /// Reached by all of them.
+    /// The store through which the ranks find each other.
     pub store: Arc<dyn Store>,
 }
 
 impl Launch {
-    /// Reads the environment of this process. Rank and size are those of the first of these launchers that has set its
-    /// variables; an empty variable counts as not set:
+    /// Reads the environment of this process. Rank and size are those of the first of these launchers whose variables
+    /// are set; an empty variable counts as not set:
     ///
     /// | launcher | rank, size |
     /// |---|---|
@@ -52,95 +52,105 @@ impl Launch {
     /// | Slurm's srun | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS`, where `SLURM_STEP_ID` is set too |
     /// | others with PMI | `PMI_RANK`, `PMI_SIZE` |
     ///
-    /// The store is the first of these:
+    /// The store is the first of these that applies:
     ///
     /// | variables | store |
     /// |---|---|
-    /// | `GLOO_RS_STORE` | that of the URL ([`url::open`]) |
-    /// | `MASTER_ADDR`, `MASTER_PORT` | rank 0 serves a TCP store there; on another port if torchrun's agent has taken it |
-    /// | none, one process | one of its own |
+    /// | `GLOO_RS_STORE` | the store of the URL ([`url::open`]) |
+    /// | `MASTER_ADDR`, `MASTER_PORT` | rank 0 serves a TCP store there; on another port if torchrun's agent uses that one |
+    /// | none, one process | an in-process store |
     /// | Open MPI's, one host | rank 0 serves a TCP store and writes its address to a file in `PMIX_SERVER_TMPDIR` |
-    /// | `PMI_FD`, one host | rank 0 serves a TCP store on a port made of the launcher's process id |
-    /// | Slurm's | rank 0 serves a TCP store on the first host of `SLURM_STEP_NODELIST`, on a port made of job and step |
+    /// | `PMI_FD`, one host | rank 0 serves a TCP store on a port computed from the launcher's process id |
+    /// | Slurm's | rank 0 serves a TCP store on the first host of `SLURM_STEP_NODELIST`, on a port computed from job and step |
     ///
-    /// `timeout` is how long to look for rank 0's server. To be called once in a process, by all of the job's, since rank 0
+    /// Other ranks try to connect to rank 0's server until `timeout`. Call this once in every process of the job: rank 0
     /// cannot serve twice at one address. Errors name variables and their values.
     pub fn from_environment(timeout: Duration) -> Result<Self> {
         Self::from_variables(|name| std::env::var_os(name), timeout)
     }
 
-    /// The same with variables from elsewhere.
+    /// As [`Launch::from_environment`], with variables from `variable`.
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>, timeout: Duration) -> Result<Self> {
         let variables = Variables(&variable);
-        let place = Place::find(&variables)?;
-        let store = open_store(&place, &variables, timeout)?;
-        let Place { rank, size, local_rank, local_size, .. } = place;
+        let position = JobPosition::find(&variables)?;
+        let store = open_store(&position, &variables, timeout)?;
+        let JobPosition { rank, size, local_rank, local_size, .. } = position;
         Ok(Self { rank, size, local_rank, local_size, store })
     }
 
-    /// Whether a launcher started this process: whether it has set one of the variables that tell its rank.
+    /// Whether a launcher started this process: whether a variable with its rank is set.
     pub fn is_launched() -> bool {
-        Place::is_known(&Variables(&|name| std::env::var_os(name)))
+        JobPosition::is_known(&Variables(&|name| std::env::var_os(name)))
     }
 
-    /// This process's rank among those of its host, and how many they are; each if the launcher says so. Opens nothing.
+    /// The rank of this process among those of its host, and their number; each if the launcher sets it. Opens no store.
     pub fn local_from_environment() -> Result<(Option<Rank>, Option<usize>)> {
-        let place = Place::find(&Variables(&|name| std::env::var_os(name)))?;
-        Ok((place.local_rank, place.local_size))
+        let position = JobPosition::find(&Variables(&|name| std::env::var_os(name)))?;
+        Ok((position.local_rank, position.local_size))
     }
 }
 
-fn open_store(place: &Place, variables: &Variables<'_>, timeout: Duration) -> Result<Arc<dyn Store>> {
+fn open_store(position: &JobPosition, variables: &Variables<'_>, timeout: Duration) -> Result<Arc<dyn Store>> {
     if let Some(store) = variables.text("GLOO_RS_STORE")? {
-        let open = |timeout| url::open(&store, place.rank, timeout);
-        let opened = if store.starts_with("tcp://") { fresh(place.rank, timeout, open) } else { open(timeout) };
+        let open = |timeout| url::open(&store, position.rank, timeout);
+        let opened =
+            if store.starts_with("tcp://") { open_unused(position.rank, timeout, open) } else { open(timeout) };
         return opened.map_err(|error| error.context("the environment variable GLOO_RS_STORE"));
     }
     if let Some(host) = variables.text("MASTER_ADDR")? {
-        return at_master(&host, place, variables, timeout)
+        return master_store(&host, position, variables, timeout)
             .map_err(|error| error.context("the store of MASTER_ADDR and MASTER_PORT"));
     }
-    if place.size == 1 {
+    if position.size == 1 {
         return Ok(InProcessStore::new());
     }
     let deadline = Deadline::after(timeout);
-    match place.launcher {
+    match position.launcher {
         Launcher::Variables => Err(Error::invalid(format!(
             "neither of the environment variables GLOO_RS_STORE (tcp://host:port, file:///path) and MASTER_ADDR (with \
              MASTER_PORT) is set: where the {} processes of the job find each other",
-            place.size
+            position.size
         ))),
-        Launcher::OpenMpi => over_open_mpi(place, variables, &deadline),
-        Launcher::Pmi => over_pmi(place, variables, timeout),
-        Launcher::Slurm => over_slurm(place, variables, timeout),
+        Launcher::OpenMpi => open_mpi_store(position, variables, &deadline),
+        Launcher::Pmi => pmi_store(position, variables, timeout),
+        Launcher::Slurm => slurm_store(position, variables, timeout),
     }
 }
 
-fn at_master(host: &str, place: &Place, variables: &Variables<'_>, timeout: Duration) -> Result<Arc<dyn Store>> {
+fn master_store(
+    host: &str,
+    position: &JobPosition,
+    variables: &Variables<'_>,
+    timeout: Duration,
+) -> Result<Arc<dyn Store>> {
     let text = variables.needed("MASTER_PORT", "the port of rank 0's store at MASTER_ADDR")?;
     let port = text.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
         Error::invalid(format!("the environment variable MASTER_PORT={text:?} is not a port from 1 to 65535"))
     })?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    // There, torchrun's agent serves a store of another kind.
+    // Torchrun's agent serves its own kind of store on that port.
     let taken = variables.text("TORCHELASTIC_USE_AGENT_STORE")?.is_some_and(|value| value == "True");
-    if !taken || place.launcher != Launcher::Variables {
-        return open_tcp(host, port, place.rank, timeout);
+    if !taken || position.launcher != Launcher::Variables {
+        return open_tcp(host, port, position.rank, timeout);
     }
     let mut job = format!("torchrun-{port}");
     for name in ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"] {
         job += &format!("-{}", variables.text(name)?.unwrap_or_default());
     }
-    at_job_port(&job, host, place.rank, timeout)
+    store_at_job_port(&job, host, position.rank, timeout)
 }
 
 fn open_tcp(host: &str, port: u16, rank: Rank, timeout: Duration) -> Result<Arc<dyn Store>> {
-    fresh(rank, timeout, |timeout| url::open_tcp(host, port, rank, timeout))
+    open_unused(rank, timeout, |timeout| url::open_tcp(host, port, rank, timeout))
 }
 
-/// Rank 0's TCP store that `open` opens, in which nobody has been `rank` before: a process that has ended one program and
-/// begun the next may still find the store that rank 0 serves in the first.
-fn fresh(rank: Rank, timeout: Duration, open: impl Fn(Duration) -> Result<Arc<dyn Store>>) -> Result<Arc<dyn Store>> {
+/// Opens rank 0's TCP store by `open`, and checks that no process has been `rank` in it before. A process that runs a second
+/// program after the first might otherwise connect to the store that rank 0 still serves in the first program.
+fn open_unused(
+    rank: Rank,
+    timeout: Duration,
+    open: impl Fn(Duration) -> Result<Arc<dyn Store>>,
+) -> Result<Arc<dyn Store>> {
     let deadline = Deadline::after(timeout);
     let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
     loop {
@@ -169,70 +179,75 @@ fn fresh(rank: Rank, timeout: Duration, open: impl Fn(Duration) -> Result<Arc<dy
     }
 }
 
-/// Rank 0's TCP store at a port that follows from the job's name. Another job's ranks that came to the same port would find
-/// none of their keys there.
-fn at_job_port(job: &str, host: &str, rank: Rank, timeout: Duration) -> Result<Arc<dyn Store>> {
+/// Rank 0's TCP store on a port computed from the job's name. Keys have the name as a prefix, so ranks of another job that
+/// gets the same port do not find this job's keys.
+fn store_at_job_port(job: &str, host: &str, rank: Rank, timeout: Duration) -> Result<Arc<dyn Store>> {
     let mut hasher = QuickHasher::default();
     hasher.write(job.as_bytes());
     let port = PORTS.start + (hasher.finish() % PORTS.len() as u64) as u16;
     let store = open_tcp(host, port, rank, timeout)
-        .map_err(|error| error.context(format_args!("the store of {job} ({NAME_A_STORE}, to choose another)")))?;
+        .map_err(|error| error.context(format_args!("the store of {job} ({STORE_ADVICE}, to choose another)")))?;
     Ok(Arc::new(PrefixStore::new(job, store)))
 }
 
-fn over_slurm(place: &Place, variables: &Variables<'_>, timeout: Duration) -> Result<Arc<dyn Store>> {
+fn slurm_store(position: &JobPosition, variables: &Variables<'_>, timeout: Duration) -> Result<Arc<dyn Store>> {
     let job = variables.needed("SLURM_JOB_ID", "the number of Slurm's job")?;
     let step = variables.needed("SLURM_STEP_ID", "the number of the step that srun has made")?;
     let name = match variables.text("SLURM_STEP_NODELIST")? {
         Some(_) => "SLURM_STEP_NODELIST",
         None => "SLURM_JOB_NODELIST",
     };
-    let hosts = variables.needed(name, &format!("the job's hosts; without it, {NAME_A_STORE}"))?;
+    let hosts = variables.needed(name, &format!("the job's hosts; without it, {STORE_ADVICE}"))?;
     let host =
         nodes::first_host(&hosts).map_err(|error| error.context(format_args!("the environment variable {name}")))?;
-    at_job_port(&format!("slurm-{job}.{step}"), &host, place.rank, timeout)
+    store_at_job_port(&format!("slurm-{job}.{step}"), &host, position.rank, timeout)
 }
 
-/// Refuses a job on several hosts under a launcher that tells the numbers of processes in these variables, but
-/// nobody where rank 0 is.
-fn on_one_host(place: &Place, size: &str, local_size: &str, tell: &str) -> Result<()> {
-    if place.local_size == Some(place.size) {
+/// Fails if the job is on several hosts: the launcher sets the numbers of processes in the variables `size` and
+/// `local_size`, but does not say on which host rank 0 is.
+fn check_one_host(position: &JobPosition, size: &str, local_size: &str, example: &str) -> Result<()> {
+    if position.local_size == Some(position.size) {
         return Ok(());
     }
-    let local = place.local_size.map_or("is not set".into(), |local| format!("is {local}"));
+    let local = position.local_size.map_or("is not set".into(), |local| format!("is {local}"));
     Err(Error::invalid(format!(
-        "{size} is {}, but {local_size} {local}: the job is on several hosts, and its launcher tells none where rank 0 is: \
-         {NAME_A_STORE} ({tell})",
-        place.size
+        "{size} is {}, but {local_size} {local}: the job is on several hosts, and its launcher does not say where rank 0 is: \
+         {STORE_ADVICE} ({example})",
+        position.size
     )))
 }
 
-fn over_pmi(place: &Place, variables: &Variables<'_>, timeout: Duration) -> Result<Arc<dyn Store>> {
-    on_one_host(place, "PMI_SIZE", "MPI_LOCALNRANKS", "mpiexec -genv MASTER_ADDR host -genv MASTER_PORT 29500 ...")?;
-    let fd = variables.needed("PMI_FD", &format!("the launcher's socket; without it, {NAME_A_STORE}"))?;
+fn pmi_store(position: &JobPosition, variables: &Variables<'_>, timeout: Duration) -> Result<Arc<dyn Store>> {
+    check_one_host(
+        position,
+        "PMI_SIZE",
+        "MPI_LOCALNRANKS",
+        "mpiexec -genv MASTER_ADDR host -genv MASTER_PORT 29500 ...",
+    )?;
+    let fd = variables.needed("PMI_FD", &format!("the launcher's socket; without it, {STORE_ADVICE}"))?;
     let launcher = pmi::launcher(&fd)?;
-    at_job_port(&format!("pmi-{launcher}"), "127.0.0.1", place.rank, timeout)
+    store_at_job_port(&format!("pmi-{launcher}"), "127.0.0.1", position.rank, timeout)
 }
 
-fn over_open_mpi(place: &Place, variables: &Variables<'_>, deadline: &Deadline) -> Result<Arc<dyn Store>> {
-    on_one_host(
-        place,
+fn open_mpi_store(position: &JobPosition, variables: &Variables<'_>, deadline: &Deadline) -> Result<Arc<dyn Store>> {
+    check_one_host(
+        position,
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
         "mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500 ...",
     )?;
     let session = variables
-        .needed("PMIX_SERVER_TMPDIR", &format!("the folder of mpirun's session; without it, {NAME_A_STORE}"))?;
-    let job = variables.needed("PMIX_NAMESPACE", &format!("the name of mpirun's job; without it, {NAME_A_STORE}"))?;
-    // Slashes and the like are not in names that this makes.
+        .needed("PMIX_SERVER_TMPDIR", &format!("the folder of mpirun's session; without it, {STORE_ADVICE}"))?;
+    let job = variables.needed("PMIX_NAMESPACE", &format!("the name of mpirun's job; without it, {STORE_ADVICE}"))?;
+    // Characters such as slashes do not occur in names made by this code.
     let name: String = job.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let path = Path::new(&session).join(format!("gloo_rs-{name}"));
-    let turn = published::turn(&path, place.rank)?;
-    let path = published::with_end(&path, &turn.to_string());
-    if place.rank == 0 {
+    let program = published::program_number(&path, position.rank)?;
+    let path = published::with_end(&path, &program.to_string());
+    if position.rank == 0 {
         let store = TcpStore::serve("127.0.0.1", 0)?;
         published::publish(&path, &store.describe())?;
         return Ok(Arc::new(store));
     }
-    url::open(&published::look_up(&path, deadline)?, place.rank, deadline.remaining())
+    url::open(&published::look_up(&path, deadline)?, position.rank, deadline.remaining())
 }

@@ -1,11 +1,11 @@
-//! What Slurm says of a step's hosts, in its own notation.
+//! Parses Slurm's variables about the hosts of a step.
 
-use super::place::Variables;
+use super::position::Variables;
 use crate::error::{Error, Result};
 
 /// The first host of a list such as `gpu[01-03,7],login`: Slurm's node 0, where task 0 runs.
 pub fn first_host(list: &str) -> Result<String> {
-    let wrong = |why| Error::invalid(format!("{list:?} is no list of hosts: {why}"));
+    let wrong = |why| Error::invalid(format!("{list:?} is not a list of hosts: {why}"));
     let mut host = String::new();
     let mut rest = list;
     loop {
@@ -19,7 +19,7 @@ pub fn first_host(list: &str) -> Result<String> {
         let (ranges, after) = inside.split_once(']').ok_or_else(|| wrong("a [ without its ]"))?;
         let first = ranges.split([',', '-']).next().unwrap_or_default();
         if first.is_empty() || !first.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(wrong("between [ and ] stand numbers and ranges of them"));
+            return Err(wrong("between [ and ] there must be numbers and ranges"));
         }
         host.push_str(first);
         rest = after;
@@ -27,7 +27,7 @@ pub fn first_host(list: &str) -> Result<String> {
     if host.is_empty() { Err(wrong("the first host has no name")) } else { Ok(host) }
 }
 
-/// How many of the step's processes run on this host, if Slurm says so.
+/// The number of the step's processes on this host, if Slurm sets it.
 pub fn slurm_local_size(variables: &Variables<'_>) -> Result<Option<usize>> {
     let (Some(tasks), Some(node)) = (variables.text("SLURM_STEP_TASKS_PER_NODE")?, variables.text("SLURM_NODEID")?)
     else {
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// Slurm's notation for hosts whose numbers are `numbers`, as it is defined: runs as ranges, padded with zeros.
+    /// Slurm's notation for hosts with these `numbers`: consecutive numbers as ranges, padded with zeros.
     fn compress(prefix: &str, numbers: &[u32], width: usize) -> String {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         for &number in numbers {

@@ -1,4 +1,4 @@
-//! One value from rank 0 to the other processes of its host, through a folder of the job's.
+//! Passes one value from rank 0 to the other processes of its host, through a file in a directory of the job.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,9 +10,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::support::{Backoff, Deadline, seconds};
 use crate::types::Rank;
 
-/// How often this process, which is `rank`, was here before: the first program that it executed, the second. All ranks count
-/// alike, so that nobody takes what rank 0's earlier program has left, or still serves.
-pub fn turn(path: &Path, rank: Rank) -> Result<usize> {
+/// The number of programs that this process, which is `rank`, has run in this job before this one. All ranks count in the same
+/// way, so that no rank reads the value that rank 0 has published in an earlier program.
+pub fn program_number(path: &Path, rank: Rank) -> Result<usize> {
     for number in 0.. {
         let file = with_end(path, &format!("{rank}.{number}"));
         match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file) {
@@ -24,7 +24,7 @@ pub fn turn(path: &Path, rank: Rank) -> Result<usize> {
     unreachable!("a folder with 2^64 files")
 }
 
-/// Puts `value` into the file `path`, whole, for this user only.
+/// Writes `value` to the file `path` atomically, readable only for this user.
 pub fn publish(path: &Path, value: &str) -> Result<()> {
     let failed = |error: &io::Error| Error::io(format_args!("cannot write {}", path.display()), error);
     let beside = with_end(path, &format!("{}.new", std::process::id()));
@@ -36,13 +36,13 @@ pub fn publish(path: &Path, value: &str) -> Result<()> {
         .and_then(|mut file| file.write_all(value.as_bytes()))
         .and_then(|()| fs::rename(&beside, path));
     written.map_err(|error| {
-        // It is of no use to anybody.
+        // A partly written file is useless; if it cannot be removed, it does no harm.
         let _ = fs::remove_file(&beside);
         failed(&error)
     })
 }
 
-/// The value in the file `path`, as soon as there is one.
+/// Waits until the file `path` exists, and returns its contents.
 pub fn look_up(path: &Path, deadline: &Deadline) -> Result<String> {
     let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
     loop {
@@ -60,7 +60,7 @@ pub fn look_up(path: &Path, deadline: &Deadline) -> Result<String> {
     }
 }
 
-/// `path` with a dot and `end` behind it.
+/// `path` with a dot and `end` appended.
 pub fn with_end(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");

@@ -1,4 +1,4 @@
-//! Tables of variables, as launchers set them.
+//! Tests with tables of environment variables, as launchers set them.
 
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ fn launch(variables: &[(&str, &str)]) -> Result<Launch> {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_value() {
+fn errors_name_the_variable_and_its_value() {
     for (variables, parts) in [
         (&[][..], &["WORLD_SIZE", "not set"][..]),
         (&[("WORLD_SIZE", "2")], &["RANK", "not set"]),
@@ -59,7 +59,7 @@ fn one_process_needs_no_store() {
 }
 
 #[test]
-fn ranks_meet_at_the_named_store() {
+fn ranks_find_each_other_in_the_named_store() {
     let variables = |rank| [("WORLD_SIZE", "2"), ("RANK", rank), ("GLOO_RS_STORE", "inproc://launch::tests")];
     let (zero, one) = (launch(&variables("0")).unwrap(), launch(&variables("1")).unwrap());
     zero.store.set("k", b"v").unwrap();
@@ -68,8 +68,8 @@ fn ranks_meet_at_the_named_store() {
 }
 
 #[test]
-fn ranks_meet_at_the_master_whatever_comes_first() {
-    // A port that was free a moment ago, at a loopback address that no other test listens on.
+fn ranks_find_each_other_at_the_master_in_any_order() {
+    // A port that was free just before, on a loopback address that no other test uses.
     let port = std::net::TcpListener::bind("127.83.12.1:0").unwrap().local_addr().unwrap().port().to_string();
     let rank = |rank: &'static str| {
         let port = port.clone();
@@ -109,21 +109,22 @@ const SRUN: Table = &[
 const BATCH_SCRIPT: Table = &[("SLURM_JOB_ID", "17"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "10")];
 const PMI: Table = &[("PMI_RANK", "1"), ("PMI_SIZE", "2")];
 
-/// Finds a name in tables; the first that has it counts.
+/// Looks up a name in the tables; the first table that has it counts.
 fn within<'a>(tables: &'a [Table<'a>]) -> impl Fn(&str) -> Option<OsString> + 'a {
     |name| tables.iter().copied().flatten().find(|(other, _)| *other == name).map(|(_, value)| value.into())
 }
 
-fn place(tables: &[Table<'_>]) -> Result<Place> {
+fn position(tables: &[Table<'_>]) -> Result<JobPosition> {
     let find = within(tables);
-    assert_eq!(Place::is_known(&Variables(&find)), Place::find(&Variables(&find)).is_ok());
-    Place::find(&Variables(&find))
+    assert_eq!(JobPosition::is_known(&Variables(&find)), JobPosition::find(&Variables(&find)).is_ok());
+    JobPosition::find(&Variables(&find))
 }
 
 #[test]
-fn the_innermost_launcher_tells_the_place() {
+fn the_innermost_launcher_gives_the_position() {
     use Launcher::*;
-    let of = |launcher, rank, size, local_rank, local_size| Place { launcher, rank, size, local_rank, local_size };
+    let of =
+        |launcher, rank, size, local_rank, local_size| JobPosition { launcher, rank, size, local_rank, local_size };
     let torchrun = of(Variables, 3, 4, Some(1), Some(2));
     let open_mpi = of(OpenMpi, 5, 6, Some(2), Some(3));
     let hydra = of(Pmi, 7, 8, Some(3), Some(4));
@@ -145,20 +146,20 @@ fn the_innermost_launcher_tells_the_place() {
         (&[BATCH_SCRIPT, HYDRA], hydra),
         // srun --mpi=pmi2 sets PMI's variables as well.
         (&[SRUN, PMI], srun),
-        // Half of torchrun's variables, as batch scripts set them for all processes alike.
+        // A part of torchrun's variables, as batch scripts set them for all processes.
         (&[SRUN, &[("WORLD_SIZE", "10")]], srun),
-        // Empty is not set.
+        // An empty variable counts as not set.
         (&[&[("RANK", ""), ("OMPI_COMM_WORLD_RANK", "")], SRUN], srun),
     ] {
-        assert_eq!(place(tables).unwrap(), expected, "{tables:?}");
+        assert_eq!(position(tables).unwrap(), expected, "{tables:?}");
     }
 }
 
 #[test]
-fn a_place_that_makes_no_sense_is_refused_with_the_variables() {
+fn an_invalid_position_is_refused_and_the_error_names_the_variables() {
     for (tables, parts) in [
         (&[][..], &["RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"][..]),
-        // No srun has started a batch script, whether Slurm gives it a step's number or not.
+        // A batch script is not started by srun, whether or not Slurm gives it a step id.
         (&[BATCH_SCRIPT], &["RANK and WORLD_SIZE are not set"]),
         (&[BATCH_SCRIPT, &[("SLURM_STEP_ID", "4294967291")]], &["RANK and WORLD_SIZE are not set"]),
         (&[&[("RANK", "1")]], &["WORLD_SIZE is not set"]),
@@ -170,7 +171,7 @@ fn a_place_that_makes_no_sense_is_refused_with_the_variables() {
         (&[&[("PMI_SIZE", "x")], HYDRA], &["PMI_SIZE=\"x\""]),
         (&[&[("SLURM_NODEID", "3")], SRUN], &["SLURM_STEP_TASKS_PER_NODE=\"4(x2),2\"", "SLURM_NODEID=\"3\""]),
     ] {
-        let error = Place::find(&Variables(&within(tables))).unwrap_err();
+        let error = JobPosition::find(&Variables(&within(tables))).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         for part in parts {
             assert!(error.message().contains(part), "{tables:?}: {error}");
@@ -183,7 +184,7 @@ fn fails(tables: &[Table<'_>], timeout: Duration) -> Error {
 }
 
 #[test]
-fn where_a_launcher_does_not_tell_where_to_meet_the_error_says_what_to_set() {
+fn the_error_says_what_to_set_if_a_launcher_provides_no_store() {
     let one_host: Table = &[("OMPI_COMM_WORLD_LOCAL_SIZE", "6")];
     let pmi: Table = &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_LOCAL_SIZE", "2"), ("PMI_LOCAL_RANK", "1")];
     for (tables, parts) in [
@@ -213,7 +214,7 @@ fn where_a_launcher_does_not_tell_where_to_meet_the_error_says_what_to_set() {
 
 type Environment = Box<dyn Fn(&str) -> Option<OsString> + Send>;
 
-/// Launches `ranks` at the same time, and has each tell rank 0 that it is there, over the store.
+/// Launches `ranks` at the same time; each tells rank 0 over the store that it has arrived.
 fn meet(ranks: Vec<Environment>) -> Vec<String> {
     let ranks: Vec<_> = ranks
         .into_iter()
@@ -232,7 +233,7 @@ fn meet(ranks: Vec<Environment>) -> Vec<String> {
     let launches: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
     assert_eq!(launches[0].store.get("arrived", TIMEOUT).unwrap(), launches.len().to_string().into_bytes());
     let stores = launches.iter().map(|launch| launch.store.describe()).collect();
-    // Rank 0 last: it serves the others until they have left.
+    // Rank 0 ends last: it serves the others until they have disconnected.
     launches.into_iter().rev().for_each(drop);
     stores
 }
@@ -244,7 +245,7 @@ fn owned(tables: &[Table<'_>]) -> Environment {
 }
 
 #[test]
-fn slurms_ranks_meet_on_the_first_host_at_a_port_of_the_step() {
+fn slurms_ranks_use_a_port_of_the_step_on_the_first_host() {
     let step = |step: &'static str| {
         let ranks = ["0", "1", "2"].map(|rank| {
             owned(&[
@@ -268,8 +269,8 @@ fn slurms_ranks_meet_on_the_first_host_at_a_port_of_the_step() {
 }
 
 #[test]
-fn torchruns_ranks_do_not_take_their_agents_port() {
-    // The agent's store, which would answer nobody.
+fn torchruns_ranks_do_not_use_the_agents_port() {
+    // The agent's store, which does not reply.
     let agent = std::net::TcpListener::bind("127.83.12.4:0").unwrap();
     let port = agent.local_addr().unwrap().port().to_string();
     let ranks = ["0", "1"].map(|rank| {
@@ -283,7 +284,7 @@ fn torchruns_ranks_do_not_take_their_agents_port() {
 }
 
 #[test]
-fn open_mpis_ranks_meet_through_the_folder_of_the_session() {
+fn open_mpis_ranks_find_the_store_through_the_session_directory() {
     let session = tempfile::tempdir().unwrap();
     let rank = |rank| {
         owned(&[
@@ -291,7 +292,7 @@ fn open_mpis_ranks_meet_through_the_folder_of_the_session() {
             &[("PMIX_SERVER_TMPDIR", session.path().to_str().unwrap()), ("PMIX_NAMESPACE", "4281/1")],
         ])
     };
-    // A program that rank 0 has not ended when the others begin the next one.
+    // Rank 0 still runs the first program when the others begin the next one.
     let earlier = ["0", "1", "2"].map(|number| Launch::from_variables(rank(number), TIMEOUT).unwrap());
     assert_eq!(earlier[2].store.add("arrived", 1).unwrap(), 1);
     meet(["0", "1", "2"].map(rank).into());
@@ -309,7 +310,7 @@ fn an_open_mpi_rank_without_rank_0_says_what_it_waited_for() {
 }
 
 #[test]
-fn ranks_of_a_launcher_with_pmi_meet_at_a_port_of_the_launcher_s_and_so_do_those_of_the_next_program() {
+fn ranks_of_a_pmi_launcher_use_a_port_of_the_launcher_also_in_the_next_program() {
     let sockets = UnixStream::pair().unwrap();
     let fds = [sockets.0.as_raw_fd().to_string(), sockets.1.as_raw_fd().to_string()];
     let rank = |rank: usize| {
@@ -337,12 +338,12 @@ fn ranks_of_a_launcher_with_pmi_meet_at_a_port_of_the_launcher_s_and_so_do_those
     }
     for socket in [&sockets.0, &sockets.1] {
         socket.set_nonblocking(true).unwrap();
-        assert!((&*socket).read(&mut [0]).is_err(), "something was said to the launcher");
+        assert!((&*socket).read(&mut [0]).is_err(), "bytes were sent to the launcher");
     }
 }
 
 #[test]
-fn two_processes_of_one_rank_are_told_so() {
+fn two_processes_with_the_same_rank_are_an_error() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let rank =
         |rank| owned(&[&[("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]]);
@@ -353,9 +354,9 @@ fn two_processes_of_one_rank_are_told_so() {
 }
 
 #[test]
-fn a_descriptor_that_is_not_the_launcher_s_is_told() {
+fn the_error_says_if_the_descriptor_is_not_the_launchers_socket() {
     let one_host: Table = &[("PMI_LOCAL_SIZE", "2")];
-    // A file, and a socket of another kind, that have got the socket's number.
+    // A file, and a socket of another kind, opened with the same descriptor number.
     let file = tempfile::tempfile().unwrap();
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     for fd in [file.as_raw_fd(), socket.as_raw_fd()] {
@@ -365,7 +366,7 @@ fn a_descriptor_that_is_not_the_launcher_s_is_told() {
 }
 
 #[test]
-fn a_store_that_is_named_is_used_whatever_the_launcher_has() {
+fn a_named_store_takes_precedence_over_the_launchers() {
     let store = url::open("inproc://launch::named", 0, TIMEOUT).unwrap();
     let named: Table = &[("GLOO_RS_STORE", "inproc://launch::named")];
     for tables in [&[named, OPEN_MPI][..], &[named, HYDRA], &[named, SRUN], &[named, PMI]] {

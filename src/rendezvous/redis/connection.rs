@@ -1,7 +1,7 @@
-//! One connection to a Redis server: blocking, one request at a time, never past a deadline.
+//! One connection to a Redis server: blocking, one request at a time, with a deadline for each.
 //!
-//! Commands and replies are the `redis` crate's. The socket is not: that crate's connection would install rustls' provider for
-//! the whole process, and its timeouts begin anew with every byte.
+//! The `redis` crate encodes commands and parses replies. Its connection is not used: it would install rustls' crypto provider for
+//! the whole process, and its timeouts restart with every byte.
 
 use std::io::{self, ErrorKind as IoErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -18,29 +18,29 @@ use super::RedisOptions;
 use crate::error::{ErrorKind, in_words};
 use crate::sys;
 
-/// Time for one attempt to connect, so that an address that swallows packets leaves time for the next; and without a byte
-/// moving, after which a new connection may do better.
+/// Time for one attempt to connect, so that an address that drops packets leaves time for the next one; also the longest time
+/// without progress in a reply, after which a new connection is tried.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much of a server's reason is shown.
+/// Longest part of a server's error text that is shown.
 const SHOWN_BYTES: usize = 300;
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Refused, closed, broken, silent, or "not now": another try may have more luck.
+    /// Refused, closed, broken, no reply, or a temporary error: another attempt may succeed.
     Lost(String),
-    /// Another try would end the same way.
+    /// Another attempt would fail in the same way.
     Final(ErrorKind, String),
 }
 
-/// Where to connect, and as whom.
+/// Address, user and TLS configuration.
 pub(super) struct Target {
     pub(super) options: RedisOptions,
     pub(super) tls: Option<Arc<ClientConfig>>,
 }
 
-/// A socket that gives up at `limit`.
+/// A socket with a deadline, `limit`.
 struct Timed {
     socket: TcpStream,
     limit: Deadline,
@@ -75,7 +75,7 @@ enum Stream {
     Tls(Box<StreamOwned<ClientConnection, Timed>>),
 }
 
-/// Reads for the parser, and keeps the error, which the parser would hide.
+/// Reads for the parser and stores the I/O error, which the parser does not return.
 struct Source<'a> {
     stream: &'a mut Stream,
     error: Option<io::Error>,
@@ -110,8 +110,8 @@ impl Connection {
         timed.socket.peer_addr().ok()
     }
 
-    /// Connects, logs in, selects the database and, in the same breath, sends `greet`, whose replies come with the connection.
-    pub(super) fn open(target: &Target, greet: &Pipeline, limit: &Deadline) -> Result<(Self, Vec<Value>), Fault> {
+    /// Connects, authenticates, selects the database and sends `setup` in the same request; its replies are returned too.
+    pub(super) fn open(target: &Target, setup: &Pipeline, limit: &Deadline) -> Result<(Self, Vec<Value>), Fault> {
         let options = &target.options;
         let timed = Timed { socket: connect(&options.host, options.port, limit)?, limit: *limit };
         let stream = match &target.tls {
@@ -138,19 +138,19 @@ impl Connection {
         }
         commands.cmd("PING");
         let own = commands.len();
-        for command in greet.cmd_iter() {
+        for command in setup.cmd_iter() {
             commands.add_command(command.clone());
         }
 
         let mut replies = connection.exchange(&commands, limit).map_err(|fault| hide(fault, options))?;
-        let greetings = replies.split_off(own);
+        let setup_replies = replies.split_off(own);
         for (command, reply) in commands.cmd_iter().zip(&replies) {
             check_hello(command, reply, options)?;
         }
-        Ok((connection, greetings))
+        Ok((connection, setup_replies))
     }
 
-    /// Sends `commands` together, and returns a reply for each. After an error the connection is of no more use.
+    /// Sends `commands` together and returns one reply for each. After an error the connection must not be used again.
     pub(super) fn exchange(&mut self, commands: &Pipeline, limit: &Deadline) -> Result<Vec<Value>, Fault> {
         let request = commands.get_packed_pipeline();
         let sent = match &mut self.stream {
@@ -167,7 +167,7 @@ impl Connection {
         while replies.len() < commands.len() {
             let mut source = Source { stream: &mut self.stream, error: None };
             let Err(error) = self.parser.parse_value(&mut source).map(|reply| replies.push(reply)) else { continue };
-            // A server that sends somebody away says why, and hangs up: that is more than a broken connection tells.
+            // A server that refuses a client sends the reason and then closes the connection: report the reason.
             let reason = replies.iter().find_map(|reply| match reply {
                 Value::ServerError(error) => Some(reason(error)),
                 _ => None,
@@ -198,22 +198,22 @@ impl From<io::Error> for Fault {
             );
         }
         match error.kind() {
-            // Our own deadline.
+            // The deadline of this socket.
             IoErrorKind::WouldBlock => Self::Lost("it does not answer".to_owned()),
-            // What the other end says is not TLS, or rustls does not trust it.
+            // The peer's bytes are not TLS, or its certificate is not trusted.
             IoErrorKind::InvalidData => Self::Final(ErrorKind::Mismatch, format!("TLS: {error}")),
             _ => Self::Lost(error.to_string()),
         }
     }
 }
 
-/// One round over the addresses of `host`, whose name may be new to the resolver only later.
+/// Tries each address of `host` once. Resolves the name each time: it may become resolvable only later.
 fn connect(host: &str, port: u16, limit: &Deadline) -> Result<TcpStream, Fault> {
     let mut result = Err(Fault::Lost("the host has no address".to_owned()));
     for address in (host, port).to_socket_addrs()? {
         let time = limit.remaining().clamp(Duration::from_millis(1), ATTEMPT_TIMEOUT);
         match TcpStream::connect_timeout(&address, time) {
-            // With no listener, a loopback connection can meet itself when its own port happens to be the one it calls.
+            // Without a listener, a loopback connection can connect to itself if its own port happens to be the target port.
             Ok(socket) if socket.local_addr()? == socket.peer_addr()? => {
                 result = Err(io::Error::from(IoErrorKind::ConnectionRefused).into());
             }
@@ -227,7 +227,7 @@ fn connect(host: &str, port: u16, limit: &Deadline) -> Result<TcpStream, Fault> 
     result
 }
 
-/// Whether the server takes a command of the greeting.
+/// Checks the reply to a command of the connection's setup.
 fn check_hello(command: &::redis::Cmd, reply: &Value, options: &RedisOptions) -> Result<(), Fault> {
     let name = match command.args_iter().next() {
         Some(::redis::Arg::Simple(name)) => name,
@@ -250,7 +250,7 @@ fn check_hello(command: &::redis::Cmd, reply: &Value, options: &RedisOptions) ->
     Err(hide(fault, options))
 }
 
-/// The fault without the password, which some servers quote when they do not know a command.
+/// Removes the password from the fault's text: some servers quote it when they do not know a command.
 fn hide(fault: Fault, options: &RedisOptions) -> Fault {
     let Some(password) = options.password.as_deref().filter(|password| !password.is_empty()) else { return fault };
     match fault {
@@ -259,14 +259,14 @@ fn hide(fault: Fault, options: &RedisOptions) -> Fault {
     }
 }
 
-/// What the server says, cut if it is long.
+/// The text of a server's error, truncated if it is long.
 pub(super) fn reason(error: &::redis::ServerError) -> String {
     let details = error.details().unwrap_or_default();
     let text = format!("{} {details}", error.code());
     text[..text.floor_char_boundary(SHOWN_BYTES)].trim().to_owned()
 }
 
-/// Whether the server would rather be asked again: it loads its data, or fails over, or is full.
+/// Whether the error is temporary: the server is loading its data, failing over, or full.
 pub(super) fn is_passing(error: &::redis::ServerError) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, TryAgain};
     matches!(error.kind(), Some(BusyLoading | TryAgain | MasterDown | ClusterDown))

@@ -1,6 +1,6 @@
-//! A store in a Redis server, which lives by itself: no rank serves it, and ranks may come and go.
+//! A store in a Redis server. No rank serves it, and ranks may join and leave.
 //!
-//! Without the cargo feature `redis` only the options are there, and opening fails with `Unsupported`.
+//! Without the cargo feature `redis` only the options exist, and opening a store fails with `Unsupported`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub use options::{RedisOptions, RedisTls};
 #[cfg(feature = "redis")]
 pub use store::RedisStore;
 
-/// Opens the store in the server that `options` name, which is looked for until `timeout` ([`RedisStore::connect`]).
+/// Opens the store in the server that `options` name; tries to connect until `timeout` ([`RedisStore::connect`]).
 #[cfg(feature = "redis")]
 pub fn open(options: RedisOptions, timeout: Duration) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(RedisStore::connect(options, timeout)?))

@@ -1,50 +1,50 @@
-//! What a Redis store needs to know, and how a URL says it.
+//! The options of a Redis store, and how they are parsed from a URL.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::super::url::{Query, host_and_port};
 
-/// Redis' own port.
+/// Redis' default port.
 const DEFAULT_PORT: u16 = 6379;
 
-/// How long keys live when nobody says otherwise: longer than any rendezvous, and a dead job's are gone the next day.
+/// Default lifetime of keys: longer than any rendezvous, and the keys of a dead job expire by the next day.
 const DEFAULT_TTL: Duration = Duration::from_secs(86_400);
 
-/// What is put in front of keys when nobody says otherwise.
+/// Default prefix of keys.
 const DEFAULT_PREFIX: &str = "gloo_rs/";
 
-/// Where a Redis server is, and what to say to it.
+/// Address and database of a Redis server, and how to authenticate.
 #[derive(Clone)]
 pub struct RedisOptions {
     /// Name or address.
     pub host: String,
-    /// 6379 by custom.
+    /// Usually 6379.
     pub port: u16,
-    /// A user of the server's access control list; with `password` only.
+    /// A user of the server's access control list; requires `password`.
     pub username: Option<String>,
-    /// Of the user, or of the server (`requirepass`). In no message.
+    /// Password of the user, or of the server (`requirepass`). No message contains it.
     pub password: Option<String>,
     /// Number of the database, as in `SELECT`.
     pub database: u32,
-    /// Speak TLS.
+    /// Use TLS.
     pub tls: Option<RedisTls>,
-    /// In front of every key. Each job needs one that no job used before, or a server or database of its own.
+    /// Prepended to every key. Each job needs a prefix that no job used before, or its own server or database.
     pub prefix: String,
-    /// How long a key lives after it was written last, in whole seconds; zero for ever.
+    /// Time after which a key expires since it was last written, in whole seconds; zero means never.
     pub ttl: Duration,
 }
 
-/// Whom to trust, and who to be. Files are in PEM format and read when the store is opened.
+/// Trusted authorities and client certificate. Files are in PEM format and are read when the store is opened.
 #[derive(Clone, Default)]
 pub struct RedisTls {
-    /// The only authorities to trust; without it, those that the system trusts.
+    /// The only trusted authorities; `None` for those that the system trusts.
     pub ca_file: Option<PathBuf>,
-    /// This client's certificate, for servers that ask for one (`tls-auth-clients`); with `key_file` only.
+    /// This client's certificate, for servers that require one (`tls-auth-clients`); requires `key_file`.
     pub cert_file: Option<PathBuf>,
     /// The private key of `cert_file`.
     pub key_file: Option<PathBuf>,
-    /// Take any certificate: whoever sits between can read and change everything. For tests.
+    /// Accept any certificate: gives no protection against an attacker in the middle. For tests.
     pub insecure: bool,
 }
 
@@ -63,21 +63,21 @@ impl RedisOptions {
         }
     }
 
-    /// Takes `[user[:password]@]host[:port][/database]` apart. The error is what is wrong, and quotes no part of it.
-    pub(in super::super) fn from_url(place: &str, query: &Query<'_>, tls: bool) -> Result<Self, String> {
-        // The last one: a password with an @ in it is clear enough.
-        let (login, place) = match place.rsplit_once('@') {
-            Some((login, place)) => (Some(login), place),
-            None => (None, place),
+    /// Parses `[user[:password]@]host[:port][/database]`. The error text contains no part of the input.
+    pub(in super::super) fn from_url(address: &str, query: &Query<'_>, tls: bool) -> Result<Self, String> {
+        // Split at the last @, since the password may contain one.
+        let (login, address) = match address.rsplit_once('@') {
+            Some((login, address)) => (Some(login), address),
+            None => (None, address),
         };
-        let (place, database) = match place.split_once('/') {
-            Some((place, database)) => (place, database),
-            None => (place, ""),
+        let (address, database) = match address.split_once('/') {
+            Some((address, database)) => (address, database),
+            None => (address, ""),
         };
-        let has_port = place.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+        let has_port = address.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
         let (host, port) = match has_port {
-            true => host_and_port(place)?,
-            false => host_and_port(&format!("{place}:{DEFAULT_PORT}")).map(|(_, port)| (bare(place), port))?,
+            true => host_and_port(address)?,
+            false => host_and_port(&format!("{address}:{DEFAULT_PORT}")).map(|(_, port)| (bare(address), port))?,
         };
         let mut options = Self::new(host, port);
         if port == 0 {
@@ -119,7 +119,7 @@ impl RedisOptions {
         Ok(options)
     }
 
-    /// For messages: without user and password.
+    /// The URL for messages: without user and password.
     pub(super) fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "rediss" } else { "redis" };
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
@@ -132,7 +132,7 @@ fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// `%2F` and its like as the bytes that they stand for (RFC 3986, section 2.1).
+/// Decodes percent escapes such as `%2F` (RFC 3986, section 2.1).
 fn decode(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -160,8 +160,8 @@ mod tests {
 
     fn options(url: &str) -> Result<RedisOptions, String> {
         let (scheme, rest) = url.split_once("://").unwrap();
-        let (place, query) = Query::split(rest);
-        RedisOptions::from_url(place, &query, scheme == "rediss")
+        let (address, query) = Query::split(rest);
+        RedisOptions::from_url(address, &query, scheme == "rediss")
     }
 
     #[test]

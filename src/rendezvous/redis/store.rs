@@ -1,4 +1,4 @@
-//! The store: what its calls are in Redis' commands, and what happens when the server does not answer.
+//! The store: how its calls map to Redis commands, and what happens if the server does not answer.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
@@ -13,48 +13,48 @@ use super::connection::{Connection, Fault, Target, is_passing, reason};
 use super::{RedisOptions, tls};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Connections kept open for the next call; more are opened while more threads call at once.
+/// Connections kept open for later calls; more are opened while more threads call at the same time.
 const IDLE_CONNECTIONS: usize = 4;
 
-/// Time for calls that come without a timeout.
+/// Time limit of calls without a timeout.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What an answer may take longer than a call's time: somebody who asks once gives the server a chance.
+/// Time that a reply may take beyond the call's timeout, so that a call with timeout zero can succeed.
 const GRACE: Duration = Duration::from_millis(900);
 
-/// Keys and bytes that are sent in one go.
+/// Most keys and bytes sent in one request.
 const BATCH_KEYS: usize = 512;
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Appends ARGV[1] to KEYS[1], which then lives ARGV[3] seconds, unless it would be longer than ARGV[2]; its length then.
+/// Appends ARGV[1] to KEYS[1] and sets its lifetime to ARGV[3] seconds, unless it would get longer than ARGV[2]; returns its length.
 const APPEND: &str = "local n = redis.call('STRLEN', KEYS[1]) + #ARGV[1] \
     if n > tonumber(ARGV[2]) then return n end \
     redis.call('APPEND', KEYS[1], ARGV[1]) \
     if ARGV[3] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end \
     return n";
 
-/// Keys and values in a Redis server (version 5 or newer; one that is no cluster). Every key has a time to live.
+/// Keys and values in a Redis server (version 5 or newer, not a cluster). Every key has a time to live.
 ///
-/// Each call has a connection of its own while it talks to the server; connections are kept for later calls. Waits poll, at
-/// first every millisecond and later every 100. A server that is gone, starts up, or does not answer is tried again until the
-/// call's time is up, and at most 1 s longer; then the call fails with `Timeout`. For calls without a timeout that time is
-/// 30 s. What may not happen twice (`add`, `append`, `delete`) is not repeated once it has left: it then fails with
-/// `ConnectionLost`, and may have happened or not.
+/// Each call uses a connection of its own; connections are kept open for later calls. Waits poll after 1 ms at
+/// first, up to every 100 ms later. If the server is down, starting, or does not answer, calls retry until their timeout
+/// and at most 1 s longer, and then fail with `Timeout`; calls without a timeout, after 30 s. Operations that must not be
+/// repeated (`add`, `append`, `delete`) are sent only once; if the reply is lost they fail with `ConnectionLost` and may or
+/// may not have been executed.
 ///
-/// A server that comes back without this store's data (it restarted without persistence, or was emptied) fails all calls with
-/// `ConnectionLost` that says so: what other ranks have put there is lost, and nobody else would notice.
+/// If the server comes back without this store's data (it restarted without persistence, or was emptied), all calls fail with
+/// a `ConnectionLost` that says so: the entries of other ranks are lost, and no other error would show this.
 pub struct RedisStore {
     target: Target,
     /// For messages.
     url: String,
-    /// The value of [`RedisStore::mark`] when the store was opened: as long as it is there, the server has the data.
+    /// The value of [`RedisStore::mark`] when the store was opened: if it is still there, the server has the data.
     sign: Vec<u8>,
-    /// Where the server was reached first.
+    /// The address of the first connection to the server.
     server: Option<SocketAddr>,
     idle: Mutex<Vec<Connection>>,
 }
 
-/// When a call gives up trying, and when it gives up an answer.
+/// Until when a call retries, and until when it waits for a reply.
 struct Time {
     deadline: Deadline,
     limit: Deadline,
@@ -66,7 +66,7 @@ impl Time {
     }
 }
 
-/// Whether commands may reach the server twice, which happens when an answer is lost.
+/// Whether commands may reach the server twice, which happens if a reply is lost and the request is repeated.
 #[derive(Clone, Copy, PartialEq)]
 enum Twice {
     Harmless,
@@ -74,8 +74,8 @@ enum Twice {
 }
 
 impl RedisStore {
-    /// Connects to the server, which may come up until `timeout`. Fails at once if the server does not want this user, has no
-    /// such database, or is no Redis server.
+    /// Connects to the server; retries until `timeout` while it cannot be reached. Fails at once if the server refuses this user or
+    /// this database, or is not a Redis server.
     pub fn connect(options: RedisOptions, timeout: Duration) -> Result<Self> {
         let url = options.url();
         if options.host.is_empty() || options.host.contains('\0') || options.port == 0 {
@@ -89,17 +89,17 @@ impl RedisStore {
         let mut store =
             Self { target: Target { options, tls }, url, sign: Vec::new(), server: None, idle: Mutex::default() };
 
-        let mut greeting = pipe();
+        let mut setup = pipe();
         let random = format!("{:016x}", RandomState::new().build_hasher().finish());
         let mark = store.mark();
-        store.expiring(greeting.cmd("SET").arg(&mark).arg(random).arg("NX"));
-        store.greet(&mut greeting);
+        store.expiring(setup.cmd("SET").arg(&mark).arg(random).arg("NX"));
+        store.add_setup(&mut setup);
         let time = Time::new(timeout);
         let (connection, mut replies) = store
-            .retry(&time, || Connection::open(&store.target, &greeting, &time.limit))
+            .retry(&time, || Connection::open(&store.target, &setup, &time.limit))
             .map_err(|fault| store.explain("connect", fault, &time))?;
         let last = replies.pop();
-        // Setting fails on a replica, or for a user that may only read.
+        // Writing fails on a replica, or for a user that may only read.
         if let (Some(Value::ServerError(error)), _) | (_, Some(Value::ServerError(error))) = (replies.first(), &last) {
             return Err(store.refused("connect", error));
         }
@@ -115,7 +115,7 @@ impl RedisStore {
         format!("{}{key}", self.target.options.prefix)
     }
 
-    /// The key that tells whether the server still has the data. No user's key holds a NUL byte.
+    /// The key that shows whether the server still has the data. It contains a NUL byte, which no user's key may contain.
     fn mark(&self) -> String {
         self.name("\0sign")
     }
@@ -124,22 +124,22 @@ impl RedisStore {
         self.target.options.ttl.as_secs()
     }
 
-    /// Ends a SET.
+    /// Last arguments of a SET: the lifetime of the key.
     fn expiring(&self, command: &mut Pipeline) {
         if self.ttl() > 0 {
             command.arg("EX").arg(self.ttl());
         }
     }
 
-    /// Lets a key live as long as one that is written now.
+    /// Sets the lifetime of a key as if it were written now.
     fn renew(&self, commands: &mut Pipeline, name: &str) {
         if self.ttl() > 0 {
             commands.cmd("EXPIRE").arg(name).arg(self.ttl());
         }
     }
 
-    /// What a new connection asks: the mark lives as long as what is written last, and its value is the last reply.
-    fn greet(&self, commands: &mut Pipeline) {
+    /// Commands for a new connection: renews the lifetime of the mark; the last reply is its value.
+    fn add_setup(&self, commands: &mut Pipeline) {
         self.renew(commands, &self.mark());
         commands.cmd("GET").arg(self.mark());
     }
@@ -148,7 +148,7 @@ impl RedisStore {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a connection aside for a later call.
+    /// Keeps a connection for a later call.
     fn keep(&self, connection: Connection) {
         let mut idle = self.idle();
         if idle.len() < IDLE_CONNECTIONS {
@@ -158,9 +158,9 @@ impl RedisStore {
 
     /// A connection to a server that has this store's data.
     fn open(&self, limit: &Deadline) -> Result<Connection, Fault> {
-        let mut greeting = pipe();
-        self.greet(&mut greeting);
-        let (connection, replies) = Connection::open(&self.target, &greeting, limit)?;
+        let mut setup = pipe();
+        self.add_setup(&mut setup);
+        let (connection, replies) = Connection::open(&self.target, &setup, limit)?;
         match replies.last() {
             Some(Value::BulkString(sign)) if *sign == self.sign => Ok(connection),
             Some(Value::ServerError(error)) if is_passing(error) => Err(Fault::Lost(reason(error))),
@@ -175,7 +175,7 @@ impl RedisStore {
         }
     }
 
-    /// Calls `attempt` until it works, fails for good, or time is up.
+    /// Repeats `attempt` until it succeeds, fails permanently, or the deadline has passed.
     fn retry<T>(&self, time: &Time, mut attempt: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
         let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
         let mut tries = 0;
@@ -192,11 +192,11 @@ impl RedisStore {
         }
     }
 
-    /// Sends `commands`, and returns a reply for each.
+    /// Sends `commands` and returns one reply for each.
     fn ask(&self, doing: &str, commands: &Pipeline, twice: Twice, time: &Time) -> Result<Vec<Value>> {
         let replies = self.retry(time, || {
             let replies = self.exchange(commands, twice, &time.limit)?;
-            // Refused so, nothing was done.
+            // After such an error nothing was executed.
             match replies.first() {
                 Some(Value::ServerError(error)) if is_passing(error) => Err(Fault::Lost(reason(error))),
                 _ => Ok(replies),
@@ -210,9 +210,9 @@ impl RedisStore {
         refusal.map_or(Ok(replies), Err)
     }
 
-    /// One attempt. A connection that was kept may have broken since, which says nothing about the server.
+    /// One attempt. A connection that was kept open may have broken since; then a new one is tried.
     fn exchange(&self, commands: &Pipeline, twice: Twice, limit: &Deadline) -> Result<Vec<Value>, Fault> {
-        // On a line of its own: the lock is not held while this talks to the server.
+        // A separate statement, so that the lock is released before communicating with the server.
         let kept = self.idle().pop();
         if let Some(mut kept) = kept {
             let replies = match twice {
@@ -225,7 +225,7 @@ impl RedisStore {
                     return Ok(replies);
                 }
                 Ok(None) => return self.exchange_on(kept, commands, twice, limit),
-                // What broke this one has probably broken all.
+                // The others have probably broken too.
                 Err(_) => self.idle().clear(),
             }
         }
@@ -280,7 +280,7 @@ impl RedisStore {
             Some(Value::BulkString(_) | Value::SimpleString(_) | Value::Okay) => "a string",
             Some(_) => "something else",
         };
-        Error::new(ErrorKind::Mismatch, format!("{}: {doing}: the server's answer, {kind}, makes no sense", self.url))
+        Error::new(ErrorKind::Mismatch, format!("{}: {doing}: the server's reply, {kind}, is invalid", self.url))
     }
 
     fn check(&self, key: &str, value_bytes: usize) -> Result<()> {
@@ -288,7 +288,7 @@ impl RedisStore {
         check_value(|| self.describe(), key, value_bytes)
     }
 
-    /// Which of `keys` have values.
+    /// Whether each of `keys` has a value.
     fn look(&self, keys: &[&str], time: &Time) -> Result<Vec<bool>> {
         let mut commands = pipe();
         for key in keys {
@@ -303,13 +303,13 @@ impl RedisStore {
         found.collect()
     }
 
-    /// Polls until all `keys` are there. While one is missing only that one is asked for; the more of the others are found,
-    /// the more are asked for at once, so that the work for all is in proportion to their number.
+    /// Polls until all `keys` have values. While one is missing, only that one is requested. When it is found, the number of keys per
+    /// request grows with the number of keys found, so the total work is proportional to the number of keys.
     fn await_keys(&self, keys: &[&str], time: &Time) -> Result<()> {
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
         let mut at = 0;
         loop {
-            // Whether time is up is asked before the last look, not after: what came in time is seen.
+            // The deadline is checked before the last look: a value that was set in time is found.
             let last = time.deadline.passed();
             let order: Vec<usize> = (at..keys.len()).chain(0..at).collect();
             let mut missing = Vec::new();
@@ -425,7 +425,7 @@ impl Store for RedisStore {
                 for reply in self.ask(&doing, &commands, Twice::Harmless, &time)? {
                     match reply {
                         Value::BulkString(value) => values.push(value),
-                        // Deleted since: the wait begins again, and fails if time is up and the key still gone.
+                        // Deleted in between: wait again; this fails if the deadline has passed and the key is still missing.
                         Value::Nil => continue 'again,
                         other => return Err(self.nonsense(&doing, Some(&other))),
                     }

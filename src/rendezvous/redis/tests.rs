@@ -1,4 +1,4 @@
-//! What is particular to the store in a Redis server, against a real one.
+//! Behaviour that is specific to the store in a Redis server, tested with a real one.
 
 #[path = "../../../tests/support/redis_server.rs"]
 mod redis_server;
@@ -13,7 +13,7 @@ use super::super::{PrefixStore, Store, url};
 use crate::error::{Error, ErrorKind};
 pub(in super::super) use redis_server::RedisServer;
 
-/// Long enough never to be reached by a test that passes.
+/// A timeout that is never reached by a test that passes.
 const LONG: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(2);
 
@@ -21,7 +21,7 @@ fn open(url: &str) -> Arc<dyn Store> {
     url::open(url, 0, LONG).unwrap()
 }
 
-/// What opening fails with. No message tells a password; all that are used here hold this word.
+/// The error of opening the store. No message contains a password; all passwords used here contain this word.
 fn refused(url: &str, timeout: Duration) -> Error {
     let error = url::open(url, 0, timeout).err().unwrap_or_else(|| panic!("{url} opened"));
     assert!(!error.message().contains("secret"), "{error}");
@@ -35,7 +35,7 @@ fn is(error: &Error, kind: ErrorKind, parts: &[&str]) {
     }
 }
 
-/// What `f` failed with, not later than 1 s after `timeout`, and a little for a busy machine.
+/// The error of `f`, at most 1 s after `timeout`, plus a margin for a busy machine.
 fn in_time<T>(timeout: Duration, f: impl FnOnce() -> Result<T, Error>) -> Error {
     let began = Instant::now();
     let error = f().err().expect("it worked");
@@ -53,16 +53,16 @@ fn passwords_and_users() {
     let server = RedisServer::start(&["--requirepass", "secret@1"]);
     let store = open(&server.url(":secret%401", "", ""));
     works(&*store);
-    let place = server.place().parse().unwrap();
-    assert_eq!(store.server(), Some(place), "it is what interfaces are chosen by");
-    assert_eq!(PrefixStore::new("job", store).server(), Some(place));
+    let address = server.address().parse().unwrap();
+    assert_eq!(store.server(), Some(address), "it is what interfaces are chosen by");
+    assert_eq!(PrefixStore::new("job", store).server(), Some(address));
     works(&*open(&server.url("default:secret@1", "", "")));
     let error = in_time(Duration::ZERO, || Err::<(), _>(refused(&server.url(":secret2", "", ""), LONG)));
-    is(&error, ErrorKind::InvalidArgument, &["does not take this user and password", "WRONGPASS", &server.place()]);
+    is(&error, ErrorKind::InvalidArgument, &["does not take this user and password", "WRONGPASS", &server.address()]);
     is(&refused(&server.url("", "", ""), LONG), ErrorKind::InvalidArgument, &["wants a password", "NOAUTH"]);
     is(&refused(&server.url("nobody:secret", "", ""), LONG), ErrorKind::InvalidArgument, &["does not take this user"]);
 
-    // A user of the access control list: the least that docs/stores.md says it needs.
+    // A user of the access control list with the minimal rights that docs/stores.md lists.
     let least = "~gloo_rs/* +auth +select +ping +get +set +expire +exists +incrby +del +eval +strlen +append";
     let users = format!("--user job on >secret {least} --user reader on >secret ~* +auth +ping +get +expire");
     let server = RedisServer::start(&users.split(' ').collect::<Vec<_>>());
@@ -71,11 +71,11 @@ fn passwords_and_users() {
     assert_eq!(store.add("n", 2).unwrap(), 2);
     store.append("k", b"w").unwrap();
     assert!(store.delete("k").unwrap());
-    assert_eq!(store.describe(), format!("redis://{}/0", server.place()));
+    assert_eq!(store.describe(), format!("redis://{}/0", server.address()));
     let error = refused(&server.url("job:secret", "", "prefix=other/"), LONG);
     is(&error, ErrorKind::Io, &["connect", "NOPERM"]);
     is(&refused(&server.url("reader:secret", "", ""), LONG), ErrorKind::Io, &["connect", "NOPERM", "set"]);
-    // A server without a password says what is odd about one that is given.
+    // A server without a password reports a password that is given.
     let server = RedisServer::start(&[]);
     is(&refused(&server.url(":secret", "", ""), LONG), ErrorKind::InvalidArgument, &["without any password"]);
 }
@@ -87,7 +87,7 @@ fn databases_and_prefixes_keep_jobs_apart() {
     one.set("k", b"3").unwrap();
     for (database, options) in [("", ""), ("2", ""), ("3", "prefix=job-1/")] {
         let other = open(&server.url("", database, options));
-        is(&other.get("k", Duration::ZERO).unwrap_err(), ErrorKind::Timeout, &["\"k\"", &server.place()]);
+        is(&other.get("k", Duration::ZERO).unwrap_err(), ErrorKind::Timeout, &["\"k\"", &server.address()]);
     }
     assert_eq!(open(&server.url("", "3", "prefix=")).get("gloo_rs/k", LONG).unwrap(), b"3");
     let error = refused(&server.url("", "4", ""), LONG);
@@ -95,7 +95,7 @@ fn databases_and_prefixes_keep_jobs_apart() {
 }
 
 #[test]
-fn whatever_is_written_expires() {
+fn all_written_keys_expire() {
     let server = RedisServer::start(&[]);
     let ttl = |key: &str| server.ask(&format!("TTL {key}"))[1..].parse::<i64>().unwrap();
     let write = |store: &dyn Store| {
@@ -109,7 +109,7 @@ fn whatever_is_written_expires() {
         [("", "gloo_rs/", 86_400), ("ttl=100&prefix=x", "x", 100), ("ttl=0&prefix=y", "y", -1)]
     {
         let store = open(&server.url("", "", options));
-        // So that the mark would be near its end if writing did not renew it.
+        // The mark would expire soon if writing did not renew it.
         if expected > 0 {
             server.ask(&format!("EXPIRE \"{prefix}\\x00sign\" 10"));
         }
@@ -136,46 +136,46 @@ fn certificates_are_checked() {
     let (cert, key) = (server.certificate(), server.key());
     let own = format!("cert={}&key={}", cert.display(), key.display());
     works(&*open(&server.url("", "", &own)));
-    // The server asks for a certificate. Its refusal may come when the connection already breaks.
+    // The server requests a certificate. Its refusal may arrive when the connection already breaks.
     let error = refused(&server.url("", "", ""), Duration::ZERO);
     assert!(matches!(error.kind(), ErrorKind::Mismatch | ErrorKind::Timeout), "{error}");
     is(&refused(&server.url("", "", &format!("cert={}", cert.display())), LONG), ErrorKind::InvalidArgument, &["key"]);
 
     let other = RedisServer::start_with_tls(&["--tls-auth-clients", "no", "--requirepass", "secret"]);
-    let place = other.place();
+    let address = other.address();
     let store = open(&other.url(":secret", "", ""));
     works(&*store);
-    assert_eq!(store.server(), Some(place.parse().unwrap()));
-    works(&*open(&format!("rediss://:secret@{place}?insecure=true")));
-    let foreign = format!("rediss://:secret@{place}?ca={}", cert.display());
-    is(&refused(&foreign, LONG), ErrorKind::Mismatch, &["TLS", "certificate", &place]);
-    // The address in the certificate counts, not only who signed it.
+    assert_eq!(store.server(), Some(address.parse().unwrap()));
+    works(&*open(&format!("rediss://:secret@{address}?insecure=true")));
+    let foreign = format!("rediss://:secret@{address}?ca={}", cert.display());
+    is(&refused(&foreign, LONG), ErrorKind::Mismatch, &["TLS", "certificate", &address]);
+    // The address in the certificate is checked, not only its issuer.
     let borrowed = [cert.to_str().unwrap(), key.to_str().unwrap()];
     let arguments = ["--tls-auth-clients", "no", "--tls-cert-file", borrowed[0], "--tls-key-file", borrowed[1]];
     let impostor = RedisServer::start_with_tls(&arguments);
-    let trusting = format!("rediss://:secret@{}?ca={}", impostor.place(), cert.display());
+    let trusting = format!("rediss://:secret@{}?ca={}", impostor.address(), cert.display());
     is(&refused(&trusting, LONG), ErrorKind::Mismatch, &["TLS", "not valid for name"]);
     let nothing = cert.with_file_name("nothing.pem");
-    let missing = format!("rediss://:secret@{place}?ca={}", nothing.display());
+    let missing = format!("rediss://:secret@{address}?ca={}", nothing.display());
     is(&refused(&missing, LONG), ErrorKind::InvalidArgument, &["nothing.pem", "No such file"]);
-    let no_key = format!("rediss://:secret@{place}?ca={}", key.display());
+    let no_key = format!("rediss://:secret@{address}?ca={}", key.display());
     is(&refused(&no_key, LONG), ErrorKind::InvalidArgument, &["key.pem"]);
 
-    // One end speaks TLS, and the other does not.
+    // One end uses TLS, and the other does not.
     let plain = RedisServer::start(&[]);
-    let error = refused(&format!("redis://:secret@{place}"), Duration::ZERO);
+    let error = refused(&format!("redis://:secret@{address}"), Duration::ZERO);
     assert!(matches!(error.kind(), ErrorKind::Mismatch | ErrorKind::Timeout), "{error}");
-    let error = refused(&format!("rediss://:secret@{}?insecure=true", plain.place()), Duration::ZERO);
+    let error = refused(&format!("rediss://:secret@{}?insecure=true", plain.address()), Duration::ZERO);
     assert!(matches!(error.kind(), ErrorKind::Mismatch | ErrorKind::Timeout), "{error}");
     assert!(rustls::crypto::CryptoProvider::get_default().is_none(), "the library installed a provider for everybody");
 }
 
 #[test]
-fn what_is_no_redis_server_is_noticed() {
-    /// Answers every connection with `words`, or with what it says itself, and waits for its end.
+fn a_server_that_is_not_redis_is_detected() {
+    /// Replies to every connection with `words`, or echoes its input, and waits for its end.
     fn stranger(words: Option<&'static [u8]>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let place = listener.local_addr().unwrap().to_string();
+        let address = listener.local_addr().unwrap().to_string();
         thread::spawn(move || {
             for stream in listener.incoming().take(3) {
                 let mut stream = stream.unwrap();
@@ -186,11 +186,11 @@ fn what_is_no_redis_server_is_noticed() {
                 let _ = stream.read(&mut heard);
             }
         });
-        place
+        address
     }
     let http = stranger(Some(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
     is(&refused(&format!("redis://:secret@{http}"), LONG), ErrorKind::Mismatch, &["not a Redis server", &http]);
-    // It sends the password back; which nobody may see.
+    // It echoes the password, which must not be shown.
     let echo = stranger(None);
     is(&refused(&format!("redis://:secret@{echo}"), LONG), ErrorKind::Mismatch, &["as a Redis server does"]);
     let parrot = stranger(Some(
@@ -210,7 +210,7 @@ fn connecting_waits_for_a_server_that_comes_up() {
     let url = server.url("", "", "");
     server.kill();
     let error = in_time(Duration::from_millis(300), || Err::<(), _>(refused(&url, Duration::from_millis(300))));
-    is(&error, ErrorKind::Timeout, &["Connection refused", "tries", &server.place(), " s ("]);
+    is(&error, ErrorKind::Timeout, &["Connection refused", "tries", &server.address(), " s ("]);
     thread::scope(|scope| {
         let late = scope.spawn(|| works(&*open(&url)));
         thread::sleep(Duration::from_millis(100));
@@ -220,7 +220,7 @@ fn connecting_waits_for_a_server_that_comes_up() {
 }
 
 #[test]
-fn a_server_that_restarts_with_its_data_is_found_again() {
+fn a_server_that_restarts_with_its_data_is_reconnected_to() {
     let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (one, two) = (open(&server.url("", "", "")), open(&server.url("", "", "")));
     one.set("address/0", b"zero").unwrap();
@@ -229,7 +229,7 @@ fn a_server_that_restarts_with_its_data_is_found_again() {
         let waits: Vec<_> = (0..3).map(|_| scope.spawn(|| two.multi_get(&["address/0", "address/1"], LONG))).collect();
         thread::sleep(Duration::from_millis(100));
         server.kill();
-        // What comes while the server is gone waits for it, too.
+        // Writes during the outage wait for the server, too.
         let set = scope.spawn(|| one.set("address/1", b"one"));
         thread::sleep(Duration::from_millis(300));
         server.start_again();
@@ -238,7 +238,7 @@ fn a_server_that_restarts_with_its_data_is_found_again() {
             assert_eq!(wait.join().unwrap().unwrap(), [&b"zero"[..], b"one"]);
         }
     });
-    // A connection that broke meanwhile does not harm what may not happen twice.
+    // A connection that broke meanwhile does not affect operations that must not be repeated.
     assert_eq!(one.add("n", 1).unwrap(), 2);
     server.kill();
     server.start_again();
@@ -247,7 +247,7 @@ fn a_server_that_restarts_with_its_data_is_found_again() {
 }
 
 #[test]
-fn a_server_that_restarts_without_its_data_is_told_at_once() {
+fn a_server_that_restarts_without_its_data_is_reported_at_once() {
     let mut server = RedisServer::start(&[]);
     let store = open(&server.url("", "", ""));
     store.set("address/0", b"zero").unwrap();
@@ -259,9 +259,13 @@ fn a_server_that_restarts_without_its_data_is_told_at_once() {
         let began = Instant::now();
         let error = wait.join().unwrap().unwrap_err();
         assert!(began.elapsed() < SOON, "told only after {:?}", began.elapsed());
-        is(&error, ErrorKind::ConnectionLost, &["address/1", "lost the keys of this job", "86400 s", &server.place()]);
+        is(
+            &error,
+            ErrorKind::ConnectionLost,
+            &["address/1", "lost the keys of this job", "86400 s", &server.address()],
+        );
     });
-    // Also by those who come later, and to those who only write.
+    // Clients that connect later, and clients that only write, get the error too.
     open(&server.url("", "", "")).set("address/1", b"one").unwrap();
     for error in [store.set("k", b"").unwrap_err(), store.add("n", 1).unwrap_err()] {
         is(&error, ErrorKind::ConnectionLost, &["lost the keys of this job"]);
@@ -269,14 +273,14 @@ fn a_server_that_restarts_without_its_data_is_told_at_once() {
 }
 
 #[test]
-fn a_server_that_dies_or_hangs_ends_calls_in_time() {
+fn calls_end_in_time_if_the_server_dies_or_hangs() {
     let mut server = RedisServer::start(&[]);
     let store = open(&server.url("", "", ""));
     store.set("k", b"v").unwrap();
     let timeout = Duration::from_millis(600);
     server.pause();
     let error = in_time(timeout, || store.get("k", timeout));
-    let parts = ["wait for \"k\"", "no answer from the server after", "does not answer", &server.place()];
+    let parts = ["wait for \"k\"", "no answer from the server after", "does not answer", &server.address()];
     is(&error, ErrorKind::Timeout, &parts);
     let error = in_time(timeout, || store.set_within("k", b"w", timeout));
     is(&error, ErrorKind::Timeout, &["set \"k\"", "no answer from the server"]);
@@ -290,25 +294,25 @@ fn a_server_that_dies_or_hangs_ends_calls_in_time() {
         thread::sleep(Duration::from_millis(100));
         server.kill();
         let error = get.join().unwrap();
-        is(&error, ErrorKind::Timeout, &["\"absent\"", "no answer", "Connection refused", &server.place()]);
+        is(&error, ErrorKind::Timeout, &["\"absent\"", "no answer", "Connection refused", &server.address()]);
     });
 }
 
 #[test]
-fn what_may_have_happened_is_not_repeated() {
+fn operations_that_may_have_been_executed_are_not_repeated() {
     let server = RedisServer::start(&[]);
     let store = open(&server.url("", "", ""));
     assert_eq!(store.add("n", 1).unwrap(), 1);
-    // The server closes idle connections: noticed before it matters.
+    // The server closes idle connections: this is detected before a request is sent.
     server.ask("CLIENT KILL TYPE normal SKIPME yes");
     assert_eq!(store.add("n", 1).unwrap(), 2);
-    // It hangs up in the middle of an addition, which it has carried out all the same.
-    let place = server.place();
+    // It closes the connection in the middle of an addition, which it has executed.
+    let address = server.address();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let between = listener.local_addr().unwrap();
     let relay = thread::spawn(move || {
         let (mut client, _) = listener.accept().unwrap();
-        let mut behind = std::net::TcpStream::connect(place).unwrap();
+        let mut behind = std::net::TcpStream::connect(address).unwrap();
         let mut bytes = [0; 4096];
         loop {
             let count = client.read(&mut bytes).unwrap();

@@ -1,4 +1,4 @@
-//! TLS to a Redis server, by rustls with ring. The provider is passed along: none is installed for the whole process.
+//! TLS to a Redis server, by rustls with ring. The crypto provider is passed explicitly: none is installed for the process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use super::RedisTls;
 
-/// How to speak TLS. The error is what is wrong, with the file's name.
+/// The TLS configuration. The error says what is wrong and names the file.
 pub(super) fn client(tls: &RedisTls) -> Result<Arc<ClientConfig>, String> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone());
@@ -37,7 +37,7 @@ pub(super) fn client(tls: &RedisTls) -> Result<Arc<ClientConfig>, String> {
 fn authorities(file: Option<&Path>) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let Some(file) = file else {
-        // A system may hold certificates that nobody can read; what counts is whether any is left.
+        // Some of the system's certificates may be unreadable; it is enough if one can be used.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         let none = "this system has no certificates of authorities; name a file of them, in a URL with ?ca=FILE";
         return if roots.is_empty() { Err(none.to_owned()) } else { Ok(roots) };
@@ -58,7 +58,7 @@ fn unusable(file: &Path, error: &pem::Error) -> String {
     format!("cannot use {}: {error}", file.display())
 }
 
-/// Takes every certificate, as the user asked; the other end must still hold its key.
+/// Accepts every certificate, for the option `insecure`; the peer must still have its private key.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

@@ -8,39 +8,39 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::super::support::Deadline;
-use super::greeting::{self, PROOF_BYTES, SERVER_BYTES, WELCOME};
+use super::handshake::{self, PROOF_BYTES, SERVER_BYTES, WELCOME};
 use super::protocol::{MAGIC, MAX_FRAME_BYTES, VERSION};
 use crate::secret::SecretKey;
 use crate::sys;
 
-/// Time for one attempt to connect, so that an address that swallows packets leaves time for the next.
+/// Time limit for one attempt to connect, so that an address that drops packets leaves time for the next one.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an attempt has at least, so that whoever asks with no time left has asked once.
+/// Minimum time for an attempt, so that a call with timeout zero makes one.
 const LEAST_TIME: Duration = Duration::from_millis(100);
 
-/// Time in the middle of a request or an answer without a byte moving.
+/// Longest time without progress in the middle of a request or a reply.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a connection is of no more use.
+/// Why a connection cannot be used any more.
 pub(super) enum Fault {
     /// Refused, closed or broken.
     Lost(io::Error),
-    /// The server did not say a word in time.
+    /// The server did not reply in time.
     Silent,
-    /// Nothing on the way to the server answered: its host or the network may come back.
+    /// The server's host does not respond: the host or the network may recover.
     Unreachable(io::Error),
-    /// The server hung up before it had let this client in: it is there, and short of room, or about to end.
+    /// The server closed the connection during the handshake: it runs, and has no room for more connections or is about to end.
     TurnedAway(io::Error),
-    /// No descriptor for a connection; nothing is wrong with the server.
+    /// This process has no descriptor for a connection; nothing is known about the server.
     NoDescriptor(io::Error),
-    /// The other end is no store, or one of another version.
+    /// The other end is not a store, or has another version.
     Foreign(String),
 }
 
 impl Fault {
-    /// What an attempt to connect has failed with. There a timeout says nothing about the server: a listener whose queue is full
-    /// and a network that is cut leave it unanswered alike.
+    /// The fault for an error of an attempt to connect. A timeout says nothing about the server: it does not distinguish a listener
+    /// with a full queue from a broken network.
     pub(super) fn connecting(error: io::Error) -> Self {
         match (error.raw_os_error(), error.kind()) {
             (Some(libc::EMFILE | libc::ENFILE), _) => Self::NoDescriptor(error),
@@ -50,8 +50,8 @@ impl Fault {
         }
     }
 
-    /// What goes wrong between connecting and the server's welcome.
-    fn greeting(error: io::Error) -> Self {
+    /// The fault for an error during the handshake.
+    fn in_handshake(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Self::TurnedAway(error),
             _ => error.into(),
@@ -61,43 +61,43 @@ impl Fault {
 
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
-        // WouldBlock is our own deadline; TimedOut is the network's, for a host that vanished.
+        // WouldBlock is this call's deadline; TimedOut is TCP's, for a host that stopped responding.
         if error.kind() == ErrorKind::WouldBlock { Self::Silent } else { Self::Lost(error) }
     }
 }
 
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
-    /// The server's random number.
+    /// Random number of the server, by which it is recognized.
     pub(super) instance: u64,
 }
 
 impl Connection {
-    /// Connects, exchanges hellos, and proves to each other that both have the token; once.
+    /// Connects once and performs the handshake.
     pub(super) fn open(address: SocketAddr, key: &SecretKey, deadline: &Deadline) -> Result<Self, Fault> {
         let deadline = &Deadline::after(deadline.remaining().max(LEAST_TIME));
         let time = deadline.remaining().clamp(LEAST_TIME, ATTEMPT_TIMEOUT);
         let stream = TcpStream::connect_timeout(&address, time).map_err(Fault::connecting)?;
-        // With no listener, a loopback connection can meet itself when its own port happens to be the one it calls.
+        // Without a listener, a loopback connection can connect to itself if its own port happens to be the target port.
         if stream.local_addr()? == stream.peer_addr()? {
             return Err(Fault::Lost(io::Error::from(ErrorKind::ConnectionRefused)));
         }
         prepare(&stream)?;
         let mut connection = Self { stream, instance: 0 };
-        connection.instance = connection.greet(address, key, deadline)?;
+        connection.instance = connection.handshake(address, key, deadline)?;
         Ok(connection)
     }
 
-    /// The handshake; the server's random number.
-    fn greet(&self, address: SocketAddr, key: &SecretKey, deadline: &Deadline) -> Result<u64, Fault> {
-        let read = |buffer: &mut [u8]| read_by(&self.stream, buffer, deadline).map_err(Fault::greeting);
+    /// The handshake; returns the server's random number.
+    fn handshake(&self, address: SocketAddr, key: &SecretKey, deadline: &Deadline) -> Result<u64, Fault> {
+        let read = |buffer: &mut [u8]| read_by(&self.stream, buffer, deadline).map_err(Fault::in_handshake);
         let write = |mut bytes: &[u8]| {
             while !bytes.is_empty() {
-                bytes = &bytes[write_some(&self.stream, bytes, deadline).map_err(Fault::greeting)?..];
+                bytes = &bytes[write_some(&self.stream, bytes, deadline).map_err(Fault::in_handshake)?..];
             }
             Ok::<(), Fault>(())
         };
-        let client = greeting::client(key, &sys::random()?);
+        let client = handshake::client(key, &sys::random()?);
         write(&client)?;
 
         let mut server = [0; SERVER_BYTES];
@@ -114,10 +114,10 @@ impl Connection {
         }
         read(rest)?;
         let instance = u64::from_le_bytes(std::array::from_fn(|i| rest[i]));
-        match greeting::proof(key, &client, &server) {
+        match handshake::proof(key, &client, &server) {
             Ok(proof) => write(&proof)?,
             Err(fault) => {
-                // No proof at all, so that the server can say what is the matter, too.
+                // Send an empty proof, so that the server can log and count the reason too.
                 let _ = write(&[0; PROOF_BYTES]);
                 return Err(Fault::Foreign(format!("cannot use the server at {address}: {fault}")));
             }
@@ -130,9 +130,9 @@ impl Connection {
         Ok(instance)
     }
 
-    /// Sends a request, which has its length in front, and returns the answer's frame without its length. After the request has
-    /// left, the answer may take `patience` to begin, and while it leaves, the server as long to take some of it. After an error
-    /// the connection is of no more use.
+    /// Sends a request, which includes its length, and returns the reply's frame without its length. After the request has been
+    /// sent, the reply must begin within `patience`; while it is being sent, the server must read some of it within that time. After an
+    /// error the connection must not be used again.
     pub(super) fn exchange(&mut self, request: &[u8], patience: Duration) -> Result<Vec<u8>, Fault> {
         let mut rest = request;
         while !rest.is_empty() {
@@ -154,7 +154,7 @@ impl Connection {
     }
 }
 
-/// Options of both ends: nothing is held back, and a host that vanished is noticed after about half a minute.
+/// Socket options of both ends: no delay, and a host that stopped responding is detected after about half a minute.
 pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive =
@@ -162,7 +162,7 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// Fills `buffer` before `deadline`; looks at least once, even after it.
+/// Fills `buffer` before `deadline`; tries at least once, even after it.
 fn read_by(stream: &TcpStream, mut buffer: &mut [u8], deadline: &Deadline) -> io::Result<()> {
     while !buffer.is_empty() {
         let count = read_some(stream, buffer, deadline)?;

@@ -1,15 +1,16 @@
-//! Where a server listens when all ranks are told the same host.
+//! The address on which a server listens, given the host name that all ranks have.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use crate::net::gate;
 
-/// Listens so that ranks that look for `host` find it:
-/// - an address: there. If it is not this host's own, because a router or load balancer brings it here: on all of its family;
+/// Listens so that ranks that connect to `host` reach it:
+/// - an address: on that address. If it is not one of this host, because a router or load balancer forwards it: on all
+///   addresses of its family;
 /// - `localhost`: on the first loopback address;
-/// - another name: on all addresses of this host, since ranks on other hosts may know it by other ones (a host's own table
-///   often has its name as 127.0.1.1).
+/// - another name: on all addresses of this host, since other hosts may resolve it to another address (a host's own table
+///   often maps its name to 127.0.1.1).
 pub(super) fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
     listen_on_first(&candidates(host), port)
 }
@@ -24,7 +25,7 @@ fn candidates(host: &str) -> [IpAddr; 2] {
     }
 }
 
-/// Only what this host lacks, an address or a family, is a reason to try the next.
+/// Tries the next address only if this host does not have the address or its family.
 fn listen_on_first(addresses: &[IpAddr], port: u16) -> io::Result<TcpListener> {
     let mut result = Err(io::Error::from(ErrorKind::AddrNotAvailable));
     for &address in addresses {
@@ -37,7 +38,7 @@ fn listen_on_first(addresses: &[IpAddr], port: u16) -> io::Result<TcpListener> {
     result
 }
 
-/// `address`, or where a listener on all addresses is reached from its own host.
+/// `address`, or loopback for a listener on all addresses: where this host reaches the listener.
 pub(super) fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_next_address_is_tried_only_when_this_host_lacks_the_first() {
-        // 192.0.2.0/24 is for documentation: no host has it.
+        // 192.0.2.0/24 is reserved for documentation: no host has it.
         let listener = listen_on_first(&[address("192.0.2.1"), address("127.0.0.1")], 0).unwrap();
         let taken = listener.local_addr().unwrap();
         assert_eq!(taken.ip(), address("127.0.0.1"));

@@ -1,7 +1,7 @@
-//! The store that needs nothing else: one rank serves it over TCP, the others connect.
+//! The store over TCP: one rank serves it, the others connect.
 
 mod connection;
-mod greeting;
+mod handshake;
 mod listen;
 mod peer;
 mod protocol;
@@ -23,35 +23,35 @@ use crate::log::{self, LogCallback};
 use crate::net::admission::ConnectionStatistics;
 use crate::secret::{JobToken, SecretKey};
 use connection::{Connection, Fault};
-use protocol::{Answer, MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Request};
+use protocol::{MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Reply, Request};
 use server::{Limits, Server};
 
-/// Connections kept open for the next call; more are opened while more threads call at once.
+/// Connections kept open for later calls; more are opened while more threads call at the same time.
 const IDLE_CONNECTIONS: usize = 4;
 
-/// Time for the answer to a call that comes without a timeout: a server that thousands call at once may be busy for a moment.
+/// Time limit for a reply to a call without a timeout: a server may be busy if thousands of ranks call at the same time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time for a server to answer its own process.
+/// Time limit for a server's reply to its own process.
 const OWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an answer may take longer than the caller's time.
+/// Time that a reply may take beyond the call's timeout.
 const GRACE: Duration = Duration::from_millis(900);
 
-/// A client of a store's server and, on the rank that serves, the server.
+/// A client of a store's server and, on the rank that serves, the server. Thread-safe.
 ///
-/// Each call has a connection of its own while it runs, so a wait on one thread keeps nothing from the others. Connections
-/// are kept for later calls. A server that is gone stays gone: calls fail with `ConnectionLost`, and a new server at the
-/// same address is not taken for the old one. A server that is there but does not answer fails calls with `Timeout`, at the
-/// latest 1 s after their time; calls without a timeout after 30 s.
+/// Each call uses a connection of its own, so a wait on one thread does not block the others. Connections
+/// are kept open for later calls. A server that has ended is not replaced: calls fail with `ConnectionLost`, and a new server at the
+/// same address is not taken for the old one. If the server does not answer, calls fail with `Timeout` at most 1 s after their
+/// timeout; calls without a timeout after 30 s.
 ///
-/// Dropping the store of the rank that serves ends the server, but only when every other client has disconnected or 2 s
-/// have passed, so that ranks that are a little behind still read what they need.
+/// Dropping the store of the rank that serves ends the server after all other clients have disconnected, or after 2 s, so
+/// that ranks that are slightly behind can still read their keys.
 ///
-/// The server needs a descriptor for each client. With a job token, both sides prove that they have it before any request is
-/// read; without one, whoever reaches the server's port can read and change every key.
+/// The server needs one descriptor for each client. With a job token, both sides prove that they have it before any request is
+/// read; without one, every process that can reach the server's port can read and change every key.
 pub struct TcpStore {
-    /// As the user wrote it.
+    /// The URL as given by the user.
     url: String,
     address: SocketAddr,
     instance: u64,
@@ -60,31 +60,31 @@ pub struct TcpStore {
     server: Option<Server>,
 }
 
-/// How a [`TcpStore`] behaves.
+/// Options of a [`TcpStore`].
 #[derive(Clone, Default)]
 pub struct TcpStoreOptions {
-    /// What server and clients must all have; an empty one is none. `None` stands for what `GLOO_RS_TOKEN` holds.
+    /// The token that server and clients must have; an empty one means none. `None` for the value of `GLOO_RS_TOKEN`.
     pub token: Option<JobToken>,
-    /// Told by the server which connections it drops. Called from its own thread.
+    /// Callback for log messages about connections that the server drops. Called from the server's thread.
     pub log: Option<LogCallback>,
 }
 
 impl TcpStoreOptions {
     fn key(&self) -> SecretKey {
-        greeting::key(&self.token.clone().unwrap_or_else(JobToken::from_environment))
+        handshake::key(&self.token.clone().unwrap_or_else(JobToken::from_environment))
     }
 }
 
 impl TcpStore {
-    /// Starts a server, and connects to it. `port` 0 lets the system choose; [`TcpStore::port`] tells which.
+    /// Starts a server and connects to it. With `port` 0 the system chooses the port; [`TcpStore::port`] returns it.
     ///
-    /// `host` is what the other ranks are told. An IP address is listened on as it is, unless it is not this host's; then, and
-    /// for names other than `localhost`, the server listens on all addresses.
+    /// `host` is the name or address by which the other ranks connect. The server listens on it if it is an IP address of this host,
+    /// or `localhost`; otherwise it listens on all addresses.
     pub fn serve(host: &str, port: u16) -> Result<Self> {
         Self::serve_with(host, port, &TcpStoreOptions::default())
     }
 
-    /// The same with options.
+    /// As [`TcpStore::serve`], with options.
     pub fn serve_with(host: &str, port: u16, options: &TcpStoreOptions) -> Result<Self> {
         Self::start(host, port, options, Limits::default())
     }
@@ -104,14 +104,14 @@ impl TcpStore {
         Ok(Self { url, address, instance, key, idle: Mutex::new(vec![connection]), server: Some(server) })
     }
 
-    /// Connects to the store that another rank serves, now or soon: tries again until `timeout`.
+    /// Connects to the store that another rank serves; retries until `timeout`.
     ///
-    /// Fails at once if something else than a store listens there, a store of another version, or one with another token.
+    /// Fails at once if another program listens there, or a store of another version or with another token.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self> {
         Self::connect_with(host, port, timeout, &TcpStoreOptions::default())
     }
 
-    /// The same with options.
+    /// As [`TcpStore::connect`], with options.
     pub fn connect_with(host: &str, port: u16, timeout: Duration, options: &TcpStoreOptions) -> Result<Self> {
         check_host(host)?;
         let key = options.key();
@@ -148,12 +148,12 @@ impl TcpStore {
         self.address.port()
     }
 
-    /// What has become of the connections that have arrived, on the rank that serves.
+    /// Counts of the connections that the server has accepted and dropped, on the rank that serves.
     pub fn statistics(&self) -> Option<ConnectionStatistics> {
         self.server.as_ref().map(Server::statistics)
     }
 
-    /// The server's answer to a request, on a connection of this call's own.
+    /// Sends a request on a connection of its own, and returns the server's reply.
     fn ask(&self, doing: &str, request: &Request<'_>, patience: Duration) -> Result<Vec<u8>> {
         let deadline = Deadline::after(patience);
         let failed = |fault| explain(&self.url, self.address, doing, fault, deadline.elapsed());
@@ -170,8 +170,8 @@ impl TcpStore {
         Ok(frame)
     }
 
-    /// Another connection to this store's server. One that refuses connections is gone. One that cannot be reached, or is too
-    /// busy to let this client in, is tried again until `deadline`.
+    /// Opens another connection to this store's server. If it refuses the connection, it has ended. If it cannot be reached, or
+    /// has no room for this client, tries again until `deadline`.
     fn connect_again(&self, deadline: &Deadline) -> Result<Connection, Fault> {
         let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
         loop {
@@ -187,7 +187,7 @@ impl TcpStore {
         }
     }
 
-    /// A request that is answered at once.
+    /// A request to which the server replies at once.
     fn ask_now<T>(
         &self,
         doing: &str,
@@ -196,14 +196,14 @@ impl TcpStore {
         read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
     ) -> Result<T> {
         let frame = self.ask(doing, request, patience)?;
-        match Answer::decode(&frame) {
-            Some(Answer::Done(mut rest)) => read(&mut rest).ok_or_else(|| self.nonsense(doing)),
-            Some(Answer::Refused { kind, message }) => Err(Error::new(kind, format!("{}: {message}", self.url))),
+        match Reply::decode(&frame) {
+            Some(Reply::Done(mut rest)) => read(&mut rest).ok_or_else(|| self.nonsense(doing)),
+            Some(Reply::Refused { kind, message }) => Err(Error::new(kind, format!("{}: {message}", self.url))),
             _ => Err(self.nonsense(doing)),
         }
     }
 
-    /// A request that waits for keys: what it read, or which are missing (their number and the places of the first).
+    /// A request that waits for keys. Returns the values, or how many keys are missing and the positions of the first ones.
     fn ask_for_keys<T>(
         &self,
         doing: &str,
@@ -212,10 +212,10 @@ impl TcpStore {
         read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
     ) -> Result<Result<T, (usize, Vec<usize>)>> {
         let frame = self.ask(doing, request, timeout.saturating_add(GRACE))?;
-        match Answer::decode(&frame) {
-            Some(Answer::Done(mut rest)) => read(&mut rest).map(Ok).ok_or_else(|| self.nonsense(doing)),
-            Some(Answer::Missing { count, places }) => Ok(Err((count, places))),
-            Some(Answer::Refused { kind, message }) => Err(Error::new(kind, format!("{}: {message}", self.url))),
+        match Reply::decode(&frame) {
+            Some(Reply::Done(mut rest)) => read(&mut rest).map(Ok).ok_or_else(|| self.nonsense(doing)),
+            Some(Reply::Missing { count, positions }) => Ok(Err((count, positions))),
+            Some(Reply::Refused { kind, message }) => Err(Error::new(kind, format!("{}: {message}", self.url))),
             None => Err(self.nonsense(doing)),
         }
     }
@@ -235,7 +235,7 @@ impl TcpStore {
     }
 
     fn nonsense(&self, doing: &str) -> Error {
-        Error::new(ErrorKind::Mismatch, format!("{}: {doing}: the server's answer makes no sense", self.url))
+        Error::new(ErrorKind::Mismatch, format!("{}: {doing}: the server's reply is invalid", self.url))
     }
 
     fn check(&self, key: &str, value_bytes: usize) -> Result<()> {
@@ -246,7 +246,7 @@ impl TcpStore {
 
 impl Drop for TcpStore {
     fn drop(&mut self) {
-        // The server waits for its clients, and this is one.
+        // The server waits for its clients to disconnect, including this one.
         self.idle.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         drop(self.server.take());
     }
@@ -254,7 +254,7 @@ impl Drop for TcpStore {
 
 fn check_host(host: &str) -> Result<()> {
     if host.is_empty() || host.contains('\0') {
-        return Err(Error::invalid(format!("{host:?} is no host for a TCP store")));
+        return Err(Error::invalid(format!("{host:?} is not a host for a TCP store")));
     }
     Ok(())
 }
@@ -266,7 +266,7 @@ fn url(host: &str, port: u16) -> String {
     }
 }
 
-/// One round over the addresses of `host`, whose name may be new to the resolver only later.
+/// Tries each address of `host` once. Resolves the name each time: it may become resolvable only later.
 fn connect_once(
     host: &str,
     port: u16,
@@ -307,7 +307,7 @@ fn no_descriptor(url: &str, doing: &str, error: &io::Error) -> Error {
     Error::io(format_args!("{url}: {doing}: no socket for a connection to the server"), error)
 }
 
-/// `items` in runs that fit one request each.
+/// Splits `items` into runs that each fit into one request.
 fn batches<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
     const ROOM: usize = MAX_FRAME_BYTES - 64;
     let mut batches = Vec::new();
@@ -318,7 +318,7 @@ fn batches<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
             sum += bytes(item);
             sum <= ROOM
         });
-        // Any one item fits, by the limits of keys and values.
+        // Every single item fits, because keys and values are limited.
         let (batch, after) = rest.split_at(fitting.count().max(1));
         batches.push(batch);
         rest = after;
@@ -348,12 +348,12 @@ impl Store for TcpStore {
         let deadline = Deadline::after(timeout);
         let (mut count, mut missing) = (0, Vec::new());
         for batch in batches(keys, |key| 2 + key.len()) {
-            // Once time is up, the rest is asked without waiting, to name all that is missing.
+            // After the deadline, the remaining keys are requested without waiting, so that the error names all missing keys.
             let timeout = deadline.remaining();
             let request = Request::Wait { timeout, keys: batch.to_vec() };
-            if let Err((more, places)) = self.ask_for_keys(&doing("wait for", batch), &request, timeout, nothing)? {
+            if let Err((more, positions)) = self.ask_for_keys(&doing("wait for", batch), &request, timeout, nothing)? {
                 count += more;
-                missing.extend(places.into_iter().filter_map(|place| batch.get(place).copied()));
+                missing.extend(positions.into_iter().filter_map(|position| batch.get(position).copied()));
             }
         }
         if count == 0 {
@@ -384,7 +384,7 @@ impl Store for TcpStore {
         let mut values: Vec<Vec<u8>> = Vec::with_capacity(keys.len());
         for batch in batches(keys, |key| 2 + key.len()) {
             let mut rest = batch;
-            // An answer holds as many values as fit; the next request asks for the others.
+            // A reply has as many values as fit; the next request is for the remaining keys.
             while !rest.is_empty() {
                 let timeout = deadline.remaining();
                 let request = Request::Get { timeout, keys: rest.to_vec() };
@@ -396,8 +396,8 @@ impl Store for TcpStore {
                 };
                 match self.ask_for_keys(&doing, &request, timeout, read)? {
                     Ok(count) => rest = &rest[count..],
-                    Err((count, places)) => {
-                        let missing = places.into_iter().filter_map(|place| rest.get(place).copied());
+                    Err((count, positions)) => {
+                        let missing = positions.into_iter().filter_map(|position| rest.get(position).copied());
                         return Err(no_value(&self.url, keys.len(), count, missing, deadline.elapsed()));
                     }
                 }

@@ -8,42 +8,42 @@ use std::time::Instant;
 use super::protocol::Chunk;
 use crate::sys;
 
-/// The connection is of no more use: it ended, broke, or its other end does not keep to the protocol.
+/// The connection has ended, is broken, or its peer violates the protocol.
 pub(super) struct Gone;
 
 /// A request that cannot be answered yet.
 pub(super) struct Waiting {
     pub(super) keys: Vec<String>,
-    /// Place of the key that the client is registered for; it had no value when last seen.
+    /// Position of the key for which the client is registered; it had no value when last checked.
     pub(super) at: usize,
-    /// Whether the answer is the values, or only that they are there.
+    /// Whether the reply contains the values.
     pub(super) values: bool,
     pub(super) until: Option<Instant>,
 }
 
-/// That the peer sends no more; epoll adds errors by itself.
+/// The peer sends no more; epoll reports errors in any case.
 const HANGUP: u32 = libc::EPOLLRDHUP as u32;
-/// What epoll watches for where the client is to say something.
+/// Events to watch for while the client may send.
 pub(super) const READ: u32 = sys::READ | HANGUP;
-/// What epoll tells of a connection whose peer sends no more, or that broke.
+/// Events that report that the peer sends no more, or that the connection broke.
 pub(super) const GONE: u32 = HANGUP | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
-    /// What came and is not used up. Grows only with what has really come, to one frame and one read at most.
+    /// Received bytes that have not been processed. Grows only with the bytes received, to one frame and one read at most.
     pub(super) input: Vec<u8>,
     output: VecDeque<Chunk>,
-    /// How much of the first chunk has left.
+    /// Number of bytes of the first chunk that have been sent.
     sent: usize,
     pub(super) waiting: Option<Waiting>,
-    /// When the wait is over or, without a wait, when the connection is dropped for being too slow.
+    /// When the wait ends or, without a wait, when the connection is dropped because it makes no progress.
     pub(super) deadline: Option<Instant>,
-    /// What epoll watches for.
+    /// Events that epoll watches for.
     pub(super) interest: u32,
 }
 
 impl Peer {
-    /// `stream` is non-blocking.
+    /// `stream` must be non-blocking.
     pub(super) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
@@ -56,24 +56,24 @@ impl Peer {
         }
     }
 
-    /// Whether it is this client's turn to say something: one request at a time, so what a client can make the server
-    /// hold is bounded.
+    /// Whether the client may send. The server processes one request at a time, which bounds the memory that a client can make it
+    /// use.
     pub(super) fn may_ask(&self) -> bool {
         self.waiting.is_none() && self.output.is_empty()
     }
 
-    /// What epoll is to watch for.
+    /// The events that epoll should watch for.
     pub(super) fn wanted(&self) -> u32 {
         let bit = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
         HANGUP | bit(self.may_ask(), sys::READ) | bit(!self.output.is_empty(), sys::WRITE)
     }
 
-    /// Whether the client owes the rest of a request, or has not taken its answer.
+    /// Whether the client has sent only a part of a request, or has not read all of a reply.
     pub(super) fn is_in_the_middle(&self) -> bool {
         !self.input.is_empty() || !self.output.is_empty()
     }
 
-    /// Reads once, so that nobody keeps the server from the others.
+    /// Reads once per call, so that one client does not block the others.
     pub(super) fn fill(&mut self, scratch: &mut [u8]) -> Result<(), Gone> {
         match self.stream.read(scratch) {
             Ok(0) => Err(Gone),
@@ -85,7 +85,7 @@ impl Peer {
         }
     }
 
-    /// Writes as much as the socket takes. The standard library sends with MSG_NOSIGNAL.
+    /// Writes as much as the socket accepts. The standard library sends with MSG_NOSIGNAL.
     pub(super) fn flush(&mut self) -> Result<(), Gone> {
         while let Some(chunk) = self.output.front() {
             match self.stream.write(&chunk.bytes()[self.sent..]) {
@@ -103,7 +103,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Lines up an answer; no chunk is empty.
+    /// Queues a reply; no chunk may be empty.
     pub(super) fn answer(&mut self, chunks: impl IntoIterator<Item = Chunk>) {
         self.output.extend(chunks);
     }

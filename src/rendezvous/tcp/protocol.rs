@@ -1,28 +1,28 @@
-//! What client and server say to each other, without I/O.
+//! The messages of client and server, without I/O.
 //!
-//! Numbers are little-endian. Both sides begin with a hello, whose layout no version may change:
+//! Numbers are little-endian. Both sides begin with a hello, whose layout is the same in every version:
 //!
 //! | from | bytes |
 //! |---|---|
 //! | client | magic (8), version (u32) |
-//! | server | magic (8), version (u32), instance (u64: random, tells one server at an address from the next) |
+//! | server | magic (8), version (u32), instance (u64: random, distinguishes the servers that have used an address) |
 //!
-//! Then the client sends requests, each after the answer to the one before. A request and an answer are a length (u32) and
-//! so many bytes. A key is a length (u16) and UTF-8; a value is a length (u32) and bytes; a list is a count (u32) and its
-//! members.
+//! Then the client sends requests, each after the reply to the one before. A request and a reply are a length (u32) and
+//! that many bytes. A key is a length (u16) and UTF-8; a value is a length (u32) and bytes; a list is a count (u32) and its
+//! elements.
 //!
-//! | request | first byte | then | answer, after a zero byte |
+//! | request | first byte | then | reply, after a zero byte |
 //! |---|---|---|---|
 //! | set | 1 | list of (key, value) | |
-//! | get | 2 | timeout (u64 µs; all ones: none), list of keys | list of values: of the first keys, as many as fit a frame |
+//! | get | 2 | timeout (u64 µs; all ones: none), list of keys | list of values: of the first keys, as many as fit into a frame |
 //! | wait | 3 | timeout, list of keys | |
 //! | add | 4 | key, amount (i64) | sum (i64) |
 //! | append | 5 | key, value | |
-//! | delete | 6 | key | 1 if it was there, else 0 |
+//! | delete | 6 | key | 1 if it existed, else 0 |
 //!
-//! An answer that begins with 1 says that time is up: how many keys are missing (u32), and a list of the places (u32 each)
-//! that the first few have in the request. One that begins with 2 refuses: 1 for an argument, 2 for an operation that
-//! cannot be, then the message (u16 length, UTF-8).
+//! A reply that begins with 1 is a timeout: the number of missing keys (u32), and a list of the positions (u32 each)
+//! of the first ones in the request. A reply that begins with 2 is a refusal: 1 for an invalid argument, 2 for an invalid
+//! operation, then the message (u16 length, UTF-8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const CLIENT_HELLO_BYTES: usize = 12;
 pub(super) const SERVER_HELLO_BYTES: usize = 20;
 
-/// The longest request or answer, without its length: a value of the greatest length fits, with its key.
+/// The longest request or reply, without its length: a value of the maximum length fits, with its key.
 pub(super) const MAX_FRAME_BYTES: usize = MAX_VALUE_BYTES + (64 << 10);
 
 /// The most keys of one request.
@@ -56,7 +56,7 @@ pub(super) fn server_hello(instance: u64) -> [u8; SERVER_HELLO_BYTES] {
     hello
 }
 
-/// A request as it lies in the frame that carried it.
+/// A request; borrows from its frame.
 #[derive(Debug, PartialEq)]
 pub(super) enum Request<'a> {
     Set(Vec<(&'a str, &'a [u8])>),
@@ -68,7 +68,7 @@ pub(super) enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The request with its length in front.
+    /// The encoded request, with its length.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         match self {
@@ -105,7 +105,7 @@ impl<'a> Request<'a> {
         out.finish()
     }
 
-    /// What a frame, without its length, asks; `None` if it breaks any rule of the protocol.
+    /// Decodes a frame without its length; `None` if it violates the protocol.
     pub(super) fn decode(frame: &'a [u8]) -> Option<Self> {
         let mut input = Reader(frame);
         let request = match input.u8()? {
@@ -125,7 +125,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A part of what goes to a client: its own bytes, or a value shared with the table.
+/// A part of the bytes for a client: owned, or a value shared with the table.
 pub(super) enum Chunk {
     Own(Vec<u8>),
     Shared(Arc<Vec<u8>>),
@@ -140,30 +140,30 @@ impl Chunk {
     }
 }
 
-/// Values from this length on are sent from where they lie.
+/// Values of at least this length are sent without copying.
 const SHARED_BYTES: usize = 16 << 10;
 
-/// The answer to set, wait and append.
-pub(super) fn answer_done() -> Vec<u8> {
+/// The reply to set, wait and append.
+pub(super) fn reply_done() -> Vec<u8> {
     Writer::answer(0).finish()
 }
 
-/// The answer to add.
-pub(super) fn answer_sum(sum: i64) -> Vec<u8> {
+/// The reply to add.
+pub(super) fn reply_sum(sum: i64) -> Vec<u8> {
     let mut out = Writer::answer(0);
     out.bytes(&sum.to_le_bytes());
     out.finish()
 }
 
-/// The answer to delete.
-pub(super) fn answer_deleted(was_there: bool) -> Vec<u8> {
+/// The reply to delete.
+pub(super) fn reply_deleted(was_there: bool) -> Vec<u8> {
     let mut out = Writer::answer(0);
     out.u8(u8::from(was_there));
     out.finish()
 }
 
-/// The answer to get: the first of `values`, as many as fit, and at least one if there is one.
-pub(super) fn answer_values(values: &[Arc<Vec<u8>>]) -> Vec<Chunk> {
+/// The reply to get: the first of `values`, as many as fit, but at least one if there is one.
+pub(super) fn reply_values(values: &[Arc<Vec<u8>>]) -> Vec<Chunk> {
     let mut bytes = 5;
     let fitting = values.iter().take_while(|value| {
         bytes += 4 + value.len();
@@ -193,18 +193,18 @@ pub(super) fn answer_values(values: &[Arc<Vec<u8>>]) -> Vec<Chunk> {
     chunks
 }
 
-/// The answer to get and wait when time is up: `missing` are places in the request's keys.
-pub(super) fn answer_missing(missing: &[usize]) -> Vec<u8> {
+/// The reply to get and wait after a timeout: `missing` are positions in the request's keys.
+pub(super) fn reply_missing(missing: &[usize]) -> Vec<u8> {
     let mut out = Writer::answer(1);
     out.u32(missing.len());
     let shown = &missing[..missing.len().min(NAMED_KEYS)];
     out.u32(shown.len());
-    shown.iter().for_each(|&place| out.u32(place));
+    shown.iter().for_each(|&position| out.u32(position));
     out.finish()
 }
 
-/// The answer to what cannot be done.
-pub(super) fn answer_refused(error: &Error) -> Vec<u8> {
+/// The reply to an invalid request.
+pub(super) fn reply_refused(error: &Error) -> Vec<u8> {
     let mut out = Writer::answer(2);
     out.u8(if error.kind() == ErrorKind::InvalidArgument { 1 } else { 2 });
     let message = error.message();
@@ -214,27 +214,27 @@ pub(super) fn answer_refused(error: &Error) -> Vec<u8> {
     out.finish()
 }
 
-/// An answer, as it lies in its frame.
+/// A reply; borrows from its frame.
 #[derive(Debug, PartialEq)]
-pub(super) enum Answer<'a> {
-    /// What follows depends on the request.
+pub(super) enum Reply<'a> {
+    /// Success; the contents depend on the request.
     Done(Reader<'a>),
-    /// Time is up: how many keys are missing, and the places of the first of them.
-    Missing { count: usize, places: Vec<usize> },
-    /// The server's reason, without its name.
+    /// Timeout: the number of missing keys, and the positions of the first ones.
+    Missing { count: usize, positions: Vec<usize> },
+    /// The server's reason, without the name of the store.
     Refused { kind: ErrorKind, message: &'a str },
 }
 
-impl<'a> Answer<'a> {
-    /// What a frame, without its length, says; `None` if it breaks a rule of the protocol.
+impl<'a> Reply<'a> {
+    /// Decodes a frame without its length; `None` if it violates the protocol.
     pub(super) fn decode(frame: &'a [u8]) -> Option<Self> {
         let mut input = Reader(frame);
         match input.u8()? {
             0 => Some(Self::Done(input)),
             1 => {
                 let count = input.u32()? as usize;
-                let places = input.list(4, |input| Some(input.u32()? as usize))?;
-                Some(Self::Missing { count, places })
+                let positions = input.list(4, |input| Some(input.u32()? as usize))?;
+                Some(Self::Missing { count, positions })
             }
             2 => {
                 let kind = match input.u8()? {
@@ -252,7 +252,7 @@ impl<'a> Answer<'a> {
 struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Leaves room for the length.
+    /// Reserves space for the length.
     fn new() -> Self {
         Self(vec![0; 4])
     }
@@ -271,7 +271,7 @@ impl Writer {
         self.0.push(value);
     }
 
-    /// Counts and lengths, which callers have bounded far below 2³².
+    /// Counts and lengths, which the callers' limits keep far below 2³².
     fn u32(&mut self, value: usize) {
         self.bytes(&(value as u32).to_le_bytes());
     }
@@ -293,7 +293,7 @@ impl Writer {
     }
 }
 
-/// Takes a frame apart. Whatever is not there, or breaks a limit, is `None`.
+/// Decodes a frame. Returns `None` if bytes are missing or a limit is exceeded.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
@@ -335,7 +335,7 @@ impl<'a> Reader<'a> {
         if length > MAX_VALUE_BYTES { None } else { self.take(length) }
     }
 
-    /// A list whose members have at least `least` bytes each: its count is checked before memory is taken for it.
+    /// A list whose elements have at least `least` bytes each: the count is checked before memory is allocated for it.
     fn list<T>(&mut self, least: usize, mut member: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
         if count > MAX_FRAME_KEYS || count > self.0.len() / least {
@@ -392,7 +392,7 @@ mod tests {
         }
         let long = &long[..MAX_KEY_BYTES];
         assert!(Request::decode(&Request::Delete { key: long }.encode()[4..]).is_some());
-        // A count of 2³²-1 with nothing behind it.
+        // A count of 2³²-1 without elements.
         assert_eq!(Request::decode(&[1, 255, 255, 255, 255]), None);
         let keys = vec!["k"; MAX_FRAME_KEYS + 1];
         assert_eq!(Request::decode(&Request::Wait { timeout: Duration::ZERO, keys }.encode()[4..]), None);
@@ -410,10 +410,10 @@ mod tests {
             (vec![big.clone(), big.clone()], 1),
             (vec![half.clone(), half.clone(), half.clone()], 2),
         ] {
-            let frame: Vec<u8> = answer_values(&values).iter().flat_map(|chunk| chunk.bytes().to_vec()).collect();
+            let frame: Vec<u8> = reply_values(&values).iter().flat_map(|chunk| chunk.bytes().to_vec()).collect();
             assert_eq!(u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize, frame.len() - 4);
             assert!(frame.len() - 4 <= MAX_FRAME_BYTES);
-            let Some(Answer::Done(mut rest)) = Answer::decode(&frame[4..]) else { panic!("no answer") };
+            let Some(Reply::Done(mut rest)) = Reply::decode(&frame[4..]) else { panic!("no answer") };
             let got = rest.values().unwrap();
             assert_eq!(got.len(), fitting);
             assert!(got.iter().zip(&values).all(|(got, value)| *got == value.as_slice()));
@@ -423,11 +423,11 @@ mod tests {
     #[test]
     fn refusals_and_timeouts_survive_the_way() {
         let missing: Vec<usize> = (3..300).collect();
-        let frame = answer_missing(&missing);
-        let places = (3..3 + NAMED_KEYS).collect();
-        assert_eq!(Answer::decode(&frame[4..]), Some(Answer::Missing { count: 297, places }));
-        let frame = answer_refused(&Error::new(ErrorKind::InvalidOperation, "é".repeat(50_000)));
-        let Some(Answer::Refused { kind, message }) = Answer::decode(&frame[4..]) else { panic!("no answer") };
+        let frame = reply_missing(&missing);
+        let positions = (3..3 + NAMED_KEYS).collect();
+        assert_eq!(Reply::decode(&frame[4..]), Some(Reply::Missing { count: 297, positions }));
+        let frame = reply_refused(&Error::new(ErrorKind::InvalidOperation, "é".repeat(50_000)));
+        let Some(Reply::Refused { kind, message }) = Reply::decode(&frame[4..]) else { panic!("no answer") };
         assert_eq!((kind, message.len()), (ErrorKind::InvalidOperation, 65_534));
     }
 
@@ -438,7 +438,7 @@ mod tests {
             if let Some(request) = Request::decode(&frame) {
                 prop_assert_eq!(&request.encode()[4..], &frame[..]);
             }
-            if let Some(Answer::Done(mut rest)) = Answer::decode(&frame) {
+            if let Some(Reply::Done(mut rest)) = Reply::decode(&frame) {
                 let _ = rest.values();
             }
         }

@@ -1,9 +1,9 @@
-//! The server: one thread that holds the table and answers every client.
+//! The server: one thread that owns the table and replies to every client.
 //!
-//! A wait is kept here until its keys have values or its time is up, so a client that waits costs neither polling nor a
-//! thread, and a set costs only those that wait for its key. A client that breaks the protocol, or stops in the middle of a
-//! request or an answer, is dropped. With a job token a client proves first that it has it, too; without one, who reaches the
-//! port can read and change every key.
+//! A waiting request is stored here until its keys have values or its timeout has passed. So a waiting client needs no polling
+//! and no thread, and setting a key wakes only the clients that wait for it. A client that violates the protocol, or makes no
+//! progress in the middle of a request or a reply, is dropped. With a job token a client must first prove that it has it; without
+//! one, every process that can reach the port can read and change every key.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::super::table::Table;
 use super::connection::prepare;
-use super::greeting::{Acceptor, WELCOME};
+use super::handshake::{Acceptor, WELCOME};
 use super::peer::{GONE, Gone, Peer, READ, Waiting};
 use super::protocol::{self, Chunk, MAX_FRAME_BYTES, Request};
 use crate::log::LogCallback;
@@ -28,14 +28,14 @@ use crate::net::gate::{self, Gate, Listeners};
 use crate::secret::SecretKey;
 use crate::sys::{self, Epoll, ForkMark, Waker};
 
-/// How long a server is patient.
+/// Time limits of the server.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    /// With a new client's hello.
+    /// For a new client's handshake.
     pub(super) hello: Duration,
-    /// In the middle of a request or an answer, without a byte moving.
+    /// In the middle of a request or a reply, without progress.
     pub(super) stall: Duration,
-    /// With the remaining clients after its store was dropped.
+    /// For the remaining clients to disconnect after the store was dropped.
     pub(super) linger: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Default for Limits {
 const STOP: u64 = 0;
 const FIRST_CLIENT: u64 = 1;
 
-/// A running server. Dropping it lets the clients finish, for `linger` at most, then closes all and joins the thread.
+/// A running server. Dropping it waits for the clients to disconnect, at most for `linger`, then closes all and joins the thread.
 pub(super) struct Server {
     address: SocketAddr,
     listeners: Listeners,
@@ -89,7 +89,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // In a child by fork the thread is not there, and the socket is the parent's.
+        // In a child by fork the thread does not exist, and the socket belongs to the parent.
         if self.mark.is_child() {
             return std::mem::forget(self.thread.take());
         }
@@ -100,11 +100,11 @@ impl Drop for Server {
     }
 }
 
-/// What requests work on.
+/// The data that requests read and change.
 #[derive(Default)]
 struct State {
     table: Table,
-    /// For each key without a value: the clients whose waiting request is registered for it, each for one key at a time.
+    /// For each key without a value: the clients with a waiting request that is registered for it; each is registered for one key.
     waiters: HashMap<String, Vec<u64>>,
     /// Clients whose key has got a value.
     woken: Vec<u64>,
@@ -118,7 +118,7 @@ struct Loop {
     linger_until: Option<Instant>,
     clients: HashMap<u64, Peer>,
     next_token: u64,
-    /// Every client's `deadline` that is set, with its token.
+    /// All deadlines of clients, each with the client's token.
     deadlines: BTreeSet<(Instant, u64)>,
     state: State,
     scratch: Vec<u8>,
@@ -149,7 +149,7 @@ impl Loop {
         }
     }
 
-    /// Serves until told to stop. An epoll that fails ends it too: every client then sees its connection close.
+    /// Serves until it is stopped. If epoll fails it ends too, and the connections of all clients are closed.
     fn run(mut self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 256];
         while let Ok(n) = self.epoll.wait(&mut events, self.next_deadline()) {
@@ -175,7 +175,7 @@ impl Loop {
         }
     }
 
-    /// How long to sleep at most; `None` without end.
+    /// Longest time to sleep; `None` for no limit.
     fn next_deadline(&self) -> Option<Duration> {
         let first = self.deadlines.first().map(|(at, _)| *at);
         let next = [first, self.linger_until, self.gate.next_tick()].into_iter().flatten().min()?;
@@ -190,10 +190,10 @@ impl Loop {
         }
     }
 
-    /// Welcomes a client that has proven itself.
+    /// Adds a client that has passed the handshake.
     fn enter(&mut self, socket: OwnedFd) {
         let stream = TcpStream::from(socket);
-        // If the system refuses, its own choice stays.
+        // If the system refuses this option, its default applies.
         let _ = prepare(&stream);
         let token = self.next_token;
         self.next_token += 1;
@@ -205,7 +205,7 @@ impl Loop {
         }
     }
 
-    /// Does `work` with a client, then goes on with its requests and sees to what it waits for next, or forgets it.
+    /// Does `work` with a client, then processes its requests and updates what epoll watches for; or removes the client.
     fn with_client(&mut self, token: u64, work: impl FnOnce(&mut Self, &mut Peer) -> Result<(), Gone>) {
         let Some(mut peer) = self.clients.remove(&token) else { return };
         let result = work(self, &mut peer)
@@ -229,7 +229,7 @@ impl Loop {
         }
     }
 
-    /// Answers the requests that are in the input, one after another.
+    /// Processes the requests in the input, one after another.
     fn serve(&mut self, token: u64, peer: &mut Peer) -> Result<(), Gone> {
         let mut input = std::mem::take(&mut peer.input);
         let mut used = 0;
@@ -245,12 +245,12 @@ impl Loop {
             used += 4 + length;
         }
         input.drain(..used);
-        // Idle clients hold no memory.
+        // Idle clients use no buffer memory.
         peer.input = if input.is_empty() { Vec::new() } else { input };
         Ok(())
     }
 
-    /// Sets what is waited for next: readiness and time.
+    /// Updates the events and the deadline of a client.
     fn settle(&mut self, token: u64, peer: &mut Peer) -> Result<(), Gone> {
         let wanted = peer.wanted();
         if wanted != peer.interest {
@@ -286,7 +286,7 @@ impl Loop {
         }
     }
 
-    /// Answers the waits whose time is up, and drops who was too slow.
+    /// Replies to waits whose timeout has passed, and drops clients without progress.
     fn expire(&mut self, now: Instant) {
         while let Some(&(deadline, token)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
             self.deadlines.remove(&(deadline, token));
@@ -294,10 +294,10 @@ impl Loop {
                 peer.deadline = None;
                 this.state.unregister(token, peer);
                 let waiting = peer.waiting.take().ok_or(Gone)?;
-                peer.answer([Chunk::Own(protocol::answer_missing(&this.state.missing(&waiting.keys)))]);
+                peer.answer([Chunk::Own(protocol::reply_missing(&this.state.missing(&waiting.keys)))]);
                 Ok(())
             });
-            // The client's next request may have been in its input already.
+            // The client's next request may already be in its input.
             self.resume_woken();
         }
     }
@@ -311,31 +311,31 @@ impl State {
                     self.table.set(key, value);
                     self.wake(key);
                 }
-                Ok(protocol::answer_done())
+                Ok(protocol::reply_done())
             }
             Request::Get { timeout, keys } => return self.await_keys(token, peer, keys, timeout, true),
             Request::Wait { timeout, keys } => return self.await_keys(token, peer, keys, timeout, false),
             Request::Add { key, amount } => {
                 let sum = self.table.add(key, amount);
                 self.wake(key);
-                sum.map(protocol::answer_sum)
+                sum.map(protocol::reply_sum)
             }
             Request::Append { key, value } => {
                 let appended = self.table.append(key, value);
                 self.wake(key);
-                appended.map(|()| protocol::answer_done())
+                appended.map(|()| protocol::reply_done())
             }
-            Request::Delete { key } => Ok(protocol::answer_deleted(self.table.remove(key))),
+            Request::Delete { key } => Ok(protocol::reply_deleted(self.table.remove(key))),
         };
-        peer.answer([Chunk::Own(answer.unwrap_or_else(|error| protocol::answer_refused(&error)))]);
+        peer.answer([Chunk::Own(answer.unwrap_or_else(|error| protocol::reply_refused(&error)))]);
     }
 
-    /// Answers if all `keys` have values or there is no time, and registers the client for one that is missing if not.
+    /// Replies if all `keys` have values or the timeout is zero; otherwise registers the client for a missing key.
     fn await_keys(&mut self, token: u64, peer: &mut Peer, keys: Vec<&str>, timeout: Duration, values: bool) {
         match self.next_missing(&keys, 0) {
             None => self.answer_present(peer, &keys, values),
             Some(_) if timeout.is_zero() => {
-                peer.answer([Chunk::Own(protocol::answer_missing(&self.missing(&keys)))]);
+                peer.answer([Chunk::Own(protocol::reply_missing(&self.missing(&keys)))]);
             }
             Some(at) => {
                 let keys = keys.into_iter().map(str::to_owned).collect();
@@ -345,7 +345,7 @@ impl State {
         }
     }
 
-    /// Looks again at what a woken client waits for.
+    /// Checks the wait of a client that was woken.
     fn resume(&mut self, token: u64, peer: &mut Peer) {
         let Some(mut waiting) = peer.waiting.take() else { return };
         match self.next_missing(&waiting.keys, waiting.at) {
@@ -379,7 +379,7 @@ impl State {
         }
     }
 
-    /// The first key without a value from `at` onwards and around: keys that came since are passed over only once.
+    /// The first key without a value, from `at` on and wrapping around, so that keys that were found are not checked again.
     fn next_missing<K: AsRef<str>>(&self, keys: &[K], at: usize) -> Option<usize> {
         (at..keys.len()).chain(0..at).find(|&i| !self.table.contains(keys[i].as_ref()))
     }
@@ -391,9 +391,9 @@ impl State {
     fn answer_present<K: AsRef<str>>(&self, peer: &mut Peer, keys: &[K], values: bool) {
         if values {
             let values: Vec<_> = keys.iter().filter_map(|key| self.table.get(key.as_ref()).map(Arc::clone)).collect();
-            peer.answer(protocol::answer_values(&values));
+            peer.answer(protocol::reply_values(&values));
         } else {
-            peer.answer([Chunk::Own(protocol::answer_done())]);
+            peer.answer([Chunk::Own(protocol::reply_done())]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is particular to the store over TCP: hostile clients, servers that vanish, ends that are no stores.
+//! Behaviour that is specific to the store over TCP: malicious clients, servers that end, peers that are not stores.
 
 #[path = "../../../tests/support/ipv6.rs"]
 mod ipv6;
@@ -24,13 +24,13 @@ fn serve() -> TcpStore {
     TcpStore::serve("127.0.0.1", 0).unwrap()
 }
 
-/// A server that has little patience.
+/// A server with short time limits.
 fn serve_impatiently() -> TcpStore {
     let limits = Limits { hello: SHORT, stall: SHORT, linger: SHORT };
     TcpStore::start("127.0.0.1", 0, &TcpStoreOptions::default(), limits).unwrap()
 }
 
-/// A connection that the test speaks on by itself; reads fail rather than hang.
+/// A connection on which the test sends its own bytes; reads have a timeout.
 fn raw(store: &TcpStore) -> TcpStream {
     let stream = TcpStream::connect(store.address).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
@@ -39,22 +39,22 @@ fn raw(store: &TcpStore) -> TcpStream {
 }
 
 fn no_key() -> SecretKey {
-    greeting::key(&JobToken::none())
+    handshake::key(&JobToken::none())
 }
 
 /// The same after the handshake.
-fn greeted(store: &TcpStore) -> TcpStream {
+fn after_handshake(store: &TcpStore) -> TcpStream {
     let mut stream = raw(store);
-    let client = greeting::client(&no_key(), &[1; 32]);
+    let client = handshake::client(&no_key(), &[1; 32]);
     stream.write_all(&client).unwrap();
-    let mut server = [0; greeting::SERVER_BYTES];
+    let mut server = [0; handshake::SERVER_BYTES];
     stream.read_exact(&mut server).unwrap();
-    stream.write_all(&greeting::proof(&no_key(), &client, &server).unwrap()).unwrap();
+    stream.write_all(&handshake::proof(&no_key(), &client, &server).unwrap()).unwrap();
     stream.read_exact(&mut [0]).unwrap();
     stream
 }
 
-/// Whether the server closes the connection; anything that it says before is passed over.
+/// Whether the server closes the connection; bytes that it sends before are ignored.
 fn is_dropped(mut stream: TcpStream) -> bool {
     let mut buffer = [0; 4096];
     loop {
@@ -74,15 +74,15 @@ fn works(store: &TcpStore) {
 }
 
 #[test]
-fn who_breaks_the_protocol_is_dropped() {
+fn clients_that_violate_the_protocol_are_dropped() {
     let store = serve();
     let mut version_2 = protocol::client_hello();
     version_2[8] = 2;
     let too_long = (MAX_FRAME_BYTES as u32 + 1).to_le_bytes();
     let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes(), bytes].concat();
-    let mut odd_flags = greeting::client(&no_key(), &[1; 32]);
+    let mut odd_flags = handshake::client(&no_key(), &[1; 32]);
     odd_flags[protocol::CLIENT_HELLO_BYTES] = 2;
-    let no_proof = [&greeting::client(&no_key(), &[1; 32])[..], &[0; 32]].concat();
+    let no_proof = [&handshake::client(&no_key(), &[1; 32])[..], &[0; 32]].concat();
     for (what, bytes) in [
         ("another protocol", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec()),
         ("a first byte that is wrong", b"x".to_vec()),
@@ -92,7 +92,7 @@ fn who_breaks_the_protocol_is_dropped() {
     ] {
         let mut stream = raw(&store);
         stream.write_all(&bytes).unwrap();
-        assert!(is_dropped(stream), "{what} was put up with");
+        assert!(is_dropped(stream), "{what} was not dropped");
         works(&store);
     }
     for (what, bytes) in [
@@ -106,30 +106,30 @@ fn who_breaks_the_protocol_is_dropped() {
         ("a key that is not UTF-8", frame(&[6, 1, 0, 0xff])),
         ("an empty key", frame(&[6, 0, 0])),
     ] {
-        let mut stream = greeted(&store);
+        let mut stream = after_handshake(&store);
         stream.write_all(&bytes).unwrap();
-        assert!(is_dropped(stream), "{what} was put up with");
+        assert!(is_dropped(stream), "{what} was not dropped");
         works(&store);
     }
 }
 
 #[test]
-fn who_stops_half_way_is_dropped() {
+fn clients_that_stop_half_way_are_dropped() {
     let store = serve_impatiently();
     let request = Request::Set(vec![("k", &[7; 1000])]).encode();
     for (what, mut stream, bytes) in [
         ("no hello", raw(&store), &b""[..]),
         ("half a hello", raw(&store), &protocol::client_hello()[..5]),
         ("a hello and nothing else", raw(&store), &protocol::client_hello()),
-        ("no proof", raw(&store), &greeting::client(&no_key(), &[1; 32])),
-        ("half a length", greeted(&store), &request[..2]),
-        ("half a request", greeted(&store), &request[..500]),
-        ("the start of a request of 64 MiB", greeted(&store), &(MAX_FRAME_BYTES as u32).to_le_bytes()),
+        ("no proof", raw(&store), &handshake::client(&no_key(), &[1; 32])),
+        ("half a length", after_handshake(&store), &request[..2]),
+        ("half a request", after_handshake(&store), &request[..500]),
+        ("the start of a request of 64 MiB", after_handshake(&store), &(MAX_FRAME_BYTES as u32).to_le_bytes()),
     ] {
         stream.write_all(bytes).unwrap();
-        assert!(is_dropped(stream), "{what} was put up with");
+        assert!(is_dropped(stream), "{what} was not dropped");
     }
-    // An idle client, and one that waits, are in the middle of nothing.
+    // An idle client, and one that waits, are not in the middle of a message.
     let idle = TcpStore::connect("127.0.0.1", store.port(), LONG).unwrap();
     thread::scope(|scope| {
         let wait = scope.spawn(|| store.get("k", LONG).unwrap());
@@ -140,16 +140,16 @@ fn who_stops_half_way_is_dropped() {
 }
 
 #[test]
-fn who_does_not_take_its_answers_is_dropped_and_stops_nobody() {
+fn a_client_that_does_not_read_its_replies_is_dropped_and_blocks_no_other() {
     let store = serve_impatiently();
     let value = vec![7; 32 << 20];
     store.set("large", &value).unwrap();
     let get = Request::Get { timeout: Duration::ZERO, keys: vec!["large"] }.encode();
-    let mut stream = greeted(&store);
-    // More than one: only the first is worked on until its answer has left.
+    let mut stream = after_handshake(&store);
+    // Several requests: only the first is processed until its reply has been sent.
     stream.write_all(&get.repeat(100)).unwrap();
     works(&store);
-    // Its socket buffers hold less than the answer, so the server has the rest, and nobody takes it.
+    // The client's socket buffers are smaller than the reply, so the server keeps the rest.
     thread::sleep(4 * SHORT);
     let mut taken = Vec::new();
     let _ = stream.read_to_end(&mut taken);
@@ -158,7 +158,7 @@ fn who_does_not_take_its_answers_is_dropped_and_stops_nobody() {
 }
 
 #[test]
-fn requests_in_one_packet_and_in_single_bytes_are_answered_in_order() {
+fn requests_in_one_packet_and_in_single_bytes_get_replies_in_order() {
     let store = serve();
     let requests = [
         Request::Add { key: "n", amount: 1 },
@@ -167,15 +167,11 @@ fn requests_in_one_packet_and_in_single_bytes_are_answered_in_order() {
         Request::Delete { key: "n" },
     ];
     let bytes: Vec<u8> = requests.iter().flat_map(Request::encode).collect();
-    let answers = [
-        protocol::answer_sum(1),
-        protocol::answer_missing(&[0]),
-        protocol::answer_sum(3),
-        protocol::answer_deleted(true),
-    ]
-    .concat();
+    let answers =
+        [protocol::reply_sum(1), protocol::reply_missing(&[0]), protocol::reply_sum(3), protocol::reply_deleted(true)]
+            .concat();
     for pieces in [bytes.len(), 1] {
-        let mut stream = greeted(&store);
+        let mut stream = after_handshake(&store);
         stream.set_nodelay(true).unwrap();
         for piece in bytes.chunks(pieces) {
             stream.write_all(piece).unwrap();
@@ -187,21 +183,21 @@ fn requests_in_one_packet_and_in_single_bytes_are_answered_in_order() {
 }
 
 #[test]
-fn two_hundred_idle_clients_stop_nobody() {
+fn two_hundred_idle_clients_block_no_other() {
     let store = serve();
-    let idle: Vec<_> = (0..200).map(|i| if i % 2 == 0 { raw(&store) } else { greeted(&store) }).collect();
+    let idle: Vec<_> = (0..200).map(|i| if i % 2 == 0 { raw(&store) } else { after_handshake(&store) }).collect();
     works(&store);
     drop(idle);
     works(&store);
 }
 
 #[test]
-fn a_client_that_leaves_takes_its_wait_along() {
+fn the_wait_of_a_client_that_disconnects_is_removed() {
     let store = serve();
     for i in 0..50 {
-        let mut stream = greeted(&store);
+        let mut stream = after_handshake(&store);
         stream.write_all(&Request::Get { timeout: LONG, keys: vec!["k"] }.encode()).unwrap();
-        // Half of them close at once, half let the server close first.
+        // Half of the clients close at once, the others let the server close first.
         if i % 2 == 0 {
             stream.shutdown(Shutdown::Write).unwrap();
             assert!(is_dropped(stream));
@@ -215,10 +211,10 @@ fn a_client_that_leaves_takes_its_wait_along() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn garbage_after_the_hello_harms_nobody(garbage in proptest::collection::vec(any::<u8>(), 1..100), framed: bool) {
+    fn garbage_after_the_hello_does_no_harm(garbage in proptest::collection::vec(any::<u8>(), 1..100), framed: bool) {
         thread_local! { static STORE: TcpStore = serve(); }
         STORE.with(|store| {
-            let mut stream = greeted(store);
+            let mut stream = after_handshake(store);
             let length = if framed { (garbage.len() as u32).to_le_bytes().to_vec() } else { Vec::new() };
             stream.write_all(&[length, garbage].concat()).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
@@ -293,8 +289,8 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn connecting_to_nobody_ends_with_the_timeout() {
-    // Bound and not listening: nobody else gets this port, and connections are refused.
+fn connecting_without_a_server_ends_with_the_timeout() {
+    // Bound but not listening: no other process gets this port, and connections are refused.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
     let port = socket.local_addr().unwrap().as_socket().unwrap().port();
@@ -309,7 +305,7 @@ fn connecting_to_nobody_ends_with_the_timeout() {
     assert!(error.message().contains("tcp://no.such.host.invalid:1"), "{error}");
 }
 
-/// A server that greets its clients, says `words`, and answers nothing.
+/// A server that performs the handshake, sends `words`, and replies to nothing.
 fn mute_store(words: &[u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -318,18 +314,18 @@ fn mute_store(words: &[u8]) -> u16 {
         let mut kept = Vec::new();
         for stream in listener.incoming().take(100) {
             let mut stream = stream.unwrap();
-            let mut client = [0; greeting::CLIENT_BYTES];
+            let mut client = [0; handshake::CLIENT_BYTES];
             stream.read_exact(&mut client).unwrap();
-            stream.write_all(&greeting::server(&no_key(), &client, 1, &[2; 32]).0).unwrap();
-            stream.read_exact(&mut [0; greeting::PROOF_BYTES]).unwrap();
-            stream.write_all(&[&[greeting::WELCOME], &words[..]].concat()).unwrap();
+            stream.write_all(&handshake::server(&no_key(), &client, 1, &[2; 32]).0).unwrap();
+            stream.read_exact(&mut [0; handshake::PROOF_BYTES]).unwrap();
+            stream.write_all(&[&[handshake::WELCOME], &words[..]].concat()).unwrap();
             kept.push(stream);
         }
     });
     port
 }
 
-/// A listener that sends `hello` to each of its connections, of which it keeps those that came last, and answers nothing.
+/// A listener that sends `hello` on each of its connections, keeps the most recent ones open, and replies to nothing.
 fn mute_server(hello: &[u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -346,7 +342,7 @@ fn mute_server(hello: &[u8]) -> u16 {
 }
 
 #[test]
-fn what_is_no_store_is_said_at_once() {
+fn a_peer_that_is_not_a_store_is_reported_at_once() {
     let mut version_7 = protocol::server_hello(1);
     version_7[8] = 7;
     for (hello, part) in [(&b"HTTP/1.1 400 Bad Request\r\n"[..], "not a gloo_rs store"), (&version_7, "version 7")] {
@@ -358,7 +354,7 @@ fn what_is_no_store_is_said_at_once() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_given_up() {
+fn a_silent_server_is_a_timeout() {
     let error = TcpStore::connect("127.0.0.1", mute_server(b""), 2 * SHORT).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("did not answer"), "{error}");
@@ -374,7 +370,7 @@ fn a_server_that_says_nothing_is_given_up() {
 }
 
 #[test]
-fn answers_that_make_no_sense_are_reported() {
+fn invalid_replies_are_reported() {
     let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
     let huge = vec![255; 4];
     for answer in [frame(&[]), frame(&[9]), frame(&[0, 0, 0, 0, 0]), frame(&[0, 2, 0, 0, 0, 0, 0, 0, 0]), huge] {
@@ -399,7 +395,7 @@ fn both_families_are_served() {
 }
 
 #[test]
-fn batches_hold_everything_and_fit() {
+fn batches_contain_all_keys_and_fit() {
     let sizes = [1, MAX_FRAME_BYTES - 64, 5, 5, MAX_FRAME_BYTES / 2, MAX_FRAME_BYTES / 2, 1];
     let split = batches(&sizes, |size| *size);
     assert_eq!(split, [&sizes[..1], &sizes[1..2], &sizes[2..5], &sizes[5..]]);
@@ -430,9 +426,9 @@ fn a_client_needs_the_servers_token() {
         assert!(!error.message().contains("herring") && !error.message().contains("swordfish"), "{error}");
     }
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    // No request of who has proven nothing is read, even behind all that a handshake has.
+    // No request of an unauthenticated client is processed, even if it follows all bytes of a handshake.
     let mut stream = raw(&server);
-    let hello = greeting::client(&greeting::key(&JobToken::new("herring")), &[1; 32]);
+    let hello = handshake::client(&handshake::key(&JobToken::new("herring")), &[1; 32]);
     let forged = [&hello[..], &[7; 32], &Request::Set(vec![("k", b"w")]).encode()].concat();
     stream.write_all(&forged).unwrap();
     assert!(is_dropped(stream));
@@ -445,7 +441,7 @@ fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// In a process of its own, where no other test opens or closes anything.
+/// In a process of its own, where no other test opens or closes descriptors.
 #[test]
 fn descriptors_and_threads_end_with_the_store() {
     if role().is_none() {
@@ -463,18 +459,18 @@ fn descriptors_and_threads_end_with_the_store() {
     assert_eq!((open_descriptors(), threads()), before);
 }
 
-/// A C program that left SIGPIPE as it is must not die of a connection that breaks.
+/// A C program with the default action for SIGPIPE must not end because of a broken connection.
 #[test]
 fn no_write_raises_a_signal() {
     if role().is_none() {
         return finish(spawn_self("rendezvous::tcp::tests::no_write_raises_a_signal", "sigpipe"));
     }
-    // SAFETY: this process runs this test alone.
+    // SAFETY: changes the action of the process, in which no other test runs.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let server = serve_impatiently();
     let client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
     drop(server);
-    // The first write may still find buffers; the connection is reset then, and a pool of several is used up.
+    // The first write may still fit into buffers; then the connection is reset, and all connections of the pool are used up.
     let value = vec![1; 8 << 20];
     for _ in 0..3 {
         assert_eq!(client.set("k", &value).unwrap_err().kind(), ErrorKind::ConnectionLost);
@@ -483,7 +479,7 @@ fn no_write_raises_a_signal() {
     let server = serve();
     server.set("large", &value).unwrap();
     for _ in 0..20 {
-        let mut stream = greeted(&server);
+        let mut stream = after_handshake(&server);
         let get = Request::Get { timeout: Duration::ZERO, keys: vec!["large"] }.encode();
         stream.write_all(&get).unwrap();
         stream.read_exact(&mut [0; 100]).unwrap();
@@ -491,7 +487,7 @@ fn no_write_raises_a_signal() {
     works(&server);
 }
 
-/// Runs out of descriptors, in a process of its own, and recovers.
+/// Uses up all descriptors, in a process of its own, and recovers.
 #[test]
 fn a_server_without_descriptors_goes_on_when_there_are_some() {
     if role().is_none() {
@@ -506,7 +502,7 @@ fn a_server_without_descriptors_goes_on_when_there_are_some() {
     let options = TcpStoreOptions { token: None, log: Some(log) };
     let server = TcpStore::serve_with("127.0.0.1", 0, &options).unwrap();
     let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
-    // SAFETY: the limit is read during the call.
+    // SAFETY: the struct lives until the call returns.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
     let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let waiting: Vec<_> = (0..10).map(|_| socket()).collect();
@@ -516,14 +512,14 @@ fn a_server_without_descriptors_goes_on_when_there_are_some() {
     while let Ok(file) = std::fs::File::open("/dev/null") {
         files.push(file);
     }
-    // The silent one makes room as soon as it has had its chance, and no more than one of these takes its place.
+    // The silent connection is dropped after its minimum time, and at most one of these replaces it.
     waiting.iter().for_each(|socket| socket.connect(&server.address.into()).unwrap());
     assert!(is_dropped(silent));
     while let Ok(file) = std::fs::File::open("/dev/null") {
         files.push(file);
     }
     server.set("k", b"v").unwrap();
-    // Said at once, with the limit: time makes no descriptors.
+    // Fails at once and names the limit: waiting does not free descriptors.
     let began = Instant::now();
     let error = TcpStore::connect("127.0.0.1", server.port(), LONG).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
@@ -532,7 +528,7 @@ fn a_server_without_descriptors_goes_on_when_there_are_some() {
     assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
     drop((files, waiting));
     works(&server);
-    // Once for each time: the server's own connection, 10 that wait, the silent one, and those of `works` come in between.
+    // One log line for each time: the server's own connection, 10 that wait, the silent one, and those of `works` come in between.
     let lines = lines.lock().unwrap();
     let told = lines.iter().filter(|line| line.starts_with("store: cannot accept connections for a while: Too many"));
     assert!((1..=15).contains(&told.count()), "{lines:#?}");

@@ -1,4 +1,4 @@
-//! What every kind of store does the same way.
+//! The behaviour that all kinds of stores have in common.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,17 +29,17 @@ for_every_kind! {
     a_get_that_waits_does_not_stop_a_set_on_the_same_handle
     timeouts_name_the_keys
     a_wait_ends_with_the_last_key
-    all_who_wait_for_a_key_get_it
+    all_waiting_threads_get_the_key
     additions_count
     concurrent_additions_are_all_counted
     concurrent_appends_are_all_kept
     many_keys_at_once
     deleted_keys_are_gone
-    odd_keys_are_kept_apart
-    impossible_keys_are_refused
+    unusual_keys_are_distinct
+    invalid_keys_are_refused
     values_have_a_limit
     ten_thousand_keys
-    no_keys_at_all
+    empty_lists_of_keys
 }
 
 fn is(error: &Error, kind: ErrorKind, parts: &[&str]) {
@@ -49,7 +49,7 @@ fn is(error: &Error, kind: ErrorKind, parts: &[&str]) {
     }
 }
 
-/// What `f` failed with, and that it took not less than `timeout`, nor much more.
+/// The error of `f`; asserts that it took at least `timeout`, and not much longer.
 fn fails_after<T>(timeout: Duration, f: impl FnOnce() -> Result<T, Error>) -> Error {
     let began = Instant::now();
     let error = f().err().expect("nothing was there to be found");
@@ -75,7 +75,7 @@ fn a_get_waits_for_its_value(fixture: &Fixture) {
         thread::sleep(SHORT);
         two.set("key", b"value").unwrap();
         assert_eq!(get.join().unwrap(), b"value");
-        // An append makes a key too, and so does an addition, and no timeout is too long.
+        // An append and an addition create a key too, and the longest timeout is accepted.
         let waits = [
             scope.spawn(|| one.get("appended", Duration::MAX).unwrap()),
             scope.spawn(|| one.get("added", Duration::from_secs(u64::MAX)).unwrap()),
@@ -87,7 +87,7 @@ fn a_get_waits_for_its_value(fixture: &Fixture) {
         while Instant::now() < end && !waits.iter().all(|wait| wait.is_finished()) {
             thread::sleep(Duration::from_millis(5));
         }
-        // What did not wake then wakes now, with the wrong value, so that a failure ends.
+        // If a get did not wake, wake it now with the wrong value, so that the test fails and ends.
         two.multi_set(&[("appended", b"late"), ("added", b"late")]).unwrap();
         let got = waits.map(|wait| wait.join().unwrap());
         assert_eq!(got, [b"a", b"7"]);
@@ -119,7 +119,7 @@ fn timeouts_name_the_keys(fixture: &Fixture) {
     let keys: Vec<&str> = ["there"].into_iter().chain(names.iter().map(String::as_str)).collect();
     for error in [fails_after(SHORT, || store.wait(&keys, SHORT)), fails_after(SHORT, || store.multi_get(&keys, SHORT))]
     {
-        // A store of callbacks cannot know which keys its maker's `wait` misses.
+        // A callback store cannot know which keys its `wait` callback did not find.
         let parts = if here.contains("caller's") {
             vec!["absent-0", "absent-6", "5 more"]
         } else {
@@ -137,7 +137,7 @@ fn a_wait_ends_with_the_last_key(fixture: &Fixture) {
     thread::scope(|scope| {
         let wait = scope.spawn(|| one.wait(&keys, LONG).unwrap());
         let values = scope.spawn(|| one.multi_get(&keys, LONG).unwrap());
-        // In an order that is neither that of the wait nor its reverse; one comes, goes, and comes again.
+        // In an order that is neither that of the wait nor its reverse; one key is set, deleted, and set again.
         for i in 0..19 {
             two.set(keys[i * 7 % 20], keys[i * 7 % 20].as_bytes()).unwrap();
         }
@@ -152,7 +152,7 @@ fn a_wait_ends_with_the_last_key(fixture: &Fixture) {
     });
 }
 
-fn all_who_wait_for_a_key_get_it(fixture: &Fixture) {
+fn all_waiting_threads_get_the_key(fixture: &Fixture) {
     let value: Vec<u8> = (0..100_000u32).map(|i| ((i * 7) >> 2) as u8).collect();
     thread::scope(|scope| {
         for _ in 0..24 {
@@ -232,9 +232,9 @@ fn deleted_keys_are_gone(fixture: &Fixture) {
     assert_eq!(one.get("key", LONG).unwrap(), b"new");
 }
 
-fn odd_keys_are_kept_apart(fixture: &Fixture) {
+fn unusual_keys_are_distinct(fixture: &Fixture) {
     let store = fixture.open();
-    // Room for the prefix of a prefix store.
+    // Leaves room for the prefix of a prefix store.
     let long = "é".repeat(MAX_KEY_BYTES / 2 - 4);
     let longest: Vec<String> = (0..3).map(|i| format!("{long}{i}")).collect();
     let just_long: Vec<String> = (150..240).map(|n| "x".repeat(n)).collect();
@@ -289,7 +289,7 @@ fn odd_keys_are_kept_apart(fixture: &Fixture) {
     }
 }
 
-fn impossible_keys_are_refused(fixture: &Fixture) {
+fn invalid_keys_are_refused(fixture: &Fixture) {
     let store = fixture.open();
     let long = "k".repeat(MAX_KEY_BYTES + 1);
     for (key, part) in [("", "empty"), ("a\0b", "NUL"), (&long, "4097 bytes")] {
@@ -321,7 +321,7 @@ fn values_have_a_limit(fixture: &Fixture) {
     store.multi_set(&[("key", value), ("key", value)]).unwrap();
     let error = store.append("key", b"x").unwrap_err();
     is(&error, ErrorKind::InvalidArgument, &["key"]);
-    // More than one answer holds.
+    // More than one reply can contain.
     let got = store.multi_get(&["key", "key"], LONG).unwrap();
     assert!(got[0] == value && got[1] == value);
 }
@@ -333,7 +333,7 @@ fn ten_thousand_keys(fixture: &Fixture) {
     let pairs: Vec<(&str, &[u8])> = keys.iter().map(|key| (*key, &key.as_bytes()[5..])).collect();
     thread::scope(|scope| {
         let wait = scope.spawn(|| two.multi_get(&keys, LONG).unwrap());
-        // Backwards: the key that the wait looks for first comes last.
+        // In reverse order: the key that the wait checks first is set last.
         for pairs in pairs.rchunks(1000) {
             one.multi_set(pairs).unwrap();
         }
@@ -343,7 +343,7 @@ fn ten_thousand_keys(fixture: &Fixture) {
     two.wait(&keys, Duration::ZERO).unwrap();
 }
 
-fn no_keys_at_all(fixture: &Fixture) {
+fn empty_lists_of_keys(fixture: &Fixture) {
     let store = fixture.open();
     store.wait(&[], Duration::ZERO).unwrap();
     store.multi_set(&[]).unwrap();

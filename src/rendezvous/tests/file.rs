@@ -1,4 +1,4 @@
-//! What is particular to the store in a directory.
+//! Behaviour that is specific to the store in a directory.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -38,7 +38,7 @@ fn foreign_files_are_left_alone() {
 }
 
 #[test]
-fn a_file_that_is_no_value_of_the_key_is_reported() {
+fn a_file_that_is_not_a_value_of_the_key_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let store = FileStore::new(directory.path()).unwrap();
     let path = directory.path().join("gloo_rs.key.k");
@@ -108,7 +108,7 @@ fn a_writer_waits_for_the_lock() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_is_named() {
+fn the_error_names_a_directory_that_cannot_be_created() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("file"), "").unwrap();
     let path = directory.path().join("file/store");
@@ -118,20 +118,20 @@ fn a_directory_that_cannot_be_is_named() {
     FileStore::new(directory.path().join("made/on/the/way")).unwrap().set("k", b"v").unwrap();
 }
 
-/// A limit on the size of files stops a write in its middle, as a full disk does.
+/// A limit on the size of files makes a write fail in the middle, like a full disk.
 #[test]
-fn a_write_that_fails_half_way_tears_nothing() {
+fn a_failed_write_leaves_the_old_value() {
     let Some(directory) = role() else {
         let directory = tempfile::tempdir().unwrap();
-        let test = "rendezvous::tests::file::a_write_that_fails_half_way_tears_nothing";
+        let test = "rendezvous::tests::file::a_failed_write_leaves_the_old_value";
         finish(spawn_self(test, directory.path().to_str().unwrap()));
-        // The limit was the helper's alone.
+        // The limit applied only to the helper process.
         let store = FileStore::new(directory.path()).unwrap();
         assert_eq!(store.get("k", Duration::ZERO).unwrap(), b"old and more");
         return;
     };
     let limit = libc::rlimit { rlim_cur: 100_000, rlim_max: 100_000 };
-    // SAFETY: this process runs this test alone; the limit is read during the call.
+    // SAFETY: the struct lives until the call returns; no other code of this process, which runs only this test, needs the limit.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);

@@ -1,4 +1,4 @@
-//! One suite that every kind of store passes, and tests with several processes.
+//! Tests that every kind of store must pass, and tests with several processes.
 
 mod conformance;
 mod file;
@@ -16,10 +16,10 @@ use super::redis::tests::RedisServer;
 use super::{CallbackStore, FileStore, InProcessStore, PrefixStore, Store, StoreCallbacks, TcpStore};
 use crate::error::{Error, ErrorKind};
 
-/// Long enough never to be reached by a test that passes.
+/// A timeout that is never reached by a test that passes.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 
-/// A store of one kind, to be opened any number of times.
+/// A store of one kind, which can be opened any number of times.
 pub(super) struct Fixture {
     open: Box<dyn Fn() -> Arc<dyn Store>>,
     _keep: Box<dyn Any>,
@@ -75,7 +75,7 @@ fn over(server: RedisServer) -> Fixture {
     Fixture { open: Box::new(move || super::url::open(&url, 1, LONG).unwrap()), _keep: Box::new(server) }
 }
 
-/// A store of C functions over `base`, after `change` has taken some away.
+/// A store of C callbacks over `base`, after `change` has removed some of them.
 fn callbacks_over(base: &Arc<InProcessStore>, change: impl FnOnce(&mut StoreCallbacks)) -> CallbackStore {
     let mut callbacks = StoreCallbacks {
         struct_size: size_of::<StoreCallbacks>(),
@@ -89,7 +89,7 @@ fn callbacks_over(base: &Arc<InProcessStore>, change: impl FnOnce(&mut StoreCall
         destroy: Some(c_destroy),
     };
     change(&mut callbacks);
-    // SAFETY: `user` is a store that may be used on any thread, and lives until c_destroy.
+    // SAFETY: the callbacks cast `user` to the type that it has here; it is thread-safe and lives until `c_destroy`.
     unsafe { CallbackStore::new(&callbacks) }.unwrap()
 }
 
@@ -108,27 +108,27 @@ fn timeout(milliseconds: i64) -> Duration {
 }
 
 unsafe fn base<'a>(user: *mut c_void) -> &'a InProcessStore {
-    // SAFETY: `user` is what callbacks_over made.
+    // SAFETY: `user` is the pointer that `callbacks_over` made from an `Arc`, whose reference `c_destroy` releases last.
     unsafe { &*user.cast::<InProcessStore>() }
 }
 
 unsafe fn text<'a>(key: *const c_char) -> &'a str {
-    // SAFETY: keys end with a NUL byte.
+    // SAFETY: the callback store passes keys that end with a NUL byte.
     unsafe { CStr::from_ptr(key) }.to_str().unwrap()
 }
 
 unsafe fn slice<'a>(value: *const c_void, bytes: usize) -> &'a [u8] {
-    // SAFETY: the store passes a slice's pointer and length.
+    // SAFETY: the callback store passes the pointer and length of one slice.
     unsafe { std::slice::from_raw_parts(value.cast(), bytes) }
 }
 
 unsafe extern "C" fn c_set(key: *const c_char, value: *const c_void, bytes: usize, user: *mut c_void) -> u32 {
-    // SAFETY: called as StoreCallbacks says.
+    // SAFETY: `user` and `key` are those of the callback store.
     unsafe { status(base(user).set(text(key), slice(value, bytes))) }
 }
 
 unsafe extern "C" fn c_get(key: *const c_char, timeout_ms: i64, sink: *mut c_void, user: *mut c_void) -> u32 {
-    // SAFETY: called as StoreCallbacks says.
+    // SAFETY: `user` and `key` are those of the callback store.
     unsafe {
         let value = base(user).get(text(key), timeout(timeout_ms));
         status(value.and_then(|value| return_value(sink, value.as_ptr().cast(), value.len())))
@@ -136,7 +136,7 @@ unsafe extern "C" fn c_get(key: *const c_char, timeout_ms: i64, sink: *mut c_voi
 }
 
 unsafe extern "C" fn c_wait(keys: *const *const c_char, count: usize, timeout_ms: i64, user: *mut c_void) -> u32 {
-    // SAFETY: called as StoreCallbacks says.
+    // SAFETY: `user` is that of the callback store, which passes `count` keys.
     unsafe {
         let keys: Vec<_> = std::slice::from_raw_parts(keys, count).iter().map(|key| text(*key)).collect();
         status(base(user).wait(&keys, timeout(timeout_ms)))
@@ -144,22 +144,22 @@ unsafe extern "C" fn c_wait(keys: *const *const c_char, count: usize, timeout_ms
 }
 
 unsafe extern "C" fn c_add(key: *const c_char, amount: i64, sum: *mut i64, user: *mut c_void) -> u32 {
-    // SAFETY: called as StoreCallbacks says.
+    // SAFETY: `user`, `key` and `sum` are those of the callback store.
     unsafe { status(base(user).add(text(key), amount).map(|result| *sum = result)) }
 }
 
 unsafe extern "C" fn c_append(key: *const c_char, value: *const c_void, bytes: usize, user: *mut c_void) -> u32 {
-    // SAFETY: called as StoreCallbacks says.
+    // SAFETY: `user` and `key` are those of the callback store.
     unsafe { status(base(user).append(text(key), slice(value, bytes))) }
 }
 
 unsafe extern "C" fn c_remove(key: *const c_char, existed: *mut bool, user: *mut c_void) -> u32 {
-    // SAFETY: called as StoreCallbacks says.
+    // SAFETY: `user`, `key` and `existed` are those of the callback store.
     unsafe { status(base(user).delete(text(key)).map(|result| *existed = result)) }
 }
 
 unsafe extern "C" fn c_destroy(user: *mut c_void) {
-    // SAFETY: takes back the reference that callbacks_over gave away, once.
+    // SAFETY: the callback store calls this once, with the pointer that `callbacks_over` made from this type.
     drop(unsafe { Arc::from_raw(user.cast::<InProcessStore>()) });
 }
 
@@ -168,7 +168,7 @@ fn missing_callbacks_are_stood_in_for_or_named() {
     let base = InProcessStore::new();
     let store = callbacks_over(&base, |callbacks| {
         callbacks.wait = None;
-        // As an older caller's struct, which ends before `append`: what lies behind its end is not looked at.
+        // As the struct of an older caller, which ends before `append`: bytes beyond its size are not read.
         callbacks.struct_size = std::mem::offset_of!(StoreCallbacks, append);
     });
     store.multi_set(&[("a", b"1"), ("b", b"2")]).unwrap();
@@ -185,7 +185,7 @@ fn missing_callbacks_are_stood_in_for_or_named() {
     }
     drop(store);
     assert_eq!(Arc::strong_count(&base), 2, "destroy was beyond the struct's end and yet called");
-    // SAFETY: the reference that the store did not give back.
+    // SAFETY: the store has not called `destroy`, so the reference that `callbacks_over` made still counts.
     unsafe { Arc::decrement_strong_count(Arc::as_ptr(&base)) };
     drop(callbacks_over(&base, |_| {}));
     assert_eq!(Arc::strong_count(&base), 1, "destroy was not called");
@@ -222,7 +222,7 @@ fn faulty_callbacks_are_refused_or_reported() {
         remove: None,
         destroy: None,
     };
-    // SAFETY: the structs are whole, and no function of them is called.
+    // SAFETY: the structs are initialized, and no function in them is called.
     let refused = |callbacks: &StoreCallbacks| unsafe { CallbackStore::new(callbacks) }.err().unwrap();
     assert!(refused(&callbacks).message().contains("`get`"));
     callbacks.set = None;
@@ -230,30 +230,30 @@ fn faulty_callbacks_are_refused_or_reported() {
     assert!(refused(&callbacks).message().contains("`set`"));
     callbacks.struct_size = 8;
     assert!(refused(&callbacks).message().contains("struct_size 8"));
-    // SAFETY: null is allowed.
+    // SAFETY: the function accepts null.
     assert!(unsafe { CallbackStore::new(std::ptr::null()) }.is_err());
 
-    // SAFETY: null is allowed for the sink; and for the value, if it has no bytes.
+    // SAFETY: the function accepts null as the sink, and as a value of zero bytes.
     unsafe {
         assert!(return_value(std::ptr::null_mut(), std::ptr::null(), 0).is_err());
     }
 }
 
-/// Says to a process of this binary that it is a helper of a test, and which.
+/// Environment variable that makes this binary run as a helper process of a test; its value is the role.
 const ROLE: &str = "GLOO_RS_TEST_ROLE";
 
 pub(super) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// This binary again, running only `test` (its path without the crate), in the given role.
+/// Starts this binary again to run only `test` (its path without the crate) in the given role.
 pub(super) fn spawn_self(test: &str, role: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command.stdout(std::process::Stdio::null()).spawn().unwrap()
 }
 
-/// Waits for a helper, and fails the test if it failed or does not end.
+/// Waits for a helper process, and fails the test if it failed or does not end.
 pub(super) fn finish(mut child: Child) {
     let end = Instant::now() + LONG;
     loop {

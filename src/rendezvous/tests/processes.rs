@@ -7,12 +7,12 @@ use super::{LONG, finish, role, spawn_self};
 
 const PROCESSES: usize = 4;
 
-/// What each process does with the store; `process` is its number.
+/// The operations of each process; `process` is its number.
 fn work(store: &dyn Store, process: usize) {
     for i in 0..100 {
         store.add("sum", i).unwrap();
         store.append("log", format!("{process}:{i:02};").as_bytes()).unwrap();
-        // Everybody overwrites this; nobody may ever read a part.
+        // Every process overwrites this key; no reader may see a partial value.
         store.set("contested", format!("{process}").repeat(5000).as_bytes()).unwrap();
         let value = store.get("contested", Duration::ZERO).unwrap();
         assert!(value.len() == 5000 && value.iter().all(|byte| *byte == value[0]), "a torn value");
@@ -22,11 +22,11 @@ fn work(store: &dyn Store, process: usize) {
     let keys: Vec<&str> = names.iter().map(String::as_str).collect();
     let values = store.multi_get(&keys, LONG).unwrap();
     assert!((0..PROCESSES).all(|i| values[i] == i.to_string().as_bytes()));
-    // So that nobody leaves before all have read.
+    // No process leaves before all have read.
     store.add("left", 1).unwrap();
 }
 
-/// The same test in the role of a process that works: `number url`.
+/// The same test as a helper process, with `number url` as the role.
 fn worked_in_this_role() -> bool {
     let Some(role) = role() else { return false };
     let (process, store) = role.split_once(' ').unwrap();

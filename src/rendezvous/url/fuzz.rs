@@ -1,9 +1,9 @@
-//! Fuzz bodies: stores' URLs, without opening what lies outside this process.
+//! Fuzz bodies: URLs of stores, without opening anything outside the process.
 
 use super::*;
 use crate::error::ErrorKind;
 
-/// Appears in no text by chance.
+/// Does not occur in any text by chance.
 const SECRET: &str = "Rr7-secret-q0Z";
 
 /// Any text is a URL or an error that shows it; what was understood is the same when written anew; errors hold no secrets.
@@ -12,29 +12,31 @@ pub fn store_url(data: &[u8]) {
     url(text);
     for scheme in ["redis", "rediss"] {
         url(&format!("{scheme}://{text}"));
-        let error = Place::parse(&format!("{scheme}://user:{SECRET}@{text}")).err();
+        let error = StoreUrl::parse(&format!("{scheme}://user:{SECRET}@{text}")).err();
         // The password ends at the last @; what comes before that is secret all the same.
         assert!(error.is_none_or(|e| !e.message().contains(SECRET)), "a secret is shown");
-        let error = Place::parse(&format!("{scheme}://{text}?password={SECRET}")).err();
+        let error = StoreUrl::parse(&format!("{scheme}://{text}?password={SECRET}")).err();
         assert!(error.is_none_or(|e| !e.message().contains(SECRET)), "a secret is shown");
     }
 }
 
 fn url(text: &str) {
     let named = server(text);
-    match Place::parse(text) {
-        Ok(Place::Tcp(host, port)) => {
+    match StoreUrl::parse(text) {
+        Ok(StoreUrl::Tcp(host, port)) => {
             assert_eq!(named.unwrap(), Some((host.to_owned(), port)));
             assert_eq!(host_and_port(&joined(host, port)), Ok((host, port)));
         }
-        Ok(Place::File(path)) => assert!(path.starts_with('/') && named.unwrap().is_none()),
-        Ok(Place::Redis(options)) => {
+        Ok(StoreUrl::File(path)) => assert!(path.starts_with('/') && named.unwrap().is_none()),
+        Ok(StoreUrl::Redis(options)) => {
             assert_eq!(named.unwrap(), Some((options.host.clone(), options.port)));
-            let Ok(Place::Redis(again)) = Place::parse(&written(&options)) else { panic!("{}", written(&options)) };
+            let Ok(StoreUrl::Redis(again)) = StoreUrl::parse(&written(&options)) else {
+                panic!("{}", written(&options))
+            };
             assert_eq!(written(&again), written(&options));
             assert_eq!(shape(&again), shape(&options));
         }
-        Ok(Place::InProcess(_)) => {
+        Ok(StoreUrl::InProcess(_)) => {
             let store = open(text, 1, Duration::ZERO).expect("a store of this process");
             assert!(store.describe().starts_with("inproc://"));
         }

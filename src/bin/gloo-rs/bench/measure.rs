@@ -1,4 +1,4 @@
-//! Runs one measurement on one thread of one rank: verifies, warms up, takes the times, verifies again.
+//! Runs one measurement on one thread of one rank: verifies, warms up, measures, verifies again.
 
 use std::sync::Arc;
 use std::thread;
@@ -13,40 +13,40 @@ use gloo_rs::types::{DataType, ReduceOp, Slot};
 use super::buffer::Buffer;
 use super::workload::{Workload, fill, verify};
 
-/// Tag of the calls that belong to no measurement.
+/// Tag of calls outside of measurements.
 const CONTROL: u32 = 0;
-/// How long the last rank lets the others wait when a barrier is verified.
+/// Time for which the last rank lets the others wait when a barrier is verified.
 const LATE: Duration = Duration::from_millis(10);
-/// How many ranks are the last one in turn.
+/// Number of ranks that are the last one in turn.
 const LATE_RANKS: usize = 8;
-/// What no result consists of.
+/// A byte that no result contains.
 const SPOILT: u8 = 0x5a;
 
-/// How often, by which algorithm, and what keeps this measurement apart from others.
+/// The number of iterations, the algorithm, and tags that separate this measurement from others.
 #[derive(Clone, Copy, Debug)]
 pub struct Repetition<'a> {
     pub algorithm: &'a str,
     pub op: ReduceOp,
     pub warmup: usize,
     pub iterations: usize,
-    /// Which of this rank's threads this is; each has tags of its own.
+    /// Number of this thread in its rank; each has tags of its own.
     pub thread: usize,
     /// Slot of this thread's messages.
     pub slot: Slot,
-    /// Unlike that of any other measurement with the same store.
+    /// Different from that of every other measurement with the same store.
     pub name: &'a str,
 }
 
-/// What one thread found.
+/// The result of one thread.
 #[derive(Debug)]
 pub struct Measured {
     /// Time of each iteration in µs.
     pub times: Vec<f64>,
-    /// What was wrong with the result, if anything was.
+    /// What was wrong with the result, if anything.
     pub wrong: Option<String>,
 }
 
-/// Runs `work` on this thread; every rank does the same. `progress` is called after each timed iteration.
+/// Runs `work` on this thread; every rank calls it. `progress` is called after each measured iteration.
 pub fn measure(
     context: &Arc<Context>,
     store: &dyn Store,
@@ -76,7 +76,7 @@ pub fn measure(
     Ok(Measured { times, wrong })
 }
 
-/// Replaces each number by the largest that any rank has in its place. Every rank calls it with as many.
+/// Replaces each number by the maximum over all ranks. Every rank calls it with the same number of elements.
 pub fn largest_of_all_ranks(context: &Context, numbers: &mut [f64]) -> Result<()> {
     let shape = Shape { count: numbers.len(), outputs: 1, ..empty_shape(context, Collective::Allreduce) };
     let reduction = Reduction::Op(ReduceOp::Max);
@@ -108,12 +108,12 @@ fn call<'a>(
     Call { algorithm, reduction, inputs, outputs, tag, ..Call::new(shape, dtype) }
 }
 
-/// The buffers of a measurement on one thread, and the call on them.
+/// The buffers of a measurement on one thread, and the call that uses them.
 pub struct Runner<'a> {
     context: &'a Arc<Context>,
     work: &'a Workload,
     repetition: Repetition<'a>,
-    /// For what is no collective: to send from and to receive into. They point into `inputs` and `outputs`, and so are
+    /// Only for sendrecv: to send from and to receive into. They point into `inputs` and `outputs`, and must be
     /// dropped before those.
     unbound: Option<(UnboundBuffer, UnboundBuffer)>,
     input_pointers: Vec<*const u8>,
@@ -140,7 +140,7 @@ impl<'a> Runner<'a> {
             Some(_) => None,
             None => {
                 let unbound = |buffer: &Buffer| {
-                    // SAFETY: the memory lives as long as the buffer, which the runner drops after the unbound buffer.
+                    // SAFETY: the runner drops the memory after the unbound buffer.
                     unsafe { context.unbound_buffer(buffer.as_ptr(), buffer.len()) }
                 };
                 Some((unbound(&inputs[0])?, unbound(&outputs[0])?))
@@ -153,18 +153,18 @@ impl<'a> Runner<'a> {
         Ok(runner)
     }
 
-    /// From now on, the call is done by this algorithm.
+    /// Uses this algorithm from now on.
     pub fn select(&mut self, algorithm: &'a str) {
         self.repetition.algorithm = algorithm;
     }
 
-    /// Leaves nothing of earlier results, so that they cannot be taken for the next one's.
+    /// Overwrites earlier results, so that they cannot be taken for the next ones.
     pub fn spoil(&mut self) {
         self.outputs.iter_mut().for_each(|output| output.bytes_mut().fill(SPOILT));
         self.restore();
     }
 
-    /// The call's time in µs, of this rank, after a barrier.
+    /// Time of the call in µs, on this rank, after a barrier.
     pub fn timed(&mut self) -> Result<f64> {
         self.restore();
         barrier(self.context, self.repetition.thread as u32 * 2 + 1)?;
@@ -173,20 +173,20 @@ impl<'a> Runner<'a> {
         Ok(start.elapsed().as_nanos() as f64 / 1e3)
     }
 
-    /// Puts what the call reads back into the outputs, where it works in place.
+    /// If the call works in place, writes its input to the outputs again.
     fn restore(&mut self) {
         for (buffer, pieces) in self.outputs.iter_mut().zip(&self.work.before) {
             fill(buffer.bytes_mut(), pieces, self.work.dtype.size());
         }
     }
 
-    /// What is measured.
+    /// The measured call.
     pub fn run(&mut self) -> Result<()> {
         let Repetition { algorithm, op, thread, slot, .. } = self.repetition;
         let Some(shape) = self.work.shape() else { return self.exchange(slot) };
         let tag = thread as u32 * 2 + 2;
         let (inputs, outputs) = (&self.input_pointers, &self.output_pointers);
-        // SAFETY: the pointers are those of `self.inputs` and `self.outputs`, made as long as the shape says, one for each;
+        // SAFETY: there is one pointer for each of `self.inputs` and `self.outputs`, which have the lengths of the shape;
         // nothing else uses them until the call returns.
         unsafe {
             self.context.run(&call(shape, Some(algorithm), self.work.dtype, Reduction::Op(op), inputs, outputs, tag))
@@ -204,7 +204,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Whether every buffer holds what it must, and nothing beside was touched.
+    /// Checks the contents of every buffer and its guards.
     pub fn verify(&self) -> Result<(), String> {
         let dtype = self.work.dtype;
         let inputs = self.inputs.iter().zip(&self.work.inputs).enumerate();
@@ -217,7 +217,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Lets one rank after the other come late, and asks each time whether anyone left before the last had entered.
+    /// Lets one rank after the other arrive late, and checks each time that none left before the last had arrived.
     fn verify_barrier(&mut self, store: &dyn Store) -> Result<Option<String>> {
         let (rank, ranks) = (self.context.rank(), self.context.size());
         let mut wrong = None;

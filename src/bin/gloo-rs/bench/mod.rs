@@ -26,7 +26,7 @@ use workload::{Request, Subject, Workload};
 
 /// Measure a collective
 ///
-/// Starts ranks of its own on this host, or takes part in a job that a launcher started (whose variables are set; see docs/launchers.md).
+/// Starts ranks on this host, or runs as a rank of a job that a launcher started (if its variables are set; see docs/launchers.md).
 /// Every rank verifies the result before and after the measurement. The time of an iteration is that of the slowest rank.
 #[derive(clap::Args)]
 pub struct Args {
@@ -35,32 +35,32 @@ pub struct Args {
     #[arg(value_name = "COLLECTIVE", value_parser = subject)]
     subject: Subject,
 
-    /// Number of ranks; 2 by default, or those of the job
+    /// Number of ranks; default: 2, or that of the job
     #[arg(short = 'n', long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
     ranks: Option<u32>,
 
-    /// One of those that `gloo-rs list` shows, or auto
+    /// An algorithm that `gloo-rs list` prints, or auto
     #[arg(long, default_value = "auto", value_name = "A")]
     algorithm: String,
 
-    /// How the bytes travel
+    /// The transport
     #[arg(long, default_value = "auto", value_name = "T")]
     transport: Transport,
 
-    /// Bytes of a rank's buffer, as nccl-tests count them: 4,64Ki,1Mi
+    /// Sizes of a rank's buffer in bytes, as defined by nccl-tests: 4,64Ki,1Mi
     #[arg(long, value_name = "S,..", value_delimiter = ',', value_parser = crate::parse::size)]
     #[arg(default_value = "4,1Ki,8Ki,64Ki,512Ki,4Mi")]
     sizes: Vec<usize>,
 
-    /// Calls that are measured, for each size
+    /// Number of measured calls for each size
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iterations: u32,
 
-    /// Calls before those
+    /// Number of calls before those
     #[arg(long, default_value_t = 10, value_name = "W")]
     warmup: u32,
 
-    /// Buffers on each rank, where the collective can take several
+    /// Number of buffers on each rank, for collectives that can take several
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     inputs: u32,
 
@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long, default_value = "float32", value_name = "D")]
     dtype: DataType,
 
-    /// How elements are combined
+    /// The reduction operation
     #[arg(long, default_value = "sum", value_name = "O")]
     op: ReduceOp,
 
@@ -76,23 +76,23 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
 
-    /// The output is the input
+    /// Use the input as the output
     #[arg(long)]
     in_place: bool,
 
-    /// The root, where there is one
+    /// The root, for collectives with a root
     #[arg(long, default_value_t = 0, value_name = "R")]
     root: u32,
 
-    /// The group of each rank, for algorithms on groups, as 0,0,1,1; by default its host
+    /// The group of each rank, for algorithms on groups, such as 0,0,1,1; default: its host
     #[arg(long, value_name = "G,..", value_delimiter = ',')]
     groups: Vec<u32>,
 
-    /// Grid of the ranks, for algorithms on grids, as 4x2; by default the algorithm forms one
+    /// Grid of the ranks, for algorithms on grids, such as 4x2; default: the algorithm's choice
     #[arg(long, value_name = "GRID", value_delimiter = 'x')]
     dims: Vec<usize>,
 
-    /// Time that connecting, and every call, may take
+    /// Time limit for connecting, and for every call
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = crate::parse::seconds)]
     timeout: Duration,
 
@@ -100,14 +100,14 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_parser = crate::parse::interfaces)]
     interface: Option<String>,
 
-    /// Print one JSON object a line instead of a table
+    /// Print one JSON object per line instead of a table
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Transport {
-    /// The best that reaches all ranks
+    /// The best one that reaches all ranks
     Auto,
     /// TCP sockets
     Tcp,
@@ -129,7 +129,7 @@ pub fn run(args: Args) -> u8 {
     if !Launch::is_launched() {
         return start(&args);
     }
-    // The others hear that it has failed only when it has said why: a launcher then ends it.
+    // Print the error before the other ranks notice the failure: a launcher ends this rank then.
     let mut member = None;
     match take_part(&args, &mut member) {
         Ok(true) => 0,
@@ -138,7 +138,7 @@ pub fn run(args: Args) -> u8 {
     }
 }
 
-/// Starts the ranks if the command makes sense.
+/// Starts the ranks if the arguments are valid.
 fn start(args: &Args) -> u8 {
     let ranks = args.ranks.unwrap_or(2) as usize;
     match args.request(ranks) {
@@ -148,7 +148,7 @@ fn start(args: &Args) -> u8 {
 }
 
 impl Args {
-    /// What is asked of `ranks` ranks, if it makes sense.
+    /// The request for `ranks` ranks, if it is valid.
     fn request(&self, ranks: usize) -> Result<Request, String> {
         if self.sizes.contains(&0) {
             return Err("--sizes: 0 bytes are no message; barrier has no size at all".into());
@@ -171,7 +171,7 @@ impl Args {
         shape.check().map_err(|error| error.to_string())?;
         if self.algorithm != "auto" {
             let algorithm = shape.collective.algorithm(&self.algorithm);
-            // Some algorithms do not serve every number of ranks. What needs counts of others gets them when it runs.
+            // Some algorithms do not support every number of ranks. Counts of other ranks are exchanged when the call runs.
             let schedule = algorithm.and_then(|algorithm| match algorithm.uses {
                 Uses::Counts => Ok(Schedule::default()),
                 _ => (algorithm.generate)(&shape),
@@ -181,7 +181,7 @@ impl Args {
         Ok(request)
     }
 
-    /// [`Request::workload`], with the ranks where they are said to be.
+    /// [`Request::workload`] with the given hosts of the ranks.
     fn workload(&self, request: &Request, rank: usize, bytes: usize, seed: u64) -> Result<Workload, String> {
         let mut work = request.workload(rank, bytes, seed)?;
         (work.groups, work.dims) = (self.groups.clone(), self.dims.clone());
@@ -189,9 +189,9 @@ impl Args {
     }
 }
 
-/// One rank's part, as a `member` that is there from when it has connected. Whether all results were right, on all ranks.
+/// Runs this rank's part; `member` is set once it has connected. Returns whether all results were right, on all ranks.
 fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> {
-    let launch = ranks::place(args.ranks, args.timeout)?;
+    let launch = ranks::launch(args.ranks, args.timeout)?;
     let request = args.request(launch.size).map_err(Failure::usage)?;
     let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref())?);
     let (context, rank) = (&member.context, member.context.rank());
@@ -216,12 +216,12 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
         }
     }
     progress.end();
-    // Nobody leaves before the report is written: a launcher may end the others as soon as one has failed.
+    // No rank leaves before the report is written: a launcher may end the others as soon as one has failed.
     largest_of_all_ranks(context, &mut [0.0]).map_err(|error| format!("rank {rank}: {error}"))?;
     Ok(all_right)
 }
 
-/// Measures one size on all threads, and brings together what all ranks found.
+/// Measures one size on all threads, and combines the results of all ranks.
 fn measure_size(
     args: &Args,
     request: &Request,
@@ -264,7 +264,7 @@ fn measure_size(
         std::iter::once(own).chain(joined).collect()
     });
 
-    // The slowest of this rank's threads, then the slowest rank; and behind the times, whether anything was wrong.
+    // The slowest of this rank's threads, then the slowest rank; after the times, whether anything was wrong.
     let mut slowest = vec![0.0; args.iterations as usize + 1];
     for (thread, measured) in measured.into_iter().enumerate() {
         let Measured { times, wrong } = measured.map_err(says)?;
@@ -301,7 +301,7 @@ fn measure_size(
     })
 }
 
-/// Shown on rank 0 only, and only to people.
+/// The progress bar: only on rank 0, and only on a terminal.
 struct Progress(ProgressBar);
 
 impl Progress {
@@ -323,7 +323,7 @@ impl Progress {
         self.0.inc(1);
     }
 
-    /// Takes the bar away while something else is written.
+    /// Hides the bar while other output is written.
     fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
         self.0.suspend(write)
     }

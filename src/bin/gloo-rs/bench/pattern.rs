@@ -1,29 +1,29 @@
-//! The data that a benchmark sends: values that no mistake leaves as they should be, and whose reduction is exact.
+//! The data of a benchmark: values that change with every kind of error, and whose reduction is exact.
 //!
 //! Every contribution (one input of one rank) is a sequence of [`PERIOD`] values, repeated. The period is a prime, so that
-//! elements which end up a block, a segment or a power of two away from their place do not look right. The values of one
-//! contribution are random to the eye; they depend on the contribution, the position and a seed. Floating-point values are
-//! such that every intermediate result is exact in every order, so that results are compared bit by bit.
+//! elements that are displaced by a block, a segment or a power of two have wrong values. The values of one
+//! contribution are pseudo-random; they depend on the contribution, the position and a seed. Floating-point values are
+//! chosen so that every intermediate result is exact in every order, so results are compared bit by bit.
 
 use gloo_rs::types::{DataType, ReduceOp};
 use half::{bf16, f16};
 
-/// Values until a sequence repeats; a prime.
+/// Number of values after which a sequence repeats; a prime.
 pub const PERIOD: usize = 8191;
 
-/// What is sent, and what it becomes.
+/// The data type, the operation, and the seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     dtype: DataType,
     /// `None` for collectives that only move data.
     op: Option<ReduceOp>,
-    /// Inputs that are combined, of all ranks together.
+    /// Number of inputs that are combined, of all ranks together.
     contributions: usize,
-    /// Tells apart data that is under way at the same time.
+    /// Distinguishes data of calls that run at the same time.
     seed: u64,
 }
 
-/// One element, exactly.
+/// The exact value of one element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
     Int(i128),
@@ -32,7 +32,7 @@ pub enum Value {
 }
 
 impl Pattern {
-    /// Fails if so many contributions cannot be combined exactly, with what to say about it.
+    /// Fails with a message if this number of contributions cannot be combined exactly.
     pub fn new(dtype: DataType, op: Option<ReduceOp>, contributions: usize, seed: u64) -> Result<Self, String> {
         let pattern = Self { dtype, op, contributions, seed };
         if pattern.is_bounded() && pattern.largest() < 1 {
@@ -49,7 +49,7 @@ impl Pattern {
         self.tile(|index| self.value(contribution, index))
     }
 
-    /// The bytes of the reduction of `contributions`, which are not none: [`PERIOD`] elements.
+    /// The bytes of the reduction of `contributions`, at least one: [`PERIOD`] elements.
     pub fn reduced(&self, contributions: std::ops::Range<usize>) -> Vec<u8> {
         let count = contributions.len();
         self.tile(|index| {
@@ -83,7 +83,7 @@ impl Pattern {
         }
     }
 
-    /// Each contribution decides some results: it is the odd one out with half the probability that there be one at all.
+    /// Each contribution determines some results: with half probability there is one contribution that differs from the others.
     fn bool(&self, random: u64) -> bool {
         let odd = random.is_multiple_of(2 * self.contributions as u64);
         match self.op {
@@ -95,12 +95,12 @@ impl Pattern {
 
     fn int(&self, random: u64) -> i128 {
         let bits = 8 * self.dtype.size() as u32;
-        // Few bits are set (or clear) in few contributions, or the result would have them all.
+        // Few bits are set (or clear) in few contributions; otherwise the result would have them all.
         let one_bit = 1u64 << (mix(random) % u64::from(bits));
         let takes_part = random % (2 * self.contributions as u64) < u64::from(bits);
         let value = match self.op {
             Some(ReduceOp::Average) => return self.bounded(random),
-            // Even numbers would soon multiply to zero.
+            // Products of even numbers would soon be zero.
             Some(ReduceOp::Product) => random | 1,
             Some(ReduceOp::BitAnd) => !if takes_part { one_bit } else { 0 },
             Some(ReduceOp::BitOr) => {
@@ -117,7 +117,7 @@ impl Pattern {
 
     fn float(&self, random: u64, contribution: usize, index: usize) -> f64 {
         match self.op {
-            // One contribution doubles each result, wherever it stands; all decide about its sign.
+            // One contribution doubles each result, whichever it is; all contribute to its sign.
             Some(ReduceOp::Product) => {
                 let doubles = index % self.contributions == contribution;
                 (if doubles { 2.0 } else { 1.0 }) * (if random & 1 == 0 { 1.0 } else { -1.0 })
@@ -126,7 +126,7 @@ impl Pattern {
         }
     }
 
-    /// A whole number that is not zero, at most [`Self::largest`] either way.
+    /// An integer that is not zero, with an absolute value of at most [`Self::largest`].
     fn bounded(&self, random: u64) -> i128 {
         let magnitude = 1 + i128::from((random >> 1) % self.largest());
         let negative = random & 1 == 1 && !matches!(limit(self.dtype), Limit::Unsigned(_));
@@ -142,7 +142,7 @@ impl Pattern {
         }
     }
 
-    /// The largest number to send: the sum of so many contributions still is exact.
+    /// The largest number to send: the sum of this many contributions is still exact.
     fn largest(&self) -> u64 {
         let (Limit::Float(limit) | Limit::Signed(limit) | Limit::Unsigned(limit)) = limit(self.dtype);
         if self.is_bounded() { limit / self.contributions as u64 } else { limit }
@@ -178,8 +178,8 @@ impl Pattern {
         }
     }
 
-    /// The end of an average. The types narrower than 64 bits are divided as binary32, which rounds their quotients as the
-    /// types themselves would: it has more than twice the digits of the 16-bit ones.
+    /// The division of an average. The types narrower than 64 bits are divided as binary32, which rounds quotients as the
+    /// types themselves would, because it has more than twice the digits of the 16-bit types.
     fn divide(&self, value: Value, by: usize) -> Value {
         let double = matches!(self.dtype, DataType::Float64 | DataType::Complex128);
         let quotient = |value: f64| if double { value / by as f64 } else { f64::from(value as f32 / by as f32) };
@@ -191,7 +191,7 @@ impl Pattern {
     }
 }
 
-/// Up to which number a type holds all whole numbers.
+/// Up to this number a type represents all integers.
 enum Limit {
     Float(u64),
     Signed(u64),
@@ -210,7 +210,7 @@ fn limit(dtype: DataType) -> Limit {
     }
 }
 
-/// `value` as the integer type `dtype` keeps it.
+/// `value` truncated to the integer type `dtype`.
 fn wrap(value: i128, dtype: DataType) -> i128 {
     use DataType::*;
     match dtype {
@@ -226,7 +226,7 @@ fn wrap(value: i128, dtype: DataType) -> i128 {
     }
 }
 
-/// A permutation of the 64-bit numbers that spreads them: the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+/// A bijection of the 64-bit numbers that mixes their bits: the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -253,7 +253,7 @@ fn encode(value: Value, dtype: DataType, out: &mut Vec<u8>) {
     }
 }
 
-/// The element that the first bytes of `bytes` are, of which there are enough.
+/// The element in the first bytes of `bytes`, which must be long enough.
 pub fn decode(bytes: &[u8], dtype: DataType) -> Value {
     use DataType::*;
     macro_rules! read {

@@ -1,4 +1,4 @@
-//! What a measurement says: percentiles, bandwidths, a table or lines of JSON.
+//! The report of a measurement: percentiles, bandwidths, a table or lines of JSON.
 
 use gloo_rs::collective::Collective;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::parse::size_text;
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub collective: &'static str,
-    /// The one that ran, also where `auto` was asked for.
+    /// The algorithm that ran, also for `auto`.
     pub algorithm: String,
     pub transport: &'static str,
     pub ranks: usize,
@@ -27,7 +27,7 @@ pub struct Row {
     pub verified: bool,
 }
 
-/// Of the iterations' times, each that of the slowest rank, in µs.
+/// Statistics of the iterations' times in µs, each that of the slowest rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
     pub min_us: f64,
@@ -37,34 +37,34 @@ pub struct Times {
 }
 
 impl Times {
-    /// Of at least one time.
+    /// From at least one time.
     pub fn of(mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
-        // The smallest time that so many percent of the times do not exceed.
+        // The smallest time such that this percentage of the times is not larger.
         let percentile = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
         Self { min_us: times[0], p50_us: percentile(50), p99_us: percentile(99), max_us: times[times.len() - 1] }
     }
 }
 
-/// In GB/s of 10⁹ bytes, as nccl-tests define them (doc/PERFORMANCE.md of github.com/NVIDIA/nccl-tests), of the median time.
+/// Bandwidths in GB/s (10⁹ bytes), as nccl-tests define them (doc/PERFORMANCE.md of github.com/NVIDIA/nccl-tests), from the median time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bandwidth {
     /// Bytes by time.
     pub algbw_gbs: f64,
-    /// That times a factor that makes it comparable to a link's speed, whatever the number of ranks: see [`bus_factor`].
+    /// That times a factor that makes it comparable to a link's speed for any number of ranks: see [`bus_factor`].
     pub busbw_gbs: f64,
 }
 
 impl Bandwidth {
-    /// `bytes` are those of all threads of a rank together.
+    /// `bytes` is the sum over all threads of a rank.
     pub fn of(subject: Subject, ranks: usize, bytes: usize, us: f64) -> Self {
         let algbw_gbs = if us > 0.0 { bytes as f64 / us / 1e3 } else { 0.0 };
         Self { algbw_gbs, busbw_gbs: algbw_gbs * bus_factor(subject, ranks) }
     }
 }
 
-/// How much of a buffer must cross each rank's link at least, in one direction, if the ranks share the work as well as can
-/// be: what PERFORMANCE.md of nccl-tests says, and for collectives that it does not have, what follows likewise.
+/// The least fraction of a buffer that must cross each rank's link in one direction, if the work is distributed
+/// optimally: from PERFORMANCE.md of nccl-tests, and for other collectives derived in the same way.
 fn bus_factor(subject: Subject, ranks: usize) -> f64 {
     use Collective::*;
     let ranks = ranks as f64;
@@ -91,14 +91,14 @@ const COLUMNS: [(&str, usize); 9] = [
     ("verified", 9),
 ];
 
-/// What a table says once.
+/// The head of the table.
 pub fn head(row: &Row, threads: usize, in_place: bool) -> String {
     let op = if row.op == NO_OP { String::new() } else { format!(", {}", row.op) };
     let inputs = if row.inputs > 1 { format!(", {} buffers", row.inputs) } else { String::new() };
     let threads = if threads > 1 { format!(", {threads} threads") } else { String::new() };
-    let place = if in_place { ", in place" } else { "" };
+    let suffix = if in_place { ", in place" } else { "" };
     let title = format!(
-        "# {} over {}, {} ranks{threads}, {}{op}{inputs}{place}, {} iterations",
+        "# {} over {}, {} ranks{threads}, {}{op}{inputs}{suffix}, {} iterations",
         row.collective, row.transport, row.ranks, row.dtype, row.iterations
     );
     let names: String = COLUMNS.iter().map(|(name, width)| format!("{name:>width$}")).collect();
@@ -124,7 +124,7 @@ pub fn line(row: &Row) -> String {
     format!("{cells}  {}", row.algorithm)
 }
 
-/// The operation of what does not reduce.
+/// The name of the operation, or of none.
 pub const NO_OP: &str = "none";
 
 #[cfg(test)]
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn table_columns_stand_under_their_names() {
+    fn table_columns_are_aligned_with_their_names() {
         let row = row();
         let head = head(&row, 2, true);
         let (title, names) = head.split_once('\n').unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_result_stands_out() {
+    fn a_wrong_result_is_marked() {
         assert!(line(&Row { verified: false, ..row() }).contains(" NO "));
     }
 }

@@ -10,30 +10,30 @@ fn every_reduction() -> impl Iterator<Item = (DataType, ReduceOp)> {
     pairs.filter(|(dtype, op)| op.supports(*dtype))
 }
 
-/// Elements in which two sequences differ.
+/// Number of elements in which two sequences differ.
 fn differences(left: &[u8], right: &[u8], dtype: DataType) -> usize {
     let pairs = left.chunks(dtype.size()).zip(right.chunks(dtype.size()));
     pairs.filter(|(left, right)| decode(left, dtype) != decode(right, dtype)).count()
 }
 
-/// What the library's own kernels make of the contributions, combined in the given order.
+/// The reduction of the contributions by the library's own kernels, in the given order.
 fn by_kernels(pattern: &Pattern, dtype: DataType, op: ReduceOp, order: &[usize]) -> Vec<u8> {
     let kernel = reduce::kernel(dtype, op).unwrap();
     let mut result = pattern.contribution(order[0]);
     for &next in &order[1..] {
         let right = pattern.contribution(next);
-        // SAFETY: all three are PERIOD elements; the result may be the left one.
+        // SAFETY: all three have PERIOD elements; the kernel allows the result to be the left operand.
         unsafe { kernel(result.as_mut_ptr(), result.as_ptr(), right.as_ptr(), PERIOD) };
     }
     if op == ReduceOp::Average {
-        // SAFETY: the result is PERIOD elements.
+        // SAFETY: the result has PERIOD elements.
         unsafe { reduce::divide(dtype).unwrap()(result.as_mut_ptr(), PERIOD, order.len() as u64) };
     }
     result
 }
 
 #[test]
-fn what_is_expected_is_what_the_kernels_compute_in_any_order() {
+fn expected_values_are_those_that_the_kernels_compute_in_any_order() {
     for (dtype, op) in every_reduction() {
         for contributions in [1, 2, 3, 8, 31] {
             let pattern = Pattern::new(dtype, Some(op), contributions, 5).unwrap();
@@ -67,7 +67,7 @@ fn a_contribution_that_is_missing_or_of_another_thread_changes_every_result() {
 }
 
 #[test]
-fn data_is_not_zeros_and_differs_by_rank_and_by_place() {
+fn data_is_not_zero_and_differs_by_rank_and_by_position() {
     for &dtype in DataType::ALL {
         let pattern = Pattern::new(dtype, None, 4, 0).unwrap();
         let (first, second) = (pattern.contribution(0), pattern.contribution(1));
@@ -83,7 +83,7 @@ fn data_is_not_zeros_and_differs_by_rank_and_by_place() {
 }
 
 #[test]
-fn what_cannot_be_exact_is_refused() {
+fn inexact_reductions_are_refused() {
     assert!(Pattern::new(DataType::Bfloat16, Some(ReduceOp::Sum), 256, 0).is_ok());
     let refused = Pattern::new(DataType::Bfloat16, Some(ReduceOp::Sum), 257, 0).unwrap_err();
     assert!(refused.contains("sum of 257 values of type bfloat16"), "{refused}");
@@ -119,7 +119,7 @@ fn every_wrong_element_is_found_and_named() {
 }
 
 #[test]
-fn what_is_sent_between_two_ranks_is_the_same_on_both_sides() {
+fn both_sides_agree_on_the_data_between_two_ranks() {
     for ranks in [1, 2, 3, 5] {
         for elements in [1, 7, 50_000] {
             let request = request(Subject::Collective(Collective::Alltoallv), ranks);
@@ -144,14 +144,14 @@ fn what_is_sent_between_two_ranks_is_the_same_on_both_sides() {
 }
 
 #[test]
-fn sizes_count_as_in_nccl_tests_and_are_never_empty() {
+fn sizes_are_those_of_nccl_tests_and_never_zero() {
     let bytes = |collective, ranks, bytes| {
         let work = request(Subject::Collective(collective), ranks).workload(0, bytes, 0).unwrap();
         (work.bytes, work.shape().unwrap().count)
     };
     assert_eq!(bytes(Collective::Allreduce, 3, 4096), (4096, 1024));
     assert_eq!(bytes(Collective::Allreduce, 3, 1), (4, 1));
-    // The whole of what a rank has in the end, or had in the beginning, in blocks of one length.
+    // Everything that a rank has at the end, or at the beginning, in blocks of one length.
     assert_eq!(bytes(Collective::Allgather, 4, 4096), (4096, 256));
     assert_eq!(bytes(Collective::Alltoall, 3, 4096), (3 * 341 * 4, 341));
     assert_eq!(bytes(Collective::Scatter, 4, 4), (16, 1));
@@ -162,7 +162,7 @@ fn sizes_count_as_in_nccl_tests_and_are_never_empty() {
 }
 
 #[test]
-fn every_shape_is_one_that_the_library_takes() {
+fn every_shape_is_valid_for_the_library() {
     for &collective in Collective::ALL {
         for ranks in 1..=8 {
             for in_place in [false, true] {
@@ -189,7 +189,7 @@ fn every_shape_is_one_that_the_library_takes() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_ranks_start() {
+fn invalid_requests_are_refused_before_ranks_start() {
     let refused = |request: Request| request.check().unwrap_err();
     let allreduce = request(Subject::Collective(Collective::Allreduce), 4);
     assert!(allreduce.check().is_ok());

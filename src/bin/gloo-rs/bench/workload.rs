@@ -1,4 +1,4 @@
-//! What one rank does in one measurement: the shape of its call, what its buffers hold before and what they must hold after.
+//! One rank's part of one measurement: the shape of its call, and the contents of its buffers before and after it.
 
 mod builder;
 mod piece;
@@ -11,11 +11,11 @@ use self::piece::end;
 pub use self::piece::{Piece, fill, verify};
 use super::pattern::Pattern;
 
-/// What is measured.
+/// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Collective(Collective),
-    /// Each rank sends a message to the next and receives one from the rank before, by unbound buffers.
+    /// Each rank sends a message to the next rank and receives one from the previous rank, by unbound buffers.
     SendRecv,
 }
 
@@ -28,7 +28,7 @@ impl Subject {
     }
 }
 
-/// What a benchmark is asked to do, but for the size.
+/// The arguments of a benchmark, without the size.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub subject: Subject,
@@ -36,22 +36,22 @@ pub struct Request {
     pub op: ReduceOp,
     pub ranks: usize,
     pub root: usize,
-    /// Buffers on each rank: inputs, or outputs where the collective has one input (broadcast) or works in place.
+    /// Number of buffers on each rank: inputs, or outputs if the collective has one input (broadcast) or works in place.
     pub buffers: usize,
     pub in_place: bool,
 }
 
-/// One rank's part in one measurement.
+/// One rank's part of one measurement.
 #[derive(Debug)]
 pub struct Workload {
     pub dtype: DataType,
-    /// The size as nccl-tests count it, in bytes: what [`Request`] was asked for, rounded to what the collective can do.
+    /// The size in bytes as defined by nccl-tests: that of the [`Request`], rounded to one that the collective supports.
     pub bytes: usize,
-    /// What the inputs hold, by input.
+    /// The contents of the inputs, by input.
     pub inputs: Vec<Vec<Piece>>,
-    /// What the outputs hold before the call, by output; what no piece covers holds no pattern.
+    /// The contents of the outputs before the call, by output; elements outside of all pieces hold no pattern.
     pub before: Vec<Vec<Piece>>,
-    /// What the outputs must hold after the call; nothing is promised of what no piece covers.
+    /// The contents of the outputs after the call; elements outside of all pieces are undefined.
     pub after: Vec<Vec<Piece>>,
     collective: Option<Collective>,
     rank: usize,
@@ -62,13 +62,13 @@ pub struct Workload {
     recv_counts: Vec<usize>,
     average: bool,
     destinations: usize,
-    /// What [`Shape::groups`] and [`Shape::dims`] say.
+    /// For [`Shape::groups`] and [`Shape::dims`].
     pub groups: Vec<u32>,
     pub dims: Vec<usize>,
 }
 
 impl Request {
-    /// Says what no rank could do.
+    /// Checks what does not depend on the rank.
     pub fn check(&self) -> Result<(), String> {
         let Self { ranks, root, .. } = *self;
         if root >= ranks {
@@ -114,9 +114,9 @@ impl Request {
             _ => false,
         };
         if buffers == 0 || (buffers > 1 && !several) {
-            let place = if in_place { " in place" } else { "" };
+            let suffix = if in_place { " in place" } else { "" };
             let takes = if several { "1 or more" } else { "1" };
-            return Err(format!("--inputs is {buffers}; {name}{place} takes {takes}"));
+            return Err(format!("--inputs is {buffers}; {name}{suffix} takes {takes}"));
         }
         if in_place && matches!(collective, Alltoallv | Barrier | PairwiseExchange) {
             return Err(format!("{name} does not work in place"));
@@ -142,7 +142,7 @@ impl Request {
 }
 
 impl Workload {
-    /// The call's shape; `None` for what is no collective.
+    /// The call's shape; `None` for sendrecv.
     pub fn shape(&self) -> Option<Shape<'_>> {
         Some(Shape {
             root: self.root,
@@ -158,12 +158,12 @@ impl Workload {
         })
     }
 
-    /// Elements of input `index`.
+    /// Number of elements of input `index`.
     pub fn input_len(&self, index: usize) -> usize {
         end(&self.inputs[index])
     }
 
-    /// Elements of output `index`: it holds what is there before and what must be there after.
+    /// Number of elements of output `index`, before and after the call.
     pub fn output_len(&self, index: usize) -> usize {
         match self.shape() {
             Some(shape) => shape.output_len(index),

@@ -1,4 +1,4 @@
-//! Which cores a rank may use.
+//! Assigns cores to ranks.
 
 use std::io;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 /// What to bind each rank to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum Bind {
-    /// Its share of the host's cores, an equal part for each rank
+    /// An equal share of the host's cores for each rank
     Core,
-    /// Nothing
+    /// Do not bind
     None,
 }
 
-/// The cores of each of `ranks` ranks, or `None` if they are to go where they like: where that is asked for, and, if nothing
-/// is asked for, where there are more ranks than cores.
+/// The cores of each of `ranks` ranks, or `None` if they are not bound: if that is requested or, by default,
+/// if there are more ranks than cores.
 pub fn sets(bind: Option<Bind>, ranks: usize) -> Result<Option<Vec<libc::cpu_set_t>>, String> {
     if bind == Some(Bind::None) {
         return Ok(None);
@@ -31,35 +31,35 @@ pub fn sets(bind: Option<Bind>, ranks: usize) -> Result<Option<Vec<libc::cpu_set
     Ok(Some(shares(&cores, ranks).map(set_of).collect()))
 }
 
-/// The cores that this process may use, those that share one core's hardware side by side.
+/// The cores that this process may use; hardware threads of one core are adjacent.
 fn allowed() -> io::Result<Vec<usize>> {
-    // SAFETY: a zeroed set is an empty one.
+    // SAFETY: a zeroed `cpu_set_t` is a valid, empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is as long as said.
+    // SAFETY: the call writes at most the size of `set`, which is passed.
     if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the number is one of the set's.
+    // SAFETY: the number is smaller than the number of bits in the set.
     let mut cores: Vec<usize> =
         (0..libc::CPU_SETSIZE as usize).filter(|core| unsafe { libc::CPU_ISSET(*core, &set) }).collect();
     let topology = |core: usize, what: &str| -> u32 {
         let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{core}/topology/{what}"));
         text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     };
-    // Where the system does not tell, the order stays. Stable, so that numbers decide among equals.
+    // If the system does not report the topology, the order stays. The sort is stable, so equal entries keep the order of numbers.
     cores.sort_by_cached_key(|core| (topology(*core, "physical_package_id"), topology(*core, "core_id")));
     Ok(cores)
 }
 
-/// Splits `cores` into `ranks` parts whose sizes differ by one at most.
+/// Splits `cores` into `ranks` parts whose sizes differ by at most one.
 fn shares(cores: &[usize], ranks: usize) -> impl Iterator<Item = &[usize]> {
     (0..ranks).map(move |rank| &cores[rank * cores.len() / ranks..(rank + 1) * cores.len() / ranks])
 }
 
 fn set_of(cores: &[usize]) -> libc::cpu_set_t {
-    // SAFETY: a zeroed set is an empty one.
+    // SAFETY: a zeroed `cpu_set_t` is a valid, empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the numbers are below the set's size.
+    // SAFETY: the numbers are smaller than the number of bits in the set.
     cores.iter().for_each(|core| unsafe { libc::CPU_SET(*core, &mut set) });
     set
 }

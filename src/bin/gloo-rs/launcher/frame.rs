@@ -1,4 +1,4 @@
-//! What the launcher and its helper on another host say to each other, over the helper's standard input and output.
+//! The messages of the launcher and its helper on another host, over the helper's standard input and output.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Job;
 
-/// Comes first from a helper; what the host's shell writes before it is passed over.
+/// The first bytes from a helper; output of the host's shell before them is skipped.
 pub const MAGIC: &[u8] = b"\0gloo-rs node\0";
-/// Longer than any frame is: the longest is a rank's line.
+/// Upper bound for the length of a frame: the longest frame is a rank's line.
 const LONGEST: usize = 4 << 20;
-/// Longer than what a shell writes when it starts.
+/// Upper bound for the output of a shell when it starts.
 const LONGEST_GREETING: usize = 1 << 20;
 
-/// Kinds of frames, by who sends them.
+/// Kinds of frames, by sender.
 pub mod kind {
     /// Helper: [`super::Hello`].
     pub const HELLO: u8 = b'h';
@@ -23,7 +23,7 @@ pub mod kind {
     pub const OUTPUT: u8 = b'o';
     /// Helper: bytes for the launcher's standard error.
     pub const ERROR: u8 = b'e';
-    /// Helper: rank 0 has taken so many bytes (u32, little-endian) of its input.
+    /// Helper: rank 0 has read this many bytes (u32, little-endian) of its input.
     pub const TAKEN: u8 = b't';
     /// Helper: all of its ranks have ended, with this status (one byte).
     pub const DONE: u8 = b'd';
@@ -31,34 +31,34 @@ pub mod kind {
     pub const TASK: u8 = b'T';
     /// Launcher: a signal for the ranks (one byte).
     pub const SIGNAL: u8 = b'S';
-    /// Launcher: the job has failed elsewhere; the ranks are to end.
+    /// Launcher: the job has failed on another host; the ranks must end.
     pub const END: u8 = b'E';
-    /// Launcher: input for rank 0; nothing at its end.
+    /// Launcher: input for rank 0; empty at its end.
     pub const INPUT: u8 = b'I';
-    /// Launcher: it is still there.
+    /// Launcher: keep-alive.
     pub const ALIVE: u8 = b'A';
 }
 
-/// Input of rank 0 that may be on its way at once.
+/// Limit on rank 0's input that has been sent and not read yet.
 pub const INPUT_WINDOW: usize = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
 pub struct Hello {
     pub version: String,
-    /// A port that was free on that host just now.
+    /// A port that was free on that host just before.
     pub port: u16,
 }
 
 #[derive(Serialize, Deserialize)]
 pub struct Task {
     pub job: Job,
-    /// Where the launcher was started.
+    /// The directory in which the launcher was started.
     pub directory: OsString,
-    /// Silence of the launcher after which it counts as lost.
+    /// Time without data after which the launcher counts as lost.
     pub lost_after: Duration,
 }
 
-/// A frame as it travels: kind, length, and that many bytes.
+/// Encodes a frame: kind, length, and that many bytes.
 pub fn encode(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(5 + payload.len());
     frame.push(kind);
@@ -67,12 +67,12 @@ pub fn encode(kind: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The same with a value as payload.
+/// Encodes a frame with a serialized value as the payload.
 pub fn encode_value(kind: u8, value: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(encode(kind, &serde_json::to_vec(value)?))
 }
 
-/// Puts frames together from pieces of any size.
+/// Decodes frames from pieces of any size.
 #[derive(Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
@@ -81,7 +81,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// One that passes over everything up to the end of `greeting`.
+    /// A decoder that skips everything up to the end of `greeting`.
     pub fn after(greeting: &'static [u8]) -> Self {
         Self { bytes: Vec::new(), greeting: Some(greeting) }
     }
@@ -90,7 +90,7 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole frame.
+    /// The next complete frame.
     pub fn next(&mut self) -> io::Result<Option<(u8, Vec<u8>)>> {
         let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
         if let Some(greeting) = self.greeting {
@@ -114,7 +114,7 @@ impl Decoder {
         Ok(Some((kind, payload)))
     }
 
-    /// The text that came instead of the greeting.
+    /// The text that was received instead of the greeting.
     pub fn before_greeting(&self) -> Option<String> {
         self.greeting.map(|_| String::from_utf8_lossy(&self.bytes).trim().to_owned())
     }

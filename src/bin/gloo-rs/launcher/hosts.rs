@@ -1,24 +1,24 @@
-//! Files of hosts, and which ranks go where.
+//! Host files, and how ranks are distributed over hosts.
 
 use std::path::Path;
 
-/// A host and how many ranks it takes.
+/// A host and its number of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// As ssh is to know it: a name, an address, `user@name`.
+    /// The name for ssh: a name, an address, `user@name`.
     pub name: String,
     pub slots: usize,
 }
 
 impl Host {
-    /// The host as other hosts know it.
+    /// The name by which other hosts know the host.
     pub fn address(&self) -> &str {
         self.name.rsplit_once('@').map_or(&*self.name, |(_, host)| host)
     }
 }
 
-/// Reads a file of lines `host`, `host slots=N` or `host:N`; `#` begins a comment. A host without a number takes one rank;
-/// one that comes again takes more.
+/// Parses a file with lines `host`, `host slots=N` or `host:N`; `#` begins a comment. A host without a number has one slot; the slots
+/// of a host that is listed several times are added.
 pub fn read(path: &Path) -> Result<Vec<Host>, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     parse(&text).map_err(|error| format!("{}: {error}", path.display()))
@@ -43,7 +43,7 @@ fn parse(text: &str) -> Result<Vec<Host>, String> {
 fn parse_line(line: &str) -> Result<Host, &'static str> {
     let mut words = line.split_whitespace();
     let first = words.next().unwrap_or_default();
-    // What has several colons is an IPv6 address.
+    // A name with several colons is an IPv6 address.
     let (name, mut slots) = match first.split_once(':') {
         Some((name, slots)) if !slots.contains(':') => (name, Some(slots)),
         _ => (first, None),
@@ -63,8 +63,8 @@ fn parse_line(line: &str) -> Result<Host, &'static str> {
     Ok(Host { name: name.to_owned(), slots })
 }
 
-/// How many of `ranks` ranks each host gets: the first as many as it takes, and so on. Hosts that get none are left out.
-pub fn place(hosts: &[Host], ranks: usize) -> Result<Vec<(Host, usize)>, String> {
+/// How many of `ranks` ranks each host gets: hosts are filled in order. Hosts that get none are left out.
+pub fn distribute(hosts: &[Host], ranks: usize) -> Result<Vec<(Host, usize)>, String> {
     let slots: usize = hosts.iter().map(|host| host.slots).sum();
     if ranks > slots {
         return Err(format!("the file of hosts has {slots} slots, and {ranks} ranks are asked for"));
@@ -111,10 +111,10 @@ mod tests {
     #[test]
     fn ranks_fill_hosts_in_order() {
         let hosts = [host("a", 2), host("b", 1), host("c", 4)];
-        let counts = |ranks| place(&hosts, ranks).unwrap().into_iter().map(|(_, ranks)| ranks).collect::<Vec<_>>();
+        let counts = |ranks| distribute(&hosts, ranks).unwrap().into_iter().map(|(_, ranks)| ranks).collect::<Vec<_>>();
         assert_eq!(counts(1), [1]);
         assert_eq!(counts(4), [2, 1, 1]);
         assert_eq!(counts(7), [2, 1, 4]);
-        assert!(place(&hosts, 8).unwrap_err().contains("7 slots, and 8 ranks"));
+        assert!(distribute(&hosts, 8).unwrap_err().contains("7 slots, and 8 ranks"));
     }
 }

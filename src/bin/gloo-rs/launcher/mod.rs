@@ -1,8 +1,8 @@
-//! Starts the ranks of a job and stays with them until the last has ended: here, those of this host; in [`remote`], helpers on
-//! other hosts, which do so there as this launcher would ([`node`]).
+//! Starts the ranks of a job and waits until the last has ended: here those of this host; in [`remote`] through helpers on
+//! other hosts ([`node`]), each of which acts there as this launcher would.
 //!
-//! One thread does it all, from one poll loop over the ranks' output and the signals: a rank is to die with the thread that
-//! started it (`PR_SET_PDEATHSIG`), so that must be the thread that lives longest.
+//! One thread runs a poll loop over the ranks' output and the signals. A rank is killed when the thread that started it ends
+//! (`PR_SET_PDEATHSIG`), so this must be the thread that lives longest.
 
 pub mod binding;
 mod frame;
@@ -28,34 +28,34 @@ use rank::{Forwarded, Outcome, Rank, Stream, Target};
 use serde::{Deserialize, Serialize};
 use signals::Signals;
 
-/// How long a process that got SIGKILL may take to end; it may have much memory to give back.
+/// Time for a process to end after SIGKILL; it may have to release much memory.
 const KILLED_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// What to start.
+/// The job to start.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Job {
     pub program: OsString,
     pub args: Vec<OsString>,
-    /// Variables for the ranks, beside those that tell their place.
+    /// Variables for the ranks, besides those that give their rank.
     pub environment: Vec<(OsString, OsString)>,
-    /// Whether to mark output lines with their rank. Otherwise the ranks write where the launcher would.
+    /// Whether to prefix output lines with their rank. Otherwise the ranks inherit the launcher's output.
     pub prefix: bool,
-    /// Time that ranks have to end once they were asked to.
+    /// Time for ranks to end after they were asked to.
     pub grace: Duration,
-    /// What to bind ranks to; `None` for cores if there are enough.
+    /// How to bind ranks; `None` for cores if there are enough.
     pub bind: Option<Bind>,
     pub part: Part,
 }
 
-/// Which of a job's ranks are started on one host.
+/// The ranks of a job that are started on one host.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Part {
     pub first_rank: usize,
     pub ranks: usize,
-    /// Of the whole job.
+    /// Number of ranks of the whole job.
     pub size: usize,
-    /// This host's name, and where rank 0 serves the store, if the job is on several hosts.
-    pub place: Option<(String, Master)>,
+    /// If the job is on several hosts: this host's name, and the address of rank 0's store.
+    pub host: Option<(String, Master)>,
     /// Whether rank 0 gets input.
     pub input: bool,
 }
@@ -67,39 +67,39 @@ pub struct Master {
 }
 
 impl Job {
-    /// A job on this host, whose ranks get a token of its own.
+    /// A job on this host, with a random token.
     pub fn new(program: OsString, args: Vec<OsString>, ranks: usize) -> Result<Self, Failure> {
-        // A terminal stops those who read from it outside of its foreground group, which a rank is.
-        // SAFETY: no memory is involved.
+        // The system stops processes that read from a terminal outside of its foreground process group, and each rank leads a group.
+        // SAFETY: the call accesses no memory of this process.
         let input = unsafe { libc::isatty(libc::STDIN_FILENO) } == 0;
-        let part = Part { first_rank: 0, ranks, size: ranks, place: None, input };
+        let part = Part { first_rank: 0, ranks, size: ranks, host: None, input };
         let mut environment = Vec::new();
-        // One that the user has set stands, also an empty one, and is inherited.
+        // A token in the environment, even an empty one, is inherited.
         if std::env::var_os(TOKEN_VARIABLE).is_none() {
             let token = JobToken::random_text()
-                .map_err(|error| Failure::from(format!("cannot draw a token for the job: {error}")))?;
+                .map_err(|error| Failure::from(format!("cannot generate a token for the job: {error}")))?;
             environment.push((TOKEN_VARIABLE.into(), token.into()));
         }
         Ok(Self { program, args, environment, prefix: true, grace: Duration::from_secs(5), bind: None, part })
     }
 }
 
-/// Runs `job` to its end and returns the exit status that tells of it: that of the rank that failed first, 128 and the
-/// signal if one killed it, or 0. Says on standard error which rank failed and how. Fails if the job could not be started.
+/// Runs `job` until it ends and returns the exit status: that of the rank that failed first, 128 plus the
+/// signal if one killed it, or 0. Prints to standard error which rank failed and how. Fails if the job could not be started.
 pub fn launch(job: &Job) -> Result<u8, Failure> {
     start(job, None)
 }
 
-/// The same, for the launcher at the other end of `control` if there is one.
+/// As [`launch`]; a helper has the connection to its launcher in `control`.
 fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
     let here = |what: &str, error: io::Error| Failure::from(format!("{what}: {error}"));
     let signals = Signals::catch().map_err(|error| here("cannot receive signals", error))?;
-    // Adopts what ranks leave behind, to know when all of a rank's group has ended.
-    // SAFETY: no memory is involved.
+    // Adopts orphans of the ranks, to know when all processes of a rank's group have ended.
+    // SAFETY: the call accesses no memory of this process.
     if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) } != 0 {
         return Err(here("cannot adopt orphans", io::Error::last_os_error()));
     }
-    let master = match &job.part.place {
+    let master = match &job.part.host {
         Some((_, master)) => master.clone(),
         None => {
             let port = free_port(Ipv4Addr::LOCALHOST);
@@ -117,7 +117,7 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
         grace: job.grace,
         control,
         first_rank: job.part.first_rank,
-        host: job.part.place.as_ref().map(|(host, _)| host.clone()),
+        host: job.part.host.as_ref().map(|(host, _)| host.clone()),
     };
     for index in 0..job.part.ranks {
         let cores = sets.as_ref().map(|sets| sets[index]);
@@ -136,7 +136,7 @@ fn start(job: &Job, control: Option<Control>) -> Result<u8, Failure> {
     Ok(running.supervise())
 }
 
-/// The command of the `index`th rank of this host, with its place in the job in its environment.
+/// The command of the `index`th rank of this host, with the variables that give its rank.
 fn command(job: &Job, index: usize, master: &Master, piped_input: bool) -> Command {
     let Part { first_rank, ranks, size, input, .. } = &job.part;
     let rank = first_rank + index;
@@ -164,8 +164,8 @@ fn command(job: &Job, index: usize, master: &Master, piped_input: bool) -> Comma
     command
 }
 
-/// A TCP port that was free just now at `address`. Rank 0 is to bind it; should somebody else get it first, rank 0 fails and
-/// says so. Keeping it bound here would rule that out, but also any program that binds it without SO_REUSEADDR.
+/// A TCP port that was free just before at `address`. Rank 0 will bind it; if another process gets it first, rank 0 fails with an
+/// error. Keeping it bound here would prevent that, but also prevent rank 0 from binding it without SO_REUSEADDR.
 fn free_port(address: Ipv4Addr) -> io::Result<u16> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -174,10 +174,10 @@ fn free_port(address: Ipv4Addr) -> io::Result<u16> {
     address.map(|address| address.port()).ok_or_else(|| io::Error::other("the socket has no address"))
 }
 
-/// The end of a job that has failed.
+/// The state after the job has failed.
 struct Failed {
     code: u8,
-    /// When patience ends.
+    /// When the next signal is sent.
     deadline: Instant,
     /// Whether the ranks have got SIGKILL, not only SIGTERM.
     killed: bool,
@@ -185,22 +185,22 @@ struct Failed {
 
 struct Running {
     ranks: Vec<Rank>,
-    /// With the rank that each is of.
+    /// With the rank that each belongs to.
     streams: Vec<(usize, Stream)>,
     signals: Signals,
-    /// The signal that has asked the ranks to end, and when patience with those that go on ends.
+    /// The signal that asked the ranks to end, and until when they may take.
     asked: Option<(i32, Instant)>,
     failed: Option<Failed>,
     grace: Duration,
-    /// The launcher on another host that this one works for.
+    /// The launcher on another host, if this is its helper.
     control: Option<Control>,
     first_rank: usize,
-    /// This host's name, where there are several.
+    /// This host's name, if the job is on several hosts.
     host: Option<String>,
 }
 
 impl Running {
-    /// Starts one more rank.
+    /// Adds a rank that has been started.
     fn add(&mut self, job: &Job, index: usize, master: &Master, cores: Option<libc::cpu_set_t>) -> io::Result<()> {
         let mut command = command(job, index, master, self.control.is_some());
         let (rank, mut child) = Rank::start(&mut command, self.signals.mask_before(), cores)?;
@@ -219,7 +219,7 @@ impl Running {
         Ok(())
     }
 
-    /// Stays with the ranks until they have ended. If they fail, also with what they started.
+    /// Waits until the ranks have ended and, if they fail, also the processes that they have started.
     fn supervise(mut self) -> u8 {
         let mut buffer = vec![0; 64 << 10];
         while !self.ended() {
@@ -231,7 +231,7 @@ impl Running {
             let descriptors = streams.chain([self.signals.as_raw_fd()]);
             let mut polls: Vec<_> = descriptors.map(readable).collect();
             polls.extend(self.control.iter().flat_map(Control::polls));
-            // SAFETY: as many entries as said. An interrupted call leaves every `revents` zero.
+            // SAFETY: the pointer and the count are those of the vector. If the call is interrupted, every `revents` stays zero.
             unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
             self.forward(&polls, &mut buffer);
             while let Some(signal) = self.signals.next() {
@@ -257,7 +257,7 @@ impl Running {
         ranks_ended && (self.failed.is_none() || self.ranks.iter().all(|rank| !rank.group_lives()))
     }
 
-    /// Brings on what the ranks have written.
+    /// Forwards the output of the ranks.
     fn forward(&mut self, polls: &[libc::pollfd], buffer: &mut [u8]) {
         let mut lost = None;
         let mut index = 0;
@@ -278,10 +278,10 @@ impl Running {
         }
     }
 
-    /// What the ranks write to `target` can be brought on no more.
+    /// Handles an error of writing the ranks' output to `target`.
     fn lose(&mut self, target: Target, error: &io::Error) {
-        // If nobody reads it any more (`| head`), the ranks get SIGPIPE, as they would have without a launcher between. A helper
-        // whose launcher is gone learns it elsewhere.
+        // If the reader has ended (`| head`), the ranks get SIGPIPE, as they would without a launcher. A helper whose
+        // launcher has ended detects this when it reads.
         self.streams.retain(|(_, stream)| stream.target != target);
         if error.kind() == io::ErrorKind::BrokenPipe || matches!(target, Target::Frames(_)) {
             return;
@@ -292,19 +292,19 @@ impl Running {
         }
     }
 
-    /// Passes on a signal, and does itself what it asks for.
+    /// Passes on a signal, and applies its effect to the launcher.
     fn take(&mut self, signal: i32) {
         if signal == libc::SIGCHLD {
             return;
         }
         self.pass_on(signal);
         if signal == libc::SIGTSTP {
-            // SAFETY: no memory is involved.
+            // SAFETY: the call accesses no memory of this process.
             unsafe { libc::raise(libc::SIGSTOP) };
         }
     }
 
-    /// Gives `signal` to the ranks. If it asks them to end, their time for that begins.
+    /// Sends `signal` to the ranks. If it asks them to end, their time limit starts.
     fn pass_on(&mut self, signal: i32) {
         self.signal_ranks(signal);
         let before = self.asked.map(|(signal, _)| signal);
@@ -314,7 +314,7 @@ impl Running {
         }
     }
 
-    /// Ends the ranks that a signal has asked to end, if they go on.
+    /// Ends the ranks that still run after a signal has asked them to end.
     fn ask_again(&mut self) {
         let due = self.asked.filter(|(_, deadline)| self.failed.is_none() && Instant::now() >= *deadline);
         let Some((signal, deadline)) = due else { return };
@@ -325,7 +325,7 @@ impl Running {
         let (name, seconds) = (signals::name(signal), self.grace.as_secs_f64());
         self.say(&format!("{left} ranks still running {seconds} s after {name}; ending them"));
         self.end_all((128 + signal) as u8);
-        // For SIGTERM they have had their time.
+        // After SIGTERM they have had their time.
         if let Some(failed) = self.failed.as_mut().filter(|_| signal == libc::SIGTERM) {
             failed.deadline = deadline;
         }
@@ -337,18 +337,18 @@ impl Running {
         }
     }
 
-    /// Collects who has ended, and ends the job if one failed.
+    /// Waits for processes that have ended, and ends the job if a rank failed.
     fn reap(&mut self, buffer: &mut [u8]) {
         let mut failures: Vec<(usize, Outcome)> = Vec::new();
         let mut lost: Vec<(Target, io::Error)> = Vec::new();
         loop {
             let mut status = 0;
-            // SAFETY: `status` is the int that the call fills.
+            // SAFETY: the call writes an int to `status`.
             let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
             if pid <= 0 {
                 break;
             }
-            // Others are orphans of a rank's.
+            // Other processes are orphans of a rank.
             let Some(rank) = self.ranks.iter().position(|rank| rank.pid == pid && rank.outcome.is_none()) else {
                 continue;
             };
@@ -360,13 +360,13 @@ impl Running {
                 failures.push((rank, outcome));
             }
         }
-        // One that was killed is the cause rather than one that gave up; beyond that nobody can tell who was first.
+        // A killed rank is more likely the cause than one that exited; otherwise the order is not known.
         failures.sort_by_key(|(_, outcome)| matches!(outcome, Outcome::Exited(_)));
         if self.failed.is_none() && !failures.is_empty() {
             self.fail(&failures);
         }
         for (target, error) in lost {
-            // Once for each target: then it has no streams any more.
+            // Only once for each target: after it, the target has no streams.
             if self.streams.iter().any(|(_, stream)| stream.target == target) {
                 self.lose(target, &error);
             }
@@ -374,7 +374,7 @@ impl Running {
     }
 
     fn fail(&mut self, failures: &[(usize, Outcome)]) {
-        // Ranks that end because nobody reads their output any more do as they should.
+        // Ranks that end because the reader of their output has ended have not failed.
         let code = failures[0].1.code();
         if code == crate::UNREAD && crate::unread() {
             return self.end_all(code);
@@ -389,15 +389,15 @@ impl Running {
         self.end_all(code);
     }
 
-    /// Asks the ranks to end, and says how long they may take.
+    /// Sends SIGTERM to the ranks and starts their time limit.
     fn end_all(&mut self, code: u8) {
         self.failed = Some(Failed { code, deadline: Instant::now() + self.grace, killed: false });
         self.signal_ranks(libc::SIGTERM);
-        // A stopped process would not even notice.
+        // A stopped process would not handle the signal.
         self.signal_ranks(libc::SIGCONT);
     }
 
-    /// Kills what has not ended in time. Whether to give up, because even that does not help.
+    /// Kills processes that have not ended in time. Returns whether to give up because SIGKILL had no effect.
     fn patience_ended(&mut self) -> bool {
         let Some(failed) = self.failed.as_mut().filter(|failed| Instant::now() >= failed.deadline) else {
             return false;
@@ -416,19 +416,19 @@ impl Running {
         killed_before
     }
 
-    /// Ends at once what has been started.
+    /// Kills all started processes at once.
     fn abandon(&mut self) {
         for rank in &self.ranks {
             rank.signal_group(libc::SIGKILL);
             let mut status = 0;
-            // SAFETY: `status` is the int that the call fills.
+            // SAFETY: the call writes an int to `status`.
             while unsafe { libc::waitpid(rank.pid, &mut status, 0) } < 0
                 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
             {}
         }
     }
 
-    /// Where to say what happens.
+    /// Prints a message, on this host or through the launcher.
     fn errors(&self) -> Target {
         if self.control.is_some() { Target::Frames(frame::kind::ERROR) } else { Target::Stderr }
     }
@@ -445,7 +445,7 @@ impl Running {
 
 impl Target {
     fn say(self, message: &str) {
-        // If standard error is gone there is nobody to tell.
+        // If standard error cannot be written, the message is lost.
         let _ = self.write(format!("gloo-rs: {message}\n").as_bytes());
     }
 }
@@ -454,7 +454,7 @@ fn readable(fd: i32) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// A timeout for `poll`.
+/// Converts a deadline to a timeout for `poll`.
 fn wait_until(deadline: Option<Instant>) -> i32 {
     deadline
         .map_or(-1, |deadline| deadline.saturating_duration_since(Instant::now()).as_millis().min(60_000) as i32 + 1)

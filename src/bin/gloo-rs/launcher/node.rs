@@ -1,5 +1,5 @@
-//! The helper on another host: starts its part of a job there, and does what the launcher at the other end of its standard input
-//! says. If that end is closed, or silent for too long, the launcher or the way to it is lost, and the ranks end at once.
+//! The helper on another host: starts its part of a job there, and executes the frames that the launcher sends to its standard
+//! input. If that is closed, or receives nothing for too long, the launcher or the connection is lost, and the ranks are killed.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,15 +12,15 @@ use super::rank::{Target, set_nonblocking};
 use super::{Failed, KILLED_ENDS_WITHIN, Running, readable};
 use crate::Failure;
 
-/// What is read at once.
+/// Most bytes of one read.
 const PIECE: usize = 16 << 10;
 
-/// The launcher at the other end of standard input.
+/// The launcher, which sends frames to standard input.
 pub struct Control {
     decoder: Decoder,
     heard: Instant,
     lost_after: Duration,
-    /// The job is stopped, and so is the launcher.
+    /// Whether the job and the launcher are stopped (SIGTSTP).
     stopped: bool,
     input: Option<Input>,
 }
@@ -50,19 +50,19 @@ fn serve() -> io::Result<u8> {
     let Task { job, directory, lost_after } = task;
     let control = Control { decoder, heard: Instant::now(), lost_after, stopped: false, input: None };
     let code = std::env::set_current_dir(&directory)
-        .map_err(|error| Failure::from(format!("cannot go to {}: {error}", directory.display())))
+        .map_err(|error| Failure::from(format!("cannot change to the directory {}: {error}", directory.display())))
         .and_then(|()| super::start(&job, Some(control)));
     let code = code.unwrap_or_else(|Failure { message, code }| {
-        let host = job.part.place.as_ref().map_or("", |(host, _)| host);
+        let host = job.part.host.as_ref().map_or("", |(host, _)| host);
         Target::Frames(kind::ERROR).say(&format!("host {host}: {message}"));
         code
     });
-    // Fails if the launcher is gone, and then nobody is there to tell.
+    // If this fails, the launcher has ended and no one can be notified.
     let _ = Target::Frames(kind::DONE).write(&[code]);
     Ok(code)
 }
 
-/// Waits for the launcher to say what to do; nothing if it ends before.
+/// Waits for the launcher's task; `None` if the launcher ends before.
 fn read_task() -> io::Result<Option<(Task, Decoder)>> {
     let mut decoder = Decoder::default();
     let mut bytes = [0; PIECE];
@@ -79,7 +79,7 @@ fn read_task() -> io::Result<Option<(Task, Decoder)>> {
     }
 }
 
-/// Reads standard input as it comes, without a buffer between that would hide bytes from `poll`.
+/// Reads standard input without a buffer, which would hide bytes from `poll`.
 pub(super) fn read(bytes: &mut [u8]) -> io::Result<usize> {
     loop {
         // SAFETY: the pointer and the length are those of `bytes`.
@@ -95,33 +95,33 @@ pub(super) fn read(bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 impl Control {
-    /// Rank 0 reads from `pipe`.
+    /// `pipe` is rank 0's standard input.
     pub fn feed(&mut self, pipe: OwnedFd) -> io::Result<()> {
         set_nonblocking(pipe.as_raw_fd())?;
         self.input = Some(Input { pipe: pipe.into(), pending: Vec::new(), ended: false });
         Ok(())
     }
 
-    /// When the launcher counts as lost if it says nothing.
+    /// When the launcher counts as lost unless it sends a frame.
     pub fn deadline(&self) -> Option<Instant> {
         (!self.stopped).then(|| self.heard + self.lost_after)
     }
 
-    /// What to wait for.
+    /// The descriptors and events to poll for.
     pub fn polls(&self) -> impl Iterator<Item = libc::pollfd> + use<> {
         let waiting = self.input.as_ref().filter(|input| !input.pending.is_empty());
         let input = waiting.map(|i| libc::pollfd { fd: i.pipe.as_raw_fd(), events: libc::POLLOUT, revents: 0 });
         [readable(libc::STDIN_FILENO)].into_iter().chain(input)
     }
 
-    /// Whether the launcher has said something; it has, too, when it is gone.
+    /// Whether standard input is readable, which it is also at its end.
     fn has_news() -> bool {
         let mut poll = readable(libc::STDIN_FILENO);
-        // SAFETY: one entry, as said.
+        // SAFETY: `poll` is one entry, as the count says, and lives until the call returns.
         unsafe { libc::poll(&mut poll, 1, 0) > 0 }
     }
 
-    /// Gives rank 0 as much of its input as it takes now.
+    /// Writes as much input to rank 0 as its pipe accepts.
     fn pump(&mut self) {
         let Some(input) = &mut self.input else { return };
         let mut taken = 0;
@@ -130,7 +130,7 @@ impl Control {
                 Ok(written) => taken += written,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // It reads no more. What is left is nobody's.
+                // Rank 0 has closed its input; the rest is discarded.
                 Err(_) => taken = input.pending.len(),
             }
         }
@@ -145,7 +145,7 @@ impl Control {
 }
 
 impl Running {
-    /// Does what the launcher of this helper says.
+    /// Executes the launcher's frames.
     pub(super) fn listen(&mut self) {
         let Some(control) = &mut self.control else { return };
         if control.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
@@ -190,10 +190,10 @@ impl Running {
         }
     }
 
-    /// Nobody is there to tell how the ranks end, so they end at once.
+    /// Kills the ranks at once: their end cannot be reported any more.
     fn lose_launcher(&mut self) {
         self.control = None;
-        // What they wrote has nowhere to go; and if the way to the launcher is only stuck, writing to it would block.
+        // Their output is discarded; if the connection to the launcher is only stuck, writing to it would block.
         self.streams.clear();
         self.failed = Some(Failed { code: 1, deadline: Instant::now() + KILLED_ENDS_WITHIN, killed: true });
         self.signal_ranks(libc::SIGKILL);

@@ -1,12 +1,12 @@
-//! Puts a rank's mark before each of its lines.
+//! Adds a rank's prefix to each of its lines.
 
-/// A line longer than this is cut into lines of this many bytes, so that output without line ends does not fill memory.
+/// Longer lines are split into lines of this many bytes, so that output without newlines does not fill memory.
 const LONGEST_LINE: usize = 1 << 20;
 
-/// Turns a stream of bytes, in pieces of any size, into whole marked lines. The bytes themselves may be anything.
+/// Converts a stream of bytes, in pieces of any size, to whole lines with a prefix. The bytes need not be text.
 pub struct Prefixer {
     prefix: Vec<u8>,
-    /// The line that has begun, without its mark.
+    /// The incomplete line, without its prefix.
     partial: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ impl Prefixer {
         }
     }
 
-    /// Appends to `out` the line that has begun, and ends it if the rank did not.
+    /// Appends the incomplete line to `out`, with a newline.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         if self.partial.is_empty() {
             return;
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_marked_once_however_the_bytes_arrive() {
+    fn every_line_gets_one_prefix_for_any_split_of_the_bytes() {
         let whole = b"one\n\ntwo\nthree".as_slice();
         let expected = b"[3] one\n[3] \n[3] two\n[3] three\n".as_slice();
         assert_eq!(prefixed(&[whole]), expected);
@@ -80,13 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_pass_unchanged() {
+    fn bytes_that_are_not_text_are_unchanged() {
         assert_eq!(prefixed(&[b"\xff\x00\x80\r\n"]), b"[3] \xff\x00\x80\r\n");
         assert_eq!(prefixed(&[]), b"");
     }
 
     #[test]
-    fn a_line_without_end_is_cut() {
+    fn a_line_without_end_is_split() {
         let long = vec![b'x'; 2 * LONGEST_LINE + 5];
         let out = prefixed(&[&long[..7], &long[7..]]);
         let lengths: Vec<_> = out.split_inclusive(|&byte| byte == b'\n').map(|line| line.len() - 5).collect();

@@ -1,4 +1,4 @@
-//! One rank's process, and its output.
+//! The process of one rank, and its output.
 
 use std::fmt;
 use std::fs::File;
@@ -27,7 +27,7 @@ impl Outcome {
         }
     }
 
-    /// What a shell would report: the status, or 128 and the signal.
+    /// The exit status as a shell reports it: the status, or 128 plus the signal.
     pub fn code(self) -> u8 {
         match self {
             Self::Exited(status) => status as u8,
@@ -51,16 +51,16 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A started rank. It leads a process group of its own, with whatever it starts.
+/// A started rank. It leads a process group that contains all processes it starts.
 pub struct Rank {
     pub pid: i32,
-    /// Once it has ended, and been waited for.
+    /// Set once it has ended and has been waited for.
     pub outcome: Option<Outcome>,
 }
 
 impl Rank {
-    /// Starts `command`, on `cores` only if there are any said. It dies with the thread that calls this, and starts with the
-    /// signal mask `mask`. The child is for its pipes only.
+    /// Starts `command`, bound to `cores` if given, with the signal mask `mask`. The rank is killed when the calling thread ends.
+    /// The returned child is only for its pipes.
     pub fn start(
         command: &mut Command,
         mask: libc::sigset_t,
@@ -68,7 +68,7 @@ impl Rank {
     ) -> io::Result<(Self, Child)> {
         let launcher = std::process::id() as i32;
         let prepare = move || {
-            // SAFETY: only async-signal-safe calls, on this process, with values that outlive them.
+            // SAFETY: the functions are async-signal-safe, act on this process only, and their arguments live until they return.
             unsafe {
                 if libc::setpgid(0, 0) != 0
                     || libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) != 0
@@ -76,51 +76,51 @@ impl Rank {
                 {
                     return Err(io::Error::last_os_error());
                 }
-                // If a core has gone offline meanwhile, the rank runs where it may.
+                // If a core has gone offline meanwhile, the rank runs unbound.
                 if let Some(cores) = &cores {
                     libc::sched_setaffinity(0, size_of_val(cores), cores);
                 }
-                // The launcher may have died before the line above; nobody would end this process then.
+                // If the launcher died before PR_SET_PDEATHSIG, this process would never be ended.
                 if libc::getppid() != launcher {
                     libc::_exit(1);
                 }
             }
             Ok(())
         };
-        // SAFETY: the closure neither allocates nor locks.
+        // SAFETY: the closure runs between fork and exec, where it neither allocates nor locks.
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn()?;
         Ok((Self { pid: child.id() as i32, outcome: None }, child))
     }
 
-    /// Sends `signal` to the whole group. Call it only before all of the group has been waited for.
+    /// Sends `signal` to the whole group. Must not be called after all processes of the group have been waited for.
     pub fn signal_group(&self, signal: i32) {
-        // SAFETY: no memory is involved.
+        // SAFETY: the call accesses no memory of this process.
         unsafe { libc::kill(-self.pid, signal) };
     }
 
-    /// Whether any process of the group is left, the rank or what it started.
+    /// Whether any process of the group is left: the rank or a process that it has started.
     ///
-    /// The launcher adopts what the ranks leave behind, so that all of a group are children of the launcher or of one of
-    /// its children; and as long as one is left, the system gives the group's number to nobody else.
+    /// The launcher adopts orphans of the ranks, so all processes of a group are children of the launcher or of one of
+    /// its children; and while one is left, the system does not reuse the group's number.
     pub fn group_lives(&self) -> bool {
         let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // SAFETY: a null pointer tells the system that the details are not wanted.
+        // SAFETY: `waitid` accepts a null pointer for details that are not wanted.
         unsafe { libc::waitid(libc::P_PGID, self.pid as libc::id_t, std::ptr::null_mut(), flags) == 0 }
     }
 }
 
-/// Where a rank's output goes.
+/// The destination of a rank's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     Stdout,
     Stderr,
-    /// As frames of this kind to the launcher that started this helper.
+    /// Frames of this kind, to the launcher that started this helper.
     Frames(u8),
 }
 
 impl Target {
-    /// Writes all of `bytes`; the descriptor may be one that somebody made non-blocking.
+    /// Writes all of `bytes`; the descriptor may be non-blocking.
     pub fn write(self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => write_all(libc::STDOUT_FILENO, bytes),
@@ -130,7 +130,7 @@ impl Target {
         }
     }
 
-    /// What to say when that has failed.
+    /// The message for a failed write.
     pub fn lost(self, error: &io::Error) -> String {
         let name = if self == Self::Stderr { "standard error" } else { "standard output" };
         format!("cannot write to {name}: {error}")
@@ -139,7 +139,7 @@ impl Target {
 
 fn write_all(descriptor: i32, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        // SAFETY: `bytes` is readable for its length.
+        // SAFETY: the pointer and the length are those of `bytes`.
         let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
         if let Ok(written) = usize::try_from(written) {
             bytes = &bytes[written..];
@@ -150,7 +150,7 @@ fn write_all(descriptor: i32, mut bytes: &[u8]) -> io::Result<()> {
             io::ErrorKind::Interrupted => {}
             io::ErrorKind::WouldBlock => {
                 let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
-                // SAFETY: one entry, as said.
+                // SAFETY: `poll` is one entry, as the count says, and lives until the call returns.
                 unsafe { libc::poll(&mut poll, 1, -1) };
             }
             _ => return Err(error),
@@ -159,9 +159,9 @@ fn write_all(descriptor: i32, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes this process's end of a pipe non-blocking; the other end has flags of its own and stays as ranks expect it.
+/// Makes this process's end of a pipe non-blocking; the rank's end has flags of its own and is unchanged.
 pub fn set_nonblocking(pipe: i32) -> io::Result<()> {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory of this process.
     if unsafe { libc::fcntl(pipe, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -175,16 +175,16 @@ pub struct Stream {
     prefixer: Prefixer,
 }
 
-/// What [`Stream::forward`] found.
+/// The result of [`Stream::forward`].
 #[derive(Debug)]
 pub enum Forwarded {
-    /// Some bytes.
+    /// Bytes were read.
     Bytes(usize),
-    /// None now.
+    /// No bytes were available.
     Nothing,
     /// All writers have closed it.
     End,
-    /// The bytes could not be written on.
+    /// The bytes could not be written to the target.
     Lost(io::Error),
 }
 
@@ -198,7 +198,7 @@ impl Stream {
         self.pipe.as_raw_fd()
     }
 
-    /// Reads once, and writes on the lines that this completes.
+    /// Reads once, and writes the lines that are complete.
     pub fn forward(&mut self, buffer: &mut [u8]) -> Forwarded {
         let read = loop {
             match self.pipe.read(buffer) {
@@ -216,10 +216,10 @@ impl Stream {
         self.target.write(&lines).map_or_else(Forwarded::Lost, |()| Forwarded::Bytes(read))
     }
 
-    /// Forwards what the pipe holds now, and a line that has begun. What lives on may write more; that is not waited for.
+    /// Forwards the contents of the pipe and an incomplete line. Does not wait for output of processes that still run.
     pub fn drain(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         let mut left: libc::c_int = 0;
-        // SAFETY: the pipe is open and `left` is the int that the call fills.
+        // SAFETY: the pipe is open, and the call writes an int to `left`.
         if unsafe { libc::ioctl(self.as_raw_fd(), libc::FIONREAD, &mut left) } != 0 {
             left = 0;
         }

@@ -1,4 +1,4 @@
-//! Jobs on several hosts: one ssh for each, which runs a helper there ([`super::node`]), and frames between it and this launcher.
+//! Jobs on several hosts: one ssh process for each host, which runs a helper there ([`super::node`]), and the frames between them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,31 +14,31 @@ use super::signals::{self, Signals};
 use super::{Job, Master, Part, readable, wait_until};
 use crate::Failure;
 
-/// How long beyond `--grace` the helpers may take to end their ranks.
+/// Time that the helpers may take beyond `--grace` to end their ranks.
 const HELPERS_END_WITHIN: Duration = Duration::from_secs(10);
-/// What is read at once.
+/// Most bytes of one read.
 const PIECE: usize = 16 << 10;
 
-/// How to reach the hosts of a job.
+/// How to connect to the hosts of a job.
 pub struct Hosts {
-    /// Each with its number of ranks, which is at least 1.
+    /// Each with its number of ranks, at least 1.
     pub hosts: Vec<(Host, usize)>,
-    /// The command that reaches a host, with arguments of its own.
+    /// The command that connects to a host, with its arguments.
     pub ssh: Vec<String>,
-    /// This program on the hosts.
+    /// Path of this program on the hosts.
     pub program: OsString,
-    /// Where rank 0 is reached, if not under its host's name.
+    /// The address of rank 0's host, if it is not its name.
     pub master: Option<String>,
-    /// Silence after which the launcher counts as lost on a host, or a host here.
+    /// Time without data after which the launcher counts as lost on a host, or a host here.
     pub lost_after: Duration,
 }
 
-/// Runs `job` on `hosts` to its end, as [`super::launch`] does on this host.
+/// Runs `job` on `hosts` until it ends, as [`super::launch`] does on this host.
 pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
     let here = |what: String, error: io::Error| Failure::from(format!("{what}: {error}"));
     let signals = Signals::catch().map_err(|error| here("cannot receive signals".into(), error))?;
     let directory =
-        std::env::current_dir().map_err(|error| here("cannot tell the current directory".into(), error))?.into();
+        std::env::current_dir().map_err(|error| here("cannot determine the current directory".into(), error))?.into();
     let mut running = Running {
         job,
         hosts,
@@ -63,7 +63,7 @@ pub fn launch(job: &Job, hosts: &Hosts) -> Result<u8, Failure> {
     Ok(running.supervise())
 }
 
-/// One host's ssh, and what is known of the helper behind it.
+/// One host's ssh process, and the state of its helper.
 struct Node {
     host: Host,
     first_rank: usize,
@@ -75,21 +75,21 @@ struct Node {
     /// Frames from the helper, until it closes.
     from: Option<File>,
     decoder: Decoder,
-    /// What ssh itself says.
+    /// ssh's own error output.
     errors: Option<Stream>,
     port: Option<u16>,
     has_task: bool,
-    /// How the helper's part of the job ended.
+    /// Exit status of the helper's part of the job.
     done: Option<u8>,
     reaped: bool,
-    /// ssh has ended, and all that came from it was read.
+    /// Whether ssh has ended and all its output has been read.
     ended: bool,
 }
 
 impl Node {
     fn start(host: &Host, first_rank: usize, ranks: usize, how: &Hosts, mask: libc::sigset_t) -> io::Result<Self> {
         let (ssh, own) = how.ssh.split_first().ok_or(io::ErrorKind::NotFound)?;
-        // ssh notices after four silent intervals. What is said first counts, so the caller's own options come first.
+        // ssh gives up after four intervals without data. Its first value of an option counts, so the caller's options come first.
         let interval = how.lost_after.as_secs().div_ceil(4).max(1);
         let mut command = Command::new(ssh);
         command
@@ -126,7 +126,7 @@ impl Node {
         })
     }
 
-    /// `node1 (ranks 2 to 3)`.
+    /// The host for messages: `node1 (ranks 2 to 3)`.
     fn name(&self) -> String {
         let last = self.first_rank + self.ranks - 1;
         let ranks =
@@ -139,7 +139,7 @@ impl Node {
         self.flush();
     }
 
-    /// Writes what the pipe takes now. A helper that is gone is noticed by its output's end.
+    /// Writes as much as the pipe accepts. The end of the helper is detected by the end of its output.
     fn flush(&mut self) {
         let Some(into) = &mut self.into else { return self.pending.clear() };
         let mut written = 0;
@@ -157,7 +157,7 @@ impl Node {
         self.pending.drain(..written);
     }
 
-    /// Ends the connection; its helper, if there is one, then kills its ranks.
+    /// Ends the connection; the helper then kills its ranks.
     fn cut(&mut self) {
         self.into = None;
         if !self.reaped {
@@ -166,7 +166,7 @@ impl Node {
     }
 }
 
-/// What a host's shell is to run. In single quotes nothing means anything to any shell but a single quote.
+/// The command for a host's shell. All shells take text in single quotes literally, except for a single quote.
 fn remote_command(program: &OsString) -> OsString {
     let mut command = OsString::from("exec ");
     let text = program.to_string_lossy();
@@ -180,7 +180,7 @@ fn remote_command(program: &OsString) -> OsString {
     command
 }
 
-/// The end of a job that has failed.
+/// The state after the job has failed.
 struct Failed {
     code: u8,
     deadline: Instant,
@@ -193,9 +193,9 @@ struct Running<'a> {
     nodes: Vec<Node>,
     signals: Signals,
     failed: Option<Failed>,
-    /// How much more of its input rank 0 takes now.
+    /// How many bytes of its input may be sent to rank 0 now.
     window: usize,
-    /// Whether standard input is still read.
+    /// Whether standard input is still open.
     input: bool,
 }
 
@@ -226,7 +226,7 @@ impl Running<'_> {
         self.failed.map_or(0, |failed| failed.code)
     }
 
-    /// Until something is there to do.
+    /// Waits for an event.
     fn wait(&self, next_beat: Instant) {
         let mut polls = vec![readable(self.signals.as_raw_fd())];
         for node in &self.nodes {
@@ -240,7 +240,7 @@ impl Running<'_> {
         }
         let patience = self.failed.as_ref().map(|failed| failed.deadline);
         let timeout = wait_until(patience.into_iter().chain([next_beat]).min());
-        // SAFETY: as many entries as said.
+        // SAFETY: the pointer and the count are those of the array, which lives until the call returns.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
     }
 
@@ -248,7 +248,7 @@ impl Running<'_> {
         self.input && self.window > 0 && self.nodes[0].has_task
     }
 
-    /// Passes on a signal, and does itself what it asks for.
+    /// Passes on a signal, and applies its effect to the launcher.
     fn take(&mut self, signal: i32) {
         if signal == libc::SIGCHLD {
             return;
@@ -260,12 +260,12 @@ impl Running<'_> {
         }
         self.nodes.iter_mut().filter(|node| node.has_task).for_each(|node| node.send(kind::SIGNAL, &[signal as u8]));
         if signal == libc::SIGTSTP {
-            // SAFETY: no memory is involved.
+            // SAFETY: the call accesses no memory of this process.
             unsafe { libc::raise(libc::SIGSTOP) };
         }
     }
 
-    /// Reads what a helper and its ssh have written.
+    /// Reads the output of a helper and its ssh process.
     fn hear(&mut self, index: usize) {
         let mut bytes = [0; PIECE];
         let node = &mut self.nodes[index];
@@ -312,7 +312,7 @@ impl Running<'_> {
             },
             (kind::OUTPUT, bytes) => match Target::Stdout.write(bytes) {
                 Ok(()) => {}
-                // Nobody reads it any more (`| head`).
+                // The reader of the output has ended (`| head`).
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.fail(crate::UNREAD),
                 Err(error) => {
                     if self.failed.is_none() {
@@ -337,7 +337,7 @@ impl Running<'_> {
         }
     }
 
-    /// Sends the ranks' places to all helpers that have none, once it is known where rank 0 is to serve the store.
+    /// Sends their part of the job to all helpers that have none, once the address of rank 0's store is known.
     fn give_tasks(&mut self) {
         let Some(port) = self.nodes[0].port else { return };
         if self.failed.is_some() {
@@ -347,11 +347,11 @@ impl Running<'_> {
         let size = self.nodes.iter().map(|node| node.ranks).sum();
         for node in self.nodes.iter_mut().filter(|node| !node.has_task && node.port.is_some()) {
             let master = Master { address: address.clone(), port };
-            let place = Some((node.host.name.clone(), master));
-            let part = Part { first_rank: node.first_rank, ranks: node.ranks, size, place, input: self.job.part.input };
+            let host = Some((node.host.name.clone(), master));
+            let part = Part { first_rank: node.first_rank, ranks: node.ranks, size, host, input: self.job.part.input };
             let job = Job { part, ..self.job.clone() };
             let task = Task { job, directory: self.directory.clone(), lost_after: self.hosts.lost_after };
-            // Only a map with keys that are no strings could fail.
+            // Only maps whose keys are not strings cannot be serialized.
             let Ok(task) = frame::encode_value(kind::TASK, &task) else { continue };
             node.pending.extend(task);
             node.flush();
@@ -359,23 +359,23 @@ impl Running<'_> {
         }
     }
 
-    /// Brings input to rank 0.
+    /// Forwards input to rank 0.
     fn feed(&mut self) {
         let mut poll = readable(libc::STDIN_FILENO);
-        // SAFETY: one entry, as said.
+        // SAFETY: `poll` is one entry, as the count says, and lives until the call returns.
         if !self.takes_input() || unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
             return;
         }
         let mut bytes = [0; PIECE];
         let length = self.window.min(PIECE);
-        // Its end, or what makes it unreadable, ends rank 0's input.
+        // The end of the input, or an error, ends rank 0's input.
         let read = super::node::read(&mut bytes[..length]).unwrap_or(0);
         self.window -= read;
         self.input = read > 0;
         self.nodes[0].send(kind::INPUT, &bytes[..read]);
     }
 
-    /// Collects the ssh processes that have ended, and notices those that have ended too early.
+    /// Collects the ssh processes that have ended, and reports those that have ended too early.
     fn reap(&mut self) {
         for index in 0..self.nodes.len() {
             let node = &mut self.nodes[index];
@@ -383,14 +383,14 @@ impl Running<'_> {
             if node.reaped {
                 continue;
             }
-            // SAFETY: `status` is the int that the call fills.
+            // SAFETY: the call writes an int to `status`.
             if unsafe { libc::waitpid(node.ssh.pid, &mut status, libc::WNOHANG) } == node.ssh.pid {
                 node.reaped = true;
                 node.ssh.outcome = Some(Outcome::from_wait_status(status));
-                // A process that ssh has left behind may keep the pipes open.
+                // A process that ssh has started may keep the pipes open.
                 let mut bytes = [0; PIECE];
                 if let Some(errors) = &mut node.errors {
-                    // Standard error has nowhere to say what is wrong with it.
+                    // If standard error cannot be written, the message is lost.
                     let _ = errors.drain(&mut bytes);
                 }
             }
@@ -400,14 +400,14 @@ impl Running<'_> {
         }
     }
 
-    /// Reads the last words of a helper whose ssh has ended.
+    /// Reads the last output of a helper whose ssh process has ended.
     fn hear_out(&mut self, index: usize) {
         if !self.nodes[index].reaped || self.nodes[index].ended {
             return;
         }
         while let Some(from) = &self.nodes[index].from {
             let mut poll = readable(from.as_raw_fd());
-            // SAFETY: one entry, as said.
+            // SAFETY: `poll` is one entry, as the count says, and lives until the call returns.
             if unsafe { libc::poll(&mut poll, 1, 0) } <= 0 {
                 self.nodes[index].from = None;
             }
@@ -434,7 +434,7 @@ impl Running<'_> {
         self.fail(1);
     }
 
-    /// Ends the job; `code` tells why, unless it has failed before.
+    /// Ends the job with the exit status `code`, unless it has already failed.
     fn fail(&mut self, code: u8) {
         if self.failed.is_some() {
             return;
@@ -453,7 +453,7 @@ impl Running<'_> {
         }
     }
 
-    /// Gives up on helpers that do not end.
+    /// Disconnects from helpers that do not end in time.
     fn cut_all(&mut self) {
         for node in self.nodes.iter_mut().filter(|node| !node.ended) {
             if !node.reaped {

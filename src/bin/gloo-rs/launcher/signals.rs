@@ -1,10 +1,10 @@
-//! Signals as something to poll for, and their names.
+//! Receives signals through a descriptor that can be polled, and names them.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Those that a launcher passes on to its ranks.
+/// The signals that a launcher passes on to its ranks.
 pub const PASSED_ON: [i32; 7] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -15,17 +15,17 @@ pub const PASSED_ON: [i32; 7] = [
     libc::SIGCONT,
 ];
 
-/// Receives [`PASSED_ON`] and SIGCHLD for as long as it lives; meanwhile they have no other effect on this thread.
+/// Receives [`PASSED_ON`] and SIGCHLD while it exists; meanwhile they have no other effect on this thread.
 pub struct Signals {
     descriptor: OwnedFd,
     before: libc::sigset_t,
 }
 
 impl Signals {
-    /// Call it before other threads exist: they would still take the signals.
+    /// Must be called before other threads exist: they would receive the signals too.
     pub fn catch() -> io::Result<Self> {
-        // A parent that ignores SIGCHLD would leave its children no exit status to wait for.
-        // SAFETY: sets a disposition that any program starts with.
+        // If SIGCHLD were ignored, as the parent may have set it, children would leave no exit status to wait for.
+        // SAFETY: sets the default action, which runs no code of this process.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         let mut set = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
@@ -34,7 +34,7 @@ impl Signals {
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
-                // What this process was told to ignore (`nohup`) stays ignored; a blocked signal would come nevertheless.
+                // A signal that this process ignores (`nohup`) stays ignored; if it were blocked, it would be received here.
                 let mut action = MaybeUninit::<libc::sigaction>::zeroed();
                 let known = libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0;
                 if !known || action.assume_init().sa_sigaction != libc::SIG_IGN {
@@ -50,23 +50,23 @@ impl Signals {
                 libc::sigprocmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
                 return Err(error);
             }
-            // SAFETY: the descriptor is new and nobody else's.
+            // SAFETY: the descriptor is new and has no other owner.
             Ok(Self { descriptor: OwnedFd::from_raw_fd(descriptor), before: before.assume_init() })
         }
     }
 
-    /// The mask before, which a rank must start with.
+    /// The signal mask before, which ranks must start with.
     pub fn mask_before(&self) -> libc::sigset_t {
         self.before
     }
 
-    /// The next signal that has come, if one has.
+    /// The next pending signal, if any.
     pub fn next(&self) -> Option<i32> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the buffer is writable for `size` bytes; a signalfd writes whole records or nothing.
+        // SAFETY: the buffer has `size` bytes; a signalfd writes whole records or nothing.
         let read = unsafe { libc::read(self.descriptor.as_raw_fd(), info.as_mut_ptr().cast(), size) };
-        // SAFETY: a whole record was written.
+        // SAFETY: the call has written a whole record.
         (usize::try_from(read) == Ok(size)).then(|| unsafe { info.assume_init() }.ssi_signo as i32)
     }
 }
@@ -79,12 +79,12 @@ impl AsRawFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // SAFETY: `before` was filled by sigprocmask.
+        // SAFETY: `before` is the mask that sigprocmask stored.
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
     }
 }
 
-/// `SIGKILL` for 9; empty for real-time signals.
+/// The name of a signal, `SIGKILL` for 9; empty for real-time signals.
 pub fn name(signal: i32) -> &'static str {
     match signal {
         libc::SIGHUP => "SIGHUP",

@@ -1,4 +1,4 @@
-//! Several algorithms over several sizes or numbers of ranks.
+//! Compares several algorithms over several sizes or numbers of ranks.
 
 use gloo_rs::collective::Algorithm;
 use gloo_rs::tuner::file::AUTO;
@@ -21,7 +21,7 @@ pub fn run(args: &Args) -> Result<(), String> {
     let mut head = format!("{:>8}", if by_ranks { "ranks" } else { "bytes" });
     head.extend(algorithms.iter().map(|algorithm| format!("{:>1$}", algorithm.name, width(algorithm))));
     let mut times: Vec<Vec<(f64, f64)>> = vec![Vec::new(); algorithms.len()];
-    // Where all are played: what auto would choose.
+    // If all algorithms are compared: the one that auto selects.
     let mut auto = Vec::new();
     let mut refused: Vec<Option<String>> = vec![None; algorithms.len()];
     for (index, &(ranks, bytes)) in places.iter().enumerate() {
@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<(), String> {
                     if args.json {
                         crate::print(&serde_json::to_string(&row).map_err(|error| error.to_string())?)?;
                     }
-                    // What takes no time has no place on a logarithmic axis.
+                    // A logarithmic axis cannot show a time of zero.
                     if simulation.seconds > 0.0 {
                         times[number].push((x as f64, simulation.seconds));
                         let chosen = cheapest.is_some_and(|cheapest| std::ptr::eq(cheapest, algorithm));
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> Result<(), String> {
     plot::lines(path, &title, x, Axis { label: "time", unit: Unit::Seconds }, &series)
 }
 
-/// Those named, or all.
+/// The named algorithms, or all.
 fn algorithms(args: &Args) -> Result<Vec<&'static Algorithm>, String> {
     if args.algorithm.is_empty() || args.algorithm.iter().any(|name| name == "all") {
         return Ok(args.collective.algorithms().iter().collect());

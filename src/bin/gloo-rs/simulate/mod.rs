@@ -1,4 +1,4 @@
-//! `gloo-rs simulate`: plays a collective on a model of a network.
+//! `gloo-rs simulate`: simulates a collective on a model of a network.
 
 mod compare;
 pub mod network;
@@ -16,54 +16,54 @@ use crate::{Failure, parse, plot};
 use network::{Hosts, Surroundings};
 use report::Row;
 
-/// Play a collective's schedules on a model of a network
+/// Simulate a collective's schedules on a model of a network
 ///
-/// Nothing is sent: the schedules of all ranks are played, message by message, on links of the given latency and bandwidth. See
+/// Nothing is sent: the schedules of all ranks are executed, message by message, on links of the given latency and bandwidth. See
 /// docs/tool.md for the model.
 #[derive(clap::Args)]
 pub struct Args {
-    /// One of those that `gloo-rs list` shows
+    /// A collective that `gloo-rs list` prints
     #[arg(value_name = "COLLECTIVE", value_parser = parse::collective)]
     collective: Collective,
 
-    /// One of those that `gloo-rs list` shows, or auto: the cheapest by the cost model. For --compare several, or all
+    /// An algorithm that `gloo-rs list` prints, or auto: the one with the lowest cost. With --compare several, or all
     #[arg(long, value_name = "A", value_delimiter = ',')]
     algorithm: Vec<String>,
 
-    /// Number of ranks. For --compare several: 2,3,8 or 4..4096
+    /// Number of ranks. With --compare several: 2,3,8 or 4..4096
     #[arg(short = 'n', long, value_name = "P", value_parser = ranks)]
     ranks: Several,
 
-    /// Bytes of the larger of a rank's two buffers, as 4, 64Ki, 256Mi. For --compare several: 1Ki,1Mi or 1Ki..64Mi
+    /// Size of the larger of a rank's two buffers in bytes: 4, 64Ki, 256Mi. With --compare several: 1Ki,1Mi or 1Ki..64Mi
     #[arg(long, default_value = "1Mi", value_name = "S", value_parser = sizes)]
     bytes: Several,
 
-    /// α: time from sending to arrival of an empty message
+    /// α: latency, the time from sending to arrival of an empty message
     #[arg(long, default_value = "10us", value_name = "TIME", value_parser = parse::duration)]
     alpha: f64,
 
-    /// B: of each link, or host's network card, each way
+    /// B: bandwidth of each link, or each host's network card, per direction
     #[arg(long, default_value = "12.5GB/s", value_name = "RATE", value_parser = parse::bandwidth)]
     bandwidth: f64,
 
-    /// o: what a rank does for each message that it sends to another host, or receives from there; a part of α. 2us by default, or
-    /// half of α if that is less
+    /// o: time for which a rank is busy with each message that it sends to another host, or receives from there; a part of α. Default:
+    /// 2us, or half of α if that is less
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     overhead: Option<f64>,
 
-    /// g: time from one message to the next that a rank sends to other hosts, or receives from there. 100ns by default
+    /// g: least time between two messages that a rank sends to other hosts, or receives from there. Default: 100ns
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     gap: Option<f64>,
 
-    /// γ: time to reduce a byte, as 0.05ns, or bytes reduced in a second, as 20GB/s
+    /// γ: time to reduce a byte, such as 0.05ns, or bytes reduced per second, such as 20GB/s
     #[arg(long, default_value = "20GB/s", value_name = "TIME", value_parser = parse::seconds_per_byte)]
     gamma: f64,
 
-    /// Pieces in which steps are worked through; by default those that the library would choose, 1Mi at most
+    /// Segment size; default: the one that the library would choose, at most 1Mi
     #[arg(long, value_name = "SIZE", value_parser = parse::size)]
     segment: Option<usize>,
 
-    /// The root, where there is one
+    /// The root, for collectives with a root
     #[arg(long, default_value_t = 0, value_name = "R")]
     root: usize,
 
@@ -71,11 +71,11 @@ pub struct Args {
     #[arg(long, default_value = "float32", value_name = "D")]
     element: DataType,
 
-    /// Ranks with consecutive numbers on each host: 128x8 for 128 hosts of 8, or 8,8,4. Without it each rank has its own
+    /// Ranks with consecutive numbers on each host: 128x8 for 128 hosts of 8, or 8,8,4; default: each rank on its own host
     #[arg(long, value_name = "HOSTS", value_parser = network::hosts)]
     hosts: Option<Hosts>,
 
-    /// α and B inside a host at once, as 1us,100GB/s
+    /// α and B inside a host, such as 1us,100GB/s
     #[arg(long, value_name = "TIME,RATE", value_parser = network::link, conflicts_with_all = ["intra_alpha", "intra_bandwidth"])]
     intra: Option<Link>,
 
@@ -83,11 +83,11 @@ pub struct Args {
     #[arg(long, default_value = "1us", value_name = "TIME", value_parser = parse::duration)]
     intra_alpha: f64,
 
-    /// B of the link of each pair of ranks inside a host, each way
+    /// B of the link of each pair of ranks inside a host, per direction
     #[arg(long, default_value = "100GB/s", value_name = "RATE", value_parser = parse::bandwidth)]
     intra_bandwidth: f64,
 
-    /// Grid of the ranks, for algorithms on grids, as 4x8x8; by default the algorithm forms one
+    /// Grid of the ranks, for algorithms on grids, such as 4x8x8; default: the algorithm's choice
     #[arg(long, value_name = "GRID", value_parser = grid)]
     dims: Option<Several>,
 
@@ -95,11 +95,11 @@ pub struct Args {
     #[arg(long, default_value_t = 2, value_name = "B", value_parser = clap::value_parser!(u32).range(2..))]
     base: u32,
 
-    /// Bandwidths from rank to rank: a row of values separated by commas for each sender, or a tuning file (.toml)
+    /// File with the bandwidth from each rank to each: comma-separated values, a row for each sender, or a tuning file (.toml)
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     links: Option<PathBuf>,
 
-    /// Memory that the compiled schedules may take
+    /// Memory limit for the compiled schedules
     #[arg(long, default_value = "4Gi", value_name = "SIZE", value_parser = parse::size)]
     memory: usize,
 
@@ -111,12 +111,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
-    /// Print a JSON object; with --compare one a line
+    /// Print a JSON object; with --compare one per line
     #[arg(long)]
     json: bool,
 }
 
-/// Numbers given as one argument.
+/// A list of numbers in one argument.
 #[derive(Clone, Debug)]
 struct Several(Vec<usize>);
 
@@ -132,7 +132,7 @@ fn grid(text: &str) -> Result<Several, String> {
     network::dims(text).map(Several)
 }
 
-/// Ranks that a chart of ranks against time shows.
+/// Most ranks in a chart of ranks against time.
 const SHOWN: usize = 32;
 
 /// Runs the command and returns the exit status.
@@ -148,7 +148,7 @@ fn single(args: &Args) -> Result<(), String> {
     let point = Point::new(args, ranks, bytes)?;
     let name = args.algorithm.first().map_or("auto", String::as_str);
     let algorithm = if name == "auto" { point.cheapest()? } else { point.named(name)? };
-    // Ranks at equal distances, the first and the last among them.
+    // Ranks at equal distances, including the first and the last.
     let shown = ranks.min(SHOWN);
     let trace: Vec<Rank> = (0..shown).map(|i| i * (ranks - 1) / shown.saturating_sub(1).max(1)).collect();
     let (row, simulation) = point.run(algorithm, if args.plot.is_some() { &trace } else { &[] })?;
@@ -177,7 +177,7 @@ struct Point<'a> {
 }
 
 impl Args {
-    /// Says what makes no sense, before anything is computed.
+    /// Checks the arguments before anything is computed.
     fn check(&self) -> Result<(), String> {
         if let Some(&ranks) = self.ranks.0.iter().find(|&&ranks| self.root >= ranks) {
             return Err(format!("--root is {}, but there are {ranks} ranks", self.root));
@@ -216,7 +216,7 @@ impl Args {
         Ok(())
     }
 
-    /// Whether the collective and the algorithm serve this number of ranks.
+    /// Whether the collective and the algorithm support this number of ranks.
     fn fits(&self) -> Result<(), String> {
         let point = Point::new(self, self.ranks.0[0], self.bytes.0[0])?;
         let shape = point.calls.shape(self.root);
@@ -266,7 +266,7 @@ impl<'a> Point<'a> {
         self.args.segment.unwrap_or_else(|| tuner::segment_bytes(&self.calls.shape(self.args.root), element, 1 << 20))
     }
 
-    /// Seconds by the algorithm's formula, if it has one.
+    /// Seconds by the algorithm's cost formula, if it has one.
     fn formula(&self, algorithm: &Algorithm) -> Option<f64> {
         let shape = self.calls.shape(self.args.root);
         let case = Case {
@@ -279,7 +279,7 @@ impl<'a> Point<'a> {
         Some((algorithm.cost)(&case).path).filter(|seconds| seconds.is_finite())
     }
 
-    /// The algorithm that costs the least of those that can do it.
+    /// The algorithm with the lowest cost among those that support the call.
     fn cheapest(&self) -> Result<&'static Algorithm, String> {
         let priced = self.args.collective.algorithms().iter().filter_map(|algorithm| {
             let can = (algorithm.generate)(&self.calls.shape(self.args.root)).is_ok();
@@ -291,7 +291,7 @@ impl<'a> Point<'a> {
         })
     }
 
-    /// Plays `algorithm`, and writes down what the ranks in `trace` do.
+    /// Simulates `algorithm`, and records the activity of the ranks in `trace`.
     fn run(&self, algorithm: &'static Algorithm, trace: &[Rank]) -> Result<(Row, Simulation), String> {
         let Self { args, surroundings, calls } = self;
         let options = Options {

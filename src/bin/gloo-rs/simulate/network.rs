@@ -1,4 +1,4 @@
-//! The network that is simulated, as the command line describes it.
+//! The simulated network, as described on the command line.
 
 use std::path::Path;
 
@@ -7,15 +7,15 @@ use gloo_rs::tuner::file::Tuning;
 
 use crate::parse::{self, MOST_RANKS};
 
-/// The network, for a number of ranks.
+/// The network for a given number of ranks.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     pub network: Network,
     /// The host of each rank.
     pub hosts: Vec<u32>,
-    /// Bytes per second from rank to rank; empty if none were given.
+    /// Bytes per second from each rank to each; empty if no file was given.
     pub links: Vec<f64>,
-    /// What they are called in a report.
+    /// Description for the report.
     pub text: String,
 }
 
@@ -26,7 +26,7 @@ pub enum Hosts {
     Unlike(Vec<usize>),
 }
 
-/// Hosts as people write them.
+/// Parses hosts.
 pub fn hosts(text: &str) -> Result<Hosts, String> {
     let error =
         || format!("{text:?} does not say which hosts there are; write 128x8 for 128 hosts of 8 ranks, or 8,8,4");
@@ -41,16 +41,17 @@ pub fn hosts(text: &str) -> Result<Hosts, String> {
     }
 }
 
-/// A link as people write it: `10us,25GB/s`.
+/// Parses a link: `10us,25GB/s`.
 pub fn link(text: &str) -> Result<Link, String> {
-    let (latency, bandwidth) = text.split_once(',').ok_or_else(|| format!("{text:?} is no link; write 1us,100GB/s"))?;
+    let (latency, bandwidth) =
+        text.split_once(',').ok_or_else(|| format!("{text:?} is not a link; write 1us,100GB/s"))?;
     Ok(Link { latency: parse::duration(latency)?, bandwidth: parse::bandwidth(bandwidth)? })
 }
 
-/// Dimensions of a grid, as `4x8x8`.
+/// Parses the dimensions of a grid: `4x8x8`.
 pub fn dims(text: &str) -> Result<Vec<usize>, String> {
     let number = |text: &str| text.parse::<u32>().ok().filter(|&n| n > 0).map(|n| n as usize);
-    let error = || format!("{text:?} is no grid; write its dimensions, as 4x8x8");
+    let error = || format!("{text:?} is not a grid; write its dimensions, such as 4x8x8");
     let dims: Vec<usize> = text.split('x').map(|extent| number(extent).ok_or_else(error)).collect::<Result<_, _>>()?;
     match dims.iter().fold(1, |ranks: usize, extent| ranks.saturating_mul(*extent)) {
         ..=MOST_RANKS => Ok(dims),
@@ -59,7 +60,7 @@ pub fn dims(text: &str) -> Result<Vec<usize>, String> {
 }
 
 impl Hosts {
-    /// How many ranks they have together.
+    /// The number of ranks of all hosts.
     pub fn ranks(&self) -> usize {
         match self {
             Self::Alike { hosts, each } => hosts.saturating_mul(*each),
@@ -87,7 +88,7 @@ impl Hosts {
 }
 
 impl Surroundings {
-    /// For `ranks` ranks; without `hosts` every rank has one of its own, as `far` says.
+    /// The network for `ranks` ranks; without `hosts` every rank has a host of its own, with links as `far`.
     pub fn new(
         ranks: usize,
         far: Network,
@@ -136,7 +137,7 @@ impl Surroundings {
         Ok(surroundings)
     }
 
-    /// The links as algorithms are told of them.
+    /// The links in the form that algorithms take.
     pub fn links_in_megabytes(&self) -> Vec<u32> {
         let whole = |bandwidth: f64| match bandwidth {
             0.0 => 0,
@@ -146,7 +147,7 @@ impl Surroundings {
     }
 }
 
-/// Bytes per second from rank to rank, of a file with a row for each sender: values separated by commas, or `links` of a tuning
+/// Reads bytes per second from each rank to each from a file: comma-separated values, a row for each sender, or `links` of a tuning
 /// file. Numbers with a unit are bandwidths; without one they are relative, and the largest is as fast as `fastest`.
 fn matrix(path: &Path, fastest: f64) -> Result<Vec<f64>, String> {
     if path.extension().is_some_and(|extension| extension == "toml") {
@@ -211,7 +212,7 @@ mod tests {
         }
         assert!(dims("4294967295x4294967295x4294967295").unwrap_err().contains("too many"));
         assert_eq!(link("1us,25GB/s"), Ok(Link { latency: 1e-6, bandwidth: 25e9 }));
-        for (text, why) in [("25GB/s", "no link"), ("1,25GB/s", "not a duration"), ("1us,25GB", "not a bandwidth")] {
+        for (text, why) in [("25GB/s", "not a link"), ("1,25GB/s", "not a duration"), ("1us,25GB", "not a bandwidth")] {
             assert!(link(text).unwrap_err().contains(why), "{text}");
         }
         for text in ["", "x", "0x4", "4x", "4,0", "4,,4", "2x2x2", "-1"] {

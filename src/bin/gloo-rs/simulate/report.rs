@@ -1,4 +1,4 @@
-//! What is said of a simulation.
+//! The report of a simulation.
 
 use gloo_rs::collective::{Algorithm, Collective};
 use gloo_rs::schedule::simulate::{Options, Simulation};
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::parse::{duration_text, size_text};
 
-/// One simulation; the first eight fields are what scripts rely on.
+/// One simulation; scripts rely on the first eight fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub collective: &'static str,
@@ -25,13 +25,13 @@ pub struct Row {
     pub segment_bytes: usize,
     /// Segments sent by all ranks together.
     pub messages: u64,
-    /// By all ranks together.
+    /// Sum over all ranks.
     pub bytes_sent: u64,
     /// Of the rank that reduces the most.
     pub bytes_reduced_max: u64,
-    /// Part of the time for which the busiest link is in use.
+    /// Fraction of the time for which the busiest link is in use.
     pub link_use: f64,
-    /// What the algorithm's formula says; none if it has none.
+    /// Time by the algorithm's cost formula; none if it has none.
     pub formula_us: Option<f64>,
 }
 
@@ -65,7 +65,7 @@ impl Row {
         }
     }
 
-    /// For people; `network` says what it ran on.
+    /// The report as text; `network` describes the network.
     pub fn text(&self, network: &str) -> String {
         let Self { collective, algorithm, ranks, dtype, steps, messages, .. } = self;
         let formula = match self.formula_us {
@@ -97,7 +97,7 @@ impl Row {
     }
 }
 
-/// Bytes with three digits: `1.25 GiB`.
+/// Formats bytes with three digits: `1.25 GiB`.
 fn amount(bytes: u64) -> String {
     let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|(unit, _)| bytes >= *unit) {

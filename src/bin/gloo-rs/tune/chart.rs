@@ -1,4 +1,4 @@
-//! Charts of what tuning found.
+//! Charts of the measured times.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::grid::Point;
 use super::report::by_collective;
 use crate::plot::{self, Axis, Series, Unit};
 
-/// A chart of time against bytes for each collective with sizes; where there are several, its name is in the file's.
+/// Draws time against bytes, one chart for each collective with sizes; if there are several, the file's name contains the collective.
 pub fn plot(path: &Path, points: &[Point], ranks: usize) -> Result<(), String> {
     let mut all = by_collective(points);
     all.remove(&Collective::Barrier);
@@ -20,7 +20,7 @@ pub fn plot(path: &Path, points: &[Point], ranks: usize) -> Result<(), String> {
         for point in points {
             let times = point.times.iter().map(|time| (time.name, time.sample));
             for (name, sample) in times.chain([(AUTO, point.auto.0)]) {
-                // A clock that did not advance has no place on a logarithmic axis.
+                // A logarithmic axis cannot show a time of zero, which a coarse clock may give.
                 lines.entry(name).or_default().push((point.bytes as f64, sample.us.max(1e-3) / 1e6));
             }
         }

@@ -1,4 +1,4 @@
-//! The constants of the cost model, as the library itself measures them when ranks connect, but not only once.
+//! Measures the constants of the cost model several times, by the code that measures them when ranks connect.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use gloo_rs::tuner::file::Tuning;
 use crate::bench::measure::barrier;
 use crate::ranks::Member;
 
-/// How often; odd, so that one of them is the median.
+/// Number of measurements; odd, so that one of them is the median.
 const TIMES: usize = 5;
 
-/// The medians, of the links that there are.
+/// The medians, for the links that exist.
 pub fn measure(member: &Member, timeout: Duration) -> Result<Tuning> {
     let (rank, ranks) = (member.context.rank(), member.context.size());
-    // Not what a file says, which the environment may name.
+    // Ignores a file that the environment may name.
     let options = ContextOptions { timeout, tuning: Some("measure".into()), ..Default::default() };
     let mut all = Vec::new();
     for time in 0..TIMES {
         let context = Context::new(member.context.device().clone(), rank, ranks, &options)?;
         context.connect(&PrefixStore::new(format!("gloo-rs-tune/{time}"), member.store.clone()))?;
         all.push(context.tuning().clone());
-        // Nobody leaves while others measure.
+        // No rank leaves while others measure.
         barrier(&member.context, 1)?;
     }
     let number = |of: &dyn Fn(&Tuning) -> Option<f64>| median(all.iter().filter_map(of).collect());
@@ -33,7 +33,7 @@ pub fn measure(member: &Member, timeout: Duration) -> Result<Tuning> {
         let latency = number(&|tuning| of(tuning).map(|link| link.latency))?;
         Some(Link { latency, bandwidth: number(&|tuning| of(tuning).map(|link| link.bandwidth))? })
     };
-    // Of the constants with names of their own these are measured which ranks publish.
+    // Of the constants with names, ranks publish those that are measured.
     let constants = TABLE.iter();
     let of = |constant: &Constant| number(&|tuning| tuning.constants.get(constant.name).copied());
     Ok(Tuning {
@@ -45,7 +45,7 @@ pub fn measure(member: &Member, timeout: Duration) -> Result<Tuning> {
     })
 }
 
-/// With four digits, which is more than such a measurement is worth.
+/// Rounds to four digits, which is the precision of such a measurement.
 fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
     let median = numbers.get(numbers.len() / 2)?;

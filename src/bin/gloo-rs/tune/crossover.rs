@@ -1,19 +1,19 @@
-//! Finds where one algorithm becomes better than another.
+//! Finds the sizes where one algorithm becomes better than another.
 
 /// A measured time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// The median in µs.
     pub us: f64,
-    /// How far off the median may be, as a share of it: the standard error, about.
+    /// Relative uncertainty of the median: approximately its standard error.
     pub error: f64,
 }
 
-/// A gain that is not worth a change of algorithms between two sizes.
+/// Cost of a change of algorithms between two sizes, as a relative gain in time.
 const CHANGE: f64 = 0.03;
 
 impl Sample {
-    /// Of at least one time.
+    /// From at least one time.
     pub fn of(mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         let quantile = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
@@ -24,20 +24,20 @@ impl Sample {
     }
 }
 
-/// One size: its bytes, and what each algorithm took, `None` where it was not measured.
+/// One size: its bytes, and the time of each algorithm, `None` if it was not measured.
 pub type Row = (usize, Vec<Option<Sample>>);
 
-/// Which algorithm (by its index) is best up to and including how many bytes. `rows` go from small to large, and every row
+/// Which algorithm (by its index) is best up to and including how many bytes. `rows` are ordered by size, and every row
 /// has a sample.
 ///
-/// What is minimal is the sum over sizes of how much longer each choice takes than the best there, as a share and as far as
-/// that is more than noise, and of a price for each change of algorithms. So one does not take the place of another for a
-/// gain by chance at one size, but for a small one at many sizes it does.
+/// Minimizes a sum: for each size, the relative time lost against the best algorithm, beyond the uncertainty of the measurement; and
+/// for each change of algorithms, a constant cost. So an algorithm does not replace another because of a gain by chance at one
+/// size, but it does for a small gain at many sizes.
 pub fn choices(rows: &[Row]) -> Vec<(usize, usize)> {
     let algorithms = rows.iter().map(|(_, row)| row.len()).max().unwrap_or(0);
-    // By algorithm: the least that the sizes so far cost with it at the last of them.
+    // By algorithm: the least cost of the sizes so far if it is used at the last of them.
     let mut cost = vec![0.0; algorithms];
-    // By size and algorithm: which one to have had before.
+    // By size and algorithm: the algorithm to use at the size before.
     let mut before: Vec<Vec<usize>> = Vec::new();
     for (_, row) in rows {
         let best = index_of_least(&cost);
@@ -74,18 +74,18 @@ fn index_of_least(numbers: &[f64]) -> usize {
     (0..numbers.len()).min_by(|&a, &b| numbers[a].total_cmp(&numbers[b])).unwrap_or(0)
 }
 
-/// How much longer than the best this one takes, beyond noise.
+/// How much longer than the best this one takes, beyond the uncertainty.
 fn excess(row: &[Option<Sample>], index: usize) -> f64 {
     let Some(own) = row.get(index).copied().flatten() else { return f64::INFINITY };
     let samples = row.iter().flatten();
     let Some(best) = samples.min_by(|a, b| a.us.total_cmp(&b.us)) else { return f64::INFINITY };
     let noise = own.error.hypot(best.error);
-    // A logarithm, so that one bad size weighs no more than two that are half as bad.
+    // Logarithmic, so that one bad size counts as much as two that are half as bad.
     if own.us <= best.us { 0.0 } else { ((own.us / best.us).ln() - noise).max(0.0) }
 }
 
-/// The size between two rows where `right` becomes better than `left`: where the lines through both rows' times cross, on log
-/// axes; half way, where that is not known.
+/// The size between two rows from which `right` is better than `left`: where the lines through the times of both rows cross, on
+/// logarithmic axes; if a time is missing, half way.
 fn crossing(from: &Row, to: &Row, left: usize, right: usize) -> usize {
     let lead = |row: &Row| Some((row.1.get(right).copied()??.us / row.1.get(left).copied()??.us).ln());
     let share = match (lead(from), lead(to)) {
@@ -102,13 +102,13 @@ mod tests {
     use super::*;
 
     fn row(bytes: usize, times: &[f64]) -> Row {
-        // 0 stands for none.
+        // 0 stands for an algorithm that was not measured.
         let sample = |&us: &f64| (us > 0.0).then_some(Sample { us, error: 0.01 });
         (bytes, times.iter().map(sample).collect())
     }
 
     #[test]
-    fn one_that_is_best_everywhere_is_one_choice() {
+    fn an_algorithm_that_is_always_the_best_is_one_choice() {
         let rows: Vec<_> = (2..20).map(|lg| row(1 << lg, &[10.0, 12.0])).collect();
         assert_eq!(choices(&rows), [(1 << 19, 0)]);
         assert_eq!(choices(&rows[..1]), [(4, 0)]);
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(choices(&rows), [(1 << 19, 0)]);
         rows[5] = row(1 << 7, &[130.0, 100.0]);
         assert_eq!(choices(&rows).len(), 3, "a large one is none by chance");
-        // At either end there is one change less to be paid for.
+        // At either end there is one change less.
         let last = rows.len() - 1;
         rows[5] = row(1 << 7, &[100.0, 110.0]);
         rows[last] = row(1 << 19, &[103.0, 100.0]);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn within_noise_all_are_alike() {
+    fn differences_within_the_uncertainty_do_not_count() {
         let noisy = |bytes, a, b| {
             let sample = |us| Some(Sample { us, error: 0.1 });
             (bytes, vec![sample(a), sample(b)])
@@ -161,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn who_was_left_out_is_not_chosen() {
+    fn an_algorithm_that_was_not_measured_is_not_chosen() {
         let rows = [row(4, &[1.0, 2.0]), row(16, &[0.0, 3.0]), row(64, &[0.0, 4.0])];
         assert_eq!(choices(&rows), [(8, 0), (64, 1)]);
     }
 
     #[test]
-    fn three_in_turn() {
+    fn three_algorithms_in_order() {
         let times = |n: f64| [10.0 + n, 20.0 + n / 4.0, 50.0 + n / 16.0];
         let rows: Vec<_> = (0..14).map(|lg| row(1 << lg, &times(f64::from(1 << lg)))).collect();
         let found = choices(&rows);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_know_how_sure_they_are() {
+    fn samples_have_an_uncertainty() {
         let exact = Sample::of(vec![5.0; 10]);
         assert_eq!(exact, Sample { us: 5.0, error: 0.0 });
         let few = Sample::of(vec![90.0, 100.0, 110.0]);

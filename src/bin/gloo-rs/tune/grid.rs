@@ -1,5 +1,5 @@
-//! Measures collectives over sizes: every algorithm, and `auto`, in turn. All ranks do the same, since all that they decide by
-//! are numbers that they have compared.
+//! Measures collectives over sizes: every algorithm, and `auto`, alternately. All ranks take the same decisions, because these depend
+//! only on numbers that the ranks have combined.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,63 +16,63 @@ use crate::bench::measure::{Repetition, Runner, largest_of_all_ranks};
 use crate::bench::workload::{Request, Subject, Workload};
 use crate::ranks::{Member, says};
 
-/// Calls that are measured of each algorithm: at least, even of a slow one, and at most.
+/// Minimum and maximum number of measured calls of each algorithm.
 const ROUNDS: std::ops::RangeInclusive<usize> = 3..=400;
-/// Calls before those: one to verify, one to know what the others will take.
+/// Number of calls before the measurement: one to verify, one to estimate the time.
 const FIRST_CALLS: usize = 2;
-/// So many times slower than the best is slow.
+/// An algorithm is slow if it takes this many times as long as the best.
 const SLOW: f64 = 4.0;
-/// An algorithm whose time has grown by so much since the smallest size is slow for its bytes, not for its steps; from so many
-/// bytes on, since ranks that share cores may take twice as long by chance.
+/// An algorithm whose time has grown by this factor since the smallest size is slow because of its bytes, not of its steps; from this
+/// many bytes on, since ranks that share cores may take twice as long by chance.
 const GROWN: f64 = 2.0;
 const LONG: usize = 64 << 10;
 
 const DTYPE: DataType = DataType::Float32;
 const OP: ReduceOp = ReduceOp::Sum;
 
-/// Seconds that an algorithm takes for a byte at least, as long as nothing is known.
+/// Lower bound for an algorithm's seconds per byte, while nothing is known.
 const BYTE: f64 = 1e-9;
 
-/// One call of each of some algorithms.
+/// One call of each of several algorithms.
 struct Calls {
     bytes: usize,
     algorithms: usize,
     seconds: f64,
 }
 
-/// What was found of one collective at one size.
+/// The result for one collective at one size.
 pub struct Point {
     pub collective: Collective,
-    /// As `gloo-rs bench` counts them.
+    /// As defined for `gloo-rs bench`.
     pub bytes: usize,
-    /// As a tuning file counts them.
+    /// As defined for tuning files.
     pub call_bytes: usize,
-    /// By algorithm; those that were left out are not there.
+    /// By algorithm; without those that were left out.
     pub times: Vec<Time>,
-    /// The time of `auto`, and what it chose.
+    /// The time of `auto`, and the algorithm that it selected.
     pub auto: (Sample, &'static str),
-    /// What was wrong with this rank's results, if anything was.
+    /// What was wrong with this rank's results, if anything.
     pub wrong: Option<String>,
-    /// Whether every rank's results were right.
+    /// Whether the results of all ranks were right.
     pub verified: bool,
 }
 
-/// What an algorithm takes.
+/// The time of an algorithm.
 pub struct Time {
     pub name: &'static str,
     pub sample: Sample,
-    /// Whether `auto` may choose it: not if it needs to be told what a call does not say.
+    /// Whether `auto` may select it: not if it needs data that a call does not contain.
     pub free: bool,
 }
 
-/// What is left to be measured, and what is known that saves time.
+/// The state of the measurements.
 pub struct Grid<'a> {
     member: &'a Member,
     started: Instant,
     budget: Duration,
-    /// Points that nobody has measured or given up yet.
+    /// Number of points that have been neither measured nor left out.
     open: usize,
-    /// What one call of each algorithm took together, at the sizes so far.
+    /// Sum of the times of one call of each algorithm, at the sizes so far.
     calls: BTreeMap<Collective, Vec<Calls>>,
     /// Times in µs at the first size.
     smallest: BTreeMap<(Collective, &'static str), f64>,
@@ -86,12 +86,12 @@ impl<'a> Grid<'a> {
         Self { member, started: Instant::now(), budget, open: points, calls, smallest, left_out }
     }
 
-    /// One point less to be measured.
+    /// Counts a point that is left out.
     pub fn give_up(&mut self) {
         self.open = self.open.saturating_sub(1);
     }
 
-    /// Measures one point, all algorithms in turn. `None` if the budget does not reach for it, nor for a larger one then.
+    /// Measures one point, all algorithms alternately. `None` if the budget does not suffice for it; nor will it for a larger one.
     pub fn measure(&mut self, collective: Collective, bytes: usize) -> Result<Option<Point>, String> {
         let context = &self.member.context;
         let says = |error: Error| says(context.rank(), &error);
@@ -111,7 +111,7 @@ impl<'a> Grid<'a> {
             Repetition { algorithm: AUTO, op: OP, warmup: 0, iterations: 0, thread: 0, slot: 0, name: "tune" };
         let mut runner = Runner::new(context, &work, repetition).map_err(says)?;
         let mut wrong = None;
-        // Of one call of each: its time, and what it took with the barrier before it.
+        // For one call of each: its time, and its time with the barrier before it.
         let (mut first, mut whole) = (Vec::new(), Vec::new());
         for &name in &names {
             runner.select(name);
@@ -174,7 +174,7 @@ impl<'a> Grid<'a> {
         let best = times.iter().map(|time| time.sample.us).fold(auto.us, f64::min);
         for &Time { name, sample: Sample { us, .. }, .. } in times {
             let smallest = *self.smallest.entry((collective, name)).or_insert(us);
-            // A ring has many steps, and is slow until bytes count; whoever is slow then stays so.
+            // A ring has many steps, and is slow until the bytes dominate; an algorithm that is slow then stays slow.
             if bytes >= LONG && us > SLOW * best && us > GROWN * smallest {
                 self.left_out.insert((collective, name));
             }
@@ -182,7 +182,7 @@ impl<'a> Grid<'a> {
     }
 }
 
-/// What takes part, `auto` last.
+/// The algorithms to measure, `auto` last.
 fn names(
     collective: Collective,
     work: &Workload,
@@ -191,17 +191,17 @@ fn names(
     algorithms(collective, work).filter(|name| !left_out.contains(&(collective, *name))).chain([AUTO]).collect()
 }
 
-/// Seconds that a call of each algorithm will take together: the line through the last two sizes, or steeper.
+/// Estimated seconds of one call of each algorithm together: by the line through the last two sizes, or steeper.
 fn expected(known: &[Calls], bytes: usize) -> f64 {
     let Some((last, before)) = known.split_last() else { return 0.0 };
     let slope = before.last().map(|before| (last.seconds - before.seconds, last.bytes - before.bytes));
-    // What lies closer together tells of noise.
+    // Sizes that are closer together show mostly noise.
     let slope = slope.filter(|(_, bytes)| *bytes >= 4 << 10).map_or(0.0, |(seconds, bytes)| seconds / bytes as f64);
     last.seconds + slope.max(BYTE * last.algorithms as f64) * bytes.saturating_sub(last.bytes) as f64
 }
 
-/// How often each algorithm is measured within `share` µs, where one call took `first` µs of each, and `whole` µs with all
-/// that belongs to it. Slow ones are measured no more than need be.
+/// Number of measurements of each algorithm within `share` µs, if one call took `first` µs of each, and `whole` µs with the barrier
+/// and everything else. Slow ones are measured as few times as possible.
 fn rounds(first: &[f64], whole: &[f64], share: f64) -> Vec<usize> {
     let (least, most) = (*ROUNDS.start(), *ROUNDS.end());
     let best = first.iter().copied().fold(f64::INFINITY, f64::min);
@@ -209,17 +209,17 @@ fn rounds(first: &[f64], whole: &[f64], share: f64) -> Vec<usize> {
     let all: f64 = whole.iter().sum();
     let fast: f64 = first.iter().zip(whole).filter(|(us, _)| !is_slow(us)).map(|(_, whole)| whole).sum();
     let more = (share - (FIRST_CALLS + least) as f64 * all) / fast.max(1.0);
-    // From a float, it is cut off at 0 and at the largest.
+    // The conversion from a float saturates at 0 and at the maximum.
     let rounds = (more as usize).saturating_add(least).min(most);
     first.iter().map(|us| if is_slow(us) { least } else { rounds }).collect()
 }
 
-/// In which order a round has them: another one each time, the same on all ranks. What a call finds, such as ranks that are
-/// asleep, depends on the one before.
+/// The order of the algorithms in a round: different in each round, and the same on all ranks. The state that a call finds, such as
+/// ranks that are asleep, depends on the call before.
 fn order(count: usize, round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by_cached_key(|index| {
-        // Not seeded: the same everywhere.
+        // A fixed seed: the same on all ranks.
         let mut hasher = DefaultHasher::new();
         (round, index).hash(&mut hasher);
         hasher.finish()
@@ -227,21 +227,21 @@ fn order(count: usize, round: usize) -> Vec<usize> {
     order
 }
 
-/// The algorithms that can do this.
+/// The algorithms that support this.
 fn algorithms(collective: Collective, work: &Workload) -> impl Iterator<Item = &'static str> {
     let shape = work.shape();
-    // Counts of others are shared when it runs.
+    // Counts of other ranks are exchanged when it runs.
     let runs = move |a: &Algorithm| shape.as_ref().is_some_and(|shape| (a.generate)(shape).is_ok());
     let can = move |algorithm: &&Algorithm| algorithm.uses == Uses::Counts || runs(algorithm);
     collective.algorithms().iter().filter(can).map(|algorithm| algorithm.name)
 }
 
-/// Whether so many ranks can do it at all.
+/// Fails if the collective does not support this number of ranks.
 pub fn check(collective: Collective, ranks: usize) -> Result<(), String> {
     request(collective, ranks).check()
 }
 
-/// How many algorithms `auto` has to choose from, if no links were measured.
+/// Number of algorithms from which `auto` can select if no links were measured.
 pub fn choice(collective: Collective, ranks: usize) -> usize {
     let can = |algorithm: &&Algorithm| model::can_run(collective, algorithm, ranks, &[]);
     if check(collective, ranks).is_ok() { collective.algorithms().iter().filter(can).count() } else { 0 }
@@ -257,20 +257,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_of_a_point_is_spent_on_what_may_win() {
+    fn the_share_of_a_point_is_spent_on_the_fastest_candidates() {
         let rounds = |first: &[f64], share| rounds(first, first, share);
         assert_eq!(rounds(&[10.0, 10.0], 1e9), [400, 400], "enough is enough");
         assert_eq!(rounds(&[10.0, 20.0, 30.0], 60.0), [3, 3, 3], "at least so many");
         assert_eq!(rounds(&[10.0, 20.0, 30.0], -1.0), [3, 3, 3], "also when nothing is left");
         assert_eq!(rounds(&[10.0, 20.0, 30.0], 60.0 * 25.0), [23, 23, 23], "with the first calls, 25");
-        // Five calls of the slow one take 500, which leaves 2,000 for the others' 20.
+        // Five calls of the slow one take 500, which leaves 2,000 for 20 calls of the others.
         assert_eq!(rounds(&[10.0, 10.0, 100.0], 5.0 * 120.0 + 2000.0), [103, 103, 3]);
         assert_eq!(rounds(&[0.0, 0.0], 1e9), [400, 400]);
         assert_eq!(super::rounds(&[10.0, 10.0], &[20.0, 40.0], 60.0 * 25.0), [23, 23], "barriers count");
     }
 
     #[test]
-    fn everyone_follows_everyone() {
+    fn every_algorithm_follows_every_other() {
         let mut follows = [[0; 5]; 5];
         for round in 0..200 {
             let order = order(5, round);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_size_will_take_follows_from_the_last_two() {
+    fn the_time_of_a_size_is_estimated_from_the_last_two() {
         let calls = |bytes, seconds| Calls { bytes, algorithms: 4, seconds };
         let about = |known: &[Calls], bytes, seconds: f64| {
             let found = expected(known, bytes);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_run_is_measured() {
+    fn only_algorithms_that_can_run_are_measured() {
         let work = request(Collective::Allreduce, 4).workload(0, 1024, 0).unwrap();
         let names: Vec<_> = algorithms(Collective::Allreduce, &work).collect();
         assert!(names.contains(&"ring_segmented") && !names.contains(&"local"), "{names:?}");

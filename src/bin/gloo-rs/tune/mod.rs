@@ -1,4 +1,4 @@
-//! `gloo-rs tune`: measures a group's links and every algorithm, and writes down what is best.
+//! `gloo-rs tune`: measures the links and every algorithm, and writes the best ones to a file.
 
 mod chart;
 mod constants;
@@ -23,22 +23,22 @@ use crate::ranks::{self, Member};
 use grid::Grid;
 use report::Summary;
 
-/// Measure which algorithm is best for what, and write it to a file that GLOO_RS_TUNING names
+/// Measure which algorithm is the fastest for which size, and write the result to a file for GLOO_RS_TUNING
 ///
-/// Starts ranks of its own on this host, or takes part in a job that a launcher started (whose variables are set; see
-/// docs/launchers.md): `gloo-rs run --hosts FILE -- gloo-rs tune ...`. Every algorithm's result is verified. `auto` is measured in turn with
-/// the algorithms, and compared with the best of them.
+/// Starts ranks on this host, or runs as a rank of a job that a launcher started (if its variables are set; see
+/// docs/launchers.md): `gloo-rs run --hosts FILE -- gloo-rs tune ...`. Every algorithm's result is verified. `auto` is measured
+/// alternately with the algorithms, and compared with the best of them.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Number of ranks; 2 by default, or those of the job
+    /// Number of ranks; default: 2, or that of the job
     #[arg(short = 'n', long, value_name = "P", value_parser = clap::value_parser!(u32).range(2..))]
     ranks: Option<u32>,
 
-    /// Collectives to measure; by default all that have more than one algorithm
+    /// Collectives to measure; default: all that have more than one algorithm
     #[arg(long, value_name = "C,..", value_delimiter = ',', value_parser = parse::collective)]
     collective: Vec<Collective>,
 
-    /// Bytes of a rank's buffer: a list as 4,64Ki,1Mi, or a range, twice as much each time: 4..256Mi, or four times: 4..256Mi:4
+    /// Sizes of a rank's buffer in bytes: a list, 4,64Ki,1Mi, or a range, doubled each time: 4..256Mi, or times four: 4..256Mi:4
     #[arg(long, default_value = "4..256Mi:4", value_name = "SIZES", value_parser = sizes)]
     sizes: Sizes,
 
@@ -46,19 +46,19 @@ pub struct Args {
     #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = parse::seconds)]
     budget: Duration,
 
-    /// The tuning file to write. If it is there, it keeps what it says of other collectives and numbers of ranks
+    /// The tuning file to write. If it exists, its entries for other collectives and numbers of ranks are kept
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Draw time against bytes as an SVG; one for each collective, FILE-allreduce.svg, if there are several
+    /// Draw time against bytes as an SVG; with several collectives one for each, named FILE-allreduce.svg
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
-    /// Measure the bandwidth from each rank to each, too, for spanning_trees
+    /// Also measure the bandwidth from each rank to each, for spanning_trees
     #[arg(long)]
     topology: bool,
 
-    /// Time that connecting, and every call, may take
+    /// Time limit for connecting, and for every call
     #[arg(long, default_value = "120", value_name = "SECONDS", value_parser = parse::seconds)]
     timeout: Duration,
 
@@ -66,12 +66,12 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_parser = crate::parse::interfaces)]
     interface: Option<String>,
 
-    /// Print JSON objects, one a line: for each size one, and one at the end
+    /// Print JSON objects, one per line: one for each size, and one at the end
     #[arg(long)]
     json: bool,
 }
 
-/// From small to large.
+/// In ascending order.
 #[derive(Clone, Debug, PartialEq)]
 struct Sizes(Vec<usize>);
 
@@ -88,7 +88,7 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
     if Launch::is_launched() {
-        // The others hear that it has failed only when it has said why: a launcher then ends it.
+        // Print the error before the other ranks notice the failure: a launcher ends this rank then.
         let mut member = None;
         return match take_part(&args, &mut member) {
             Ok(true) => 0,
@@ -104,7 +104,7 @@ pub fn run(args: Args) -> u8 {
 }
 
 impl Args {
-    /// What to measure.
+    /// The collectives to measure.
     fn collectives(&self, ranks: usize) -> Result<Vec<Collective>, String> {
         if ranks < 2 {
             return Err("one rank alone has nothing to tune; say --ranks 2 or more".into());
@@ -120,7 +120,7 @@ impl Args {
         Ok(chosen)
     }
 
-    /// What the file says that is to be written. Fails where what is found could not be written in the end.
+    /// The existing contents of the output file. Fails if the output could not be written at the end.
     fn old(&self) -> Result<Tuning, String> {
         if let Some(path) = &self.plot {
             parse::writable(path).map_err(|why| format!("--plot: cannot write {}: {why}", path.display()))?;
@@ -129,12 +129,12 @@ impl Args {
     }
 }
 
-/// One rank's part, as a `member` that is there from when it has connected. Whether all results were right, on all ranks.
+/// Runs this rank's part; `member` is set once it has connected. Returns whether all results were right, on all ranks.
 fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> {
-    let launch = ranks::place(args.ranks, args.timeout)?;
+    let launch = ranks::launch(args.ranks, args.timeout)?;
     let (rank, ranks) = (launch.rank, launch.size);
     let collectives = args.collectives(ranks).map_err(Failure::usage)?;
-    // Before anybody waits for what cannot be written in the end.
+    // Before other ranks wait for a measurement whose output could not be written.
     let old = if rank == 0 { args.old().map_err(Failure::usage)? } else { Tuning::default() };
     let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref())?);
     let says = |error: Error| ranks::says(rank, &error);
@@ -177,12 +177,12 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
             chart::plot(path, &points, ranks)?;
         }
     }
-    // Nobody leaves before all is written: a launcher may end the others as soon as one has failed.
+    // No rank leaves before everything is written: a launcher may end the others as soon as one has failed.
     largest_of_all_ranks(&member.context, &mut [0.0]).map_err(says)?;
     Ok(points.iter().all(|point| point.verified))
 }
 
-/// All points; small sizes of all collectives first, so that what the budget does not reach for are large ones of all.
+/// All points; small sizes of all collectives come first, so that the budget runs out at large sizes of all.
 fn plan(collectives: &[Collective], sizes: &[usize]) -> Vec<(Collective, usize)> {
     let (barriers, others): (Vec<_>, Vec<_>) =
         collectives.iter().partition(|&&collective| collective == Collective::Barrier);
@@ -199,7 +199,7 @@ mod tests {
     fn sizes_as_a_range_and_as_a_list() {
         assert_eq!(sizes("4..256Mi:4").unwrap().0.len(), 14);
         assert_eq!(sizes("64Ki,4,64Ki"), Ok(Sizes(vec![4, 65536])));
-        for (text, part) in [("8..4", "no range"), ("0", "0 bytes"), ("4..", "not a size"), ("4Qi", "not a size")] {
+        for (text, part) in [("8..4", "not a range"), ("0", "0 bytes"), ("4..", "not a size"), ("4Qi", "not a size")] {
             assert!(sizes(text).unwrap_err().contains(part), "{text}");
         }
     }

@@ -1,4 +1,4 @@
-//! What tuning found: a table or lines of JSON, the tuning file, and charts.
+//! The results of tuning: a table or lines of JSON, the tuning file, and charts.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,7 +20,7 @@ struct Row<'a> {
     bytes: usize,
     best: &'static str,
     best_us: f64,
-    /// What auto chose.
+    /// The algorithm that auto selected.
     auto: &'static str,
     auto_us: f64,
     ratio: f64,
@@ -28,18 +28,18 @@ struct Row<'a> {
     times_us: BTreeMap<&'a str, f64>,
 }
 
-/// What comes last.
+/// The summary at the end.
 #[derive(Serialize)]
 pub struct Summary {
-    /// Of the times of auto and the best algorithm, over all sizes.
+    /// Ratios of the time of auto to that of the best algorithm, over all sizes.
     median_ratio: f64,
     worst_ratio: f64,
     #[serde(skip)]
     worst: String,
-    /// What the budget did not reach for: the smallest size that was left out, by collective.
+    /// By collective, the smallest size that was left out because of the budget.
     pub unmeasured: BTreeMap<&'static str, usize>,
     links: Vec<Constant>,
-    /// Others of the cost model that were measured, by the names that a tuning file has for them.
+    /// Other constants of the cost model that were measured, by their names in a tuning file.
     constants: BTreeMap<&'static str, f64>,
     reduction_bytes_per_s: Option<f64>,
 }
@@ -52,14 +52,14 @@ struct Constant {
 }
 
 impl Point {
-    /// Of those that `auto` may choose.
+    /// Of the algorithms that `auto` may select.
     fn best(&self) -> (&'static str, Sample) {
         let free = self.times.iter().filter(|time| time.free);
         let least = free.min_by(|a, b| a.sample.us.total_cmp(&b.sample.us));
         least.map_or((AUTO, self.auto.0), |time| (time.name, time.sample))
     }
 
-    /// How much longer `auto` took than the best algorithm.
+    /// Ratio of the time of `auto` to that of the best algorithm.
     fn ratio(&self) -> f64 {
         if self.best().1.us > 0.0 { self.auto.0.us / self.best().1.us } else { 1.0 }
     }
@@ -138,15 +138,15 @@ impl Summary {
     }
 }
 
-/// Latency alone counts up to here: what is best for the smallest size that was measured is best for smaller ones.
+/// Up to this size only latency matters: the best algorithm for the smallest measured size is the best for smaller ones.
 const SHORT: usize = 1 << 10;
 
-/// What the points say about which algorithm is best.
+/// The choices for the tuning file.
 pub fn choices(points: &[Point], ranks: usize) -> Vec<Choice> {
     let mut choices = Vec::new();
     for (collective, points) in by_collective(points) {
         let names: Vec<_> = collective.algorithms().iter().map(|algorithm| algorithm.name).collect();
-        // Where only some ranks know the size, auto cannot go by it.
+        // If only some ranks know the size, auto cannot depend on it.
         if collective != Collective::Barrier && points.iter().any(|point| point.call_bytes == 0) {
             continue;
         }
@@ -169,14 +169,14 @@ pub fn choices(points: &[Point], ranks: usize) -> Vec<Choice> {
     choices
 }
 
-/// In the order of collectives; sizes as they were measured, which is from small to large.
+/// In the order of collectives; sizes in the order of measurement, which is ascending.
 pub fn by_collective(points: &[Point]) -> BTreeMap<Collective, Vec<&Point>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     points.iter().for_each(|point| all.entry(point.collective).or_default().push(point));
     all
 }
 
-/// What a file says already, if there is one: of other numbers of ranks and other collectives it stays.
+/// The contents of an existing file, whose entries for other numbers of ranks and other collectives are kept.
 pub fn read(path: &Path) -> Result<Tuning, String> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
@@ -188,7 +188,7 @@ pub fn read(path: &Path) -> Result<Tuning, String> {
     old.map_err(|error| format!("--output: {error}"))
 }
 
-/// Replaces what `old` says by what `new` says.
+/// Replaces the entries of `old` for which `new` has entries.
 pub fn merged(mut old: Tuning, new: Tuning) -> Tuning {
     let measured =
         |choice: &Choice| new.choices.iter().any(|n| (n.collective, n.ranks) == (choice.collective, choice.ranks));
@@ -205,20 +205,20 @@ pub fn merged(mut old: Tuning, new: Tuning) -> Tuning {
     }
 }
 
-/// Where it is written first.
+/// The temporary file.
 fn partial(path: &Path) -> PathBuf {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     parent.join(format!(".gloo-rs-tune.{}", std::process::id()))
 }
 
-/// Writes the whole file or nothing of it.
+/// Writes the file atomically.
 pub fn write(path: &Path, tuning: &Tuning) -> Result<(), String> {
     let partial = partial(path);
     let written = std::fs::File::create(&partial)
         .and_then(|mut file| file.write_all(tuning.to_toml().as_bytes()))
         .and_then(|()| std::fs::rename(&partial, path));
     written.map_err(|error| {
-        // It may not even be there.
+        // The file may not even exist.
         let _ = std::fs::remove_file(&partial);
         format!("cannot write {}: {error}", path.display())
     })

@@ -10,18 +10,18 @@ use crate::bench::buffer::Buffer;
 use crate::bench::measure::{barrier, largest_of_all_ranks};
 use crate::ranks::Member;
 
-/// Bytes of a message: so long that its latency counts for little.
+/// Bytes of a message: large enough for its latency not to matter.
 const MESSAGE: usize = 4 << 20;
-/// Messages on each way; the fastest counts. One more comes first, and makes the connection.
+/// Messages in each direction; the fastest counts. One more comes first, which makes the connection.
 const MESSAGES: usize = 4;
 
-/// A row of bandwidths in MB/s for each sender, the same on all ranks. In each round, every rank is in one pair at most; those of
-/// one host take turns at its network card, so that each has it for itself.
+/// Measures bandwidths in MB/s, a row for each sender, the same on all ranks. In each round, every rank is in at most one pair; pairs of
+/// the same hosts take turns, so that each has the network card for itself.
 pub fn measure(member: &Member) -> Result<Vec<u32>> {
     let context = &member.context;
     let (rank, ranks) = (context.rank(), context.size());
     let memory = Buffer::new(MESSAGE)?;
-    // SAFETY: `memory` is that long, nobody else uses it, and it is dropped after `buffer`.
+    // SAFETY: `memory` has this length, is used only through `buffer`, and is dropped after it.
     let buffer = unsafe { context.unbound_buffer(memory.as_ptr(), MESSAGE) }?;
     let mut links = vec![0.0; ranks * ranks];
     for round in 0..rounds(ranks) {
@@ -48,7 +48,7 @@ pub fn measure(member: &Member) -> Result<Vec<u32>> {
     Ok(links.into_iter().enumerate().map(link).collect())
 }
 
-/// Parts of `ways` that can be used at once: in each, a host sends to others at most once, and receives at most once.
+/// Splits `ways` into parts that can be used at the same time: in each, a host sends to at most one other and receives from at most one.
 fn turns(ways: &[(Rank, Rank)], hosts: &[u32]) -> Vec<Vec<(Rank, Rank)>> {
     let mut turns: Vec<Vec<(Rank, Rank)>> = Vec::new();
     let leaves = |(from, to): (Rank, Rank)| hosts[from] != hosts[to];
@@ -64,16 +64,16 @@ fn turns(ways: &[(Rank, Rank)], hosts: &[u32]) -> Vec<Vec<(Rank, Rank)>> {
     turns
 }
 
-/// Rounds until everyone was in a pair with everyone.
+/// Number of rounds until every rank was in a pair with every other.
 fn rounds(ranks: usize) -> usize {
     if ranks < 2 { 0 } else { ranks.next_multiple_of(2) - 1 }
 }
 
-/// With whom `rank` is in a pair, as in a round-robin tournament: one stands still, the others go round.
+/// The partner of `rank`, as in a round-robin tournament: one rank is fixed, the others rotate.
 fn partner(rank: Rank, ranks: usize, round: usize) -> Option<Rank> {
     let circle = rounds(ranks);
     let partner = match rank {
-        // Who would be in a pair with itself is so with the one that stands still.
+        // The rank that would be its own partner gets the fixed one.
         _ if rank == circle => (0..circle).find(|other| 2 * other % circle == round)?,
         _ => match (round + circle - rank) % circle {
             other if other == rank => circle,
@@ -83,7 +83,7 @@ fn partner(rank: Rank, ranks: usize, round: usize) -> Option<Rank> {
     (partner < ranks).then_some(partner)
 }
 
-/// Sends each time the other says that it is ready.
+/// Sends each time the peer is ready.
 fn send(buffer: &UnboundBuffer, to: Rank, slot: Slot) -> Result<()> {
     for _ in 0..=MESSAGES {
         buffer.recv(&[to], slot + 1, 0, 1)?;
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_shares_a_card_takes_turns() {
+    fn pairs_that_share_a_card_take_turns() {
         assert_eq!(turns(&[(0, 2), (1, 3)], &[0, 0, 0, 0]), [[(0, 2), (1, 3)]]);
         assert_eq!(turns(&[(0, 2), (1, 3)], &[0, 1, 2, 3]), [[(0, 2), (1, 3)]]);
         assert_eq!(turns(&[(0, 2), (1, 3)], &[0, 0, 1, 1]), [[(0, 2)], [(1, 3)]]);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn everyone_meets_everyone_once() {
+    fn every_pair_occurs_once() {
         for ranks in 1..=17 {
             let mut met = vec![0; ranks * ranks];
             for round in 0..rounds(ranks) {

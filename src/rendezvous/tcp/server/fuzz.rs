@@ -1,4 +1,4 @@
-//! Fuzz body: the protocol, and a server whose clients say anything.
+//! Fuzz body: the protocol, and a server whose clients send anything.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 
 use super::*;
 use crate::fuzzing::Input;
-use crate::rendezvous::tcp::greeting;
-use crate::rendezvous::tcp::protocol::Answer;
+use crate::rendezvous::tcp::handshake;
+use crate::rendezvous::tcp::protocol::Reply;
 use crate::secret::JobToken;
 
 const CLIENTS: usize = 3;
@@ -17,15 +17,15 @@ const HOUR: Duration = Duration::from_secs(3600);
 struct Client {
     token: u64,
     stream: UnixStream,
-    /// What the server has said and was not looked at.
+    /// Bytes from the server that have not been checked yet.
     heard: Vec<u8>,
-    /// The request that has no answer yet; always sensible.
-    asked: Option<Asked>,
-    /// Says only what a client would.
+    /// The pending request; always valid.
+    asked: Option<ModelRequest>,
+    /// Whether the client has followed the protocol.
     honest: bool,
 }
 
-enum Asked {
+enum ModelRequest {
     Set(&'static str, Vec<u8>),
     Append(&'static str, Vec<u8>),
     Add(&'static str, i64),
@@ -37,18 +37,18 @@ struct World {
     server: Loop,
     key: SecretKey,
     clients: [Option<Client>; CLIENTS],
-    /// What the table must hold; `None` once somebody has said what no client would.
+    /// The expected contents of the table; `None` after a client has violated the protocol.
     model: Option<BTreeMap<&'static str, Vec<u8>>>,
 }
 
-/// What is decoded is what was encoded. A server answers each request of a client that keeps to the protocol, and as a
-/// table in memory would; whoever does not keep to it is dropped, and leaves nothing behind.
+/// Decoding returns what was encoded. The server replies to each request of a client that follows the protocol, with the same
+/// result as a table in memory; a client that violates the protocol is dropped, and leaves nothing behind.
 pub fn store_protocol(data: &[u8]) {
     if let Some(request) = Request::decode(data) {
         assert_eq!(&request.encode()[4..], data);
     }
     for read in 0..4 {
-        if let Some(Answer::Done(mut rest)) = Answer::decode(data) {
+        if let Some(Reply::Done(mut rest)) = Reply::decode(data) {
             match read {
                 0 => drop(rest.values()),
                 1 => drop(rest.value()),
@@ -59,7 +59,7 @@ pub fn store_protocol(data: &[u8]) {
     }
 
     let (epoll, stop) = (Epoll::new().expect("an epoll"), Arc::new(Waker::new().expect("a waker")));
-    let key = greeting::key(&JobToken::new("token"));
+    let key = handshake::key(&JobToken::new("token"));
     let mut server = Loop::new(epoll.clone(), &Listeners::new(&epoll), stop, Limits::default(), key.clone(), None);
     server.scratch.truncate(4 << 10);
     let mut world = World { server, key, clients: [const { None }; CLIENTS], model: Some(BTreeMap::new()) };
@@ -112,15 +112,15 @@ impl World {
         let token = self.server.gate.enter(ours.into(), None).expect("watched");
         self.clients[index] = Some(Client { token, stream: theirs, heard: Vec::new(), asked: None, honest: greets });
         if greets {
-            let hello = greeting::client(&self.key, &[9; 32]);
+            let hello = handshake::client(&self.key, &[9; 32]);
             let answer = self.exchange(index, &hello);
             let answer = answer.try_into().expect("the server's first words");
-            let proof = greeting::proof(&self.key, &hello, &answer).expect("the server has the token");
+            let proof = handshake::proof(&self.key, &hello, &answer).expect("the server has the token");
             assert_eq!(self.exchange(index, &proof), [WELCOME]);
         }
     }
 
-    /// What the server answers to a part of the handshake.
+    /// The server's reply to a part of the handshake.
     fn exchange(&mut self, index: usize, words: &[u8]) -> Vec<u8> {
         let client = self.clients[index].as_mut().expect("present");
         client.stream.write_all(words).expect("room for the handshake");
@@ -128,7 +128,7 @@ impl World {
         std::mem::take(&mut self.clients[index].as_mut().expect("present").heard)
     }
 
-    /// A request that a client might make, if it has no other.
+    /// Sends a valid request, if no request is pending.
     fn ask(&mut self, index: usize, input: &mut Input<'_>) -> Option<()> {
         let (which, key) = (input.below(6)?, input.pick(&KEYS)?);
         let n = input.below(20)?;
@@ -140,12 +140,12 @@ impl World {
         }
         let timeout = [Duration::ZERO, Duration::from_secs(60), Duration::MAX][n % 3];
         let (request, asked) = match which {
-            0 => (Request::Set(vec![(key, &value)]), Asked::Set(key, value.clone())),
-            1 => (Request::Append { key, value: &value }, Asked::Append(key, value.clone())),
-            2 => (Request::Add { key: "n", amount: n as i64 }, Asked::Add("n", n as i64)),
-            3 => (Request::Delete { key }, Asked::Delete(key)),
-            4 => (Request::Get { timeout, keys: keys.clone() }, Asked::Wait { keys, values: true }),
-            _ => (Request::Wait { timeout, keys: keys.clone() }, Asked::Wait { keys, values: false }),
+            0 => (Request::Set(vec![(key, &value)]), ModelRequest::Set(key, value.clone())),
+            1 => (Request::Append { key, value: &value }, ModelRequest::Append(key, value.clone())),
+            2 => (Request::Add { key: "n", amount: n as i64 }, ModelRequest::Add("n", n as i64)),
+            3 => (Request::Delete { key }, ModelRequest::Delete(key)),
+            4 => (Request::Get { timeout, keys: keys.clone() }, ModelRequest::Wait { keys, values: true }),
+            _ => (Request::Wait { timeout, keys: keys.clone() }, ModelRequest::Wait { keys, values: false }),
         };
         client.stream.write_all(&request.encode()).expect("room for one request");
         client.asked = Some(asked);
@@ -155,16 +155,16 @@ impl World {
         Some(())
     }
 
-    /// The server looks at a client.
+    /// Lets the server process a client.
     fn turn(&mut self, index: usize) {
         let Some(client) = &mut self.clients[index] else { return };
         let next = self.server.next_token;
         self.server.ready(client.token, sys::READ);
         if self.server.next_token > next {
-            // It has proven itself.
+            // It has passed the handshake.
             client.token = next;
         }
-        // Who asked, then those whom that has woken.
+        // First the client itself, then the clients that it has woken.
         self.hear(index, false);
         self.server.resume_woken();
         (0..CLIENTS).for_each(|index| self.hear(index, false));
@@ -175,7 +175,7 @@ impl World {
         let waits = self.server.clients.get(&client.token).is_some_and(|peer| !peer.may_ask());
         drop(client.stream);
         let ready = GONE | if waits { 0 } else { sys::READ };
-        // What it has said before is read first.
+        // Bytes that it sent before are processed first.
         for _ in 0..100 {
             self.server.ready(client.token, ready);
             self.server.resume_woken();
@@ -190,7 +190,7 @@ impl World {
         (0..CLIENTS).for_each(|index| self.hear(index, false));
     }
 
-    /// Reads what the server has answered, and compares.
+    /// Reads the server's replies and compares them.
     fn hear(&mut self, index: usize, time_is_up: bool) {
         let Some(client) = &mut self.clients[index] else { return };
         let mut part = [0; 4096];
@@ -204,11 +204,11 @@ impl World {
         assert!(known || time_is_up, "an honest client was dropped");
         let Some((length, frame)) = client.heard.split_at_checked(4) else { return };
         if client.asked.is_none() {
-            // Its hello is answered.
+            // The server replies to its hello.
             return;
         }
         assert_eq!(u32::from_le_bytes(length.try_into().expect("4 bytes")) as usize, frame.len(), "one answer");
-        let (asked, answer) = (client.asked.take().expect("asked"), Answer::decode(frame).expect("an answer"));
+        let (asked, answer) = (client.asked.take().expect("asked"), Reply::decode(frame).expect("an answer"));
         if let Some(table) = &mut self.model {
             compare(table, asked, answer, time_is_up);
         }
@@ -216,32 +216,32 @@ impl World {
     }
 }
 
-/// Does the same to the model, whose answer must be the same.
-fn compare(table: &mut BTreeMap<&'static str, Vec<u8>>, asked: Asked, answer: Answer<'_>, time_is_up: bool) {
+/// Applies the request to the model and compares the reply.
+fn compare(table: &mut BTreeMap<&'static str, Vec<u8>>, asked: ModelRequest, answer: Reply<'_>, time_is_up: bool) {
     match (asked, answer) {
-        (Asked::Set(key, value), Answer::Done(_)) => drop(table.insert(key, value)),
-        (Asked::Append(key, value), Answer::Done(_)) => table.entry(key).or_default().extend(value),
-        (Asked::Add(key, amount), Answer::Done(mut rest)) => {
+        (ModelRequest::Set(key, value), Reply::Done(_)) => drop(table.insert(key, value)),
+        (ModelRequest::Append(key, value), Reply::Done(_)) => table.entry(key).or_default().extend(value),
+        (ModelRequest::Add(key, amount), Reply::Done(mut rest)) => {
             let old = table.get(key).map_or(0, |old| std::str::from_utf8(old).unwrap().parse::<i64>().unwrap());
             assert_eq!(rest.u64().unwrap() as i64, old + amount);
             table.insert(key, (old + amount).to_string().into_bytes());
         }
-        (Asked::Add(key, _), Answer::Refused { .. }) => {
+        (ModelRequest::Add(key, _), Reply::Refused { .. }) => {
             let old = std::str::from_utf8(&table[key]).ok().and_then(|old| old.parse::<i64>().ok());
             assert!(old.is_none_or(|old| old > i64::MAX - 20), "{old:?}");
         }
-        (Asked::Delete(key), Answer::Done(mut rest)) => {
+        (ModelRequest::Delete(key), Reply::Done(mut rest)) => {
             assert_eq!(rest.u8().unwrap() != 0, table.remove(key).is_some());
         }
-        (Asked::Wait { keys, values }, Answer::Done(mut rest)) => {
+        (ModelRequest::Wait { keys, values }, Reply::Done(mut rest)) => {
             let all: Vec<&[u8]> = keys.iter().map(|key| &table[key][..]).collect();
             if values {
                 assert_eq!(rest.values().unwrap(), all);
             }
         }
-        (Asked::Wait { keys, .. }, Answer::Missing { count, places }) => {
+        (ModelRequest::Wait { keys, .. }, Reply::Missing { count, positions }) => {
             let missing: Vec<usize> = (0..keys.len()).filter(|i| !table.contains_key(keys[*i])).collect();
-            assert!(count > 0 && count == missing.len() && places == missing, "{time_is_up}");
+            assert!(count > 0 && count == missing.len() && positions == missing, "{time_is_up}");
         }
         (_, answer) => panic!("{answer:?}"),
     }

@@ -1,8 +1,8 @@
-//! Servers that cannot be reached, or have no time, for a while.
+//! Servers that cannot be reached, or have no room, for some time.
 
 use super::*;
 
-/// Where attempts to connect are left unanswered, as by a network that is cut: the listener's queue is full.
+/// A listener whose queue is full: attempts to connect get no reply, as with a broken network.
 fn unanswered() -> (socket2::Socket, SocketAddr, Vec<socket2::Socket>) {
     let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     listener.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
@@ -38,14 +38,14 @@ fn a_server_that_cannot_be_reached_for_a_while_is_not_lost() {
 }
 
 #[test]
-fn a_client_that_is_turned_away_tries_again() {
+fn a_refused_client_tries_again() {
     let server = serve();
     let mut client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
     let busy = TcpListener::bind("127.0.0.1:0").unwrap();
     client.idle.lock().unwrap().clear();
     client.address = busy.local_addr().unwrap();
     let store = server.address;
-    // Hangs up on the first two, as a server does that has no room; lets the third through to the store.
+    // Closes the first two connections, as a server without room does; lets the third through to the store.
     thread::spawn(move || {
         (0..2).for_each(|_| drop(busy.accept().unwrap()));
         let (mut from, mut to) = (busy.accept().unwrap().0, TcpStream::connect(store).unwrap());
@@ -58,9 +58,9 @@ fn a_client_that_is_turned_away_tries_again() {
     assert_eq!(server.get("k", LONG).unwrap(), b"v");
 }
 
-/// The kernel rounds those up, the longer they are the more: 17 s to as much as 19.
+/// The kernel rounds long socket timeouts up: 17 s become as much as 19 s.
 #[test]
-fn deadlines_do_not_go_by_the_sockets_own_timers() {
+fn deadlines_do_not_depend_on_the_sockets_timers() {
     let server = serve();
     let client = TcpStore::connect("127.0.0.1", server.port(), LONG).unwrap();
     client.set_within("k", b"v", Duration::from_secs(17)).unwrap();

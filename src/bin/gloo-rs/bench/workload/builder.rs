@@ -15,9 +15,9 @@ pub(super) struct Builder<'a> {
     pattern: Pattern,
     /// The size in elements; not zero.
     elements: usize,
-    /// These in as many parts as there are ranks, as equal as can be: the first ones may have one more.
+    /// The elements in one part for each rank, as equal as possible: the first ones may have one more.
     split: Vec<usize>,
-    /// And in as many that are all equal, and not empty.
+    /// Length of the parts if all are equal; not zero.
     block: usize,
     is_root: bool,
     work: Workload,
@@ -92,13 +92,13 @@ impl<'a> Builder<'a> {
     fn allreduce(&mut self) {
         let result = self.reduced(self.everyone(), 0, self.elements);
         for buffer in 0..self.request.buffers {
-            let before = self.place(vec![self.own(buffer, self.elements)], self.request.in_place);
+            let before = self.add_input(vec![self.own(buffer, self.elements)], self.request.in_place);
             self.output(before, vec![result.clone()]);
         }
     }
 
     fn reduce(&mut self) {
-        let before = self.place_all(self.elements);
+        let before = self.add_inputs(self.elements);
         if self.is_root {
             self.output(before, vec![self.reduced(self.everyone(), 0, self.elements)]);
         } else if self.request.in_place {
@@ -110,13 +110,13 @@ impl<'a> Builder<'a> {
         let message = self.of(self.request.root * self.request.buffers, 0, self.elements, 0);
         for buffer in 0..self.request.buffers {
             let sends = self.is_root && buffer == 0;
-            let before = if sends { self.place(vec![message.clone()], self.request.in_place) } else { vec![] };
+            let before = if sends { self.add_input(vec![message.clone()], self.request.in_place) } else { vec![] };
             self.output(before, vec![message.clone()]);
         }
     }
 
     fn reduce_scatter(&mut self) {
-        let before = self.place_all(self.elements);
+        let before = self.add_inputs(self.elements);
         let (start, len) = (self.split[..self.rank].iter().sum(), self.split[self.rank]);
         self.output(before, vec![self.reduced(self.everyone(), start, len)]);
         self.work.recv_counts = self.split.clone();
@@ -125,45 +125,45 @@ impl<'a> Builder<'a> {
     fn allgather(&mut self) {
         let blocks = self.everyone().len();
         let block = (self.elements / blocks).max(1);
-        let own = self.place_all(block);
+        let own = self.add_inputs(block);
         self.output(shifted(own, self.rank * block), self.gathered(&vec![block; blocks]));
         self.size(block, block * blocks);
     }
 
     fn allgatherv(&mut self) {
-        let own = self.place(vec![self.own(0, self.split[self.rank])], self.request.in_place);
+        let own = self.add_input(vec![self.own(0, self.split[self.rank])], self.request.in_place);
         self.output(shifted(own, self.split[..self.rank].iter().sum()), self.gathered(&self.split));
         self.work.recv_counts = self.split.clone();
     }
 
-    /// To the root, from each rank as much as `blocks` says.
+    /// To the root; `blocks` gives the length from each rank.
     fn gather(&mut self, blocks: Vec<usize>) {
         let own = vec![self.own(0, blocks[self.rank])];
-        let own = self.place(own, self.request.in_place && self.is_root);
+        let own = self.add_input(own, self.request.in_place && self.is_root);
         if self.is_root {
             self.output(shifted(own, blocks[..self.rank].iter().sum()), self.gathered(&blocks));
         }
         self.size(blocks[self.rank], blocks.iter().sum());
     }
 
-    /// From the root, to each rank as much as `blocks` says.
+    /// From the root; `blocks` gives the length for each rank.
     fn scatter(&mut self, blocks: Vec<usize>) {
         let (total, phase) = (blocks.iter().sum(), blocks[..self.rank].iter().sum());
         let own = vec![self.own(0, total)];
-        let before = if self.is_root { self.place(own, self.request.in_place) } else { vec![] };
+        let before = if self.is_root { self.add_input(own, self.request.in_place) } else { vec![] };
         self.output(before, vec![self.of(self.request.root, 0, blocks[self.rank], phase)]);
         self.size(blocks[self.rank], total);
     }
 
     fn alltoall(&mut self) {
         let (block, ranks) = (self.block, self.request.ranks);
-        let before = self.place(vec![self.own(0, block * ranks)], self.request.in_place);
+        let before = self.add_input(vec![self.own(0, block * ranks)], self.request.in_place);
         let after = (0..ranks).map(|from| self.of(from, from * block, block, self.rank * block)).collect();
         self.output(before, after);
         self.size(block, block * ranks);
     }
 
-    /// What rank i sends to rank j has the length of part (i + j) mod ranks, so that all send and receive as much.
+    /// Rank i sends part (i + j) mod ranks to rank j, so that all ranks send and receive the same number of elements.
     fn alltoallv(&mut self) {
         let (rank, ranks) = (self.rank, self.request.ranks);
         let len = |i: usize, j: usize| self.split[(i + j) % ranks];
@@ -175,7 +175,7 @@ impl<'a> Builder<'a> {
             after.push(self.of(from, start, *count, phase));
             start += count;
         }
-        self.place(vec![self.own(0, self.elements)], false);
+        self.add_input(vec![self.own(0, self.elements)], false);
         self.output(vec![], after);
         (self.work.send_counts, self.work.recv_counts) = (counts.clone(), counts);
     }
@@ -183,7 +183,7 @@ impl<'a> Builder<'a> {
     fn pairwise_exchange(&mut self) {
         let destinations = self.request.ranks.ilog2() as usize;
         let block = (self.elements / destinations).max(1);
-        self.place(vec![self.own(0, block * destinations)], false);
+        self.add_input(vec![self.own(0, block * destinations)], false);
         let partner = |step: usize| self.rank ^ (1 << step);
         let after = (0..destinations).map(|i| self.of(partner(i), i * block, block, i * block)).collect();
         self.output(vec![], after);
@@ -193,8 +193,8 @@ impl<'a> Builder<'a> {
 
     /// Scan and exscan: the reduction of `contributions`.
     fn prefix(&mut self, contributions: Range<usize>) {
-        let before = self.place(vec![self.own(0, self.elements)], self.request.in_place);
-        // Rank 0 may have nothing before it; its output stays as it is.
+        let before = self.add_input(vec![self.own(0, self.elements)], self.request.in_place);
+        // Rank 0 has no predecessor in an exscan; its output is unchanged.
         let is_first = contributions.is_empty();
         let after = if is_first { before.clone() } else { vec![self.reduced(contributions, 0, self.elements)] };
         self.output(before, after);
@@ -220,7 +220,7 @@ impl<'a> Builder<'a> {
         Piece { start: 0, len, sequence: self.pattern.reduced(contributions).into(), phase }
     }
 
-    /// The contributions one after the other, each as long as `lens` says.
+    /// The contributions one after the other, with the lengths in `lens`.
     fn gathered(&self, lens: &[usize]) -> Vec<Piece> {
         let starts = lens.iter().scan(0, |end, len| {
             *end += len;
@@ -229,8 +229,8 @@ impl<'a> Builder<'a> {
         starts.zip(lens).enumerate().map(|(from, (start, &len))| self.of(from, start, len, 0)).collect()
     }
 
-    /// Makes `pieces` an input, or else returns them as what an output holds before the call.
-    fn place(&mut self, pieces: Vec<Piece>, in_place: bool) -> Vec<Piece> {
+    /// Adds an input with `pieces`; in place, returns them instead as the contents of an output before the call.
+    fn add_input(&mut self, pieces: Vec<Piece>, in_place: bool) -> Vec<Piece> {
         if in_place {
             return pieces;
         }
@@ -238,10 +238,10 @@ impl<'a> Builder<'a> {
         Vec::new()
     }
 
-    /// The same with `len` elements of each of this rank's buffers; in place there is one.
-    fn place_all(&mut self, len: usize) -> Vec<Piece> {
+    /// Adds each of this rank's buffers with `len` elements; in place there is one.
+    fn add_inputs(&mut self, len: usize) -> Vec<Piece> {
         let all = 0..self.request.buffers;
-        all.map(|buffer| self.place(vec![self.own(buffer, len)], self.request.in_place)).last().unwrap_or_default()
+        all.map(|buffer| self.add_input(vec![self.own(buffer, len)], self.request.in_place)).last().unwrap_or_default()
     }
 
     fn output(&mut self, before: Vec<Piece>, after: Vec<Piece>) {
@@ -249,7 +249,7 @@ impl<'a> Builder<'a> {
         self.work.after.push(after);
     }
 
-    /// Says how many elements this rank counts, and how many the whole call is about.
+    /// Sets the number of elements for this rank, and for the whole call.
     fn size(&mut self, count: usize, total: usize) {
         (self.work.count, self.work.bytes) = (count, total * self.work.dtype.size());
     }

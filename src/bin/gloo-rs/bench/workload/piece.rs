@@ -1,4 +1,4 @@
-//! What buffers hold: pieces of the pattern's sequences.
+//! The contents of buffers: pieces of the pattern's sequences.
 
 use std::sync::Arc;
 
@@ -6,31 +6,31 @@ use gloo_rs::types::DataType;
 
 use crate::bench::pattern::{PERIOD, decode};
 
-/// A stretch of a buffer that holds one of the pattern's sequences.
+/// A range of a buffer that contains one of the pattern's sequences.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// First element.
     pub(super) start: usize,
-    /// Elements.
+    /// Number of elements.
     pub(super) len: usize,
     /// The sequence: [`PERIOD`] elements.
     pub(super) sequence: Arc<[u8]>,
-    /// Which element of the sequence comes first.
+    /// Index of the first element in the sequence.
     pub(super) phase: usize,
 }
 
-/// The pieces, so many elements further behind.
+/// The pieces, shifted by this many elements.
 pub(super) fn shifted(mut pieces: Vec<Piece>, by: usize) -> Vec<Piece> {
     pieces.iter_mut().for_each(|piece| piece.start += by);
     pieces
 }
 
-/// Elements of a buffer that holds these pieces.
+/// Number of elements of a buffer that contains these pieces.
 pub(super) fn end(pieces: &[Piece]) -> usize {
     pieces.iter().map(|piece| piece.start + piece.len).max().unwrap_or(0)
 }
 
-/// Writes `pieces` into `buffer`, whose elements are `size` bytes.
+/// Writes `pieces` into `buffer`, whose elements have `size` bytes.
 pub fn fill(buffer: &mut [u8], pieces: &[Piece], size: usize) {
     for piece in pieces {
         let target = &mut buffer[piece.start * size..][..piece.len * size];
@@ -40,7 +40,7 @@ pub fn fill(buffer: &mut [u8], pieces: &[Piece], size: usize) {
     }
 }
 
-/// Compares `buffer` with `pieces`; the first element that is wrong, with what was expected and what is there.
+/// Compares `buffer` with `pieces`. Returns the first wrong element, with the expected and the actual value.
 pub fn verify(buffer: &[u8], pieces: &[Piece], dtype: DataType) -> Result<(), String> {
     let size = dtype.size();
     for piece in pieces {
@@ -51,7 +51,7 @@ pub fn verify(buffer: &[u8], pieces: &[Piece], dtype: DataType) -> Result<(), St
             let run = (PERIOD - phase).min(piece.len - done);
             let (got, expected) = (&found[done * size..][..run * size], &piece.sequence[phase * size..][..run * size]);
             if got != expected {
-                // Elements may be equal though their bytes are not: the sign of a zero in a complex product.
+                // Elements may be equal although their bytes differ: the sign of a zero in a complex product.
                 let pairs = got.chunks_exact(size).zip(expected.chunks_exact(size)).enumerate();
                 let mut values = pairs.map(|(i, (got, expected))| (i, decode(got, dtype), decode(expected, dtype)));
                 if let Some((i, got, expected)) = values.find(|(_, got, expected)| got != expected) {

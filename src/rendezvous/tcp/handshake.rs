@@ -1,31 +1,31 @@
-//! How client and server of a store prove to each other that they have the job's token, before any request is read.
-//! Without I/O.
+//! The handshake of a store's client and server, by which they prove to each other that they have the job's token, before any
+//! request is read. Without I/O.
 //!
 //! | from | bytes |
 //! |---|---|
 //! | client | hello of the [protocol](super::protocol), flags (1), nonce (32) |
 //! | server | hello of the protocol, flags (1), nonce (32), proof (32) |
 //! | client | proof (32) |
-//! | server | 1 for welcome |
+//! | server | 1 (accepted) |
 //!
-//! Flag 1: the sender has a token. Each proof covers all that was said before it. Without a token on either side the same is
-//! said, and proves nothing: then who reaches the port is let in.
+//! Flag 1: the sender has a token. Each proof covers all bytes sent before it. Without a token on either side the same bytes
+//! are exchanged but prove nothing: then every process that can reach the port is accepted.
 
 use super::protocol::{CLIENT_HELLO_BYTES, MAGIC, SERVER_HELLO_BYTES, client_hello, server_hello};
 use crate::net::gate::{Handshake, Refused};
 use crate::net::handshake::{Accepting, Fault, Nonce};
 use crate::secret::{JobToken, Proof, SecretKey};
 
-/// Length of a client's first words.
+/// Length of the client's first message.
 pub(super) const CLIENT_BYTES: usize = CLIENT_HELLO_BYTES + 33;
-/// Length of the server's answer.
+/// Length of the server's reply.
 pub(super) const SERVER_BYTES: usize = SERVER_HELLO_BYTES + 65;
 /// Length of the client's proof.
 pub(super) const PROOF_BYTES: usize = 32;
-/// The server's last word before requests.
+/// The byte by which the server accepts a client.
 pub(super) const WELCOME: u8 = 1;
 
-/// Where the server's proof begins.
+/// Offset of the server's proof.
 const PROOF_AT: usize = SERVER_BYTES - PROOF_BYTES;
 
 const SERVER: &str = "gloo_rs store server";
@@ -36,7 +36,7 @@ pub(super) fn key(token: &JobToken) -> SecretKey {
     SecretKey::derive(token, "gloo_rs store", &[])
 }
 
-/// A client's first words.
+/// The client's first message.
 pub(super) fn client(key: &SecretKey, nonce: &Nonce) -> [u8; CLIENT_BYTES] {
     let mut out = [0; CLIENT_BYTES];
     out[..CLIENT_HELLO_BYTES].copy_from_slice(&client_hello());
@@ -45,8 +45,8 @@ pub(super) fn client(key: &SecretKey, nonce: &Nonce) -> [u8; CLIENT_BYTES] {
     out
 }
 
-/// The answer to a client's first words, whose hello is right; a client that has a token where the server has none, or the
-/// other way round, gets no proof.
+/// The reply to a client's first message with a valid hello. If only one of the two sides has a token, the reply has no
+/// proof, and the fault is returned too.
 pub(super) fn server(
     key: &SecretKey,
     client: &[u8; CLIENT_BYTES],
@@ -65,7 +65,7 @@ pub(super) fn server(
     (out, fault)
 }
 
-/// The client's proof, if the server's is right.
+/// The client's proof, if the server's proof is valid.
 pub(super) fn proof(key: &SecretKey, client: &[u8; CLIENT_BYTES], server: &[u8; SERVER_BYTES]) -> Result<Proof, Fault> {
     check_flag(key, server[SERVER_HELLO_BYTES])?;
     let theirs: Proof = std::array::from_fn(|i| server[PROOF_AT + i]);
@@ -75,7 +75,7 @@ pub(super) fn proof(key: &SecretKey, client: &[u8; CLIENT_BYTES], server: &[u8; 
     Ok(key.prove(CLIENT, &[client, server]))
 }
 
-/// Whether the client's proof is right.
+/// Verifies the client's proof.
 pub(super) fn verify(
     key: &SecretKey,
     client: &[u8; CLIENT_BYTES],
@@ -91,15 +91,15 @@ pub(super) struct Acceptor {
     instance: u64,
     nonce: Nonce,
     client: [u8; CLIENT_BYTES],
-    /// The answer to the client's first words.
+    /// The reply to the client's first message, once it has been sent.
     server: Option<[u8; SERVER_BYTES]>,
     proof: Proof,
-    /// How much has come of the client's words, or of its proof.
+    /// Number of bytes received of the client's first message, or of its proof.
     have: usize,
 }
 
 impl Acceptor {
-    /// `nonce` is random and was never used before.
+    /// `nonce` must be random and never used before.
     pub(super) fn new(key: SecretKey, instance: u64, nonce: Nonce) -> Self {
         Self { key, instance, nonce, client: [0; CLIENT_BYTES], server: None, proof: [0; PROOF_BYTES], have: 0 }
     }
@@ -133,7 +133,7 @@ impl Handshake for Acceptor {
             return Err(Refused(Fault::Foreign, None));
         }
         if let Some(hello) = said.first_chunk::<CLIENT_HELLO_BYTES>().filter(|h| **h != client_hello()) {
-            // It is answered, so that it can tell its user which version this is.
+            // Reply, so that the client can report this library's version.
             return Err(Refused(Fault::Version(hello[8]), Some(server_hello(self.instance).to_vec())));
         }
         if said.len() < CLIENT_BYTES {
@@ -173,7 +173,7 @@ mod tests {
             assert_eq!(proof.is_ok(), ok);
             let proof = proof.unwrap_or(ours.prove(CLIENT, &[&hello, &answer]));
             assert_eq!(verify(&theirs, &hello, &answer, &proof).is_ok(), ok);
-            // Replayed to a server that has drawn another nonce; the server's own, sent back.
+            // Replayed to a server with another nonce; the server's own proof, reflected.
             let (another, _) = server(&theirs, &hello, 5, &[3; 32]);
             assert_eq!(verify(&theirs, &hello, &another, &proof), Err(Fault::Proof));
             let reflected = std::array::from_fn(|i| answer[PROOF_AT + i]);

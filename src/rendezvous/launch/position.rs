@@ -1,14 +1,14 @@
-//! Which process of how many this is, as each launcher says it.
+//! Rank and size of this process in its job, from each launcher's variables.
 
 use std::ffi::OsString;
 
 use super::nodes;
 use crate::error::{Error, Result};
 
-/// Who started this process, and knows its place.
+/// The launcher that started this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// `gloo-rs run`, torchrun, or whoever sets RANK and WORLD_SIZE.
+    /// `gloo-rs run`, torchrun, or a user that sets RANK and WORLD_SIZE.
     Variables,
     /// Open MPI's mpirun.
     OpenMpi,
@@ -18,26 +18,26 @@ pub enum Launcher {
     Slurm,
 }
 
-/// What one launcher calls things. The first name that is set counts.
+/// The variables of one launcher. Of a list, the first that is set counts.
 struct Names {
     launcher: Launcher,
     title: &'static str,
     rank: &'static str,
-    /// Also needed, to tell this launcher from one around it.
-    witness: &'static str,
+    /// Must be set too: distinguishes this launcher from one that it runs within.
+    required: &'static str,
     size: &'static [&'static str],
     local_rank: &'static [&'static str],
     local_size: &'static [&'static str],
 }
 
-/// The innermost comes first: within a Slurm job, mpirun and torchrun start processes, rarely the other way round. Hydra can
-/// start its helpers by srun, and srun can set PMI's variables: only Hydra sets MPI_LOCALNRANKS.
+/// In order of precedence; the innermost launcher comes first: mpirun and torchrun are started within a Slurm job, rarely the
+/// other way round. Hydra can start its helpers by srun, and srun can set PMI's variables, but only Hydra sets MPI_LOCALNRANKS.
 const LAUNCHERS: [Names; 5] = [
     Names {
         launcher: Launcher::Variables,
         title: "gloo-rs run, torchrun",
         rank: "RANK",
-        witness: "RANK",
+        required: "RANK",
         size: &["WORLD_SIZE"],
         local_rank: &["LOCAL_RANK"],
         local_size: &["LOCAL_WORLD_SIZE"],
@@ -46,7 +46,7 @@ const LAUNCHERS: [Names; 5] = [
         launcher: Launcher::OpenMpi,
         title: "Open MPI",
         rank: "OMPI_COMM_WORLD_RANK",
-        witness: "OMPI_COMM_WORLD_RANK",
+        required: "OMPI_COMM_WORLD_RANK",
         size: &["OMPI_COMM_WORLD_SIZE"],
         local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
         local_size: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
@@ -55,7 +55,7 @@ const LAUNCHERS: [Names; 5] = [
         launcher: Launcher::Pmi,
         title: "MPICH, Intel MPI",
         rank: "PMI_RANK",
-        witness: "MPI_LOCALNRANKS",
+        required: "MPI_LOCALNRANKS",
         size: &["PMI_SIZE"],
         local_rank: &["MPI_LOCALRANKID"],
         local_size: &["MPI_LOCALNRANKS"],
@@ -64,7 +64,7 @@ const LAUNCHERS: [Names; 5] = [
         launcher: Launcher::Slurm,
         title: "Slurm's srun",
         rank: "SLURM_PROCID",
-        witness: "SLURM_STEP_ID",
+        required: "SLURM_STEP_ID",
         size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
         local_rank: &["SLURM_LOCALID"],
         local_size: &[], // in SLURM_STEP_TASKS_PER_NODE
@@ -73,19 +73,19 @@ const LAUNCHERS: [Names; 5] = [
         launcher: Launcher::Pmi,
         title: "PMI",
         rank: "PMI_RANK",
-        witness: "PMI_RANK",
+        required: "PMI_RANK",
         size: &["PMI_SIZE"],
         local_rank: &["PMI_LOCAL_RANK"],
         local_size: &["PMI_LOCAL_SIZE"],
     },
 ];
 
-/// From here up, Slurm's step numbers are those of its own: a batch script and its like, which no srun has started.
+/// Slurm uses step ids from here on for steps that srun did not start, such as a batch script.
 const FIRST_SLURM_STEP_OF_ITS_OWN: u32 = 0xffff_fff0;
 
-/// A process's place in its job.
+/// The rank of a process in its job and on its host, and the numbers of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct JobPosition {
     pub launcher: Launcher,
     pub rank: usize,
     pub size: usize,
@@ -93,7 +93,7 @@ pub struct Place {
     pub local_size: Option<usize>,
 }
 
-/// Environment variables, of which empty ones count as not set.
+/// Environment variables; empty ones count as not set.
 pub struct Variables<'a>(pub &'a dyn Fn(&str) -> Option<OsString>);
 
 impl Variables<'_> {
@@ -123,30 +123,30 @@ impl Variables<'_> {
         Ok(None)
     }
 
-    fn says(&self, names: &Names) -> Result<bool> {
+    fn is_set(&self, names: &Names) -> Result<bool> {
         if self.text(names.rank)?.is_none() {
             return Ok(false);
         }
-        let witness = self.text(names.witness)?;
+        let required = self.text(names.required)?;
         Ok(match names.launcher {
             Launcher::Slurm => {
-                witness.is_some_and(|step| !step.parse().is_ok_and(|step: u32| step >= FIRST_SLURM_STEP_OF_ITS_OWN))
+                required.is_some_and(|step| !step.parse().is_ok_and(|step: u32| step >= FIRST_SLURM_STEP_OF_ITS_OWN))
             }
-            _ => witness.is_some(),
+            _ => required.is_some(),
         })
     }
 }
 
-impl Place {
-    /// Whether any launcher has told this process its place.
+impl JobPosition {
+    /// Whether a launcher has set this process's rank.
     pub fn is_known(variables: &Variables<'_>) -> bool {
-        // What is not UTF-8 is a place that cannot be read.
-        LAUNCHERS.iter().any(|names| variables.says(names).unwrap_or(true))
+        // A variable that is not UTF-8 is set, but cannot be read.
+        LAUNCHERS.iter().any(|names| variables.is_set(names).unwrap_or(true))
     }
 
     pub fn find(variables: &Variables<'_>) -> Result<Self> {
         for names in &LAUNCHERS {
-            if variables.says(names)? {
+            if variables.is_set(names)? {
                 return Self::read(names, variables);
             }
         }
@@ -155,7 +155,7 @@ impl Place {
         }
         let known: Vec<_> = LAUNCHERS.iter().map(|names| format!("{} ({})", names.rank, names.title)).collect();
         Err(Error::invalid(format!(
-            "no launcher's environment variables are set, which tell this process's place in its job: RANK and WORLD_SIZE \
+            "the rank of this process is not known, because no launcher has set its environment variables: RANK and WORLD_SIZE \
              are not set, nor is any of {}",
             known[1..].join(", ")
         )))
@@ -166,7 +166,7 @@ impl Place {
             return Err(variables
                 .needed(names.size[0], "how many processes the job has")
                 .err()
-                .unwrap_or_else(|| Error::invalid("the environment changes while it is read")));
+                .unwrap_or_else(|| Error::invalid("the environment changed while it was read")));
         };
         let size = number(&size_text).filter(|size| *size > 0).ok_or_else(|| {
             Error::invalid(format!("the environment variable {size_name}={size_text:?} is not a number of processes"))
@@ -205,7 +205,7 @@ impl Place {
     }
 }
 
-/// A number of the C ABI's: int32_t, not negative.
+/// A number in the range of the C ABI's int32_t, not negative.
 fn number(text: &str) -> Option<usize> {
     text.parse::<i32>().ok().and_then(|number| usize::try_from(number).ok())
 }
