@@ -99,5 +99,5 @@ fn an_address_to_which_no_way_leads_is_an_error_at_once() {
     let (contexts, address) = two();
     let elsewhere = Address { host: address.host ^ 1, ..address };
     let error = contexts[0].pair(1).unwrap().connect(&elsewhere.serialize()).unwrap_err();
-    assert!(error.message().contains("no way to rank 1: it listens at [127.0.0.1:"), "{error}");
+    assert!(error.message().contains("no route to rank 1: it listens at [127.0.0.1:"), "{error}");
 }
