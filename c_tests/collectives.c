@@ -285,6 +285,120 @@ static void own_operation(void) {
   gloo_rs_context_destroy(context);
 }
 
+/* Elements of a type of the caller's. */
+struct sample { float sum; int32_t least; uint32_t calls; };
+
+static int32_t add_samples(void *into, const void *left, const void *right, size_t count, void *user) {
+  struct sample *to = (struct sample *)into;
+  const struct sample *a = (const struct sample *)left, *b = (const struct sample *)right;
+  size_t i;
+  (void)user;
+  for (i = 0; i < count; i++) {
+    struct sample result = {a[i].sum + b[i].sum, a[i].least < b[i].least ? a[i].least : b[i].least, a[i].calls + b[i].calls};
+    to[i] = result;
+  }
+  return 0;
+}
+
+static struct sample sample_of(int rank, size_t i) {
+  struct sample sample = {(float)(rank + 1) * (float)(i % 100), (int32_t)i - rank, (uint32_t)i + (uint32_t)rank};
+  return sample;
+}
+
+static void own_elements(void) {
+  enum { SAMPLES = 3000 };
+  gloo_rs_context_t *context = connected_context();
+  const char *names = gloo_rs_algorithms("allreduce");
+  struct sample *in = (struct sample *)check_alloc(SAMPLES * sizeof *in);
+  struct sample *out = (struct sample *)check_alloc(SAMPLES * sizeof *out * (size_t)test_size);
+  const void *inputs[1] = {in};
+  void *outputs[1] = {out};
+  gloo_rs_collective_options_t options;
+  size_t i;
+  int rank;
+  gloo_rs_collective_options_init(&options, sizeof options);
+  options.element_bytes = sizeof(struct sample);
+  options.inputs = inputs;
+  options.num_inputs = 1;
+  options.outputs = outputs;
+  options.num_outputs = 1;
+  options.count = SAMPLES;
+  for (i = 0; i < SAMPLES; i++) in[i] = sample_of(test_rank, i);
+
+  CHECK_INVALID(gloo_rs_allreduce_with(context, &options), "the operation sum is not defined on elements of 12 bytes");
+  options.data_type = GLOO_RS_FLOAT32;
+  CHECK_INVALID(gloo_rs_allreduce_with(context, &options), "data_type and element_bytes are both set");
+  options.data_type = GLOO_RS_DATA_TYPE_UNSET;
+  options.function = add_samples;
+  /* No multiple of the size of an element, so that segments are rounded. */
+  options.max_segment_bytes = 1000;
+  while (*names != '\0') {
+    char algorithm[64];
+    size_t length = strcspn(names, ",");
+    memcpy(algorithm, names, length);
+    algorithm[length] = '\0';
+    names += length + (names[length] == ',');
+    if (strcmp(algorithm, "local") == 0 && test_size > 1) continue;
+    options.algorithm = algorithm;
+    memset(out, 0xaa, SAMPLES * sizeof *out);
+    CHECK_OK(gloo_rs_allreduce_with(context, &options));
+    for (i = 0; i < SAMPLES; i++) {
+      struct sample expected = sample_of(0, i);
+      for (rank = 1; rank < test_size; rank++) {
+        struct sample next = sample_of(rank, i);
+        add_samples(&expected, &expected, &next, 1, NULL);
+      }
+      CHECK(memcmp(&out[i], &expected, sizeof expected) == 0);
+    }
+  }
+
+  options.algorithm = NULL;
+  options.function = NULL;
+  options.max_segment_bytes = 0;
+  CHECK_OK(gloo_rs_allgather_with(context, &options));
+  for (rank = 0; rank < test_size; rank++)
+    for (i = 0; i < SAMPLES; i++) {
+      struct sample expected = sample_of(rank, i);
+      CHECK(memcmp(&out[(size_t)rank * SAMPLES + i], &expected, sizeof expected) == 0);
+    }
+  options.count = SIZE_MAX / 8;
+  CHECK_INVALID(gloo_rs_allgather_with(context, &options), "");
+  barrier(context);
+
+  /* Other sizes on other ranks are a disagreement. */
+  if (test_size == 2) {
+    options.element_bytes = test_rank == 0 ? 12 : 24;
+    options.count = 10;
+    options.timeout_ms = test_timeout_ms();
+    CHECK_INT(gloo_rs_allgather_with(context, &options), GLOO_RS_ERROR_MISMATCH);
+    CHECK_CONTAINS(gloo_rs_last_error_message(), "allgather");
+  }
+  free(in);
+  free(out);
+  gloo_rs_context_destroy(context);
+}
+
+/* Reductions on one rank. */
+static void reduce_local(void) {
+  float in[5] = {1, 2, 3, 4, 5}, inout[5] = {10, 20, 30, 40, 50};
+  uint8_t bytes[40];
+  int i;
+  memset(bytes, 0, sizeof bytes);
+  CHECK_OK(gloo_rs_reduce_local(in, inout, 5, GLOO_RS_FLOAT32, GLOO_RS_SUM));
+  for (i = 0; i < 5; i++) CHECK(inout[i] == (float)(11 * (i + 1)) && in[i] == (float)(i + 1));
+  CHECK_OK(gloo_rs_reduce_local(inout, inout, 5, GLOO_RS_FLOAT32, GLOO_RS_PRODUCT));
+  for (i = 0; i < 5; i++) CHECK(inout[i] == (float)(121 * (i + 1) * (i + 1)));
+  CHECK_OK(gloo_rs_reduce_local(NULL, NULL, 0, GLOO_RS_INT32, GLOO_RS_MAX));
+  CHECK_INVALID(gloo_rs_reduce_local(NULL, inout, 5, GLOO_RS_FLOAT32, GLOO_RS_SUM), "input 0 is NULL");
+  CHECK_INVALID(gloo_rs_reduce_local(in, NULL, 5, GLOO_RS_FLOAT32, GLOO_RS_SUM), "output 0 is NULL");
+  CHECK_INVALID(gloo_rs_reduce_local(inout, inout + 1, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM), "overlaps");
+  CHECK_INVALID(gloo_rs_reduce_local(bytes + 1, inout, 1, GLOO_RS_FLOAT32, GLOO_RS_SUM), "not aligned");
+  CHECK_INVALID(gloo_rs_reduce_local(in, inout, SIZE_MAX, GLOO_RS_FLOAT32, GLOO_RS_SUM), "cannot have");
+  CHECK_INVALID(gloo_rs_reduce_local(in, inout, 5, GLOO_RS_FLOAT32, GLOO_RS_AVERAGE), "average is not defined");
+  CHECK_INVALID(gloo_rs_reduce_local(in, inout, 5, GLOO_RS_FLOAT32, GLOO_RS_XOR), "xor is not defined on float32");
+  CHECK_INVALID(gloo_rs_reduce_local(in, inout, 5, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM), "data_type was not set");
+}
+
 /* The tests that run under valgrind come first: every test, with numbers of ranks that cover all code paths. */
 static const struct test tests[] = {
     {"allreduce_types", 3, allreduce_types, -1},
@@ -295,7 +409,9 @@ static const struct test tests[] = {
     {"moving", 4, moving, -1},
     {"own_operation", 2, own_operation, -1},
     {"plain_calls", 4, plain_calls, -1},
-#define TESTS_UNDER_VALGRIND 8
+    {"own_elements", 3, own_elements, -1},
+    {"reduce_local", 1, reduce_local, -1},
+#define TESTS_UNDER_VALGRIND 10
     {"allreduce_types", 1, allreduce_types, -1},
     {"allreduce_types", 2, allreduce_types, -1},
     {"allreduce_types", 4, allreduce_types, -1},
@@ -310,6 +426,9 @@ static const struct test tests[] = {
     {"moving", 3, moving, -1},
     {"own_operation", 1, own_operation, -1},
     {"own_operation", 4, own_operation, -1},
+    {"own_elements", 1, own_elements, -1},
+    {"own_elements", 2, own_elements, -1},
+    {"own_elements", 4, own_elements, -1},
     {"plain_calls", 1, plain_calls, -1},
     {"plain_calls", 2, plain_calls, -1},
     {"plain_calls", 3, plain_calls, -1},

@@ -12,6 +12,7 @@ pub mod ffi;
 pub mod fuzzing;
 pub mod hash;
 pub mod log;
+pub mod memory;
 #[deny(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod messaging;
 pub mod net;

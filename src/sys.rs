@@ -346,6 +346,22 @@ pub fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Calls `body` with the address of `symbol` in `library`; `None` if this process has not loaded the library, or it has no such
+/// symbol. The library stays loaded during the call.
+pub fn with_loaded_symbol<T>(library: &CStr, symbol: &CStr, body: impl FnOnce(*mut c_void) -> T) -> Option<T> {
+    // SAFETY: strings that end with NUL. With RTLD_NOLOAD no code of the library runs.
+    let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: an open handle.
+    let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
+    let result = (!address.is_null()).then(|| body(address));
+    // SAFETY: opened above, and closed once.
+    unsafe { libc::dlclose(handle) };
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -153,6 +153,6 @@ mod tests {
         };
         assert_eq!(digest(MAX_COLLECTIVE as u32, 0, 0, 0), UNKNOWN);
         assert_eq!(explain(u64::MAX), UNKNOWN);
-        assert_eq!(digest(0, MAX_ALGORITHM as u32, 31, 29), "allreduce ? of ?");
+        assert_eq!(digest(0, MAX_ALGORITHM as u32, 30, 29), "allreduce ? of ?");
     }
 }

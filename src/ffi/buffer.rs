@@ -43,7 +43,7 @@ pub unsafe extern "C" fn gloo_rs_pair_create_send_buffer(
     guard("gloo_rs_pair_create_send_buffer", || {
         // SAFETY: the header's rules for pointers.
         let (out, handle) = unsafe { (Out::handle(buffer, "buffer")?, handle::get(pair, "pair")?) };
-        pointer::check_range(data.cast(), bytes, "data")?;
+        pointer::check_host_range(data.cast(), bytes, "data")?;
         // SAFETY: checked as far as a pointer can be; the caller vouches for the rest.
         let buffer = unsafe { handle.pair.send_buffer(slot, data.cast(), bytes) }?;
         handle::create(BufferHandle { buffer, waits: handle.waits.clone() }, out);
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn gloo_rs_pair_create_recv_buffer(
     guard("gloo_rs_pair_create_recv_buffer", || {
         // SAFETY: the header's rules for pointers.
         let (out, handle) = unsafe { (Out::handle(buffer, "buffer")?, handle::get(pair, "pair")?) };
-        pointer::check_range(data.cast(), bytes, "data")?;
+        pointer::check_host_range(data.cast(), bytes, "data")?;
         // SAFETY: checked as far as a pointer can be; the caller vouches for the rest.
         let buffer = unsafe { handle.pair.recv_buffer(slot, data.cast(), bytes) }?;
         handle::create(BufferHandle { buffer, waits: handle.waits.clone() }, out);

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
 use crate::types::Rank;
 
 /// A result parameter: not NULL, aligned.
@@ -73,6 +74,12 @@ pub(super) fn check_range(pointer: *const u8, bytes: usize, what: impl Display) 
         return Err(Error::invalid(format!("{what} ({pointer:p}) cannot have {bytes} bytes")));
     }
     Ok(())
+}
+
+/// [`check_range`] for memory of messages, which must be host memory.
+pub(super) fn check_host_range(pointer: *const u8, bytes: usize, what: &str) -> Result<()> {
+    check_range(pointer, bytes, what)?;
+    if bytes > 0 { memory::check_host(pointer, || what.to_owned()) } else { Ok(()) }
 }
 
 /// `count` values at `pointer`, which may be NULL if there are none.

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_create(
     guard("gloo_rs_unbound_buffer_create", || {
         // SAFETY: the header's rules for pointers.
         let (out, handle) = unsafe { (Out::handle(buffer, "buffer")?, handle::get(context, "context")?) };
-        pointer::check_range(data.cast(), bytes, "data")?;
+        pointer::check_host_range(data.cast(), bytes, "data")?;
         // SAFETY: checked as far as a pointer can be; the caller vouches for the rest.
         let buffer = unsafe { handle.context.unbound_buffer(data.cast(), bytes) }?;
         handle::create(UnboundHandle { buffer, waits: handle.waits.clone(), size: handle.context.size() }, out);

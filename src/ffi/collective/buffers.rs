@@ -4,6 +4,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::Call;
 use crate::error::{Error, Result, try_zeros};
 use crate::ffi::pointer::check_range;
+use crate::memory;
 use crate::types::{DataType, ElementType};
 
 /// How the inputs lie to the outputs.
@@ -109,6 +110,9 @@ impl Range {
             return Err(Error::invalid(format!(
                 "{kind} {index} ({pointer:p}) is not aligned to the {align} bytes of {dtype}"
             )));
+        }
+        if bytes > 0 {
+            memory::check_host(pointer, || format!("{kind} {index}"))?;
         }
         Ok(Self { start, end: start + bytes, output, index })
     }
