@@ -3,10 +3,24 @@
 
 struct work {
   gloo_rs_context_t *context;
-  uint32_t tag;
+  uint64_t tag;
   size_t count;
   int rounds;
 };
+
+/* Of a call with one output and, unless in place, one input. */
+static gloo_rs_collective_options_t work_options(const struct work *work, const void **inputs, void **outputs) {
+  gloo_rs_collective_options_t options;
+  gloo_rs_collective_options_init(&options, sizeof options);
+  options.tag = work->tag;
+  options.data_type = GLOO_RS_INT64;
+  options.inputs = inputs;
+  options.num_inputs = inputs != NULL;
+  options.outputs = outputs;
+  options.num_outputs = 1;
+  options.count = work->count;
+  return options;
+}
 
 /* Sums over ranks, with values that differ between tags and rounds. */
 static void *sums(void *argument) {
@@ -17,15 +31,9 @@ static void *sums(void *argument) {
   size_t i;
   outputs[0] = cells;
   for (round = 0; round < work->rounds; round++) {
-    gloo_rs_collective_options_t options;
-    int64_t base = (int64_t)work->tag * 1000000 + round * 1000;
+    gloo_rs_collective_options_t options = work_options(work, NULL, outputs);
+    int64_t base = (int64_t)(work->tag % 1000) * 1000000 + round * 1000;
     for (i = 0; i < work->count; i++) cells[i] = base + test_rank + (int64_t)(i % 10);
-    gloo_rs_collective_options_init(&options, sizeof options);
-    options.tag = work->tag;
-    options.data_type = GLOO_RS_INT64;
-    options.outputs = outputs;
-    options.num_outputs = 1;
-    options.count = work->count;
     CHECK_OK(gloo_rs_allreduce_with(work->context, &options));
     for (i = 0; i < work->count; i++)
       CHECK_INT(cells[i], test_size * (base + (int64_t)(i % 10)) + test_size * (test_size - 1) / 2);
@@ -52,13 +60,68 @@ static void eight_tags(void) {
   gloo_rs_context_t *context = connected_context();
   struct work works[THREADS];
   pthread_t threads[THREADS];
-  uint32_t i;
+  uint64_t i;
   for (i = 0; i < THREADS; i++) {
     struct work work = {context, i, counts[i], test_is_slow() ? 3 : 50};
     works[i] = work;
     threads[i] = start_thread(sums, &works[i]);
   }
   for (i = 0; i < THREADS; i++) join_thread(threads[i]);
+  gloo_rs_context_destroy(context);
+}
+
+/* Broadcasts from each rank in turn. */
+static void *broadcasts(void *argument) {
+  struct work *work = (struct work *)argument;
+  int64_t *cells = (int64_t *)check_alloc(work->count * sizeof *cells);
+  void *outputs[1];
+  int round;
+  size_t i;
+  outputs[0] = cells;
+  for (round = 0; round < work->rounds; round++) {
+    gloo_rs_collective_options_t options = work_options(work, NULL, outputs);
+    options.root = round % test_size;
+    for (i = 0; i < work->count; i++) cells[i] = test_rank == options.root ? round * 1000 + (int64_t)(i % 10) : -1;
+    CHECK_OK(gloo_rs_broadcast_with(work->context, &options));
+    for (i = 0; i < work->count; i++) CHECK_INT(cells[i], round * 1000 + (int64_t)(i % 10));
+  }
+  free(cells);
+  return NULL;
+}
+
+/* Everyone sends everyone a block of its own. */
+static void *exchanges(void *argument) {
+  struct work *work = (struct work *)argument;
+  size_t total = work->count * (size_t)test_size, i;
+  int64_t *in = (int64_t *)check_alloc(total * sizeof *in), *out = (int64_t *)check_alloc(total * sizeof *out);
+  const void *inputs[1];
+  void *outputs[1];
+  int round;
+  inputs[0] = in;
+  outputs[0] = out;
+  for (round = 0; round < work->rounds; round++) {
+    gloo_rs_collective_options_t options = work_options(work, inputs, outputs);
+    for (i = 0; i < total; i++) in[i] = round * 10000 + test_rank * 100 + (int64_t)(i / work->count);
+    CHECK_OK(gloo_rs_alltoall_with(work->context, &options));
+    for (i = 0; i < total; i++) CHECK_INT(out[i], round * 10000 + (int64_t)(i / work->count) * 100 + test_rank);
+  }
+  free(in);
+  free(out);
+  return NULL;
+}
+
+/* Three threads, each in another collective, with one tag. */
+static void one_tag(void) {
+  gloo_rs_context_t *context = connected_context();
+  int rounds = test_is_slow() ? 20 : 300;
+  struct work works[] = {
+      {context, UINT64_MAX, 40, rounds}, {context, UINT64_MAX, 9000, rounds}, {context, UINT64_MAX, 3, rounds}};
+  pthread_t threads[3];
+  int i;
+  threads[0] = start_thread(sums, &works[0]);
+  threads[1] = start_thread(broadcasts, &works[1]);
+  threads[2] = start_thread(exchanges, &works[2]);
+  for (i = 0; i < 3; i++) join_thread(threads[i]);
   gloo_rs_context_destroy(context);
 }
 
@@ -139,6 +202,8 @@ int main(int argc, char **argv) {
       {"two_tags", 2, two_tags, -1},
       {"two_tags", 3, two_tags, -1},
       {"eight_tags", 2, eight_tags, -1},
+      {"one_tag", 2, one_tag, -1},
+      {"one_tag", 3, one_tag, -1},
       {"messages_beside_collectives", 3, messages_beside_collectives, -1},
       {"ranks_as_threads", 1, ranks_as_threads, -1},
   };

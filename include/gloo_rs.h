@@ -181,7 +181,7 @@ typedef enum gloo_rs_op_t {
 typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
 
 /// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
-/// need different tags.
+/// need different tags, unless they are different collectives.
 typedef struct gloo_rs_context_t gloo_rs_context_t;
 
 /// Addresses of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
@@ -352,8 +352,8 @@ typedef struct gloo_rs_context_options_t {
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
 /// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
-/// can the function: collectives on it need other tags than those that run; a context that the function closes or destroys fails
-/// the call with GLOO_RS_ERROR_ABORTED once the function has returned. The call's timeout, too, is looked at only then. The
+/// can the function: a collective that runs already needs another tag; a context that the function closes or destroys fails the
+/// call with GLOO_RS_ERROR_ABORTED once the function has returned. The call's timeout, too, is looked at only then. The
 /// operation must be associative, and commutative but for scan and exscan.
 typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
 
@@ -363,14 +363,15 @@ typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void 
 /// each, the comment of the function says.
 ///
 /// The functions without `_with` take one input and one output as arguments, and all else has its default: so their tag is 0,
-/// and one of them can run on a context at a time.
+/// and each of them can run once at a time on a context.
 ///
 /// All collectives: every rank of the context makes the same call. The buffers and the options are the caller's; they are
 /// used until the function returns, which it does when this rank's part is done. Counts are in elements, not bytes. A call
 /// that is wrong in itself fails with GLOO_RS_ERROR_INVALID_ARGUMENT or GLOO_RS_ERROR_INVALID_OPERATION and nothing is sent;
 /// one that fails later (with GLOO_RS_ERROR_TIMEOUT, GLOO_RS_ERROR_CONNECTION_LOST, GLOO_RS_ERROR_MISMATCH,
 /// GLOO_RS_ERROR_CALLBACK and others) breaks the context, leaves its outputs unspecified, and every later collective on the
-/// context fails. Threads may call at the same time with different tags.
+/// context fails. Threads may call different collectives at the same time, and one collective with different tags. With
+/// check_calls in the context's options they need different tags for different collectives, too.
 typedef struct gloo_rs_collective_options_t {
   /// sizeof(gloo_rs_collective_options_t).
   size_t struct_size;
@@ -382,8 +383,9 @@ typedef struct gloo_rs_collective_options_t {
   int64_t timeout_ms;
   /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks. Used by all.
   size_t max_segment_bytes;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks. Used by all.
-  uint32_t tag;
+  /// Tells apart calls of one collective that run at the same time on one context; calls of different collectives are apart
+  /// anyway. The same on all ranks. Used by all.
+  uint64_t tag;
   /// Type of the elements. The same on all ranks. Used by all but barrier.
   enum gloo_rs_data_type_t data_type;
   /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks. Used by allreduce, reduce, reduce_scatter,
@@ -715,7 +717,7 @@ enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *context,
                                                    struct gloo_rs_context_t *parent,
-                                                   uint32_t tag);
+                                                   uint64_t tag);
 
 /// This process's rank.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_rank(const struct gloo_rs_context_t *context, int32_t *rank);

@@ -238,8 +238,8 @@ fn check_untouched(memory: &[u8]) {
     assert!(memory.iter().all(|b| *b == MEMORY_AFTERWARDS), "written to after the buffer was dropped");
 }
 
-fn collectives(context: &Context, tag: u32, calls: usize) {
-    let mut random = Random::new(500 + u64::from(tag));
+fn collectives(context: &Context, tag: u64, calls: usize) {
+    let mut random = Random::new(500 + tag);
     for number in 0..calls {
         let case = Case::random(&mut random, context.size(), tag);
         if let Err(error) = case.run(context) {

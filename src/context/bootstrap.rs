@@ -191,7 +191,7 @@ impl Context {
     }
 
     /// Finds the other ranks over a connected context of the same ranks, with `tag`. Collective.
-    pub fn connect_from(&self, parent: &Context, tag: u32) -> Result<()> {
+    pub fn connect_from(&self, parent: &Context, tag: u64) -> Result<()> {
         if (parent.rank, parent.size) != (self.rank, self.size) {
             return Err(Error::invalid(format!(
                 "rank {} of {} cannot connect out of a context in which it is rank {} of {}",

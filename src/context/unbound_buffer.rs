@@ -101,7 +101,7 @@ impl UnboundBuffer {
         let mut guard = self.context.lock()?;
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
         unsafe {
-            guard.messenger.send(Send { to, space: Space::User, slot, fingerprint: 0, from, bytes, more: false, token })
+            guard.messenger.send(Send { to, space: Space::USER, slot, fingerprint: 0, from, bytes, more: false, token })
         };
         self.context.engine().leave(guard);
         Ok(())
@@ -119,7 +119,7 @@ impl UnboundBuffer {
         let into = self.at(offset, bytes)?;
         let token = Requests::token(self.owner, Side::Recv);
         let mut guard = self.context.lock()?;
-        let (space, fingerprint, exact, reduce) = (Space::User, 0, false, None);
+        let (space, fingerprint, exact, reduce) = (Space::USER, 0, false, None);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
         unsafe {
             guard.messenger.recv(Recv {

@@ -161,7 +161,7 @@ fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
     let message = [0u8; 4];
     let (token, from) = (Requests::token(owner, Side::Send), message.as_ptr());
     let send =
-        Send { to: 1, space: Space::User, slot: 1, fingerprint: 0, from, bytes: message.len(), more: false, token };
+        Send { to: 1, space: Space::USER, slot: 1, fingerprint: 0, from, bytes: message.len(), more: false, token };
     // SAFETY: the array outlives the engine's use of it.
     unsafe { guard.messenger.send(send) };
     let deadline = Instant::now() + Duration::from_secs(10);

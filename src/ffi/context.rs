@@ -20,7 +20,7 @@ use crate::secret::JobToken;
 use crate::transport;
 
 /// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
-/// need different tags.
+/// need different tags, unless they are different collectives.
 pub struct gloo_rs_context_t {
     _opaque: [u8; 0],
 }
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn gloo_rs_context_connect(
 pub unsafe extern "C" fn gloo_rs_context_connect_from(
     context: *mut gloo_rs_context_t,
     parent: *mut gloo_rs_context_t,
-    tag: u32,
+    tag: u64,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_connect_from", || {
         // SAFETY: the header's rules for pointers.

@@ -8,7 +8,7 @@ use super::farewell::clip;
 use super::inbox::Finish;
 use super::operation::{Replies, Source};
 use super::peer::{Peer, Query};
-use crate::types::{Rank, Slot};
+use crate::types::{Rank, Slot, Space};
 use crate::wire::Message;
 
 /// What is waited for from one peer; the order is that of the text.
@@ -26,7 +26,18 @@ struct Sum {
     operations: usize,
     done: usize,
     bytes: usize,
-    slot: Option<Slot>,
+    slot: Option<(Space, Slot)>,
+}
+
+/// What has come of a collective and no operation here has met.
+#[derive(Clone, Copy, Debug)]
+pub struct Unmet {
+    /// From whom.
+    pub from: Rank,
+    /// Of which [kind](crate::wire::fingerprint::kind).
+    pub kind: u8,
+    /// Fingerprint and length of the message; `None` where the peer only waits for one.
+    pub message: Option<(u64, u64)>,
 }
 
 /// How long a peer may take to answer before that is worth a word.
@@ -42,7 +53,7 @@ impl Messenger {
     /// What the operations of `owner` wait for, peer by peer; but for receives from any of several.
     fn awaited(&self, owner: u32) -> BTreeMap<(Wait, Rank), Sum> {
         let mut sums: BTreeMap<(Wait, Rank), Sum> = BTreeMap::new();
-        let mut add = |wait, rank, done, bytes, slot: Option<Slot>| {
+        let mut add = |wait, rank, done, bytes, slot: Option<(Space, Slot)>| {
             let sum = sums.entry((wait, rank)).or_default();
             sum.operations += 1;
             sum.done += done;
@@ -50,7 +61,7 @@ impl Messenger {
             sum.slot = sum.slot.or(slot);
         };
         for (index, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
-            let (bytes, slot) = (op.recv.bytes, op.recv.slot);
+            let (bytes, slot) = (op.recv.bytes, (op.recv.space, op.recv.slot));
             match (op.matched, &op.recv.from) {
                 (None, Source::AnyOf(_)) => {}
                 (Some(rank), _) | (None, &Source::Rank(rank)) => {
@@ -62,10 +73,10 @@ impl Messenger {
             }
         }
         for (_, queued) in self.queued_sends.iter().filter(|(_, q)| q.send.token.owner == owner) {
-            add(Wait::Grant, queued.send.to, 0, queued.send.bytes, Some(queued.send.slot));
+            add(Wait::Grant, queued.send.to, 0, queued.send.bytes, Some((queued.send.space, queued.send.slot)));
         }
         for send in self.offers.values().filter(|send| send.token.owner == owner) {
-            add(Wait::Grant, send.to, 0, send.bytes, Some(send.slot));
+            add(Wait::Grant, send.to, 0, send.bytes, Some((send.space, send.slot)));
         }
         for (rank, peer) in self.peers.iter() {
             for (done, bytes) in peer.sending(owner) {
@@ -76,7 +87,7 @@ impl Messenger {
             add(Wait::Answer, request.rank, 0, request.bytes, None);
         }
         for (key, binding) in self.bindings.iter().filter(|(_, binding)| binding.token.owner == owner) {
-            add(Wait::Write, key.rank(), 0, binding.region.bytes(), Some(key.slot()));
+            add(Wait::Write, key.rank(), 0, binding.region.bytes(), Some((key.space(), key.slot())));
         }
         sums
     }
@@ -86,12 +97,10 @@ impl Messenger {
         let mut parts = Vec::new();
         for (_, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
             if let (None, Source::AnyOf(ranks)) = (op.matched, &op.recv.from) {
-                let (bytes, slot) = (op.recv.bytes, op.recv.slot);
+                let (bytes, slot) = (op.recv.bytes, op.recv.space.describe(op.recv.slot));
                 let lost = ranks.iter().filter_map(|rank| self.lost(*rank)).map(|error| format!("; {error}"));
                 let lost: String = lost.take(SHOWN).collect();
-                parts.push(format!(
-                    "to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}{lost}"
-                ));
+                parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} {slot}{lost}"));
             }
         }
         let is_silent = |rank: Rank| {
@@ -102,7 +111,7 @@ impl Messenger {
         awaited.sort_by_key(|((_, rank), _)| !is_silent(*rank));
         parts.extend(awaited.iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
             let who = format!("{} ({})", self.peer_name(*rank), self.link_state(*rank, now));
-            let slot = slot.map_or(String::new(), |slot| format!(" in slot {slot:#x}"));
+            let slot = slot.map_or(String::new(), |(space, slot)| format!(" {}", space.describe(slot)));
             let slot = if *operations > 1 { format!("{slot} and {} more messages", operations - 1) } else { slot };
             match wait {
                 Wait::Receive => format!("to receive {done} of {bytes} bytes from {who}{slot}"),
@@ -124,6 +133,20 @@ impl Messenger {
     /// Whether an operation of `owner` waits for another rank.
     pub fn waits(&self, owner: u32) -> bool {
         self.awaited(owner).keys().any(|(_, rank)| *rank != self.rank)
+    }
+
+    /// Whether an operation of `owner` waits for `rank`.
+    pub fn waits_for(&self, owner: u32, rank: Rank) -> bool {
+        self.awaited(owner).keys().any(|(_, other)| *other == rank)
+    }
+
+    /// What has come of collectives with `tag` and no operation here has met.
+    pub fn unmet(&self, tag: Slot) -> impl Iterator<Item = Unmet> {
+        let messages = self.receives.unmet();
+        let messages = messages.map(|(from, e)| (from, e.space, e.slot, Some((e.fingerprint, e.bytes))));
+        let grants = self.grants.keys().map(|key| (key.rank(), key.space(), key.slot(), None));
+        let here = messages.chain(grants).filter(move |(_, space, slot, _)| !space.is_user() && *slot == tag);
+        here.map(|(from, space, _, message)| Unmet { from, kind: space.kind(), message })
     }
 
     /// How far the way to `rank` is, and why no further.

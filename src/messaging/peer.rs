@@ -11,7 +11,6 @@ use crate::messaging::matching::EAGER_BYTES;
 use crate::messaging::offers::Reading;
 use crate::messaging::operation::Token;
 use crate::transport::{Link, RemoteMemory};
-use crate::types::Space;
 use crate::wire::message::{self, HEADER_BYTES, Message};
 
 /// A header and its payload, on their way out.
@@ -182,9 +181,7 @@ impl Peer {
     pub fn push(&mut self, message: &Message, from: *const u8, token: Option<Token>, report: bool) {
         let (granted, put) = match message {
             // The messages of a collective vanish with the whole context.
-            Message::Data { envelope, .. } => {
-                (envelope.space == Space::User && envelope.bytes > EAGER_BYTES as u64, None)
-            }
+            Message::Data { envelope, .. } => (envelope.space.is_user() && envelope.bytes > EAGER_BYTES as u64, None),
             Message::Put { request, .. } => (false, Some(*request)),
             _ => (false, None),
         };

@@ -268,7 +268,7 @@ impl Messenger {
     }
 
     fn begin_write(&mut self, rank: Rank, slot: Slot, offset: u64, bytes: u64) -> Result<Incoming> {
-        let key = Key::new(rank, Space::User, slot);
+        let key = Key::new(rank, Space::USER, slot);
         match self.bindings.get(&key).copied() {
             Some(binding) => match binding.region.at(offset, bytes) {
                 Some(into) => {
@@ -327,7 +327,7 @@ impl Messenger {
                 self.event(token, Outcome::Written { offset: offset as usize, bytes });
             }
             Finish::UnexpectedWrite { slot, offset } => {
-                let key = Key::new(rank, Space::User, slot);
+                let key = Key::new(rank, Space::USER, slot);
                 let write = UnexpectedWrite { offset, data: own };
                 match self.bindings.get(&key).copied() {
                     // It was bound while the write arrived.

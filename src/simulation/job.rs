@@ -79,14 +79,14 @@ impl Job {
                     let began = network.now();
                     let result = match work {
                         Work::Call(call) => {
-                            let (result, mut buffers) = call.run(context, number as u32 % 2);
+                            let (result, mut buffers) = call.run(context, number as u64 % 2);
                             buffers.seal();
                             returned.borrow_mut().push(ReturnedMemory::Call(buffers));
                             result
                         }
                         Work::Mismatch(call, odd, other) => {
                             let call = if context.rank() == *odd { other } else { call };
-                            let (result, mut buffers) = call.run(context, number as u32 % 2);
+                            let (result, mut buffers) = call.run(context, number as u64 % 2);
                             buffers.seal();
                             returned.borrow_mut().push(ReturnedMemory::Call(buffers));
                             assert!(result.is_err(), "rank {} has not noticed that rank {odd} differs", context.rank());

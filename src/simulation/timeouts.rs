@@ -9,6 +9,7 @@ use super::job::play;
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
 use crate::error::{ErrorKind, Result};
+use crate::messaging::matching::EAGER_BYTES;
 use crate::transport::loopback::{LinkModel, Network};
 use crate::types::{DataType, ReduceOp};
 
@@ -175,9 +176,7 @@ fn a_root_that_makes_no_call_is_named_with_the_call() {
 
 #[test]
 fn ranks_in_different_calls_notice_and_say_so() {
-    let broadcast = TestCall { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE };
     for (what, odd, expected) in [
-        ("another collective", broadcast, "broadcast"),
         ("another type", TestCall { dtype: DataType::Int32, ..ALLREDUCE }, "of int32 by sum"),
         ("another operation", TestCall { op: ReduceOp::Max, ..ALLREDUCE }, "of float32 by max"),
         ("another count", TestCall { count: 999, ..ALLREDUCE }, "there too, but its counts, root, segment size or"),
@@ -194,8 +193,7 @@ fn ranks_in_different_calls_notice_and_say_so() {
             });
             let failed = ended.iter().enumerate().filter_map(|(rank, (result, took))| {
                 assert!(*took < SOON, "{what}: somebody waited for {took:?}");
-                // The root of a broadcast only sends, so it finishes without an error.
-                assert!(result.is_err() || rank == 0 && odd.collective == Collective::Broadcast, "{what}: rank {rank}");
+                assert!(result.is_err(), "{what}: rank {rank}");
                 result.as_ref().err().map(|error| (rank, error))
             });
             // The first rank to receive a message of the other call reports it; rank 0 itself sees the regular
@@ -206,6 +204,59 @@ fn ranks_in_different_calls_notice_and_say_so() {
                 error.kind() == ErrorKind::Mismatch && text.contains(" is in another") && text.contains(expected)
             });
             assert!(told, "{what}, {size} ranks: {ended:#?}");
+        }
+    }
+}
+
+/// Another thread might have called the other collective: only time tells that none has.
+#[test]
+fn ranks_in_different_collectives_say_so_at_the_deadline() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let usual = TestCall { timeout: Some(TIMEOUT), ..ALLREDUCE };
+    let large = TestCall { count: EAGER_BYTES, ..usual };
+    let other = |collective, usual| TestCall { collective, algorithm: None, ..usual };
+    for (what, usual, odd, [odd_sends, usual_sends]) in [
+        // The root of a broadcast sends and is done: it has seen nothing wrong.
+        ("broadcast", usual, other(Collective::Broadcast, usual), [Some("has sent 4000 bytes of broadcast"), None]),
+        (
+            "alltoall",
+            usual,
+            other(Collective::Alltoall, usual),
+            [Some("has sent 4000 bytes of alltoall"), Some("bytes of allreduce ring_segmented of float32 by sum")],
+        ),
+        // Neither sends anything but the grants of its receives.
+        (
+            "large alltoall",
+            TestCall { algorithm: Some("direct"), ..other(Collective::Allgather, large) },
+            other(Collective::Alltoall, large),
+            [Some("waits to receive a message of alltoall"), Some("waits to receive a message of allgather")],
+        ),
+    ] {
+        for size in [2, 4] {
+            let ended = play(link_model(), size, &options(), |network, context: &Arc<Context>| {
+                let ended = timed(network, || if context.rank() == 0 { &odd } else { &usual }.make(context));
+                idle(network, context, 2 * TIMEOUT);
+                assert!(context.broken().is_some(), "{what}, {size} ranks");
+                ended
+            });
+            let mut noticed = 0;
+            for (rank, (result, took)) in ended.iter().enumerate() {
+                let sends = if rank == 0 { usual_sends } else { odd_sends };
+                let Err(error) = result else {
+                    assert_eq!(sends, None, "{what}, {size} ranks: rank {rank}");
+                    continue;
+                };
+                let all = || format!("{what}, {size} ranks: rank {rank}, {took:?}: {error}");
+                // Nobody waits for answers where one knows the reason, and tells it.
+                assert!((TIMEOUT..TIMEOUT + SOON).contains(took), "{}", all());
+                assert_eq!(error.kind(), ErrorKind::Mismatch, "{}", all());
+                assert!(error.message().contains(" with this tag, which no thread here has called"), "{}", all());
+                if *took == TIMEOUT {
+                    assert!(error.message().contains(sends.unwrap()), "{}", all());
+                    noticed += 1;
+                }
+            }
+            assert!(noticed > 0, "{what}, {size} ranks: {ended:#?}");
         }
     }
 }

@@ -184,7 +184,7 @@ fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next
     // Something that rank 0 has not read when it closes.
     let mut closing = contexts[0].lock().unwrap();
     let token = crate::messaging::Token::CONTEXT;
-    let (space, slot, fingerprint) = (crate::types::Space::User, 1, 0);
+    let (space, slot, fingerprint) = (crate::types::Space::USER, 1, 0);
     let message =
         crate::messaging::Send { to: 0, space, slot, fingerprint, from: from.as_ptr(), bytes: 8, more: false, token };
     // SAFETY: `from` outlives the contexts' locks.

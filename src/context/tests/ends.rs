@@ -57,7 +57,7 @@ fn send_into_a_reset(last: &[Message]) -> Error {
     drop(stream);
     let token = Token { owner: 1, detail: 0 };
     let bytes = [0u8; 8];
-    let (space, from) = (Space::User, bytes.as_ptr());
+    let (space, from) = (Space::USER, bytes.as_ptr());
     let send = Send { to: 0, space, slot: 1, fingerprint: 0, from, bytes: 8, more: false, token };
     // SAFETY: the array outlives the connection, which is over before this returns.
     unsafe { guard.messenger.send(send) };
