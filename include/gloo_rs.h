@@ -74,7 +74,7 @@ typedef enum gloo_rs_status_t {
   GLOO_RS_ERROR_IO = 4,
   /// A peer is gone or gave up, or its connection broke.
   GLOO_RS_ERROR_CONNECTION_LOST = 5,
-  /// A wait was ended by an abort, or the context was closed.
+  /// A wait was ended by an abort function.
   GLOO_RS_ERROR_ABORTED = 6,
   /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
   GLOO_RS_ERROR_MISMATCH = 7,
@@ -88,6 +88,8 @@ typedef enum gloo_rs_status_t {
   GLOO_RS_ERROR_CALLBACK = 11,
   /// A defect of this library.
   GLOO_RS_ERROR_INTERNAL = 12,
+  /// This process has closed the context or the pair, or destroyed the buffer.
+  GLOO_RS_ERROR_CLOSED = 13,
 } gloo_rs_status_t;
 
 /// The type of one element. Buffers of collectives are aligned as each says.
@@ -353,7 +355,7 @@ typedef struct gloo_rs_context_options_t {
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
 /// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
 /// can the function: collectives on it need other tags than those that run; a context that the function closes or destroys fails
-/// the call with GLOO_RS_ERROR_ABORTED once the function has returned. The call's timeout, too, is looked at only then. The
+/// the call with GLOO_RS_ERROR_CLOSED once the function has returned. The call's timeout, too, is looked at only then. The
 /// operation must be associative, and commutative but for scan and exscan.
 typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
 
@@ -703,8 +705,8 @@ enum gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
-/// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
+/// the ranks that did not come; with GLOO_RS_ERROR_CLOSED if the context was closed before, or within a second after it is
+/// closed in another thread; and with GLOO_RS_ERROR_INVALID_OPERATION if it was broken before.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                               struct gloo_rs_store_t *store);
@@ -755,7 +757,7 @@ enum gloo_rs_status_t gloo_rs_context_broken(const struct gloo_rs_context_t *con
                                              bool *broken,
                                              char **reason);
 
-/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
+/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_CLOSED, and so do later
 /// operations. Closing twice is fine.
 enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 
@@ -947,9 +949,9 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t
                                                  size_t remote_offset,
                                                  size_t bytes);
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads are aborted, and this
-/// returns after them; operations that were not waited for are given up. No other thread may be beginning a call on the
-/// handle. NULL is fine.
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
+/// GLOO_RS_ERROR_CLOSED, and this returns after them; operations that were not waited for are given up. No other thread
+/// may be beginning a call on the handle. NULL is fine.
 void gloo_rs_unbound_buffer_destroy(struct gloo_rs_unbound_buffer_t *buffer);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_collective_options_t), with defaults: no

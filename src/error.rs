@@ -16,7 +16,7 @@ pub enum ErrorKind {
     Io,
     /// A peer is gone, or its connection broke.
     ConnectionLost,
-    /// A wait was ended by an abort, or the context was closed.
+    /// A wait was ended by an abort function.
     Aborted,
     /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
     Mismatch,
@@ -30,6 +30,8 @@ pub enum ErrorKind {
     Callback,
     /// A defect of this library.
     Internal,
+    /// This process has closed the context or the pair, or destroyed the buffer.
+    Closed,
 }
 
 /// An error with its message. Cheap to clone, so that one broken connection can fail many operations.

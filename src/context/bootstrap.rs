@@ -90,8 +90,11 @@ impl Context {
 
     /// Refuses what would connect a context that is closed, or broken otherwise.
     pub(super) fn check_open(&self) -> Result<()> {
-        let why = self.lock()?.broken.clone();
-        why.map_or(Ok(()), |why| Err(Error::new(ErrorKind::InvalidOperation, why.message())))
+        match self.lock()?.broken.clone() {
+            None => Ok(()),
+            Some(closed) if closed.kind() == ErrorKind::Closed => Err(closed),
+            Some(why) => Err(Error::new(ErrorKind::InvalidOperation, why.message())),
+        }
     }
 
     /// Makes sure that this rank listens, though nothing is known of the others.

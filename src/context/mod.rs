@@ -217,9 +217,9 @@ impl Context {
         self.hosts.get().map_or(&[], |hosts| hosts)
     }
 
-    /// Ends every connection; what waits fails with `Aborted`. Later calls fail. Idempotent.
+    /// Ends every connection; what waits fails with `Closed`. Later calls fail. Idempotent.
     pub fn close(&self) {
-        let closed = Error::new(ErrorKind::Aborted, format!("rank {} has closed this context", self.rank));
+        let closed = Error::new(ErrorKind::Closed, format!("rank {} has closed this context", self.rank));
         let Ok(mut guard) = self.lock() else { return };
         // What a peer gave up for, while no call was running here, is the reason for those who wait for this rank, too.
         let reason = guard.broken.clone();

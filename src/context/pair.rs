@@ -51,7 +51,7 @@ impl Pair {
     pub fn close(&self) {
         let Ok(mut guard) = self.context.lock() else { return };
         let text = format!("rank {} has closed its pair with rank {}", self.context.rank, self.rank);
-        guard.messenger.disconnect(self.rank, &Error::new(ErrorKind::Aborted, text));
+        guard.messenger.disconnect(self.rank, &Error::new(ErrorKind::Closed, text));
         guard.progress();
         self.context.finish_closing(guard);
     }

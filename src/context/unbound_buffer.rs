@@ -191,6 +191,15 @@ impl UnboundBuffer {
         self.abort(Side::Recv);
     }
 
+    /// Ends every wait, now and later, with `Closed`: the buffer is to be dropped.
+    pub fn close(&self) {
+        if let Ok(mut guard) = self.context.lock() {
+            guard.requests.close(self.owner);
+            drop(guard);
+            self.context.engine().wake();
+        }
+    }
+
     /// A key with which other ranks may `put` into this buffer and `get` from it, as long as it lives.
     pub fn remote_key(&self) -> Result<RemoteKey> {
         let mut guard = self.context.lock()?;

@@ -40,6 +40,7 @@ pub enum Ended {
 struct Buffer {
     ended: [VecDeque<Ended>; 2],
     aborted: [bool; 2],
+    closed: bool,
 }
 
 /// The buffers of one context.
@@ -86,11 +87,21 @@ impl Requests {
         }
     }
 
+    /// Ends the current waits and all later ones.
+    pub fn close(&mut self, owner: u32) {
+        if let Some(buffer) = self.buffers.get_mut(owner - FIRST_BUFFER) {
+            buffer.closed = true;
+        }
+    }
+
     /// The next end on that side, if there is one; an abort only once.
     pub fn take(&mut self, owner: u32, side: Side) -> Option<Ended> {
         let buffer = self.buffers.get_mut(owner - FIRST_BUFFER)?;
         if let Some(ended) = buffer.ended[side as usize].pop_front() {
             return Some(ended);
+        }
+        if buffer.closed {
+            return Some(Ended::Failed(Error::new(ErrorKind::Closed, "the buffer was destroyed meanwhile")));
         }
         std::mem::take(&mut buffer.aborted[side as usize]).then_some(Ended::Aborted)
     }

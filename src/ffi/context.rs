@@ -187,8 +187,8 @@ pub unsafe extern "C" fn gloo_rs_context_create(
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
-/// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
+/// the ranks that did not come; with GLOO_RS_ERROR_CLOSED if the context was closed before, or within a second after it is
+/// closed in another thread; and with GLOO_RS_ERROR_INVALID_OPERATION if it was broken before.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect(
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn gloo_rs_context_broken(
     })
 }
 
-/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
+/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_CLOSED, and so do later
 /// operations. Closing twice is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_close(context: *mut gloo_rs_context_t) -> gloo_rs_status_t {

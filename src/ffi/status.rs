@@ -25,7 +25,7 @@ pub enum gloo_rs_status_t {
     GLOO_RS_ERROR_IO = 4,
     /// A peer is gone or gave up, or its connection broke.
     GLOO_RS_ERROR_CONNECTION_LOST = 5,
-    /// A wait was ended by an abort, or the context was closed.
+    /// A wait was ended by an abort function.
     GLOO_RS_ERROR_ABORTED = 6,
     /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
     GLOO_RS_ERROR_MISMATCH = 7,
@@ -39,6 +39,8 @@ pub enum gloo_rs_status_t {
     GLOO_RS_ERROR_CALLBACK = 11,
     /// A defect of this library.
     GLOO_RS_ERROR_INTERNAL = 12,
+    /// This process has closed the context or the pair, or destroyed the buffer.
+    GLOO_RS_ERROR_CLOSED = 13,
 }
 
 pub use gloo_rs_status_t::*;
@@ -60,6 +62,7 @@ pub(super) fn status_of(kind: ErrorKind) -> gloo_rs_status_t {
         ErrorKind::ResourceExhausted => GLOO_RS_ERROR_RESOURCE_EXHAUSTED,
         ErrorKind::Callback => GLOO_RS_ERROR_CALLBACK,
         ErrorKind::Internal => GLOO_RS_ERROR_INTERNAL,
+        ErrorKind::Closed => GLOO_RS_ERROR_CLOSED,
     }
 }
 
@@ -78,6 +81,7 @@ const NAMES: &[(gloo_rs_status_t, &CStr)] = &[
     (GLOO_RS_ERROR_RESOURCE_EXHAUSTED, c"GLOO_RS_ERROR_RESOURCE_EXHAUSTED"),
     (GLOO_RS_ERROR_CALLBACK, c"GLOO_RS_ERROR_CALLBACK"),
     (GLOO_RS_ERROR_INTERNAL, c"GLOO_RS_ERROR_INTERNAL"),
+    (GLOO_RS_ERROR_CLOSED, c"GLOO_RS_ERROR_CLOSED"),
 ];
 
 /// The header's version: its first number.

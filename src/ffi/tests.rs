@@ -73,6 +73,7 @@ fn statuses_are_the_error_kinds_in_their_order() {
         ResourceExhausted,
         Callback,
         Internal,
+        Closed,
     ];
     let name = |number| {
         // SAFETY: static strings.
@@ -85,7 +86,7 @@ fn statuses_are_the_error_kinds_in_their_order() {
         let expected = format!("GLOO_RS_ERROR_{kind:?}").replace('_', "").to_lowercase();
         assert_eq!(name(status).replace('_', "").to_lowercase(), expected);
     }
-    assert_eq!(name(13), "unknown status");
+    assert_eq!(name(14), "unknown status");
     assert_eq!(name(u32::MAX), "unknown status");
 }
 
@@ -457,6 +458,6 @@ fn a_reduction_function_may_destroy_its_context() {
         options.count = 1;
         gloo_rs_allreduce_with(handle, &options)
     };
-    assert_eq!(status, GLOO_RS_ERROR_ABORTED);
+    assert_eq!(status, GLOO_RS_ERROR_CLOSED);
     assert!(still.upgrade().is_none(), "the context outlives the call");
 }
