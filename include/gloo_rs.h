@@ -22,7 +22,9 @@
  * - Options may be NULL for defaults, but for collectives: gloo_rs_..._with refuses NULL.
  * - Collectives with a root ignore, on other ranks, pointers and numbers that only the root's part is about: a program may
  *   pass both buffers on all ranks.
- * - Timeouts are in milliseconds; GLOO_RS_TIMEOUT_DEFAULT stands for the context's, other negative numbers are errors.
+ * - Timeouts are in milliseconds. 0 asks once: the call does what it can without waiting for another rank, and fails with
+ *   GLOO_RS_ERROR_TIMEOUT if that does not complete it. GLOO_RS_TIMEOUT_INFINITE never ends a call. GLOO_RS_TIMEOUT_DEFAULT
+ *   stands for the context's, or 30 seconds for what has no context; other negative numbers are errors.
  * - Callbacks must not let exceptions out, nor longjmp. They are called on the thread that made the call unless the
  *   comment says otherwise.
  *
@@ -47,6 +49,9 @@
 
 /// As a timeout: the context's, or 30 seconds for what has no context.
 #define GLOO_RS_TIMEOUT_DEFAULT -1
+
+/// As a timeout: none, so that only an end, a failure or an abort ends the operation.
+#define GLOO_RS_TIMEOUT_INFINITE INT64_MAX
 
 /// The header's version: its first number.
 #define GLOO_RS_VERSION_MAJOR 0
@@ -253,7 +258,8 @@ typedef struct gloo_rs_tcp_store_options_t {
 ///
 /// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
 /// threads that use the store, possibly on several at once, get `user`, and must not let exceptions out. Pointers that they
-/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, INT64_MAX has no end.
+/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, and
+/// GLOO_RS_TIMEOUT_INFINITE has no end.
 typedef struct gloo_rs_store_callbacks_t {
   /// sizeof(gloo_rs_store_callbacks_t).
   size_t struct_size;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What kind of failure an [`Error`] is. The C ABI's status codes are these, in this order, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +65,11 @@ pub fn first_few<T: fmt::Display>(items: impl ExactSizeIterator<Item = T>, shown
     let more = items.len().saturating_sub(shown);
     let first = items.take(shown).map(|item| item.to_string()).collect::<Vec<_>>().join(separator);
     if more > 0 { format!("{first} and {more} more") } else { first }
+}
+
+/// A timeout, where it was too short: `after 1.5s`.
+pub fn after(timeout: Duration) -> String {
+    if timeout.is_zero() { "without waiting (the timeout is 0)".to_owned() } else { format!("after {timeout:?}") }
 }
 
 /// `n` zeros; an error if there is no memory for them, which are `what`.

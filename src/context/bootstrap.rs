@@ -15,7 +15,7 @@ use crate::context::claim::{self, Claims, SEPARATE};
 use crate::context::tuning::{self, Links};
 use crate::context::{Call, Connect, Context};
 use crate::engine::Spin;
-use crate::error::{Error, ErrorKind, Result, try_zeros};
+use crate::error::{Error, ErrorKind, Result, after, try_zeros};
 use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
 use crate::tuner::Tuner;
@@ -263,7 +263,7 @@ impl Context {
         let (least, more) = if all { ("", "") } else { ("at least ", ", ...") };
         let (count, size, what) = (missing.len(), self.size, round.missing);
         let ranks = missing.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        let message = format!("after {timeout:?}, {least}{count} of {size} ranks {what}: {ranks}{more}");
+        let message = format!("{}, {least}{count} of {size} ranks {what}: {ranks}{more}", after(timeout));
         Error::new(ErrorKind::Timeout, message)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::context::Context;
 use crate::engine::requests::{Ended, Requests, Side};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, after};
 use crate::types::{Rank, Slot};
 
 /// One end of a one-sided channel to one peer: what the sending end sends appears in the receiving end of the same slot.
@@ -94,7 +94,7 @@ impl BoundBuffer {
             Some(ended) => Ok(ended),
             None => {
                 let waits = waits.filter(|w| !w.is_empty()).map_or(String::new(), |w| format!(", waiting {w}"));
-                Err(Error::new(ErrorKind::Timeout, format!("{doing}: timed out after {timeout:?}{waits}")))
+                Err(Error::new(ErrorKind::Timeout, format!("{doing}: timed out {}{waits}", after(timeout))))
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::context::digest::explain;
 use crate::context::prepared::{Asked, Prepared};
 use crate::engine::plan::{self, Plan};
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, after};
 use crate::messaging::Replies;
 use crate::reduce;
 use crate::tuner::file::Tuning;
@@ -313,7 +313,8 @@ impl Context {
         let engine = self.engine();
         let (mut guard, mut over) = engine.finish(guard, index, run.deadline);
         let now = guard.now;
-        if !over && guard.messenger.query(index, now) {
+        // Who does not want to wait does not wait for replies either.
+        if !over && !run.timeout.is_zero() && guard.messenger.query(index, now) {
             // Worth more than its time: it tells whose fault the timeout is.
             let known = |core: &mut Core| core.is_over(index) || core.messenger.replies() == Replies::Cause;
             let until = engine.now() + REPLY_TIME;
@@ -338,10 +339,9 @@ impl Context {
             }
             (true, ended) => ended,
             (false, _) => {
-                let (timeout, begun) = (run.timeout, guard.begun);
-                let text = format!(
-                    "timed out after {timeout:?}, in collective number {begun} of this context, waiting {waits}"
-                );
+                let (timed_out, begun) = (after(run.timeout), guard.begun);
+                let text =
+                    format!("timed out {timed_out}, in collective number {begun} of this context, waiting {waits}");
                 Some(Error::new(ErrorKind::Timeout, text))
             }
         };

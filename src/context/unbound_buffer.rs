@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::context::Context;
 use crate::engine::requests::{Ended, Requests, Side};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, after};
 use crate::messaging::{Recv, Remote, Send, Source};
 use crate::types::{Rank, Slot, Space};
 
@@ -155,7 +155,7 @@ impl UnboundBuffer {
             Some(Ended::Written { .. }) => Err(Error::new(ErrorKind::Internal, "an unbound buffer was written to")),
             None => {
                 let waits = waits.filter(|w| !w.is_empty()).unwrap_or_else(|| "for something to be posted".into());
-                let text = format!("{}: timed out after {timeout:?}, waiting {waits}", doing());
+                let text = format!("{}: timed out {}, waiting {waits}", doing(), after(timeout));
                 Err(Error::new(ErrorKind::Timeout, text))
             }
         }

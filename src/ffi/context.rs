@@ -253,7 +253,7 @@ pub unsafe extern "C" fn gloo_rs_context_timeout(
     guard("gloo_rs_context_timeout", || {
         // SAFETY: the header's rules for pointers.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(timeout_ms, "timeout_ms")?) };
-        out.set(i64::try_from(handle.context.timeout().as_millis()).unwrap_or(i64::MAX));
+        out.set(pointer::timeout_to_c(handle.context.timeout()));
         Ok(())
     })
 }

@@ -47,6 +47,8 @@ pub use gloo_rs_status_t::*;
 
 /// As a timeout: the context's, or 30 seconds for what has no context.
 pub const GLOO_RS_TIMEOUT_DEFAULT: i64 = -1;
+/// As a timeout: none, so that only an end, a failure or an abort ends the operation.
+pub const GLOO_RS_TIMEOUT_INFINITE: i64 = i64::MAX;
 
 pub(super) fn status_of(kind: ErrorKind) -> gloo_rs_status_t {
     match kind {

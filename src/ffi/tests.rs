@@ -369,7 +369,8 @@ fn dropping_the_last_waits_for_running_calls() {
 fn plain_arguments() {
     assert_eq!(pointer::timeout(-1).unwrap(), None);
     assert_eq!(pointer::timeout(0).unwrap(), Some(Duration::ZERO));
-    assert_eq!(pointer::timeout(i64::MAX).unwrap(), Some(Duration::from_millis(i64::MAX as u64)));
+    assert_eq!(pointer::timeout(i64::MAX - 1).unwrap(), Some(Duration::from_millis(i64::MAX as u64 - 1)));
+    assert_eq!(pointer::timeout(GLOO_RS_TIMEOUT_INFINITE).unwrap(), Some(Duration::MAX));
     for ms in [-2, i64::MIN] {
         assert!(pointer::timeout(ms).unwrap_err().message().contains(&ms.to_string()));
     }

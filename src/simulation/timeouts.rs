@@ -209,3 +209,147 @@ fn ranks_in_different_calls_notice_and_say_so() {
         }
     }
 }
+
+/// Every kind of wait between two ranks that a timeout ends, on rank 0: for what rank 1 does by [`serve`]. What the error says
+/// that was waited for.
+const WAITS: [(&str, &str); 4] = [
+    ("collective", "in collective number 2 of this context, waiting to receive 0 of 4000 bytes from rank 1 at node 1"),
+    ("receive", "waiting to receive 0 of 8 bytes from rank 1 at node 1 (connected) in slot 0x1"),
+    ("send", "waiting for rank 1 at node 1 (connected) to receive: 0 of 80000 bytes sent in slot 0x2"),
+    ("write", "waiting for rank 1 at node 1 (connected) to write into a buffer of 8 bytes in slot 0x3"),
+];
+
+/// From rank 1, the root.
+fn broadcast(context: &Context, timeout: Option<Duration>) -> Result<()> {
+    let sends = context.rank() == 1;
+    let shape =
+        Shape { root: 1, inputs: usize::from(sends), ..Shape::new(Collective::Broadcast, context.rank(), 2, 1000) };
+    let (input, mut output) = ([0f32; 1000], [0f32; 1000]);
+    let call = Call {
+        algorithm: Some("one_to_all"),
+        inputs: &[input.as_ptr().cast()][..shape.inputs],
+        outputs: &[output.as_mut_ptr().cast()],
+        timeout,
+        ..Call::new(shape, DataType::Float32)
+    };
+    // SAFETY: the arrays are as long as the shape says and live until the call returns.
+    unsafe { context.run(&call) }
+}
+
+/// Hands `waits` a wait of [`WAITS`] that is to be made with a timeout, on rank 0.
+fn wait_for(
+    what: &str,
+    context: &Arc<Context>,
+    memory: &mut [u8],
+    waits: impl Fn(&dyn Fn(Option<Duration>) -> Result<()>),
+) {
+    // SAFETY: the memory outlives the buffers.
+    let unbound = || unsafe { context.unbound_buffer(memory.as_ptr().cast_mut(), memory.len()) }.unwrap();
+    match what {
+        "collective" => waits(&|timeout| broadcast(context, timeout)),
+        "receive" => {
+            let buffer = unbound();
+            buffer.recv(&[1], 1, 0, 8).unwrap();
+            waits(&|timeout| buffer.wait_recv(timeout).map(drop));
+        }
+        "send" => {
+            let buffer = unbound();
+            buffer.send(1, 2, 0, memory.len()).unwrap();
+            waits(&|timeout| buffer.wait_send(timeout).map(drop));
+        }
+        "write" => {
+            // SAFETY: as above.
+            let buffer = unsafe { context.pair(1).unwrap().recv_buffer(3, memory.as_mut_ptr(), 8) }.unwrap();
+            waits(&|timeout| buffer.wait_recv(timeout).map(drop));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// What ends a wait of [`WAITS`], on rank 1.
+fn serve(what: &str, context: &Arc<Context>, memory: &mut [u8]) {
+    // SAFETY: the memory outlives the buffers.
+    let unbound = unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()) }.unwrap();
+    match what {
+        "collective" => broadcast(context, None).unwrap(),
+        "receive" => {
+            unbound.send(0, 1, 0, 8).unwrap();
+            unbound.wait_send(None).unwrap();
+        }
+        "send" => {
+            unbound.recv(&[0], 2, 0, memory.len()).unwrap();
+            unbound.wait_recv(None).unwrap();
+        }
+        "write" => {
+            // SAFETY: as above.
+            let buffer = unsafe { context.pair(0).unwrap().send_buffer(3, memory.as_ptr(), 8) }.unwrap();
+            buffer.send(0, 8, 0).unwrap();
+            buffer.wait_send(None).unwrap();
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_timeout_of_zero_takes_no_time_and_takes_what_is_here() {
+    for (what, waited) in WAITS {
+        for in_time in [false, true] {
+            let ended = play(link_model(), 2, &options(), |network, context| {
+                let mut memory = vec![0u8; if what == "send" { 80_000 } else { 8 }];
+                broadcast(context, None).unwrap();
+                if context.rank() == 1 {
+                    if in_time {
+                        serve(what, context, &mut memory);
+                    }
+                    idle(network, context, 4 * LONG);
+                    return None;
+                }
+                let failed = std::cell::RefCell::new(None);
+                wait_for(what, context, &mut memory, |wait| {
+                    // What has arrived meanwhile lies in the link, unread; a message that waits for its receive goes now.
+                    if in_time {
+                        super::sleep(network.now() + LONG);
+                    }
+                    let (result, took) = timed(network, || wait(Some(Duration::ZERO)));
+                    assert_eq!(took, Duration::ZERO, "{what}: {result:?}");
+                    *failed.borrow_mut() = result.err();
+                });
+                failed.into_inner()
+            });
+            match (&ended[0], in_time) {
+                (None, true) => {}
+                (Some(error), false) => {
+                    let text = error.message();
+                    assert_eq!(error.kind(), ErrorKind::Timeout, "{what}: {error}");
+                    assert!(
+                        text.contains("timed out without waiting (the timeout is 0), ") && text.contains(waited),
+                        "{error}"
+                    );
+                }
+                (ended, _) => panic!("{what}, in time: {in_time}: {ended:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_timeout_without_end_does_not_end() {
+    const YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
+    for (what, _) in WAITS {
+        for own in [true, false] {
+            let options = ContextOptions { timeout: if own { LONG } else { Duration::MAX }, ..options() };
+            play(link_model(), 2, &options, |network, context| {
+                let mut memory = vec![0u8; if what == "send" { 80_000 } else { 8 }];
+                broadcast(context, None).unwrap();
+                if context.rank() == 1 {
+                    idle(network, context, YEARS);
+                    return serve(what, context, &mut memory);
+                }
+                wait_for(what, context, &mut memory, |wait| {
+                    let (result, took) = timed(network, || wait(own.then_some(Duration::MAX)));
+                    assert!(result.is_ok() && took >= YEARS - SOON, "{what}: {result:?} after {took:?}");
+                });
+            });
+        }
+    }
+}

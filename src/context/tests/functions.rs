@@ -119,6 +119,12 @@ fn closing_does_not_wait_for_a_function_and_fails_its_call() {
 }
 
 #[test]
+fn a_timeout_of_zero_lets_a_function_run_as_often_as_it_can_without_waiting() {
+    let contexts = group(1);
+    assert_eq!(sum(&contexts[0], 0, Some(Duration::ZERO), &[1, 2, 3, 4], &|| true).unwrap(), 10);
+}
+
+#[test]
 fn a_function_may_close_its_context() {
     let contexts = group(1);
     let closes = || {

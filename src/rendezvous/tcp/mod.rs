@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Store;
-use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, seconds};
+use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, seconds, times};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{self, LogCallback};
 use crate::net::admission::ConnectionStatistics;
@@ -136,7 +136,8 @@ impl TcpStore {
             };
             if deadline.passed() {
                 let waited = seconds(deadline.elapsed());
-                let message = format!("{url}: no store to connect to after {waited} ({tries} tries; last: {failure})");
+                let message =
+                    format!("{url}: no store to connect to after {waited} ({}; last: {failure})", times(tries));
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
             backoff.sleep(&deadline);
