@@ -4,7 +4,8 @@
  * Rules for all functions:
  *
  * - Functions return a status unless the comment says otherwise; results come through the last parameters, and are left
- *   alone on failure unless the comment says otherwise. gloo_rs_last_error_message() tells more about a failure.
+ *   alone on failure unless the comment says otherwise. gloo_rs_last_error_message() tells more about a failure, and
+ *   gloo_rs_last_error() tells it to programs: the rank to blame, the system's error, bytes, and the operation.
  * - Pointers are NULL or valid: for the function's duration, unless the comment says longer. NULL is an error unless the
  *   comment says otherwise. Strings are UTF-8 and end with a NUL byte.
  * - Structs, lists and results are aligned as C demands of their types. Inputs and outputs of collectives are aligned to
@@ -206,6 +207,29 @@ typedef struct gloo_rs_store_t gloo_rs_store_t;
 /// A buffer for messages to and from any rank of a context. Keeps its context's connections alive. Safe to use from several
 /// threads.
 typedef struct gloo_rs_unbound_buffer_t gloo_rs_unbound_buffer_t;
+
+/// What went wrong, for programs. Set up by gloo_rs_error_init, filled by gloo_rs_last_error and gloo_rs_context_broken.
+typedef struct gloo_rs_error_t {
+  /// sizeof(gloo_rs_error_t).
+  size_t struct_size;
+  /// What the failed call returned.
+  enum gloo_rs_status_t status;
+  /// The rank with which the failure began, whichever rank saw it first: the one that was lost, that stopped answering, whose
+  /// call differs, whose process gave up, or that did not come. -1 if that is no rank, or unknown. It may be this one.
+  int32_t rank;
+  /// The operating system's error number, as in errno, of a connection or file that this process saw fail; 0 if there is none.
+  int32_t system_error;
+  /// After a timeout: how many of `bytes_wanted` had come, or gone, of what was waited for from `rank`, or from any rank.
+  /// 0 of 0 where that says nothing.
+  uint64_t bytes_done;
+  /// See `bytes_done`.
+  uint64_t bytes_wanted;
+  /// What failed: a collective by its name (`allreduce`), `connect`, `send` or `recv`; else the words of the function's name
+  /// (`store get`, `device create`). Never NULL; empty if no call failed yet. Lives as long as `message`.
+  const char *operation;
+  /// As gloo_rs_last_error_message() returns, and lives as long: until the next failing call on this thread, or its end.
+  const char *message;
+} gloo_rs_error_t;
 
 /// Callback for log messages that no call returns. `message` is text without the line's end, valid during the call. Called from
 /// the device's own thread and from threads in calls, also from several at once, while the library holds its locks: it must
@@ -461,11 +485,6 @@ const char *gloo_rs_built_features(void);
 /// options may say instead of `auto`. A static string; NULL if there is no such collective.
 const char *gloo_rs_algorithms(const char *collective);
 
-/// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
-/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
-/// on this thread, or the thread's end.
-const char *gloo_rs_last_error_message(void);
-
 /// The name of `status`, as in this header: `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for other numbers.
 const char *gloo_rs_status_name(enum gloo_rs_status_t status);
 
@@ -474,6 +493,19 @@ void gloo_rs_free(void *memory);
 
 /// Bytes of one element of `data_type`; 0 for numbers that name no type.
 size_t gloo_rs_data_type_size(enum gloo_rs_data_type_t data_type);
+
+/// Fills at most `struct_size` bytes of `error`, which is to be sizeof(gloo_rs_error_t): nothing has failed.
+void gloo_rs_error_init(struct gloo_rs_error_t *error, size_t struct_size);
+
+/// Tells a program what went wrong in the last failed call of the calling thread, in `*error`, which gloo_rs_error_init has set up;
+/// so many bytes are written at most as its `struct_size` says. If no call failed yet, the status there is GLOO_RS_OK.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_last_error(struct gloo_rs_error_t *error);
+
+/// What went wrong in the last failed call of the calling thread, in words: which argument, rank, peer, key, how many bytes, after
+/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
+/// on this thread, or the thread's end.
+const char *gloo_rs_last_error_message(void);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
 void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_t struct_size);
@@ -756,12 +788,13 @@ enum gloo_rs_status_t gloo_rs_context_shares_host(const struct gloo_rs_context_t
                                                   bool *shares);
 
 /// Sets `*broken` to whether collectives cannot run on the context any more, because one failed, a peer gave up, or it was
-/// closed. Then `*reason`, if `reason` is not NULL, is set to why, a string that the caller ends with gloo_rs_free; else to
-/// NULL. A broken context is to be destroyed; a new one may be connected over the same store, under a prefix not used before.
+/// closed. Then why becomes the calling thread's last error, as if a call had just failed with it, and `*error`, if `error` is
+/// not NULL, is filled as by gloo_rs_last_error; else `*error` says that nothing failed. A broken context is to be destroyed; a
+/// new one may be connected over the same store, under a prefix not used before.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_broken(const struct gloo_rs_context_t *context,
                                              bool *broken,
-                                             char **reason);
+                                             struct gloo_rs_error_t *error);
 
 /// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_CLOSED, and so do later
 /// operations. Closing twice is fine.

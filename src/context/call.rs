@@ -10,12 +10,12 @@ use crate::context::digest::explain;
 use crate::context::prepared::{Asked, Prepared};
 use crate::engine::plan::{self, Plan};
 use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
-use crate::error::{Error, ErrorKind, Result, after};
+use crate::error::{Details, Error, ErrorKind, Result, after};
 use crate::messaging::Replies;
 use crate::reduce;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
-use crate::types::{DataType, ReduceOp, Slot};
+use crate::types::{DataType, Rank, ReduceOp, Slot};
 use crate::wire::fingerprint::{differs, digest, is_earlier, number};
 
 /// How a collective combines elements.
@@ -291,7 +291,9 @@ impl Context {
     /// Runs `plan`, as `run` or for it.
     pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<()> {
         let mut guard = self.lock()?;
-        let described = |e: &Error| e.context(run.call.describe(self.rank, run.algorithm.name));
+        let described = |e: &Error| {
+            e.context(run.call.describe(self.rank, run.algorithm.name)).during(run.call.shape.collective.name())
+        };
         if self.size > 1 && guard.messenger.is_isolated() && guard.broken.is_none() {
             let text = "the context is not connected: connect it first, over a store or by its pairs";
             return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
@@ -331,6 +333,7 @@ impl Context {
             true => guard.messenger.describe(index, guard.now),
             false => self.waits(&guard, index),
         };
+        let blame = if over { Details::default() } else { guard.messenger.blame(|token| token.owner == index) };
         let left_over = if well { self.left_over(run, &guard, index) } else { None };
         let error = match (over, guard.end(index)) {
             (_, None) if left_over.is_some() => left_over,
@@ -342,7 +345,7 @@ impl Context {
                 let (timed_out, begun) = (after(run.timeout), guard.begun);
                 let text =
                     format!("timed out {timed_out}, in collective number {begun} of this context, waiting {waits}");
-                Some(Error::new(ErrorKind::Timeout, text))
+                Some(Error::new(ErrorKind::Timeout, text).about(blame))
             }
         };
         let Some(error) = error else {
@@ -365,11 +368,12 @@ impl Context {
         }
         // A rank may be ahead; and of calls that are not counted nothing is known.
         let is_past = |own: u64, other: u64| number(own) != 0 && number(other) != 0 && !is_earlier(own, other);
-        let (peer, what) = unmet(guard, index, is_past)?;
+        let (rank, what) = unmet(guard, index, is_past)?;
+        let peer = guard.messenger.peer_name(rank);
         let text = format!(
             "{peer} has sent {what}, where none were expected from it: the counts that it was called with differ from those here"
         );
-        Some(Error::new(ErrorKind::Mismatch, text))
+        Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank))
     }
 
     /// What the run `index` waits for, and what here may be the reason that it does.
@@ -382,7 +386,8 @@ impl Context {
         // A rank may be ahead.
         let strange =
             |own: u64, other: u64| differs(own, other) && (digest(own) != digest(other) || is_earlier(other, own));
-        if let Some((peer, what)) = unmet(guard, index, strange) {
+        if let Some((rank, what)) = unmet(guard, index, strange) {
+            let peer = guard.messenger.peer_name(rank);
             waits.push_str(&format!("; {peer} has sent what nobody here asked for: {what}"));
         }
         waits + &self.accept_error()
@@ -391,12 +396,12 @@ impl Context {
 
 /// A message on the tag of the run `index` that has met no receive, and whose fingerprint is `wanted` beside the run's own: who
 /// sent it, and `8 bytes of` what.
-fn unmet(guard: &Guard<'_>, index: u32, wanted: impl Fn(u64, u64) -> bool) -> Option<(String, String)> {
+fn unmet(guard: &Guard<'_>, index: u32, wanted: impl Fn(u64, u64) -> bool) -> Option<(Rank, String)> {
     let (fingerprint, tag) = guard.call(index);
     let first = Slot::from(tag) << TAG_SHIFT;
     let unmet = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
     let (rank, other, bytes) = unmet.into_iter().find(|(_, other, _)| wanted(fingerprint, *other))?;
-    Some((guard.messenger.peer_name(rank), format!("{bytes} bytes of {}", explain(digest(other)))))
+    Some((rank, format!("{bytes} bytes of {}", explain(digest(other)))))
 }
 
 /// A call under way, or what is exchanged for it before it begins.

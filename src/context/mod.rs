@@ -297,7 +297,7 @@ impl Context {
         let error = || {
             let (peer, link) = (guard.messenger.peer_name(rank), guard.messenger.link_state(rank, guard.now));
             let text = format!("no connection to {peer} {}: {link}{}", error::after(timeout), self.accept_error());
-            Error::new(ErrorKind::Timeout, text)
+            Error::new(ErrorKind::Timeout, text).with_rank(rank)
         };
         let connected = connected.unwrap_or_else(|| Err(error()));
         self.engine().hand_over(guard);

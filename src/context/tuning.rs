@@ -88,7 +88,7 @@ impl Context {
                 }
                 let silent = |error: Error| match error.kind() {
                     ErrorKind::Timeout => {
-                        error.context(format_args!("{}, rank 0 has not told its tuning", after(timeout)))
+                        error.context(format_args!("{}, rank 0 has not told its tuning", after(timeout))).with_rank(0)
                     }
                     _ => error,
                 };

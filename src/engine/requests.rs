@@ -18,6 +18,16 @@ pub enum Side {
     Recv = 1,
 }
 
+impl Side {
+    /// What errors call the operations.
+    pub fn operation(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Recv => "recv",
+        }
+    }
+}
+
 /// What a wait found.
 #[derive(Clone, Debug)]
 pub enum Ended {
@@ -74,7 +84,8 @@ impl Requests {
             Outcome::Failed(error) => Ended::Failed(error),
             Outcome::Queried { .. } | Outcome::Replied => return,
             Outcome::Mismatch { rank, .. } => {
-                Ended::Failed(Error::new(ErrorKind::Mismatch, format!("rank {rank} sent what no buffer sends")))
+                let text = format!("rank {rank} sent what no buffer sends");
+                Ended::Failed(Error::new(ErrorKind::Mismatch, text).with_rank(rank))
             }
         };
         buffer.ended[token.detail as usize & 1].push_back(ended);

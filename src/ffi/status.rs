@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 
 use super::enumeration::number;
-use super::{guard, pointer};
+use super::pointer;
 use crate::collective::Collective;
 use crate::error::ErrorKind;
 
@@ -130,14 +130,6 @@ pub unsafe extern "C" fn gloo_rs_algorithms(collective: *const c_char) -> *const
     let name = unsafe { pointer::optional_text(collective, "collective") }.ok().flatten();
     let index = Collective::ALL.iter().position(|collective| Some(collective.name()) == name);
     index.map_or(std::ptr::null(), |index| LISTS[index].as_ptr())
-}
-
-/// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
-/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
-/// on this thread, or the thread's end.
-#[unsafe(no_mangle)]
-pub extern "C" fn gloo_rs_last_error_message() -> *const c_char {
-    guard::last_error_message()
 }
 
 /// The name of `status`, as in this header: `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for other numbers.

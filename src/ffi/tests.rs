@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::enumeration::from_number;
-use super::guard::{guard, last_error_message};
+use super::guard::guard;
 use super::handle::{self, Handle};
 use super::options::{self, Options};
 use super::pointer::{self, Malloced, Out};
@@ -17,7 +17,7 @@ use crate::types::{DataType, ReduceOp};
 
 fn message() -> String {
     // SAFETY: a string of this thread's that no failing call replaces meanwhile.
-    unsafe { CStr::from_ptr(last_error_message()) }.to_str().unwrap().to_owned()
+    unsafe { CStr::from_ptr(gloo_rs_last_error_message()) }.to_str().unwrap().to_owned()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::idle;
 use super::job::play;
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Details, ErrorKind, Result};
 use crate::transport::loopback::{LinkModel, Network};
 use crate::types::{DataType, ReduceOp};
 
@@ -107,7 +107,12 @@ fn a_silent_rank_is_named_after_the_timeout() {
             error.message().to_owned()
         })
         .collect();
+    let details = |rank: usize| *ended[rank].0.as_ref().unwrap_err().details();
+    let silent = Details { rank: Some(2), operation: "allreduce", ..Details::default() };
+    assert_eq!(details(0), Details { bytes: (0, 4000), ..silent });
     // Rank 0 waits for rank 2, whose reply says that it is in no collective; rank 1 waits for rank 0.
+    assert_eq!(ended[1].0.as_ref().unwrap_err().kind(), ErrorKind::ConnectionLost);
+    assert_eq!(details(1), silent, "it is told");
     let named = "timed out after 1s, in collective number 1 of this context, waiting to receive 0 of ";
     let silent = "from rank 2 at node 2 (connected; it says that it is in no collective, after 0 on this context)";
     assert!(texts[0].contains(named) && texts[0].contains(silent), "{texts:#?}");
@@ -134,7 +139,9 @@ fn a_rank_that_times_out_ends_the_calls_of_ranks_that_wait_for_others() {
     });
     let (own, told) = (ended[1].0.as_ref().unwrap_err(), ended[2].0.as_ref().unwrap_err());
     assert!(told.message().contains("rank 1 at node 1"), "{told}");
-    // Either they receive each other's messages at once, or rank 1's timeout ends both calls.
+    // What rank 1 gives up for, rank 2 blames: rank 0, for which it has waited, or whose call differs.
+    assert_eq!((own.details().rank, told.details().rank), (Some(0), Some(0)), "{own}; {told}");
+    // They meet each other's messages at once, or rank 1's timeout ends both.
     let apart = ended[2].1.abs_diff(ended[1].1);
     assert!(apart < SOON && ended[1].1 < TIMEOUT + QUERIES, "{:?} and {:?}: {own}; {told}", ended[1].1, ended[2].1);
 }
