@@ -169,7 +169,7 @@ static void aborts(void) {
 
 static void *wait_until_destroyed(void *argument) {
   CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL),
-              GLOO_RS_ERROR_ABORTED, "");
+              GLOO_RS_ERROR_CLOSED, "destroyed");
   return NULL;
 }
 

@@ -4,7 +4,8 @@
  * Rules for all functions:
  *
  * - Functions return a status unless the comment says otherwise; results come through the last parameters, and are left
- *   alone on failure unless the comment says otherwise. gloo_rs_last_error_message() tells more about a failure.
+ *   alone on failure unless the comment says otherwise. gloo_rs_last_error_message() tells more about a failure, and
+ *   gloo_rs_last_error() tells it to programs: the rank to blame, the system's error, bytes, and the operation.
  * - Pointers are NULL or valid: for the function's duration, unless the comment says longer. NULL is an error unless the
  *   comment says otherwise. Strings are UTF-8 and end with a NUL byte.
  * - Structs, lists and results are aligned as C demands of their types. Inputs and outputs of collectives are aligned to
@@ -22,7 +23,9 @@
  * - Options may be NULL for defaults, but for collectives: gloo_rs_..._with refuses NULL.
  * - Collectives with a root ignore, on other ranks, pointers and numbers that only the root's part is about: a program may
  *   pass both buffers on all ranks.
- * - Timeouts are in milliseconds; GLOO_RS_TIMEOUT_DEFAULT stands for the context's, other negative numbers are errors.
+ * - Timeouts are in milliseconds. 0 asks once: the call does what it can without waiting for another rank, and fails with
+ *   GLOO_RS_ERROR_TIMEOUT if that does not complete it. GLOO_RS_TIMEOUT_INFINITE never ends a call. GLOO_RS_TIMEOUT_DEFAULT
+ *   stands for the context's, or 30 seconds for what has no context; other negative numbers are errors.
  * - Callbacks must not let exceptions out, nor longjmp. They are called on the thread that made the call unless the
  *   comment says otherwise.
  *
@@ -47,6 +50,9 @@
 
 /// As a timeout: the context's, or 30 seconds for what has no context.
 #define GLOO_RS_TIMEOUT_DEFAULT -1
+
+/// As a timeout: none, so that only an end, a failure or an abort ends the operation.
+#define GLOO_RS_TIMEOUT_INFINITE INT64_MAX
 
 /// The header's version: its first number.
 #define GLOO_RS_VERSION_MAJOR 0
@@ -74,7 +80,7 @@ typedef enum gloo_rs_status_t {
   GLOO_RS_ERROR_IO = 4,
   /// A peer is gone or gave up, or its connection broke.
   GLOO_RS_ERROR_CONNECTION_LOST = 5,
-  /// A wait was ended by an abort, or the context was closed.
+  /// A wait was ended by an abort function.
   GLOO_RS_ERROR_ABORTED = 6,
   /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
   GLOO_RS_ERROR_MISMATCH = 7,
@@ -88,6 +94,8 @@ typedef enum gloo_rs_status_t {
   GLOO_RS_ERROR_CALLBACK = 11,
   /// A defect of this library.
   GLOO_RS_ERROR_INTERNAL = 12,
+  /// This process has closed the context or the pair, or destroyed the buffer.
+  GLOO_RS_ERROR_CLOSED = 13,
 } gloo_rs_status_t;
 
 /// The type of one element. Buffers of collectives are aligned as each says.
@@ -200,6 +208,29 @@ typedef struct gloo_rs_store_t gloo_rs_store_t;
 /// threads.
 typedef struct gloo_rs_unbound_buffer_t gloo_rs_unbound_buffer_t;
 
+/// What went wrong, for programs. Set up by gloo_rs_error_init, filled by gloo_rs_last_error and gloo_rs_context_broken.
+typedef struct gloo_rs_error_t {
+  /// sizeof(gloo_rs_error_t).
+  size_t struct_size;
+  /// What the failed call returned.
+  enum gloo_rs_status_t status;
+  /// The rank with which the failure began, whichever rank saw it first: the one that was lost, that stopped answering, whose
+  /// call differs, whose process gave up, or that did not come. -1 if that is no rank, or unknown. It may be this one.
+  int32_t rank;
+  /// The operating system's error number, as in errno, of a connection or file that this process saw fail; 0 if there is none.
+  int32_t system_error;
+  /// After a timeout: how many of `bytes_wanted` had come, or gone, of what was waited for from `rank`, or from any rank.
+  /// 0 of 0 where that says nothing.
+  uint64_t bytes_done;
+  /// See `bytes_done`.
+  uint64_t bytes_wanted;
+  /// What failed: a collective by its name (`allreduce`), `connect`, `send` or `recv`; else the words of the function's name
+  /// (`store get`, `device create`). Never NULL; empty if no call failed yet. Lives as long as `message`.
+  const char *operation;
+  /// As gloo_rs_last_error_message() returns, and lives as long: until the next failing call on this thread, or its end.
+  const char *message;
+} gloo_rs_error_t;
+
 /// Callback for log messages that no call returns. `message` is text without the line's end, valid during the call. Called from
 /// the device's own thread and from threads in calls, also from several at once, while the library holds its locks: it must
 /// not call this library, and no exception may leave it.
@@ -251,7 +282,8 @@ typedef struct gloo_rs_tcp_store_options_t {
 ///
 /// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
 /// threads that use the store, possibly on several at once, get `user`, and must not let exceptions out. Pointers that they
-/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, INT64_MAX has no end.
+/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, and
+/// GLOO_RS_TIMEOUT_INFINITE has no end.
 typedef struct gloo_rs_store_callbacks_t {
   /// sizeof(gloo_rs_store_callbacks_t).
   size_t struct_size;
@@ -353,7 +385,7 @@ typedef struct gloo_rs_context_options_t {
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
 /// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
 /// can the function: a collective that runs already needs another tag; a context that the function closes or destroys fails the
-/// call with GLOO_RS_ERROR_ABORTED once the function has returned. The call's timeout, too, is looked at only then. The
+/// call with GLOO_RS_ERROR_CLOSED once the function has returned. The call's timeout, too, is looked at only then. The
 /// operation must be associative, and commutative but for scan and exscan.
 typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
 
@@ -455,11 +487,6 @@ const char *gloo_rs_built_features(void);
 /// options may say instead of `auto`. A static string; NULL if there is no such collective.
 const char *gloo_rs_algorithms(const char *collective);
 
-/// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
-/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
-/// on this thread, or the thread's end.
-const char *gloo_rs_last_error_message(void);
-
 /// The name of `status`, as in this header: `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for other numbers.
 const char *gloo_rs_status_name(enum gloo_rs_status_t status);
 
@@ -468,6 +495,19 @@ void gloo_rs_free(void *memory);
 
 /// Bytes of one element of `data_type`; 0 for numbers that name no type.
 size_t gloo_rs_data_type_size(enum gloo_rs_data_type_t data_type);
+
+/// Fills at most `struct_size` bytes of `error`, which is to be sizeof(gloo_rs_error_t): nothing has failed.
+void gloo_rs_error_init(struct gloo_rs_error_t *error, size_t struct_size);
+
+/// Tells a program what went wrong in the last failed call of the calling thread, in `*error`, which gloo_rs_error_init has set up;
+/// so many bytes are written at most as its `struct_size` says. If no call failed yet, the status there is GLOO_RS_OK.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_last_error(struct gloo_rs_error_t *error);
+
+/// What went wrong in the last failed call of the calling thread, in words: which argument, rank, peer, key, how many bytes, after
+/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
+/// on this thread, or the thread's end.
+const char *gloo_rs_last_error_message(void);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
 void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_t struct_size);
@@ -705,8 +745,8 @@ enum gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
-/// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
+/// the ranks that did not come; with GLOO_RS_ERROR_CLOSED if the context was closed before, or within a second after it is
+/// closed in another thread; and with GLOO_RS_ERROR_INVALID_OPERATION if it was broken before.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                               struct gloo_rs_store_t *store);
@@ -750,14 +790,15 @@ enum gloo_rs_status_t gloo_rs_context_shares_host(const struct gloo_rs_context_t
                                                   bool *shares);
 
 /// Sets `*broken` to whether collectives cannot run on the context any more, because one failed, a peer gave up, or it was
-/// closed. Then `*reason`, if `reason` is not NULL, is set to why, a string that the caller ends with gloo_rs_free; else to
-/// NULL. A broken context is to be destroyed; a new one may be connected over the same store, under a prefix not used before.
+/// closed. Then why becomes the calling thread's last error, as if a call had just failed with it, and `*error`, if `error` is
+/// not NULL, is filled as by gloo_rs_last_error; else `*error` says that nothing failed. A broken context is to be destroyed; a
+/// new one may be connected over the same store, under a prefix not used before.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_broken(const struct gloo_rs_context_t *context,
                                              bool *broken,
-                                             char **reason);
+                                             struct gloo_rs_error_t *error);
 
-/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
+/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_CLOSED, and so do later
 /// operations. Closing twice is fine.
 enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 
@@ -949,9 +990,9 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t
                                                  size_t remote_offset,
                                                  size_t bytes);
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads are aborted, and this
-/// returns after them; operations that were not waited for are given up. No other thread may be beginning a call on the
-/// handle. NULL is fine.
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
+/// GLOO_RS_ERROR_CLOSED, and this returns after them; operations that were not waited for are given up. No other thread
+/// may be beginning a call on the handle. NULL is fine.
 void gloo_rs_unbound_buffer_destroy(struct gloo_rs_unbound_buffer_t *buffer);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_collective_options_t), with defaults: no

@@ -10,12 +10,12 @@ use crate::context::digest::{explain, explain_kind};
 use crate::context::prepared::{Asked, Prepared};
 use crate::engine::plan::{self, Plan};
 use crate::engine::{Binding, Combine, Core, Guard, UserFunction};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Details, Error, ErrorKind, Result, after};
 use crate::messaging::{Replies, Unmet};
 use crate::reduce;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
-use crate::types::{DataType, ReduceOp};
+use crate::types::{DataType, Rank, ReduceOp};
 use crate::wire::fingerprint::{MEASUREMENT, differs, digest, is_earlier, kind, number};
 
 /// How a collective combines elements.
@@ -291,7 +291,9 @@ impl Context {
     /// Runs `plan`, as `run` or for it.
     pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<()> {
         let mut guard = self.lock()?;
-        let described = |e: &Error| e.context(run.call.describe(self.rank, run.algorithm.name));
+        let described = |e: &Error| {
+            e.context(run.call.describe(self.rank, run.algorithm.name)).during(run.call.shape.collective.name())
+        };
         if self.size > 1 && guard.messenger.is_isolated() && guard.broken.is_none() {
             let text = "the context is not connected: connect it first, over a store or by its pairs";
             return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
@@ -313,8 +315,9 @@ impl Context {
         let engine = self.engine();
         let (mut guard, mut over) = engine.finish(guard, index, run.deadline);
         let now = guard.now;
-        // Who knows the reason speaks first.
+        // A rank that knows the reason fails first. A call that does not wait does not wait for replies either.
         if !over
+            && !run.timeout.is_zero()
             && !unexpected(&guard, index).is_some_and(|unexpected| unexpected.awaited)
             && guard.messenger.query(index, now)
         {
@@ -335,6 +338,7 @@ impl Context {
             false => self.waits(&guard, index),
         };
         let unexpected = if over { None } else { unexpected(&guard, index) };
+        let blame = if over { Details::default() } else { guard.messenger.blame(|token| token.owner == index) };
         let left_over = if well { self.left_over(run, &guard, index) } else { None };
         let error = match (over, guard.end(index)) {
             (_, None) if left_over.is_some() => left_over,
@@ -343,13 +347,15 @@ impl Context {
             }
             (true, ended) => ended,
             (false, _) => {
-                let (timeout, begun) = (run.timeout, guard.begun);
+                let (timed_out, begun) = (after(run.timeout), guard.begun);
                 let found = unexpected.as_ref().map_or(String::new(), |unexpected| format!("; {}", unexpected.text));
                 let text = format!(
-                    "timed out after {timeout:?}, in collective number {begun} of this context, waiting {waits}{found}"
+                    "timed out {timed_out}, in collective number {begun} of this context, waiting {waits}{found}"
                 );
-                let disagree = unexpected.is_some_and(|unexpected| unexpected.awaited);
-                Some(Error::new(if disagree { ErrorKind::Mismatch } else { ErrorKind::Timeout }, text))
+                match unexpected.filter(|unexpected| unexpected.awaited) {
+                    Some(unexpected) => Some(Error::new(ErrorKind::Mismatch, text).with_rank(unexpected.from)),
+                    None => Some(Error::new(ErrorKind::Timeout, text).about(blame)),
+                }
             }
         };
         let Some(error) = error else {
@@ -374,15 +380,15 @@ impl Context {
         let (own, tag) = guard.call(index);
         let is_past = |other: u64| number(own) != 0 && number(other) != 0 && !is_earlier(own, other);
         let mut unmet = guard.messenger.unmet(tag).filter(|unmet| unmet.kind == kind(own));
-        let (from, other, bytes) = unmet.find_map(|unmet| {
+        let (rank, other, bytes) = unmet.find_map(|unmet| {
             unmet.message.filter(|(other, _)| is_past(*other)).map(|(other, bytes)| (unmet.from, other, bytes))
         })?;
-        let (peer, what) = (guard.messenger.peer_name(from), explain(digest(other)));
+        let (peer, what) = (guard.messenger.peer_name(rank), explain(digest(other)));
         let text = format!(
             "{peer} has sent {bytes} bytes of {what}, where none were expected from it: the counts that it was called with \
              differ from those here"
         );
-        Some(Error::new(ErrorKind::Mismatch, text))
+        Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank))
     }
 
     /// What the run `index` waits for, and what may be the reason that no connection stands.
@@ -398,6 +404,7 @@ impl Context {
 
 /// What a peer has sent that no call here takes.
 struct Unexpected {
+    from: Rank,
     /// Whether the run in question waits for that very peer, which must be in another call then.
     awaited: bool,
     /// Who sent what.
@@ -424,6 +431,7 @@ fn unexpected(guard: &Guard<'_>, index: u32) -> Option<Unexpected> {
         None => format!("waits to receive a message of {}", explain_kind(kind)),
     };
     Some(Unexpected {
+        from,
         awaited: !elsewhere,
         text: format!("{peer} {what} with this tag, which no thread here has called"),
     })

@@ -50,7 +50,8 @@ pub enum Connect {
 /// How a context behaves.
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
-    /// Time that any one operation may take, if the call does not say otherwise. 30 s by default.
+    /// Time that any one operation may take, if the call does not say otherwise: zero does what can be done without waiting,
+    /// and `Duration::MAX` has no end. 30 s by default.
     pub timeout: Duration,
     /// When connections are made.
     pub connect: Connect,
@@ -103,7 +104,10 @@ impl BackgroundProgress for Shared {
     }
 }
 
-/// At most 584 years.
+/// More than any process lives: what a timeout comes to that has no end, or one past the clock's.
+const FOREVER: Duration = Duration::from_secs(1 << 35);
+
+/// `u64::MAX`, which is 584 years, for no end.
 fn nanoseconds(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -136,8 +140,8 @@ impl Context {
         if size == 0 || rank >= size || size > i32::MAX as usize {
             return Err(Error::invalid(format!("there is no rank {rank} of {size}")));
         }
-        if options.timeout.is_zero() || options.max_segment_bytes == 0 {
-            return Err(Error::invalid("a context's timeout and its largest segment must not be zero"));
+        if options.max_segment_bytes == 0 {
+            return Err(Error::invalid("a context's largest segment must not be zero"));
         }
         let check_calls = options.check_calls.map_or_else(check_calls::from_environment, Ok)?;
         let overrides = Overrides::from_environment()?;
@@ -188,7 +192,10 @@ impl Context {
 
     /// Time that an operation may take by default.
     pub fn timeout(&self) -> Duration {
-        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
+        match self.timeout.load(Ordering::Relaxed) {
+            u64::MAX => Duration::MAX,
+            nanoseconds => Duration::from_nanos(nanoseconds),
+        }
     }
 
     /// Sets it for operations that begin later.
@@ -217,9 +224,9 @@ impl Context {
         self.hosts.get().map_or(&[], |hosts| hosts)
     }
 
-    /// Ends every connection; what waits fails with `Aborted`. Later calls fail. Idempotent.
+    /// Ends every connection; what waits fails with `Closed`. Later calls fail. Idempotent.
     pub fn close(&self) {
-        let closed = Error::new(ErrorKind::Aborted, format!("rank {} has closed this context", self.rank));
+        let closed = Error::new(ErrorKind::Closed, format!("rank {} has closed this context", self.rank));
         let Ok(mut guard) = self.lock() else { return };
         // What a peer gave up for, while no call was running here, is the reason for those who wait for this rank, too.
         let reason = guard.broken.clone();
@@ -265,8 +272,7 @@ impl Context {
 
     fn deadline_after(&self, now: Instant, timeout: Option<Duration>) -> (Instant, Duration) {
         let timeout = timeout.unwrap_or_else(|| self.timeout());
-        // A timeout beyond what the clock can hold is as good as a year.
-        (now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400)), timeout)
+        (now.checked_add(timeout).unwrap_or_else(|| now + FOREVER), timeout)
     }
 
     fn check_rank(&self, rank: Rank) -> Result<()> {
@@ -290,8 +296,8 @@ impl Context {
         guard.connecting -= 1;
         let error = || {
             let (peer, link) = (guard.messenger.peer_name(rank), guard.messenger.link_state(rank, guard.now));
-            let text = format!("no connection to {peer} after {timeout:?}: {link}{}", self.accept_error());
-            Error::new(ErrorKind::Timeout, text)
+            let text = format!("no connection to {peer} {}: {link}{}", error::after(timeout), self.accept_error());
+            Error::new(ErrorKind::Timeout, text).with_rank(rank)
         };
         let connected = connected.unwrap_or_else(|| Err(error()));
         self.engine().hand_over(guard);

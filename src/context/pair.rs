@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::context::bootstrap::duration;
+use crate::context::bootstrap::{CONNECT, duration};
 use crate::context::{BoundBuffer, Context};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
@@ -41,17 +41,20 @@ impl Pair {
     /// Connects, given what the peer's `address` returned; until the context's timeout. Both sides must call it.
     pub fn connect(&self, peer: &[u8]) -> Result<()> {
         let (deadline, timeout) = self.context.deadline(None);
-        self.context.check_open()?;
-        self.context.listen_anywhere()?;
-        self.context.lock()?.messenger.set_peer(self.rank, peer)?;
-        self.context.await_connection(self.rank, deadline, timeout)
+        let connect = || {
+            self.context.check_open()?;
+            self.context.listen_anywhere()?;
+            self.context.lock()?.messenger.set_peer(self.rank, peer)?;
+            self.context.await_connection(self.rank, deadline, timeout)
+        };
+        connect().map_err(|error: Error| error.during(CONNECT))
     }
 
     /// Ends this connection; what waits on it fails.
     pub fn close(&self) {
         let Ok(mut guard) = self.context.lock() else { return };
         let text = format!("rank {} has closed its pair with rank {}", self.context.rank, self.rank);
-        guard.messenger.disconnect(self.rank, &Error::new(ErrorKind::Aborted, text));
+        guard.messenger.disconnect(self.rank, &Error::new(ErrorKind::Closed, text));
         guard.progress();
         self.context.finish_closing(guard);
     }

@@ -182,12 +182,12 @@ fn waits_end_by_timeout_abort_and_close() {
         buffer.abort_wait_recv();
     });
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(buffer.wait_recv(None).unwrap_err().kind(), ErrorKind::Aborted));
+        scope.spawn(|| assert_eq!(buffer.wait_recv(None).unwrap_err().kind(), ErrorKind::Closed));
         await_wait(context);
         context.close();
     });
     let error = buffer.send(1, 1, 0, 1).and_then(|()| buffer.wait_send(None).map(|_| ())).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Aborted);
+    assert_eq!(error.kind(), ErrorKind::Closed);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::context::Context;
 use crate::engine::requests::{Ended, Requests, Side};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, after};
 use crate::messaging::{Recv, Remote, Send, Source};
 use crate::types::{Rank, Slot, Space};
 
@@ -140,11 +140,18 @@ impl UnboundBuffer {
     }
 
     fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<Rank>> {
+        self.wait_for(side, timeout).map_err(|error| error.during(side.operation()))
+    }
+
+    fn wait_for(&self, side: Side, timeout: Option<Duration>) -> Result<Option<Rank>> {
         let (deadline, timeout) = self.context.deadline(timeout);
         let guard = self.context.lock()?;
         let engine = self.context.engine();
         let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(self.owner, side));
-        let waits = ended.is_none().then(|| guard.messenger.describe(self.owner, guard.now));
+        let its = Requests::token(self.owner, side);
+        let messenger = &guard.messenger;
+        let waits =
+            ended.is_none().then(|| (messenger.describe(self.owner, guard.now), messenger.blame(|token| token == its)));
         engine.hand_over(guard);
         let what = if side == Side::Send { "send" } else { "receive" };
         let doing = || format!("{}: wait for a {what} of a buffer of {} bytes", self.context.own(), self.bytes);
@@ -154,9 +161,10 @@ impl UnboundBuffer {
             Some(Ended::Failed(error)) => Err(error.context(doing())),
             Some(Ended::Written { .. }) => Err(Error::new(ErrorKind::Internal, "an unbound buffer was written to")),
             None => {
-                let waits = waits.filter(|w| !w.is_empty()).unwrap_or_else(|| "for something to be posted".into());
-                let text = format!("{}: timed out after {timeout:?}, waiting {waits}", doing());
-                Err(Error::new(ErrorKind::Timeout, text))
+                let (waits, blame) = waits.unwrap_or_default();
+                let waits = if waits.is_empty() { "for something to be posted".into() } else { waits };
+                let text = format!("{}: timed out {}, waiting {waits}", doing(), after(timeout));
+                Err(Error::new(ErrorKind::Timeout, text).about(blame))
             }
         }
     }
@@ -189,6 +197,15 @@ impl UnboundBuffer {
     /// Ends the current or next `wait_recv`.
     pub fn abort_wait_recv(&self) {
         self.abort(Side::Recv);
+    }
+
+    /// Ends every wait, now and later, with `Closed`: the buffer is to be dropped.
+    pub fn close(&self) {
+        if let Ok(mut guard) = self.context.lock() {
+            guard.requests.close(self.owner);
+            drop(guard);
+            self.context.engine().wake();
+        }
     }
 
     /// A key with which other ranks may `put` into this buffer and `get` from it, as long as it lives.

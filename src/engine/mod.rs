@@ -277,7 +277,7 @@ impl Core {
                 let text = format!("{peer} is in another collective: {text}");
                 // Says more than that the peer is gone, which it may be by now.
                 if execution.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
-                    execution.failed = Some(Error::new(ErrorKind::Mismatch, text));
+                    execution.failed = Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
                 }
             }
             Outcome::Failed(error) => {

@@ -122,8 +122,10 @@ impl Engine {
     /// with the lock.
     ///
     /// The caller's reduction function runs without the lock: others may use the context meanwhile, and so may the function itself. How
-    /// late it is shows when it has returned.
+    /// late it is shows when it has returned. A deadline that has passed from the beginning lets it run as often as it can without
+    /// waiting.
     pub fn finish<'a>(&'a self, mut guard: Guard<'a>, index: u32, deadline: Instant) -> (Guard<'a>, bool) {
+        let waits = guard.now < deadline;
         loop {
             let (mut core, next) = self.wait(guard, deadline, |core| core.next(index));
             let Some(Next::Reduce(reduction)) = next else { return (core, next.is_some()) };
@@ -137,7 +139,7 @@ impl Engine {
             let status = reduction.call();
             guard = self.lock();
             guard.reduced(index, &reduction, status);
-            if guard.now >= deadline && !guard.is_over(index) {
+            if waits && guard.now >= deadline && !guard.is_over(index) {
                 return (guard, false);
             }
         }
@@ -158,8 +160,10 @@ impl Engine {
                 break Some(result);
             }
             if !polling && guard.polling {
-                // What this thread has posted must not wait for the one that polls, which may be asleep.
-                guard.progress();
+                // What this thread has posted must not wait for the one that polls, which may be asleep; and whoever does not
+                // wait at all gets what can be had at once.
+                let mut turns = 1..BUSY_TURNS;
+                while guard.progress() && self.now() >= deadline && turns.next().is_some() {}
                 self.tell(&mut guard);
                 if let Some(result) = ready(&mut guard) {
                     break Some(result);

@@ -18,6 +18,16 @@ pub enum Side {
     Recv = 1,
 }
 
+impl Side {
+    /// What errors call the operations.
+    pub fn operation(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Recv => "recv",
+        }
+    }
+}
+
 /// What a wait found.
 #[derive(Clone, Debug)]
 pub enum Ended {
@@ -40,6 +50,7 @@ pub enum Ended {
 struct Buffer {
     ended: [VecDeque<Ended>; 2],
     aborted: [bool; 2],
+    closed: bool,
 }
 
 /// The buffers of one context.
@@ -73,7 +84,8 @@ impl Requests {
             Outcome::Failed(error) => Ended::Failed(error),
             Outcome::Queried { .. } | Outcome::Replied => return,
             Outcome::Mismatch { rank, .. } => {
-                Ended::Failed(Error::new(ErrorKind::Mismatch, format!("rank {rank} sent what no buffer sends")))
+                let text = format!("rank {rank} sent what no buffer sends");
+                Ended::Failed(Error::new(ErrorKind::Mismatch, text).with_rank(rank))
             }
         };
         buffer.ended[token.detail as usize & 1].push_back(ended);
@@ -86,11 +98,21 @@ impl Requests {
         }
     }
 
+    /// Ends the current waits and all later ones.
+    pub fn close(&mut self, owner: u32) {
+        if let Some(buffer) = self.buffers.get_mut(owner - FIRST_BUFFER) {
+            buffer.closed = true;
+        }
+    }
+
     /// The next end on that side, if there is one; an abort only once.
     pub fn take(&mut self, owner: u32, side: Side) -> Option<Ended> {
         let buffer = self.buffers.get_mut(owner - FIRST_BUFFER)?;
         if let Some(ended) = buffer.ended[side as usize].pop_front() {
             return Some(ended);
+        }
+        if buffer.closed {
+            return Some(Ended::Failed(Error::new(ErrorKind::Closed, "the buffer was destroyed meanwhile")));
         }
         std::mem::take(&mut buffer.aborted[side as usize]).then_some(Ended::Aborted)
     }

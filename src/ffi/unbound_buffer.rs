@@ -255,9 +255,9 @@ unsafe fn remote_key(key: *const c_void, bytes: usize) -> Result<RemoteKey> {
     RemoteKey::deserialize(unsafe { pointer::slice(key.cast::<u8>(), bytes, "key") }?)
 }
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads are aborted, and this
-/// returns after them; operations that were not waited for are given up. No other thread may be beginning a call on the
-/// handle. NULL is fine.
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
+/// GLOO_RS_ERROR_CLOSED, and this returns after them; operations that were not waited for are given up. No other thread
+/// may be beginning a call on the handle. NULL is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_destroy(buffer: *mut gloo_rs_unbound_buffer_t) {
     guard("gloo_rs_unbound_buffer_destroy", || {
@@ -265,10 +265,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_destroy(buffer: *mut gloo_rs_unb
         if let Some(handle) = unsafe { handle::take(buffer, "buffer") }? {
             // After a fork nobody returns from calls that the parent's threads were in.
             if !handle.buffer.is_inherited() {
-                handle::drop_last(handle, |handle| {
-                    handle.buffer.abort_wait_send();
-                    handle.buffer.abort_wait_recv();
-                });
+                handle::drop_last(handle, |handle| handle.buffer.close());
             }
         }
         Ok(())

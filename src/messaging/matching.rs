@@ -442,7 +442,7 @@ pub fn refusal(recv: &Recv, from: Rank, envelope: &Envelope, name: impl FnOnce()
                 what + ": the counts that it was called with differ from those here"
             }
         };
-        Outcome::Failed(Error::new(ErrorKind::Mismatch, text + &why))
+        Outcome::Failed(Error::new(ErrorKind::Mismatch, text + &why).with_rank(from))
     })
 }
 

@@ -160,9 +160,9 @@ impl Peer {
         self.data.len()
     }
 
-    /// Payload bytes sent, and payload bytes, of the messages of `owner` that have not left as a whole.
-    pub fn sending(&self, owner: u32) -> impl Iterator<Item = (usize, usize)> {
-        let its = self.data.iter().filter(move |out| out.token.is_some_and(|t| t.owner == owner));
+    /// Payload bytes sent, and payload bytes, of the messages whose tokens are `its` that have not left as a whole.
+    pub fn sending(&self, its: impl Fn(Token) -> bool) -> impl Iterator<Item = (usize, usize)> {
+        let its = self.data.iter().filter(move |out| out.token.is_some_and(&its));
         its.map(|out| (out.sent.saturating_sub(HEADER_BYTES), out.bytes))
     }
 

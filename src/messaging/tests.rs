@@ -47,7 +47,7 @@ fn a_receive_from_any_names_who_was_lost_and_not_who_gave_up_for_that() {
     messenger.progress(Instant::now(), &mut events);
     assert!(events.is_empty(), "rank 1 may still send: {events:?}");
     let text = b"rank 1: timed out, waiting for rank 0";
-    let abort = Message::Abort { mismatch: false, bytes: text.len() as u64 };
+    let abort = Message::Abort { mismatch: false, culprit: 0, bytes: text.len() as u64 };
     peers[0].as_mut().unwrap().write_all(&[&abort.encode(CONNECTION)[..], text].concat()).unwrap();
     messenger.progress(Instant::now(), &mut events);
     // The one that waited, and one that comes later.

@@ -141,6 +141,8 @@ pub enum Message {
     Abort {
         /// Whether the reason is a mismatch: ranks disagree about a call.
         mismatch: bool,
+        /// The rank with which the failure began.
+        culprit: u32,
         /// Length of the text in bytes.
         bytes: u64,
     },
@@ -225,7 +227,9 @@ impl Fields {
             Message::GetDone { request, refused, bytes } => {
                 Self { kind: GET_DONE, flag: u8::from(refused), second: request, bytes, ..zero }
             }
-            Message::Abort { mismatch, bytes } => Self { kind: ABORT, flag: u8::from(mismatch), bytes, ..zero },
+            Message::Abort { mismatch, culprit, bytes } => {
+                Self { kind: ABORT, flag: u8::from(mismatch), first: culprit, bytes, ..zero }
+            }
             Message::Goodbye => Self { kind: GOODBYE, ..zero },
             Message::Query => Self { kind: QUERY, ..zero },
             Message::Reply { held_up, bytes } => Self { kind: REPLY, flag: u8::from(held_up), bytes, ..zero },
@@ -264,7 +268,7 @@ impl Fields {
             PUT_DONE => Message::PutDone { request, refused: flag },
             GET => Message::Get { request, region: first, offset, bytes },
             GET_DONE => Message::GetDone { request, refused: flag, bytes },
-            ABORT => Message::Abort { mismatch: flag, bytes },
+            ABORT => Message::Abort { mismatch: flag, culprit: first, bytes },
             GOODBYE => Message::Goodbye,
             QUERY => Message::Query,
             REPLY => Message::Reply { held_up: flag, bytes },
@@ -389,7 +393,7 @@ pub(crate) mod tests {
                     5 => Message::PutDone { request, refused: flag },
                     6 => Message::Get { request, region: first, offset, bytes },
                     7 => Message::GetDone { request, refused: flag, bytes },
-                    8 => Message::Abort { mismatch: flag, bytes },
+                    8 => Message::Abort { mismatch: flag, culprit: first, bytes },
                     9 => Message::Goodbye,
                     10 => Message::Query,
                     11 => Message::Offer { envelope, key: request },
@@ -438,7 +442,7 @@ pub(crate) mod tests {
         assert!(text.contains(&format!("version {} instead of {VERSION}", VERSION + 1)), "{text}");
         let text = refused(&|wire| wire[31] = 0x80, Message::Announce(envelope));
         assert!(text.contains("9223372036854775810 bytes"), "{text}");
-        let text = refused(&|wire| wire[25] = 0x20, Message::Abort { mismatch: true, bytes: 0 });
+        let text = refused(&|wire| wire[25] = 0x20, Message::Abort { mismatch: true, culprit: 7, bytes: 0 });
         assert!(text.contains("a text of 8192 bytes"), "{text}");
         let text = refused(&|wire| wire[39] = 1, Message::Goodbye);
         assert!(text.contains("Goodbye with unused bytes that are not zero"), "{text}");

@@ -160,7 +160,7 @@ fn closing_ends_a_wait_on_a_buffer_that_is_bound_to_a_stranger() {
     // SAFETY: the array outlives the buffer.
     let bound = unsafe { contexts[0].pair(1).unwrap().recv_buffer(1, memory.as_mut_ptr(), 4).unwrap() };
     contexts[0].close();
-    assert_eq!(bound.wait_recv(SOON).unwrap_err().kind(), ErrorKind::Aborted);
+    assert_eq!(bound.wait_recv(SOON).unwrap_err().kind(), ErrorKind::Closed);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next
     // SAFETY: `from` outlives the contexts' locks.
     unsafe { deaf.messenger.send(message) };
     deaf.messenger.flush(&mut Vec::new());
-    closing.break_with(&Error::new(ErrorKind::Aborted, "closed"), None);
+    closing.break_with(&Error::new(ErrorKind::Closed, "closed"), None);
     contexts[0].finish_closing(closing);
     contexts[1].engine().leave(deaf);
     let recv = buffer(&contexts[1], &mut into);

@@ -118,7 +118,7 @@ fn a_closed_context_is_not_connected_again() {
         [context.connect(&*store), context.connect_from(&parent[0], 1), pair.connect(&address), two.connect(&*store)];
     for result in results {
         let error = result.unwrap_err();
-        assert_eq!(error.kind(), crate::error::ErrorKind::InvalidOperation, "{error}");
+        assert_eq!(error.kind(), crate::error::ErrorKind::Closed, "{error}");
         assert!(error.message().contains("rank 0 has closed this context"), "{error}");
     }
 }

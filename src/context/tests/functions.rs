@@ -108,7 +108,7 @@ fn closing_does_not_wait_for_a_function_and_fails_its_call() {
             contexts[0].close();
             go_on.send(()).unwrap();
             let error = calls.join().unwrap().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
             assert!(error.message().contains("rank 0 has closed this context"), "{error}");
             assert!(in_time.load(Ordering::Relaxed), "closing waited for the function");
             if let Some(peer) = peer {
@@ -119,6 +119,12 @@ fn closing_does_not_wait_for_a_function_and_fails_its_call() {
 }
 
 #[test]
+fn a_timeout_of_zero_lets_a_function_run_as_often_as_it_can_without_waiting() {
+    let contexts = group(1);
+    assert_eq!(sum(&contexts[0], 0, Some(Duration::ZERO), &[1, 2, 3, 4], &|| true).unwrap(), 10);
+}
+
+#[test]
 fn a_function_may_close_its_context() {
     let contexts = group(1);
     let closes = || {
@@ -126,7 +132,7 @@ fn a_function_may_close_its_context() {
         contexts[0].broken().is_some()
     };
     let error = sum(&contexts[0], 0, None, &[1, 2], &closes).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
 }
 
 #[test]
@@ -141,7 +147,7 @@ fn a_function_may_close_a_pair() {
         // Two inputs: the function is called before the other rank's number is needed.
         let other = scope.spawn(|| sum(&contexts[1], 0, None, &[3, 4], &|| true));
         let error = sum(&contexts[0], 0, None, &[1, 2], &closes).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
         assert!(error.message().contains("rank 0 has closed its pair with rank 1"), "{error}");
         assert_eq!(other.join().unwrap().unwrap_err().kind(), ErrorKind::ConnectionLost);
     });

@@ -210,7 +210,7 @@ impl Attacked {
             6 => Message::PutDone { request, refused },
             7 => Message::Get { request, region, offset, bytes },
             8 => Message::GetDone { request, refused, bytes },
-            9 => Message::Abort { mismatch: first != 0, bytes },
+            9 => Message::Abort { mismatch: first != 0, culprit: request, bytes },
             11 => Message::Query,
             12 => Message::Reply { held_up: refused, bytes },
             _ => Message::Goodbye,
