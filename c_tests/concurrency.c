@@ -65,7 +65,7 @@ static void eight_tags(void) {
 /* A thread waits for a message that comes late, while another runs collectives on the same context. */
 static void *wait_for_message(void *argument) {
   int32_t rank = -1;
-  CHECK_OK(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), &rank));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), &rank, NULL));
   CHECK_INT(rank, (test_rank + 1) % test_size);
   return NULL;
 }

@@ -12,7 +12,7 @@ static void wait_send(gloo_rs_unbound_buffer_t *buffer, int times) {
 }
 
 static void wait_recv(gloo_rs_unbound_buffer_t *buffer, int times) {
-  for (; times > 0; times--) CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, GLOO_RS_TIMEOUT_DEFAULT, NULL));
+  for (; times > 0; times--) CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, GLOO_RS_TIMEOUT_DEFAULT, NULL, NULL));
 }
 
 /* Every rank to every rank including itself, in parts of one buffer; eager messages, and ones that wait for a grant. */
@@ -86,7 +86,7 @@ static void from_any(void) {
   if (test_rank == 0) {
     for (i = 0; i < rounds * (test_size - 1); i++) {
       CHECK_OK(gloo_rs_unbound_buffer_recv_any(buffer, everyone, (size_t)(2 * test_size), 3, 0, sizeof cell));
-      CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank));
+      CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank, NULL));
       CHECK(rank > 0 && rank < test_size);
       CHECK_INT(cell, rank * 1000 + counts[rank]);
       counts[rank]++;
@@ -105,6 +105,46 @@ static void from_any(void) {
   gloo_rs_context_destroy(context);
 }
 
+/* A receive of at most so many bytes tells how many came: posted before its message and after it, from one rank and from
+ * any. */
+static void shorter_messages(void) {
+  enum { ROOM = 1 << 20 };
+  static const size_t sizes[] = {0, 1, 1000, 65536, 65537, ROOM};
+  enum { SIZES = sizeof sizes / sizeof sizes[0] };
+  gloo_rs_context_t *context = connected_context();
+  unsigned char *data = (unsigned char *)check_alloc(ROOM);
+  gloo_rs_unbound_buffer_t *buffer = create_buffer(context, data, ROOM);
+  int32_t ranks[] = {0, 1}, rank;
+  size_t i, bytes;
+  int early;
+  for (early = 0; early < 2; early++) {
+    for (i = 0; i < SIZES; i++) {
+      if (test_rank == 1 && early == 0) CHECK_OK(gloo_rs_unbound_buffer_recv(buffer, 0, i, 0, ROOM));
+      barrier(context);
+      if (test_rank == 0) CHECK_OK(gloo_rs_unbound_buffer_send(buffer, 1, i, 0, sizes[i]));
+      barrier(context);
+      if (test_rank == 1 && early == 1) CHECK_OK(gloo_rs_unbound_buffer_recv_any(buffer, ranks, 2, i, 0, ROOM));
+      if (test_rank == 1) {
+        rank = -1;
+        bytes = SIZE_MAX;
+        CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank, &bytes));
+        CHECK_INT(rank, 0);
+        CHECK_INT(bytes, sizes[i]);
+      } else {
+        wait_send(buffer, 1);
+      }
+    }
+  }
+  if (test_rank == 1) {
+    bytes = 5;
+    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, 0, NULL, &bytes), GLOO_RS_ERROR_TIMEOUT, "");
+    CHECK_INT(bytes, 5);
+  }
+  gloo_rs_unbound_buffer_destroy(buffer);
+  free(data);
+  gloo_rs_context_destroy(context);
+}
+
 static void timeouts(void) {
   gloo_rs_context_t *context = connected_context();
   int cell = 0, last = test_size - 1;
@@ -117,12 +157,12 @@ static void timeouts(void) {
     int32_t rank = -1;
     CHECK_OK(gloo_rs_unbound_buffer_recv(buffer, last, 8, 0, sizeof cell));
     began = now_ms();
-    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, 80, &rank), GLOO_RS_ERROR_TIMEOUT, name);
+    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, 80, &rank, NULL), GLOO_RS_ERROR_TIMEOUT, name);
     CHECK(now_ms() - began >= 80);
     CHECK_INT(rank, -1);
-    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, 0, NULL), GLOO_RS_ERROR_TIMEOUT, name);
+    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, 0, NULL, NULL), GLOO_RS_ERROR_TIMEOUT, name);
     CHECK_OK(gloo_rs_context_set_timeout(context, 50));
-    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, GLOO_RS_TIMEOUT_DEFAULT, NULL), GLOO_RS_ERROR_TIMEOUT, name);
+    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, GLOO_RS_TIMEOUT_DEFAULT, NULL, NULL), GLOO_RS_ERROR_TIMEOUT, name);
     CHECK_OK(gloo_rs_context_set_timeout(context, test_timeout_ms()));
   }
   /* The others stay connected until then, but send nothing. */
@@ -134,7 +174,7 @@ static void timeouts(void) {
 /* ---- aborts ---- */
 
 static void *wait_for_abort(void *argument) {
-  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL),
+  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL, NULL),
               GLOO_RS_ERROR_ABORTED, "gloo_rs_unbound_buffer_abort_wait_recv");
   return NULL;
 }
@@ -168,7 +208,7 @@ static void aborts(void) {
 }
 
 static void *wait_until_destroyed(void *argument) {
-  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL),
+  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL, NULL),
               GLOO_RS_ERROR_CLOSED, "destroyed");
   return NULL;
 }
@@ -220,7 +260,7 @@ static void puts_and_gets(void) {
   CHECK_OK(gloo_rs_store_get(store, name, test_timeout_ms(), &theirs, &their_bytes));
 
   CHECK_OK(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes, 1, 4 * sizeof(int), 10 * sizeof(int), 5 * sizeof(int)));
-  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank, NULL));
   CHECK_INT(rank, peer);
   for (i = 0; i < 64; i++) CHECK_INT(own[i], i >= 4 && i < 9 ? peer * 1000 + i + 6 : -1);
   barrier(context);
@@ -279,7 +319,7 @@ static void bad_arguments(void) {
   CHECK_INVALID(gloo_rs_unbound_buffer_recv_any(buffer, NULL, 1, 1, 0, 1), "from is NULL");
   CHECK_INVALID(gloo_rs_unbound_buffer_recv_any(buffer, ranks, 2, 1, 0, 1), "a rank in from is 2");
   CHECK_INVALID(gloo_rs_unbound_buffer_recv_any(buffer, ranks, 1, 1, 0, 17), "17");
-  CHECK_INVALID(gloo_rs_unbound_buffer_wait_recv(buffer, -9, NULL), "timeout_ms is -9");
+  CHECK_INVALID(gloo_rs_unbound_buffer_wait_recv(buffer, -9, NULL, NULL), "timeout_ms is -9");
   CHECK_INVALID(gloo_rs_unbound_buffer_wait_send(buffer, -9, NULL), "timeout_ms is -9");
   CHECK_INVALID(gloo_rs_unbound_buffer_abort_wait_recv(NULL), "buffer is NULL");
   CHECK_INVALID(gloo_rs_unbound_buffer_abort_wait_send(NULL), "buffer is NULL");
@@ -294,6 +334,7 @@ int main(int argc, char **argv) {
       {"messages", 4, messages, -1},
       {"order_and_slots", 2, order_and_slots, -1},
       {"from_any", 4, from_any, -1},
+      {"shorter_messages", 2, shorter_messages, -1},
       {"timeouts", 3, timeouts, -1},
       {"aborts", 2, aborts, -1},
       {"destroying_ends_waits", 2, destroying_ends_waits, -1},

@@ -914,7 +914,8 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_send(struct gloo_rs_unbound_buffer_
                                                   size_t offset,
                                                   size_t bytes);
 
-/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv.
+/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv,
+/// which tells how many bytes came.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_t *buffer,
                                                   int32_t from,
@@ -925,7 +926,7 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_
 /// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have
 /// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
 /// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
-/// gloo_rs_unbound_buffer_wait_recv tells the rank.
+/// gloo_rs_unbound_buffer_wait_recv tells the rank and how many bytes came.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buffer_t *buffer,
                                                       const int32_t *from,
@@ -942,13 +943,15 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_wait_send(struct gloo_rs_unbound_bu
                                                        int64_t timeout_ms,
                                                        int32_t *rank);
 
-/// Waits until one more receive or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was
-/// from. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_recv ended the wait: the receives stay.
+/// Waits until one more receive or get of this buffer has completed, and sets `*rank` to the rank it was from, and `*bytes`
+/// to how many bytes came, which may be fewer than the receive asked for; each may be NULL. `timeout_ms` is in milliseconds;
+/// GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if gloo_rs_unbound_buffer_abort_wait_recv
+/// ended the wait: the receives stay.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_wait_recv(struct gloo_rs_unbound_buffer_t *buffer,
                                                        int64_t timeout_ms,
-                                                       int32_t *rank);
+                                                       int32_t *rank,
+                                                       size_t *bytes);
 
 /// Ends the current gloo_rs_unbound_buffer_wait_send of another thread, or else the next one.
 enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_send(struct gloo_rs_unbound_buffer_t *buffer);

@@ -92,7 +92,7 @@ fn messages_of_all_sizes_reach_all_ranks() {
                 send.send(peer, slot, 0, bytes).unwrap();
             }
             for _ in 0..context.size() {
-                recv.wait_recv(None).unwrap().unwrap();
+                assert_eq!(recv.wait_recv(None).unwrap().unwrap().1, bytes);
                 send.wait_send(None).unwrap().unwrap();
             }
             for peer in 0..context.size() {
@@ -123,7 +123,7 @@ fn a_send_completes_though_the_receiver_does_not_wait() {
             while describe(context, &buffer).contains("receive") {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!(buffer.wait_recv(None).unwrap(), Some(0));
+            assert_eq!(buffer.wait_recv(None).unwrap(), Some((0, bytes)));
             assert_eq!(data, random_bytes(0, bytes));
             signal.recv(&[0], 6, 0, 1).unwrap();
             signal.wait_recv(None).unwrap();
@@ -155,7 +155,7 @@ fn receive_from_any_sees_everyone_and_itself() {
         }
         let mut seen = [0; 3];
         for _ in 0..9 {
-            seen[recv.wait_recv(None).unwrap().unwrap()] += 1;
+            seen[recv.wait_recv(None).unwrap().unwrap().0] += 1;
             send.wait_send(None).unwrap();
         }
         assert_eq!(seen, [3, 3, 3]);
@@ -207,7 +207,7 @@ fn puts_and_gets_reach_remote_memory_and_nothing_else() {
     own.put(&key, 0, 0, 50_000, 100_000).unwrap();
     assert_eq!(own.wait_send(None).unwrap(), Some(1));
     own.get(&key, 0, 100_000, 0, 100_000).unwrap();
-    assert_eq!(own.wait_recv(None).unwrap(), Some(1));
+    assert_eq!(own.wait_recv(None).unwrap(), Some((1, 100_000)));
     assert!(own.get(&key, 0, 0, 100_001, 100_000).is_err());
     drop(remote);
     own.put(&key, 0, 0, 0, 10).unwrap();

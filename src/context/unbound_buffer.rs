@@ -139,11 +139,11 @@ impl UnboundBuffer {
         Ok(())
     }
 
-    fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<Rank>> {
+    fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
         self.wait_for(side, timeout).map_err(|error| error.during(side.operation()))
     }
 
-    fn wait_for(&self, side: Side, timeout: Option<Duration>) -> Result<Option<Rank>> {
+    fn wait_for(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
         let (deadline, timeout) = self.context.deadline(timeout);
         let guard = self.context.lock()?;
         let engine = self.context.engine();
@@ -156,7 +156,7 @@ impl UnboundBuffer {
         let what = if side == Side::Send { "send" } else { "receive" };
         let doing = || format!("{}: wait for a {what} of a buffer of {} bytes", self.context.own(), self.bytes);
         match ended {
-            Some(Ended::Message(rank)) => Ok(Some(rank)),
+            Some(Ended::Message(rank, bytes)) => Ok(Some((rank, bytes))),
             Some(Ended::Aborted) => Ok(None),
             Some(Ended::Failed(error)) => Err(error.context(doing())),
             Some(Ended::Written { .. }) => Err(Error::new(ErrorKind::Internal, "an unbound buffer was written to")),
@@ -172,12 +172,12 @@ impl UnboundBuffer {
     /// Waits until one more send or put has completed; the rank it was with, or `None` if the wait was aborted. After a
     /// timeout the operation goes on, and can be waited for again.
     pub fn wait_send(&self, timeout: Option<Duration>) -> Result<Option<Rank>> {
-        self.wait(Side::Send, timeout)
+        Ok(self.wait(Side::Send, timeout)?.map(|(rank, _)| rank))
     }
 
-    /// Waits until one more receive or get has completed; the rank it was from, or `None` if the wait was aborted. After a
-    /// timeout the operation goes on, and can be waited for again.
-    pub fn wait_recv(&self, timeout: Option<Duration>) -> Result<Option<Rank>> {
+    /// Waits until one more receive or get has completed; the rank it was from and how many bytes came, or `None` if the wait
+    /// was aborted. After a timeout the operation goes on, and can be waited for again.
+    pub fn wait_recv(&self, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
         self.wait(Side::Recv, timeout)
     }
 

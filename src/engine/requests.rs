@@ -31,8 +31,8 @@ impl Side {
 /// What a wait found.
 #[derive(Clone, Debug)]
 pub enum Ended {
-    /// An operation with this rank.
-    Message(Rank),
+    /// An operation with this rank, of so many bytes.
+    Message(Rank, usize),
     /// A write into a bound buffer.
     Written {
         /// First byte.
@@ -79,7 +79,7 @@ impl Requests {
     pub fn ended(&mut self, token: Token, outcome: Outcome) {
         let Some(buffer) = self.buffers.get_mut(token.owner - FIRST_BUFFER) else { return };
         let ended = match outcome {
-            Outcome::Done { rank, .. } => Ended::Message(rank),
+            Outcome::Done { rank, bytes } => Ended::Message(rank, bytes),
             Outcome::Written { offset, bytes } => Ended::Written { offset, bytes },
             Outcome::Failed(error) => Ended::Failed(error),
             Outcome::Queried { .. } | Outcome::Replied => return,

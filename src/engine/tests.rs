@@ -167,7 +167,7 @@ fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
     let deadline = Instant::now() + Duration::from_secs(10);
     let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(owner, Side::Send));
     engine.hand_over(guard);
-    assert!(matches!(ended, Some(Ended::Message(1))), "{ended:?}");
+    assert!(matches!(ended, Some(Ended::Message(1, 4))), "{ended:?}");
     assert!(Instant::now() < deadline, "it slept although what it waited for had ended");
 }
 

@@ -71,7 +71,8 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_send(
     })
 }
 
-/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv.
+/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv,
+/// which tells how many bytes came.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv(
@@ -91,7 +92,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv(
 /// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have
 /// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
 /// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
-/// gloo_rs_unbound_buffer_wait_recv tells the rank.
+/// gloo_rs_unbound_buffer_wait_recv tells the rank and how many bytes came.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
@@ -127,32 +128,41 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
         // SAFETY: the header's rules for pointers.
         let (handle, out) = unsafe { (handle::get(buffer, "buffer")?, Out::optional(rank, "rank")?) };
         let timeout = pointer::timeout(timeout_ms)?;
-        let done = handle.waits.during(|| handle.buffer.wait_send(timeout))?;
-        report(done, out, "gloo_rs_unbound_buffer_abort_wait_send")
+        let rank = handle.waits.during(|| handle.buffer.wait_send(timeout))?;
+        let rank = rank.ok_or_else(|| aborted_by("gloo_rs_unbound_buffer_abort_wait_send"))?;
+        set_rank(out, rank)
     })
 }
 
-/// Waits until one more receive or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was
-/// from. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_recv ended the wait: the receives stay.
+/// Waits until one more receive or get of this buffer has completed, and sets `*rank` to the rank it was from, and `*bytes`
+/// to how many bytes came, which may be fewer than the receive asked for; each may be NULL. `timeout_ms` is in milliseconds;
+/// GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if gloo_rs_unbound_buffer_abort_wait_recv
+/// ended the wait: the receives stay.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_recv(
     buffer: *mut gloo_rs_unbound_buffer_t,
     timeout_ms: i64,
     rank: *mut i32,
+    bytes: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_wait_recv", || {
         // SAFETY: the header's rules for pointers.
-        let (handle, out) = unsafe { (handle::get(buffer, "buffer")?, Out::optional(rank, "rank")?) };
+        let (handle, rank, bytes) =
+            unsafe { (handle::get(buffer, "buffer")?, Out::optional(rank, "rank")?, Out::optional(bytes, "bytes")?) };
         let timeout = pointer::timeout(timeout_ms)?;
-        let done = handle.waits.during(|| handle.buffer.wait_recv(timeout))?;
-        report(done, out, "gloo_rs_unbound_buffer_abort_wait_recv")
+        let came = handle.waits.during(|| handle.buffer.wait_recv(timeout))?;
+        let came = came.ok_or_else(|| aborted_by("gloo_rs_unbound_buffer_abort_wait_recv"))?;
+        bytes.inspect(|bytes| bytes.set(came.1));
+        set_rank(rank, came.0)
     })
 }
 
-fn report(done: Option<Rank>, out: Option<Out<i32>>, abort: &str) -> Result<()> {
-    let rank = done.ok_or_else(|| Error::new(ErrorKind::Aborted, format!("ended by {abort}")))?;
+fn aborted_by(call: &str) -> Error {
+    Error::new(ErrorKind::Aborted, format!("ended by {call}"))
+}
+
+fn set_rank(out: Option<Out<i32>>, rank: Rank) -> Result<()> {
     if let Some(out) = out {
         out.set(pointer::rank_to_c(rank)?);
     }

@@ -82,9 +82,9 @@ impl Messages {
         match self.kind {
             Kind::Ring => {
                 let (send, recv) = (buffer(0)?, buffer(1)?);
-                recv.recv(&[before], slot, 0, bytes)?;
+                recv.recv(&[before], slot, 0, pointers[1].1)?;
                 send.send(next, slot, 0, bytes)?;
-                assert_eq!(recv.wait_recv(None)?, Some(before));
+                assert_eq!(recv.wait_recv(None)?, Some((before, bytes)));
                 send.wait_send(None)?;
                 assert!(is_from(bytes_of(1, 0, bytes), before, self.seed), "rank {rank}: wrong bytes");
             }
@@ -93,8 +93,9 @@ impl Messages {
                 let mut seen = vec![false; size];
                 let all: Vec<Rank> = (1..size).collect();
                 for _ in 1..size {
-                    recv.recv(&all, slot, 0, bytes)?;
-                    let from = recv.wait_recv(None)?.expect("the wait is not aborted");
+                    recv.recv(&all, slot, 0, pointers[1].1)?;
+                    let (from, length) = recv.wait_recv(None)?.expect("the wait is not aborted");
+                    assert_eq!(length, bytes);
                     assert!(!std::mem::replace(&mut seen[from], true), "rank {from} came twice");
                     assert!(is_from(bytes_of(1, 0, bytes), from, self.seed), "wrong bytes of rank {from}");
                 }
@@ -158,7 +159,7 @@ impl Messages {
         own.put(&key(3)?, 0, 0, 0, bytes)?;
         got.get(&key(2)?, 0, 0, 0, bytes)?;
         assert_eq!(own.wait_send(None)?, Some(next));
-        assert_eq!(got.wait_recv(None)?, Some(before));
+        assert_eq!(got.wait_recv(None)?, Some((before, bytes)));
         assert!(is_from(bytes_of(2, 0, bytes), before, self.seed), "rank {rank}: wrong bytes by a get");
         exchange(slot + 2)?;
         assert!(is_from(bytes_of(1, 0, bytes), before, self.seed), "rank {rank}: wrong bytes by a put");
