@@ -260,7 +260,7 @@ static void puts_and_gets(void) {
   CHECK_OK(gloo_rs_store_get(store, name, test_timeout_ms(), &theirs, &their_bytes));
 
   CHECK_OK(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes, 1, 4 * sizeof(int), 10 * sizeof(int), 5 * sizeof(int)));
-  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank, NULL));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_send(buffer, test_timeout_ms(), &rank));
   CHECK_INT(rank, peer);
   for (i = 0; i < 64; i++) CHECK_INT(own[i], i >= 4 && i < 9 ? peer * 1000 + i + 6 : -1);
   barrier(context);

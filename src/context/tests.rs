@@ -207,7 +207,7 @@ fn puts_and_gets_reach_remote_memory_and_nothing_else() {
     own.put(&key, 0, 0, 50_000, 100_000).unwrap();
     assert_eq!(own.wait_send(None).unwrap(), Some(1));
     own.get(&key, 0, 100_000, 0, 100_000).unwrap();
-    assert_eq!(own.wait_recv(None).unwrap(), Some((1, 100_000)));
+    assert_eq!(own.wait_send(None).unwrap(), Some(1));
     assert!(own.get(&key, 0, 0, 100_001, 100_000).is_err());
     drop(remote);
     own.put(&key, 0, 0, 0, 10).unwrap();
@@ -218,6 +218,33 @@ fn puts_and_gets_reach_remote_memory_and_nothing_else() {
     expected[50_000..150_000].copy_from_slice(&random_bytes(2, bytes)[..100_000]);
     assert!(memory == expected);
     assert!(local[100_000..] == expected[..100_000]);
+}
+
+#[test]
+fn a_wait_for_a_get_is_ended_as_that_for_a_send() {
+    let contexts = group(2);
+    let (mut memory, mut local) = ([7u8; 4], [0u8; 4]);
+    // SAFETY: the arrays outlive the buffers.
+    let (remote, own) = unsafe {
+        (
+            contexts[1].unbound_buffer(memory.as_mut_ptr(), 4).unwrap(),
+            contexts[0].unbound_buffer(local.as_mut_ptr(), 4).unwrap(),
+        )
+    };
+    let key = remote.remote_key().unwrap();
+    // Nobody answers while this is held.
+    let silent = contexts[1].lock().unwrap();
+    own.get(&key, 0, 0, 0, 4).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(own.wait_send(None).unwrap(), None));
+        await_wait(&contexts[0]);
+        own.abort_wait_send();
+    });
+    drop(silent);
+    assert_eq!(own.wait_send(None).unwrap(), Some(1));
+    assert_eq!(own.wait_recv(Some(Duration::ZERO)).unwrap_err().kind(), ErrorKind::Timeout);
+    drop((own, remote));
+    assert_eq!(local, memory);
 }
 
 #[test]

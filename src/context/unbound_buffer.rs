@@ -153,7 +153,7 @@ impl UnboundBuffer {
         let waits =
             ended.is_none().then(|| (messenger.describe(self.owner, guard.now), messenger.blame(|token| token == its)));
         engine.hand_over(guard);
-        let what = if side == Side::Send { "send" } else { "receive" };
+        let what = if side == Side::Send { "send, put or get" } else { "receive" };
         let doing = || format!("{}: wait for a {what} of a buffer of {} bytes", self.context.own(), self.bytes);
         match ended {
             Some(Ended::Message(rank, bytes)) => Ok(Some((rank, bytes))),
@@ -169,13 +169,13 @@ impl UnboundBuffer {
         }
     }
 
-    /// Waits until one more send or put has completed; the rank it was with, or `None` if the wait was aborted. After a
+    /// Waits until one more send, put or get has completed; the rank it was with, or `None` if the wait was aborted. After a
     /// timeout the operation goes on, and can be waited for again.
     pub fn wait_send(&self, timeout: Option<Duration>) -> Result<Option<Rank>> {
         Ok(self.wait(Side::Send, timeout)?.map(|(rank, _)| rank))
     }
 
-    /// Waits until one more receive or get has completed; the rank it was from and how many bytes came, or `None` if the wait
+    /// Waits until one more receive has completed; the rank it was from and how many bytes came, or `None` if the wait
     /// was aborted. After a timeout the operation goes on, and can be waited for again.
     pub fn wait_recv(&self, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
         self.wait(Side::Recv, timeout)
@@ -247,14 +247,14 @@ impl UnboundBuffer {
         Ok(())
     }
 
-    /// Reads `bytes` at `remote_offset` of the remote buffer into `offset`. `wait_recv` tells when it is here. `slot` is
+    /// Reads `bytes` at `remote_offset` of the remote buffer into `offset`. `wait_send` tells when it is here. `slot` is
     /// accepted as Gloo does, and has no meaning here.
     pub fn get(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
         let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.messenger.get(remote, into, bytes, Requests::token(self.owner, Side::Recv)) };
+        unsafe { guard.messenger.get(remote, into, bytes, Requests::token(self.owner, Side::Send)) };
         self.context.engine().leave(guard);
         Ok(())
     }

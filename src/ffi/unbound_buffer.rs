@@ -32,7 +32,7 @@ pub struct UnboundHandle {
 }
 
 /// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
-/// must not change, and bytes under a receive must not be touched, until the wait for it has returned. `data` needs no
+/// must not change, and bytes under a receive or get must not be touched, until the wait for it has returned. `data` needs no
 /// alignment. The caller owns the result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
 #[must_use]
 #[unsafe(no_mangle)]
@@ -114,9 +114,9 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
     })
 }
 
-/// Waits until one more send or put of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
+/// Waits until one more send, put or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
 /// `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: the sends go on.
+/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: sends, puts and gets go on.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
     })
 }
 
-/// Waits until one more receive or get of this buffer has completed, and sets `*rank` to the rank it was from, and `*bytes`
+/// Waits until one more receive of this buffer has completed, and sets `*rank` to the rank it was from, and `*bytes`
 /// to how many bytes came, which may be fewer than the receive asked for; each may be NULL. `timeout_ms` is in milliseconds;
 /// GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if gloo_rs_unbound_buffer_abort_wait_recv
 /// ended the wait: the receives stay.
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_put(
 }
 
 /// Starts to read `bytes` at `remote_offset` of the buffer that `key` (of `key_bytes` bytes) names into `offset` of this
-/// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_recv returns when the bytes are here.
+/// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are here.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_get(
