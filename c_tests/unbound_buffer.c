@@ -243,9 +243,10 @@ static void puts_and_gets(void) {
   int memory[64], own[64], i, peer = (test_rank + 1) % test_size;
   gloo_rs_unbound_buffer_t *shared = create_buffer(context, memory, sizeof memory);
   gloo_rs_unbound_buffer_t *buffer = create_buffer(context, own, sizeof own);
-  unsigned char key[256];
-  void *theirs = NULL;
-  size_t bytes = 0, needed = 0, their_bytes = 0;
+  char key[64];
+  char *theirs = NULL;
+  void *value = NULL;
+  size_t bytes = 0, needed = 0, their_bytes = 0, size = 0;
   char name[24];
   int32_t rank = -1;
   for (i = 0; i < 64; i++) memory[i] = test_rank * 1000 + i;
@@ -253,20 +254,26 @@ static void puts_and_gets(void) {
   CHECK_OK(gloo_rs_unbound_buffer_remote_key(shared, NULL, 0, &needed));
   CHECK_OK(gloo_rs_unbound_buffer_remote_key(shared, key, sizeof key, &bytes));
   CHECK_INT(bytes, needed);
+  CHECK_INT(bytes, strlen(key) + 1);
   CHECK_INVALID(gloo_rs_unbound_buffer_remote_key(shared, key, bytes - 1, NULL), "needed");
   snprintf(name, sizeof name, "key%d", test_rank);
   CHECK_OK(gloo_rs_store_set(store, name, key, bytes));
   snprintf(name, sizeof name, "key%d", peer);
-  CHECK_OK(gloo_rs_store_get(store, name, test_timeout_ms(), &theirs, &their_bytes));
+  CHECK_OK(gloo_rs_store_get(store, name, test_timeout_ms(), &value, &their_bytes));
+  theirs = (char *)value;
+  CHECK_OK(gloo_rs_remote_key_parse(theirs, &rank, &size));
+  CHECK_INT(rank, peer);
+  CHECK_INT(size, sizeof memory);
+  rank = -1;
 
-  CHECK_OK(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes, 1, 4 * sizeof(int), 10 * sizeof(int), 5 * sizeof(int)));
+  CHECK_OK(gloo_rs_unbound_buffer_get(buffer, theirs, 1, 4 * sizeof(int), 10 * sizeof(int), 5 * sizeof(int)));
   CHECK_OK(gloo_rs_unbound_buffer_wait_send(buffer, test_timeout_ms(), &rank));
   CHECK_INT(rank, peer);
   for (i = 0; i < 64; i++) CHECK_INT(own[i], i >= 4 && i < 9 ? peer * 1000 + i + 6 : -1);
   barrier(context);
 
   for (i = 0; i < 64; i++) own[i] = 500000 + test_rank * 1000 + i;
-  CHECK_OK(gloo_rs_unbound_buffer_put(buffer, theirs, their_bytes, 1, 2 * sizeof(int), 50 * sizeof(int), 3 * sizeof(int)));
+  CHECK_OK(gloo_rs_unbound_buffer_put(buffer, theirs, 1, 2 * sizeof(int), 50 * sizeof(int), 3 * sizeof(int)));
   rank = -1;
   CHECK_OK(gloo_rs_unbound_buffer_wait_send(buffer, test_timeout_ms(), &rank));
   CHECK_INT(rank, peer);
@@ -277,19 +284,53 @@ static void puts_and_gets(void) {
   }
 
   /* Beyond the end of either buffer, or with an invalid key. */
-  CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, theirs, their_bytes, 1, 63 * sizeof(int), 0, 8), "");
-  CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, theirs, their_bytes, 1, 0, 63 * sizeof(int), 8), "");
-  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes, 1, 0, SIZE_MAX - 3, 8), "");
-  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes, 1, SIZE_MAX - 3, 0, 8), "");
-  CHECK(gloo_rs_unbound_buffer_get(buffer, "no key", 6, 1, 0, 0, 8) != GLOO_RS_OK);
-  CHECK(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes - 1, 1, 0, 0, 8) != GLOO_RS_OK);
-  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, NULL, 6, 1, 0, 0, 8), "key is NULL");
-  CHECK_INVALID(gloo_rs_unbound_buffer_put(NULL, theirs, their_bytes, 1, 0, 0, 8), "buffer is NULL");
+  CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, theirs, 1, 63 * sizeof(int), 0, 8), "");
+  CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, theirs, 1, 0, 63 * sizeof(int), 8), "");
+  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, theirs, 1, 0, SIZE_MAX - 3, 8), "");
+  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, theirs, 1, SIZE_MAX - 3, 0, 8), "");
+  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, "no key", 1, 0, 0, 8), "\"no key\" is not a remote key");
+  CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, "", 1, 0, 0, 8), "\"\" is not a remote key");
+  snprintf(key, sizeof key, "rkey1:%d:256:77", test_size);
+  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, key, 1, 0, 0, 8), "no rank");
+  snprintf(key, sizeof key, "rkey1:%d:256:77", peer);
+  CHECK_OK(gloo_rs_unbound_buffer_get(buffer, key, 1, 0, 0, 8));
+  CHECK_INVALID(gloo_rs_unbound_buffer_wait_send(buffer, test_timeout_ms(), NULL), "no such region");
+  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, NULL, 1, 0, 0, 8), "key is NULL");
+  CHECK_INVALID(gloo_rs_unbound_buffer_put(NULL, theirs, 1, 0, 0, 8), "buffer is NULL");
   barrier(context);
-  gloo_rs_free(theirs);
+  gloo_rs_free(value);
   gloo_rs_unbound_buffer_destroy(buffer);
   gloo_rs_unbound_buffer_destroy(shared);
   gloo_rs_store_destroy(store);
+  gloo_rs_context_destroy(context);
+}
+
+static void remote_keys(void) {
+  gloo_rs_context_t *context = create_context();
+  char data[24], key[64];
+  gloo_rs_unbound_buffer_t *buffer = create_buffer(context, data, sizeof data);
+  int32_t rank = -1;
+  size_t bytes = 0, needed = 0, i;
+  CHECK_OK(gloo_rs_unbound_buffer_remote_key(buffer, key, sizeof key, NULL));
+  for (i = 0; key[i] != '\0'; i++) CHECK(key[i] > ' ' && key[i] <= '~');
+  CHECK_OK(gloo_rs_unbound_buffer_remote_key(buffer, NULL, 0, &needed));
+  CHECK_INT(needed, i + 1);
+  CHECK_INVALID(gloo_rs_unbound_buffer_remote_key(buffer, key, needed - 1, NULL), "needed");
+  CHECK_OK(gloo_rs_remote_key_parse(key, &rank, &bytes));
+  CHECK_INT(rank, 0);
+  CHECK_INT(bytes, sizeof data);
+  CHECK_OK(gloo_rs_remote_key_parse(key, NULL, NULL));
+  CHECK_OK(gloo_rs_remote_key_parse("rkey1:2147483647:5:4294967295", &rank, &bytes));
+  CHECK_INT(rank, INT32_MAX);
+  CHECK_INT(bytes, 5);
+  CHECK_INVALID(gloo_rs_remote_key_parse(NULL, &rank, &bytes), "key is NULL");
+  CHECK_INVALID(gloo_rs_remote_key_parse("", &rank, &bytes), "\"\" is not a remote key");
+  CHECK_INVALID(gloo_rs_remote_key_parse("rkey1:3:4", &rank, &bytes), "\"rkey1:3:4\" is not a remote key");
+  CHECK_INVALID(gloo_rs_remote_key_parse("rkey1:2147483648:5:0", &rank, &bytes), "is not a remote key");
+  CHECK_INVALID(gloo_rs_remote_key_parse("\xff\x80", &rank, &bytes), "key is not UTF-8");
+  CHECK_INT(rank, INT32_MAX);
+  CHECK_INT(bytes, 5);
+  gloo_rs_unbound_buffer_destroy(buffer);
   gloo_rs_context_destroy(context);
 }
 
@@ -340,6 +381,7 @@ int main(int argc, char **argv) {
       {"destroying_ends_waits", 2, destroying_ends_waits, -1},
       {"puts_and_gets", 2, puts_and_gets, -1},
       {"puts_and_gets", 3, puts_and_gets, -1},
+      {"remote_keys", 1, remote_keys, -1},
       {"bad_arguments", 2, bad_arguments, -1},
   };
   return RUN_TESTS(argc, argv, tests);

@@ -959,33 +959,38 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_send(struct gloo_rs_unbo
 /// Ends the current gloo_rs_unbound_buffer_wait_recv of another thread, or else the next one.
 enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_recv(struct gloo_rs_unbound_buffer_t *buffer);
 
-/// A key with which other ranks may put into this buffer and get from it, as long as it lives: bytes without meaning to the
-/// caller, to be brought there by its own means, copied into `key` of `capacity` bytes. `*needed` is set to their number;
-/// `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
+/// A key with which other ranks may put into this buffer and get from it, as long as it lives: ASCII text without spaces, to be
+/// brought there by the caller's own means. Copied with its NUL byte, with which it has at most 64 bytes, into `key` of
+/// `capacity` bytes. `*needed` is set to its bytes; `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_remote_key(struct gloo_rs_unbound_buffer_t *buffer,
-                                                        void *key,
+                                                        char *key,
                                                         size_t capacity,
                                                         size_t *needed);
 
-/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` (of `key_bytes` bytes) names, at
-/// `remote_offset` there; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are
-/// there.
+/// What a key of gloo_rs_unbound_buffer_remote_key says: the rank whose buffer it names, and how many bytes that has; each may
+/// be NULL. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if `key` is not such a key; whether the buffer still lives only a put or
+/// get tells.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_remote_key_parse(const char *key,
+                                               int32_t *rank,
+                                               size_t *bytes);
+
+/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` names, at `remote_offset` there; its owner
+/// need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are there. `slot` has no meaning yet.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_put(struct gloo_rs_unbound_buffer_t *buffer,
-                                                 const void *key,
-                                                 size_t key_bytes,
+                                                 const char *key,
                                                  uint64_t slot,
                                                  size_t offset,
                                                  size_t remote_offset,
                                                  size_t bytes);
 
-/// Starts to read `bytes` at `remote_offset` of the buffer that `key` (of `key_bytes` bytes) names into `offset` of this
-/// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are here.
+/// Starts to read `bytes` at `remote_offset` of the buffer that `key` names into `offset` of this buffer; its owner need not do
+/// anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are here. `slot` has no meaning yet.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t *buffer,
-                                                 const void *key,
-                                                 size_t key_bytes,
+                                                 const char *key,
                                                  uint64_t slot,
                                                  size_t offset,
                                                  size_t remote_offset,

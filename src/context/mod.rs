@@ -9,6 +9,7 @@ mod digest;
 mod measure;
 mod pair;
 mod prepared;
+mod remote_key;
 mod share_counts;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,8 @@ pub use crate::engine::UserFunction;
 pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
 pub use pair::Pair;
-pub use unbound_buffer::{RemoteKey, UnboundBuffer};
+pub use remote_key::RemoteKey;
+pub use unbound_buffer::UnboundBuffer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -203,7 +203,7 @@ fn puts_and_gets_reach_remote_memory_and_nothing_else() {
             contexts[0].unbound_buffer(local.as_mut_ptr(), bytes).unwrap(),
         )
     };
-    let key = RemoteKey::deserialize(&remote.remote_key().unwrap().serialize()).unwrap();
+    let key: RemoteKey = remote.remote_key().unwrap().to_string().parse().unwrap();
     own.put(&key, 0, 0, 50_000, 100_000).unwrap();
     assert_eq!(own.wait_send(None).unwrap(), Some(1));
     own.get(&key, 0, 100_000, 0, 100_000).unwrap();

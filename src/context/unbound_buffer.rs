@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::context::Context;
+use crate::context::{Context, RemoteKey};
 use crate::engine::requests::{Ended, Requests, Side};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::messaging::{Recv, Remote, Send, Source};
@@ -24,42 +24,6 @@ pub struct UnboundBuffer {
 unsafe impl std::marker::Send for UnboundBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for UnboundBuffer {}
-
-/// Names an unbound buffer of another process, for [`UnboundBuffer::put`] and [`UnboundBuffer::get`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemoteKey {
-    /// Whose.
-    pub rank: Rank,
-    /// Which of its buffers.
-    pub id: u32,
-    /// How long that buffer is.
-    pub bytes: u64,
-}
-
-const KEY_BYTES: usize = 8 + 4 + 4 + 8;
-const KEY_MAGIC: [u8; 8] = *b"gloorsK1";
-
-impl RemoteKey {
-    /// For the way to another process.
-    pub fn serialize(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(KEY_BYTES);
-        out.extend_from_slice(&KEY_MAGIC);
-        out.extend_from_slice(&(self.rank as u32).to_le_bytes());
-        out.extend_from_slice(&self.id.to_le_bytes());
-        out.extend_from_slice(&self.bytes.to_le_bytes());
-        out
-    }
-
-    /// The key that `serialize` wrote.
-    pub fn deserialize(bytes: &[u8]) -> Result<RemoteKey> {
-        if bytes.len() != KEY_BYTES || bytes[..8] != KEY_MAGIC {
-            return Err(Error::invalid(format!("{} bytes that are not a remote key", bytes.len())));
-        }
-        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let length = u64::from_le_bytes(bytes[16..].try_into().expect("8 bytes"));
-        Ok(RemoteKey { rank: word(8) as usize, id: word(12), bytes: length })
-    }
-}
 
 impl Context {
     /// A buffer for messages to and from any rank.
@@ -220,19 +184,18 @@ impl UnboundBuffer {
             }
         };
         self.context.engine().leave(guard);
-        Ok(RemoteKey { rank: self.context.rank, id, bytes: self.bytes as u64 })
+        Ok(RemoteKey { rank: self.context.rank, id, bytes: self.bytes })
     }
 
     fn remote(&self, key: &RemoteKey, remote_offset: usize, bytes: usize) -> Result<Remote> {
         self.context.check_rank(key.rank)?;
-        let offset = remote_offset as u64;
-        if offset.checked_add(bytes as u64).is_none_or(|end| end > key.bytes) {
+        if remote_offset.checked_add(bytes).is_none_or(|end| end > key.bytes) {
             return Err(Error::invalid(format!(
                 "{bytes} bytes at offset {remote_offset} are not inside the buffer of {} bytes of rank {}",
                 key.bytes, key.rank
             )));
         }
-        Ok(Remote { rank: key.rank, region: key.id, offset })
+        Ok(Remote { rank: key.rank, region: key.id, offset: remote_offset as u64 })
     }
 
     /// Writes `bytes` from `offset` into the remote buffer at `remote_offset`. `wait_send` tells when it is there. `slot` is

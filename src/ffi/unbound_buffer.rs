@@ -1,6 +1,6 @@
 //! Unbound buffers: messages to and from any rank.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use super::context::{Waits, gloo_rs_context_t};
 use super::guard::guard;
@@ -193,14 +193,14 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_abort_wait_recv(
     })
 }
 
-/// A key with which other ranks may put into this buffer and get from it, as long as it lives: bytes without meaning to the
-/// caller, to be brought there by its own means, copied into `key` of `capacity` bytes. `*needed` is set to their number;
-/// `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
+/// A key with which other ranks may put into this buffer and get from it, as long as it lives: ASCII text without spaces, to be
+/// brought there by the caller's own means. Copied with its NUL byte, with which it has at most 64 bytes, into `key` of
+/// `capacity` bytes. `*needed` is set to its bytes; `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_remote_key(
     buffer: *mut gloo_rs_unbound_buffer_t,
-    key: *mut c_void,
+    key: *mut c_char,
     capacity: usize,
     needed: *mut usize,
 ) -> gloo_rs_status_t {
@@ -208,61 +208,73 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_remote_key(
         // SAFETY: the header's rules for pointers.
         unsafe {
             let handle = handle::get(buffer, "buffer")?;
-            pointer::copy_out(&handle.buffer.remote_key()?.serialize(), key, capacity, needed)
+            pointer::copy_out_text(&handle.buffer.remote_key()?.to_string(), key, capacity, needed)
         }
     })
 }
 
-/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` (of `key_bytes` bytes) names, at
-/// `remote_offset` there; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are
-/// there.
+/// What a key of gloo_rs_unbound_buffer_remote_key says: the rank whose buffer it names, and how many bytes that has; each may
+/// be NULL. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if `key` is not such a key; whether the buffer still lives only a put or
+/// get tells.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_remote_key_parse(
+    key: *const c_char,
+    rank: *mut i32,
+    bytes: *mut usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_remote_key_parse", || {
+        // SAFETY: `key` is NULL or a string, `rank` and `bytes` are NULL or valid for a write, says the header.
+        let (key, rank, bytes) =
+            unsafe { (remote_key(key)?, Out::optional(rank, "rank")?, Out::optional(bytes, "bytes")?) };
+        bytes.inspect(|bytes| bytes.set(key.bytes));
+        set_rank(rank, key.rank)
+    })
+}
+
+/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` names, at `remote_offset` there; its owner
+/// need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are there. `slot` has no meaning yet.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_put(
     buffer: *mut gloo_rs_unbound_buffer_t,
-    key: *const c_void,
-    key_bytes: usize,
+    key: *const c_char,
     slot: u64,
     offset: usize,
     remote_offset: usize,
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_put", || {
-        // SAFETY: the header's rules for pointers.
-        let handle = unsafe { handle::get(buffer, "buffer") }?;
-        // SAFETY: as above.
-        let key = unsafe { remote_key(key, key_bytes) }?;
+        // SAFETY: `key` is NULL or a string that stays as it is during the call, `buffer` NULL or a handle, says the header.
+        let (handle, key) = unsafe { (handle::get(buffer, "buffer")?, remote_key(key)?) };
         handle.buffer.put(&key, slot, offset, remote_offset, bytes)
     })
 }
 
-/// Starts to read `bytes` at `remote_offset` of the buffer that `key` (of `key_bytes` bytes) names into `offset` of this
-/// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are here.
+/// Starts to read `bytes` at `remote_offset` of the buffer that `key` names into `offset` of this buffer; its owner need not do
+/// anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are here. `slot` has no meaning yet.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_get(
     buffer: *mut gloo_rs_unbound_buffer_t,
-    key: *const c_void,
-    key_bytes: usize,
+    key: *const c_char,
     slot: u64,
     offset: usize,
     remote_offset: usize,
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_get", || {
-        // SAFETY: the header's rules for pointers.
-        let handle = unsafe { handle::get(buffer, "buffer") }?;
-        // SAFETY: as above.
-        let key = unsafe { remote_key(key, key_bytes) }?;
+        // SAFETY: as in gloo_rs_unbound_buffer_put.
+        let (handle, key) = unsafe { (handle::get(buffer, "buffer")?, remote_key(key)?) };
         handle.buffer.get(&key, slot, offset, remote_offset, bytes)
     })
 }
 
 /// # Safety
-/// `key` is NULL or valid for reads of `bytes`.
-unsafe fn remote_key(key: *const c_void, bytes: usize) -> Result<RemoteKey> {
+/// `key` is NULL or a string that nobody changes meanwhile.
+unsafe fn remote_key(key: *const c_char) -> Result<RemoteKey> {
     // SAFETY: the same contract.
-    RemoteKey::deserialize(unsafe { pointer::slice(key.cast::<u8>(), bytes, "key") }?)
+    unsafe { pointer::text(key, "key") }?.parse()
 }
 
 /// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
