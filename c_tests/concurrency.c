@@ -91,6 +91,41 @@ static void messages_beside_collectives(void) {
   gloo_rs_context_destroy(context);
 }
 
+/* Bound buffers are destroyed while other threads wait on them. */
+static void *wait_recv_until_destroyed(void *argument) {
+  CHECK_FAILS(gloo_rs_buffer_wait_recv((gloo_rs_buffer_t *)argument, test_timeout_ms(), NULL, NULL),
+              GLOO_RS_ERROR_CLOSED, "destroyed");
+  return NULL;
+}
+
+static void *wait_send_until_destroyed(void *argument) {
+  CHECK_FAILS(gloo_rs_buffer_wait_send((gloo_rs_buffer_t *)argument, test_timeout_ms()), GLOO_RS_ERROR_CLOSED,
+              "destroyed");
+  return NULL;
+}
+
+static void destroying_ends_waits(void) {
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_pair_t *pair = NULL;
+  gloo_rs_buffer_t *from = NULL, *to = NULL;
+  int cells[2] = {0, 0};
+  pthread_t threads[3];
+  int i;
+  CHECK_OK(gloo_rs_context_pair(context, 1 - test_rank, &pair));
+  CHECK_OK(gloo_rs_pair_create_recv_buffer(pair, 1, &cells[0], sizeof cells[0], &from));
+  CHECK_OK(gloo_rs_pair_create_send_buffer(pair, 1, &cells[1], sizeof cells[1], &to));
+  gloo_rs_pair_destroy(pair);
+  threads[0] = start_thread(wait_recv_until_destroyed, from);
+  threads[1] = start_thread(wait_recv_until_destroyed, from);
+  threads[2] = start_thread(wait_send_until_destroyed, to);
+  sleep_ms(test_is_slow() ? 2000 : 100);
+  gloo_rs_buffer_destroy(from);
+  gloo_rs_buffer_destroy(to);
+  for (i = 0; i < 3; i++) join_thread(threads[i]);
+  barrier(context);
+  gloo_rs_context_destroy(context);
+}
+
 /* Ranks as threads of one process, over an in-process store and one device. */
 struct thread_rank {
   gloo_rs_device_t *device;
@@ -140,6 +175,7 @@ int main(int argc, char **argv) {
       {"two_tags", 3, two_tags, -1},
       {"eight_tags", 2, eight_tags, -1},
       {"messages_beside_collectives", 3, messages_beside_collectives, -1},
+      {"destroying_ends_waits", 2, destroying_ends_waits, -1},
       {"ranks_as_threads", 1, ranks_as_threads, -1},
   };
   return RUN_TESTS(argc, argv, tests);

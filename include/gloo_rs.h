@@ -892,8 +892,8 @@ enum gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
                                                size_t *offset,
                                                size_t *length);
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. It therefore first waits until calls on the
-/// buffer in other threads have returned; none may be beginning. NULL is fine.
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
+/// GLOO_RS_ERROR_CLOSED, and this returns after them. No other thread may be beginning a call on the handle. NULL is fine.
 void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
 
 /// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send

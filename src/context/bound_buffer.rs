@@ -54,6 +54,11 @@ impl BoundBuffer {
         Ok(Self { context: context.clone(), rank, slot, memory, bytes, receives, owner })
     }
 
+    /// Ends every wait, now and later, with `Closed`: the buffer is to be dropped.
+    pub fn close(&self) {
+        self.context.close_buffer(self.owner);
+    }
+
     fn need(&self, receives: bool) -> Result<()> {
         if self.receives == receives {
             return Ok(());

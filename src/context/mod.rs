@@ -246,6 +246,15 @@ impl Context {
         self.lock().map_or_else(Some, |guard| guard.broken.clone())
     }
 
+    /// Ends every wait on the buffer `owner`, now and later.
+    fn close_buffer(&self, owner: u32) {
+        if let Ok(mut guard) = self.lock() {
+            guard.requests.close(owner);
+            drop(guard);
+            self.engine().wake();
+        }
+    }
+
     fn finish_closing(&self, guard: Guard<'_>) {
         self.engine().hand_over(guard);
         self.engine().wake();

@@ -165,11 +165,7 @@ impl UnboundBuffer {
 
     /// Ends every wait, now and later, with `Closed`: the buffer is to be dropped.
     pub fn close(&self) {
-        if let Ok(mut guard) = self.context.lock() {
-            guard.requests.close(self.owner);
-            drop(guard);
-            self.context.engine().wake();
-        }
+        self.context.close_buffer(self.owner);
     }
 
     /// A key with which other ranks may `put` into this buffer and `get` from it, as long as it lives.

@@ -164,6 +164,29 @@ fn closing_ends_a_wait_on_a_buffer_that_is_bound_to_a_stranger() {
 }
 
 #[test]
+fn closing_a_bound_buffer_ends_the_waits_of_all_threads() {
+    let contexts = group(2);
+    let pair = contexts[0].pair(1).unwrap();
+    let mut memory = [0u8; 4];
+    // SAFETY: the array outlives the buffers.
+    let (recv, send) = unsafe {
+        (pair.recv_buffer(1, memory.as_mut_ptr(), 4).unwrap(), pair.send_buffer(2, memory.as_ptr(), 4).unwrap())
+    };
+    std::thread::scope(|scope| {
+        let recvs = [(); 2].map(|()| scope.spawn(|| recv.wait_recv(None).map(|_| ())));
+        let sends = scope.spawn(|| send.wait_send(None));
+        await_wait(&contexts[0]);
+        recv.close();
+        send.close();
+        for wait in recvs.into_iter().chain([sends]) {
+            let error = wait.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+            assert!(error.message().contains("rank 1: the buffer was destroyed"), "{error}");
+        }
+    });
+}
+
+#[test]
 fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next_message() {
     const BYTES: usize = 60_000;
     let contexts = group(2);
