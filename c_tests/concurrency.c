@@ -126,6 +126,40 @@ static void destroying_ends_waits(void) {
   gloo_rs_context_destroy(context);
 }
 
+/* A thread that polls without end, as was set for its pair, lets another one's wait end. */
+static void *wait_until_aborted(void *argument) {
+  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL, NULL),
+              GLOO_RS_ERROR_ABORTED, "gloo_rs_unbound_buffer_abort_wait_recv");
+  return NULL;
+}
+
+static void busy_polling(void) {
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_pair_t *pair = NULL;
+  gloo_rs_buffer_t *from = NULL;
+  gloo_rs_unbound_buffer_t *buffer = NULL;
+  int cells[2] = {0, 0};
+  pthread_t polls, waits;
+  barrier(context);
+  CHECK_OK(gloo_rs_context_pair(context, 1 - test_rank, &pair));
+  CHECK_OK(gloo_rs_pair_set_sync(pair, false, true));
+  CHECK_OK(gloo_rs_pair_create_recv_buffer(pair, 1, &cells[0], sizeof cells[0], &from));
+  CHECK_OK(gloo_rs_unbound_buffer_create(context, &cells[1], sizeof cells[1], &buffer));
+  polls = start_thread(wait_recv_until_destroyed, from);
+  sleep_ms(test_is_slow() ? 1000 : 50);
+  waits = start_thread(wait_until_aborted, buffer);
+  sleep_ms(test_is_slow() ? 1000 : 50);
+  CHECK_OK(gloo_rs_unbound_buffer_abort_wait_recv(buffer));
+  join_thread(waits);
+  gloo_rs_buffer_destroy(from);
+  join_thread(polls);
+  CHECK_OK(gloo_rs_pair_set_sync(pair, false, false));
+  barrier(context);
+  gloo_rs_unbound_buffer_destroy(buffer);
+  gloo_rs_pair_destroy(pair);
+  gloo_rs_context_destroy(context);
+}
+
 /* Ranks as threads of one process, over an in-process store and one device. */
 struct thread_rank {
   gloo_rs_device_t *device;
@@ -176,6 +210,7 @@ int main(int argc, char **argv) {
       {"eight_tags", 2, eight_tags, -1},
       {"messages_beside_collectives", 3, messages_beside_collectives, -1},
       {"destroying_ends_waits", 2, destroying_ends_waits, -1},
+      {"busy_polling", 2, busy_polling, -1},
       {"ranks_as_threads", 1, ranks_as_threads, -1},
   };
   return RUN_TESTS(argc, argv, tests);

@@ -108,6 +108,9 @@ impl Engine {
 
     /// For whoever changed something that waiting threads must see.
     pub fn wake(&self) {
+        let mut guard = self.lock();
+        guard.waking = guard.waiting;
+        drop(guard);
         self.ended.notify_all();
         self.waker.wake();
     }
