@@ -299,7 +299,7 @@ impl Context {
         guard.messenger.connect(rank);
         guard.connecting += 1;
         let (mut guard, connected) =
-            self.engine().wait(guard, deadline, |core| match core.messenger.is_connected(rank) {
+            self.engine().wait_for(guard, Some(rank), deadline, |core| match core.messenger.is_connected(rank) {
                 Ok(false) => None,
                 Ok(true) => Some(Ok(())),
                 Err(error) => Some(Err(error)),

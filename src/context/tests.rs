@@ -10,6 +10,7 @@ mod malformed;
 mod numbers;
 mod places;
 mod prepared;
+mod sync;
 mod tokens;
 mod where_ranks_are;
 

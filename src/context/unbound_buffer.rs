@@ -61,8 +61,8 @@ impl UnboundBuffer {
     pub fn send(&self, to: Rank, slot: Slot, offset: usize, bytes: usize) -> Result<()> {
         self.context.check_rank(to)?;
         let from = self.at(offset, bytes)?.cast_const();
-        let token = Requests::token(self.owner, Side::Send);
         let mut guard = self.context.lock()?;
+        let token = guard.requests.begin(self.owner, Side::Send, &[to]);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
         unsafe {
             guard.messenger.send(Send { to, space: Space::User, slot, fingerprint: 0, from, bytes, more: false, token })
@@ -81,8 +81,8 @@ impl UnboundBuffer {
             ranks => Source::AnyOf(ranks.into()),
         };
         let into = self.at(offset, bytes)?;
-        let token = Requests::token(self.owner, Side::Recv);
         let mut guard = self.context.lock()?;
+        let token = guard.requests.begin(self.owner, Side::Recv, from);
         let (space, fingerprint, exact, reduce) = (Space::User, 0, false, None);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
         unsafe {
@@ -111,7 +111,8 @@ impl UnboundBuffer {
         let (deadline, timeout) = self.context.deadline(timeout);
         let guard = self.context.lock()?;
         let engine = self.context.engine();
-        let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(self.owner, side));
+        let peer = guard.requests.peer(self.owner, side);
+        let (guard, ended) = engine.wait_for(guard, peer, deadline, |core| core.requests.take(self.owner, side));
         let its = Requests::token(self.owner, side);
         let messenger = &guard.messenger;
         let waits =
@@ -200,8 +201,9 @@ impl UnboundBuffer {
         let _ = slot;
         let (from, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
+        let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.messenger.put(remote, from, bytes, Requests::token(self.owner, Side::Send)) };
+        unsafe { guard.messenger.put(remote, from, bytes, token) };
         self.context.engine().leave(guard);
         Ok(())
     }
@@ -212,8 +214,9 @@ impl UnboundBuffer {
         let _ = slot;
         let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
+        let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.messenger.get(remote, into, bytes, Requests::token(self.owner, Side::Send)) };
+        unsafe { guard.messenger.get(remote, into, bytes, token) };
         self.context.engine().leave(guard);
         Ok(())
     }

@@ -230,11 +230,11 @@ fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next
 fn a_thread_that_waits_for_a_connection_hears_of_it_from_the_one_that_polls() {
     for sleeps in [true, false] {
         let contexts = group(3);
-        let pair = contexts[0].pair(1).unwrap();
-        pair.set_sync(sleeps, !sleeps).unwrap();
+        let [pair, other] = [1, 2].map(|rank| contexts[0].pair(rank).unwrap());
+        [&pair, &other].iter().for_each(|pair| pair.set_sync(sleeps, !sleeps).unwrap());
         let mut memory = [0u8; 1];
         let never = buffer(&contexts[0], &mut memory);
-        never.recv(&[0], 1, 0, 1).unwrap();
+        never.recv(&[2], 1, 0, 1).unwrap();
         std::thread::scope(|scope| {
             let polls = scope.spawn(|| never.wait_recv(None));
             await_wait(&contexts[0]);
