@@ -128,7 +128,7 @@ static void one_tag(void) {
 /* A thread waits for a message that comes late, while another runs collectives on the same context. */
 static void *wait_for_message(void *argument) {
   int32_t rank = -1;
-  CHECK_OK(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), &rank));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), &rank, NULL));
   CHECK_INT(rank, (test_rank + 1) % test_size);
   return NULL;
 }
@@ -151,6 +151,75 @@ static void messages_beside_collectives(void) {
   CHECK_INT(cell, 1000 + (test_rank + 1) % test_size);
   gloo_rs_unbound_buffer_destroy(from);
   gloo_rs_unbound_buffer_destroy(to);
+  gloo_rs_context_destroy(context);
+}
+
+/* Bound buffers are destroyed while other threads wait on them. */
+static void *wait_recv_until_destroyed(void *argument) {
+  CHECK_FAILS(gloo_rs_buffer_wait_recv((gloo_rs_buffer_t *)argument, test_timeout_ms(), NULL, NULL),
+              GLOO_RS_ERROR_CLOSED, "destroyed");
+  return NULL;
+}
+
+static void *wait_send_until_destroyed(void *argument) {
+  CHECK_FAILS(gloo_rs_buffer_wait_send((gloo_rs_buffer_t *)argument, test_timeout_ms()), GLOO_RS_ERROR_CLOSED,
+              "destroyed");
+  return NULL;
+}
+
+static void destroying_ends_waits(void) {
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_pair_t *pair = NULL;
+  gloo_rs_buffer_t *from = NULL, *to = NULL;
+  int cells[2] = {0, 0};
+  pthread_t threads[3];
+  int i;
+  CHECK_OK(gloo_rs_context_pair(context, 1 - test_rank, &pair));
+  CHECK_OK(gloo_rs_pair_create_recv_buffer(pair, 1, &cells[0], sizeof cells[0], &from));
+  CHECK_OK(gloo_rs_pair_create_send_buffer(pair, 1, &cells[1], sizeof cells[1], &to));
+  gloo_rs_pair_destroy(pair);
+  threads[0] = start_thread(wait_recv_until_destroyed, from);
+  threads[1] = start_thread(wait_recv_until_destroyed, from);
+  threads[2] = start_thread(wait_send_until_destroyed, to);
+  sleep_ms(test_is_slow() ? 2000 : 100);
+  gloo_rs_buffer_destroy(from);
+  gloo_rs_buffer_destroy(to);
+  for (i = 0; i < 3; i++) join_thread(threads[i]);
+  barrier(context);
+  gloo_rs_context_destroy(context);
+}
+
+/* A thread that polls without end, as was set for its pair, lets another one's wait end. */
+static void *wait_until_aborted(void *argument) {
+  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL, NULL),
+              GLOO_RS_ERROR_ABORTED, "gloo_rs_unbound_buffer_abort_wait_recv");
+  return NULL;
+}
+
+static void busy_polling(void) {
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_pair_t *pair = NULL;
+  gloo_rs_buffer_t *from = NULL;
+  gloo_rs_unbound_buffer_t *buffer = NULL;
+  int cells[2] = {0, 0};
+  pthread_t polls, waits;
+  barrier(context);
+  CHECK_OK(gloo_rs_context_pair(context, 1 - test_rank, &pair));
+  CHECK_OK(gloo_rs_pair_set_sync(pair, false, true));
+  CHECK_OK(gloo_rs_pair_create_recv_buffer(pair, 1, &cells[0], sizeof cells[0], &from));
+  CHECK_OK(gloo_rs_unbound_buffer_create(context, &cells[1], sizeof cells[1], &buffer));
+  polls = start_thread(wait_recv_until_destroyed, from);
+  sleep_ms(test_is_slow() ? 1000 : 50);
+  waits = start_thread(wait_until_aborted, buffer);
+  sleep_ms(test_is_slow() ? 1000 : 50);
+  CHECK_OK(gloo_rs_unbound_buffer_abort_wait_recv(buffer));
+  join_thread(waits);
+  gloo_rs_buffer_destroy(from);
+  join_thread(polls);
+  CHECK_OK(gloo_rs_pair_set_sync(pair, false, false));
+  barrier(context);
+  gloo_rs_unbound_buffer_destroy(buffer);
+  gloo_rs_pair_destroy(pair);
   gloo_rs_context_destroy(context);
 }
 
@@ -205,6 +274,8 @@ int main(int argc, char **argv) {
       {"one_tag", 2, one_tag, -1},
       {"one_tag", 3, one_tag, -1},
       {"messages_beside_collectives", 3, messages_beside_collectives, -1},
+      {"destroying_ends_waits", 2, destroying_ends_waits, -1},
+      {"busy_polling", 2, busy_polling, -1},
       {"ranks_as_threads", 1, ranks_as_threads, -1},
   };
   return RUN_TESTS(argc, argv, tests);

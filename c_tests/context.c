@@ -286,7 +286,7 @@ static void destroying_in_any_order(void) {
   CHECK_OK(gloo_rs_unbound_buffer_recv(buffer, peer, 9, sizeof data[0], sizeof data[0]));
   CHECK_OK(gloo_rs_unbound_buffer_wait_send(buffer, test_timeout_ms(), &rank));
   CHECK_INT(rank, peer);
-  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank, NULL));
   CHECK_INT(rank, peer);
   CHECK_INT(data[1], peer + 40);
   gloo_rs_unbound_buffer_destroy(buffer);

@@ -111,7 +111,7 @@ static void buffers_that_wait(void) {
     CHECK_OK(gloo_rs_unbound_buffer_create(context, large, LARGE, &source));
     CHECK_OK(gloo_rs_unbound_buffer_create(context, small[0], 8, &one));
     CHECK_OK(gloo_rs_unbound_buffer_create(context, small[0], 8, &any));
-    CHECK(gloo_rs_unbound_buffer_wait_recv(one, 1, NULL) != GLOO_RS_OK);
+    CHECK(gloo_rs_unbound_buffer_wait_recv(one, 1, NULL, NULL) != GLOO_RS_OK);
     CHECK_ERROR(GLOO_RS_ERROR_TIMEOUT, -1, "recv");
     bytes(0, 0);
     /* Each side of a buffer has its own. */
@@ -120,11 +120,11 @@ static void buffers_that_wait(void) {
     CHECK(gloo_rs_unbound_buffer_wait_send(source, 1, NULL) != GLOO_RS_OK);
     CHECK_ERROR(GLOO_RS_ERROR_TIMEOUT, 2, "send");
     bytes(0, LARGE);
-    CHECK(gloo_rs_unbound_buffer_wait_recv(source, 1, NULL) != GLOO_RS_OK);
+    CHECK(gloo_rs_unbound_buffer_wait_recv(source, 1, NULL, NULL) != GLOO_RS_OK);
     CHECK_ERROR(GLOO_RS_ERROR_TIMEOUT, 1, "recv");
     bytes(0, 100);
     CHECK_OK(gloo_rs_unbound_buffer_recv_any(any, others, 2, 2, 0, 8));
-    CHECK(gloo_rs_unbound_buffer_wait_recv(any, 1, NULL) != GLOO_RS_OK);
+    CHECK(gloo_rs_unbound_buffer_wait_recv(any, 1, NULL, NULL) != GLOO_RS_OK);
     CHECK_ERROR(GLOO_RS_ERROR_TIMEOUT, -1, "recv");
     bytes(0, 8);
     CHECK_OK(gloo_rs_context_pair(context, 2, &pair));

@@ -123,7 +123,7 @@ static void the_sender_is_killed(void) {
   }
   CHECK_OK(gloo_rs_unbound_buffer_create(context, &cell, sizeof cell, &buffer));
   status = gloo_rs_unbound_buffer_recv(buffer, 1, 2, 0, sizeof cell);
-  if (status == GLOO_RS_OK) status = gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), NULL);
+  if (status == GLOO_RS_OK) status = gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), NULL, NULL);
   CHECK_INT(status, GLOO_RS_ERROR_CONNECTION_LOST);
   CHECK_CONTAINS(gloo_rs_last_error_message(), "rank 1");
   CHECK_ERROR(GLOO_RS_ERROR_CONNECTION_LOST, 1, "recv");

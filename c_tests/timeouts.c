@@ -34,7 +34,7 @@ static gloo_rs_status_t multi_get(int64_t timeout_ms) {
 }
 
 static gloo_rs_status_t recv_message(int64_t timeout_ms) {
-  return gloo_rs_unbound_buffer_wait_recv(target, timeout_ms, NULL);
+  return gloo_rs_unbound_buffer_wait_recv(target, timeout_ms, NULL, NULL);
 }
 
 static gloo_rs_status_t send_message(int64_t timeout_ms) {
@@ -136,7 +136,7 @@ static void infinite_waits(void) {
     CHECK_OK(gloo_rs_unbound_buffer_recv(source, 0, 2, 0, LARGE));
     CHECK_OK(gloo_rs_buffer_send(writes, 0, 8, 0));
     CHECK_OK(gloo_rs_unbound_buffer_wait_send(target, GLOO_RS_TIMEOUT_DEFAULT, NULL));
-    CHECK_OK(gloo_rs_unbound_buffer_wait_recv(source, GLOO_RS_TIMEOUT_INFINITE, NULL));
+    CHECK_OK(gloo_rs_unbound_buffer_wait_recv(source, GLOO_RS_TIMEOUT_INFINITE, NULL, NULL));
     CHECK_OK(gloo_rs_buffer_wait_send(writes, GLOO_RS_TIMEOUT_INFINITE));
     CHECK_OK(call(GLOO_RS_TIMEOUT_DEFAULT));
   }

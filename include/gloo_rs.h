@@ -841,8 +841,12 @@ enum gloo_rs_status_t gloo_rs_pair_close(struct gloo_rs_pair_t *pair);
 /// Whether the connection stands.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_pair_is_connected(const struct gloo_rs_pair_t *pair, bool *connected);
 
-/// How waits on this pair wait. `sync`: they sleep in the system at once instead of spinning first. `busy_poll`: they never
-/// sleep.
+/// How threads wait that wait for this pair only, as of now. `sync`: they sleep in the system at once instead of polling
+/// first. `busy_poll`: they poll and never sleep, whatever `sync` is. Neither, the default: as other waits of the context,
+/// which poll for a moment and then sleep. That concerns gloo_rs_pair_connect, waits on the pair's buffers, and waits on an
+/// unbound buffer whose receives (or sends, puts and gets) are all with this peer, counted from when it last had none under
+/// way. Other waits, and collectives, go on as before. Where several threads wait on one context, one of them polls for all,
+/// for as long as any of them would.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_pair_set_sync(struct gloo_rs_pair_t *pair,
                                             bool sync,
@@ -894,12 +898,12 @@ enum gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
                                                size_t *offset,
                                                size_t *length);
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. It therefore first waits until calls on the
-/// buffer in other threads have returned; none may be beginning. NULL is fine.
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
+/// GLOO_RS_ERROR_CLOSED, and this returns after them. No other thread may be beginning a call on the handle. NULL is fine.
 void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
 
 /// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
-/// must not change, and bytes under a receive must not be touched, until the wait for it has returned. `data` needs no
+/// must not change, and bytes under a receive or get must not be touched, until the wait for it has returned. `data` needs no
 /// alignment. The caller owns the result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_create(struct gloo_rs_context_t *context,
@@ -916,7 +920,8 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_send(struct gloo_rs_unbound_buffer_
                                                   size_t offset,
                                                   size_t bytes);
 
-/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv.
+/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv,
+/// which tells how many bytes came.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_t *buffer,
                                                   int32_t from,
@@ -927,7 +932,7 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_
 /// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have
 /// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
 /// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
-/// gloo_rs_unbound_buffer_wait_recv tells the rank.
+/// gloo_rs_unbound_buffer_wait_recv tells the rank and how many bytes came.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buffer_t *buffer,
                                                       const int32_t *from,
@@ -936,21 +941,23 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buf
                                                       size_t offset,
                                                       size_t bytes);
 
-/// Waits until one more send or put of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
+/// Waits until one more send, put or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
 /// `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: the sends go on.
+/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: sends, puts and gets go on.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_wait_send(struct gloo_rs_unbound_buffer_t *buffer,
                                                        int64_t timeout_ms,
                                                        int32_t *rank);
 
-/// Waits until one more receive or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was
-/// from. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_recv ended the wait: the receives stay.
+/// Waits until one more receive of this buffer has completed, and sets `*rank` to the rank it was from, and `*bytes`
+/// to how many bytes came, which may be fewer than the receive asked for; each may be NULL. `timeout_ms` is in milliseconds;
+/// GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if gloo_rs_unbound_buffer_abort_wait_recv
+/// ended the wait: the receives stay.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_wait_recv(struct gloo_rs_unbound_buffer_t *buffer,
                                                        int64_t timeout_ms,
-                                                       int32_t *rank);
+                                                       int32_t *rank,
+                                                       size_t *bytes);
 
 /// Ends the current gloo_rs_unbound_buffer_wait_send of another thread, or else the next one.
 enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_send(struct gloo_rs_unbound_buffer_t *buffer);
@@ -958,33 +965,38 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_send(struct gloo_rs_unbo
 /// Ends the current gloo_rs_unbound_buffer_wait_recv of another thread, or else the next one.
 enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_recv(struct gloo_rs_unbound_buffer_t *buffer);
 
-/// A key with which other ranks may put into this buffer and get from it, as long as it lives: bytes without meaning to the
-/// caller, to be brought there by its own means, copied into `key` of `capacity` bytes. `*needed` is set to their number;
-/// `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
+/// A key with which other ranks may put into this buffer and get from it, as long as it lives: ASCII text without spaces, to be
+/// brought there by the caller's own means. Copied with its NUL byte, with which it has at most 64 bytes, into `key` of
+/// `capacity` bytes. `*needed` is set to its bytes; `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_remote_key(struct gloo_rs_unbound_buffer_t *buffer,
-                                                        void *key,
+                                                        char *key,
                                                         size_t capacity,
                                                         size_t *needed);
 
-/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` (of `key_bytes` bytes) names, at
-/// `remote_offset` there; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are
-/// there.
+/// What a key of gloo_rs_unbound_buffer_remote_key says: the rank whose buffer it names, and how many bytes that has; each may
+/// be NULL. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if `key` is not such a key; whether the buffer still lives only a put or
+/// get tells.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_remote_key_parse(const char *key,
+                                               int32_t *rank,
+                                               size_t *bytes);
+
+/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` names, at `remote_offset` there; its owner
+/// need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are there. `slot` has no meaning yet.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_put(struct gloo_rs_unbound_buffer_t *buffer,
-                                                 const void *key,
-                                                 size_t key_bytes,
+                                                 const char *key,
                                                  uint64_t slot,
                                                  size_t offset,
                                                  size_t remote_offset,
                                                  size_t bytes);
 
-/// Starts to read `bytes` at `remote_offset` of the buffer that `key` (of `key_bytes` bytes) names into `offset` of this
-/// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_recv returns when the bytes are here.
+/// Starts to read `bytes` at `remote_offset` of the buffer that `key` names into `offset` of this buffer; its owner need not do
+/// anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are here. `slot` has no meaning yet.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t *buffer,
-                                                 const void *key,
-                                                 size_t key_bytes,
+                                                 const char *key,
                                                  uint64_t slot,
                                                  size_t offset,
                                                  size_t remote_offset,

@@ -54,6 +54,11 @@ impl BoundBuffer {
         Ok(Self { context: context.clone(), rank, slot, memory, bytes, receives, owner })
     }
 
+    /// Ends every wait, now and later, with `Closed`: the buffer is to be dropped.
+    pub fn close(&self) {
+        self.context.close_buffer(self.owner);
+    }
+
     fn need(&self, receives: bool) -> Result<()> {
         if self.receives == receives {
             return Ok(());
@@ -88,7 +93,8 @@ impl BoundBuffer {
         let (deadline, timeout) = self.context.deadline(timeout);
         let guard = self.context.lock()?;
         let engine = self.context.engine();
-        let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(self.owner, side));
+        let (guard, ended) =
+            engine.wait_for(guard, Some(self.rank), deadline, |core| core.requests.take(self.owner, side));
         let its = Requests::token(self.owner, side);
         let messenger = &guard.messenger;
         let waits =

@@ -9,6 +9,7 @@ mod digest;
 mod measure;
 mod pair;
 mod prepared;
+mod remote_key;
 mod share_counts;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,8 @@ pub use crate::engine::UserFunction;
 pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
 pub use pair::Pair;
-pub use unbound_buffer::{RemoteKey, UnboundBuffer};
+pub use remote_key::RemoteKey;
+pub use unbound_buffer::UnboundBuffer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -244,6 +246,15 @@ impl Context {
         self.lock().map_or_else(Some, |guard| guard.broken.clone())
     }
 
+    /// Ends every wait on the buffer `owner`, now and later.
+    fn close_buffer(&self, owner: u32) {
+        if let Ok(mut guard) = self.lock() {
+            guard.requests.close(owner);
+            drop(guard);
+            self.engine().wake();
+        }
+    }
+
     fn finish_closing(&self, guard: Guard<'_>) {
         self.engine().hand_over(guard);
         self.engine().wake();
@@ -288,7 +299,7 @@ impl Context {
         guard.messenger.connect(rank);
         guard.connecting += 1;
         let (mut guard, connected) =
-            self.engine().wait(guard, deadline, |core| match core.messenger.is_connected(rank) {
+            self.engine().wait_for(guard, Some(rank), deadline, |core| match core.messenger.is_connected(rank) {
                 Ok(false) => None,
                 Ok(true) => Some(Ok(())),
                 Err(error) => Some(Err(error)),

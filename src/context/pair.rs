@@ -1,8 +1,9 @@
 //! The connection to one peer, for control by hand.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::context::bootstrap::{CONNECT, duration};
+use crate::context::bootstrap::CONNECT;
 use crate::context::{BoundBuffer, Context};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
@@ -64,15 +65,17 @@ impl Pair {
         self.context.lock().is_ok_and(|guard| matches!(guard.messenger.is_connected(self.rank), Ok(true)))
     }
 
-    /// How waiting threads of this context behave from now on: `busy_poll`: they never sleep. Else `sync`: they sleep in the
-    /// system at once instead of polling first.
+    /// How threads behave that wait for nothing but this pair, those under way included. `busy_poll`: they never sleep. Else
+    /// `sync`: they sleep in the system at once instead of polling first. Neither: as other waits of this context.
     pub fn set_sync(&self, sync: bool, busy_poll: bool) -> Result<()> {
         let spin = match (sync, busy_poll) {
-            (_, true) => Spin::Forever,
-            (true, false) => Spin::For(std::time::Duration::ZERO),
-            (false, false) => Spin::For(duration(self.context.tuner().constants().spin_us)),
+            (_, true) => Some(Spin::Forever),
+            (true, false) => Some(Spin::For(Duration::ZERO)),
+            (false, false) => None,
         };
-        self.context.lock()?.set_spin(spin);
+        self.context.lock()?.set_pair_spin(self.rank, spin);
+        // Who sleeps may now be to poll.
+        self.context.engine().wake();
         Ok(())
     }
 

@@ -23,8 +23,10 @@ use crate::engine::numbers::Numbers;
 use crate::engine::plan::Plan;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::slab::Slab;
+use crate::types::Rank;
 use crate::wire::fingerprint::{COMPARISON, digest, kind, number};
 
 /// Owners from here on are buffers, below are executions.
@@ -57,10 +59,10 @@ pub struct Core {
     numbers: Numbers,
     /// A waiting thread drives the transport.
     polling: bool,
-    /// That thread sleeps in the system.
-    sleeping: bool,
-    /// Threads that wait to be told.
-    waiting: usize,
+    /// That thread sleeps in the system, having spun so long.
+    sleeping: Option<Spin>,
+    /// Threads that wait to be told: the one peer that each waits for, if it is one.
+    waiting: Vec<Option<Rank>>,
     /// Threads that were told, and need the lock to see it.
     waking: usize,
     /// Something has ended that another thread may wait for.
@@ -71,6 +73,8 @@ pub struct Core {
     turns: u64,
     seen_turns: u64,
     spin: Spin,
+    /// Of waits that only concern the pair with that rank.
+    pair_spins: QuickMap<Rank, Spin>,
 }
 
 /// What the thread that started a run is to do.
@@ -160,9 +164,33 @@ impl Core {
         self.polling
     }
 
+    /// Whether that thread sleeps.
+    #[cfg(test)]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.sleeping.is_some()
+    }
+
     /// Sets how long waiting threads poll.
     pub fn set_spin(&mut self, spin: Spin) {
         self.spin = spin;
+    }
+
+    /// Sets it for waits that only concern the pair with `peer`; `None`: as others.
+    pub fn set_pair_spin(&mut self, peer: Rank, spin: Option<Spin>) {
+        match spin {
+            Some(spin) => drop(self.pair_spins.insert(peer, spin)),
+            None => drop(self.pair_spins.remove(&peer)),
+        }
+    }
+
+    /// How long a thread polls that waits for `peer` only, or for more.
+    fn spin(&self, peer: Option<Rank>) -> Spin {
+        peer.and_then(|peer| self.pair_spins.get(&peer)).copied().unwrap_or(self.spin)
+    }
+
+    /// How long that thread polls, if it is the one that polls: as long as any that waits would.
+    fn longest_spin(&self, peer: Option<Rank>) -> Spin {
+        self.waiting.iter().map(|peer| self.spin(*peer)).fold(self.spin(peer), Ord::max)
     }
 
     /// Nothing can be relied on any more: everything ends with `error`, and peers are told `notice`.
