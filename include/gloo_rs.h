@@ -420,6 +420,9 @@ typedef struct gloo_rs_collective_options_t {
   uint64_t tag;
   /// Type of the elements. The same on all ranks. Used by all but barrier.
   enum gloo_rs_data_type_t data_type;
+  /// Bytes of one element, for elements of the caller's own type, such as a struct of 12 bytes: instead of `data_type`, and where
+  /// elements are combined, with `function`. Otherwise 0. The same on all ranks. Used by all but barrier.
+  size_t element_bytes;
   /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks. Used by allreduce, reduce, reduce_scatter,
   /// scan, exscan.
   enum gloo_rs_op_t op;
@@ -1104,6 +1107,15 @@ enum gloo_rs_status_t gloo_rs_exscan(struct gloo_rs_context_t *context,
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_exscan_with(struct gloo_rs_context_t *context,
                                           const struct gloo_rs_collective_options_t *options);
+
+/// Combines elements on this rank alone, by the library's kernels: `inout[i] = input[i] op inout[i]`, as MPI_Reduce_local.
+/// `input` may equal `inout`, and otherwise must not overlap it. There is no GLOO_RS_AVERAGE.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_reduce_local(const void *input,
+                                           void *inout,
+                                           size_t count,
+                                           enum gloo_rs_data_type_t data_type,
+                                           enum gloo_rs_op_t op);
 
 /// Copies the root's buffer, of `count` elements, to the buffers of all other ranks.
 GLOO_RS_NODISCARD

@@ -154,6 +154,68 @@ impl DataType {
     }
 }
 
+/// The type of a call's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ElementType {
+    /// One that the library knows.
+    Known(DataType),
+    /// A type of the caller's, which only functions of the caller's combine: bytes of one element, at least 1.
+    Opaque(usize),
+}
+
+impl ElementType {
+    /// The numbers of [`ElementType::code`] from this one on stand for a caller's type: the size is added to it.
+    const OPAQUE: u64 = 1 << 32;
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Known(dtype) => dtype.size(),
+            Self::Opaque(bytes) => bytes,
+        }
+    }
+
+    /// Alignment that buffers must have, in bytes. That of a caller's type is unknown.
+    pub const fn align(self) -> usize {
+        match self {
+            Self::Known(dtype) => dtype.align(),
+            Self::Opaque(_) => 1,
+        }
+    }
+
+    /// A number that no other type has.
+    pub const fn code(self) -> u64 {
+        match self {
+            Self::Known(dtype) => dtype as u64,
+            Self::Opaque(bytes) => Self::OPAQUE + bytes as u64,
+        }
+    }
+
+    /// The type with this [`ElementType::code`], if there is one.
+    pub fn from_code(code: u64) -> Option<Self> {
+        match code.checked_sub(Self::OPAQUE) {
+            Some(bytes) => usize::try_from(bytes).ok().filter(|bytes| *bytes > 0).map(Self::Opaque),
+            None => DataType::try_from(code as u32).ok().map(Self::Known),
+        }
+    }
+}
+
+impl From<DataType> for ElementType {
+    fn from(dtype: DataType) -> Self {
+        Self::Known(dtype)
+    }
+}
+
+/// `float32`, or `elements of 12 bytes`.
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(dtype) => dtype.fmt(f),
+            Self::Opaque(bytes) => write!(f, "elements of {bytes} bytes"),
+        }
+    }
+}
+
 named_enum! {
     /// How two elements become one. The numbers are the C ABI's and never change.
     ReduceOp, "reduction operation", {

@@ -15,7 +15,7 @@ use crate::messaging::{Replies, Unmet};
 use crate::reduce;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
-use crate::types::{DataType, Rank, ReduceOp};
+use crate::types::{DataType, ElementType, Rank, ReduceOp};
 use crate::wire::fingerprint::{MEASUREMENT, differs, digest, is_earlier, kind, number};
 
 /// How a collective combines elements.
@@ -40,7 +40,7 @@ pub struct Call<'a> {
     /// Algorithm by name; `None` or `auto` lets the library choose.
     pub algorithm: Option<&'a str>,
     /// Type of the elements.
-    pub dtype: DataType,
+    pub dtype: ElementType,
     /// How they are combined; ignored by collectives that do not reduce.
     pub reduction: Reduction,
     /// One pointer for each input of the shape.
@@ -62,7 +62,7 @@ impl<'a> Call<'a> {
         Self {
             shape,
             algorithm: None,
-            dtype,
+            dtype: ElementType::Known(dtype),
             reduction: Reduction::Op(ReduceOp::Sum),
             inputs: &[],
             outputs: &[],
@@ -81,10 +81,10 @@ impl Call<'_> {
         match self.reduction {
             Reduction::User { function, user } => Ok(Combine::User(function, user)),
             Reduction::Op(op) => {
-                let kernel = reduce::kernel(self.dtype, op).filter(|_| op.supports(self.dtype));
-                let kernel = kernel
-                    .ok_or_else(|| Error::invalid(format!("the operation {op} is not defined on {}", self.dtype)))?;
-                Ok(Combine::Kernel(kernel, (op == ReduceOp::Average).then(|| reduce::divide(self.dtype)).flatten()))
+                let undefined = || Error::invalid(format!("the operation {op} is not defined on {}", self.dtype));
+                let ElementType::Known(dtype) = self.dtype else { return Err(undefined()) };
+                let kernel = reduce::kernel(dtype, op).filter(|_| op.supports(dtype)).ok_or_else(undefined)?;
+                Ok(Combine::Kernel(kernel, (op == ReduceOp::Average).then(|| reduce::divide(dtype)).flatten()))
             }
         }
     }
@@ -94,12 +94,12 @@ impl Call<'_> {
     /// # Safety
     /// The outputs have as many elements as the shape says.
     unsafe fn settle(&self) {
-        if let Reduction::Op(op) = self.reduction
+        if let (Reduction::Op(op), ElementType::Known(dtype)) = (self.reduction, self.dtype)
             && self.shape.has_lone_result()
         {
             for (index, output) in self.outputs.iter().enumerate() {
                 // SAFETY: the caller's promise.
-                unsafe { reduce::settle(self.dtype, op, *output, self.shape.output_len(index)) };
+                unsafe { reduce::settle(dtype, op, *output, self.shape.output_len(index)) };
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::context::digest::op_text;
 use crate::engine::{Binding, Combine};
 use crate::error::{Details, Error, ErrorKind, Result, first_few, try_zeros};
 use crate::tuner;
-use crate::types::{DataType, Rank};
+use crate::types::{ElementType, Rank};
 use crate::wire::fingerprint::Purpose;
 
 /// The environment variable that asks for it.
@@ -42,7 +42,7 @@ fn record(run: &Run<'_>) -> Vec<u64> {
     let Call { shape, dtype, .. } = run.call;
     let Shape { collective, size, .. } = *shape;
     let algorithm = run.algorithm;
-    let dtype = if collective == Collective::Barrier { 0 } else { *dtype as usize };
+    let dtype = if collective == Collective::Barrier { 0 } else { dtype.code() as usize };
     let only = |holds: bool, value: usize| if holds { value } else { 0 };
     let fields: [usize; FIELDS] = [
         collective as usize,
@@ -118,7 +118,7 @@ impl<'a> Record<'a> {
         let Some(collective) = self.collective() else { return "one that this version does not know".into() };
         let algorithm = self.algorithm().map_or("?", |a| a.name);
         let mut text = format!("{} {algorithm}", collective.name());
-        let dtype = u32::try_from(self.0[2]).ok().and_then(|n| DataType::try_from(n).ok()).map_or("?", DataType::name);
+        let dtype = ElementType::from_code(self.0[2]).map_or("?".into(), |dtype| dtype.to_string());
         let list = self.counts().1;
         let write = |text: &mut String| -> std::fmt::Result {
             match collective {

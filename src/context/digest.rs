@@ -7,9 +7,9 @@ use crate::collective::{Algorithm, Collective, Uses};
 use crate::context::call::{Call, Reduction};
 use crate::hash::QuickHasher;
 use crate::tuner;
-use crate::types::{DataType, ReduceOp};
+use crate::types::{DataType, ElementType, ReduceOp};
 use crate::wire::fingerprint::{
-    self, COMPARISON, Digest, MAX_ALGORITHM, MAX_COLLECTIVE, NO_OPERATION, Purpose, USER_OPERATION,
+    self, COMPARISON, Digest, MAX_ALGORITHM, MAX_COLLECTIVE, NO_OPERATION, OPAQUE_TYPE, Purpose, USER_OPERATION,
 };
 
 // Where one of these fails, widen the field in `wire/fingerprint.rs`.
@@ -31,6 +31,9 @@ impl Call<'_> {
         // Only what all ranks know.
         let mut hasher = QuickHasher::default();
         (shape.root, segment, shape.size).hash(&mut hasher);
+        if let ElementType::Opaque(bytes) = self.dtype {
+            bytes.hash(&mut hasher);
+        }
         match shape.collective {
             Collective::ReduceScatter | Collective::Allgatherv => shape.recv_counts.hash(&mut hasher),
             Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv => {}
@@ -47,7 +50,10 @@ impl Call<'_> {
         let digest = Digest {
             collective: shape.collective as u32,
             algorithm: tuner::position(shape.collective, algorithm) as u32,
-            dtype: self.dtype as u32,
+            dtype: match self.dtype {
+                ElementType::Known(dtype) => dtype as u32,
+                ElementType::Opaque(_) => OPAQUE_TYPE,
+            },
             operation: self.op_code(),
             rest: (hasher.finish() as u32).wrapping_add(contributions as u32),
         };
@@ -79,7 +85,10 @@ pub(super) fn explain(digest: u64) -> String {
     };
     let Some(collective) = collective else { return UNKNOWN.into() };
     let algorithm = collective.algorithms().get(algorithm as usize).map_or("?", |a| a.name);
-    let dtype = DataType::try_from(dtype).map_or("?", DataType::name);
+    let dtype = match dtype {
+        OPAQUE_TYPE => "elements of the caller's type",
+        dtype => DataType::try_from(dtype).map_or("?", DataType::name),
+    };
     format!("{} {algorithm} of {dtype}{}{sharing}", collective.name(), op_text(operation))
 }
 

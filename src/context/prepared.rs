@@ -9,14 +9,14 @@ use crate::engine::plan::Plan;
 use crate::hash::QuickHasher;
 use crate::tuner::Tuner;
 use crate::tuner::file::AUTO;
-use crate::types::{DataType, Rank};
+use crate::types::{ElementType, Rank};
 
 /// Everything that preparing a call depends on; the context's rank and size aside, which never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked<'a> {
     count: usize,
     collective: Collective,
-    dtype: DataType,
+    dtype: ElementType,
     op: u32,
     root: Rank,
     inputs: usize,
@@ -92,7 +92,7 @@ impl<'a> Asked<'a> {
     /// Where it is kept. Calls that a program makes in turn mostly differ in these.
     fn place(&self) -> usize {
         let mut hasher = QuickHasher::default();
-        (self.count, self.collective as u32, self.dtype as u32, self.op, self.root).hash(&mut hasher);
+        (self.count, self.collective as u32, self.dtype.code(), self.op, self.root).hash(&mut hasher);
         hasher.finish() as usize % PLACES
     }
 }
@@ -141,6 +141,7 @@ impl PreparedCalls {
 mod tests {
     use super::*;
     use crate::context::Reduction;
+    use crate::types::DataType;
     use crate::types::ReduceOp;
 
     unsafe extern "C" fn function(
@@ -169,7 +170,7 @@ mod tests {
             Call { shape: Shape { destinations: 1, ..shape }, ..call },
             Call { algorithm: Some("ring"), ..call },
             Call { algorithm: Some("bcube"), ..call },
-            Call { dtype: DataType::Int32, ..call },
+            Call { dtype: DataType::Int32.into(), ..call },
             Call { reduction: Reduction::Op(ReduceOp::Max), ..call },
             Call { reduction: Reduction::User { function, user: std::ptr::null_mut() }, ..call },
             Call { max_segment_bytes: Some(1 << 20), ..call },

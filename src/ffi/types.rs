@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use super::enumeration::number;
 use crate::error::{Error, Result};
-use crate::types::{DataType, ReduceOp};
+use crate::types::{DataType, ElementType, ReduceOp};
 
 /// The type of one element. Buffers of collectives are aligned as each says.
 #[repr(C)]
@@ -80,6 +80,23 @@ pub(super) unsafe fn data_type(data_type: MaybeUninit<gloo_rs_data_type_t>) -> R
         number => {
             DataType::try_from(number - 1).map_err(|_| Error::invalid(format!("no data type has the number {number}")))
         }
+    }
+}
+
+/// The elements' type, by its number or by the size of an element.
+///
+/// # Safety
+/// The number is initialised.
+pub(super) unsafe fn element_type(
+    data_type: MaybeUninit<gloo_rs_data_type_t>,
+    element_bytes: usize,
+) -> Result<ElementType> {
+    // SAFETY: the same contract.
+    match (unsafe { number(data_type) }, element_bytes) {
+        // SAFETY: as above.
+        (_, 0) => unsafe { self::data_type(data_type) }.map(ElementType::Known),
+        (0, bytes) => Ok(ElementType::Opaque(bytes)),
+        (_, _) => Err(Error::invalid("data_type and element_bytes are both set: set one of them")),
     }
 }
 

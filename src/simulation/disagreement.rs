@@ -70,7 +70,7 @@ impl MismatchedCall {
         let call = Call {
             shape,
             algorithm: Some(self.collective.algorithms()[0].name),
-            dtype: DataType::Int64,
+            dtype: DataType::Int64.into(),
             reduction: Reduction::Op(ReduceOp::Sum),
             inputs: &[input.as_ptr().cast()][..shape.inputs],
             outputs: &[output.as_mut_ptr().cast()][..shape.outputs],

@@ -63,7 +63,7 @@ impl TestCall {
         let call = Call {
             shape,
             algorithm,
-            dtype,
+            dtype: dtype.into(),
             reduction: Reduction::Op(op),
             inputs: &[input.as_ptr()][..shape.inputs],
             outputs: &[output.as_mut_ptr()],
@@ -155,7 +155,7 @@ fn a_root_that_makes_no_call_is_named_with_the_call() {
         let call = Call {
             shape,
             algorithm: Some("binomial"),
-            dtype: DataType::Uint32,
+            dtype: DataType::Uint32.into(),
             reduction: Reduction::Op(ReduceOp::Sum),
             inputs: &[[0u32; 2].as_ptr().cast()],
             outputs: &[],

@@ -58,6 +58,8 @@ pub const MAX_ALGORITHM: usize = ALGORITHM.most() as usize;
 /// The largest number of a call; 1 follows it.
 pub const MAX_NUMBER: u32 = NUMBER.most();
 
+/// Elements of a type of the caller's.
+pub const OPAQUE_TYPE: u32 = DATA_TYPE.most();
 /// A reduction function of the caller.
 pub const USER_OPERATION: u32 = OPERATION.most() - 1;
 /// Nothing is combined.
@@ -65,7 +67,7 @@ pub const NO_OPERATION: u32 = OPERATION.most();
 
 const _: () = {
     assert!(NUMBER.at + NUMBER.bits == u64::BITS, "the fields of a fingerprint must fill 64 bits");
-    assert!(DataType::ALL.len() <= 1 << DATA_TYPE.bits, "more data types than a fingerprint's field has values");
+    assert!(DataType::ALL.len() <= OPAQUE_TYPE as usize, "more data types than a fingerprint's field has values");
     assert!(ReduceOp::ALL.len() <= USER_OPERATION as usize, "more operations than a fingerprint's field has values");
     assert!(Purpose::ALL.len() <= 1 << PURPOSE.bits, "more purposes than a fingerprint's field has values");
 };

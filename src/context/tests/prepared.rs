@@ -52,7 +52,7 @@ fn cases(rank: usize) -> [Case; 14] {
         (Call { algorithm: Some("recursive_doubling"), ..call }, [10, 14]),
         (Call { max_segment_bytes: Some(4), ..call }, [10, 14]),
         (Call { shape: Shape { count: 1, ..shape }, ..call }, [10, own[1]]),
-        (Call { dtype: DataType::Uint8, ..call }, [10, own[1]]),
+        (Call { dtype: DataType::Uint8.into(), ..call }, [10, own[1]]),
         (by(ReduceOp::Max), [7, 9]),
         (by(ReduceOp::BitXor), [4, 12]),
         (Call { shape: Shape { average: true, ..shape }, ..by(ReduceOp::Average) }, [5, 7]),

@@ -4,7 +4,7 @@ use crate::collective::{Collective, Shape};
 use crate::context::Call;
 use crate::error::{Error, Result, try_zeros};
 use crate::ffi::pointer::check_range;
-use crate::types::DataType;
+use crate::types::{DataType, ElementType};
 
 /// How the inputs lie to the outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) fn form(call: &Call<'_>) -> Form {
 }
 
 /// Whether `block` is where this rank's block lies in `whole`, which has one for each rank.
-fn is_own_block(shape: &Shape<'_>, dtype: DataType, whole: *const u8, block: *const u8) -> bool {
+fn is_own_block(shape: &Shape<'_>, dtype: ElementType, whole: *const u8, block: *const u8) -> bool {
     let before = |counts: &[usize]| counts.iter().take(shape.rank).fold(0, |sum: usize, n| sum.wrapping_add(*n));
     let before = match shape.collective {
         Collective::Scatterv => before(shape.send_counts),
@@ -67,6 +67,13 @@ pub(super) fn check(call: &Call<'_>, form: Form) -> Result<bool> {
     Ok(inputs.iter().any(|input| input.is_null()) || outputs.iter().any(|output| output.is_null()))
 }
 
+/// As [`check`], for the two buffers of a reduction on this rank alone, which may be the same.
+pub(super) fn check_local(input: *const u8, inout: *const u8, count: usize, dtype: DataType) -> Result<()> {
+    let input_range = Range::new(false, 0, input, count, dtype.into())?;
+    let inout_range = Range::new(true, 0, inout, count, dtype.into())?;
+    if input == inout { Ok(()) } else { input_range.check_apart(&inout_range) }
+}
+
 /// Runs `call`, whose one output is a part of its input, with an output of the library's, which is copied to `output` at the
 /// end: schedules are proven only for outputs apart from the inputs.
 ///
@@ -91,7 +98,7 @@ struct Range {
 }
 
 impl Range {
-    fn new(output: bool, index: usize, pointer: *const u8, len: usize, dtype: DataType) -> Result<Self> {
+    fn new(output: bool, index: usize, pointer: *const u8, len: usize, dtype: ElementType) -> Result<Self> {
         let kind = kind(output);
         let bytes = len.checked_mul(dtype.size());
         let bytes =

@@ -23,7 +23,7 @@ use self::buffers::Form;
 use super::context::gloo_rs_context_t;
 use super::guard::guard;
 use super::status::gloo_rs_status_t;
-use super::types::{data_type, op};
+use super::types::{element_type, op};
 use super::{handle, pointer};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Reduction};
@@ -157,9 +157,9 @@ unsafe fn run(
 ) -> Result<()> {
     let (rank, size) = (context.rank(), context.size());
     let dtype = match collective {
-        Collective::Barrier => DataType::Uint8,
+        Collective::Barrier => DataType::Uint8.into(),
         // SAFETY: the caller's number, or the default.
-        _ => unsafe { data_type(options.data_type) }?,
+        _ => unsafe { element_type(options.data_type, options.element_bytes) }?,
     };
     let reduction = match options.function {
         Some(function) => Reduction::User { function, user: options.user },
@@ -193,7 +193,8 @@ unsafe fn run(
         tag: options.tag,
         timeout: pointer::timeout(options.timeout_ms)?,
         max_segment_bytes: (options.max_segment_bytes > 0).then_some(options.max_segment_bytes),
-        ..Call::new(shape, dtype)
+        dtype,
+        ..Call::new(shape, DataType::Uint8)
     };
     let equal_counts;
     if collective == Collective::ReduceScatter {

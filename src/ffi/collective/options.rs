@@ -44,6 +44,9 @@ pub struct gloo_rs_collective_options_t {
     pub tag: u64,
     /// Type of the elements. The same on all ranks. Used by all but barrier.
     pub data_type: MaybeUninit<gloo_rs_data_type_t>,
+    /// Bytes of one element, for elements of the caller's own type, such as a struct of 12 bytes: instead of `data_type`, and where
+    /// elements are combined, with `function`. Otherwise 0. The same on all ranks. Used by all but barrier.
+    pub element_bytes: usize,
     /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks. Used by allreduce, reduce, reduce_scatter,
     /// scan, exscan.
     pub op: MaybeUninit<gloo_rs_op_t>,
@@ -101,6 +104,7 @@ pub(super) const DEFAULTS: gloo_rs_collective_options_t = gloo_rs_collective_opt
     max_segment_bytes: 0,
     tag: 0,
     data_type: MaybeUninit::new(GLOO_RS_DATA_TYPE_UNSET),
+    element_bytes: 0,
     op: MaybeUninit::new(GLOO_RS_SUM),
     root: 0,
     function: None,
@@ -178,6 +182,7 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
     // SAFETY: the caller's numbers, or the defaults.
     let (data_type, op) = unsafe { (number(options.data_type), number(options.op)) };
     check(data_type != GLOO_RS_DATA_TYPE_UNSET as u32, "data_type", WITH_BUFFERS)?;
+    check(options.element_bytes != 0, "element_bytes", WITH_BUFFERS)?;
     check(op != GLOO_RS_SUM as u32, "op", REDUCING)?;
     check(options.root != DEFAULTS.root, "root", WITH_ROOT)?;
     check(options.function.is_some(), "function", REDUCING)?;

@@ -41,6 +41,7 @@ const FIELDS: &[(&str, Set)] = &[
     ("max_segment_bytes", |options| options.max_segment_bytes = 1),
     ("tag", |options| options.tag = 1),
     ("data_type", |options| options.data_type = MaybeUninit::new(GLOO_RS_INT8)),
+    ("element_bytes", |options| options.element_bytes = 12),
     ("op", |options| options.op = MaybeUninit::new(GLOO_RS_MAX)),
     ("root", |options| options.root = 1),
     ("function", |options| options.function = Some(nothing)),

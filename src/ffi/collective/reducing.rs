@@ -3,11 +3,15 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use super::{DEFAULTS, gloo_rs_collective_options_t, plain, with};
+use super::{DEFAULTS, buffers, gloo_rs_collective_options_t, plain, with};
 use crate::collective::Collective;
+use crate::error::Error;
 use crate::ffi::context::gloo_rs_context_t;
+use crate::ffi::guard::guard;
 use crate::ffi::status::gloo_rs_status_t;
-use crate::ffi::types::{gloo_rs_data_type_t, gloo_rs_op_t};
+use crate::ffi::types::{self, gloo_rs_data_type_t, gloo_rs_op_t};
+use crate::reduce;
+use crate::types::ReduceOp;
 
 /// Combines the inputs of all ranks, `count` elements each, by `op`; the outputs of all ranks, `count` elements each,
 /// get the result. With GLOO_RS_AVERAGE it is divided by the number of contributions. In place, with NULL or `output`
@@ -172,4 +176,31 @@ pub unsafe extern "C" fn gloo_rs_exscan_with(
 ) -> gloo_rs_status_t {
     // SAFETY: the header's rules for pointers.
     unsafe { with("gloo_rs_exscan_with", Collective::Exscan, context, options) }
+}
+
+/// Combines elements on this rank alone, by the library's kernels: `inout[i] = input[i] op inout[i]`, as MPI_Reduce_local.
+/// `input` may equal `inout`, and otherwise must not overlap it. There is no GLOO_RS_AVERAGE.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_reduce_local(
+    input: *const c_void,
+    inout: *mut c_void,
+    count: usize,
+    data_type: MaybeUninit<gloo_rs_data_type_t>,
+    op: MaybeUninit<gloo_rs_op_t>,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_reduce_local", || {
+        // SAFETY: arguments from C are initialised.
+        let (dtype, op) = unsafe { (types::data_type(data_type)?, types::op(op)?) };
+        let (input, inout) = (input.cast::<u8>(), inout.cast::<u8>());
+        buffers::check_local(input, inout, count, dtype)?;
+        let kernel = reduce::kernel(dtype, op).filter(|_| op != ReduceOp::Average && op.supports(dtype));
+        let kernel = kernel.ok_or_else(|| Error::invalid(format!("the operation {op} is not defined on {dtype}")))?;
+        if count > 0 {
+            // SAFETY: not NULL, aligned, of a possible length, and equal or apart; the caller vouches for the memory. A kernel's
+            // pointers may be equal.
+            unsafe { kernel(inout, input, inout, count) };
+        }
+        Ok(())
+    })
 }
