@@ -211,10 +211,12 @@ static int32_t wrapping_sum(void *into, const void *left, const void *right, siz
   return 0;
 }
 
-/* A collective with the tag of the one that is calling: refused, instead of waiting for itself. */
+/* The collective that is calling, with its tag: refused, instead of waiting for itself. */
 static int32_t call_back(void *into, const void *left, const void *right, size_t count, void *user) {
-  CHECK_FAILS(gloo_rs_barrier((gloo_rs_context_t *)user), GLOO_RS_ERROR_INVALID_OPERATION,
-              "a collective with tag 0 is running on this context already");
+  int32_t cell = 1;
+  CHECK_FAILS(gloo_rs_allreduce((gloo_rs_context_t *)user, &cell, &cell, 1, GLOO_RS_INT32, GLOO_RS_SUM),
+              GLOO_RS_ERROR_INVALID_OPERATION,
+              "allreduce ring_segmented of uint32 by a caller's function with tag 0 is running on this context already");
   return wrapping_sum(into, left, right, count, NULL);
 }
 

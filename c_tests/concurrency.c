@@ -3,10 +3,24 @@
 
 struct work {
   gloo_rs_context_t *context;
-  uint32_t tag;
+  uint64_t tag;
   size_t count;
   int rounds;
 };
+
+/* Of a call with one output and, unless in place, one input. */
+static gloo_rs_collective_options_t work_options(const struct work *work, const void **inputs, void **outputs) {
+  gloo_rs_collective_options_t options;
+  gloo_rs_collective_options_init(&options, sizeof options);
+  options.tag = work->tag;
+  options.data_type = GLOO_RS_INT64;
+  options.inputs = inputs;
+  options.num_inputs = inputs != NULL;
+  options.outputs = outputs;
+  options.num_outputs = 1;
+  options.count = work->count;
+  return options;
+}
 
 /* Sums over ranks, with values that differ between tags and rounds. */
 static void *sums(void *argument) {
@@ -17,15 +31,9 @@ static void *sums(void *argument) {
   size_t i;
   outputs[0] = cells;
   for (round = 0; round < work->rounds; round++) {
-    gloo_rs_collective_options_t options;
-    int64_t base = (int64_t)work->tag * 1000000 + round * 1000;
+    gloo_rs_collective_options_t options = work_options(work, NULL, outputs);
+    int64_t base = (int64_t)(work->tag % 1000) * 1000000 + round * 1000;
     for (i = 0; i < work->count; i++) cells[i] = base + test_rank + (int64_t)(i % 10);
-    gloo_rs_collective_options_init(&options, sizeof options);
-    options.tag = work->tag;
-    options.data_type = GLOO_RS_INT64;
-    options.outputs = outputs;
-    options.num_outputs = 1;
-    options.count = work->count;
     CHECK_OK(gloo_rs_allreduce_with(work->context, &options));
     for (i = 0; i < work->count; i++)
       CHECK_INT(cells[i], test_size * (base + (int64_t)(i % 10)) + test_size * (test_size - 1) / 2);
@@ -52,7 +60,7 @@ static void eight_tags(void) {
   gloo_rs_context_t *context = connected_context();
   struct work works[THREADS];
   pthread_t threads[THREADS];
-  uint32_t i;
+  uint64_t i;
   for (i = 0; i < THREADS; i++) {
     struct work work = {context, i, counts[i], test_is_slow() ? 3 : 50};
     works[i] = work;
@@ -62,10 +70,65 @@ static void eight_tags(void) {
   gloo_rs_context_destroy(context);
 }
 
+/* Broadcasts from each rank in turn. */
+static void *broadcasts(void *argument) {
+  struct work *work = (struct work *)argument;
+  int64_t *cells = (int64_t *)check_alloc(work->count * sizeof *cells);
+  void *outputs[1];
+  int round;
+  size_t i;
+  outputs[0] = cells;
+  for (round = 0; round < work->rounds; round++) {
+    gloo_rs_collective_options_t options = work_options(work, NULL, outputs);
+    options.root = round % test_size;
+    for (i = 0; i < work->count; i++) cells[i] = test_rank == options.root ? round * 1000 + (int64_t)(i % 10) : -1;
+    CHECK_OK(gloo_rs_broadcast_with(work->context, &options));
+    for (i = 0; i < work->count; i++) CHECK_INT(cells[i], round * 1000 + (int64_t)(i % 10));
+  }
+  free(cells);
+  return NULL;
+}
+
+/* Everyone sends everyone a block of its own. */
+static void *exchanges(void *argument) {
+  struct work *work = (struct work *)argument;
+  size_t total = work->count * (size_t)test_size, i;
+  int64_t *in = (int64_t *)check_alloc(total * sizeof *in), *out = (int64_t *)check_alloc(total * sizeof *out);
+  const void *inputs[1];
+  void *outputs[1];
+  int round;
+  inputs[0] = in;
+  outputs[0] = out;
+  for (round = 0; round < work->rounds; round++) {
+    gloo_rs_collective_options_t options = work_options(work, inputs, outputs);
+    for (i = 0; i < total; i++) in[i] = round * 10000 + test_rank * 100 + (int64_t)(i / work->count);
+    CHECK_OK(gloo_rs_alltoall_with(work->context, &options));
+    for (i = 0; i < total; i++) CHECK_INT(out[i], round * 10000 + (int64_t)(i / work->count) * 100 + test_rank);
+  }
+  free(in);
+  free(out);
+  return NULL;
+}
+
+/* Three threads, each in another collective, with one tag. */
+static void one_tag(void) {
+  gloo_rs_context_t *context = connected_context();
+  int rounds = test_is_slow() ? 20 : 300;
+  struct work works[] = {
+      {context, UINT64_MAX, 40, rounds}, {context, UINT64_MAX, 9000, rounds}, {context, UINT64_MAX, 3, rounds}};
+  pthread_t threads[3];
+  int i;
+  threads[0] = start_thread(sums, &works[0]);
+  threads[1] = start_thread(broadcasts, &works[1]);
+  threads[2] = start_thread(exchanges, &works[2]);
+  for (i = 0; i < 3; i++) join_thread(threads[i]);
+  gloo_rs_context_destroy(context);
+}
+
 /* A thread waits for a message that comes late, while another runs collectives on the same context. */
 static void *wait_for_message(void *argument) {
   int32_t rank = -1;
-  CHECK_OK(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), &rank));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), &rank, NULL));
   CHECK_INT(rank, (test_rank + 1) % test_size);
   return NULL;
 }
@@ -88,6 +151,75 @@ static void messages_beside_collectives(void) {
   CHECK_INT(cell, 1000 + (test_rank + 1) % test_size);
   gloo_rs_unbound_buffer_destroy(from);
   gloo_rs_unbound_buffer_destroy(to);
+  gloo_rs_context_destroy(context);
+}
+
+/* Bound buffers are destroyed while other threads wait on them. */
+static void *wait_recv_until_destroyed(void *argument) {
+  CHECK_FAILS(gloo_rs_buffer_wait_recv((gloo_rs_buffer_t *)argument, test_timeout_ms(), NULL, NULL),
+              GLOO_RS_ERROR_CLOSED, "destroyed");
+  return NULL;
+}
+
+static void *wait_send_until_destroyed(void *argument) {
+  CHECK_FAILS(gloo_rs_buffer_wait_send((gloo_rs_buffer_t *)argument, test_timeout_ms()), GLOO_RS_ERROR_CLOSED,
+              "destroyed");
+  return NULL;
+}
+
+static void destroying_ends_waits(void) {
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_pair_t *pair = NULL;
+  gloo_rs_buffer_t *from = NULL, *to = NULL;
+  int cells[2] = {0, 0};
+  pthread_t threads[3];
+  int i;
+  CHECK_OK(gloo_rs_context_pair(context, 1 - test_rank, &pair));
+  CHECK_OK(gloo_rs_pair_create_recv_buffer(pair, 1, &cells[0], sizeof cells[0], &from));
+  CHECK_OK(gloo_rs_pair_create_send_buffer(pair, 1, &cells[1], sizeof cells[1], &to));
+  gloo_rs_pair_destroy(pair);
+  threads[0] = start_thread(wait_recv_until_destroyed, from);
+  threads[1] = start_thread(wait_recv_until_destroyed, from);
+  threads[2] = start_thread(wait_send_until_destroyed, to);
+  sleep_ms(test_is_slow() ? 2000 : 100);
+  gloo_rs_buffer_destroy(from);
+  gloo_rs_buffer_destroy(to);
+  for (i = 0; i < 3; i++) join_thread(threads[i]);
+  barrier(context);
+  gloo_rs_context_destroy(context);
+}
+
+/* A thread that polls without end, as was set for its pair, lets another one's wait end. */
+static void *wait_until_aborted(void *argument) {
+  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL, NULL),
+              GLOO_RS_ERROR_ABORTED, "gloo_rs_unbound_buffer_abort_wait_recv");
+  return NULL;
+}
+
+static void busy_polling(void) {
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_pair_t *pair = NULL;
+  gloo_rs_buffer_t *from = NULL;
+  gloo_rs_unbound_buffer_t *buffer = NULL;
+  int cells[2] = {0, 0};
+  pthread_t polls, waits;
+  barrier(context);
+  CHECK_OK(gloo_rs_context_pair(context, 1 - test_rank, &pair));
+  CHECK_OK(gloo_rs_pair_set_sync(pair, false, true));
+  CHECK_OK(gloo_rs_pair_create_recv_buffer(pair, 1, &cells[0], sizeof cells[0], &from));
+  CHECK_OK(gloo_rs_unbound_buffer_create(context, &cells[1], sizeof cells[1], &buffer));
+  polls = start_thread(wait_recv_until_destroyed, from);
+  sleep_ms(test_is_slow() ? 1000 : 50);
+  waits = start_thread(wait_until_aborted, buffer);
+  sleep_ms(test_is_slow() ? 1000 : 50);
+  CHECK_OK(gloo_rs_unbound_buffer_abort_wait_recv(buffer));
+  join_thread(waits);
+  gloo_rs_buffer_destroy(from);
+  join_thread(polls);
+  CHECK_OK(gloo_rs_pair_set_sync(pair, false, false));
+  barrier(context);
+  gloo_rs_unbound_buffer_destroy(buffer);
+  gloo_rs_pair_destroy(pair);
   gloo_rs_context_destroy(context);
 }
 
@@ -139,7 +271,11 @@ int main(int argc, char **argv) {
       {"two_tags", 2, two_tags, -1},
       {"two_tags", 3, two_tags, -1},
       {"eight_tags", 2, eight_tags, -1},
+      {"one_tag", 2, one_tag, -1},
+      {"one_tag", 3, one_tag, -1},
       {"messages_beside_collectives", 3, messages_beside_collectives, -1},
+      {"destroying_ends_waits", 2, destroying_ends_waits, -1},
+      {"busy_polling", 2, busy_polling, -1},
       {"ranks_as_threads", 1, ranks_as_threads, -1},
   };
   return RUN_TESTS(argc, argv, tests);

@@ -215,11 +215,11 @@ static void end_a_wait(void (*end)(gloo_rs_context_t *), int gone) {
     end(context);
     join_thread(thread);
     CHECK(now_ms() - began < test_timeout_ms());
-    CHECK_INT(waiter.status, GLOO_RS_ERROR_ABORTED);
+    CHECK_INT(waiter.status, GLOO_RS_ERROR_CLOSED);
     CHECK_CONTAINS(waiter.message, "barrier");
     CHECK_OK(gloo_rs_store_set(store, over, "", 0));
     if (!gone) {
-      CHECK_FAILS(gloo_rs_barrier(context), GLOO_RS_ERROR_ABORTED, "closed");
+      CHECK_FAILS(gloo_rs_barrier(context), GLOO_RS_ERROR_CLOSED, "closed");
     }
   } else {
     CHECK_OK(gloo_rs_store_wait(store, &over, 1, test_timeout_ms()));
@@ -258,7 +258,7 @@ static void closing_a_context_that_connects(void) {
   CHECK_OK(gloo_rs_context_close(waiter.context));
   join_thread(thread);
   /* A wait for the store ends only by its own timeout. */
-  CHECK(waiter.status == GLOO_RS_ERROR_ABORTED || waiter.status == GLOO_RS_ERROR_TIMEOUT);
+  CHECK(waiter.status == GLOO_RS_ERROR_CLOSED || waiter.status == GLOO_RS_ERROR_TIMEOUT);
   CHECK(now_ms() - began < test_timeout_ms());
   gloo_rs_context_destroy(waiter.context);
   gloo_rs_device_destroy(device);
@@ -286,7 +286,7 @@ static void destroying_in_any_order(void) {
   CHECK_OK(gloo_rs_unbound_buffer_recv(buffer, peer, 9, sizeof data[0], sizeof data[0]));
   CHECK_OK(gloo_rs_unbound_buffer_wait_send(buffer, test_timeout_ms(), &rank));
   CHECK_INT(rank, peer);
-  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank, NULL));
   CHECK_INT(rank, peer);
   CHECK_INT(data[1], peer + 40);
   gloo_rs_unbound_buffer_destroy(buffer);

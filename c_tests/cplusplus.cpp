@@ -86,7 +86,7 @@ void handles() {
   CHECK_OK(gloo_rs_unbound_buffer_recv(from.get(), peer, 1, 0, received.size() * sizeof(int)));
   CHECK_OK(gloo_rs_unbound_buffer_send(to.get(), peer, 1, 0, sent.size() * sizeof(int)));
   CHECK_OK(gloo_rs_unbound_buffer_wait_send(to.get(), GLOO_RS_TIMEOUT_DEFAULT, nullptr));
-  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(from.get(), GLOO_RS_TIMEOUT_DEFAULT, nullptr));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(from.get(), GLOO_RS_TIMEOUT_DEFAULT, nullptr, nullptr));
   for (int i = 0; i < 100; ++i) CHECK_INT(received[static_cast<std::size_t>(i)], peer * 1000 + i);
   CHECK_INVALID(gloo_rs_context_connect(context.get(), nullptr), "store is NULL");
   Store store(open_store());

@@ -64,7 +64,7 @@ static void check_flat(const char *what, struct usage before) {
 }
 
 /* Sums of whole numbers over all ranks; returns the last element's. */
-static int32_t sum(gloo_rs_context_t *context, uint32_t tag, int32_t *cells, size_t count, int32_t last) {
+static int32_t sum(gloo_rs_context_t *context, uint64_t tag, int32_t *cells, size_t count, int32_t last) {
   gloo_rs_collective_options_t options;
   void *outputs[1];
   size_t i;
@@ -156,7 +156,7 @@ static void many_contexts(void) {
 
 struct work {
   gloo_rs_context_t *context;
-  uint32_t tag;
+  uint64_t tag;
   int64_t until;
   long long calls;
 };
@@ -182,7 +182,7 @@ static long long threads_for(gloo_rs_context_t *context, int64_t ms) {
   int i;
   for (i = 0; i < THREADS; i++) {
     works[i].context = context;
-    works[i].tag = (uint32_t)i + 1;
+    works[i].tag = (uint64_t)i + 1;
     works[i].until = now_ms() + ms;
     works[i].calls = 0;
     threads[i] = start_thread(calls_until, &works[i]);

@@ -5,22 +5,6 @@
 
 static int calls;
 
-/* Connects all ranks, and returns once all have passed the barrier, so that a later failure does not affect it. */
-static void meet(gloo_rs_context_t *context) {
-  gloo_rs_store_t *store = open_store();
-  char names[MAX_RANKS][16];
-  const char *keys[MAX_RANKS];
-  int rank;
-  barrier(context);
-  for (rank = 0; rank < test_size; rank++) {
-    snprintf(names[rank], sizeof names[rank], "met%d", rank);
-    keys[rank] = names[rank];
-  }
-  CHECK_OK(gloo_rs_store_set(store, keys[test_rank], "", 0));
-  CHECK_OK(gloo_rs_store_wait(store, keys, (size_t)test_size, test_timeout_ms()));
-  gloo_rs_store_destroy(store);
-}
-
 /* On rank 1 the process ends in the middle of the reduction. */
 static int32_t die_in_the_middle(void *into, const void *left, const void *right, size_t count, void *user) {
   size_t i;
@@ -61,24 +45,34 @@ static void go_on_without(gloo_rs_context_t *context, int lost) {
   gloo_rs_context_options_t options;
   gloo_rs_context_t *next = NULL;
   gloo_rs_device_t *device = create_device();
-  char *reason = NULL, part[16];
+  gloo_rs_error_t why;
+  char part[16];
+  const char *reason;
   bool broken = false;
   CHECK_OK(gloo_rs_context_broken(context, &broken, NULL));
   CHECK(broken);
-  CHECK_OK(gloo_rs_context_broken(context, &broken, &reason));
+  gloo_rs_error_init(&why, sizeof why);
+  CHECK_OK(gloo_rs_context_broken(context, &broken, &why));
   snprintf(part, sizeof part, "rank %d", lost);
-  CHECK_CONTAINS(reason, part);
-  CHECK_FAILS(allreduce(context, NULL, 10, GLOO_RS_INT32, 1000), GLOO_RS_ERROR_CONNECTION_LOST, "the context is broken");
+  CHECK_CONTAINS(why.message, part);
+  CHECK_TEXT(why.message, gloo_rs_last_error_message());
+  CHECK_INT(why.status, GLOO_RS_ERROR_CONNECTION_LOST);
+  CHECK_INT(why.rank, lost);
+  reason = strstr(why.message, "rank");
+  CHECK(reason != NULL);
+  reason = strdup(reason);
+  CHECK_FAILS(gloo_rs_barrier(context), GLOO_RS_ERROR_CONNECTION_LOST, "the context is broken");
   CHECK_CONTAINS(gloo_rs_last_error_message(), reason);
-  gloo_rs_free(reason);
+  CHECK_ERROR(GLOO_RS_ERROR_CONNECTION_LOST, lost, "barrier");
+  free((void *)reason);
   gloo_rs_context_destroy(context);
   gloo_rs_context_options_init(&options, sizeof options);
   options.timeout_ms = test_timeout_ms();
   CHECK_OK(gloo_rs_context_create(device, test_rank - (test_rank > lost), test_size - 1, &options, &next));
   connect_context(next, NULL, "go on");
   CHECK_OK(allreduce(next, NULL, COUNT, GLOO_RS_INT32, test_timeout_ms()));
-  CHECK_OK(gloo_rs_context_broken(next, &broken, &reason));
-  CHECK(!broken && reason == NULL);
+  CHECK_OK(gloo_rs_context_broken(next, &broken, &why));
+  CHECK(!broken && why.status == GLOO_RS_OK && why.rank == -1 && *why.message == '\0' && *why.operation == '\0');
   gloo_rs_context_destroy(next);
   gloo_rs_device_destroy(device);
 }
@@ -90,9 +84,10 @@ static void a_rank_is_killed(void) {
   meet(context);
   began = now_ms();
   status = allreduce(context, die_in_the_middle, COUNT, GLOO_RS_INT32, test_timeout_ms());
-  CHECK(status == GLOO_RS_ERROR_CONNECTION_LOST || status == GLOO_RS_ERROR_ABORTED);
+  CHECK_INT(status, GLOO_RS_ERROR_CONNECTION_LOST);
   CHECK_CONTAINS(gloo_rs_last_error_message(), "rank 1");
   CHECK_CONTAINS(gloo_rs_last_error_message(), "allreduce");
+  CHECK_ERROR(GLOO_RS_ERROR_CONNECTION_LOST, 1, "allreduce");
   CHECK(now_ms() - began < test_timeout_ms());
   go_on_without(context, 1);
 }
@@ -109,8 +104,9 @@ static void a_rank_is_killed_between_operations(void) {
   }
   for (round = 0; round < 3 && status == GLOO_RS_OK; round++)
     status = allreduce(context, NULL, 1000, GLOO_RS_INT32, test_timeout_ms());
-  CHECK(status == GLOO_RS_ERROR_CONNECTION_LOST || status == GLOO_RS_ERROR_ABORTED);
+  CHECK_INT(status, GLOO_RS_ERROR_CONNECTION_LOST);
   CHECK_CONTAINS(gloo_rs_last_error_message(), "rank 2");
+  CHECK_ERROR(GLOO_RS_ERROR_CONNECTION_LOST, 2, "allreduce");
   gloo_rs_context_destroy(context);
 }
 
@@ -127,9 +123,10 @@ static void the_sender_is_killed(void) {
   }
   CHECK_OK(gloo_rs_unbound_buffer_create(context, &cell, sizeof cell, &buffer));
   status = gloo_rs_unbound_buffer_recv(buffer, 1, 2, 0, sizeof cell);
-  if (status == GLOO_RS_OK) status = gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), NULL);
+  if (status == GLOO_RS_OK) status = gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), NULL, NULL);
   CHECK_INT(status, GLOO_RS_ERROR_CONNECTION_LOST);
   CHECK_CONTAINS(gloo_rs_last_error_message(), "rank 1");
+  CHECK_ERROR(GLOO_RS_ERROR_CONNECTION_LOST, 1, "recv");
   gloo_rs_unbound_buffer_destroy(buffer);
   gloo_rs_context_destroy(context);
 }
@@ -151,6 +148,7 @@ static void a_rank_hangs(void) {
     if (status != GLOO_RS_ERROR_TIMEOUT) CHECK_FAILS(status, GLOO_RS_ERROR_CONNECTION_LOST, "gave up");
     CHECK_CONTAINS(gloo_rs_last_error_message(), test_size == 2 ? "from rank 1" : "from rank");
     CHECK_CONTAINS(gloo_rs_last_error_message(), "allreduce");
+    if (test_size == 2) CHECK_ERROR(GLOO_RS_ERROR_TIMEOUT, 1, "allreduce");
     CHECK(now_ms() - began < test_timeout_ms());
     CHECK_OK(gloo_rs_store_set(store, done[test_rank / 2], "", 0));
   }
@@ -170,7 +168,7 @@ static void ranks_disagree(void) {
     connect_context(context, base, what == 0 ? "counts" : "types");
     status = allreduce(context, NULL, counts[what == 0 ? test_rank : 0], types[what == 0 ? 0 : test_rank],
                        test_timeout_ms());
-    CHECK(status == GLOO_RS_ERROR_MISMATCH || status == GLOO_RS_ERROR_ABORTED);
+    CHECK_INT(status, GLOO_RS_ERROR_MISMATCH);
     CHECK_CONTAINS(gloo_rs_last_error_message(), "rank");
     gloo_rs_context_destroy(context);
   }
@@ -199,6 +197,7 @@ static void calls_are_compared(void) {
                 GLOO_RS_ERROR_MISMATCH,
                 ": ranks disagree about this call: rank 2 calls allreduce ring_segmented of 999 int32 by sum; "
                 "ranks 0, 1, 3 call allreduce ring_segmented of 1000 int32 by sum");
+    CHECK_ERROR(GLOO_RS_ERROR_MISMATCH, 2, "allreduce");
     CHECK_OK(gloo_rs_context_broken(context, &broken, NULL));
     CHECK(!broken);
     CHECK_OK(allreduce(context, NULL, 1000, GLOO_RS_INT32, test_timeout_ms()));
@@ -252,7 +251,7 @@ static void a_rank_forks(void) {
 
 static void *connect_in_vain(void *context) {
   gloo_rs_store_t *store = open_store();
-  CHECK_FAILS(gloo_rs_context_connect((gloo_rs_context_t *)context, store), GLOO_RS_ERROR_ABORTED, "has closed this context");
+  CHECK_FAILS(gloo_rs_context_connect((gloo_rs_context_t *)context, store), GLOO_RS_ERROR_CLOSED, "has closed this context");
   gloo_rs_store_destroy(store);
   return NULL;
 }

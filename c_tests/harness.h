@@ -100,6 +100,24 @@ static inline void check_failed(const char *file, int line, const char *format, 
 
 #define CHECK_INVALID(call, part) CHECK_FAILS(call, GLOO_RS_ERROR_INVALID_ARGUMENT, part)
 
+static inline gloo_rs_error_t last_error(void) {
+  gloo_rs_error_t error;
+  gloo_rs_error_init(&error, sizeof error);
+  CHECK_OK(gloo_rs_last_error(&error));
+  return error;
+}
+
+/* What a program learns of the last error of this thread. */
+#define CHECK_ERROR(status_, rank_, operation_) \
+  do { \
+    gloo_rs_error_t error_ = last_error(); \
+    CHECK_TEXT(error_.message, gloo_rs_last_error_message()); \
+    CHECK_TEXT(gloo_rs_status_name(error_.status), gloo_rs_status_name(status_)); \
+    if (error_.rank != (rank_)) \
+      check_failed(__FILE__, __LINE__, "the rank is %d, not %d: %s", (int)error_.rank, (int)(rank_), error_.message); \
+    CHECK_TEXT(error_.operation, operation_); \
+  } while (0)
+
 static inline void *check_alloc(size_t bytes) {
   void *memory = malloc(bytes > 0 ? bytes : 1);
   if (memory == NULL) check_failed(__FILE__, __LINE__, "no memory for %zu bytes", bytes);
@@ -179,6 +197,22 @@ static inline gloo_rs_context_t *connected_context(void) {
 }
 
 static inline void barrier(gloo_rs_context_t *context) { CHECK_OK(gloo_rs_barrier(context)); }
+
+/* Connects all ranks, and returns once all have come so far: a failure that follows hits nobody in the barrier. */
+static inline void meet(gloo_rs_context_t *context) {
+  gloo_rs_store_t *store = open_store();
+  char names[MAX_RANKS][16];
+  const char *keys[MAX_RANKS];
+  int rank;
+  barrier(context);
+  for (rank = 0; rank < test_size; rank++) {
+    snprintf(names[rank], sizeof names[rank], "met%d", rank);
+    keys[rank] = names[rank];
+  }
+  CHECK_OK(gloo_rs_store_set(store, keys[test_rank], "", 0));
+  CHECK_OK(gloo_rs_store_wait(store, keys, (size_t)test_size, test_timeout_ms()));
+  gloo_rs_store_destroy(store);
+}
 
 /* ---- the parent ---- */
 

@@ -12,7 +12,7 @@ static void wait_send(gloo_rs_unbound_buffer_t *buffer, int times) {
 }
 
 static void wait_recv(gloo_rs_unbound_buffer_t *buffer, int times) {
-  for (; times > 0; times--) CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, GLOO_RS_TIMEOUT_DEFAULT, NULL));
+  for (; times > 0; times--) CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, GLOO_RS_TIMEOUT_DEFAULT, NULL, NULL));
 }
 
 /* Every rank to every rank including itself, in parts of one buffer; eager messages, and ones that wait for a grant. */
@@ -86,7 +86,7 @@ static void from_any(void) {
   if (test_rank == 0) {
     for (i = 0; i < rounds * (test_size - 1); i++) {
       CHECK_OK(gloo_rs_unbound_buffer_recv_any(buffer, everyone, (size_t)(2 * test_size), 3, 0, sizeof cell));
-      CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank));
+      CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank, NULL));
       CHECK(rank > 0 && rank < test_size);
       CHECK_INT(cell, rank * 1000 + counts[rank]);
       counts[rank]++;
@@ -105,6 +105,46 @@ static void from_any(void) {
   gloo_rs_context_destroy(context);
 }
 
+/* A receive of at most so many bytes tells how many came: posted before its message and after it, from one rank and from
+ * any. */
+static void shorter_messages(void) {
+  enum { ROOM = 1 << 20 };
+  static const size_t sizes[] = {0, 1, 1000, 65536, 65537, ROOM};
+  enum { SIZES = sizeof sizes / sizeof sizes[0] };
+  gloo_rs_context_t *context = connected_context();
+  unsigned char *data = (unsigned char *)check_alloc(ROOM);
+  gloo_rs_unbound_buffer_t *buffer = create_buffer(context, data, ROOM);
+  int32_t ranks[] = {0, 1}, rank;
+  size_t i, bytes;
+  int early;
+  for (early = 0; early < 2; early++) {
+    for (i = 0; i < SIZES; i++) {
+      if (test_rank == 1 && early == 0) CHECK_OK(gloo_rs_unbound_buffer_recv(buffer, 0, i, 0, ROOM));
+      barrier(context);
+      if (test_rank == 0) CHECK_OK(gloo_rs_unbound_buffer_send(buffer, 1, i, 0, sizes[i]));
+      barrier(context);
+      if (test_rank == 1 && early == 1) CHECK_OK(gloo_rs_unbound_buffer_recv_any(buffer, ranks, 2, i, 0, ROOM));
+      if (test_rank == 1) {
+        rank = -1;
+        bytes = SIZE_MAX;
+        CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank, &bytes));
+        CHECK_INT(rank, 0);
+        CHECK_INT(bytes, sizes[i]);
+      } else {
+        wait_send(buffer, 1);
+      }
+    }
+  }
+  if (test_rank == 1) {
+    bytes = 5;
+    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, 0, NULL, &bytes), GLOO_RS_ERROR_TIMEOUT, "");
+    CHECK_INT(bytes, 5);
+  }
+  gloo_rs_unbound_buffer_destroy(buffer);
+  free(data);
+  gloo_rs_context_destroy(context);
+}
+
 static void timeouts(void) {
   gloo_rs_context_t *context = connected_context();
   int cell = 0, last = test_size - 1;
@@ -117,12 +157,12 @@ static void timeouts(void) {
     int32_t rank = -1;
     CHECK_OK(gloo_rs_unbound_buffer_recv(buffer, last, 8, 0, sizeof cell));
     began = now_ms();
-    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, 80, &rank), GLOO_RS_ERROR_TIMEOUT, name);
+    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, 80, &rank, NULL), GLOO_RS_ERROR_TIMEOUT, name);
     CHECK(now_ms() - began >= 80);
     CHECK_INT(rank, -1);
-    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, 0, NULL), GLOO_RS_ERROR_TIMEOUT, name);
+    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, 0, NULL, NULL), GLOO_RS_ERROR_TIMEOUT, name);
     CHECK_OK(gloo_rs_context_set_timeout(context, 50));
-    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, GLOO_RS_TIMEOUT_DEFAULT, NULL), GLOO_RS_ERROR_TIMEOUT, name);
+    CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv(buffer, GLOO_RS_TIMEOUT_DEFAULT, NULL, NULL), GLOO_RS_ERROR_TIMEOUT, name);
     CHECK_OK(gloo_rs_context_set_timeout(context, test_timeout_ms()));
   }
   /* The others stay connected until then, but send nothing. */
@@ -134,7 +174,7 @@ static void timeouts(void) {
 /* ---- aborts ---- */
 
 static void *wait_for_abort(void *argument) {
-  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL),
+  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL, NULL),
               GLOO_RS_ERROR_ABORTED, "gloo_rs_unbound_buffer_abort_wait_recv");
   return NULL;
 }
@@ -168,8 +208,8 @@ static void aborts(void) {
 }
 
 static void *wait_until_destroyed(void *argument) {
-  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL),
-              GLOO_RS_ERROR_ABORTED, "");
+  CHECK_FAILS(gloo_rs_unbound_buffer_wait_recv((gloo_rs_unbound_buffer_t *)argument, test_timeout_ms(), NULL, NULL),
+              GLOO_RS_ERROR_CLOSED, "destroyed");
   return NULL;
 }
 
@@ -203,9 +243,10 @@ static void puts_and_gets(void) {
   int memory[64], own[64], i, peer = (test_rank + 1) % test_size;
   gloo_rs_unbound_buffer_t *shared = create_buffer(context, memory, sizeof memory);
   gloo_rs_unbound_buffer_t *buffer = create_buffer(context, own, sizeof own);
-  unsigned char key[256];
-  void *theirs = NULL;
-  size_t bytes = 0, needed = 0, their_bytes = 0;
+  char key[64];
+  char *theirs = NULL;
+  void *value = NULL;
+  size_t bytes = 0, needed = 0, their_bytes = 0, size = 0;
   char name[24];
   int32_t rank = -1;
   for (i = 0; i < 64; i++) memory[i] = test_rank * 1000 + i;
@@ -213,20 +254,26 @@ static void puts_and_gets(void) {
   CHECK_OK(gloo_rs_unbound_buffer_remote_key(shared, NULL, 0, &needed));
   CHECK_OK(gloo_rs_unbound_buffer_remote_key(shared, key, sizeof key, &bytes));
   CHECK_INT(bytes, needed);
+  CHECK_INT(bytes, strlen(key) + 1);
   CHECK_INVALID(gloo_rs_unbound_buffer_remote_key(shared, key, bytes - 1, NULL), "needed");
   snprintf(name, sizeof name, "key%d", test_rank);
   CHECK_OK(gloo_rs_store_set(store, name, key, bytes));
   snprintf(name, sizeof name, "key%d", peer);
-  CHECK_OK(gloo_rs_store_get(store, name, test_timeout_ms(), &theirs, &their_bytes));
+  CHECK_OK(gloo_rs_store_get(store, name, test_timeout_ms(), &value, &their_bytes));
+  theirs = (char *)value;
+  CHECK_OK(gloo_rs_remote_key_parse(theirs, &rank, &size));
+  CHECK_INT(rank, peer);
+  CHECK_INT(size, sizeof memory);
+  rank = -1;
 
-  CHECK_OK(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes, 1, 4 * sizeof(int), 10 * sizeof(int), 5 * sizeof(int)));
-  CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank));
+  CHECK_OK(gloo_rs_unbound_buffer_get(buffer, theirs, 1, 4 * sizeof(int), 10 * sizeof(int), 5 * sizeof(int)));
+  CHECK_OK(gloo_rs_unbound_buffer_wait_send(buffer, test_timeout_ms(), &rank));
   CHECK_INT(rank, peer);
   for (i = 0; i < 64; i++) CHECK_INT(own[i], i >= 4 && i < 9 ? peer * 1000 + i + 6 : -1);
   barrier(context);
 
   for (i = 0; i < 64; i++) own[i] = 500000 + test_rank * 1000 + i;
-  CHECK_OK(gloo_rs_unbound_buffer_put(buffer, theirs, their_bytes, 1, 2 * sizeof(int), 50 * sizeof(int), 3 * sizeof(int)));
+  CHECK_OK(gloo_rs_unbound_buffer_put(buffer, theirs, 1, 2 * sizeof(int), 50 * sizeof(int), 3 * sizeof(int)));
   rank = -1;
   CHECK_OK(gloo_rs_unbound_buffer_wait_send(buffer, test_timeout_ms(), &rank));
   CHECK_INT(rank, peer);
@@ -237,19 +284,53 @@ static void puts_and_gets(void) {
   }
 
   /* Beyond the end of either buffer, or with an invalid key. */
-  CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, theirs, their_bytes, 1, 63 * sizeof(int), 0, 8), "");
-  CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, theirs, their_bytes, 1, 0, 63 * sizeof(int), 8), "");
-  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes, 1, 0, SIZE_MAX - 3, 8), "");
-  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes, 1, SIZE_MAX - 3, 0, 8), "");
-  CHECK(gloo_rs_unbound_buffer_get(buffer, "no key", 6, 1, 0, 0, 8) != GLOO_RS_OK);
-  CHECK(gloo_rs_unbound_buffer_get(buffer, theirs, their_bytes - 1, 1, 0, 0, 8) != GLOO_RS_OK);
-  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, NULL, 6, 1, 0, 0, 8), "key is NULL");
-  CHECK_INVALID(gloo_rs_unbound_buffer_put(NULL, theirs, their_bytes, 1, 0, 0, 8), "buffer is NULL");
+  CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, theirs, 1, 63 * sizeof(int), 0, 8), "");
+  CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, theirs, 1, 0, 63 * sizeof(int), 8), "");
+  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, theirs, 1, 0, SIZE_MAX - 3, 8), "");
+  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, theirs, 1, SIZE_MAX - 3, 0, 8), "");
+  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, "no key", 1, 0, 0, 8), "\"no key\" is not a remote key");
+  CHECK_INVALID(gloo_rs_unbound_buffer_put(buffer, "", 1, 0, 0, 8), "\"\" is not a remote key");
+  snprintf(key, sizeof key, "rkey1:%d:256:77", test_size);
+  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, key, 1, 0, 0, 8), "no rank");
+  snprintf(key, sizeof key, "rkey1:%d:256:77", peer);
+  CHECK_OK(gloo_rs_unbound_buffer_get(buffer, key, 1, 0, 0, 8));
+  CHECK_INVALID(gloo_rs_unbound_buffer_wait_send(buffer, test_timeout_ms(), NULL), "no such region");
+  CHECK_INVALID(gloo_rs_unbound_buffer_get(buffer, NULL, 1, 0, 0, 8), "key is NULL");
+  CHECK_INVALID(gloo_rs_unbound_buffer_put(NULL, theirs, 1, 0, 0, 8), "buffer is NULL");
   barrier(context);
-  gloo_rs_free(theirs);
+  gloo_rs_free(value);
   gloo_rs_unbound_buffer_destroy(buffer);
   gloo_rs_unbound_buffer_destroy(shared);
   gloo_rs_store_destroy(store);
+  gloo_rs_context_destroy(context);
+}
+
+static void remote_keys(void) {
+  gloo_rs_context_t *context = create_context();
+  char data[24], key[64];
+  gloo_rs_unbound_buffer_t *buffer = create_buffer(context, data, sizeof data);
+  int32_t rank = -1;
+  size_t bytes = 0, needed = 0, i;
+  CHECK_OK(gloo_rs_unbound_buffer_remote_key(buffer, key, sizeof key, NULL));
+  for (i = 0; key[i] != '\0'; i++) CHECK(key[i] > ' ' && key[i] <= '~');
+  CHECK_OK(gloo_rs_unbound_buffer_remote_key(buffer, NULL, 0, &needed));
+  CHECK_INT(needed, i + 1);
+  CHECK_INVALID(gloo_rs_unbound_buffer_remote_key(buffer, key, needed - 1, NULL), "needed");
+  CHECK_OK(gloo_rs_remote_key_parse(key, &rank, &bytes));
+  CHECK_INT(rank, 0);
+  CHECK_INT(bytes, sizeof data);
+  CHECK_OK(gloo_rs_remote_key_parse(key, NULL, NULL));
+  CHECK_OK(gloo_rs_remote_key_parse("rkey1:2147483647:5:4294967295", &rank, &bytes));
+  CHECK_INT(rank, INT32_MAX);
+  CHECK_INT(bytes, 5);
+  CHECK_INVALID(gloo_rs_remote_key_parse(NULL, &rank, &bytes), "key is NULL");
+  CHECK_INVALID(gloo_rs_remote_key_parse("", &rank, &bytes), "\"\" is not a remote key");
+  CHECK_INVALID(gloo_rs_remote_key_parse("rkey1:3:4", &rank, &bytes), "\"rkey1:3:4\" is not a remote key");
+  CHECK_INVALID(gloo_rs_remote_key_parse("rkey1:2147483648:5:0", &rank, &bytes), "is not a remote key");
+  CHECK_INVALID(gloo_rs_remote_key_parse("\xff\x80", &rank, &bytes), "key is not UTF-8");
+  CHECK_INT(rank, INT32_MAX);
+  CHECK_INT(bytes, 5);
+  gloo_rs_unbound_buffer_destroy(buffer);
   gloo_rs_context_destroy(context);
 }
 
@@ -279,7 +360,7 @@ static void bad_arguments(void) {
   CHECK_INVALID(gloo_rs_unbound_buffer_recv_any(buffer, NULL, 1, 1, 0, 1), "from is NULL");
   CHECK_INVALID(gloo_rs_unbound_buffer_recv_any(buffer, ranks, 2, 1, 0, 1), "a rank in from is 2");
   CHECK_INVALID(gloo_rs_unbound_buffer_recv_any(buffer, ranks, 1, 1, 0, 17), "17");
-  CHECK_INVALID(gloo_rs_unbound_buffer_wait_recv(buffer, -9, NULL), "timeout_ms is -9");
+  CHECK_INVALID(gloo_rs_unbound_buffer_wait_recv(buffer, -9, NULL, NULL), "timeout_ms is -9");
   CHECK_INVALID(gloo_rs_unbound_buffer_wait_send(buffer, -9, NULL), "timeout_ms is -9");
   CHECK_INVALID(gloo_rs_unbound_buffer_abort_wait_recv(NULL), "buffer is NULL");
   CHECK_INVALID(gloo_rs_unbound_buffer_abort_wait_send(NULL), "buffer is NULL");
@@ -294,11 +375,13 @@ int main(int argc, char **argv) {
       {"messages", 4, messages, -1},
       {"order_and_slots", 2, order_and_slots, -1},
       {"from_any", 4, from_any, -1},
+      {"shorter_messages", 2, shorter_messages, -1},
       {"timeouts", 3, timeouts, -1},
       {"aborts", 2, aborts, -1},
       {"destroying_ends_waits", 2, destroying_ends_waits, -1},
       {"puts_and_gets", 2, puts_and_gets, -1},
       {"puts_and_gets", 3, puts_and_gets, -1},
+      {"remote_keys", 1, remote_keys, -1},
       {"bad_arguments", 2, bad_arguments, -1},
   };
   return RUN_TESTS(argc, argv, tests);

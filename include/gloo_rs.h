@@ -4,7 +4,8 @@
  * Rules for all functions:
  *
  * - Functions return a status unless the comment says otherwise; results come through the last parameters, and are left
- *   alone on failure unless the comment says otherwise. gloo_rs_last_error_message() tells more about a failure.
+ *   alone on failure unless the comment says otherwise. gloo_rs_last_error_message() tells more about a failure, and
+ *   gloo_rs_last_error() tells it to programs: the rank to blame, the system's error, bytes, and the operation.
  * - Pointers are NULL or valid: for the function's duration, unless the comment says longer. NULL is an error unless the
  *   comment says otherwise. Strings are UTF-8 and end with a NUL byte.
  * - Structs, lists and results are aligned as C demands of their types. Inputs and outputs of collectives are aligned to
@@ -22,7 +23,9 @@
  * - Options may be NULL for defaults, but for collectives: gloo_rs_..._with refuses NULL.
  * - Collectives with a root ignore, on other ranks, pointers and numbers that only the root's part is about: a program may
  *   pass both buffers on all ranks.
- * - Timeouts are in milliseconds; GLOO_RS_TIMEOUT_DEFAULT stands for the context's, other negative numbers are errors.
+ * - Timeouts are in milliseconds. 0 asks once: the call does what it can without waiting for another rank, and fails with
+ *   GLOO_RS_ERROR_TIMEOUT if that does not complete it. GLOO_RS_TIMEOUT_INFINITE never ends a call. GLOO_RS_TIMEOUT_DEFAULT
+ *   stands for the context's, or 30 seconds for what has no context; other negative numbers are errors.
  * - Callbacks must not let exceptions out, nor longjmp. They are called on the thread that made the call unless the
  *   comment says otherwise.
  *
@@ -47,6 +50,9 @@
 
 /// As a timeout: the context's, or 30 seconds for what has no context.
 #define GLOO_RS_TIMEOUT_DEFAULT -1
+
+/// As a timeout: none, so that only an end, a failure or an abort ends the operation.
+#define GLOO_RS_TIMEOUT_INFINITE INT64_MAX
 
 /// The header's version: its first number.
 #define GLOO_RS_VERSION_MAJOR 0
@@ -74,7 +80,7 @@ typedef enum gloo_rs_status_t {
   GLOO_RS_ERROR_IO = 4,
   /// A peer is gone or gave up, or its connection broke.
   GLOO_RS_ERROR_CONNECTION_LOST = 5,
-  /// A wait was ended by an abort, or the context was closed.
+  /// A wait was ended by an abort function.
   GLOO_RS_ERROR_ABORTED = 6,
   /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
   GLOO_RS_ERROR_MISMATCH = 7,
@@ -88,6 +94,8 @@ typedef enum gloo_rs_status_t {
   GLOO_RS_ERROR_CALLBACK = 11,
   /// A defect of this library.
   GLOO_RS_ERROR_INTERNAL = 12,
+  /// This process has closed the context or the pair, or destroyed the buffer.
+  GLOO_RS_ERROR_CLOSED = 13,
 } gloo_rs_status_t;
 
 /// The type of one element. Buffers of collectives are aligned as each says.
@@ -181,7 +189,7 @@ typedef enum gloo_rs_op_t {
 typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
 
 /// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
-/// need different tags.
+/// need different tags, unless they are different collectives.
 typedef struct gloo_rs_context_t gloo_rs_context_t;
 
 /// Addresses of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
@@ -199,6 +207,29 @@ typedef struct gloo_rs_store_t gloo_rs_store_t;
 /// A buffer for messages to and from any rank of a context. Keeps its context's connections alive. Safe to use from several
 /// threads.
 typedef struct gloo_rs_unbound_buffer_t gloo_rs_unbound_buffer_t;
+
+/// What went wrong, for programs. Set up by gloo_rs_error_init, filled by gloo_rs_last_error and gloo_rs_context_broken.
+typedef struct gloo_rs_error_t {
+  /// sizeof(gloo_rs_error_t).
+  size_t struct_size;
+  /// What the failed call returned.
+  enum gloo_rs_status_t status;
+  /// The rank with which the failure began, whichever rank saw it first: the one that was lost, that stopped answering, whose
+  /// call differs, whose process gave up, or that did not come. -1 if that is no rank, or unknown. It may be this one.
+  int32_t rank;
+  /// The operating system's error number, as in errno, of a connection or file that this process saw fail; 0 if there is none.
+  int32_t system_error;
+  /// After a timeout: how many of `bytes_wanted` had come, or gone, of what was waited for from `rank`, or from any rank.
+  /// 0 of 0 where that says nothing.
+  uint64_t bytes_done;
+  /// See `bytes_done`.
+  uint64_t bytes_wanted;
+  /// What failed: a collective by its name (`allreduce`), `connect`, `send` or `recv`; else the words of the function's name
+  /// (`store get`, `device create`). Never NULL; empty if no call failed yet. Lives as long as `message`.
+  const char *operation;
+  /// As gloo_rs_last_error_message() returns, and lives as long: until the next failing call on this thread, or its end.
+  const char *message;
+} gloo_rs_error_t;
 
 /// Callback for log messages that no call returns. `message` is text without the line's end, valid during the call. Called from
 /// the device's own thread and from threads in calls, also from several at once, while the library holds its locks: it must
@@ -251,7 +282,8 @@ typedef struct gloo_rs_tcp_store_options_t {
 ///
 /// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
 /// threads that use the store, possibly on several at once, get `user`, and must not let exceptions out. Pointers that they
-/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, INT64_MAX has no end.
+/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, and
+/// GLOO_RS_TIMEOUT_INFINITE has no end.
 typedef struct gloo_rs_store_callbacks_t {
   /// sizeof(gloo_rs_store_callbacks_t).
   size_t struct_size;
@@ -352,8 +384,8 @@ typedef struct gloo_rs_context_options_t {
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
 /// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
-/// can the function: collectives on it need other tags than those that run; a context that the function closes or destroys fails
-/// the call with GLOO_RS_ERROR_ABORTED once the function has returned. The call's timeout, too, is looked at only then. The
+/// can the function: a collective that runs already needs another tag; a context that the function closes or destroys fails the
+/// call with GLOO_RS_ERROR_CLOSED once the function has returned. The call's timeout, too, is looked at only then. The
 /// operation must be associative, and commutative but for scan and exscan.
 typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
 
@@ -363,14 +395,15 @@ typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void 
 /// each, the comment of the function says.
 ///
 /// The functions without `_with` take one input and one output as arguments, and all else has its default: so their tag is 0,
-/// and one of them can run on a context at a time.
+/// and each of them can run once at a time on a context.
 ///
 /// All collectives: every rank of the context makes the same call. The buffers and the options are the caller's; they are
 /// used until the function returns, which it does when this rank's part is done. Counts are in elements, not bytes. A call
 /// that is wrong in itself fails with GLOO_RS_ERROR_INVALID_ARGUMENT or GLOO_RS_ERROR_INVALID_OPERATION and nothing is sent;
 /// one that fails later (with GLOO_RS_ERROR_TIMEOUT, GLOO_RS_ERROR_CONNECTION_LOST, GLOO_RS_ERROR_MISMATCH,
 /// GLOO_RS_ERROR_CALLBACK and others) breaks the context, leaves its outputs unspecified, and every later collective on the
-/// context fails. Threads may call at the same time with different tags.
+/// context fails. Threads may call different collectives at the same time, and one collective with different tags. With
+/// check_calls in the context's options they need different tags for different collectives, too.
 typedef struct gloo_rs_collective_options_t {
   /// sizeof(gloo_rs_collective_options_t).
   size_t struct_size;
@@ -382,8 +415,9 @@ typedef struct gloo_rs_collective_options_t {
   int64_t timeout_ms;
   /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks. Used by all.
   size_t max_segment_bytes;
-  /// Tells apart calls that run at the same time on one context. The same on all ranks. Used by all.
-  uint32_t tag;
+  /// Tells apart calls of one collective that run at the same time on one context; calls of different collectives are apart
+  /// anyway. The same on all ranks. Used by all.
+  uint64_t tag;
   /// Type of the elements. The same on all ranks. Used by all but barrier.
   enum gloo_rs_data_type_t data_type;
   /// Bytes of one element, for elements of the caller's own type, such as a struct of 12 bytes: instead of `data_type`, and where
@@ -456,11 +490,6 @@ const char *gloo_rs_built_features(void);
 /// options may say instead of `auto`. A static string; NULL if there is no such collective.
 const char *gloo_rs_algorithms(const char *collective);
 
-/// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
-/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
-/// on this thread, or the thread's end.
-const char *gloo_rs_last_error_message(void);
-
 /// The name of `status`, as in this header: `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for other numbers.
 const char *gloo_rs_status_name(enum gloo_rs_status_t status);
 
@@ -469,6 +498,19 @@ void gloo_rs_free(void *memory);
 
 /// Bytes of one element of `data_type`; 0 for numbers that name no type.
 size_t gloo_rs_data_type_size(enum gloo_rs_data_type_t data_type);
+
+/// Fills at most `struct_size` bytes of `error`, which is to be sizeof(gloo_rs_error_t): nothing has failed.
+void gloo_rs_error_init(struct gloo_rs_error_t *error, size_t struct_size);
+
+/// Tells a program what went wrong in the last failed call of the calling thread, in `*error`, which gloo_rs_error_init has set up;
+/// so many bytes are written at most as its `struct_size` says. If no call failed yet, the status there is GLOO_RS_OK.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_last_error(struct gloo_rs_error_t *error);
+
+/// What went wrong in the last failed call of the calling thread, in words: which argument, rank, peer, key, how many bytes, after
+/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
+/// on this thread, or the thread's end.
+const char *gloo_rs_last_error_message(void);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
 void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_t struct_size);
@@ -706,8 +748,8 @@ enum gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
-/// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
+/// the ranks that did not come; with GLOO_RS_ERROR_CLOSED if the context was closed before, or within a second after it is
+/// closed in another thread; and with GLOO_RS_ERROR_INVALID_OPERATION if it was broken before.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                               struct gloo_rs_store_t *store);
@@ -718,7 +760,7 @@ enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *context,
                                                    struct gloo_rs_context_t *parent,
-                                                   uint32_t tag);
+                                                   uint64_t tag);
 
 /// This process's rank.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_rank(const struct gloo_rs_context_t *context, int32_t *rank);
@@ -751,14 +793,15 @@ enum gloo_rs_status_t gloo_rs_context_shares_host(const struct gloo_rs_context_t
                                                   bool *shares);
 
 /// Sets `*broken` to whether collectives cannot run on the context any more, because one failed, a peer gave up, or it was
-/// closed. Then `*reason`, if `reason` is not NULL, is set to why, a string that the caller ends with gloo_rs_free; else to
-/// NULL. A broken context is to be destroyed; a new one may be connected over the same store, under a prefix not used before.
+/// closed. Then why becomes the calling thread's last error, as if a call had just failed with it, and `*error`, if `error` is
+/// not NULL, is filled as by gloo_rs_last_error; else `*error` says that nothing failed. A broken context is to be destroyed; a
+/// new one may be connected over the same store, under a prefix not used before.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_broken(const struct gloo_rs_context_t *context,
                                              bool *broken,
-                                             char **reason);
+                                             struct gloo_rs_error_t *error);
 
-/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
+/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_CLOSED, and so do later
 /// operations. Closing twice is fine.
 enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 
@@ -801,8 +844,12 @@ enum gloo_rs_status_t gloo_rs_pair_close(struct gloo_rs_pair_t *pair);
 /// Whether the connection stands.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_pair_is_connected(const struct gloo_rs_pair_t *pair, bool *connected);
 
-/// How waits on this pair wait. `sync`: they sleep in the system at once instead of spinning first. `busy_poll`: they never
-/// sleep.
+/// How threads wait that wait for this pair only, as of now. `sync`: they sleep in the system at once instead of polling
+/// first. `busy_poll`: they poll and never sleep, whatever `sync` is. Neither, the default: as other waits of the context,
+/// which poll for a moment and then sleep. That concerns gloo_rs_pair_connect, waits on the pair's buffers, and waits on an
+/// unbound buffer whose receives (or sends, puts and gets) are all with this peer, counted from when it last had none under
+/// way. Other waits, and collectives, go on as before. Where several threads wait on one context, one of them polls for all,
+/// for as long as any of them would.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_pair_set_sync(struct gloo_rs_pair_t *pair,
                                             bool sync,
@@ -854,12 +901,12 @@ enum gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
                                                size_t *offset,
                                                size_t *length);
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. It therefore first waits until calls on the
-/// buffer in other threads have returned; none may be beginning. NULL is fine.
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
+/// GLOO_RS_ERROR_CLOSED, and this returns after them. No other thread may be beginning a call on the handle. NULL is fine.
 void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
 
 /// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
-/// must not change, and bytes under a receive must not be touched, until the wait for it has returned. `data` needs no
+/// must not change, and bytes under a receive or get must not be touched, until the wait for it has returned. `data` needs no
 /// alignment. The caller owns the result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_create(struct gloo_rs_context_t *context,
@@ -876,7 +923,8 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_send(struct gloo_rs_unbound_buffer_
                                                   size_t offset,
                                                   size_t bytes);
 
-/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv.
+/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv,
+/// which tells how many bytes came.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_t *buffer,
                                                   int32_t from,
@@ -887,7 +935,7 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_
 /// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have
 /// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
 /// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
-/// gloo_rs_unbound_buffer_wait_recv tells the rank.
+/// gloo_rs_unbound_buffer_wait_recv tells the rank and how many bytes came.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buffer_t *buffer,
                                                       const int32_t *from,
@@ -896,21 +944,23 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buf
                                                       size_t offset,
                                                       size_t bytes);
 
-/// Waits until one more send or put of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
+/// Waits until one more send, put or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
 /// `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: the sends go on.
+/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: sends, puts and gets go on.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_wait_send(struct gloo_rs_unbound_buffer_t *buffer,
                                                        int64_t timeout_ms,
                                                        int32_t *rank);
 
-/// Waits until one more receive or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was
-/// from. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_recv ended the wait: the receives stay.
+/// Waits until one more receive of this buffer has completed, and sets `*rank` to the rank it was from, and `*bytes`
+/// to how many bytes came, which may be fewer than the receive asked for; each may be NULL. `timeout_ms` is in milliseconds;
+/// GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if gloo_rs_unbound_buffer_abort_wait_recv
+/// ended the wait: the receives stay.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_wait_recv(struct gloo_rs_unbound_buffer_t *buffer,
                                                        int64_t timeout_ms,
-                                                       int32_t *rank);
+                                                       int32_t *rank,
+                                                       size_t *bytes);
 
 /// Ends the current gloo_rs_unbound_buffer_wait_send of another thread, or else the next one.
 enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_send(struct gloo_rs_unbound_buffer_t *buffer);
@@ -918,41 +968,46 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_send(struct gloo_rs_unbo
 /// Ends the current gloo_rs_unbound_buffer_wait_recv of another thread, or else the next one.
 enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_recv(struct gloo_rs_unbound_buffer_t *buffer);
 
-/// A key with which other ranks may put into this buffer and get from it, as long as it lives: bytes without meaning to the
-/// caller, to be brought there by its own means, copied into `key` of `capacity` bytes. `*needed` is set to their number;
-/// `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
+/// A key with which other ranks may put into this buffer and get from it, as long as it lives: ASCII text without spaces, to be
+/// brought there by the caller's own means. Copied with its NUL byte, with which it has at most 64 bytes, into `key` of
+/// `capacity` bytes. `*needed` is set to its bytes; `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_remote_key(struct gloo_rs_unbound_buffer_t *buffer,
-                                                        void *key,
+                                                        char *key,
                                                         size_t capacity,
                                                         size_t *needed);
 
-/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` (of `key_bytes` bytes) names, at
-/// `remote_offset` there; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are
-/// there.
+/// What a key of gloo_rs_unbound_buffer_remote_key says: the rank whose buffer it names, and how many bytes that has; each may
+/// be NULL. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if `key` is not such a key; whether the buffer still lives only a put or
+/// get tells.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_remote_key_parse(const char *key,
+                                               int32_t *rank,
+                                               size_t *bytes);
+
+/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` names, at `remote_offset` there; its owner
+/// need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are there. `slot` has no meaning yet.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_put(struct gloo_rs_unbound_buffer_t *buffer,
-                                                 const void *key,
-                                                 size_t key_bytes,
+                                                 const char *key,
                                                  uint64_t slot,
                                                  size_t offset,
                                                  size_t remote_offset,
                                                  size_t bytes);
 
-/// Starts to read `bytes` at `remote_offset` of the buffer that `key` (of `key_bytes` bytes) names into `offset` of this
-/// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_recv returns when the bytes are here.
+/// Starts to read `bytes` at `remote_offset` of the buffer that `key` names into `offset` of this buffer; its owner need not do
+/// anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are here. `slot` has no meaning yet.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t *buffer,
-                                                 const void *key,
-                                                 size_t key_bytes,
+                                                 const char *key,
                                                  uint64_t slot,
                                                  size_t offset,
                                                  size_t remote_offset,
                                                  size_t bytes);
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads are aborted, and this
-/// returns after them; operations that were not waited for are given up. No other thread may be beginning a call on the
-/// handle. NULL is fine.
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
+/// GLOO_RS_ERROR_CLOSED, and this returns after them; operations that were not waited for are given up. No other thread
+/// may be beginning a call on the handle. NULL is fine.
 void gloo_rs_unbound_buffer_destroy(struct gloo_rs_unbound_buffer_t *buffer);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_collective_options_t), with defaults: no

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+
+use crate::types::Rank;
 
 /// What kind of failure an [`Error`] is. The C ABI's status codes are these, in this order, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +19,7 @@ pub enum ErrorKind {
     Io,
     /// A peer is gone, or its connection broke.
     ConnectionLost,
-    /// A wait was ended by an abort, or the context was closed.
+    /// A wait was ended by an abort function.
     Aborted,
     /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
     Mismatch,
@@ -30,16 +33,33 @@ pub enum ErrorKind {
     Callback,
     /// A defect of this library.
     Internal,
+    /// This process has closed the context or the pair, or destroyed the buffer.
+    Closed,
 }
 
 /// An error with its message. Cheap to clone, so that one broken connection can fail many operations.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     message: String,
     reason: Option<String>,
+    details: Details,
+}
+
+/// What an error is about, for programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// The rank where the failure began, or for which this one waited in vain, if it is known.
+    pub rank: Option<Rank>,
+    /// The operating system's error number.
+    pub errno: Option<i32>,
+    /// Bytes done and wanted of what the operation waited for; both 0 where that says nothing.
+    pub bytes: (usize, usize),
+    /// What was called: a collective's name, `connect`, `send`, `recv`; or empty.
+    pub operation: &'static str,
 }
 
 /// The operating system's error, and what to raise if a limit on descriptors is reached.
@@ -64,6 +84,11 @@ pub fn first_few<T: fmt::Display>(items: impl ExactSizeIterator<Item = T>, shown
     if more > 0 { format!("{first} and {more} more") } else { first }
 }
 
+/// A timeout, where it was too short: `after 1.5s`.
+pub fn after(timeout: Duration) -> String {
+    if timeout.is_zero() { "without waiting (the timeout is 0)".to_owned() } else { format!("after {timeout:?}") }
+}
+
 /// `n` zeros; an error if there is no memory for them, which are `what`.
 pub fn try_zeros<T: Copy + Default>(n: usize, what: &str) -> Result<Vec<T>> {
     let mut zeros = Vec::new();
@@ -81,7 +106,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind` that reads `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), reason: None }))
+        Self(Arc::new(Inner { kind, message: message.into(), reason: None, details: Details::default() }))
     }
 
     /// Shorthand for the most frequent kind.
@@ -99,13 +124,44 @@ impl Error {
             Some(libc::ETIMEDOUT) => ErrorKind::Timeout,
             _ => ErrorKind::Io,
         };
-        Self::new(kind, format!("{doing}: {}", in_words(error)))
+        Self::new(kind, format!("{doing}: {}", in_words(error))).with_errno(error.raw_os_error())
     }
 
-    /// What a peer said when it gave up, after `who`: `reason` goes on to other ranks as it is, so that all hear of the same
-    /// beginning.
-    pub fn told(kind: ErrorKind, who: impl fmt::Display, reason: String) -> Self {
-        Self(Arc::new(Inner { kind, message: format!("{who} gave up: {reason}"), reason: Some(reason) }))
+    /// What a peer said when it gave up, after `who`: `reason` and `rank`, where the failure began, go on to other ranks as they
+    /// are, so that all hear of the same beginning.
+    pub fn told(kind: ErrorKind, who: impl fmt::Display, reason: String, rank: Rank) -> Self {
+        let mut error = Self::new(kind, format!("{who} gave up: {reason}")).with_rank(rank);
+        error.inner().reason = Some(reason);
+        error
+    }
+
+    /// Its own contents, to be changed.
+    fn inner(&mut self) -> &mut Inner {
+        Arc::make_mut(&mut self.0)
+    }
+
+    /// The same error, which began with `rank`, unless it is known to have begun with another.
+    pub fn with_rank(mut self, rank: Rank) -> Self {
+        self.inner().details.rank.get_or_insert(rank);
+        self
+    }
+
+    /// The same error, with the operating system's number.
+    pub fn with_errno(mut self, errno: Option<i32>) -> Self {
+        self.inner().details.errno = errno;
+        self
+    }
+
+    /// The same error, with these details.
+    pub fn about(mut self, details: Details) -> Self {
+        self.inner().details = details;
+        self
+    }
+
+    /// The same error, of this operation.
+    pub fn during(mut self, operation: &'static str) -> Self {
+        self.inner().details.operation = operation;
+        self
     }
 
     /// The same error with `what` and a colon in front of its message.
@@ -119,7 +175,8 @@ impl Error {
     }
 
     fn with_message(&self, message: String) -> Self {
-        Self(Arc::new(Inner { kind: self.0.kind, message, reason: self.0.reason.clone() }))
+        let Inner { kind, details, .. } = *self.0;
+        Self(Arc::new(Inner { kind, message, reason: self.0.reason.clone(), details }))
     }
 
     /// What kind of failure this is.
@@ -130,6 +187,11 @@ impl Error {
     /// What failed, with whom, and how far it came.
     pub fn message(&self) -> &str {
         &self.0.message
+    }
+
+    /// What it is about.
+    pub fn details(&self) -> &Details {
+        &self.0.details
     }
 
     /// What other ranks are to hear: the message, or what a peer that gave up before had said.

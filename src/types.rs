@@ -11,14 +11,44 @@ pub type Rank = usize;
 /// Labels a point-to-point message: a receive matches a send with the same slot.
 pub type Slot = u64;
 
-/// Keeps the slots of callers' messages and those of collectives apart.
+/// Keeps slots apart: those of callers' messages, and those of each kind of collective, whose slots are tags. Of collectives it
+/// also holds the channel: which message between the two ranks it is. So it fits into 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Space {
+pub struct Space(u32);
+
+impl Space {
     /// Messages of unbound buffers.
-    User = 0,
-    /// Messages of collectives.
-    Collective = 1,
+    pub const USER: Self = Self(0);
+
+    /// Messages of collectives of a kind, which is not 0, on a channel below 2^24; see
+    /// [`kind`](crate::wire::fingerprint::kind).
+    pub const fn collective(kind: u8, channel: u32) -> Self {
+        Self(channel << 8 | kind as u32)
+    }
+
+    /// Whether these are messages of unbound buffers.
+    pub const fn is_user(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The kind of collective; 0 for messages of unbound buffers.
+    pub const fn kind(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// The channel; 0 for messages of unbound buffers.
+    pub const fn channel(self) -> u32 {
+        self.0 >> 8
+    }
+
+    /// Where a message in `slot` goes, for errors.
+    pub fn describe(self, slot: Slot) -> String {
+        if self.is_user() {
+            format!("in slot {slot:#x}")
+        } else {
+            format!("as message {} of tag {slot}", self.channel())
+        }
+    }
 }
 
 macro_rules! named_enum {

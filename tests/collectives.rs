@@ -39,7 +39,7 @@ fn threads(size: usize, connect: Connect, work: impl Fn(&Arc<Context>) + Sync) {
 fn random_calls(context: &Context, seed: u64, calls: usize) {
     let mut random = Random::new(seed);
     for number in 0..calls {
-        let case = Case::random(&mut random, context.size(), number as u32 % 3);
+        let case = Case::random(&mut random, context.size(), number as u64 % 3);
         if let Err(error) = case.run(context) {
             panic!("seed {seed}, call {number}: {error}");
         }
@@ -61,7 +61,7 @@ fn calls_with_different_tags_run_at_the_same_time() {
             std::thread::scope(|scope| {
                 for tag in 0..4 {
                     scope.spawn(move || {
-                        let mut random = Random::new(100 + u64::from(tag));
+                        let mut random = Random::new(100 + tag);
                         for number in 0..60 {
                             let case = Case::random(&mut random, context.size(), tag);
                             if let Err(error) = case.run(context) {

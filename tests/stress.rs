@@ -76,7 +76,7 @@ fn wait_recv(buffer: &UnboundBuffer, random: &mut Random) -> usize {
         }
         let moment = if random.chance(2) { None } else { Some(Duration::from_micros(random.next() % 2000)) };
         match buffer.wait_recv(moment) {
-            Ok(Some(rank)) => return rank,
+            Ok(Some((rank, _))) => return rank,
             Ok(None) => {}
             Err(error) => assert!(error.kind() == ErrorKind::Timeout && started.elapsed() < PATIENCE, "{error}"),
         }
@@ -185,7 +185,7 @@ fn careless_sends(context: &Arc<Context>, rounds: u64) {
     let mut memory = vec![0; LONGEST];
     let stop = buffer(context, &mut memory[..1]);
     stop.recv(&[to], STOP, 0, 1).unwrap();
-    assert_eq!(stop.wait_recv(None).unwrap(), Some(to));
+    assert_eq!(stop.wait_recv(None).unwrap(), Some((to, 1)));
     drop(stop);
     fill(&mut memory, LAST);
     let send = buffer(context, &mut memory);
@@ -206,7 +206,8 @@ fn careless_recvs(context: &Arc<Context>, rounds: usize) {
         recv.recv(ranks, CARELESS | random.below(3) as u64, 0, LONGEST).unwrap();
         let result = recv.wait_recv(Some(Duration::from_micros(random.next() % 3000)));
         drop(recv);
-        if result.is_ok() {
+        if let Ok(came) = result {
+            assert_eq!(came.expect("nobody aborts").1, word(&memory, 0) as usize);
             assert_ne!(number_of(&memory), LAST);
         }
         memory.fill(MEMORY_AFTERWARDS);
@@ -224,7 +225,7 @@ fn careless_recvs(context: &Arc<Context>, rounds: usize) {
         loop {
             let recv = buffer(context, &mut memory);
             recv.recv(&[from], CARELESS | slot, 0, LONGEST).unwrap();
-            assert_eq!(recv.wait_recv(None).unwrap(), Some(from));
+            assert_eq!(recv.wait_recv(None).unwrap().unwrap().0, from);
             drop(recv);
             if number_of(&memory) == LAST {
                 break;
@@ -238,8 +239,8 @@ fn check_untouched(memory: &[u8]) {
     assert!(memory.iter().all(|b| *b == MEMORY_AFTERWARDS), "written to after the buffer was dropped");
 }
 
-fn collectives(context: &Context, tag: u32, calls: usize) {
-    let mut random = Random::new(500 + u64::from(tag));
+fn collectives(context: &Context, tag: u64, calls: usize) {
+    let mut random = Random::new(500 + tag);
     for number in 0..calls {
         let case = Case::random(&mut random, context.size(), tag);
         if let Err(error) = case.run(context) {

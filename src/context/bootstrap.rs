@@ -15,7 +15,7 @@ use crate::context::claim::{self, Claims, SEPARATE};
 use crate::context::tuning::{self, Links};
 use crate::context::{Call, Connect, Context};
 use crate::engine::Spin;
-use crate::error::{Error, ErrorKind, Result, try_zeros};
+use crate::error::{Error, ErrorKind, Result, after, try_zeros};
 use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
 use crate::tuner::Tuner;
@@ -42,6 +42,9 @@ const LATE: Duration = Duration::from_millis(500);
 /// Ranks that one request asks the store for at most.
 const BATCH: usize = 4096;
 
+/// What errors call connecting.
+pub(super) const CONNECT: &str = "connect";
+
 /// How many missing ranks a message names.
 const MISSING_SHOWN: usize = 16;
 
@@ -67,7 +70,9 @@ impl Context {
     /// Finds the other ranks over `store`. Collective: every rank calls it, with a store (or prefix) of this context's own.
     pub fn connect(&self, store: &dyn Store) -> Result<()> {
         let (deadline, timeout) = self.deadline(None);
-        let failed = |e: Error| e.context(format_args!("{}: cannot connect over {}", self.own(), store.describe()));
+        let failed = |e: Error| {
+            e.context(format_args!("{}: cannot connect over {}", self.own(), store.describe())).during(CONNECT)
+        };
         let connect = || {
             self.check_open()?;
             // First, so that nobody waits for a rank 0 that cannot go on.
@@ -90,8 +95,11 @@ impl Context {
 
     /// Refuses what would connect a context that is closed, or broken otherwise.
     pub(super) fn check_open(&self) -> Result<()> {
-        let why = self.lock()?.broken.clone();
-        why.map_or(Ok(()), |why| Err(Error::new(ErrorKind::InvalidOperation, why.message())))
+        match self.lock()?.broken.clone() {
+            None => Ok(()),
+            Some(closed) if closed.kind() == ErrorKind::Closed => Err(closed),
+            Some(why) => Err(Error::new(ErrorKind::InvalidOperation, why.message())),
+        }
     }
 
     /// Makes sure that this rank listens, though nothing is known of the others.
@@ -174,7 +182,7 @@ impl Context {
             let list = self.wait_for(deadline, |wait| store.get(round.list, wait)).map_err(missing)?;
             for (mark, kind) in [(REFUSAL, ErrorKind::InvalidArgument), (CONTESTED, ErrorKind::Mismatch)] {
                 if let Some(why) = list.strip_prefix(mark) {
-                    return Err(Error::new(kind, format!("rank 0: {}", String::from_utf8_lossy(why))));
+                    return Err(Error::new(kind, format!("rank 0: {}", String::from_utf8_lossy(why))).with_rank(0));
                 }
             }
             return Ok(list);
@@ -191,7 +199,7 @@ impl Context {
     }
 
     /// Finds the other ranks over a connected context of the same ranks, with `tag`. Collective.
-    pub fn connect_from(&self, parent: &Context, tag: u32) -> Result<()> {
+    pub fn connect_from(&self, parent: &Context, tag: u64) -> Result<()> {
         if (parent.rank, parent.size) != (self.rank, self.size) {
             return Err(Error::invalid(format!(
                 "rank {} of {} cannot connect out of a context in which it is rank {} of {}",
@@ -199,7 +207,8 @@ impl Context {
             )));
         }
         let (deadline, timeout) = self.deadline(None);
-        let failed = |e: Error| e.context(format_args!("{}: cannot connect out of a context", self.own()));
+        let failed =
+            |e: Error| e.context(format_args!("{}: cannot connect out of a context", self.own())).during(CONNECT);
         self.check_open().map_err(failed)?;
         // Where the ranks are, the parent's addresses tell. Without them it is not connected, and its call says so.
         let everyone = parent.lock()?.messenger.addresses();
@@ -215,7 +224,7 @@ impl Context {
             ..Call::new(shape, DataType::Uint8)
         };
         // SAFETY: the buffers are as long as the shape says and live until the call returns.
-        unsafe { parent.run(&call) }.map_err(|e| e.context("cannot connect out of a context"))?;
+        unsafe { parent.run(&call) }.map_err(|e| e.context("cannot connect out of a context").during(CONNECT))?;
         let addresses = self.set_peers(&list, &own).map_err(failed)?;
         self.adopt(parent.tuner().inherit(self.options.max_segment_bytes), &addresses).map_err(failed)?;
         self.connect_fully(deadline, timeout).map_err(failed)
@@ -255,13 +264,13 @@ impl Context {
         }
         let Some((missing, all)) = self.find_missing(store, round, deadline) else { return error };
         if missing.is_empty() {
-            return error.context(format_args!("rank 0 has not published the list of {}", round.list));
+            return error.context(format_args!("rank 0 has not published the list of {}", round.list)).with_rank(0);
         }
         let (least, more) = if all { ("", "") } else { ("at least ", ", ...") };
         let (count, size, what) = (missing.len(), self.size, round.missing);
         let ranks = missing.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        let message = format!("after {timeout:?}, {least}{count} of {size} ranks {what}: {ranks}{more}");
-        Error::new(ErrorKind::Timeout, message)
+        let message = format!("{}, {least}{count} of {size} ranks {what}: {ranks}{more}", after(timeout));
+        Error::new(ErrorKind::Timeout, message).with_rank(missing[0])
     }
 
     /// The first ranks that have not told, and whether these are all; `None` if the store does not say, at once. Every rank
@@ -317,7 +326,8 @@ impl Context {
             ));
         }
         let address = |(rank, bytes)| {
-            Address::deserialize(bytes).map_err(|e| e.context(format_args!("what rank {rank} tells of itself")))
+            let tells = |e: Error| e.context(format_args!("what rank {rank} tells of itself")).with_rank(rank);
+            Address::deserialize(bytes).map_err(tells)
         };
         list.chunks_exact(length).enumerate().map(address).collect()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::context::Context;
 use crate::engine::requests::{Ended, Requests, Side};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, after};
 use crate::types::{Rank, Slot};
 
 /// One end of a one-sided channel to one peer: what the sending end sends appears in the receiving end of the same slot.
@@ -54,6 +54,11 @@ impl BoundBuffer {
         Ok(Self { context: context.clone(), rank, slot, memory, bytes, receives, owner })
     }
 
+    /// Ends every wait, now and later, with `Closed`: the buffer is to be dropped.
+    pub fn close(&self) {
+        self.context.close_buffer(self.owner);
+    }
+
     fn need(&self, receives: bool) -> Result<()> {
         if self.receives == receives {
             return Ok(());
@@ -81,11 +86,19 @@ impl BoundBuffer {
     }
 
     fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Ended> {
+        self.wait_for(side, timeout).map_err(|error| error.during(side.operation()))
+    }
+
+    fn wait_for(&self, side: Side, timeout: Option<Duration>) -> Result<Ended> {
         let (deadline, timeout) = self.context.deadline(timeout);
         let guard = self.context.lock()?;
         let engine = self.context.engine();
-        let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(self.owner, side));
-        let waits = ended.is_none().then(|| guard.messenger.describe(self.owner, guard.now));
+        let (guard, ended) =
+            engine.wait_for(guard, Some(self.rank), deadline, |core| core.requests.take(self.owner, side));
+        let its = Requests::token(self.owner, side);
+        let messenger = &guard.messenger;
+        let waits =
+            ended.is_none().then(|| (messenger.describe(self.owner, guard.now), messenger.blame(|token| token == its)));
         engine.hand_over(guard);
         let (what, own) = (if side == Side::Send { "to" } else { "from" }, self.context.own());
         let doing = format!("{own}: buffer of {} bytes in slot {:#x} {what} rank {}", self.bytes, self.slot, self.rank);
@@ -93,8 +106,10 @@ impl BoundBuffer {
             Some(Ended::Failed(error)) => Err(error.context(doing)),
             Some(ended) => Ok(ended),
             None => {
-                let waits = waits.filter(|w| !w.is_empty()).map_or(String::new(), |w| format!(", waiting {w}"));
-                Err(Error::new(ErrorKind::Timeout, format!("{doing}: timed out after {timeout:?}{waits}")))
+                let (waits, blame) = waits.unwrap_or_default();
+                let waits = if waits.is_empty() { waits } else { format!(", waiting {waits}") };
+                let text = format!("{doing}: timed out {}{waits}", after(timeout));
+                Err(Error::new(ErrorKind::Timeout, text).about(blame))
             }
         }
     }

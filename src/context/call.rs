@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
-use crate::context::digest::explain;
+use crate::context::digest::{explain, explain_kind};
 use crate::context::prepared::{Asked, Prepared};
 use crate::engine::plan::{self, Plan};
-use crate::engine::{Binding, Combine, Core, Guard, TAG_SHIFT, UserFunction};
-use crate::error::{Error, ErrorKind, Result};
-use crate::messaging::Replies;
+use crate::engine::{Binding, Combine, Core, Guard, UserFunction};
+use crate::error::{Details, Error, ErrorKind, Result, after};
+use crate::messaging::{Replies, Unmet};
 use crate::reduce;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
-use crate::types::{DataType, ElementType, ReduceOp, Slot};
-use crate::wire::fingerprint::{differs, digest, is_earlier, number};
+use crate::types::{DataType, ElementType, Rank, ReduceOp};
+use crate::wire::fingerprint::{MEASUREMENT, differs, digest, is_earlier, kind, number};
 
 /// How a collective combines elements.
 #[derive(Clone, Copy)]
@@ -47,8 +47,8 @@ pub struct Call<'a> {
     pub inputs: &'a [*const u8],
     /// One pointer for each output of the shape.
     pub outputs: &'a [*mut u8],
-    /// Tells apart calls that run at the same time on one context. The same on all ranks.
-    pub tag: u32,
+    /// Tells apart calls of one collective that run at the same time on one context. The same on all ranks.
+    pub tag: u64,
     /// Instead of the context's.
     pub timeout: Option<Duration>,
     /// Instead of the context's. The same on all ranks.
@@ -291,7 +291,9 @@ impl Context {
     /// Runs `plan`, as `run` or for it.
     pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<()> {
         let mut guard = self.lock()?;
-        let described = |e: &Error| e.context(run.call.describe(self.rank, run.algorithm.name));
+        let described = |e: &Error| {
+            e.context(run.call.describe(self.rank, run.algorithm.name)).during(run.call.shape.collective.name())
+        };
         if self.size > 1 && guard.messenger.is_isolated() && guard.broken.is_none() {
             let text = "the context is not connected: connect it first, over a store or by its pairs";
             return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
@@ -313,7 +315,12 @@ impl Context {
         let engine = self.engine();
         let (mut guard, mut over) = engine.finish(guard, index, run.deadline);
         let now = guard.now;
-        if !over && guard.messenger.query(index, now) {
+        // A rank that knows the reason fails first. A call that does not wait does not wait for replies either.
+        if !over
+            && !run.timeout.is_zero()
+            && !unexpected(&guard, index).is_some_and(|unexpected| unexpected.awaited)
+            && guard.messenger.query(index, now)
+        {
             // Worth more than its time: it tells whose fault the timeout is.
             let known = |core: &mut Core| core.is_over(index) || core.messenger.replies() == Replies::Cause;
             let until = engine.now() + REPLY_TIME;
@@ -330,6 +337,8 @@ impl Context {
             true => guard.messenger.describe(index, guard.now),
             false => self.waits(&guard, index),
         };
+        let unexpected = if over { None } else { unexpected(&guard, index) };
+        let blame = if over { Details::default() } else { guard.messenger.blame(|token| token.owner == index) };
         let left_over = if well { self.left_over(run, &guard, index) } else { None };
         let error = match (over, guard.end(index)) {
             (_, None) if left_over.is_some() => left_over,
@@ -338,11 +347,15 @@ impl Context {
             }
             (true, ended) => ended,
             (false, _) => {
-                let (timeout, begun) = (run.timeout, guard.begun);
+                let (timed_out, begun) = (after(run.timeout), guard.begun);
+                let found = unexpected.as_ref().map_or(String::new(), |unexpected| format!("; {}", unexpected.text));
                 let text = format!(
-                    "timed out after {timeout:?}, in collective number {begun} of this context, waiting {waits}"
+                    "timed out {timed_out}, in collective number {begun} of this context, waiting {waits}{found}"
                 );
-                Some(Error::new(ErrorKind::Timeout, text))
+                match unexpected.filter(|unexpected| unexpected.awaited) {
+                    Some(unexpected) => Some(Error::new(ErrorKind::Mismatch, text).with_rank(unexpected.from)),
+                    None => Some(Error::new(ErrorKind::Timeout, text).about(blame)),
+                }
             }
         };
         let Some(error) = error else {
@@ -364,39 +377,64 @@ impl Context {
             return None;
         }
         // A rank may be ahead; and of calls that are not counted nothing is known.
-        let is_past = |own: u64, other: u64| number(own) != 0 && number(other) != 0 && !is_earlier(own, other);
-        let (peer, what) = unmet(guard, index, is_past)?;
+        let (own, tag) = guard.call(index);
+        let is_past = |other: u64| number(own) != 0 && number(other) != 0 && !is_earlier(own, other);
+        let mut unmet = guard.messenger.unmet(tag).filter(|unmet| unmet.kind == kind(own));
+        let (rank, other, bytes) = unmet.find_map(|unmet| {
+            unmet.message.filter(|(other, _)| is_past(*other)).map(|(other, bytes)| (unmet.from, other, bytes))
+        })?;
+        let (peer, what) = (guard.messenger.peer_name(rank), explain(digest(other)));
         let text = format!(
-            "{peer} has sent {what}, where none were expected from it: the counts that it was called with differ from those here"
+            "{peer} has sent {bytes} bytes of {what}, where none were expected from it: the counts that it was called with \
+             differ from those here"
         );
-        Some(Error::new(ErrorKind::Mismatch, text))
+        Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank))
     }
 
-    /// What the run `index` waits for, and what here may be the reason that it does.
+    /// What the run `index` waits for, and what may be the reason that no connection stands.
     fn waits(&self, guard: &Guard<'_>, index: u32) -> String {
         let mut waits = guard.messenger.describe(index, guard.now);
         if waits.is_empty() {
             // Nobody else can have taken so long.
             waits.push_str("for the caller's reduction function");
         }
-        // A rank may be ahead.
-        let strange =
-            |own: u64, other: u64| differs(own, other) && (digest(own) != digest(other) || is_earlier(other, own));
-        if let Some((peer, what)) = unmet(guard, index, strange) {
-            waits.push_str(&format!("; {peer} has sent what nobody here asked for: {what}"));
-        }
         waits + &self.accept_error()
     }
 }
 
-/// A message on the tag of the run `index` that has met no receive, and whose fingerprint is `wanted` beside the run's own: who
-/// sent it, and `8 bytes of` what.
-fn unmet(guard: &Guard<'_>, index: u32, wanted: impl Fn(u64, u64) -> bool) -> Option<(String, String)> {
-    let (fingerprint, tag) = guard.call(index);
-    let first = Slot::from(tag) << TAG_SHIFT;
-    let unmet = guard.messenger.unexpected(first..first + (1 << TAG_SHIFT));
-    let (rank, other, bytes) = unmet.into_iter().find(|(_, other, _)| wanted(fingerprint, *other))?;
-    Some((guard.messenger.peer_name(rank), format!("{bytes} bytes of {}", explain(digest(other)))))
+/// What a peer has sent that no call here takes.
+struct Unexpected {
+    from: Rank,
+    /// Whether the run in question waits for that very peer, which must be in another call then.
+    awaited: bool,
+    /// Who sent what.
+    text: String,
+}
+
+/// What has come on the tag of the run `index` and belongs to no call here, if anything has.
+fn unexpected(guard: &Guard<'_>, index: u32) -> Option<Unexpected> {
+    let (own, tag) = guard.call(index);
+    let is_unexpected = |unmet: &Unmet| match unmet.message {
+        // A rank may be ahead.
+        Some((other, _)) if unmet.kind == kind(own) => {
+            differs(own, other) && (digest(own) != digest(other) || is_earlier(other, own))
+        }
+        _ => unmet.kind != MEASUREMENT && !guard.runs(unmet.kind, tag),
+    };
+    let unmet = guard.messenger.unmet(tag).filter(is_unexpected);
+    let with_wait = unmet.map(|unmet| (!guard.messenger.waits_for(index, unmet.from), unmet));
+    let (elsewhere, Unmet { from, kind, message }) =
+        with_wait.min_by_key(|(elsewhere, unmet)| (*elsewhere, unmet.message.is_none(), unmet.from))?;
+    let peer = guard.messenger.peer_name(from);
+    let what = match message {
+        Some((other, bytes)) => format!("has sent {bytes} bytes of {}", explain(digest(other))),
+        None => format!("waits to receive a message of {}", explain_kind(kind)),
+    };
+    Some(Unexpected {
+        from,
+        awaited: !elsewhere,
+        text: format!("{peer} {what} with this tag, which no thread here has called"),
+    })
 }
 
 /// A call under way, or what is exchanged for it before it begins.

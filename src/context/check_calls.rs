@@ -10,9 +10,9 @@ use crate::context::Context;
 use crate::context::call::{Call, Run};
 use crate::context::digest::op_text;
 use crate::engine::{Binding, Combine};
-use crate::error::{Error, ErrorKind, Result, first_few, try_zeros};
+use crate::error::{Details, Error, ErrorKind, Result, first_few, try_zeros};
 use crate::tuner;
-use crate::types::ElementType;
+use crate::types::{ElementType, Rank};
 use crate::wire::fingerprint::Purpose;
 
 /// The environment variable that asks for it.
@@ -160,8 +160,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What is wrong with calls of these records, one for each rank.
-fn verdict(records: &[Record<'_>]) -> Option<String> {
+/// What is wrong with calls of these records, one for each rank; and the first of the ranks that are fewest in what they call.
+fn verdict(records: &[Record<'_>]) -> Option<(String, Option<Rank>)> {
     let mut groups: Vec<(Vec<u64>, Vec<usize>)> = Vec::new();
     for (rank, record) in records.iter().enumerate() {
         let common = record.common();
@@ -171,7 +171,7 @@ fn verdict(records: &[Record<'_>]) -> Option<String> {
         }
     }
     if groups.len() == 1 {
-        return counts_between(records);
+        return counts_between(records).map(|wrong| (wrong, None));
     }
     // The odd ones first: they are to blame, as a rule.
     groups.sort_by_key(|(_, ranks)| (ranks.len(), ranks[0]));
@@ -188,7 +188,8 @@ fn verdict(records: &[Record<'_>]) -> Option<String> {
             format!("rank{s} {} {verb} {call}", first_few(ranks.iter(), SHOWN, ", "))
         })
         .collect();
-    Some(parts.join("; "))
+    let odd = (groups[0].1.len() < groups[1].1.len()).then_some(groups[0].1[0]);
+    Some((parts.join("; "), odd))
 }
 
 /// Where a rank sends another number of elements than its receiver expects, in calls that agree otherwise.
@@ -238,8 +239,9 @@ impl Context {
         let plan = self.plan(&shape, algorithm, &binding)?;
         self.execute(&Run { binding, ..*run }, plan)?;
         let records: Vec<Record<'_>> = all.chunks_exact(own.len()).map(Record).collect();
-        let Some(wrong) = verdict(&records) else { return Ok(()) };
+        let Some((wrong, odd)) = verdict(&records) else { return Ok(()) };
         let own = run.call.describe(self.rank, run.algorithm.name);
-        Err(Error::new(ErrorKind::Mismatch, format!("{own}: ranks disagree about this call: {wrong}")))
+        let error = Error::new(ErrorKind::Mismatch, format!("{own}: ranks disagree about this call: {wrong}"));
+        Err(error.about(Details { rank: odd, operation: run.call.shape.collective.name(), ..Details::default() }))
     }
 }

@@ -85,7 +85,7 @@ impl<'a> Claims<'a> {
         if value.is_empty() || !value.len().is_multiple_of(length) {
             let bytes = value.len();
             let text = format!("what rank {rank} tells of itself has {bytes} bytes, not {length}: another version?");
-            return Err(Error::new(ErrorKind::Mismatch, text));
+            return Err(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
         }
         Ok(Self { rank, claims: value.chunks_exact(length).collect() })
     }
@@ -120,7 +120,7 @@ impl<'a> Claims<'a> {
             format!("is of {theirs}, and this is {here}")
         };
         let text = format!("rank {}, {}, {differ}; {SEPARATE}", self.rank, owner(claim));
-        Err(Error::new(ErrorKind::Mismatch, text))
+        Err(Error::new(ErrorKind::Mismatch, text).with_rank(self.rank))
     }
 
     /// What its process has told before the last time.
@@ -131,7 +131,8 @@ impl<'a> Claims<'a> {
     /// The error for the first of the claims and `other`.
     pub(super) fn claimed_twice(&self, other: &[u8]) -> Error {
         let (rank, first, other) = (self.rank, owner(self.claims[0]), owner(other));
-        Error::new(ErrorKind::Mismatch, format!("rank {rank} is claimed twice: by {first}, and by {other}; {SEPARATE}"))
+        let text = format!("rank {rank} is claimed twice: by {first}, and by {other}; {SEPARATE}");
+        Error::new(ErrorKind::Mismatch, text).with_rank(rank)
     }
 }
 

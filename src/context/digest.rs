@@ -9,7 +9,7 @@ use crate::hash::QuickHasher;
 use crate::tuner;
 use crate::types::{DataType, ElementType, ReduceOp};
 use crate::wire::fingerprint::{
-    Digest, MAX_ALGORITHM, MAX_COLLECTIVE, NO_OPERATION, OPAQUE_TYPE, Purpose, USER_OPERATION,
+    self, COMPARISON, Digest, MAX_ALGORITHM, MAX_COLLECTIVE, NO_OPERATION, OPAQUE_TYPE, Purpose, USER_OPERATION,
 };
 
 // Where one of these fails, widen the field in `wire/fingerprint.rs`.
@@ -92,6 +92,17 @@ pub(super) fn explain(digest: u64) -> String {
     format!("{} {algorithm} of {dtype}{}{sharing}", collective.name(), op_text(operation))
 }
 
+/// What the kind of a peer's call means, for errors.
+pub(super) fn explain_kind(kind: u8) -> String {
+    let digest = |collective: &Collective| Digest { collective: *collective as u32, ..Digest::decode(0) }.encode();
+    let collective = Collective::ALL.iter().find(|collective| fingerprint::kind(digest(collective)) == kind);
+    match collective {
+        Some(collective) => collective.name().into(),
+        None if kind == COMPARISON => explain(Purpose::Comparison.alone()),
+        None => UNKNOWN.into(),
+    }
+}
+
 const UNKNOWN: &str = "one that this version does not know";
 
 /// The reverse of [`Call::op_code`]: ` by sum`, or nothing.
@@ -148,6 +159,9 @@ mod tests {
     fn what_no_peer_of_this_version_says_is_explained_all_the_same() {
         assert!(explain(Purpose::Comparison.alone()).starts_with("a comparison of calls"));
         assert_eq!(explain(Purpose::Measurement.alone()), "a measurement of connecting");
+        let kinds: HashSet<String> = (1..=u8::MAX).map(explain_kind).collect();
+        assert_eq!(kinds.len(), Collective::ALL.len() + 2, "every collective, a comparison, and what is unknown");
+        assert!(explain_kind(COMPARISON).starts_with("a comparison of calls"));
         let digest = |collective, algorithm, dtype, operation| {
             explain(Digest { collective, algorithm, dtype, operation, ..Digest::decode(0) }.encode())
         };

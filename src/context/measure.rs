@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::engine::plan::Plan;
-use crate::engine::{Binding, Combine, TAG_SHIFT};
+use crate::engine::{Binding, Combine};
 use crate::reduce;
 use crate::schedule::cost::Link;
 use crate::schedule::{Buffer, Builder, Span};
@@ -31,11 +31,8 @@ const AGAIN: u8 = 0;
 const LARGER: u8 = 1;
 const LAST: u8 = 2;
 
-/// Tells these messages from those of collectives.
+/// Tells these messages from those of collectives, which they cannot meet: one that nobody took in time may be left.
 const DIGEST: u64 = Purpose::Measurement.alone();
-/// The last slot of all. A collective with this tag would have to send millions of messages from one rank to another.
-const TAG: u32 = u32::MAX;
-const CHANNEL: u32 = (1 << TAG_SHIFT) - 1;
 
 /// One side's part in a message that goes to and fro.
 fn plan(peer: Rank, bytes: usize, asks: bool) -> Arc<Plan> {
@@ -48,10 +45,7 @@ fn plan(peer: Rank, bytes: usize, asks: bool) -> Arc<Plan> {
         builder.recv(peer, output);
         builder.send(peer, output);
     }
-    let mut schedule = builder.build();
-    // A message that nobody took in time must not meet a collective's receive.
-    schedule.steps.iter_mut().for_each(|step| step.channel = CHANNEL);
-    Arc::new(Plan::new(&schedule))
+    Arc::new(Plan::new(&builder.build()))
 }
 
 /// What the link to a rank is like.
@@ -79,7 +73,7 @@ fn play(
         segment: bytes,
         combine: Combine::Nothing,
         digest: DIGEST,
-        tag: TAG,
+        tag: 0,
         // One side may give up in the middle.
         counted: false,
         count: bytes,

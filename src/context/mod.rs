@@ -9,6 +9,7 @@ mod digest;
 mod measure;
 mod pair;
 mod prepared;
+mod remote_key;
 mod share_counts;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,8 @@ pub use crate::engine::UserFunction;
 pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
 pub use pair::Pair;
-pub use unbound_buffer::{RemoteKey, UnboundBuffer};
+pub use remote_key::RemoteKey;
+pub use unbound_buffer::UnboundBuffer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -50,7 +52,8 @@ pub enum Connect {
 /// How a context behaves.
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
-    /// Time that any one operation may take, if the call does not say otherwise. 30 s by default.
+    /// Time that any one operation may take, if the call does not say otherwise: zero does what can be done without waiting,
+    /// and `Duration::MAX` has no end. 30 s by default.
     pub timeout: Duration,
     /// When connections are made.
     pub connect: Connect,
@@ -103,7 +106,10 @@ impl BackgroundProgress for Shared {
     }
 }
 
-/// At most 584 years.
+/// More than any process lives: what a timeout comes to that has no end, or one past the clock's.
+const FOREVER: Duration = Duration::from_secs(1 << 35);
+
+/// `u64::MAX`, which is 584 years, for no end.
 fn nanoseconds(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -136,8 +142,8 @@ impl Context {
         if size == 0 || rank >= size || size > i32::MAX as usize {
             return Err(Error::invalid(format!("there is no rank {rank} of {size}")));
         }
-        if options.timeout.is_zero() || options.max_segment_bytes == 0 {
-            return Err(Error::invalid("a context's timeout and its largest segment must not be zero"));
+        if options.max_segment_bytes == 0 {
+            return Err(Error::invalid("a context's largest segment must not be zero"));
         }
         let check_calls = options.check_calls.map_or_else(check_calls::from_environment, Ok)?;
         let overrides = Overrides::from_environment()?;
@@ -188,7 +194,10 @@ impl Context {
 
     /// Time that an operation may take by default.
     pub fn timeout(&self) -> Duration {
-        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
+        match self.timeout.load(Ordering::Relaxed) {
+            u64::MAX => Duration::MAX,
+            nanoseconds => Duration::from_nanos(nanoseconds),
+        }
     }
 
     /// Sets it for operations that begin later.
@@ -217,9 +226,9 @@ impl Context {
         self.hosts.get().map_or(&[], |hosts| hosts)
     }
 
-    /// Ends every connection; what waits fails with `Aborted`. Later calls fail. Idempotent.
+    /// Ends every connection; what waits fails with `Closed`. Later calls fail. Idempotent.
     pub fn close(&self) {
-        let closed = Error::new(ErrorKind::Aborted, format!("rank {} has closed this context", self.rank));
+        let closed = Error::new(ErrorKind::Closed, format!("rank {} has closed this context", self.rank));
         let Ok(mut guard) = self.lock() else { return };
         // What a peer gave up for, while no call was running here, is the reason for those who wait for this rank, too.
         let reason = guard.broken.clone();
@@ -235,6 +244,15 @@ impl Context {
     /// Why collectives cannot run on this context any more, if they cannot.
     pub fn broken(&self) -> Option<Error> {
         self.lock().map_or_else(Some, |guard| guard.broken.clone())
+    }
+
+    /// Ends every wait on the buffer `owner`, now and later.
+    fn close_buffer(&self, owner: u32) {
+        if let Ok(mut guard) = self.lock() {
+            guard.requests.close(owner);
+            drop(guard);
+            self.engine().wake();
+        }
     }
 
     fn finish_closing(&self, guard: Guard<'_>) {
@@ -265,8 +283,7 @@ impl Context {
 
     fn deadline_after(&self, now: Instant, timeout: Option<Duration>) -> (Instant, Duration) {
         let timeout = timeout.unwrap_or_else(|| self.timeout());
-        // A timeout beyond what the clock can hold is as good as a year.
-        (now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400)), timeout)
+        (now.checked_add(timeout).unwrap_or_else(|| now + FOREVER), timeout)
     }
 
     fn check_rank(&self, rank: Rank) -> Result<()> {
@@ -282,7 +299,7 @@ impl Context {
         guard.messenger.connect(rank);
         guard.connecting += 1;
         let (mut guard, connected) =
-            self.engine().wait(guard, deadline, |core| match core.messenger.is_connected(rank) {
+            self.engine().wait_for(guard, Some(rank), deadline, |core| match core.messenger.is_connected(rank) {
                 Ok(false) => None,
                 Ok(true) => Some(Ok(())),
                 Err(error) => Some(Err(error)),
@@ -290,8 +307,8 @@ impl Context {
         guard.connecting -= 1;
         let error = || {
             let (peer, link) = (guard.messenger.peer_name(rank), guard.messenger.link_state(rank, guard.now));
-            let text = format!("no connection to {peer} after {timeout:?}: {link}{}", self.accept_error());
-            Error::new(ErrorKind::Timeout, text)
+            let text = format!("no connection to {peer} {}: {link}{}", error::after(timeout), self.accept_error());
+            Error::new(ErrorKind::Timeout, text).with_rank(rank)
         };
         let connected = connected.unwrap_or_else(|| Err(error()));
         self.engine().hand_over(guard);

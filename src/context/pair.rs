@@ -1,8 +1,9 @@
 //! The connection to one peer, for control by hand.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::context::bootstrap::duration;
+use crate::context::bootstrap::CONNECT;
 use crate::context::{BoundBuffer, Context};
 use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
@@ -41,17 +42,20 @@ impl Pair {
     /// Connects, given what the peer's `address` returned; until the context's timeout. Both sides must call it.
     pub fn connect(&self, peer: &[u8]) -> Result<()> {
         let (deadline, timeout) = self.context.deadline(None);
-        self.context.check_open()?;
-        self.context.listen_anywhere()?;
-        self.context.lock()?.messenger.set_peer(self.rank, peer)?;
-        self.context.await_connection(self.rank, deadline, timeout)
+        let connect = || {
+            self.context.check_open()?;
+            self.context.listen_anywhere()?;
+            self.context.lock()?.messenger.set_peer(self.rank, peer)?;
+            self.context.await_connection(self.rank, deadline, timeout)
+        };
+        connect().map_err(|error: Error| error.during(CONNECT))
     }
 
     /// Ends this connection; what waits on it fails.
     pub fn close(&self) {
         let Ok(mut guard) = self.context.lock() else { return };
         let text = format!("rank {} has closed its pair with rank {}", self.context.rank, self.rank);
-        guard.messenger.disconnect(self.rank, &Error::new(ErrorKind::Aborted, text));
+        guard.messenger.disconnect(self.rank, &Error::new(ErrorKind::Closed, text));
         guard.progress();
         self.context.finish_closing(guard);
     }
@@ -61,15 +65,17 @@ impl Pair {
         self.context.lock().is_ok_and(|guard| matches!(guard.messenger.is_connected(self.rank), Ok(true)))
     }
 
-    /// How waiting threads of this context behave from now on: `busy_poll`: they never sleep. Else `sync`: they sleep in the
-    /// system at once instead of polling first.
+    /// How threads behave that wait for nothing but this pair, those under way included. `busy_poll`: they never sleep. Else
+    /// `sync`: they sleep in the system at once instead of polling first. Neither: as other waits of this context.
     pub fn set_sync(&self, sync: bool, busy_poll: bool) -> Result<()> {
         let spin = match (sync, busy_poll) {
-            (_, true) => Spin::Forever,
-            (true, false) => Spin::For(std::time::Duration::ZERO),
-            (false, false) => Spin::For(duration(self.context.tuner().constants().spin_us)),
+            (_, true) => Some(Spin::Forever),
+            (true, false) => Some(Spin::For(Duration::ZERO)),
+            (false, false) => None,
         };
-        self.context.lock()?.set_spin(spin);
+        self.context.lock()?.set_pair_spin(self.rank, spin);
+        // Who sleeps may now be to poll.
+        self.context.engine().wake();
         Ok(())
     }
 

@@ -33,7 +33,7 @@ impl Context {
         let counts = if self.size == 1 { own.to_vec() } else { self.exchange_counts(run, own)? };
         let Some(why) = objection(&Shape { counts: &counts, ..*shape }, run.binding.element) else { return Ok(counts) };
         let text = format!("{}: {why}", run.call.describe(self.rank, run.algorithm.name));
-        let error = Error::new(ErrorKind::Mismatch, text);
+        let error = Error::new(ErrorKind::Mismatch, text).during(shape.collective.name());
         let mut guard = self.lock()?;
         guard.break_with(&error, Some(&error));
         self.finish_closing(guard);

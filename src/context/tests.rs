@@ -10,6 +10,7 @@ mod malformed;
 mod numbers;
 mod places;
 mod prepared;
+mod sync;
 mod tokens;
 mod where_ranks_are;
 
@@ -92,7 +93,7 @@ fn messages_of_all_sizes_reach_all_ranks() {
                 send.send(peer, slot, 0, bytes).unwrap();
             }
             for _ in 0..context.size() {
-                recv.wait_recv(None).unwrap().unwrap();
+                assert_eq!(recv.wait_recv(None).unwrap().unwrap().1, bytes);
                 send.wait_send(None).unwrap().unwrap();
             }
             for peer in 0..context.size() {
@@ -123,7 +124,7 @@ fn a_send_completes_though_the_receiver_does_not_wait() {
             while describe(context, &buffer).contains("receive") {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!(buffer.wait_recv(None).unwrap(), Some(0));
+            assert_eq!(buffer.wait_recv(None).unwrap(), Some((0, bytes)));
             assert_eq!(data, random_bytes(0, bytes));
             signal.recv(&[0], 6, 0, 1).unwrap();
             signal.wait_recv(None).unwrap();
@@ -155,7 +156,7 @@ fn receive_from_any_sees_everyone_and_itself() {
         }
         let mut seen = [0; 3];
         for _ in 0..9 {
-            seen[recv.wait_recv(None).unwrap().unwrap()] += 1;
+            seen[recv.wait_recv(None).unwrap().unwrap().0] += 1;
             send.wait_send(None).unwrap();
         }
         assert_eq!(seen, [3, 3, 3]);
@@ -182,12 +183,12 @@ fn waits_end_by_timeout_abort_and_close() {
         buffer.abort_wait_recv();
     });
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(buffer.wait_recv(None).unwrap_err().kind(), ErrorKind::Aborted));
+        scope.spawn(|| assert_eq!(buffer.wait_recv(None).unwrap_err().kind(), ErrorKind::Closed));
         await_wait(context);
         context.close();
     });
     let error = buffer.send(1, 1, 0, 1).and_then(|()| buffer.wait_send(None).map(|_| ())).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Aborted);
+    assert_eq!(error.kind(), ErrorKind::Closed);
 }
 
 #[test]
@@ -203,11 +204,11 @@ fn puts_and_gets_reach_remote_memory_and_nothing_else() {
             contexts[0].unbound_buffer(local.as_mut_ptr(), bytes).unwrap(),
         )
     };
-    let key = RemoteKey::deserialize(&remote.remote_key().unwrap().serialize()).unwrap();
+    let key: RemoteKey = remote.remote_key().unwrap().to_string().parse().unwrap();
     own.put(&key, 0, 0, 50_000, 100_000).unwrap();
     assert_eq!(own.wait_send(None).unwrap(), Some(1));
     own.get(&key, 0, 100_000, 0, 100_000).unwrap();
-    assert_eq!(own.wait_recv(None).unwrap(), Some(1));
+    assert_eq!(own.wait_send(None).unwrap(), Some(1));
     assert!(own.get(&key, 0, 0, 100_001, 100_000).is_err());
     drop(remote);
     own.put(&key, 0, 0, 0, 10).unwrap();
@@ -218,6 +219,33 @@ fn puts_and_gets_reach_remote_memory_and_nothing_else() {
     expected[50_000..150_000].copy_from_slice(&random_bytes(2, bytes)[..100_000]);
     assert!(memory == expected);
     assert!(local[100_000..] == expected[..100_000]);
+}
+
+#[test]
+fn a_wait_for_a_get_is_ended_as_that_for_a_send() {
+    let contexts = group(2);
+    let (mut memory, mut local) = ([7u8; 4], [0u8; 4]);
+    // SAFETY: the arrays outlive the buffers.
+    let (remote, own) = unsafe {
+        (
+            contexts[1].unbound_buffer(memory.as_mut_ptr(), 4).unwrap(),
+            contexts[0].unbound_buffer(local.as_mut_ptr(), 4).unwrap(),
+        )
+    };
+    let key = remote.remote_key().unwrap();
+    // Nobody answers while this is held.
+    let silent = contexts[1].lock().unwrap();
+    own.get(&key, 0, 0, 0, 4).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(own.wait_send(None).unwrap(), None));
+        await_wait(&contexts[0]);
+        own.abort_wait_send();
+    });
+    drop(silent);
+    assert_eq!(own.wait_send(None).unwrap(), Some(1));
+    assert_eq!(own.wait_recv(Some(Duration::ZERO)).unwrap_err().kind(), ErrorKind::Timeout);
+    drop((own, remote));
+    assert_eq!(local, memory);
 }
 
 #[test]

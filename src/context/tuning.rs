@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::context::Context;
 use crate::context::bootstrap::left;
 use crate::context::measure;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, after};
 use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
 use crate::tuner::Tuner;
@@ -88,7 +88,7 @@ impl Context {
                 }
                 let silent = |error: Error| match error.kind() {
                     ErrorKind::Timeout => {
-                        error.context(format_args!("after {timeout:?}, rank 0 has not told its tuning"))
+                        error.context(format_args!("{}, rank 0 has not told its tuning", after(timeout))).with_rank(0)
                     }
                     _ => error,
                 };

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::context::Context;
+use crate::context::{Context, RemoteKey};
 use crate::engine::requests::{Ended, Requests, Side};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, after};
 use crate::messaging::{Recv, Remote, Send, Source};
 use crate::types::{Rank, Slot, Space};
 
@@ -24,42 +24,6 @@ pub struct UnboundBuffer {
 unsafe impl std::marker::Send for UnboundBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for UnboundBuffer {}
-
-/// Names an unbound buffer of another process, for [`UnboundBuffer::put`] and [`UnboundBuffer::get`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemoteKey {
-    /// Whose.
-    pub rank: Rank,
-    /// Which of its buffers.
-    pub id: u32,
-    /// How long that buffer is.
-    pub bytes: u64,
-}
-
-const KEY_BYTES: usize = 8 + 4 + 4 + 8;
-const KEY_MAGIC: [u8; 8] = *b"gloorsK1";
-
-impl RemoteKey {
-    /// For the way to another process.
-    pub fn serialize(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(KEY_BYTES);
-        out.extend_from_slice(&KEY_MAGIC);
-        out.extend_from_slice(&(self.rank as u32).to_le_bytes());
-        out.extend_from_slice(&self.id.to_le_bytes());
-        out.extend_from_slice(&self.bytes.to_le_bytes());
-        out
-    }
-
-    /// The key that `serialize` wrote.
-    pub fn deserialize(bytes: &[u8]) -> Result<RemoteKey> {
-        if bytes.len() != KEY_BYTES || bytes[..8] != KEY_MAGIC {
-            return Err(Error::invalid(format!("{} bytes that are not a remote key", bytes.len())));
-        }
-        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let length = u64::from_le_bytes(bytes[16..].try_into().expect("8 bytes"));
-        Ok(RemoteKey { rank: word(8) as usize, id: word(12), bytes: length })
-    }
-}
 
 impl Context {
     /// A buffer for messages to and from any rank.
@@ -97,11 +61,11 @@ impl UnboundBuffer {
     pub fn send(&self, to: Rank, slot: Slot, offset: usize, bytes: usize) -> Result<()> {
         self.context.check_rank(to)?;
         let from = self.at(offset, bytes)?.cast_const();
-        let token = Requests::token(self.owner, Side::Send);
         let mut guard = self.context.lock()?;
+        let token = guard.requests.begin(self.owner, Side::Send, &[to]);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
         unsafe {
-            guard.messenger.send(Send { to, space: Space::User, slot, fingerprint: 0, from, bytes, more: false, token })
+            guard.messenger.send(Send { to, space: Space::USER, slot, fingerprint: 0, from, bytes, more: false, token })
         };
         self.context.engine().leave(guard);
         Ok(())
@@ -117,9 +81,9 @@ impl UnboundBuffer {
             ranks => Source::AnyOf(ranks.into()),
         };
         let into = self.at(offset, bytes)?;
-        let token = Requests::token(self.owner, Side::Recv);
         let mut guard = self.context.lock()?;
-        let (space, fingerprint, exact, reduce) = (Space::User, 0, false, None);
+        let token = guard.requests.begin(self.owner, Side::Recv, from);
+        let (space, fingerprint, exact, reduce) = (Space::USER, 0, false, None);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
         unsafe {
             guard.messenger.recv(Recv {
@@ -139,37 +103,46 @@ impl UnboundBuffer {
         Ok(())
     }
 
-    fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<Rank>> {
+    fn wait(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
+        self.wait_for(side, timeout).map_err(|error| error.during(side.operation()))
+    }
+
+    fn wait_for(&self, side: Side, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
         let (deadline, timeout) = self.context.deadline(timeout);
         let guard = self.context.lock()?;
         let engine = self.context.engine();
-        let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(self.owner, side));
-        let waits = ended.is_none().then(|| guard.messenger.describe(self.owner, guard.now));
+        let peer = guard.requests.peer(self.owner, side);
+        let (guard, ended) = engine.wait_for(guard, peer, deadline, |core| core.requests.take(self.owner, side));
+        let its = Requests::token(self.owner, side);
+        let messenger = &guard.messenger;
+        let waits =
+            ended.is_none().then(|| (messenger.describe(self.owner, guard.now), messenger.blame(|token| token == its)));
         engine.hand_over(guard);
-        let what = if side == Side::Send { "send" } else { "receive" };
+        let what = if side == Side::Send { "send, put or get" } else { "receive" };
         let doing = || format!("{}: wait for a {what} of a buffer of {} bytes", self.context.own(), self.bytes);
         match ended {
-            Some(Ended::Message(rank)) => Ok(Some(rank)),
+            Some(Ended::Message(rank, bytes)) => Ok(Some((rank, bytes))),
             Some(Ended::Aborted) => Ok(None),
             Some(Ended::Failed(error)) => Err(error.context(doing())),
             Some(Ended::Written { .. }) => Err(Error::new(ErrorKind::Internal, "an unbound buffer was written to")),
             None => {
-                let waits = waits.filter(|w| !w.is_empty()).unwrap_or_else(|| "for something to be posted".into());
-                let text = format!("{}: timed out after {timeout:?}, waiting {waits}", doing());
-                Err(Error::new(ErrorKind::Timeout, text))
+                let (waits, blame) = waits.unwrap_or_default();
+                let waits = if waits.is_empty() { "for something to be posted".into() } else { waits };
+                let text = format!("{}: timed out {}, waiting {waits}", doing(), after(timeout));
+                Err(Error::new(ErrorKind::Timeout, text).about(blame))
             }
         }
     }
 
-    /// Waits until one more send or put has completed; the rank it was with, or `None` if the wait was aborted. After a
+    /// Waits until one more send, put or get has completed; the rank it was with, or `None` if the wait was aborted. After a
     /// timeout the operation goes on, and can be waited for again.
     pub fn wait_send(&self, timeout: Option<Duration>) -> Result<Option<Rank>> {
-        self.wait(Side::Send, timeout)
+        Ok(self.wait(Side::Send, timeout)?.map(|(rank, _)| rank))
     }
 
-    /// Waits until one more receive or get has completed; the rank it was from, or `None` if the wait was aborted. After a
-    /// timeout the operation goes on, and can be waited for again.
-    pub fn wait_recv(&self, timeout: Option<Duration>) -> Result<Option<Rank>> {
+    /// Waits until one more receive has completed; the rank it was from and how many bytes came, or `None` if the wait
+    /// was aborted. After a timeout the operation goes on, and can be waited for again.
+    pub fn wait_recv(&self, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
         self.wait(Side::Recv, timeout)
     }
 
@@ -191,6 +164,11 @@ impl UnboundBuffer {
         self.abort(Side::Recv);
     }
 
+    /// Ends every wait, now and later, with `Closed`: the buffer is to be dropped.
+    pub fn close(&self) {
+        self.context.close_buffer(self.owner);
+    }
+
     /// A key with which other ranks may `put` into this buffer and `get` from it, as long as it lives.
     pub fn remote_key(&self) -> Result<RemoteKey> {
         let mut guard = self.context.lock()?;
@@ -203,19 +181,18 @@ impl UnboundBuffer {
             }
         };
         self.context.engine().leave(guard);
-        Ok(RemoteKey { rank: self.context.rank, id, bytes: self.bytes as u64 })
+        Ok(RemoteKey { rank: self.context.rank, id, bytes: self.bytes })
     }
 
     fn remote(&self, key: &RemoteKey, remote_offset: usize, bytes: usize) -> Result<Remote> {
         self.context.check_rank(key.rank)?;
-        let offset = remote_offset as u64;
-        if offset.checked_add(bytes as u64).is_none_or(|end| end > key.bytes) {
+        if remote_offset.checked_add(bytes).is_none_or(|end| end > key.bytes) {
             return Err(Error::invalid(format!(
                 "{bytes} bytes at offset {remote_offset} are not inside the buffer of {} bytes of rank {}",
                 key.bytes, key.rank
             )));
         }
-        Ok(Remote { rank: key.rank, region: key.id, offset })
+        Ok(Remote { rank: key.rank, region: key.id, offset: remote_offset as u64 })
     }
 
     /// Writes `bytes` from `offset` into the remote buffer at `remote_offset`. `wait_send` tells when it is there. `slot` is
@@ -224,20 +201,22 @@ impl UnboundBuffer {
         let _ = slot;
         let (from, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
+        let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.messenger.put(remote, from, bytes, Requests::token(self.owner, Side::Send)) };
+        unsafe { guard.messenger.put(remote, from, bytes, token) };
         self.context.engine().leave(guard);
         Ok(())
     }
 
-    /// Reads `bytes` at `remote_offset` of the remote buffer into `offset`. `wait_recv` tells when it is here. `slot` is
+    /// Reads `bytes` at `remote_offset` of the remote buffer into `offset`. `wait_send` tells when it is here. `slot` is
     /// accepted as Gloo does, and has no meaning here.
     pub fn get(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
         let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
+        let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
         // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
-        unsafe { guard.messenger.get(remote, into, bytes, Requests::token(self.owner, Side::Recv)) };
+        unsafe { guard.messenger.get(remote, into, bytes, token) };
         self.context.engine().leave(guard);
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
 use crate::reduce::{Divide, Kernel};
 use crate::schedule::{Action, Buffer, Span};
-use crate::types::{Slot, Space};
+use crate::types::Space;
 use crate::wire::fingerprint::fingerprint;
 
 /// Combines elements the caller's way: `into[i] = left[i] op right[i]`; returns 0, or anything else to fail the call.
@@ -37,9 +37,6 @@ pub enum Combine {
     /// By the caller's function.
     User(UserFunction, *mut c_void),
 }
-
-/// A collective's slots: its tag, shifted so far, and the number of the message between the two ranks.
-pub const TAG_SHIFT: u32 = 24;
 
 /// Segments of one receive step that are posted at once.
 const WINDOW: usize = 8;
@@ -72,8 +69,10 @@ pub struct Execution {
     combine: Combine,
     /// Compared between sender and receiver; see [`crate::wire::fingerprint`].
     pub fingerprint: u64,
+    /// Its kind.
+    pub kind: u8,
     /// The collective's tag.
-    pub tag: u32,
+    pub tag: u64,
     /// Elements that the call is about, for messages.
     pub count: usize,
     owner: u32,
@@ -122,16 +121,16 @@ pub struct Binding<'a> {
     /// Digest of what sender and receiver must agree on.
     pub digest: u64,
     /// The collective's tag.
-    pub tag: u32,
-    /// Whether the collective has a number on its tag: whether all ranks run it, or else fail.
+    pub tag: u64,
+    /// Whether the call has a number: whether all ranks run it, or else fail.
     pub counted: bool,
     /// Elements that the call is about, for messages.
     pub count: usize,
 }
 
 impl Execution {
-    /// Prepares for a run of `plan`, which has this number on its tag. Allocates only where an earlier run needed less.
-    pub fn reset(&mut self, plan: Arc<Plan>, binding: &Binding<'_>, number: u32) -> Result<()> {
+    /// Prepares for a run of `plan`, which is of this kind and has this number. Allocates only where an earlier run needed less.
+    pub fn reset(&mut self, plan: Arc<Plan>, binding: &Binding<'_>, kind: u8, number: u32) -> Result<()> {
         let n = plan.steps.len();
         self.make_room(&plan, binding.element)?;
         self.progress.clear();
@@ -148,6 +147,7 @@ impl Execution {
         self.segment = binding.segment.max(1);
         self.combine = binding.combine;
         self.fingerprint = fingerprint(binding.digest, number);
+        self.kind = kind;
         self.tag = binding.tag;
         self.count = binding.count;
         self.failed = None;
@@ -277,9 +277,8 @@ impl Execution {
         }
         let count = end - posted;
         let (bytes, more) = (count * self.element, end < step.len);
-        let slot = Slot::from(self.tag) << TAG_SHIFT | Slot::from(step.channel);
         let token = Token { owner: self.owner, detail: index };
-        let (space, fingerprint) = (Space::Collective, self.fingerprint);
+        let (space, slot, fingerprint) = (Space::collective(self.kind, step.channel), self.tag, self.fingerprint);
         let recv = |from: u32, into: *mut u8, reduce| Recv {
             from: Source::Rank(from as usize),
             space,

@@ -12,7 +12,7 @@ pub mod requests;
 #[cfg(test)]
 mod tests;
 
-pub use execution::{Binding, Combine, Reduction, TAG_SHIFT, UserFunction};
+pub use execution::{Binding, Combine, Reduction, UserFunction};
 pub use progress::{Engine, Guard, Spin};
 
 use std::sync::Arc;
@@ -23,9 +23,11 @@ use crate::engine::numbers::Numbers;
 use crate::engine::plan::Plan;
 use crate::engine::requests::Requests;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::slab::Slab;
-use crate::wire::fingerprint::{digest, number};
+use crate::types::Rank;
+use crate::wire::fingerprint::{COMPARISON, digest, kind, number};
 
 /// Owners from here on are buffers, below are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
@@ -53,14 +55,14 @@ pub struct Core {
     pub explain: fn(u64) -> String,
     /// Collectives that have begun here.
     pub begun: u64,
-    /// And on each tag.
+    /// And of each kind on each tag.
     numbers: Numbers,
     /// A waiting thread drives the transport.
     polling: bool,
-    /// That thread sleeps in the system.
-    sleeping: bool,
-    /// Threads that wait to be told.
-    waiting: usize,
+    /// That thread sleeps in the system, having spun so long.
+    sleeping: Option<Spin>,
+    /// Threads that wait to be told: the one peer that each waits for, if it is one.
+    waiting: Vec<Option<Rank>>,
     /// Threads that were told, and need the lock to see it.
     waking: usize,
     /// Something has ended that another thread may wait for.
@@ -71,6 +73,8 @@ pub struct Core {
     turns: u64,
     seen_turns: u64,
     spin: Spin,
+    /// Of waits that only concern the pair with that rank.
+    pair_spins: QuickMap<Rank, Spin>,
 }
 
 /// What the thread that started a run is to do.
@@ -82,20 +86,21 @@ pub(crate) enum Next {
 }
 
 impl Core {
-    /// Starts a run of `plan`; its number. Refuses a tag that a running collective has.
+    /// Starts a run of `plan`; its index. Refuses a tag that a run of its kind has; and for a comparison of calls one that any run
+    /// has, since two calls at the same time cannot be told from ranks that make different ones.
     pub fn start(&mut self, plan: Arc<Plan>, binding: &Binding<'_>) -> Result<u32> {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
         }
-        if self.executions.iter().any(|(_, e)| e.tag == binding.tag) {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                format!("a collective with tag {} is running on this context already", binding.tag),
-            ));
+        let (own, tag) = (kind(binding.digest), binding.tag);
+        if let Some((_, other)) =
+            self.executions.iter().find(|(_, e)| e.tag == tag && (e.kind == own || own == COMPARISON))
+        {
+            return Err(already_running(other, own, self.explain));
         }
         let mut execution = self.spare.pop().unwrap_or_default();
-        let number = if binding.counted { self.numbers.next(binding.tag) } else { 0 };
-        if let Err(error) = execution.reset(plan, binding, number) {
+        let number = if binding.counted { self.numbers.next((own, tag)) } else { 0 };
+        if let Err(error) = execution.reset(plan, binding, own, number) {
             self.spare.push(execution);
             return Err(error);
         }
@@ -131,9 +136,14 @@ impl Core {
     }
 
     /// What messages of the run `index` say that they are about: their fingerprint, and the tag.
-    pub fn call(&self, index: u32) -> (u64, u32) {
+    pub fn call(&self, index: u32) -> (u64, u64) {
         let execution = &self.executions[index];
         (execution.fingerprint, execution.tag)
+    }
+
+    /// Whether a call of this kind runs on `tag`.
+    pub fn runs(&self, kind: u8, tag: u64) -> bool {
+        self.executions.iter().any(|(_, e)| (e.kind, e.tag) == (kind, tag))
     }
 
     /// Ends the run `index`: the error it failed with, if it did. Its memory is no longer touched.
@@ -154,9 +164,33 @@ impl Core {
         self.polling
     }
 
+    /// Whether that thread sleeps.
+    #[cfg(test)]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.sleeping.is_some()
+    }
+
     /// Sets how long waiting threads poll.
     pub fn set_spin(&mut self, spin: Spin) {
         self.spin = spin;
+    }
+
+    /// Sets it for waits that only concern the pair with `peer`; `None`: as others.
+    pub fn set_pair_spin(&mut self, peer: Rank, spin: Option<Spin>) {
+        match spin {
+            Some(spin) => drop(self.pair_spins.insert(peer, spin)),
+            None => drop(self.pair_spins.remove(&peer)),
+        }
+    }
+
+    /// How long a thread polls that waits for `peer` only, or for more.
+    fn spin(&self, peer: Option<Rank>) -> Spin {
+        peer.and_then(|peer| self.pair_spins.get(&peer)).copied().unwrap_or(self.spin)
+    }
+
+    /// How long that thread polls, if it is the one that polls: as long as any that waits would.
+    fn longest_spin(&self, peer: Option<Rank>) -> Spin {
+        self.waiting.iter().map(|peer| self.spin(*peer)).fold(self.spin(peer), Ord::max)
     }
 
     /// Nothing can be relied on any more: everything ends with `error`, and peers are told `notice`.
@@ -271,7 +305,7 @@ impl Core {
                 let text = format!("{peer} is in another collective: {text}");
                 // Says more than that the peer is gone, which it may be by now.
                 if execution.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
-                    execution.failed = Some(Error::new(ErrorKind::Mismatch, text));
+                    execution.failed = Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
                 }
             }
             Outcome::Failed(error) => {
@@ -281,4 +315,16 @@ impl Core {
         }
         self.ended |= execution.is_over() || execution.wants_function();
     }
+}
+
+/// The error for a call of a kind that `other` is in the way of.
+#[cold]
+fn already_running(other: &Execution, own: u8, explain: fn(u64) -> String) -> Error {
+    let (what, tag) = (explain(digest(other.fingerprint)), other.tag);
+    let why = if own == COMPARISON {
+        ", and check_calls does not tell apart calls that run at the same time with one tag"
+    } else {
+        ""
+    };
+    Error::new(ErrorKind::InvalidOperation, format!("{what} with tag {tag} is running on this context already{why}"))
 }

@@ -1,97 +1,106 @@
-//! Numbers the collectives on each tag, so that a message tells which of them it belongs to.
+//! Numbers the calls of each kind on each tag, so that a message tells which of them it belongs to.
 //!
-//! A tag is used by one collective at a time, in the same order on all ranks, so ranks that make the same calls count alike,
-//! whatever their threads do with other tags. A count must never be forgotten: a rank that began again would be taken for one
-//! that has skipped calls. Programs that use each tag once, or a range of tags in turn, cost no memory: adjacent tags that were
-//! used equally often are one entry. Where there are too many entries all the same, further tags are not counted; their number
-//! is 0, which goes with every number.
+//! A kind's calls on a tag run one at a time, in the same order on all ranks, so ranks that make the same calls count alike,
+//! whatever their threads do with other kinds and tags. A count must never be forgotten: a rank that began again would be taken for
+//! one that has skipped calls. Programs that use each tag once, or a range of tags in turn, cost no memory: adjacent tags that
+//! were used equally often are one entry. Where there are too many entries all the same, further tags are not counted; their
+//! number is 0, which goes with every number.
 
 use std::collections::BTreeMap;
 
 use crate::wire::fingerprint::next_number;
 
-/// Tags that are looked up at once.
+/// Lines that are looked up at once.
 const RECENT: usize = 64;
 
-/// Entries for the others; some 20 bytes each.
+/// Entries for the others; some 30 bytes each.
 const MOST: usize = 1 << 16;
 
-/// How often each tag was used.
+/// What is counted: a [kind](crate::wire::fingerprint::kind), which is not 0, and a tag.
+type Line = (u8, u64);
+
+/// Where in the table a line is looked up. All collectives on a tag have places of their own, and so have a few on as many tags as
+/// a program has threads.
+const fn place((kind, tag): Line) -> usize {
+    (tag as usize).wrapping_add(kind as usize * 11) % RECENT
+}
+
+/// How often each line was used.
 #[derive(Debug)]
 pub(super) struct Numbers {
-    /// Tag and number, at the tag's remainder. The number is 0 where the tag is not counted.
-    recent: [(u32, u32); RECENT],
-    /// First tag to last tag and number.
-    others: BTreeMap<u32, (u32, u32)>,
+    /// Line and number, at the line's place. The number is 0 where the line is not counted.
+    recent: [(Line, u32); RECENT],
+    /// A kind and the first tag to the last tag and the number.
+    others: BTreeMap<Line, (u64, u32)>,
     /// Whether some numbers found no place.
     lost: bool,
 }
 
 impl Default for Numbers {
     fn default() -> Self {
-        Self { recent: [(0, 0); RECENT], others: BTreeMap::new(), lost: false }
+        Self { recent: [((0, 0), 0); RECENT], others: BTreeMap::new(), lost: false }
     }
 }
 
 impl Numbers {
-    /// The number of the next collective on `tag`: 1 for the first. 0 where it is not counted.
+    /// The number of the next call on `line`: 1 for the first. 0 where it is not counted.
     #[inline]
-    pub fn next(&mut self, tag: u32) -> u32 {
-        let place = &mut self.recent[tag as usize % RECENT];
-        if place.0 != tag || place.1 == 0 {
-            return self.fetch(tag);
+    pub fn next(&mut self, line: Line) -> u32 {
+        let recent = &mut self.recent[place(line)];
+        if recent.0 != line || recent.1 == 0 {
+            return self.fetch(line);
         }
-        place.1 = next_number(place.1);
-        place.1
+        recent.1 = next_number(recent.1);
+        recent.1
     }
 
     #[cold]
-    fn fetch(&mut self, tag: u32) -> u32 {
-        let number = match self.take(tag) {
+    fn fetch(&mut self, line: Line) -> u32 {
+        let number = match self.take(line) {
             Some(number) => next_number(number),
             None => u32::from(!self.lost),
         };
-        let (other, its) = std::mem::replace(&mut self.recent[tag as usize % RECENT], (tag, number));
-        // What was not counted, or is this very tag, has no number to keep.
+        let (other, its) = std::mem::replace(&mut self.recent[place(line)], (line, number));
+        // What was not counted, or is this very line, has no number to keep.
         if its != 0 {
             self.put(other, its);
         }
         number
     }
 
-    /// Removes the number of `tag`.
-    fn take(&mut self, tag: u32) -> Option<u32> {
-        let (&first, entry) = self.others.range_mut(..=tag).next_back()?;
+    /// Removes the number of `line`.
+    fn take(&mut self, line: Line) -> Option<u32> {
+        let (kind, tag) = line;
+        let (&first, entry) = self.others.range_mut((kind, 0)..=line).next_back()?;
         let (last, number) = *entry;
         if last < tag {
             return None;
         }
-        if first < tag {
+        if first < line {
             entry.0 = tag - 1;
         } else {
             self.others.remove(&first);
         }
         if tag < last {
-            self.insert(tag + 1, last, number);
+            self.insert((kind, tag + 1), last, number);
         }
         Some(number)
     }
 
-    /// Remembers the number of `tag`, which has none.
-    fn put(&mut self, tag: u32, number: u32) {
-        let behind = tag.checked_add(1).and_then(|next| self.others.get(&next)).filter(|entry| entry.1 == number);
-        let last = behind.map_or(tag, |entry| entry.0);
-        if last > tag {
-            self.others.remove(&(tag + 1));
-        }
-        let before = self.others.range_mut(..tag).next_back();
+    /// Remembers the number of `line`, which has none.
+    fn put(&mut self, line: Line, number: u32) {
+        let (kind, tag) = line;
+        let next = tag.checked_add(1).map(|next| (kind, next));
+        let behind = next.filter(|next| self.others.get(next).is_some_and(|entry| entry.1 == number));
+        let last = behind.and_then(|next| self.others.remove(&next)).map_or(tag, |entry| entry.0);
+        let before = self.others.range_mut((kind, 0)..line).next_back();
         match before.filter(|(_, entry)| entry.0 + 1 == tag && entry.1 == number) {
             Some((_, entry)) => entry.0 = last,
-            None => self.insert(tag, last, number),
+            None => self.insert(line, last, number),
         }
     }
 
-    fn insert(&mut self, first: u32, last: u32, number: u32) {
+    fn insert(&mut self, first: Line, last: u64, number: u32) {
         if self.others.len() < MOST {
             self.others.insert(first, (last, number));
         } else {
@@ -105,17 +114,34 @@ mod tests {
     use super::*;
     use crate::wire::fingerprint::MAX_NUMBER;
     use proptest::prelude::*;
-    use std::collections::HashMap;
+    use std::collections::{HashMap, HashSet};
 
     proptest! {
         #[test]
-        fn every_tag_is_counted(tags in proptest::collection::vec(prop_oneof![0u32..300, (0u32..8).prop_map(|n| u32::MAX - n), any::<u32>()], 0..2000)) {
+        fn every_line_is_counted(
+            lines in proptest::collection::vec(
+                (1..4u8, prop_oneof![0u64..300, (0u64..8).prop_map(|n| u64::MAX - n), any::<u64>()]),
+                0..2000,
+            )
+        ) {
             let (mut numbers, mut known) = (Numbers::default(), HashMap::new());
-            for tag in tags {
-                let count = known.entry(tag).or_insert(0u32);
+            for line in lines {
+                let count = known.entry(line).or_insert(0u32);
                 *count += 1;
-                prop_assert_eq!(numbers.next(tag), *count, "tag {}", tag);
+                prop_assert_eq!(numbers.next(line), *count, "{:?}", line);
             }
+        }
+    }
+
+    #[test]
+    fn collectives_on_the_same_few_tags_have_places_of_their_own() {
+        let places = |kinds: std::ops::Range<u8>, tags: std::ops::Range<u64>| {
+            let lines: Vec<Line> = kinds.flat_map(|kind| tags.clone().map(move |tag| (kind, tag))).collect();
+            (lines.iter().map(|line| place(*line)).collect::<HashSet<_>>().len(), lines.len())
+        };
+        for (kinds, tags) in [(1..20, 0..1), (1..17, 0..2), (1..5, 0..11)] {
+            let (places, lines) = places(kinds, tags);
+            assert_eq!(places, lines);
         }
     }
 
@@ -124,12 +150,12 @@ mod tests {
         let mut numbers = Numbers::default();
         for round in 1..=3 {
             for tag in 0..100_000 {
-                assert_eq!(numbers.next(tag), round);
+                assert_eq!(numbers.next((1, tag)), round);
                 assert!(numbers.others.len() <= 3, "tag {tag}: {:?}", numbers.others);
             }
         }
-        for tag in (u32::MAX - 1000)..=u32::MAX {
-            assert_eq!(numbers.next(tag), 1);
+        for tag in (u64::MAX - 1000)..=u64::MAX {
+            assert_eq!(numbers.next((1, tag)), 1);
         }
         assert!(numbers.others.len() <= 4, "{:?}", numbers.others);
     }
@@ -137,22 +163,22 @@ mod tests {
     #[test]
     fn beyond_the_most_entries_no_more_tags_are_counted_and_those_known_still_are() {
         let mut numbers = Numbers::default();
-        let tag = |index: usize| 7 * index as u32;
+        let line = |index: usize| (1, 7 * index as u64);
         let all = MOST + 10 * RECENT;
         for index in 0..all {
-            numbers.next(tag(index));
+            numbers.next(line(index));
         }
         assert!(numbers.lost && numbers.others.len() == MOST);
         for round in 2..4 {
             for index in 0..MOST {
-                assert_eq!(numbers.next(tag(index)), round, "{index}");
+                assert_eq!(numbers.next(line(index)), round, "{index}");
             }
         }
-        assert_eq!((numbers.next(3), numbers.next(3)), (0, 0), "it may be one that was forgotten");
+        assert_eq!((numbers.next((1, 3)), numbers.next((1, 3))), (0, 0), "it may be one that was forgotten");
         // The middle of a long entry splits it.
-        let mut numbers = Numbers { others: BTreeMap::from([(0, (u32::MAX, 5))]), ..Numbers::default() };
-        for index in 0..2 * MOST as u32 {
-            assert!(matches!(numbers.next(2 * index), 0 | 6));
+        let mut numbers = Numbers { others: BTreeMap::from([((1, 0), (u64::MAX, 5))]), ..Numbers::default() };
+        for index in 0..2 * MOST as u64 {
+            assert!(matches!(numbers.next((1, 2 * index)), 0 | 6));
             assert!(numbers.others.len() <= MOST);
         }
         assert!(numbers.lost);
@@ -160,9 +186,9 @@ mod tests {
 
     #[test]
     fn numbers_skip_zero_when_they_wrap() {
-        let mut numbers = Numbers { recent: [(3, MAX_NUMBER); RECENT], ..Numbers::default() };
-        assert_eq!((numbers.next(3), numbers.next(3)), (1, 2));
-        numbers.put(70, MAX_NUMBER);
-        assert_eq!(numbers.next(70), 1);
+        let mut numbers = Numbers { recent: [((1, 3), MAX_NUMBER); RECENT], ..Numbers::default() };
+        assert_eq!((numbers.next((1, 3)), numbers.next((1, 3))), (1, 2));
+        numbers.put((1, 70), MAX_NUMBER);
+        assert_eq!(numbers.next((1, 70)), 1);
     }
 }

@@ -9,13 +9,15 @@ use crate::engine::numbers::Numbers;
 use crate::engine::requests::Requests;
 use crate::engine::{Core, Next};
 use crate::error::{Error, Result};
+use crate::hash::QuickMap;
 use crate::messaging::{EVENTS, Messenger};
 use crate::slab::Slab;
 use crate::sys::Waker;
 use crate::transport::{Clock, Watch};
+use crate::types::Rank;
 
-/// How long a waiting thread polls before it lets the system put it to sleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How long a waiting thread polls before it lets the system put it to sleep; ordered by that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Spin {
     /// For so long after the last thing that happened.
     For(Duration),
@@ -69,14 +71,15 @@ impl Engine {
                 begun: 0,
                 numbers: Numbers::default(),
                 polling: false,
-                sleeping: false,
-                waiting: 0,
+                sleeping: None,
+                waiting: Vec::new(),
                 waking: 0,
                 ended: false,
                 connecting: 0,
                 turns: 0,
                 seen_turns: 0,
                 spin,
+                pair_spins: QuickMap::default(),
             }),
             clock,
         })
@@ -108,6 +111,9 @@ impl Engine {
 
     /// For whoever changed something that waiting threads must see.
     pub fn wake(&self) {
+        let mut guard = self.lock();
+        guard.waking = guard.waiting.len();
+        drop(guard);
         self.ended.notify_all();
         self.waker.wake();
     }
@@ -122,22 +128,24 @@ impl Engine {
     /// with the lock.
     ///
     /// The caller's reduction function runs without the lock: others may use the context meanwhile, and so may the function itself. How
-    /// late it is shows when it has returned.
+    /// late it is shows when it has returned. A deadline that has passed from the beginning lets it run as often as it can without
+    /// waiting.
     pub fn finish<'a>(&'a self, mut guard: Guard<'a>, index: u32, deadline: Instant) -> (Guard<'a>, bool) {
+        let waits = guard.now < deadline;
         loop {
             let (mut core, next) = self.wait(guard, deadline, |core| core.next(index));
             let Some(Next::Reduce(reduction)) = next else { return (core, next.is_some()) };
             // What was posted leaves first. The watch comes by itself if the function takes long.
             core.dispatch();
             self.tell(&mut core);
-            if core.waiting > 0 && !core.polling {
+            if !core.waiting.is_empty() && !core.polling {
                 self.ended.notify_all();
             }
             drop(core);
             let status = reduction.call();
             guard = self.lock();
             guard.reduced(index, &reduction, status);
-            if guard.now >= deadline && !guard.is_over(index) {
+            if waits && guard.now >= deadline && !guard.is_over(index) {
                 return (guard, false);
             }
         }
@@ -146,7 +154,18 @@ impl Engine {
     /// Drives the context until `ready` gives a result, or until `deadline`. Returns with the lock.
     pub fn wait<'a, R>(
         &'a self,
+        guard: Guard<'a>,
+        deadline: Instant,
+        ready: impl FnMut(&mut Core) -> Option<R>,
+    ) -> (Guard<'a>, Option<R>) {
+        self.wait_for(guard, None, deadline, ready)
+    }
+
+    /// The same, for what only concerns the pair with `peer`, if there is one: so it spins as was set for that.
+    pub fn wait_for<'a, R>(
+        &'a self,
         mut guard: Guard<'a>,
+        peer: Option<Rank>,
         deadline: Instant,
         mut ready: impl FnMut(&mut Core) -> Option<R>,
     ) -> (Guard<'a>, Option<R>) {
@@ -158,8 +177,10 @@ impl Engine {
                 break Some(result);
             }
             if !polling && guard.polling {
-                // What this thread has posted must not wait for the one that polls, which may be asleep.
-                guard.progress();
+                // What this thread has posted must not wait for the one that polls, which may be asleep; and whoever does not
+                // wait at all gets what can be had at once.
+                let mut turns = 1..BUSY_TURNS;
+                while guard.progress() && self.now() >= deadline && turns.next().is_some() {}
                 self.tell(&mut guard);
                 if let Some(result) = ready(&mut guard) {
                     break Some(result);
@@ -168,7 +189,7 @@ impl Engine {
                 if left.is_zero() {
                     break None;
                 }
-                guard = self.wait_to_be_told(guard, left);
+                guard = self.wait_to_be_told(guard, peer, left);
                 continue;
             }
             if !polling {
@@ -200,7 +221,7 @@ impl Engine {
             if guard.now >= deadline {
                 break None;
             }
-            guard = self.rest(guard, &mut idle_since, deadline);
+            guard = self.rest(guard, peer, &mut idle_since, deadline);
         };
         if polling {
             guard.polling = false;
@@ -209,11 +230,16 @@ impl Engine {
     }
 
     /// For a thread that does not poll: waits until the one that does has something to tell, or so long.
-    fn wait_to_be_told<'a>(&'a self, mut guard: Guard<'a>, time: Duration) -> Guard<'a> {
-        guard.waiting += 1;
+    fn wait_to_be_told<'a>(&'a self, mut guard: Guard<'a>, peer: Option<Rank>, time: Duration) -> Guard<'a> {
+        // The one that polls spins as long as any that waits would.
+        if guard.sleeping.is_some_and(|spin| spin < guard.spin(peer)) {
+            self.waker.wake();
+        }
+        guard.waiting.push(peer);
         guard = self.ended.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0;
         guard.now = self.now();
-        guard.waiting -= 1;
+        let own = guard.waiting.iter().position(|other| *other == peer).expect("pushed above");
+        guard.waiting.swap_remove(own);
         guard.waking = guard.waking.saturating_sub(1);
         guard
     }
@@ -221,9 +247,16 @@ impl Engine {
     /// For the thread that polls and has found nothing: offers its core and the lock to others, or sleeps, if it has found nothing
     /// for long enough.
     #[inline]
-    fn rest<'a>(&'a self, mut guard: Guard<'a>, idle_since: &mut Option<Instant>, deadline: Instant) -> Guard<'a> {
+    fn rest<'a>(
+        &'a self,
+        mut guard: Guard<'a>,
+        peer: Option<Rank>,
+        idle_since: &mut Option<Instant>,
+        deadline: Instant,
+    ) -> Guard<'a> {
         let since = *idle_since.get_or_insert(guard.now);
-        let spinning = match guard.spin {
+        let spin = guard.longest_spin(peer);
+        let spinning = match spin {
             Spin::For(time) => guard.now.duration_since(since) < time,
             Spin::Forever => true,
         };
@@ -237,13 +270,16 @@ impl Engine {
             return guard;
         }
         let until = guard.messenger.next_timer().map_or(deadline, |timer| timer.min(deadline));
-        guard.sleeping = true;
+        guard.sleeping = Some(spin);
         drop(guard);
         if self.clock.sleep(&self.descriptors, until) {
             self.waker.clear();
         }
         guard = self.lock_contended();
-        guard.sleeping = false;
+        guard.sleeping = None;
+        if guard.longest_spin(peer) > spin {
+            *idle_since = None;
+        }
         guard
     }
 
@@ -262,12 +298,12 @@ impl Engine {
     /// Tells other threads that something has ended which they may wait for.
     fn tell(&self, guard: &mut Guard<'_>) {
         let ended = std::mem::take(&mut guard.ended);
-        if ended && guard.waiting > 0 {
-            guard.waking = guard.waiting;
+        if ended && !guard.waiting.is_empty() {
+            guard.waking = guard.waiting.len();
             self.ended.notify_all();
         }
         // A thread that sleeps may not know of the timer.
-        if guard.sleeping && (ended || guard.messenger.next_timer().is_some()) {
+        if guard.sleeping.is_some() && (ended || guard.messenger.next_timer().is_some()) {
             self.waker.wake();
         }
     }
@@ -278,7 +314,7 @@ impl Engine {
         if guard.polling {
             return;
         }
-        if guard.waiting > 0 {
+        if !guard.waiting.is_empty() {
             self.ended.notify_all();
         } else if let Some(watch) = self.watch.get() {
             self.entrust(&guard, watch.as_ref(), guard.messenger.outgoing() > 0);

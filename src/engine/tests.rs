@@ -2,8 +2,9 @@
 
 use std::ffi::c_void;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use crate::messaging::Send;
 use crate::messaging::testing::{StreamLink, Turns, Unconnected, sockets};
 use crate::sys::Waker;
 use crate::transport::RemoteMemory;
-use crate::transport::{Interest, Link, SystemClock};
+use crate::transport::{Clock, Interest, Link, SystemClock};
 use crate::types::Space;
 use crate::wire::Message;
 use crate::wire::message::HEADER_BYTES;
@@ -161,13 +162,13 @@ fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
     let message = [0u8; 4];
     let (token, from) = (Requests::token(owner, Side::Send), message.as_ptr());
     let send =
-        Send { to: 1, space: Space::User, slot: 1, fingerprint: 0, from, bytes: message.len(), more: false, token };
+        Send { to: 1, space: Space::USER, slot: 1, fingerprint: 0, from, bytes: message.len(), more: false, token };
     // SAFETY: the array outlives the engine's use of it.
     unsafe { guard.messenger.send(send) };
     let deadline = Instant::now() + Duration::from_secs(10);
     let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(owner, Side::Send));
     engine.hand_over(guard);
-    assert!(matches!(ended, Some(Ended::Message(1))), "{ended:?}");
+    assert!(matches!(ended, Some(Ended::Message(1, 4))), "{ended:?}");
     assert!(Instant::now() < deadline, "it slept although what it waited for had ended");
 }
 
@@ -187,6 +188,92 @@ fn connectors_are_told_what_time_it_is_now_though_nobody_was_here_for_long() {
     let turns = turns.lock().unwrap();
     assert!(turns[0] >= before, "when a wait began");
     assert!(turns[turns.len() - 1] >= deadline, "when it had slept");
+}
+
+/// A clock that goes on by 1 µs whenever it is looked at, and on which sleeping takes no time.
+struct Ticks {
+    start: Instant,
+    ticks: Mutex<u32>,
+    /// After how many ticks somebody slept first.
+    slept: Mutex<Option<u32>>,
+}
+
+impl Clock for Ticks {
+    fn now(&self) -> Instant {
+        let mut ticks = self.ticks.lock().unwrap();
+        *ticks += 1;
+        self.start + Duration::from_micros(u64::from(*ticks))
+    }
+
+    fn sleep(&self, _: &[RawFd], until: Instant) -> bool {
+        let mut ticks = self.ticks.lock().unwrap();
+        self.slept.lock().unwrap().get_or_insert(*ticks);
+        *ticks = until.duration_since(self.start).as_micros() as u32;
+        false
+    }
+}
+
+#[test]
+fn a_wait_for_one_peer_polls_for_as_long_as_was_set_for_that() {
+    let after = |micros| Spin::For(Duration::from_micros(micros));
+    // When the wait falls asleep, in µs: it lasts for 1000.
+    let falls_asleep = |peer: Option<Rank>| {
+        let clock = Arc::new(Ticks { start: Instant::now(), ticks: Mutex::new(0), slept: Mutex::new(None) });
+        let messenger = Messenger::new(0, 4, Box::new(Unconnected::new(None, None)), None);
+        let engine = Engine::new(messenger, clock.clone(), |_| String::new(), after(100)).unwrap();
+        let mut guard = engine.lock();
+        guard.set_pair_spin(1, Some(after(0)));
+        guard.set_pair_spin(2, Some(Spin::Forever));
+        guard.set_pair_spin(3, Some(Spin::Forever));
+        guard.set_pair_spin(3, None);
+        let (guard, _) = engine.wait_for(guard, peer, clock.start + Duration::from_millis(1), |_| None::<()>);
+        engine.hand_over(guard);
+        *clock.slept.lock().unwrap()
+    };
+    let usual = falls_asleep(None).unwrap();
+    assert!((100..120).contains(&usual), "{usual}");
+    assert!(falls_asleep(Some(1)).unwrap() < 20);
+    assert_eq!(falls_asleep(Some(2)), None);
+    assert_eq!(falls_asleep(Some(3)), Some(usual));
+}
+
+#[test]
+fn the_thread_that_polls_does_so_for_as_long_as_any_that_waits_would() {
+    let (engine, _readable) = engine(Full { has_room: false }, false);
+    engine.lock().set_pair_spin(2, Some(Spin::Forever));
+    let (over, eager_over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let wait = |peer, over: &AtomicBool| {
+        let ready = |_: &mut Core| over.load(Ordering::Relaxed).then_some(());
+        let (guard, result) = engine.wait_for(engine.lock(), peer, Instant::now() + Duration::from_secs(20), ready);
+        engine.hand_over(guard);
+        assert!(result.is_some(), "it waited in vain");
+    };
+    let end = |over: &AtomicBool| {
+        over.store(true, Ordering::Relaxed);
+        engine.wake();
+    };
+    std::thread::scope(|scope| {
+        let polls = scope.spawn(|| wait(None, &over));
+        let await_that = |met: &dyn Fn(&Core) -> bool| {
+            while !met(&engine.lock()) && !polls.is_finished() {
+                std::thread::yield_now();
+            }
+        };
+        await_that(&Core::is_asleep);
+        let eager = scope.spawn(|| wait(Some(2), &eager_over));
+        await_that(&|core| core.waiting == [Some(2)]);
+        await_that(&|core| !core.is_asleep());
+        let slept = (0..300).any(|_| {
+            std::thread::yield_now();
+            engine.lock().is_asleep()
+        });
+        end(&eager_over);
+        eager.join().unwrap();
+        await_that(&Core::is_asleep);
+        end(&over);
+        polls.join().unwrap();
+        assert!(!slept);
+    });
 }
 
 /// What the reduction function needs to ask in the middle of itself.

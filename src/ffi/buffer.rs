@@ -128,8 +128,8 @@ pub unsafe extern "C" fn gloo_rs_buffer_wait_recv(
     })
 }
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. It therefore first waits until calls on the
-/// buffer in other threads have returned; none may be beginning. NULL is fine.
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
+/// GLOO_RS_ERROR_CLOSED, and this returns after them. No other thread may be beginning a call on the handle. NULL is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_buffer_destroy(buffer: *mut gloo_rs_buffer_t) {
     guard("gloo_rs_buffer_destroy", || {
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn gloo_rs_buffer_destroy(buffer: *mut gloo_rs_buffer_t) {
         if let Some(handle) = unsafe { handle::take(buffer, "buffer") }? {
             // After a fork nobody returns from calls that the parent's threads were in.
             if !handle.buffer.is_inherited() {
-                handle::drop_last(handle, |_| ());
+                handle::drop_last(handle, |handle| handle.buffer.close());
             }
         }
         Ok(())

@@ -10,8 +10,9 @@ use super::device::gloo_rs_device_t;
 use super::enumeration::known;
 use super::guard::guard;
 use super::handle::{self, Handle};
+use super::last_error::{self, gloo_rs_error_t};
 use super::options::{self, Options};
-use super::pointer::{self, Malloced, Out};
+use super::pointer::{self, Out};
 use super::status::{GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
 use super::store::gloo_rs_store_t;
 use crate::context::{Connect, Context, ContextOptions};
@@ -20,7 +21,7 @@ use crate::secret::JobToken;
 use crate::transport;
 
 /// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
-/// need different tags.
+/// need different tags, unless they are different collectives.
 pub struct gloo_rs_context_t {
     _opaque: [u8; 0],
 }
@@ -187,8 +188,8 @@ pub unsafe extern "C" fn gloo_rs_context_create(
 
 /// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
 /// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come, with GLOO_RS_ERROR_ABORTED within a second after the context is closed in another thread, and with
-/// GLOO_RS_ERROR_INVALID_OPERATION if it was closed, or broken, before.
+/// the ranks that did not come; with GLOO_RS_ERROR_CLOSED if the context was closed before, or within a second after it is
+/// closed in another thread; and with GLOO_RS_ERROR_INVALID_OPERATION if it was broken before.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect(
@@ -210,7 +211,7 @@ pub unsafe extern "C" fn gloo_rs_context_connect(
 pub unsafe extern "C" fn gloo_rs_context_connect_from(
     context: *mut gloo_rs_context_t,
     parent: *mut gloo_rs_context_t,
-    tag: u32,
+    tag: u64,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_connect_from", || {
         // SAFETY: the header's rules for pointers.
@@ -253,7 +254,7 @@ pub unsafe extern "C" fn gloo_rs_context_timeout(
     guard("gloo_rs_context_timeout", || {
         // SAFETY: the header's rules for pointers.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(timeout_ms, "timeout_ms")?) };
-        out.set(i64::try_from(handle.context.timeout().as_millis()).unwrap_or(i64::MAX));
+        out.set(pointer::timeout_to_c(handle.context.timeout()));
         Ok(())
     })
 }
@@ -310,33 +311,35 @@ pub unsafe extern "C" fn gloo_rs_context_shares_host(
 }
 
 /// Sets `*broken` to whether collectives cannot run on the context any more, because one failed, a peer gave up, or it was
-/// closed. Then `*reason`, if `reason` is not NULL, is set to why, a string that the caller ends with gloo_rs_free; else to
-/// NULL. A broken context is to be destroyed; a new one may be connected over the same store, under a prefix not used before.
+/// closed. Then why becomes the calling thread's last error, as if a call had just failed with it, and `*error`, if `error` is
+/// not NULL, is filled as by gloo_rs_last_error; else `*error` says that nothing failed. A broken context is to be destroyed; a
+/// new one may be connected over the same store, under a prefix not used before.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_broken(
     context: *const gloo_rs_context_t,
     broken: *mut bool,
-    reason: *mut *mut c_char,
+    error: *mut gloo_rs_error_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_broken", || {
         // SAFETY: the header's rules for pointers.
-        let (handle, out, reason) = unsafe {
-            (handle::get(context, "context")?, Out::new(broken, "broken")?, Out::optional(reason, "reason")?)
-        };
+        let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(broken, "broken")?) };
         transport::check_process(handle.context.device().as_ref())?;
-        let error = handle.context.broken();
-        out.set(error.is_some());
-        if let Some(reason) = reason {
-            let text = error.map(|e| [e.message().replace('\0', "\\0").as_bytes(), b"\0"].concat());
-            let text = text.map(|text| Malloced::copy_of(&text)).transpose()?;
-            reason.set(text.map_or(std::ptr::null_mut(), |text| text.into_raw().cast()));
+        let why = handle.context.broken();
+        let told = why.as_ref().map_or(last_error::NONE, |why| {
+            last_error::remember("gloo_rs_context_broken", why);
+            last_error::last()
+        });
+        if !error.is_null() {
+            // SAFETY: not NULL here, and the header's rules for pointers.
+            unsafe { options::fill(error, "error", told) }?;
         }
+        out.set(why.is_some());
         Ok(())
     })
 }
 
-/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_ABORTED, and so do later
+/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_CLOSED, and so do later
 /// operations. Closing twice is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_close(context: *mut gloo_rs_context_t) -> gloo_rs_status_t {

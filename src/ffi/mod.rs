@@ -15,6 +15,8 @@
 mod status;
 mod types;
 
+mod last_error;
+
 mod device;
 
 mod store;
@@ -52,6 +54,7 @@ pub use buffer::*;
 pub use collective::*;
 pub use context::*;
 pub use device::*;
+pub use last_error::*;
 pub use launch::*;
 pub use pair::*;
 pub use statistics::*;

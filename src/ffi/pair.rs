@@ -121,8 +121,12 @@ pub unsafe extern "C" fn gloo_rs_pair_is_connected(
     })
 }
 
-/// How waits on this pair wait. `sync`: they sleep in the system at once instead of spinning first. `busy_poll`: they never
-/// sleep.
+/// How threads wait that wait for this pair only, as of now. `sync`: they sleep in the system at once instead of polling
+/// first. `busy_poll`: they poll and never sleep, whatever `sync` is. Neither, the default: as other waits of the context,
+/// which poll for a moment and then sleep. That concerns gloo_rs_pair_connect, waits on the pair's buffers, and waits on an
+/// unbound buffer whose receives (or sends, puts and gets) are all with this peer, counted from when it last had none under
+/// way. Other waits, and collectives, go on as before. Where several threads wait on one context, one of them polls for all,
+/// for as long as any of them would.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_set_sync(

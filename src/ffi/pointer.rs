@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::fmt::Display;
 use std::time::Duration;
 
+use super::status::GLOO_RS_TIMEOUT_INFINITE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::types::Rank;
@@ -138,16 +139,22 @@ pub(super) unsafe fn optional_secret<'a>(pointer: *const c_char) -> Option<&'a [
     (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_bytes())
 }
 
-/// Milliseconds from C; `None` for the default.
+/// Milliseconds from C; `None` for the default, `Duration::MAX` for GLOO_RS_TIMEOUT_INFINITE.
 #[inline]
 pub(super) fn timeout(ms: i64) -> Result<Option<Duration>> {
     match ms {
         -1 => Ok(None),
+        i64::MAX => Ok(Some(Duration::MAX)),
         0.. => Ok(Some(Duration::from_millis(ms.unsigned_abs()))),
-        _ => {
-            Err(Error::invalid(format!("timeout_ms is {ms}; it must be GLOO_RS_TIMEOUT_DEFAULT (-1) or not negative")))
-        }
+        _ => Err(Error::invalid(format!(
+            "timeout_ms is {ms}; it must be GLOO_RS_TIMEOUT_DEFAULT (-1), GLOO_RS_TIMEOUT_INFINITE or not negative"
+        ))),
     }
+}
+
+/// Milliseconds for C.
+pub(super) fn timeout_to_c(timeout: Duration) -> i64 {
+    i64::try_from(timeout.as_millis()).unwrap_or(GLOO_RS_TIMEOUT_INFINITE)
 }
 
 /// A rank from C, below `size`.

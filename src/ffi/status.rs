@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 
 use super::enumeration::number;
-use super::{guard, pointer};
+use super::pointer;
 use crate::collective::Collective;
 use crate::error::ErrorKind;
 
@@ -25,7 +25,7 @@ pub enum gloo_rs_status_t {
     GLOO_RS_ERROR_IO = 4,
     /// A peer is gone or gave up, or its connection broke.
     GLOO_RS_ERROR_CONNECTION_LOST = 5,
-    /// A wait was ended by an abort, or the context was closed.
+    /// A wait was ended by an abort function.
     GLOO_RS_ERROR_ABORTED = 6,
     /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
     GLOO_RS_ERROR_MISMATCH = 7,
@@ -39,12 +39,16 @@ pub enum gloo_rs_status_t {
     GLOO_RS_ERROR_CALLBACK = 11,
     /// A defect of this library.
     GLOO_RS_ERROR_INTERNAL = 12,
+    /// This process has closed the context or the pair, or destroyed the buffer.
+    GLOO_RS_ERROR_CLOSED = 13,
 }
 
 pub use gloo_rs_status_t::*;
 
 /// As a timeout: the context's, or 30 seconds for what has no context.
 pub const GLOO_RS_TIMEOUT_DEFAULT: i64 = -1;
+/// As a timeout: none, so that only an end, a failure or an abort ends the operation.
+pub const GLOO_RS_TIMEOUT_INFINITE: i64 = i64::MAX;
 
 pub(super) fn status_of(kind: ErrorKind) -> gloo_rs_status_t {
     match kind {
@@ -60,6 +64,7 @@ pub(super) fn status_of(kind: ErrorKind) -> gloo_rs_status_t {
         ErrorKind::ResourceExhausted => GLOO_RS_ERROR_RESOURCE_EXHAUSTED,
         ErrorKind::Callback => GLOO_RS_ERROR_CALLBACK,
         ErrorKind::Internal => GLOO_RS_ERROR_INTERNAL,
+        ErrorKind::Closed => GLOO_RS_ERROR_CLOSED,
     }
 }
 
@@ -78,6 +83,7 @@ const NAMES: &[(gloo_rs_status_t, &CStr)] = &[
     (GLOO_RS_ERROR_RESOURCE_EXHAUSTED, c"GLOO_RS_ERROR_RESOURCE_EXHAUSTED"),
     (GLOO_RS_ERROR_CALLBACK, c"GLOO_RS_ERROR_CALLBACK"),
     (GLOO_RS_ERROR_INTERNAL, c"GLOO_RS_ERROR_INTERNAL"),
+    (GLOO_RS_ERROR_CLOSED, c"GLOO_RS_ERROR_CLOSED"),
 ];
 
 /// The header's version: its first number.
@@ -124,14 +130,6 @@ pub unsafe extern "C" fn gloo_rs_algorithms(collective: *const c_char) -> *const
     let name = unsafe { pointer::optional_text(collective, "collective") }.ok().flatten();
     let index = Collective::ALL.iter().position(|collective| Some(collective.name()) == name);
     index.map_or(std::ptr::null(), |index| LISTS[index].as_ptr())
-}
-
-/// What went wrong in the last failed call of the calling thread: which argument, rank, peer, key, how many bytes, after
-/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
-/// on this thread, or the thread's end.
-#[unsafe(no_mangle)]
-pub extern "C" fn gloo_rs_last_error_message() -> *const c_char {
-    guard::last_error_message()
 }
 
 /// The name of `status`, as in this header: `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for other numbers.

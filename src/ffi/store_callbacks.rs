@@ -15,7 +15,8 @@ use crate::rendezvous::{CallbackStore, StoreCallbacks, callback};
 ///
 /// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
 /// threads that use the store, possibly on several at once, get `user`, and must not let exceptions out. Pointers that they
-/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, INT64_MAX has no end.
+/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, and
+/// GLOO_RS_TIMEOUT_INFINITE has no end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_store_callbacks_t {

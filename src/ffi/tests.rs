@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::enumeration::from_number;
-use super::guard::{guard, last_error_message};
+use super::guard::guard;
 use super::handle::{self, Handle};
 use super::options::{self, Options};
 use super::pointer::{self, Malloced, Out};
@@ -17,7 +17,7 @@ use crate::types::{DataType, ReduceOp};
 
 fn message() -> String {
     // SAFETY: a string of this thread's that no failing call replaces meanwhile.
-    unsafe { CStr::from_ptr(last_error_message()) }.to_str().unwrap().to_owned()
+    unsafe { CStr::from_ptr(gloo_rs_last_error_message()) }.to_str().unwrap().to_owned()
 }
 
 #[test]
@@ -73,6 +73,7 @@ fn statuses_are_the_error_kinds_in_their_order() {
         ResourceExhausted,
         Callback,
         Internal,
+        Closed,
     ];
     let name = |number| {
         // SAFETY: static strings.
@@ -85,7 +86,7 @@ fn statuses_are_the_error_kinds_in_their_order() {
         let expected = format!("GLOO_RS_ERROR_{kind:?}").replace('_', "").to_lowercase();
         assert_eq!(name(status).replace('_', "").to_lowercase(), expected);
     }
-    assert_eq!(name(13), "unknown status");
+    assert_eq!(name(14), "unknown status");
     assert_eq!(name(u32::MAX), "unknown status");
 }
 
@@ -368,7 +369,8 @@ fn dropping_the_last_waits_for_running_calls() {
 fn plain_arguments() {
     assert_eq!(pointer::timeout(-1).unwrap(), None);
     assert_eq!(pointer::timeout(0).unwrap(), Some(Duration::ZERO));
-    assert_eq!(pointer::timeout(i64::MAX).unwrap(), Some(Duration::from_millis(i64::MAX as u64)));
+    assert_eq!(pointer::timeout(i64::MAX - 1).unwrap(), Some(Duration::from_millis(i64::MAX as u64 - 1)));
+    assert_eq!(pointer::timeout(GLOO_RS_TIMEOUT_INFINITE).unwrap(), Some(Duration::MAX));
     for ms in [-2, i64::MIN] {
         assert!(pointer::timeout(ms).unwrap_err().message().contains(&ms.to_string()));
     }
@@ -457,6 +459,6 @@ fn a_reduction_function_may_destroy_its_context() {
         options.count = 1;
         gloo_rs_allreduce_with(handle, &options)
     };
-    assert_eq!(status, GLOO_RS_ERROR_ABORTED);
+    assert_eq!(status, GLOO_RS_ERROR_CLOSED);
     assert!(still.upgrade().is_none(), "the context outlives the call");
 }

@@ -1,6 +1,6 @@
 //! Unbound buffers: messages to and from any rank.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use super::context::{Waits, gloo_rs_context_t};
 use super::guard::guard;
@@ -32,7 +32,7 @@ pub struct UnboundHandle {
 }
 
 /// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
-/// must not change, and bytes under a receive must not be touched, until the wait for it has returned. `data` needs no
+/// must not change, and bytes under a receive or get must not be touched, until the wait for it has returned. `data` needs no
 /// alignment. The caller owns the result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
 #[must_use]
 #[unsafe(no_mangle)]
@@ -71,7 +71,8 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_send(
     })
 }
 
-/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv.
+/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv,
+/// which tells how many bytes came.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv(
@@ -91,7 +92,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv(
 /// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have
 /// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
 /// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
-/// gloo_rs_unbound_buffer_wait_recv tells the rank.
+/// gloo_rs_unbound_buffer_wait_recv tells the rank and how many bytes came.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
@@ -113,9 +114,9 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
     })
 }
 
-/// Waits until one more send or put of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
+/// Waits until one more send, put or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
 /// `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: the sends go on.
+/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: sends, puts and gets go on.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
@@ -127,32 +128,41 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
         // SAFETY: the header's rules for pointers.
         let (handle, out) = unsafe { (handle::get(buffer, "buffer")?, Out::optional(rank, "rank")?) };
         let timeout = pointer::timeout(timeout_ms)?;
-        let done = handle.waits.during(|| handle.buffer.wait_send(timeout))?;
-        report(done, out, "gloo_rs_unbound_buffer_abort_wait_send")
+        let rank = handle.waits.during(|| handle.buffer.wait_send(timeout))?;
+        let rank = rank.ok_or_else(|| aborted_by("gloo_rs_unbound_buffer_abort_wait_send"))?;
+        set_rank(out, rank)
     })
 }
 
-/// Waits until one more receive or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was
-/// from. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_recv ended the wait: the receives stay.
+/// Waits until one more receive of this buffer has completed, and sets `*rank` to the rank it was from, and `*bytes`
+/// to how many bytes came, which may be fewer than the receive asked for; each may be NULL. `timeout_ms` is in milliseconds;
+/// GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if gloo_rs_unbound_buffer_abort_wait_recv
+/// ended the wait: the receives stay.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_recv(
     buffer: *mut gloo_rs_unbound_buffer_t,
     timeout_ms: i64,
     rank: *mut i32,
+    bytes: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_wait_recv", || {
         // SAFETY: the header's rules for pointers.
-        let (handle, out) = unsafe { (handle::get(buffer, "buffer")?, Out::optional(rank, "rank")?) };
+        let (handle, rank, bytes) =
+            unsafe { (handle::get(buffer, "buffer")?, Out::optional(rank, "rank")?, Out::optional(bytes, "bytes")?) };
         let timeout = pointer::timeout(timeout_ms)?;
-        let done = handle.waits.during(|| handle.buffer.wait_recv(timeout))?;
-        report(done, out, "gloo_rs_unbound_buffer_abort_wait_recv")
+        let came = handle.waits.during(|| handle.buffer.wait_recv(timeout))?;
+        let came = came.ok_or_else(|| aborted_by("gloo_rs_unbound_buffer_abort_wait_recv"))?;
+        bytes.inspect(|bytes| bytes.set(came.1));
+        set_rank(rank, came.0)
     })
 }
 
-fn report(done: Option<Rank>, out: Option<Out<i32>>, abort: &str) -> Result<()> {
-    let rank = done.ok_or_else(|| Error::new(ErrorKind::Aborted, format!("ended by {abort}")))?;
+fn aborted_by(call: &str) -> Error {
+    Error::new(ErrorKind::Aborted, format!("ended by {call}"))
+}
+
+fn set_rank(out: Option<Out<i32>>, rank: Rank) -> Result<()> {
     if let Some(out) = out {
         out.set(pointer::rank_to_c(rank)?);
     }
@@ -183,14 +193,14 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_abort_wait_recv(
     })
 }
 
-/// A key with which other ranks may put into this buffer and get from it, as long as it lives: bytes without meaning to the
-/// caller, to be brought there by its own means, copied into `key` of `capacity` bytes. `*needed` is set to their number;
-/// `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
+/// A key with which other ranks may put into this buffer and get from it, as long as it lives: ASCII text without spaces, to be
+/// brought there by the caller's own means. Copied with its NUL byte, with which it has at most 64 bytes, into `key` of
+/// `capacity` bytes. `*needed` is set to its bytes; `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_remote_key(
     buffer: *mut gloo_rs_unbound_buffer_t,
-    key: *mut c_void,
+    key: *mut c_char,
     capacity: usize,
     needed: *mut usize,
 ) -> gloo_rs_status_t {
@@ -198,66 +208,78 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_remote_key(
         // SAFETY: the header's rules for pointers.
         unsafe {
             let handle = handle::get(buffer, "buffer")?;
-            pointer::copy_out(&handle.buffer.remote_key()?.serialize(), key, capacity, needed)
+            pointer::copy_out_text(&handle.buffer.remote_key()?.to_string(), key, capacity, needed)
         }
     })
 }
 
-/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` (of `key_bytes` bytes) names, at
-/// `remote_offset` there; its owner need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are
-/// there.
+/// What a key of gloo_rs_unbound_buffer_remote_key says: the rank whose buffer it names, and how many bytes that has; each may
+/// be NULL. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if `key` is not such a key; whether the buffer still lives only a put or
+/// get tells.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_remote_key_parse(
+    key: *const c_char,
+    rank: *mut i32,
+    bytes: *mut usize,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_remote_key_parse", || {
+        // SAFETY: `key` is NULL or a string, `rank` and `bytes` are NULL or valid for a write, says the header.
+        let (key, rank, bytes) =
+            unsafe { (remote_key(key)?, Out::optional(rank, "rank")?, Out::optional(bytes, "bytes")?) };
+        bytes.inspect(|bytes| bytes.set(key.bytes));
+        set_rank(rank, key.rank)
+    })
+}
+
+/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` names, at `remote_offset` there; its owner
+/// need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are there. `slot` has no meaning yet.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_put(
     buffer: *mut gloo_rs_unbound_buffer_t,
-    key: *const c_void,
-    key_bytes: usize,
+    key: *const c_char,
     slot: u64,
     offset: usize,
     remote_offset: usize,
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_put", || {
-        // SAFETY: the header's rules for pointers.
-        let handle = unsafe { handle::get(buffer, "buffer") }?;
-        // SAFETY: as above.
-        let key = unsafe { remote_key(key, key_bytes) }?;
+        // SAFETY: `key` is NULL or a string that stays as it is during the call, `buffer` NULL or a handle, says the header.
+        let (handle, key) = unsafe { (handle::get(buffer, "buffer")?, remote_key(key)?) };
         handle.buffer.put(&key, slot, offset, remote_offset, bytes)
     })
 }
 
-/// Starts to read `bytes` at `remote_offset` of the buffer that `key` (of `key_bytes` bytes) names into `offset` of this
-/// buffer; its owner need not do anything. One gloo_rs_unbound_buffer_wait_recv returns when the bytes are here.
+/// Starts to read `bytes` at `remote_offset` of the buffer that `key` names into `offset` of this buffer; its owner need not do
+/// anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are here. `slot` has no meaning yet.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_get(
     buffer: *mut gloo_rs_unbound_buffer_t,
-    key: *const c_void,
-    key_bytes: usize,
+    key: *const c_char,
     slot: u64,
     offset: usize,
     remote_offset: usize,
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_get", || {
-        // SAFETY: the header's rules for pointers.
-        let handle = unsafe { handle::get(buffer, "buffer") }?;
-        // SAFETY: as above.
-        let key = unsafe { remote_key(key, key_bytes) }?;
+        // SAFETY: as in gloo_rs_unbound_buffer_put.
+        let (handle, key) = unsafe { (handle::get(buffer, "buffer")?, remote_key(key)?) };
         handle.buffer.get(&key, slot, offset, remote_offset, bytes)
     })
 }
 
 /// # Safety
-/// `key` is NULL or valid for reads of `bytes`.
-unsafe fn remote_key(key: *const c_void, bytes: usize) -> Result<RemoteKey> {
+/// `key` is NULL or a string that nobody changes meanwhile.
+unsafe fn remote_key(key: *const c_char) -> Result<RemoteKey> {
     // SAFETY: the same contract.
-    RemoteKey::deserialize(unsafe { pointer::slice(key.cast::<u8>(), bytes, "key") }?)
+    unsafe { pointer::text(key, "key") }?.parse()
 }
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads are aborted, and this
-/// returns after them; operations that were not waited for are given up. No other thread may be beginning a call on the
-/// handle. NULL is fine.
+/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
+/// GLOO_RS_ERROR_CLOSED, and this returns after them; operations that were not waited for are given up. No other thread
+/// may be beginning a call on the handle. NULL is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_destroy(buffer: *mut gloo_rs_unbound_buffer_t) {
     guard("gloo_rs_unbound_buffer_destroy", || {
@@ -265,10 +287,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_destroy(buffer: *mut gloo_rs_unb
         if let Some(handle) = unsafe { handle::take(buffer, "buffer") }? {
             // After a fork nobody returns from calls that the parent's threads were in.
             if !handle.buffer.is_inherited() {
-                handle::drop_last(handle, |handle| {
-                    handle.buffer.abort_wait_send();
-                    handle.buffer.abort_wait_recv();
-                });
+                handle::drop_last(handle, |handle| handle.buffer.close());
             }
         }
         Ok(())

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use super::Messenger;
 use super::farewell::clip;
 use super::inbox::Finish;
-use super::operation::{Replies, Source};
+use super::operation::{Replies, Source, Token};
 use super::peer::{Peer, Query};
-use crate::types::{Rank, Slot};
+use crate::error::Details;
+use crate::types::{Rank, Slot, Space};
 use crate::wire::Message;
 
 /// What is waited for from one peer; the order is that of the text.
@@ -21,12 +22,34 @@ enum Wait {
     Write,
 }
 
+/// What a peer says that keeps others waiting: the first of these is to blame first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Excuse {
+    /// It was asked, and has not answered.
+    Silent,
+    /// It does not wait for anybody, or was not asked.
+    None,
+    /// It waits for others itself.
+    HeldUp,
+}
+
 #[derive(Default)]
 struct Sum {
     operations: usize,
     done: usize,
     bytes: usize,
-    slot: Option<Slot>,
+    slot: Option<(Space, Slot)>,
+}
+
+/// What has come of a collective and no operation here has met.
+#[derive(Clone, Copy, Debug)]
+pub struct Unmet {
+    /// From whom.
+    pub from: Rank,
+    /// Of which [kind](crate::wire::fingerprint::kind).
+    pub kind: u8,
+    /// Fingerprint and length of the message; `None` where the peer only waits for one.
+    pub message: Option<(u64, u64)>,
 }
 
 /// How long a peer may take to answer before that is worth a word.
@@ -39,44 +62,44 @@ const SHOWN: usize = 3;
 const QUERIED: usize = 64;
 
 impl Messenger {
-    /// What the operations of `owner` wait for, peer by peer; but for receives from any of several.
-    fn awaited(&self, owner: u32) -> BTreeMap<(Wait, Rank), Sum> {
+    /// What the operations whose tokens are `its` wait for, peer by peer; but for receives from any of several.
+    fn awaited(&self, its: impl Fn(Token) -> bool) -> BTreeMap<(Wait, Rank), Sum> {
         let mut sums: BTreeMap<(Wait, Rank), Sum> = BTreeMap::new();
-        let mut add = |wait, rank, done, bytes, slot: Option<Slot>| {
+        let mut add = |wait, rank, done, bytes, slot: Option<(Space, Slot)>| {
             let sum = sums.entry((wait, rank)).or_default();
             sum.operations += 1;
             sum.done += done;
             sum.bytes += bytes;
             sum.slot = sum.slot.or(slot);
         };
-        for (index, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
-            let (bytes, slot) = (op.recv.bytes, op.recv.slot);
+        for (index, op) in self.receives.ops().filter(|(_, op)| its(op.recv.token) && !op.cancelled) {
+            let (bytes, slot) = (op.recv.bytes, (op.recv.space, op.recv.slot));
             match (op.matched, &op.recv.from) {
                 (None, Source::AnyOf(_)) => {}
                 (Some(rank), _) | (None, &Source::Rank(rank)) => {
                     let incoming = self.peers.get(rank).into_iter().flat_map(Peer::arriving);
-                    let mut its = incoming.filter(|incoming| incoming.finish == Finish::Recv(index));
-                    let done = its.next().map_or(0, |incoming| incoming.done);
+                    let mut into_it = incoming.filter(|incoming| incoming.finish == Finish::Recv(index));
+                    let done = into_it.next().map_or(0, |incoming| incoming.done);
                     add(Wait::Receive, rank, done, bytes, Some(slot));
                 }
             }
         }
-        for (_, queued) in self.queued_sends.iter().filter(|(_, q)| q.send.token.owner == owner) {
-            add(Wait::Grant, queued.send.to, 0, queued.send.bytes, Some(queued.send.slot));
+        for (_, queued) in self.queued_sends.iter().filter(|(_, q)| its(q.send.token)) {
+            add(Wait::Grant, queued.send.to, 0, queued.send.bytes, Some((queued.send.space, queued.send.slot)));
         }
-        for send in self.offers.values().filter(|send| send.token.owner == owner) {
-            add(Wait::Grant, send.to, 0, send.bytes, Some(send.slot));
+        for send in self.offers.values().filter(|send| its(send.token)) {
+            add(Wait::Grant, send.to, 0, send.bytes, Some((send.space, send.slot)));
         }
         for (rank, peer) in self.peers.iter() {
-            for (done, bytes) in peer.sending(owner) {
+            for (done, bytes) in peer.sending(&its) {
                 add(Wait::Send, rank, done, bytes, None);
             }
         }
-        for (_, request) in self.requests.iter().filter(|(_, r)| r.token.owner == owner) {
+        for (_, request) in self.requests.iter().filter(|(_, r)| its(r.token)) {
             add(Wait::Answer, request.rank, 0, request.bytes, None);
         }
-        for (key, binding) in self.bindings.iter().filter(|(_, binding)| binding.token.owner == owner) {
-            add(Wait::Write, key.rank(), 0, binding.region.bytes(), Some(key.slot()));
+        for (key, binding) in self.bindings.iter().filter(|(_, binding)| its(binding.token)) {
+            add(Wait::Write, key.rank(), 0, binding.region.bytes(), Some((key.space(), key.slot())));
         }
         sums
     }
@@ -86,23 +109,17 @@ impl Messenger {
         let mut parts = Vec::new();
         for (_, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
             if let (None, Source::AnyOf(ranks)) = (op.matched, &op.recv.from) {
-                let (bytes, slot) = (op.recv.bytes, op.recv.slot);
+                let (bytes, slot) = (op.recv.bytes, op.recv.space.describe(op.recv.slot));
                 let lost = ranks.iter().filter_map(|rank| self.lost(*rank)).map(|error| format!("; {error}"));
                 let lost: String = lost.take(SHOWN).collect();
-                parts.push(format!(
-                    "to receive up to {bytes} bytes from any of ranks {ranks:?} in slot {slot:#x}{lost}"
-                ));
+                parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} {slot}{lost}"));
             }
         }
-        let is_silent = |rank: Rank| {
-            let query = self.peers.get(rank).and_then(|peer| peer.query.as_ref());
-            query.is_some_and(|query| query.reply.is_none())
-        };
-        let mut awaited: Vec<_> = self.awaited(owner).into_iter().collect();
-        awaited.sort_by_key(|((_, rank), _)| !is_silent(*rank));
+        let mut awaited: Vec<_> = self.awaited(|token| token.owner == owner).into_iter().collect();
+        awaited.sort_by_key(|((_, rank), _)| self.excuse(*rank) > Excuse::Silent);
         parts.extend(awaited.iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
             let who = format!("{} ({})", self.peer_name(*rank), self.link_state(*rank, now));
-            let slot = slot.map_or(String::new(), |slot| format!(" in slot {slot:#x}"));
+            let slot = slot.map_or(String::new(), |(space, slot)| format!(" {}", space.describe(slot)));
             let slot = if *operations > 1 { format!("{slot} and {} more messages", operations - 1) } else { slot };
             match wait {
                 Wait::Receive => format!("to receive {done} of {bytes} bytes from {who}{slot}"),
@@ -121,9 +138,43 @@ impl Messenger {
         text
     }
 
+    /// What `rank` has to say for itself, if it was asked.
+    fn excuse(&self, rank: Rank) -> Excuse {
+        match self.peers.get(rank).and_then(|peer| peer.query.as_ref()).map(|query| &query.reply) {
+            Some(None) => Excuse::Silent,
+            Some(Some((_, true))) => Excuse::HeldUp,
+            Some(Some((_, false))) | None => Excuse::None,
+        }
+    }
+
+    /// Who is most likely to blame that the operations whose tokens are `its` have waited in vain, and how far what they wait for
+    /// from it has come.
+    pub fn blame(&self, its: impl Fn(Token) -> bool) -> Details {
+        let awaited = self.awaited(&its).into_iter().filter(|((_, rank), _)| *rank != self.rank);
+        if let Some(((_, rank), sum)) = awaited.min_by_key(|((_, rank), _)| self.excuse(*rank)) {
+            return Details { rank: Some(rank), bytes: (sum.done, sum.bytes), ..Details::default() };
+        }
+        let from_any = self.receives.ops().find(|(_, op)| its(op.recv.token) && !op.cancelled);
+        Details { bytes: (0, from_any.map_or(0, |(_, op)| op.recv.bytes)), ..Details::default() }
+    }
+
     /// Whether an operation of `owner` waits for another rank.
     pub fn waits(&self, owner: u32) -> bool {
-        self.awaited(owner).keys().any(|(_, rank)| *rank != self.rank)
+        self.awaited(|token| token.owner == owner).keys().any(|(_, rank)| *rank != self.rank)
+    }
+
+    /// Whether an operation of `owner` waits for `rank`.
+    pub fn waits_for(&self, owner: u32, rank: Rank) -> bool {
+        self.awaited(|token| token.owner == owner).keys().any(|(_, other)| *other == rank)
+    }
+
+    /// What has come of collectives with `tag` and no operation here has met.
+    pub fn unmet(&self, tag: Slot) -> impl Iterator<Item = Unmet> {
+        let messages = self.receives.unmet();
+        let messages = messages.map(|(from, e)| (from, e.space, e.slot, Some((e.fingerprint, e.bytes))));
+        let grants = self.grants.keys().map(|key| (key.rank(), key.space(), key.slot(), None));
+        let here = messages.chain(grants).filter(move |(_, space, slot, _)| !space.is_user() && *slot == tag);
+        here.map(|(from, space, _, message)| Unmet { from, kind: space.kind(), message })
     }
 
     /// How far the way to `rank` is, and why no further.
@@ -144,7 +195,8 @@ impl Messenger {
     /// Asks the peers that the operations of `owner` wait for what they are doing, where a connection stands; whether there are
     /// any. What they reply becomes part of `describe`.
     pub fn query(&mut self, owner: u32, now: Instant) -> bool {
-        let mut ranks: Vec<Rank> = self.awaited(owner).into_keys().map(|(_, rank)| rank).collect();
+        let mut ranks: Vec<Rank> =
+            self.awaited(|token| token.owner == owner).into_keys().map(|(_, rank)| rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
         ranks.retain(|rank| self.peers.get(*rank).is_some_and(Peer::is_established));

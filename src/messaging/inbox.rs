@@ -33,7 +33,7 @@ pub enum Finish {
     /// This request of ours is answered.
     Answer { request: u32, refused: bool },
     /// The peer's context gives up, for the reason in the text.
-    Abort { mismatch: bool },
+    Abort { mismatch: bool, culprit: u32 },
     /// The peer says what it is doing.
     Reply { held_up: bool },
     /// Nothing.

@@ -52,7 +52,7 @@ impl Messenger {
                 self.peer_name(rank),
                 self.most_bytes
             );
-            self.lose(rank, Error::new(ErrorKind::ResourceExhausted, text));
+            self.lose(rank, Error::new(ErrorKind::ResourceExhausted, text).with_rank(rank));
             return true;
         }
         false

@@ -430,7 +430,7 @@ pub fn refusal(recv: &Recv, from: Rank, envelope: &Envelope, name: impl FnOnce()
     let (sent, room) = (envelope.bytes, recv.bytes as u64);
     let fits = if recv.exact { (sent, envelope.more) == (room, recv.more) } else { sent <= room };
     (!fits).then(|| {
-        let text = format!("{} sent a message of {sent} bytes in slot {:#x}, ", name(), envelope.slot);
+        let text = format!("{} sent a message of {sent} bytes {}, ", name(), envelope.space.describe(envelope.slot));
         let why = match recv.exact {
             false => format!("where at most {room} bytes are expected"),
             true => {
@@ -442,7 +442,7 @@ pub fn refusal(recv: &Recv, from: Rank, envelope: &Envelope, name: impl FnOnce()
                 what + ": the counts that it was called with differ from those here"
             }
         };
-        Outcome::Failed(Error::new(ErrorKind::Mismatch, text + &why))
+        Outcome::Failed(Error::new(ErrorKind::Mismatch, text + &why).with_rank(from))
     })
 }
 

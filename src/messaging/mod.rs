@@ -29,10 +29,10 @@ pub(crate) mod testing;
 #[allow(clippy::disallowed_methods)]
 mod tests;
 
+pub use diagnosis::Unmet;
 pub use operation::{Event, Outcome, Recv, ReduceInto, Remote, Replies, Send, Source, Token};
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::slab::Slab;
 use crate::transport::{Connector, ConnectorEvent};
-use crate::types::{Rank, Slot, Space};
+use crate::types::Rank;
 use inbox::{Finish, Target};
 use matching::{EAGER_BYTES, Posting, Receives};
 use peer::{Peer, Sent};
@@ -284,13 +284,6 @@ impl Messenger {
     /// Messages of this side that have not left.
     pub fn outgoing(&self) -> usize {
         self.outgoing
-    }
-
-    /// Messages of collectives that have come to `slots` and met no receive: sender, fingerprint, bytes.
-    pub fn unexpected(&self, slots: Range<Slot>) -> Vec<(Rank, u64, u64)> {
-        let unmet = self.receives.unmet();
-        let here = unmet.filter(|(_, e)| e.space == Space::Collective && slots.contains(&e.slot));
-        here.map(|(rank, envelope)| (rank, envelope.fingerprint, envelope.bytes)).collect()
     }
 
     /// What is left of operations that have all ended well, in words.

@@ -19,7 +19,7 @@ use super::{DIRECT_BYTES, Messenger};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Level;
 use crate::transport::RemoteMemory;
-use crate::types::{Rank, Space};
+use crate::types::Rank;
 use crate::wire::{Envelope, Message};
 
 /// Read from one rank before others get their turn.
@@ -109,7 +109,7 @@ impl Messenger {
             if let Some(memory) = self.peer(send.to).remote_memory() {
                 memory.unregister(key);
             }
-            if send.space == Space::User {
+            if send.space.is_user() {
                 // SAFETY: cancelling has not returned.
                 unsafe { self.push_copy(&send, &Message::Replacement { envelope: send.envelope(), key }) };
             }

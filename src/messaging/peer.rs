@@ -11,7 +11,6 @@ use crate::messaging::matching::EAGER_BYTES;
 use crate::messaging::offers::Reading;
 use crate::messaging::operation::Token;
 use crate::transport::{Link, RemoteMemory};
-use crate::types::Space;
 use crate::wire::message::{self, HEADER_BYTES, Message};
 
 /// A header and its payload, on their way out.
@@ -161,9 +160,9 @@ impl Peer {
         self.data.len()
     }
 
-    /// Payload bytes sent, and payload bytes, of the messages of `owner` that have not left as a whole.
-    pub fn sending(&self, owner: u32) -> impl Iterator<Item = (usize, usize)> {
-        let its = self.data.iter().filter(move |out| out.token.is_some_and(|t| t.owner == owner));
+    /// Payload bytes sent, and payload bytes, of the messages whose tokens are `its` that have not left as a whole.
+    pub fn sending(&self, its: impl Fn(Token) -> bool) -> impl Iterator<Item = (usize, usize)> {
+        let its = self.data.iter().filter(move |out| out.token.is_some_and(&its));
         its.map(|out| (out.sent.saturating_sub(HEADER_BYTES), out.bytes))
     }
 
@@ -182,9 +181,7 @@ impl Peer {
     pub fn push(&mut self, message: &Message, from: *const u8, token: Option<Token>, report: bool) {
         let (granted, put) = match message {
             // The messages of a collective vanish with the whole context.
-            Message::Data { envelope, .. } => {
-                (envelope.space == Space::User && envelope.bytes > EAGER_BYTES as u64, None)
-            }
+            Message::Data { envelope, .. } => (envelope.space.is_user() && envelope.bytes > EAGER_BYTES as u64, None),
             Message::Put { request, .. } => (false, Some(*request)),
             _ => (false, None),
         };

@@ -33,12 +33,17 @@ impl Key {
 
     /// The key of all ranks on this slot, where receives may name several ranks; collectives have no such receives.
     pub fn of_any_rank(&self) -> Option<Self> {
-        (self.space == Space::User).then(|| Self::any(self.space, self.slot))
+        self.space.is_user().then(|| Self::any(self.space, self.slot))
     }
 
     /// The other process.
     pub fn rank(&self) -> Rank {
         self.rank as usize
+    }
+
+    /// The space of the slot.
+    pub fn space(&self) -> Space {
+        self.space
     }
 
     /// The slot.

@@ -226,7 +226,7 @@ impl Messenger {
             Message::GetDone { request, refused, bytes } => {
                 self.begin_answer(rank, peer, request, refused, Some(bytes)).map(Some)
             }
-            Message::Abort { mismatch, .. } => text(Finish::Abort { mismatch }),
+            Message::Abort { mismatch, culprit, .. } => text(Finish::Abort { mismatch, culprit }),
             Message::Query => {
                 self.event(Token::CONTEXT, Outcome::Queried { rank });
                 Ok(None)
@@ -268,7 +268,7 @@ impl Messenger {
     }
 
     fn begin_write(&mut self, rank: Rank, slot: Slot, offset: u64, bytes: u64) -> Result<Incoming> {
-        let key = Key::new(rank, Space::User, slot);
+        let key = Key::new(rank, Space::USER, slot);
         match self.bindings.get(&key).copied() {
             Some(binding) => match binding.region.at(offset, bytes) {
                 Some(into) => {
@@ -327,7 +327,7 @@ impl Messenger {
                 self.event(token, Outcome::Written { offset: offset as usize, bytes });
             }
             Finish::UnexpectedWrite { slot, offset } => {
-                let key = Key::new(rank, Space::User, slot);
+                let key = Key::new(rank, Space::USER, slot);
                 let write = UnexpectedWrite { offset, data: own };
                 match self.bindings.get(&key).copied() {
                     // It was bound while the write arrived.
@@ -339,20 +339,22 @@ impl Messenger {
             Finish::Answer { request, refused } => {
                 if let Some(request) = self.requests.remove(request).filter(|r| !r.cancelled) {
                     let outcome = if refused {
-                        Outcome::Failed(Error::invalid(format!(
-                            "{} has no such region, or it is shorter than offset and length ask for",
-                            self.peer_name(rank)
-                        )))
+                        let name = self.peer_name(rank);
+                        let text =
+                            format!("{name} has no such region, or it is shorter than offset and length ask for");
+                        Outcome::Failed(Error::invalid(text).with_rank(rank))
                     } else {
                         Outcome::Done { rank, bytes: request.bytes }
                     };
                     self.event(request.token, outcome);
                 }
             }
-            Finish::Abort { mismatch } => {
+            Finish::Abort { mismatch, culprit } => {
                 let reason = String::from_utf8_lossy(&own).into_owned();
                 let kind = if mismatch { ErrorKind::Mismatch } else { ErrorKind::ConnectionLost };
-                let error = Error::told(kind, self.peer_name(rank), reason);
+                // A number that is no rank's names nobody but who sent it.
+                let culprit = Some(culprit as Rank).filter(|culprit| *culprit < self.size).unwrap_or(rank);
+                let error = Error::told(kind, self.peer_name(rank), reason, culprit);
                 self.event(Token::CONTEXT, Outcome::Failed(error.clone()));
                 return Err(error);
             }

@@ -186,7 +186,7 @@ impl Messenger {
     /// # Safety
     /// `memory` is valid for writes of `bytes` until the cancellation.
     pub unsafe fn bind(&mut self, from: Rank, slot: Slot, memory: *mut u8, bytes: usize, token: Token) -> Result<()> {
-        let key = Key::new(from, Space::User, slot);
+        let key = Key::new(from, Space::USER, slot);
         if self.bindings.contains_key(&key) {
             return Err(Error::new(
                 ErrorKind::InvalidOperation,

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::Messenger;
+use super::farewell::last_words_for_latecomers;
 use super::matching::Op;
 use super::operation::{Outcome, Source, Token};
 use super::peer::Peer;
@@ -108,7 +109,7 @@ impl Messenger {
                     moved = true;
                 }
                 ConnectorEvent::Unreachable { rank, error } => {
-                    self.lose(rank, error);
+                    self.lose(rank, error.with_rank(rank));
                     moved = true;
                 }
                 ConnectorEvent::Ready { rank, of } => {
@@ -189,7 +190,8 @@ impl Messenger {
             return;
         }
         // First, so that who is connecting hears the reason, too.
-        self.connector.close(notice.cloned().map(super::farewell::last_words_for_latecomers));
+        let own = self.rank;
+        self.connector.close(notice.cloned().map(|notice| last_words_for_latecomers(own, notice)));
         let met: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
         for rank in met {
             self.say_goodbye(rank, notice);
@@ -211,6 +213,6 @@ impl Messenger {
 
     pub(super) fn broke_while(&self, rank: Rank, doing: &str, e: &io::Error) -> Error {
         let text = format!("the connection to {} broke while {doing}: {e}", self.peer_name(rank));
-        Error::new(ErrorKind::ConnectionLost, text)
+        Error::new(ErrorKind::ConnectionLost, text).with_rank(rank).with_errno(e.raw_os_error())
     }
 }

@@ -67,7 +67,7 @@ impl Messenger {
             return;
         }
         let announced = !behind && self.must_announce(&send);
-        let promised = !behind && send.space == Space::User;
+        let promised = !behind && send.space.is_user();
         let index = self.queued_sends.insert(Queued { send, promised, announced });
         self.queued.push(key, index);
         if announced {
@@ -95,7 +95,7 @@ impl Messenger {
     /// accord, but not on a link that reads memory, where this one could not be registered.
     fn must_announce(&self, send: &Send) -> bool {
         let peer = self.peers.get(send.to).filter(|peer| peer.is_established());
-        peer.is_some_and(|peer| send.space == Space::User || peer.reads()) && !self.has_offers(send.key())
+        peer.is_some_and(|peer| send.space.is_user() || peer.reads()) && !self.has_offers(send.key())
     }
 
     pub(super) fn flush_to(&mut self, rank: Rank) -> bool {
@@ -189,7 +189,7 @@ impl Messenger {
                 self.queued.pop(key);
                 self.queued_sends.remove(index);
             } else {
-                self.queued_sends[index].promised |= send.space == Space::User;
+                self.queued_sends[index].promised |= send.space.is_user();
                 if self.must_announce(&send) {
                     self.queued_sends[index].announced = true;
                     self.announce(&send);

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::testing::{Ended, StreamLink, messenger, sockets};
 use super::*;
+use crate::types::Space;
 use crate::wire::{Envelope, Message};
 
 const CONNECTION: u32 = 0x0102_0304;
@@ -14,7 +15,7 @@ fn a_message_without_a_grant_for_a_rank_of_unknown_address_ends_with_the_messeng
     let mut messenger = messenger(0, 3);
     let message = vec![0; matching::EAGER_BYTES + 1];
     let token = Token { owner: 1, detail: 0 };
-    let (space, from, bytes) = (Space::Collective, message.as_ptr(), message.len());
+    let (space, from, bytes) = (Space::collective(1, 0), message.as_ptr(), message.len());
     // SAFETY: the message outlives the messenger's use of it.
     unsafe { messenger.send(Send { to: 2, space, slot: 0, fingerprint: 0, from, bytes, more: false, token }) };
     messenger.close(&Error::invalid("the end"), None);
@@ -34,7 +35,7 @@ fn a_receive_from_any_names_who_was_lost_and_not_who_gave_up_for_that() {
     });
     let (mut memory, token) = ([0u8; 4], Token { owner: 1, detail: 0 });
     let mut recv = |messenger: &mut Messenger| {
-        let (space, from, into, reduce) = (Space::User, Source::AnyOf([1, 2].into()), memory.as_mut_ptr(), None);
+        let (space, from, into, reduce) = (Space::USER, Source::AnyOf([1, 2].into()), memory.as_mut_ptr(), None);
         let recv =
             Recv { from, space, slot: 5, fingerprint: 0, into, bytes: 4, exact: false, more: false, reduce, token };
         // SAFETY: the array outlives the messenger's use of it.
@@ -46,7 +47,7 @@ fn a_receive_from_any_names_who_was_lost_and_not_who_gave_up_for_that() {
     messenger.progress(Instant::now(), &mut events);
     assert!(events.is_empty(), "rank 1 may still send: {events:?}");
     let text = b"rank 1: timed out, waiting for rank 0";
-    let abort = Message::Abort { mismatch: false, bytes: text.len() as u64 };
+    let abort = Message::Abort { mismatch: false, culprit: 0, bytes: text.len() as u64 };
     peers[0].as_mut().unwrap().write_all(&[&abort.encode(CONNECTION)[..], text].concat()).unwrap();
     messenger.progress(Instant::now(), &mut events);
     // The one that waited, and one that comes later.
@@ -69,7 +70,7 @@ fn a_small_message_leaves_when_it_is_posted_and_one_behind_another_does_not_over
     let messages: Vec<Vec<u8>> = (0..64u8).map(|index| vec![index; matching::EAGER_BYTES]).collect();
     for (index, message) in messages.iter().enumerate() {
         let token = Token { owner: 1, detail: index as u32 };
-        let (space, from, bytes) = (Space::Collective, message.as_ptr(), message.len());
+        let (space, from, bytes) = (Space::collective(1, 0), message.as_ptr(), message.len());
         // SAFETY: the messages outlive the messenger's use of them.
         unsafe {
             messenger.send(Send { to: 1, space, slot: index as u64, fingerprint: 0, from, bytes, more: false, token })
@@ -115,7 +116,7 @@ fn a_put_is_not_over_before_it_has_left() {
 #[test]
 fn lengths_that_are_only_announced_take_no_memory() {
     const LONG: u64 = 1 << 60;
-    let envelope = Envelope { space: Space::User, slot: 1, fingerprint: 0, bytes: LONG, more: false };
+    let envelope = Envelope { space: Space::USER, slot: 1, fingerprint: 0, bytes: LONG, more: false };
     // Unasked; announced by a flag only; for a buffer that nobody bound.
     for (message, part) in [
         (Message::Announce(envelope), 0),

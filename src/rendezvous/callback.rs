@@ -191,7 +191,7 @@ fn milliseconds(time: Duration) -> i64 {
 /// The kind that a status of the C ABI stands for: they are numbered from 1 in the order of [`ErrorKind`].
 fn kind_of(status: u32) -> ErrorKind {
     use ErrorKind::*;
-    const KINDS: [ErrorKind; 12] = [
+    const KINDS: [ErrorKind; 13] = [
         InvalidArgument,
         InvalidOperation,
         Timeout,
@@ -204,6 +204,7 @@ fn kind_of(status: u32) -> ErrorKind {
         ResourceExhausted,
         Callback,
         Internal,
+        Closed,
     ];
     let place = (status as usize).checked_sub(1);
     place.and_then(|place| KINDS.get(place)).copied().unwrap_or(Callback)

@@ -267,7 +267,7 @@ impl Store for FileStore {
 
     fn set_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
         self.check(key, value.len())?;
-        let lock = self.lock_within(timeout.min(LOCK_TIMEOUT), || format!("set {}", quote(key)))?;
+        let lock = self.lock_within(timeout, || format!("set {}", quote(key)))?;
         self.write(&lock, key, value)
     }
 
@@ -294,7 +294,7 @@ impl Store for FileStore {
 
     fn append_within(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
         self.check(key, value.len())?;
-        let lock = self.lock_within(timeout.min(LOCK_TIMEOUT), || format!("append to {}", quote(key)))?;
+        let lock = self.lock_within(timeout, || format!("append to {}", quote(key)))?;
         let mut whole = self.read(key)?.unwrap_or_default();
         self.check(key, whole.len() + value.len())?;
         whole.extend_from_slice(value);

@@ -121,6 +121,11 @@ impl Deadline {
     }
 }
 
+/// How often something was tried, for messages.
+pub(super) fn times(tries: usize) -> String {
+    if tries == 1 { "1 try".to_owned() } else { format!("{tries} tries") }
+}
+
 /// Sleeps between attempts, each time twice as long, up to a limit.
 pub(super) struct Backoff {
     next: Duration,

@@ -155,7 +155,7 @@ impl CollectiveCall {
     }
 
     /// Makes the call on `context`. Returns its buffers, whether or not the call succeeded.
-    pub fn run(&self, context: &Context, tag: u32) -> (Result<()>, Buffers) {
+    pub fn run(&self, context: &Context, tag: u64) -> (Result<()>, Buffers) {
         let rows = self.rows();
         let shapes = self.shapes(&rows);
         let (shape, contract) = (shapes[context.rank()], CollectiveContract::new(&shapes));

@@ -127,7 +127,10 @@ fn sending_more_or_less_than_expected_fails_on_both_ranks() {
                     } else {
                         "behind which nothing follows, where more is expected"
                     };
-                    let text = format!("rank {from} at node {from} sent a message of {} bytes in slot 0x", 8 * segment);
+                    let text = format!(
+                        "rank {from} at node {from} sent a message of {} bytes as message 0 of tag 0, ",
+                        8 * segment
+                    );
                     assert!(error.message().contains(&text) && error.message().contains(follows), "{what}: {error}");
                 }
                 // Small segments are sent eagerly, so the sender may have finished.

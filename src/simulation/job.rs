@@ -79,14 +79,14 @@ impl Job {
                     let began = network.now();
                     let result = match work {
                         Work::Call(call) => {
-                            let (result, mut buffers) = call.run(context, number as u32 % 2);
+                            let (result, mut buffers) = call.run(context, number as u64 % 2);
                             buffers.seal();
                             returned.borrow_mut().push(ReturnedMemory::Call(buffers));
                             result
                         }
                         Work::Mismatch(call, odd, other) => {
                             let call = if context.rank() == *odd { other } else { call };
-                            let (result, mut buffers) = call.run(context, number as u32 % 2);
+                            let (result, mut buffers) = call.run(context, number as u64 % 2);
                             buffers.seal();
                             returned.borrow_mut().push(ReturnedMemory::Call(buffers));
                             assert!(result.is_err(), "rank {} has not noticed that rank {odd} differs", context.rank());
@@ -138,7 +138,14 @@ impl Job {
                         *other != rank && (its.without_reason || ended.without_reason && its.done <= ended.done)
                     };
                     let seen = self.ended.iter().enumerate().filter(seen).map(|(other, _)| other);
-                    if !seen.chain([culprit]).any(|rank| names(error.message(), rank)) {
+                    let blamed: Vec<usize> = seen.chain([culprit]).collect();
+                    // Nobody knows who should have sent what any could have.
+                    let anyone = error.message().contains("any of ranks");
+                    if error.details().rank.map_or(!anyone, |rank| !blamed.contains(&rank)) {
+                        let _ =
+                            writeln!(wrong, "rank {rank} blames {:?}, not {culprit}: {error}", error.details().rank);
+                    }
+                    if !blamed.iter().any(|rank| names(error.message(), *rank)) {
                         let _ = writeln!(wrong, "rank {rank} does not name rank {culprit}, {status:?}: {error}");
                     }
                 }

@@ -82,9 +82,9 @@ impl Messages {
         match self.kind {
             Kind::Ring => {
                 let (send, recv) = (buffer(0)?, buffer(1)?);
-                recv.recv(&[before], slot, 0, bytes)?;
+                recv.recv(&[before], slot, 0, pointers[1].1)?;
                 send.send(next, slot, 0, bytes)?;
-                assert_eq!(recv.wait_recv(None)?, Some(before));
+                assert_eq!(recv.wait_recv(None)?, Some((before, bytes)));
                 send.wait_send(None)?;
                 assert!(is_from(bytes_of(1, 0, bytes), before, self.seed), "rank {rank}: wrong bytes");
             }
@@ -93,8 +93,9 @@ impl Messages {
                 let mut seen = vec![false; size];
                 let all: Vec<Rank> = (1..size).collect();
                 for _ in 1..size {
-                    recv.recv(&all, slot, 0, bytes)?;
-                    let from = recv.wait_recv(None)?.expect("the wait is not aborted");
+                    recv.recv(&all, slot, 0, pointers[1].1)?;
+                    let (from, length) = recv.wait_recv(None)?.expect("the wait is not aborted");
+                    assert_eq!(length, bytes);
                     assert!(!std::mem::replace(&mut seen[from], true), "rank {from} came twice");
                     assert!(is_from(bytes_of(1, 0, bytes), from, self.seed), "wrong bytes of rank {from}");
                 }
@@ -133,14 +134,13 @@ impl Messages {
         let (own, window, got, notes) = (buffer(0)?, buffer(1)?, buffer(2)?, buffer(3)?);
         // Messages to both neighbours: first the keys for puts and gets, later a confirmation that this rank has
         // finished its own.
-        let (to_next, to_before) = (own.remote_key()?.serialize(), window.remote_key()?.serialize());
-        let length = to_next.len();
-        // SAFETY: the buffer has at least 128 bytes, which is more than two keys, and no operation is in progress on
-        // it.
-        unsafe {
-            let at = bytes_of(3, 0, 0).as_ptr().cast_mut();
-            std::ptr::copy_nonoverlapping(to_next.as_ptr(), at, length);
-            std::ptr::copy_nonoverlapping(to_before.as_ptr(), at.add(length), length);
+        let length = 32;
+        for (at, key) in [own.remote_key()?, window.remote_key()?].iter().enumerate() {
+            let key = format!("{:length$}", key.to_string());
+            let note = bytes_of(3, at * length, length).as_ptr().cast_mut();
+            assert_eq!(key.len(), length);
+            // SAFETY: the buffer has at least 128 bytes, four times `length`, and no operation is in progress on it.
+            unsafe { std::ptr::copy_nonoverlapping(key.as_ptr(), note, length) };
         }
         let exchange = |slot: u64| -> Result<()> {
             notes.recv(&[before], slot, 2 * length, length)?;
@@ -154,11 +154,13 @@ impl Messages {
             Ok(())
         };
         exchange(slot)?;
-        let key = |at: usize| RemoteKey::deserialize(bytes_of(3, at * length, length));
+        let key = |at: usize| -> Result<RemoteKey> {
+            std::str::from_utf8(bytes_of(3, at * length, length)).expect("text").trim_end().parse()
+        };
         own.put(&key(3)?, 0, 0, 0, bytes)?;
         got.get(&key(2)?, 0, 0, 0, bytes)?;
         assert_eq!(own.wait_send(None)?, Some(next));
-        assert_eq!(got.wait_recv(None)?, Some(before));
+        assert_eq!(got.wait_send(None)?, Some(before));
         assert!(is_from(bytes_of(2, 0, bytes), before, self.seed), "rank {rank}: wrong bytes by a get");
         exchange(slot + 2)?;
         assert!(is_from(bytes_of(1, 0, bytes), before, self.seed), "rank {rank}: wrong bytes by a put");

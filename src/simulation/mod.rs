@@ -3,6 +3,7 @@
 //! would sleep. Everything that happens is a function of one seed.
 
 mod calls;
+mod concurrent;
 mod disagreement;
 mod exhaustive;
 mod job;

@@ -8,7 +8,8 @@ use super::idle;
 use super::job::play;
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Details, ErrorKind, Result};
+use crate::messaging::matching::EAGER_BYTES;
 use crate::transport::loopback::{LinkModel, Network};
 use crate::types::{DataType, ReduceOp};
 
@@ -107,7 +108,12 @@ fn a_silent_rank_is_named_after_the_timeout() {
             error.message().to_owned()
         })
         .collect();
+    let details = |rank: usize| *ended[rank].0.as_ref().unwrap_err().details();
+    let silent = Details { rank: Some(2), operation: "allreduce", ..Details::default() };
+    assert_eq!(details(0), Details { bytes: (0, 4000), ..silent });
     // Rank 0 waits for rank 2, whose reply says that it is in no collective; rank 1 waits for rank 0.
+    assert_eq!(ended[1].0.as_ref().unwrap_err().kind(), ErrorKind::ConnectionLost);
+    assert_eq!(details(1), silent, "it is told");
     let named = "timed out after 1s, in collective number 1 of this context, waiting to receive 0 of ";
     let silent = "from rank 2 at node 2 (connected; it says that it is in no collective, after 0 on this context)";
     assert!(texts[0].contains(named) && texts[0].contains(silent), "{texts:#?}");
@@ -134,7 +140,9 @@ fn a_rank_that_times_out_ends_the_calls_of_ranks_that_wait_for_others() {
     });
     let (own, told) = (ended[1].0.as_ref().unwrap_err(), ended[2].0.as_ref().unwrap_err());
     assert!(told.message().contains("rank 1 at node 1"), "{told}");
-    // Either they receive each other's messages at once, or rank 1's timeout ends both calls.
+    // What rank 1 gives up for, rank 2 blames: rank 0, for which it has waited, or whose call differs.
+    assert_eq!((own.details().rank, told.details().rank), (Some(0), Some(0)), "{own}; {told}");
+    // They meet each other's messages at once, or rank 1's timeout ends both.
     let apart = ended[2].1.abs_diff(ended[1].1);
     assert!(apart < SOON && ended[1].1 < TIMEOUT + QUERIES, "{:?} and {:?}: {own}; {told}", ended[1].1, ended[2].1);
 }
@@ -175,9 +183,7 @@ fn a_root_that_makes_no_call_is_named_with_the_call() {
 
 #[test]
 fn ranks_in_different_calls_notice_and_say_so() {
-    let broadcast = TestCall { collective: Collective::Broadcast, algorithm: None, ..ALLREDUCE };
     for (what, odd, expected) in [
-        ("another collective", broadcast, "broadcast"),
         ("another type", TestCall { dtype: DataType::Int32, ..ALLREDUCE }, "of int32 by sum"),
         ("another operation", TestCall { op: ReduceOp::Max, ..ALLREDUCE }, "of float32 by max"),
         ("another count", TestCall { count: 999, ..ALLREDUCE }, "there too, but its counts, root, segment size or"),
@@ -194,8 +200,7 @@ fn ranks_in_different_calls_notice_and_say_so() {
             });
             let failed = ended.iter().enumerate().filter_map(|(rank, (result, took))| {
                 assert!(*took < SOON, "{what}: somebody waited for {took:?}");
-                // The root of a broadcast only sends, so it finishes without an error.
-                assert!(result.is_err() || rank == 0 && odd.collective == Collective::Broadcast, "{what}: rank {rank}");
+                assert!(result.is_err(), "{what}: rank {rank}");
                 result.as_ref().err().map(|error| (rank, error))
             });
             // The first rank to receive a message of the other call reports it; rank 0 itself sees the regular
@@ -206,6 +211,203 @@ fn ranks_in_different_calls_notice_and_say_so() {
                 error.kind() == ErrorKind::Mismatch && text.contains(" is in another") && text.contains(expected)
             });
             assert!(told, "{what}, {size} ranks: {ended:#?}");
+        }
+    }
+}
+
+/// Another thread might have called the other collective: only time tells that none has.
+#[test]
+fn ranks_in_different_collectives_say_so_at_the_deadline() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let usual = TestCall { timeout: Some(TIMEOUT), ..ALLREDUCE };
+    let large = TestCall { count: EAGER_BYTES, ..usual };
+    let other = |collective, usual| TestCall { collective, algorithm: None, ..usual };
+    for (what, usual, odd, [odd_sends, usual_sends]) in [
+        // The root of a broadcast sends and is done: it has seen nothing wrong.
+        ("broadcast", usual, other(Collective::Broadcast, usual), [Some("has sent 4000 bytes of broadcast"), None]),
+        (
+            "alltoall",
+            usual,
+            other(Collective::Alltoall, usual),
+            [Some("has sent 4000 bytes of alltoall"), Some("bytes of allreduce ring_segmented of float32 by sum")],
+        ),
+        // Neither sends anything but the grants of its receives.
+        (
+            "large alltoall",
+            TestCall { algorithm: Some("direct"), ..other(Collective::Allgather, large) },
+            other(Collective::Alltoall, large),
+            [Some("waits to receive a message of alltoall"), Some("waits to receive a message of allgather")],
+        ),
+    ] {
+        for size in [2, 4] {
+            let ended = play(link_model(), size, &options(), |network, context: &Arc<Context>| {
+                let ended = timed(network, || if context.rank() == 0 { &odd } else { &usual }.make(context));
+                idle(network, context, 2 * TIMEOUT);
+                assert!(context.broken().is_some(), "{what}, {size} ranks");
+                ended
+            });
+            let mut noticed = 0;
+            for (rank, (result, took)) in ended.iter().enumerate() {
+                let sends = if rank == 0 { usual_sends } else { odd_sends };
+                let Err(error) = result else {
+                    assert_eq!(sends, None, "{what}, {size} ranks: rank {rank}");
+                    continue;
+                };
+                let all = || format!("{what}, {size} ranks: rank {rank}, {took:?}: {error}");
+                // Nobody waits for answers where one knows the reason, and tells it.
+                assert!((TIMEOUT..TIMEOUT + SOON).contains(took), "{}", all());
+                assert_eq!(error.kind(), ErrorKind::Mismatch, "{}", all());
+                assert!(error.message().contains(" with this tag, which no thread here has called"), "{}", all());
+                if *took == TIMEOUT {
+                    assert!(error.message().contains(sends.unwrap()), "{}", all());
+                    noticed += 1;
+                }
+            }
+            assert!(noticed > 0, "{what}, {size} ranks: {ended:#?}");
+        }
+    }
+}
+
+/// Every kind of wait between two ranks that a timeout ends, on rank 0: for what rank 1 does by [`serve`]. What the error says
+/// that was waited for.
+const WAITS: [(&str, &str); 4] = [
+    ("collective", "in collective number 2 of this context, waiting to receive 0 of 4000 bytes from rank 1 at node 1"),
+    ("receive", "waiting to receive 0 of 8 bytes from rank 1 at node 1 (connected) in slot 0x1"),
+    ("send", "waiting for rank 1 at node 1 (connected) to receive: 0 of 80000 bytes sent in slot 0x2"),
+    ("write", "waiting for rank 1 at node 1 (connected) to write into a buffer of 8 bytes in slot 0x3"),
+];
+
+/// From rank 1, the root.
+fn broadcast(context: &Context, timeout: Option<Duration>) -> Result<()> {
+    let sends = context.rank() == 1;
+    let shape =
+        Shape { root: 1, inputs: usize::from(sends), ..Shape::new(Collective::Broadcast, context.rank(), 2, 1000) };
+    let (input, mut output) = ([0f32; 1000], [0f32; 1000]);
+    let call = Call {
+        algorithm: Some("one_to_all"),
+        inputs: &[input.as_ptr().cast()][..shape.inputs],
+        outputs: &[output.as_mut_ptr().cast()],
+        timeout,
+        ..Call::new(shape, DataType::Float32)
+    };
+    // SAFETY: the arrays are as long as the shape says and live until the call returns.
+    unsafe { context.run(&call) }
+}
+
+/// Hands `waits` a wait of [`WAITS`] that is to be made with a timeout, on rank 0.
+fn wait_for(
+    what: &str,
+    context: &Arc<Context>,
+    memory: &mut [u8],
+    waits: impl Fn(&dyn Fn(Option<Duration>) -> Result<()>),
+) {
+    // SAFETY: the memory outlives the buffers.
+    let unbound = || unsafe { context.unbound_buffer(memory.as_ptr().cast_mut(), memory.len()) }.unwrap();
+    match what {
+        "collective" => waits(&|timeout| broadcast(context, timeout)),
+        "receive" => {
+            let buffer = unbound();
+            buffer.recv(&[1], 1, 0, 8).unwrap();
+            waits(&|timeout| buffer.wait_recv(timeout).map(drop));
+        }
+        "send" => {
+            let buffer = unbound();
+            buffer.send(1, 2, 0, memory.len()).unwrap();
+            waits(&|timeout| buffer.wait_send(timeout).map(drop));
+        }
+        "write" => {
+            // SAFETY: as above.
+            let buffer = unsafe { context.pair(1).unwrap().recv_buffer(3, memory.as_mut_ptr(), 8) }.unwrap();
+            waits(&|timeout| buffer.wait_recv(timeout).map(drop));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// What ends a wait of [`WAITS`], on rank 1.
+fn serve(what: &str, context: &Arc<Context>, memory: &mut [u8]) {
+    // SAFETY: the memory outlives the buffers.
+    let unbound = unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()) }.unwrap();
+    match what {
+        "collective" => broadcast(context, None).unwrap(),
+        "receive" => {
+            unbound.send(0, 1, 0, 8).unwrap();
+            unbound.wait_send(None).unwrap();
+        }
+        "send" => {
+            unbound.recv(&[0], 2, 0, memory.len()).unwrap();
+            unbound.wait_recv(None).unwrap();
+        }
+        "write" => {
+            // SAFETY: as above.
+            let buffer = unsafe { context.pair(0).unwrap().send_buffer(3, memory.as_ptr(), 8) }.unwrap();
+            buffer.send(0, 8, 0).unwrap();
+            buffer.wait_send(None).unwrap();
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_timeout_of_zero_takes_no_time_and_takes_what_is_here() {
+    for (what, waited) in WAITS {
+        for in_time in [false, true] {
+            let ended = play(link_model(), 2, &options(), |network, context| {
+                let mut memory = vec![0u8; if what == "send" { 80_000 } else { 8 }];
+                broadcast(context, None).unwrap();
+                if context.rank() == 1 {
+                    if in_time {
+                        serve(what, context, &mut memory);
+                    }
+                    idle(network, context, 4 * LONG);
+                    return None;
+                }
+                let failed = std::cell::RefCell::new(None);
+                wait_for(what, context, &mut memory, |wait| {
+                    // What has arrived meanwhile lies in the link, unread; a message that waits for its receive goes now.
+                    if in_time {
+                        super::sleep(network.now() + LONG);
+                    }
+                    let (result, took) = timed(network, || wait(Some(Duration::ZERO)));
+                    assert_eq!(took, Duration::ZERO, "{what}: {result:?}");
+                    *failed.borrow_mut() = result.err();
+                });
+                failed.into_inner()
+            });
+            match (&ended[0], in_time) {
+                (None, true) => {}
+                (Some(error), false) => {
+                    let text = error.message();
+                    assert_eq!(error.kind(), ErrorKind::Timeout, "{what}: {error}");
+                    assert!(
+                        text.contains("timed out without waiting (the timeout is 0), ") && text.contains(waited),
+                        "{error}"
+                    );
+                }
+                (ended, _) => panic!("{what}, in time: {in_time}: {ended:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_timeout_without_end_does_not_end() {
+    const YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
+    for (what, _) in WAITS {
+        for own in [true, false] {
+            let options = ContextOptions { timeout: if own { LONG } else { Duration::MAX }, ..options() };
+            play(link_model(), 2, &options, |network, context| {
+                let mut memory = vec![0u8; if what == "send" { 80_000 } else { 8 }];
+                broadcast(context, None).unwrap();
+                if context.rank() == 1 {
+                    idle(network, context, YEARS);
+                    return serve(what, context, &mut memory);
+                }
+                wait_for(what, context, &mut memory, |wait| {
+                    let (result, took) = timed(network, || wait(own.then_some(Duration::MAX)));
+                    assert!(result.is_ok() && took >= YEARS - SOON, "{what}: {result:?} after {took:?}");
+                });
+            });
         }
     }
 }

@@ -77,7 +77,7 @@ fn settle(network: &Network, context: &Context) -> usize {
 
 fn receive(recv: &UnboundBuffer, slot: u64, bytes: usize) {
     recv.recv(&[0], slot, 0, bytes).unwrap();
-    assert_eq!(recv.wait_recv(None).unwrap(), Some(0));
+    assert_eq!(recv.wait_recv(None).unwrap(), Some((0, bytes)));
 }
 
 #[test]

@@ -340,12 +340,12 @@ fn token(owner: u32) -> Token {
 }
 
 fn send(data: &[u8], to: usize, slot: u64, owner: u32) -> Send {
-    let (space, from, bytes) = (Space::User, data.as_ptr(), data.len());
+    let (space, from, bytes) = (Space::USER, data.as_ptr(), data.len());
     Send { to, space, slot, fingerprint: 0, from, bytes, more: false, token: token(owner) }
 }
 
 fn recv(data: &mut [u8], from: usize, slot: u64, owner: u32) -> Recv {
-    let (space, into, bytes, from) = (Space::User, data.as_mut_ptr(), data.len(), Source::Rank(from));
+    let (space, into, bytes, from) = (Space::USER, data.as_mut_ptr(), data.len(), Source::Rank(from));
     let (fingerprint, exact, reduce) = (0, false, None);
     Recv { from, space, slot, fingerprint, into, bytes, exact, more: false, reduce, token: token(owner) }
 }

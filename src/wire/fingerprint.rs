@@ -1,5 +1,5 @@
 //! The fingerprint of a call, 64 bits by which ranks detect that their calls differ: a digest of what all ranks must agree on, and
-//! the number of the collective on its tag.
+//! the number of the call among those of its [`kind`] on its tag.
 //!
 //! | field | bits | contents |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | algorithm | 5 | its position in the collective's list |
 //! | collective | 5 | its number |
 //! | purpose | 3 | a [`Purpose`] |
-//! | number | 24 | 1 for the first collective on a tag; 0 if they are not counted |
+//! | number | 24 | 1 for the first call of a kind on a tag; 0 if they are not counted |
 //!
 //! The first field is in the lowest bits. All fields but the number form the digest. If a list has more entries than its field has
 //! values, the code does not compile; this version has 16 collectives, at most 15 algorithms for one, 15 data types and
@@ -55,7 +55,7 @@ const NUMBER: Field = PURPOSE.then(24);
 pub const MAX_COLLECTIVE: usize = COLLECTIVE.most() as usize;
 /// The largest position of an algorithm in its list that a fingerprint can contain.
 pub const MAX_ALGORITHM: usize = ALGORITHM.most() as usize;
-/// The largest number of a collective on its tag; 1 follows it.
+/// The largest number of a call; 1 follows it.
 pub const MAX_NUMBER: u32 = NUMBER.most();
 
 /// Elements of a type of the caller's.
@@ -141,7 +141,25 @@ impl Digest {
     }
 }
 
-/// The fingerprint of a call with this digest and number on its tag (at most [`MAX_NUMBER`]; 0 if calls are not counted).
+/// The kind of a call: only messages of one kind and tag match. The calls of each collective, with the messages by which they share
+/// their counts, are one kind, comparisons of calls another, measurements a third. Never 0.
+#[inline]
+pub const fn kind(fingerprint: u64) -> u8 {
+    let collective = (COLLECTIVE.get(fingerprint) + 1) as u8;
+    match PURPOSE.get(fingerprint) {
+        purpose if purpose <= Purpose::Counts as u32 => collective,
+        purpose => MAX_COLLECTIVE as u8 + purpose as u8,
+    }
+}
+
+/// The [`kind`] of comparisons of calls.
+pub const COMPARISON: u8 = kind(Purpose::Comparison.alone());
+/// The [`kind`] of measurements. Some of their messages are never received.
+pub const MEASUREMENT: u8 = kind(Purpose::Measurement.alone());
+/// The greatest [`kind`].
+pub const LAST_KIND: u8 = MEASUREMENT;
+
+/// The fingerprint of a call with this digest and number (at most [`MAX_NUMBER`]; 0 if calls are not counted).
 pub const fn fingerprint(digest: u64, number: u32) -> u64 {
     (number as u64) << NUMBER.at | digest
 }
@@ -156,7 +174,7 @@ pub const fn number(fingerprint: u64) -> u32 {
     (fingerprint >> NUMBER.at) as u32
 }
 
-/// The number of the collective on a tag that follows the one with `number`.
+/// The number of the call that follows the one with `number`.
 #[inline]
 pub const fn next_number(number: u32) -> u32 {
     // 0 means that calls are not counted.
@@ -168,7 +186,7 @@ pub const fn differs(a: u64, b: u64) -> bool {
     a != b && (digest(a) != digest(b) || (number(a) != 0 && number(b) != 0))
 }
 
-/// Whether `a` belongs to an earlier collective on its tag than `b`; numbers wrap, so the shorter distance decides.
+/// Whether `a` belongs to an earlier call than `b`, of one kind on one tag; numbers wrap, so the shorter distance decides.
 pub const fn is_earlier(a: u64, b: u64) -> bool {
     number(a).wrapping_sub(number(b)) & MAX_NUMBER > MAX_NUMBER / 2
 }
@@ -213,6 +231,22 @@ mod tests {
         let digest = |algorithm| Digest { algorithm, ..Digest::decode(0) }.encode();
         assert_eq!(digest(MAX_ALGORITHM as u32 + 1), digest(0));
         assert_ne!(digest(16), digest(0));
+    }
+
+    #[test]
+    fn calls_of_one_collective_are_of_one_kind_and_all_else_of_others() {
+        let mut kinds = std::collections::HashMap::new();
+        for collective in 0..=MAX_COLLECTIVE as u32 {
+            for (algorithm, rest) in [(0, 0), (MAX_ALGORITHM as u32, REST.most())] {
+                let digest = Digest { collective, algorithm, dtype: 3, operation: 4, rest }.encode();
+                let own = fingerprint(digest, 1 + rest);
+                assert_eq!(*kinds.entry(kind(own)).or_insert(collective), collective);
+                assert_eq!(kind(Purpose::Counts.of(digest)), kind(own), "ranks of which one shares counts must meet");
+            }
+        }
+        let alone = [Purpose::Comparison, Purpose::Measurement].map(|purpose| kind(purpose.alone()));
+        assert!(alone[0] != alone[1] && kinds.len() == MAX_COLLECTIVE + 1 && !kinds.contains_key(&0));
+        assert!(alone.iter().all(|kind| !kinds.contains_key(kind)) && alone == [COMPARISON, MEASUREMENT]);
     }
 
     #[test]

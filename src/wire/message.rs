@@ -4,31 +4,32 @@
 //! the kind, and the connection's number (4), which both sides derived in the handshake. Numbers are little-endian; bytes that a
 //! kind does not use are zero, and a header with other values there is refused.
 //!
-//! | kind | bytes 2, 3 | 8..12 | 12..16 | 16..24 | 24..32 | 32..40 | payload |
-//! |---|---|---|---|---|---|---|---|
-//! | data | space, flags | fingerprint | fingerprint | slot | length | | the message |
-//! | announce | space, flags | fingerprint | fingerprint | slot | length | | |
-//! | offer | space, flags | fingerprint | fingerprint | slot | length | key | |
-//! | taken | | | key | | | | |
-//! | replacement | space, flags | fingerprint | fingerprint | slot | length | key | the message |
-//! | grant | space, 0 | | | slot | | | |
-//! | write | | | | slot | length | offset | the bytes |
-//! | put | | region | request | | length | offset | the bytes |
-//! | put done | 0, 1 if refused | | request | | | | |
-//! | get | | region | request | | length | offset | |
-//! | get done | 0, 1 if refused | | request | | length | | the bytes |
-//! | abort | 0, 1 if the reason is a mismatch | | | | length | | text |
-//! | goodbye | | | | | | | |
-//! | query | | | | | | | |
-//! | reply | 0, 1 if waiting | | | | length | | text |
+//! | kind | bytes 2, 3 | 8..12 | 12..16 | 16..24 | 24..32 | 32..36 | 36..40 | payload |
+//! |---|---|---|---|---|---|---|---|---|
+//! | data | space, flags | fingerprint | fingerprint | slot | length | | channel | the message |
+//! | announce | space, flags | fingerprint | fingerprint | slot | length | | channel | |
+//! | offer | space, flags | fingerprint | fingerprint | slot | length | key | channel | |
+//! | taken | | | key | | | | | |
+//! | replacement | space, flags | fingerprint | fingerprint | slot | length | key | channel | the message |
+//! | grant | space, 0 | | | slot | | | channel | |
+//! | write | | | | slot | length | offset | offset | the bytes |
+//! | put | | region | request | | length | offset | offset | the bytes |
+//! | put done | 0, 1 if refused | | request | | | | | |
+//! | get | | region | request | | length | offset | offset | |
+//! | get done | 0, 1 if refused | | request | | length | | | the bytes |
+//! | abort | 0, 1 if the reason is a mismatch | | | | length | | | text |
+//! | goodbye | | | | | | | | |
+//! | query | | | | | | | | |
+//! | reply | 0, 1 if waiting | | | | length | | | text |
 //!
-//! Only the [fingerprints](super::fingerprint) of collectives' messages contain a call number. Flag 1: the message was
+//! The byte of a [space](Space) is 0 for messages of unbound buffers, which have no channel, or the kind of a collective, whose
+//! slot is its tag. Only the [fingerprints](super::fingerprint) of collectives' messages contain a call number. Flag 1: the message was
 //! announced. Flag 2, only for collectives: more segments of the same step follow.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Slot, Space};
 use crate::wire::VERSION;
-use crate::wire::fingerprint::number;
+use crate::wire::fingerprint::{LAST_KIND, number};
 
 /// Length of a header on the wire.
 pub const HEADER_BYTES: usize = 40;
@@ -140,6 +141,8 @@ pub enum Message {
     Abort {
         /// Whether the reason is a mismatch: ranks disagree about a call.
         mismatch: bool,
+        /// The rank with which the failure began.
+        culprit: u32,
         /// Length of the text in bytes.
         bytes: u64,
     },
@@ -177,10 +180,9 @@ const ANNOUNCED: u8 = 1;
 const MORE: u8 = 2;
 
 /// The fields of a header, with names independent of the kind.
-#[derive(Default)]
 struct Fields {
     kind: u8,
-    space: u8,
+    space: Space,
     flag: u8,
     first: u32,
     second: u32,
@@ -192,16 +194,16 @@ struct Fields {
 impl Fields {
     #[inline]
     fn of(message: &Message) -> Self {
-        let zero = Self::default();
+        let zero = Self { kind: 0, space: Space::USER, flag: 0, first: 0, second: 0, slot: 0, bytes: 0, offset: 0 };
         let named = |kind, e: &Envelope, flag: bool| Self {
             kind,
-            space: e.space as u8,
+            space: e.space,
             flag: if flag { ANNOUNCED } else { 0 } | if e.more { MORE } else { 0 },
             first: e.fingerprint as u32,
             second: (e.fingerprint >> 32) as u32,
             slot: e.slot,
             bytes: e.bytes,
-            ..Self::default()
+            offset: 0,
         };
         match *message {
             Message::Data { ref envelope, announced } => named(DATA, envelope, announced),
@@ -211,7 +213,7 @@ impl Fields {
             Message::Replacement { ref envelope, key } => {
                 Self { offset: key.into(), ..named(REPLACEMENT, envelope, false) }
             }
-            Message::Grant { space, slot } => Self { kind: GRANT, space: space as u8, slot, ..zero },
+            Message::Grant { space, slot } => Self { kind: GRANT, space, slot, ..zero },
             Message::Write { slot, offset, bytes } => Self { kind: WRITE, slot, offset, bytes, ..zero },
             Message::Put { request, region, offset, bytes } => {
                 Self { kind: PUT, first: region, second: request, offset, bytes, ..zero }
@@ -225,7 +227,9 @@ impl Fields {
             Message::GetDone { request, refused, bytes } => {
                 Self { kind: GET_DONE, flag: u8::from(refused), second: request, bytes, ..zero }
             }
-            Message::Abort { mismatch, bytes } => Self { kind: ABORT, flag: u8::from(mismatch), bytes, ..zero },
+            Message::Abort { mismatch, culprit, bytes } => {
+                Self { kind: ABORT, flag: u8::from(mismatch), first: culprit, bytes, ..zero }
+            }
             Message::Goodbye => Self { kind: GOODBYE, ..zero },
             Message::Query => Self { kind: QUERY, ..zero },
             Message::Reply { held_up, bytes } => Self { kind: REPLY, flag: u8::from(held_up), bytes, ..zero },
@@ -235,20 +239,15 @@ impl Fields {
     /// Decodes the fields; values of fields that the kind does not use are lost.
     #[inline]
     fn message(&self) -> Result<Message> {
-        let space = match self.space {
-            0 => Space::User,
-            1 => Space::Collective,
-            other => return malformed(format_args!("space {other}")),
-        };
         if self.flag > ANNOUNCED | MORE {
             return malformed(format_args!("flag {}", self.flag));
         }
         // Other kinds use the same bit as their only flag.
         let flag = self.flag & ANNOUNCED != 0;
-        let &Self { slot, bytes, offset, first, second: request, .. } = self;
+        let &Self { space, slot, bytes, offset, first, second: request, .. } = self;
         let fingerprint = u64::from(self.second) << 32 | u64::from(first);
         let envelope = Envelope { space, slot, fingerprint, bytes, more: self.flag & MORE != 0 };
-        if matches!((self.kind, space), (DATA | ANNOUNCE | OFFER | REPLACEMENT, Space::User)) {
+        if space.is_user() && matches!(self.kind, DATA | ANNOUNCE | OFFER | REPLACEMENT) {
             if number(fingerprint) != 0 {
                 return malformed(format_args!("a call number where there is no collective: {}", number(fingerprint)));
             }
@@ -269,7 +268,7 @@ impl Fields {
             PUT_DONE => Message::PutDone { request, refused: flag },
             GET => Message::Get { request, region: first, offset, bytes },
             GET_DONE => Message::GetDone { request, refused: flag, bytes },
-            ABORT => Message::Abort { mismatch: flag, bytes },
+            ABORT => Message::Abort { mismatch: flag, culprit: first, bytes },
             GOODBYE => Message::Goodbye,
             QUERY => Message::Query,
             REPLY => Message::Reply { held_up: flag, bytes },
@@ -279,13 +278,14 @@ impl Fields {
 
     fn encode(&self, connection: u32) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
-        out[..4].copy_from_slice(&[self.kind, VERSION, self.space, self.flag]);
+        out[..4].copy_from_slice(&[self.kind, VERSION, self.space.kind(), self.flag]);
         out[4..8].copy_from_slice(&connection.to_le_bytes());
         out[8..12].copy_from_slice(&self.first.to_le_bytes());
         out[12..16].copy_from_slice(&self.second.to_le_bytes());
         out[16..24].copy_from_slice(&self.slot.to_le_bytes());
         out[24..32].copy_from_slice(&self.bytes.to_le_bytes());
-        out[32..40].copy_from_slice(&self.offset.to_le_bytes());
+        // An offset is alone there.
+        out[32..40].copy_from_slice(&(self.offset | u64::from(self.space.channel()) << 32).to_le_bytes());
         out
     }
 }
@@ -312,15 +312,21 @@ impl Message {
         if u32_at(4) != connection {
             return malformed(format_args!("connection {:#010x} instead of {connection:#010x}", u32_at(4)));
         }
+        // What does not belong there is lost, and missing below.
+        let (space, offset) = match wire[2] {
+            0 => (Space::USER, u64_at(32)),
+            other if other > LAST_KIND => return malformed(format_args!("space {other}")),
+            kind => (Space::collective(kind, u32_at(36)), u32_at(32).into()),
+        };
         let fields = Fields {
             kind: wire[0],
-            space: wire[2],
+            space,
             flag: wire[3],
             first: u32_at(8),
             second: u32_at(12),
             slot: u64_at(16),
             bytes: u64_at(24),
-            offset: u64_at(32),
+            offset,
         };
         if fields.bytes > isize::MAX as u64 {
             return malformed(format_args!("{} bytes", fields.bytes));
@@ -372,9 +378,10 @@ pub(crate) mod tests {
     pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         let numbers =
             (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), 0..=MAX_TEXT_BYTES as u64, any::<u64>());
-        (0..15u8, any::<[bool; 2]>(), numbers).prop_map(
-            |(kind, [collective, more], (flag, first, request, slot, bytes, offset))| {
-                let space = if collective { Space::Collective } else { Space::User };
+        (0..15u8, prop_oneof![Just(0u8), 1..=LAST_KIND], any::<bool>(), numbers).prop_map(
+            |(kind, space, more, (flag, first, request, slot, bytes, offset))| {
+                let collective = space != 0;
+                let space = if collective { Space::collective(space, offset as u32 >> 8) } else { Space::USER };
                 let fingerprint = if collective { u64::from(request) << 32 | u64::from(first) } else { first.into() };
                 let envelope = Envelope { space, slot, fingerprint, bytes, more: collective && more };
                 match kind {
@@ -386,7 +393,7 @@ pub(crate) mod tests {
                     5 => Message::PutDone { request, refused: flag },
                     6 => Message::Get { request, region: first, offset, bytes },
                     7 => Message::GetDone { request, refused: flag, bytes },
-                    8 => Message::Abort { mismatch: flag, bytes },
+                    8 => Message::Abort { mismatch: flag, culprit: first, bytes },
                     9 => Message::Goodbye,
                     10 => Message::Query,
                     11 => Message::Offer { envelope, key: request },
@@ -406,14 +413,15 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_an_error(kind in 0..17u8, bits: [u8; 32], flags in 0..10u8, rest: [u8; 5], zeros: [bool; 4]) {
+        fn any_bytes_are_a_message_or_an_error(kind in 0..17u8, bits: [u8; 32], flags in 0..10u8, rest: [u8; 5], zeros: [bool; 5]) {
             let mut wire = [0; HEADER_BYTES];
             wire[..4].copy_from_slice(&[kind, VERSION, flags & 1, flags >> 1]);
             wire[8..].copy_from_slice(&bits);
             wire[4..8].copy_from_slice(&rest[..4]);
-            for (i, _) in zeros.iter().enumerate().filter(|(_, zero)| **zero) {
-                wire[8 + 8 * i..16 + 8 * i].fill(0);
+            for (range, _) in [8..16, 16..24, 24..32, 32..36, 36..40].into_iter().zip(zeros).filter(|(_, zero)| *zero) {
+                wire[range].fill(0);
             }
+            wire[39] &= if rest[4] & 1 == 0 { 0 } else { 0xff };
             let connection = u32::from_le_bytes(wire[4..8].try_into().unwrap());
             if let Ok(message) = Message::decode(&wire, connection) {
                 prop_assert_eq!(message.encode(connection), wire);
@@ -429,17 +437,23 @@ pub(crate) mod tests {
             change(&mut wire);
             Message::decode(&wire, 7).unwrap_err().message().to_owned()
         };
-        let envelope = Envelope { space: Space::User, slot: 1, fingerprint: 0, bytes: 2, more: false };
+        let envelope = Envelope { space: Space::USER, slot: 1, fingerprint: 0, bytes: 2, more: false };
         let text = refused(&|wire| wire[1] = VERSION + 1, Message::Announce(envelope));
         assert!(text.contains(&format!("version {} instead of {VERSION}", VERSION + 1)), "{text}");
         let text = refused(&|wire| wire[31] = 0x80, Message::Announce(envelope));
         assert!(text.contains("9223372036854775810 bytes"), "{text}");
-        let text = refused(&|wire| wire[25] = 0x20, Message::Abort { mismatch: true, bytes: 0 });
+        let text = refused(&|wire| wire[25] = 0x20, Message::Abort { mismatch: true, culprit: 7, bytes: 0 });
         assert!(text.contains("a text of 8192 bytes"), "{text}");
         let text = refused(&|wire| wire[39] = 1, Message::Goodbye);
         assert!(text.contains("Goodbye with unused bytes that are not zero"), "{text}");
         assert!(refused(&|wire| wire[0] = 16, Message::Goodbye).contains("kind 16"));
-        assert!(refused(&|wire| wire[2] = 2, Message::Announce(envelope)).contains("space 2"));
+        // Messages of unbound buffers have no channel, a channel has 24 bits, and a query has no space.
+        let zeros = "unused bytes that are not zero";
+        let collective = Envelope { space: Space::collective(LAST_KIND, 0xff_ffff), ..envelope };
+        assert!(refused(&|wire| wire[2] = LAST_KIND + 1, Message::Announce(collective)).contains("space 35"));
+        assert!(refused(&|wire| wire[36] = 1, Message::Announce(envelope)).contains(zeros));
+        assert!(refused(&|wire| wire[39] = 1, Message::Announce(collective)).contains(zeros));
+        assert!(refused(&|wire| wire[2] = 1, Message::Query).contains(zeros));
         assert!(refused(&|wire| wire[3] = 4, Message::Announce(envelope)).contains("flag 4"));
         assert!(
             refused(&|wire| wire[3] = 2, Message::Announce(envelope))

@@ -14,7 +14,7 @@ pub struct Case {
     pub dtype: DataType,
     pub op: ReduceOp,
     pub root: usize,
-    pub tag: u32,
+    pub tag: u64,
 }
 
 impl Case {

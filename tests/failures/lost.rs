@@ -103,7 +103,7 @@ fn a_rank_closes_its_context_while_all_others_wait() {
             assert_prompt(&report);
             let text = &report.text;
             if report.rank == VICTIM {
-                assert_eq!(report.kind, "Aborted", "{text}");
+                assert_eq!(report.kind, "Closed", "{text}");
                 assert!(text.contains("rank 2 has closed this context"), "{text}");
             } else {
                 assert_complete(collective, &report);

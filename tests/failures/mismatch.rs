@@ -13,6 +13,8 @@ use crate::job::{Job, Rank, Report, SIZE, SLACK, VICTIM, by_cell, wait_all};
 /// Blocks below the eager limit, so ranks that only send may return before the mismatch is noticed.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const COUNT: usize = 100;
+/// What is said of messages that no call of this rank takes.
+const UNKNOWN_HERE: &str = " with this tag, which no thread here has called";
 /// Cells that a process runs at the same time.
 const THREADS: usize = 12;
 
@@ -125,23 +127,22 @@ fn a_rank_in_another_call_is_noticed_by_ranks_that_get_its_messages() {
                 // No message matches one with another tag: after the timeout, the diagnostic replies name the other calls.
                 assert!(failed.iter().any(|r| r.kind == "Timeout"), "{}", all());
                 let told = format!("connected; it says that it is in {}", name(&odd));
-                let unasked = " has sent what nobody here asked for";
                 let done = "connected; it says that it is in no collective";
-                assert!([told.as_str(), unasked, done].iter().any(|t| says(t)), "{}", all());
+                assert!([told.as_str(), done].iter().any(|t| says(t)), "{}", all());
             }
             // No message of one call matched one of the other: after the timeout, the diagnostic replies name the other calls.
             _ if failed.iter().any(|r| r.kind == "Timeout") => {
-                assert!(says("has sent what nobody here asked for") || says("; it says that it is in "), "{}", all());
+                assert!(says(UNKNOWN_HERE) || says("; it says that it is in "), "{}", all());
                 assert!(names_either || says("it says that it is in no collective"), "{}", all());
             }
             _ => {
                 let noticed = failed.iter().filter(|r| r.kind == "Mismatch").count();
                 assert!(noticed > 0, "{}", all());
-                assert!(
-                    says(" is in another collective: ") || says("the counts that it was called with differ"),
-                    "{}",
-                    all()
-                );
+                let noticed =
+                    [UNKNOWN_HERE, " is in another collective: ", "the counts that it was called with differ"];
+                // Of different collectives no messages meet, whose thread might only be late.
+                let noticed = if what == "collective" { &noticed[..1] } else { &noticed };
+                assert!(noticed.iter().any(|part| says(part)), "{}", all());
                 assert!(names_either || says("the counts that it was called with differ"), "{}", all());
             }
         }

@@ -54,14 +54,14 @@ pub struct Case {
     pub segment: usize,
     pub base: usize,
     pub destinations: usize,
-    pub tag: u32,
+    pub tag: u64,
     pub salt: u64,
 }
 
 const SEGMENTS: [usize; 5] = [16, 100, 4096, 65_536, 1 << 20];
 
 impl Case {
-    pub fn random(r: &mut Random, size: usize, tag: u32) -> Self {
+    pub fn random(r: &mut Random, size: usize, tag: u64) -> Self {
         let mut collective = r.pick(Collective::ALL);
         if collective == Collective::PairwiseExchange && !size.is_power_of_two() {
             collective = Collective::Allreduce;

@@ -39,7 +39,7 @@ fn sync(contexts: &[Arc<Context>]) {
     let (send, recv) = (buffer(&contexts[1], &mut from), buffer(&contexts[0], &mut into));
     recv.recv(&[1], 99, 0, 1).unwrap();
     send.send(0, 99, 0, 1).unwrap();
-    assert_eq!(recv.wait_recv(SOON).unwrap(), Some(1));
+    assert_eq!(recv.wait_recv(SOON).unwrap(), Some((1, 1)));
 }
 
 #[test]
@@ -56,10 +56,10 @@ fn a_credit_that_crosses_an_announcement_loses_nothing() {
     sends[0].send(1, 5, 0, 10).unwrap();
     sends[1].send(1, 5, 0, LARGE).unwrap();
     introduce(&contexts);
-    assert_eq!(recvs[0].wait_recv(SOON).unwrap(), Some(0));
+    assert_eq!(recvs[0].wait_recv(SOON).unwrap(), Some((0, 10)));
     assert_eq!(sends[1].wait_send(SOON).unwrap(), Some(1));
     recvs[1].recv(&[0], 5, 0, LARGE).unwrap();
-    assert_eq!(recvs[1].wait_recv(SOON).unwrap(), Some(0));
+    assert_eq!(recvs[1].wait_recv(SOON).unwrap(), Some((0, LARGE)));
     drop((sends, recvs));
     assert!(got[0][..10] == small[..] && got[1] == large);
 }
@@ -75,7 +75,7 @@ fn a_receive_from_any_does_not_use_up_what_another_receive_has_granted() {
     recvs[1].recv(&[0], 5, 0, LARGE).unwrap();
     sync(&contexts);
     sends.iter().for_each(|s| s.send(1, 5, 0, LARGE).unwrap());
-    recvs.iter().for_each(|r| assert_eq!(r.wait_recv(SOON).unwrap(), Some(0)));
+    recvs.iter().for_each(|r| assert_eq!(r.wait_recv(SOON).unwrap(), Some((0, LARGE))));
     drop((sends, recvs));
     assert!(from == into);
 }
@@ -94,7 +94,7 @@ fn what_stands_behind_an_announced_message_is_sent_though_its_buffer_is_dropped(
         let recvs = got.each_mut().map(|m| buffer(&contexts[1], m));
         recvs[0].recv(&[0], 5, 0, LARGE).unwrap();
         recvs[1].recv(&[0], 5, 0, second).unwrap();
-        recvs.iter().for_each(|r| assert_eq!(r.wait_recv(SOON).unwrap(), Some(0)));
+        [LARGE, second].iter().zip(&recvs).for_each(|(n, r)| assert_eq!(r.wait_recv(SOON).unwrap(), Some((0, *n))));
         assert_eq!(kept.wait_send(SOON).unwrap(), Some(1));
         drop((kept, recvs));
         assert!(got[0] == first && got[1] == after);
@@ -117,7 +117,7 @@ fn a_large_message_that_was_granted_is_sent_though_its_buffer_is_dropped() {
     drop(given_up);
     kept.send(1, 5, 0, LARGE).unwrap();
     recvs[2].recv(&[0], 5, 0, LARGE).unwrap();
-    recvs.iter().for_each(|r| assert_eq!(r.wait_recv(SOON).unwrap(), Some(0)));
+    [HUGE, LARGE, LARGE].iter().zip(&recvs).for_each(|(n, r)| assert_eq!(r.wait_recv(SOON).unwrap(), Some((0, *n))));
     drop((huge, kept, recvs));
     assert!(from == into);
 }
@@ -131,12 +131,12 @@ fn nothing_is_put_and_got_without_memory() {
     // SAFETY: no bytes are at stake.
     let empty = unsafe { contexts[0].unbound_buffer(std::ptr::null_mut(), 0).unwrap() };
     empty.get(&key, 0, 0, 4, 0).unwrap();
-    assert_eq!(empty.wait_recv(SOON).unwrap(), Some(1));
+    assert_eq!(empty.wait_send(SOON).unwrap(), Some(1));
     empty.put(&key, 0, 0, 4, 0).unwrap();
     assert_eq!(empty.wait_send(SOON).unwrap(), Some(1));
     empty.send(1, 1, 0, 0).unwrap();
     remote.recv(&[0], 1, 4, 0).unwrap();
-    assert_eq!(remote.wait_recv(SOON).unwrap(), Some(0));
+    assert_eq!(remote.wait_recv(SOON).unwrap(), Some((0, 0)));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_receive_from_oneself_does_not_need_the_others() {
     introduce(&contexts);
     std::thread::sleep(Duration::from_millis(50));
     own.send(0, 1, 1, 1).unwrap();
-    assert_eq!(own.wait_recv(SOON).unwrap(), Some(0));
+    assert_eq!(own.wait_recv(SOON).unwrap(), Some((0, 1)));
     drop(own);
     assert_eq!(memory, [2, 2]);
 }
@@ -160,7 +160,30 @@ fn closing_ends_a_wait_on_a_buffer_that_is_bound_to_a_stranger() {
     // SAFETY: the array outlives the buffer.
     let bound = unsafe { contexts[0].pair(1).unwrap().recv_buffer(1, memory.as_mut_ptr(), 4).unwrap() };
     contexts[0].close();
-    assert_eq!(bound.wait_recv(SOON).unwrap_err().kind(), ErrorKind::Aborted);
+    assert_eq!(bound.wait_recv(SOON).unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn closing_a_bound_buffer_ends_the_waits_of_all_threads() {
+    let contexts = group(2);
+    let pair = contexts[0].pair(1).unwrap();
+    let mut memory = [0u8; 4];
+    // SAFETY: the array outlives the buffers.
+    let (recv, send) = unsafe {
+        (pair.recv_buffer(1, memory.as_mut_ptr(), 4).unwrap(), pair.send_buffer(2, memory.as_ptr(), 4).unwrap())
+    };
+    std::thread::scope(|scope| {
+        let recvs = [(); 2].map(|()| scope.spawn(|| recv.wait_recv(None).map(|_| ())));
+        let sends = scope.spawn(|| send.wait_send(None));
+        await_wait(&contexts[0]);
+        recv.close();
+        send.close();
+        for wait in recvs.into_iter().chain([sends]) {
+            let error = wait.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+            assert!(error.message().contains("rank 1: the buffer was destroyed"), "{error}");
+        }
+    });
 }
 
 #[test]
@@ -184,20 +207,20 @@ fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next
     // Something that rank 0 has not read when it closes.
     let mut closing = contexts[0].lock().unwrap();
     let token = crate::messaging::Token::CONTEXT;
-    let (space, slot, fingerprint) = (crate::types::Space::User, 1, 0);
+    let (space, slot, fingerprint) = (crate::types::Space::USER, 1, 0);
     let message =
         crate::messaging::Send { to: 0, space, slot, fingerprint, from: from.as_ptr(), bytes: 8, more: false, token };
     // SAFETY: `from` outlives the contexts' locks.
     unsafe { deaf.messenger.send(message) };
     deaf.messenger.flush(&mut Vec::new());
-    closing.break_with(&Error::new(ErrorKind::Aborted, "closed"), None);
+    closing.break_with(&Error::new(ErrorKind::Closed, "closed"), None);
     contexts[0].finish_closing(closing);
     contexts[1].engine().leave(deaf);
     let recv = buffer(&contexts[1], &mut into);
     for number in 0..sent {
         recv.recv(&[0], 5, 0, BYTES).unwrap();
         let result = recv.wait_recv(SOON);
-        assert!(matches!(result, Ok(Some(0))), "message {number} of {sent}: {result:?}");
+        assert!(matches!(result, Ok(Some((0, BYTES)))), "message {number} of {sent}: {result:?}");
     }
     drop((send, recv));
     assert!(from == into);
@@ -207,11 +230,11 @@ fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next
 fn a_thread_that_waits_for_a_connection_hears_of_it_from_the_one_that_polls() {
     for sleeps in [true, false] {
         let contexts = group(3);
-        let pair = contexts[0].pair(1).unwrap();
-        pair.set_sync(sleeps, !sleeps).unwrap();
+        let [pair, other] = [1, 2].map(|rank| contexts[0].pair(rank).unwrap());
+        [&pair, &other].iter().for_each(|pair| pair.set_sync(sleeps, !sleeps).unwrap());
         let mut memory = [0u8; 1];
         let never = buffer(&contexts[0], &mut memory);
-        never.recv(&[0], 1, 0, 1).unwrap();
+        never.recv(&[2], 1, 0, 1).unwrap();
         std::thread::scope(|scope| {
             let polls = scope.spawn(|| never.wait_recv(None));
             await_wait(&contexts[0]);

@@ -57,7 +57,7 @@ fn send_into_a_reset(last: &[Message]) -> Error {
     drop(stream);
     let token = Token { owner: 1, detail: 0 };
     let bytes = [0u8; 8];
-    let (space, from) = (Space::User, bytes.as_ptr());
+    let (space, from) = (Space::USER, bytes.as_ptr());
     let send = Send { to: 0, space, slot: 1, fingerprint: 0, from, bytes: 8, more: false, token };
     // SAFETY: the array outlives the connection, which is over before this returns.
     unsafe { guard.messenger.send(send) };
@@ -118,7 +118,7 @@ fn a_closed_context_is_not_connected_again() {
         [context.connect(&*store), context.connect_from(&parent[0], 1), pair.connect(&address), two.connect(&*store)];
     for result in results {
         let error = result.unwrap_err();
-        assert_eq!(error.kind(), crate::error::ErrorKind::InvalidOperation, "{error}");
+        assert_eq!(error.kind(), crate::error::ErrorKind::Closed, "{error}");
         assert!(error.message().contains("rank 0 has closed this context"), "{error}");
     }
 }

@@ -34,7 +34,7 @@ unsafe extern "C" fn acts_and_adds(
 }
 
 /// An allreduce of one number, whose reduction function is `act`: what came out.
-fn sum(context: &Context, tag: u32, timeout: Option<Duration>, inputs: &[i64], act: Act<'_>) -> Result<i64> {
+fn sum(context: &Context, tag: u64, timeout: Option<Duration>, inputs: &[i64], act: Act<'_>) -> Result<i64> {
     let mut output = 0i64;
     let pointers: Vec<*const u8> = inputs.iter().map(|input| std::ptr::from_ref(input).cast()).collect();
     let shape = Shape::new(Collective::Allreduce, context.rank(), context.size(), 1);
@@ -108,7 +108,7 @@ fn closing_does_not_wait_for_a_function_and_fails_its_call() {
             contexts[0].close();
             go_on.send(()).unwrap();
             let error = calls.join().unwrap().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
             assert!(error.message().contains("rank 0 has closed this context"), "{error}");
             assert!(in_time.load(Ordering::Relaxed), "closing waited for the function");
             if let Some(peer) = peer {
@@ -119,6 +119,12 @@ fn closing_does_not_wait_for_a_function_and_fails_its_call() {
 }
 
 #[test]
+fn a_timeout_of_zero_lets_a_function_run_as_often_as_it_can_without_waiting() {
+    let contexts = group(1);
+    assert_eq!(sum(&contexts[0], 0, Some(Duration::ZERO), &[1, 2, 3, 4], &|| true).unwrap(), 10);
+}
+
+#[test]
 fn a_function_may_close_its_context() {
     let contexts = group(1);
     let closes = || {
@@ -126,7 +132,7 @@ fn a_function_may_close_its_context() {
         contexts[0].broken().is_some()
     };
     let error = sum(&contexts[0], 0, None, &[1, 2], &closes).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
 }
 
 #[test]
@@ -141,22 +147,26 @@ fn a_function_may_close_a_pair() {
         // Two inputs: the function is called before the other rank's number is needed.
         let other = scope.spawn(|| sum(&contexts[1], 0, None, &[3, 4], &|| true));
         let error = sum(&contexts[0], 0, None, &[1, 2], &closes).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
         assert!(error.message().contains("rank 0 has closed its pair with rank 1"), "{error}");
         assert_eq!(other.join().unwrap().unwrap_err().kind(), ErrorKind::ConnectionLost);
     });
 }
 
 #[test]
-fn a_function_may_make_calls_with_other_tags() {
+fn a_function_may_make_calls_of_other_collectives_or_with_other_tags() {
     let contexts = group(2);
     run(&contexts, |context| {
         let calls = || {
             assert_eq!(sum(context, 2, None, &[5], &|| true).unwrap(), 10);
+            let barrier = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, context.rank(), 2, 0) };
+            // SAFETY: a barrier has no buffers.
+            unsafe { context.run(&Call { tag: 1, ..Call::new(barrier, DataType::Uint8) }) }.unwrap();
             if context.rank() == 0 {
                 let error = sum(context, 1, None, &[5], &|| true).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidOperation, "{error}");
-                assert!(error.message().contains("tag 1 is running"), "{error}");
+                assert!(error.message().contains("allreduce"), "{error}");
+                assert!(error.message().contains("by a caller's function with tag 1 is running"), "{error}");
             }
             true
         };
@@ -168,6 +178,31 @@ fn a_function_may_make_calls_with_other_tags() {
             true
         };
         assert_eq!(sum(context, 1, None, &[share, share], &act).unwrap(), 6);
+    });
+}
+
+/// It could not tell such calls from calls of ranks that disagree.
+#[test]
+fn with_check_calls_one_call_at_a_time_has_a_tag() {
+    let options = ContextOptions { check_calls: Some(true), timeout: LONG, ..Default::default() };
+    let contexts = group_with(2, &options);
+    run(&contexts, |context| {
+        let barrier = |tag| {
+            let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, context.rank(), 2, 0) };
+            // SAFETY: a barrier has no buffers.
+            unsafe { context.run(&Call { tag, ..Call::new(shape, DataType::Uint8) }) }
+        };
+        let act = || {
+            let error = barrier(1).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidOperation, "{error}");
+            let why =
+                "by a caller's function with tag 1 is running on this context already, and check_calls does not tell";
+            assert!(error.message().contains(why), "{error}");
+            barrier(2).unwrap();
+            true
+        };
+        assert_eq!(sum(context, 1, None, &[3], &act).unwrap(), 6);
+        barrier(1).unwrap();
     });
 }
 

@@ -41,7 +41,7 @@ pub(super) fn victim() -> (Arc<Context>, TcpStream, u32) {
 }
 
 fn envelope(slot: Slot, bytes: u64) -> Envelope {
-    Envelope { space: Space::User, slot, fingerprint: 0, bytes, more: false }
+    Envelope { space: Space::USER, slot, fingerprint: 0, bytes, more: false }
 }
 
 #[test]
@@ -61,12 +61,12 @@ fn a_malformed_header_ends_the_connection_with_a_reason() {
         (Box::new(edited(0, 99)), "malformed header: kind 99"),
         (Box::new(edited(0, 0)), "malformed header: kind 0"),
         (Box::new(edited(1, 77)), "malformed header: version 77"),
-        (Box::new(edited(2, 2)), "malformed header: space 2"),
+        (Box::new(edited(2, 99)), "malformed header: space 99"),
         (Box::new(edited(3, 0x80)), "malformed header: flag 128"),
         (Box::new(edited(15, 1)), "a call number where there is no collective: 65536"),
         (Box::new(|connection| plain.encode(!connection)), "malformed header: connection"),
         (Box::new(edited(31, 0xff)), "malformed header: 18374686479671623684 bytes"),
-        (Box::new(header(Message::Abort { mismatch: false, bytes: 1 << 20 })), "1048576 bytes"),
+        (Box::new(header(Message::Abort { mismatch: false, culprit: 0, bytes: 1 << 20 })), "1048576 bytes"),
         (Box::new(header(Message::PutDone { request: 7, refused: false })), "answered a request that was not made"),
         (
             Box::new(header(Message::GetDone { request: 7, refused: false, bytes: 0 })),

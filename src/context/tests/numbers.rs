@@ -1,5 +1,5 @@
-//! Ranks that make different calls on a tag, or disagree on a root or a count, and then go on as if nothing were: what the one
-//! call has left over never becomes the data of the next.
+//! Ranks that make different calls of a collective on a tag, or disagree on a root or a count, and then go on as if nothing
+//! were: what the one call has left over never becomes the data of the next.
 
 use super::*;
 use crate::collective::{Collective, Shape};
@@ -55,7 +55,7 @@ impl Made {
     }
 
     /// Makes the call: what comes out.
-    fn make(&self, context: &Context, tag: u32) -> Result<Vec<u32>> {
+    fn make(&self, context: &Context, tag: u64) -> Result<Vec<u32>> {
         let shape = self.shape(context.rank());
         let input = vec![value(context.rank(), self.label); shape.input_len(0)];
         let mut output = vec![0u32; shape.output_len(0)];
@@ -199,24 +199,55 @@ fn another_root_once_moves_nothing_to_the_next_call() {
 }
 
 #[test]
-fn a_call_that_one_rank_skips_or_makes_twice_is_noticed_in_the_next_of_another_kind() {
-    let make = |collective, label| Made::new(collective, algorithms(collective).next().unwrap(), label, COUNT);
-    let (down, up) = ([Broadcast, Scatter, Scatterv], [Gather, Gatherv, Reduce]);
-    let cases = |one: [Collective; 3], other: [Collective; 3], odd: usize, times: usize| {
-        for (one, other) in one.iter().flat_map(|one| other.map(|other| (*one, other))) {
-            let what = format!("{} {times} times on rank {odd}, then {}", one.name(), other.name());
+fn a_call_that_one_rank_skips_or_makes_twice_is_noticed_in_the_next_with_another_root() {
+    let make = |collective, root, label| {
+        let algorithm = algorithms(collective).next().unwrap();
+        Made { root, ..Made::new(collective, algorithm, label, COUNT) }
+    };
+    let cases = |collectives: [Collective; 3], odd: usize, times: usize| {
+        for collective in collectives {
+            let what = format!("{} {times} times on rank {odd}", collective.name());
             nobody_gets_what_is_left_over(&what, odd, 0, |rank| {
-                let first = vec![make(one, 0); if rank == odd { times } else { 1 }];
-                let later = (1..7).map(|label| make(if label % 2 == 0 { one } else { other }, label));
+                let first = vec![make(collective, 0, 0); if rank == odd { times } else { 1 }];
+                let later = (1..7).map(|label| make(collective, if label % 2 == 0 { 0 } else { 3 }, label));
                 first.into_iter().chain(later).collect()
             });
         }
     };
     // Only whoever need not wait for the others comes to its next call.
-    cases(down, up, 1, 0);
-    cases(down, up, 0, 2);
-    cases(up, down, 0, 0);
-    cases(up, down, 2, 2);
+    let (down, up) = ([Broadcast, Scatter, Scatterv], [Gather, Gatherv, Reduce]);
+    cases(down, 1, 0);
+    cases(down, 0, 2);
+    cases(up, 0, 0);
+    cases(up, 2, 2);
+}
+
+#[test]
+fn threads_in_different_collectives_share_a_tag() {
+    const ROUNDS: u32 = 200;
+    let contexts = group(SIZE);
+    run(&contexts, |context| {
+        std::thread::scope(|scope| {
+            // The last two share their counts first.
+            for (collective, algorithm) in [
+                (Allreduce, "ring"),
+                (Broadcast, "binomial"),
+                (Alltoall, "pairwise"),
+                (Barrier, "dissemination"),
+                (Gatherv, "binomial"),
+                (Alltoallv, "bruck"),
+            ] {
+                scope.spawn(move || {
+                    for label in 0..ROUNDS {
+                        let count = if label % 20 == 7 { LARGE } else { 1 + label as usize % COUNT };
+                        let made = Made::new(collective, algorithm, label, count);
+                        let output = made.make(context, 5).unwrap();
+                        assert!(output == made.expected(context.rank()), "{made:?}");
+                    }
+                });
+            }
+        });
+    });
 }
 
 #[test]
@@ -269,7 +300,7 @@ fn threads_with_tags_of_their_own_never_differ() {
                         let output = [sum.as_mut_ptr().cast()];
                         let call = Call {
                             outputs: &output,
-                            tag,
+                            tag: u64::MAX - u64::from(tag),
                             ..Call::new(
                                 Shape { inputs: 0, ..Shape::new(Allreduce, context.rank(), 3, 1) },
                                 DataType::Uint32,

@@ -123,7 +123,7 @@ fn call(input: &mut Input<'_>) -> Option<()> {
     let null_if = |yes: bool, pointer: *const usize| if yes { std::ptr::null() } else { pointer };
     let algorithms = [c"", c"auto", c"ring", c"torus_2d", c"bcube", c"hierarchical", c"local", c"\xff"];
     let algorithm = if shape & 1 != 0 { std::ptr::null() } else { input.pick(&algorithms)?.as_ptr() };
-    let tag = u32::from_le_bytes(input.array()?);
+    let tag = u64::from(u32::from_le_bytes(input.array()?)).rotate_right(1);
     let options = gloo_rs_collective_options_t {
         algorithm,
         tag,

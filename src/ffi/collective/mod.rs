@@ -34,8 +34,8 @@ use crate::types::{DataType, Rank, ReduceOp};
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
 /// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
-/// can the function: collectives on it need other tags than those that run; a context that the function closes or destroys fails
-/// the call with GLOO_RS_ERROR_ABORTED once the function has returned. The call's timeout, too, is looked at only then. The
+/// can the function: a collective that runs already needs another tag; a context that the function closes or destroys fails the
+/// call with GLOO_RS_ERROR_CLOSED once the function has returned. The call's timeout, too, is looked at only then. The
 /// operation must be associative, and commutative but for scan and exscan.
 pub type gloo_rs_reduce_fn_t = Option<
     unsafe extern "C" fn(

@@ -17,14 +17,15 @@ use crate::ffi::types::{GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, gloo_rs_data_type_
 /// each, the comment of the function says.
 ///
 /// The functions without `_with` take one input and one output as arguments, and all else has its default: so their tag is 0,
-/// and one of them can run on a context at a time.
+/// and each of them can run once at a time on a context.
 ///
 /// All collectives: every rank of the context makes the same call. The buffers and the options are the caller's; they are
 /// used until the function returns, which it does when this rank's part is done. Counts are in elements, not bytes. A call
 /// that is wrong in itself fails with GLOO_RS_ERROR_INVALID_ARGUMENT or GLOO_RS_ERROR_INVALID_OPERATION and nothing is sent;
 /// one that fails later (with GLOO_RS_ERROR_TIMEOUT, GLOO_RS_ERROR_CONNECTION_LOST, GLOO_RS_ERROR_MISMATCH,
 /// GLOO_RS_ERROR_CALLBACK and others) breaks the context, leaves its outputs unspecified, and every later collective on the
-/// context fails. Threads may call at the same time with different tags.
+/// context fails. Threads may call different collectives at the same time, and one collective with different tags. With
+/// check_calls in the context's options they need different tags for different collectives, too.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_collective_options_t {
@@ -38,8 +39,9 @@ pub struct gloo_rs_collective_options_t {
     pub timeout_ms: i64,
     /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks. Used by all.
     pub max_segment_bytes: usize,
-    /// Tells apart calls that run at the same time on one context. The same on all ranks. Used by all.
-    pub tag: u32,
+    /// Tells apart calls of one collective that run at the same time on one context; calls of different collectives are apart
+    /// anyway. The same on all ranks. Used by all.
+    pub tag: u64,
     /// Type of the elements. The same on all ranks. Used by all but barrier.
     pub data_type: MaybeUninit<gloo_rs_data_type_t>,
     /// Bytes of one element, for elements of the caller's own type, such as a struct of 12 bytes: instead of `data_type`, and where

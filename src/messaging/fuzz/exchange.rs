@@ -69,18 +69,24 @@ fn fill(message: &mut [u8], number: u32) {
     message[..4].copy_from_slice(&number.to_le_bytes());
 }
 
+/// Where messages go: those of buffers in slots of their own, those of collectives of two kinds and on two channels of one.
+fn place(collective: bool, number: usize) -> (Space, u64) {
+    if collective {
+        (Space::collective(1 + number as u8 % 2, number as u32 / 2), 1)
+    } else {
+        (Space::USER, number as u64)
+    }
+}
+
 impl Pair {
     fn step(&mut self, input: &mut Input<'_>) -> Option<()> {
         let shape = input.byte()?;
         let side = usize::from(shape & 1);
-        let space = if shape & 2 != 0 { Space::Collective } else { Space::User };
-        let slot = u64::from(shape >> 2 & 3) % 3;
+        let number = usize::from(shape >> 2 & 3) % 3;
+        let (space, slot) = place(shape & 2 != 0, number);
         match shape >> 4 & 7 {
             kind @ 0..=4 => {
-                let bytes = match space {
-                    Space::User => input.pick(&SIZES[4..])?,
-                    Space::Collective => AGREED[slot as usize],
-                };
+                let bytes = if space.is_user() { input.pick(&SIZES[4..])? } else { AGREED[number] };
                 let is_send = kind & 1 == 0;
                 let owner = self.posted.len() as u32;
                 let mut memory = vec![0; bytes].into_boxed_slice();
@@ -107,7 +113,7 @@ impl Pair {
                         });
                     } else {
                         let from = if kind == 1 { Source::Rank(peer) } else { Source::AnyOf(vec![peer].into()) };
-                        let from = if space == Space::Collective { Source::Rank(peer) } else { from };
+                        let from = if space.is_user() { from } else { Source::Rank(peer) };
                         let (into, exact, reduce) = (pointer, false, None);
                         messenger.recv(Recv {
                             from,
@@ -129,7 +135,7 @@ impl Pair {
                 let open: Vec<usize> = (0..self.posted.len()).filter(|i| self.posted[*i].end.is_none()).collect();
                 let owner = *open.get(n % open.len().max(1))?;
                 // Collectives are taken back with their whole context.
-                if self.posted[owner].space == Space::User {
+                if self.posted[owner].space.is_user() {
                     let posted = &mut self.posted[owner];
                     posted.end = Some(End::Cancelled);
                     self.cancelled_recvs |= !posted.is_send;
@@ -186,8 +192,7 @@ impl Pair {
     }
 
     fn check(&self) {
-        for (side, space, slot) in (0..12).map(|i| (i / 6, [Space::User, Space::Collective][i / 3 % 2], (i % 3) as u64))
-        {
+        for (side, (space, slot)) in (0..12).map(|i| (i / 6, place(i / 3 % 2 == 1, i % 3))) {
             let here = |p: &&Posted| (p.side, p.space, p.slot) == (side, space, slot);
             let recvs: Vec<&Posted> = self.posted.iter().filter(here).filter(|p| !p.is_send).collect();
             let sends: Vec<&Posted> = self.posted.iter().filter(here).filter(|p| p.is_send).collect();

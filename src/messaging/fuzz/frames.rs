@@ -23,6 +23,9 @@ const PAUSE_BYTES: usize = 100_000;
 const MOST_BYTES: usize = 300_000;
 const TURN_BYTES: usize = READS_PER_TURN * STAGING_BYTES;
 
+/// Of messages of a collective.
+const COLLECTIVE: Space = Space::collective(1, 0);
+
 /// What may still happen to an operation.
 #[derive(Clone, Copy, PartialEq)]
 enum Open {
@@ -193,7 +196,7 @@ impl Attacked {
 
     /// The header of a message of this kind; of none, of a kind that there is not.
     fn header(&self, kind: u8, shape: u8, number: u8, bytes: u64, offset: u64) -> [u8; HEADER_BYTES] {
-        let space = if shape & 1 != 0 { Space::Collective } else { Space::User };
+        let space = if shape & 1 != 0 { COLLECTIVE } else { Space::USER };
         let first = shape >> 2 & 1;
         let (slot, fingerprint, refused) = (u64::from(number), u64::from(first), offset != 0);
         let envelope = Envelope { space, slot, fingerprint, bytes, more: false };
@@ -207,7 +210,7 @@ impl Attacked {
             6 => Message::PutDone { request, refused },
             7 => Message::Get { request, region, offset, bytes },
             8 => Message::GetDone { request, refused, bytes },
-            9 => Message::Abort { mismatch: first != 0, bytes },
+            9 => Message::Abort { mismatch: first != 0, culprit: request, bytes },
             11 => Message::Query,
             12 => Message::Reply { held_up: refused, bytes },
             _ => Message::Goodbye,
@@ -218,7 +221,7 @@ impl Attacked {
     }
 
     fn step(&mut self, input: &mut Input<'_>) -> Option<()> {
-        let space = |flag: bool| if flag { Space::Collective } else { Space::User };
+        let space = |flag: bool| if flag { COLLECTIVE } else { Space::USER };
         match input.below(18)? {
             0..=4 => {
                 // Mostly sensible, so that fuzzing gets past the first header.
@@ -354,7 +357,8 @@ impl Attacked {
                     let now = Instant::now();
                     self.messenger.query(owner, now);
                     let replies = self.messenger.replies();
-                    let _ = (replies, self.messenger.describe(owner, now), self.messenger.unexpected(0..2));
+                    let unmet = [0, 1].map(|tag| self.messenger.unmet(tag).count());
+                    let _ = (replies, self.messenger.describe(owner, now), unmet);
                 }
             }
             _ => {

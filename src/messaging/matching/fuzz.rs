@@ -75,7 +75,7 @@ impl Model {
 }
 
 fn envelope(slot: usize, bytes: usize) -> Envelope {
-    Envelope { space: Space::User, slot: slot as u64, fingerprint: 0, bytes: bytes as u64, more: false }
+    Envelope { space: Space::USER, slot: slot as u64, fingerprint: 0, bytes: bytes as u64, more: false }
 }
 
 /// The matching does what the model does, for any order of posts, messages, announcements, cancellations and losses.
@@ -180,7 +180,7 @@ fn post(
     let posting = real.post(
         Recv {
             from,
-            space: Space::User,
+            space: Space::USER,
             slot: slot as u64,
             fingerprint: 0,
             into: std::ptr::null_mut(),

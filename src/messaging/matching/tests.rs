@@ -4,7 +4,7 @@ use crate::messaging::Token;
 fn recv(from: Source, slot: Slot, bytes: usize, owner: u32) -> Recv {
     Recv {
         from,
-        space: Space::User,
+        space: Space::USER,
         slot,
         fingerprint: 0,
         into: std::ptr::null_mut(),
@@ -17,7 +17,7 @@ fn recv(from: Source, slot: Slot, bytes: usize, owner: u32) -> Recv {
 }
 
 fn envelope(slot: Slot, bytes: u64) -> Envelope {
-    Envelope { space: Space::User, slot, fingerprint: 0, bytes, more: false }
+    Envelope { space: Space::USER, slot, fingerprint: 0, bytes, more: false }
 }
 
 fn any(ranks: &[Rank]) -> Source {
@@ -259,7 +259,7 @@ fn refuses_messages_that_do_not_fit() {
 #[test]
 fn queues_keep_order_through_removals() {
     let mut q = Queues::default();
-    let key = Key::new(1, Space::User, 2);
+    let key = Key::new(1, Space::USER, 2);
     (0..5).for_each(|v| q.push(key, v));
     assert!(q.remove(key, 0) && q.remove(key, 2) && q.remove(key, 4) && !q.remove(key, 4));
     q.push(key, 5);

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ::redis::{Pipeline, ServerError, Value, pipe};
 
-use super::super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, quote, seconds};
+use super::super::support::{
+    Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, quote, seconds, times,
+};
 use super::super::{MAX_VALUE_BYTES, Store};
 use super::connection::{Connection, Fault, Target, is_passing, reason};
 use super::{RedisOptions, tls};
@@ -186,7 +188,7 @@ impl RedisStore {
             };
             tries += 1;
             if time.deadline.passed() {
-                return Err(Fault::Lost(format!("{tries} tries; last: {lost}")));
+                return Err(Fault::Lost(format!("{}; last: {lost}", times(tries))));
             }
             backoff.sleep(&time.deadline);
         }

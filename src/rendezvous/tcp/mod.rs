@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Store;
-use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, seconds};
+use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doing, no_value, seconds, times};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{self, LogCallback};
 use crate::net::admission::ConnectionStatistics;
@@ -131,13 +131,14 @@ impl TcpStore {
                 }
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
                 Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
-                Err(Fault::Silent) => "connected, but the server did not answer".to_owned(),
-                Err(Fault::Lost(error) | Fault::Unreachable(error) | Fault::TurnedAway(error)) => error.to_string(),
+                Err(Fault::Silent) => io::Error::other("connected, but the server did not answer"),
+                Err(Fault::Lost(error) | Fault::Unreachable(error) | Fault::TurnedAway(error)) => error,
             };
             if deadline.passed() {
                 let waited = seconds(deadline.elapsed());
-                let message = format!("{url}: no store to connect to after {waited} ({tries} tries; last: {failure})");
-                return Err(Error::new(ErrorKind::Timeout, message));
+                let message =
+                    format!("{url}: no store to connect to after {waited} ({}; last: {failure})", times(tries));
+                return Err(Error::new(ErrorKind::Timeout, message).with_errno(failure.raw_os_error()));
             }
             backoff.sleep(&deadline);
         }
@@ -290,11 +291,13 @@ fn explain(url: &str, address: SocketAddr, doing: &str, fault: Fault, after: Dur
         Fault::Unreachable(error) | Fault::TurnedAway(error) => Error::new(
             ErrorKind::Timeout,
             format!("{url}: {doing}: the server at {address} does not answer: {error}; gave up after {after}"),
-        ),
+        )
+        .with_errno(error.raw_os_error()),
         Fault::Lost(error) => Error::new(
             ErrorKind::ConnectionLost,
             format!("{url}: {doing}: lost the server at {address} after {after}: {error}"),
-        ),
+        )
+        .with_errno(error.raw_os_error()),
         Fault::Silent => Error::new(
             ErrorKind::Timeout,
             format!("{url}: {doing}: the server at {address} does not answer; gave up after {after}"),

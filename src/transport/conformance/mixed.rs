@@ -213,11 +213,13 @@ fn a_receive_from_any_rank_spans_both_kinds_of_link() {
             }
             return;
         }
-        let mut seen = [0; 4];
+        let (mut seen, mut received) = ([0; 4], 0);
         for _ in 0..3 * ROUNDS {
             buffer.recv(&[1, 2, 3], 9, 0, 70_000).unwrap();
-            seen[buffer.wait_recv(None).unwrap().unwrap()] += 1;
+            let (rank, bytes) = buffer.wait_recv(None).unwrap().unwrap();
+            seen[rank] += 1;
+            received += bytes;
         }
-        assert_eq!(seen, [0, ROUNDS, ROUNDS, ROUNDS]);
+        assert_eq!((seen, received), ([0, ROUNDS, ROUNDS, ROUNDS], 3 * ROUNDS / 2 * 70_001));
     });
 }

@@ -248,7 +248,7 @@ impl TcpConnector {
             if refused { entry.refused_since[entry.target].or(Some(now)) } else { None };
         if entry.refused_since[..targets].iter().all(|since| since.is_some_and(|since| now - since >= REFUSAL_TIME)) {
             let text = format!("{name} is gone: {error} ({} attempts)", entry.attempts + 1);
-            return Err(Error::new(ErrorKind::ConnectionLost, text));
+            return Err(Error::new(ErrorKind::ConnectionLost, text).with_errno(error.details().errno));
         }
         entry.target = (entry.target + 1) % targets;
         let round = entry.attempts / targets as u32;

@@ -14,7 +14,7 @@ use super::buffer::Buffer;
 use super::workload::{Workload, fill, verify};
 
 /// Tag of calls outside of measurements.
-const CONTROL: u32 = 0;
+const CONTROL: u64 = 0;
 /// Time for which the last rank lets the others wait when a barrier is verified.
 const LATE: Duration = Duration::from_millis(10);
 /// Number of ranks that are the last one in turn.
@@ -86,7 +86,7 @@ pub fn largest_of_all_ranks(context: &Context, numbers: &mut [f64]) -> Result<()
 }
 
 /// Waits for all ranks; they pass the same tag.
-pub fn barrier(context: &Context, tag: u32) -> Result<()> {
+pub fn barrier(context: &Context, tag: u64) -> Result<()> {
     let shape = empty_shape(context, Collective::Barrier);
     // SAFETY: a barrier has no buffers.
     unsafe { context.run(&call(shape, None, DataType::Uint8, Reduction::Op(ReduceOp::Sum), &[], &[], tag)) }
@@ -103,7 +103,7 @@ fn call<'a>(
     reduction: Reduction,
     inputs: &'a [*const u8],
     outputs: &'a [*mut u8],
-    tag: u32,
+    tag: u64,
 ) -> Call<'a> {
     Call { algorithm, reduction, inputs, outputs, tag, ..Call::new(shape, dtype) }
 }
@@ -167,7 +167,7 @@ impl<'a> Runner<'a> {
     /// Time of the call in µs, on this rank, after a barrier.
     pub fn timed(&mut self) -> Result<f64> {
         self.restore();
-        barrier(self.context, self.repetition.thread as u32 * 2 + 1)?;
+        barrier(self.context, self.repetition.thread as u64 * 2 + 1)?;
         let start = Instant::now();
         self.run()?;
         Ok(start.elapsed().as_nanos() as f64 / 1e3)
@@ -184,7 +184,7 @@ impl<'a> Runner<'a> {
     pub fn run(&mut self) -> Result<()> {
         let Repetition { algorithm, op, thread, slot, .. } = self.repetition;
         let Some(shape) = self.work.shape() else { return self.exchange(slot) };
-        let tag = thread as u32 * 2 + 2;
+        let tag = thread as u64 * 2 + 2;
         let (inputs, outputs) = (&self.input_pointers, &self.output_pointers);
         // SAFETY: there is one pointer for each of `self.inputs` and `self.outputs`, which have the lengths of the shape;
         // nothing else uses them until the call returns.

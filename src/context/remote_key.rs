@@ -1,0 +1,118 @@
+//! The text by which one rank names its memory to others.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::types::Rank;
+
+/// Names an unbound buffer of another process, for [`UnboundBuffer::put`](super::UnboundBuffer::put) and
+/// [`UnboundBuffer::get`](super::UnboundBuffer::get). As text it is `rkey1:RANK:BYTES:ID`, in decimal digits; `1` is the version of
+/// that form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteKey {
+    /// Whose.
+    pub rank: Rank,
+    /// Which of its buffers.
+    pub id: u32,
+    /// How long that buffer is.
+    pub bytes: usize,
+}
+
+const VERSION: &str = "rkey1";
+/// So much of a text that is no key is shown.
+const SHOWN: usize = 64;
+
+impl fmt::Display for RemoteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, id, bytes } = self;
+        write!(f, "{VERSION}:{rank}:{bytes}:{id}")
+    }
+}
+
+impl FromStr for RemoteKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        parse(text).ok_or_else(|| {
+            let shown: String = text.chars().take(SHOWN).collect();
+            let more = if shown.len() < text.len() { "…" } else { "" };
+            Error::invalid(format!("{shown:?}{more} is not a remote key, which is {VERSION}:RANK:BYTES:ID in digits"))
+        })
+    }
+}
+
+fn parse(text: &str) -> Option<RemoteKey> {
+    let mut fields = text.split(':');
+    if fields.next()? != VERSION {
+        return None;
+    }
+    let rank: i32 = number(fields.next()?)?;
+    let (bytes, id) = (number(fields.next()?)?, number(fields.next()?)?);
+    let rank = Rank::try_from(rank).ok()?;
+    fields.next().is_none().then_some(RemoteKey { rank, id, bytes })
+}
+
+/// The number that has just these digits: no sign, no zero in front.
+fn number<T: FromStr>(digits: &str) -> Option<T> {
+    let canonical = digits == "0" || digits.starts_with(|first: char| matches!(first, '1'..='9'));
+    canonical.then(|| digits.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn keys_survive_the_way(rank in 0..=i32::MAX as Rank, id: u32, bytes: usize) {
+            let (key, most) = (RemoteKey { rank, id, bytes }, RemoteKey { rank: i32::MAX as Rank, id: u32::MAX, bytes: usize::MAX });
+            let text = key.to_string();
+            prop_assert!(text.len() <= most.to_string().len() && most.to_string().len() < 64);
+            prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
+            prop_assert_eq!(text.parse::<RemoteKey>().unwrap(), key);
+        }
+
+        /// Each key has one text.
+        #[test]
+        fn any_text_is_a_key_or_an_error(text in "\\PC*|rkey1(:[0-9+-]{0,12}){2,4}|rkey[0-9]:[0-9]{1,10}:[0-9]{1,20}:[0-9]{1,10}") {
+            match text.parse::<RemoteKey>() {
+                Ok(key) => prop_assert_eq!(key.to_string(), text),
+                Err(error) => prop_assert!(error.message().contains("is not a remote key"), "{}", error),
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_shows_whose_memory_it_is_and_how_much() {
+        assert_eq!(RemoteKey { rank: 3, id: 0, bytes: 4096 }.to_string(), "rkey1:3:4096:0");
+    }
+
+    #[test]
+    fn what_is_no_key_is_shown() {
+        for text in [
+            "",
+            "rkey1",
+            "rkey1:1:2",
+            "rkey1:1:2:3:4",
+            "rkey1:1:2:3 ",
+            " rkey1:1:2:3",
+            "rkey2:1:2:3",
+            "RKEY1:1:2:3",
+            "rkey1:-1:2:3",
+            "rkey1:+1:2:3",
+            "rkey1:01:2:3",
+            "rkey1:1:2:",
+            "rkey1:2147483648:2:3",
+            "rkey1:1:18446744073709551616:3",
+            "rkey1:1:2:4294967296",
+            "gloorsK1\u{1}\u{7f}\u{10ffff}",
+        ] {
+            let error = text.parse::<RemoteKey>().unwrap_err();
+            assert!(error.message().contains(&format!("{text:?} is not a remote key")), "{error}");
+        }
+        let error = "é".repeat(1000).parse::<RemoteKey>().unwrap_err();
+        assert!(error.message().len() < 300 && error.message().contains("é\"… is not"), "{error}");
+    }
+}

@@ -1,0 +1,140 @@
+//! Which waits sleep, and which poll: as was set for a pair, or as the context does.
+
+use super::*;
+use crate::collective::{Collective, Shape};
+use crate::types::DataType;
+
+/// Large enough to wait for its receive.
+const LARGE: usize = 200_000;
+/// Looks at a thread that polls, which would be seen asleep if it slept at all.
+const LOOKS: usize = 300;
+
+fn buffer(context: &Arc<Context>, memory: &mut [u8]) -> UnboundBuffer {
+    // SAFETY: the callers drop the buffer before the memory.
+    unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()).unwrap() }
+}
+
+fn is_asleep(context: &Context) -> bool {
+    std::thread::yield_now();
+    context.lock().unwrap().is_asleep()
+}
+
+/// Runs `wait`, which waits in vain until `end`, and then `meanwhile`: whether it sleeps by then, or never does.
+fn check(context: &Context, sleeps: bool, wait: impl FnOnce() + Send, meanwhile: impl FnOnce(), end: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(wait);
+        while !context.lock().unwrap().is_polled() && !waits.is_finished() {
+            std::thread::yield_now();
+        }
+        meanwhile();
+        let asleep = if sleeps {
+            std::iter::repeat_with(|| is_asleep(context)).any(|asleep| asleep || waits.is_finished())
+                && !waits.is_finished()
+        } else {
+            // From when it was last told to poll.
+            std::iter::repeat_with(|| is_asleep(context)).any(|asleep| !asleep || waits.is_finished());
+            waits.is_finished() || (0..LOOKS).any(|_| is_asleep(context))
+        };
+        end();
+        assert_eq!(asleep, sleeps);
+    });
+}
+
+/// A wait for a receive from any of these.
+fn check_recv(context: &Arc<Context>, ranks: &[&[Rank]], sleeps: bool) {
+    let mut memory = [0u8; 8];
+    let recv = buffer(context, &mut memory);
+    ranks.iter().for_each(|ranks| recv.recv(ranks, 7, 0, 1).unwrap());
+    let wait = || assert_eq!(recv.wait_recv(None).unwrap_err().kind(), ErrorKind::Closed);
+    check(context, sleeps, wait, || (), || recv.close());
+}
+
+/// A wait for a large message to that rank, which has posted no receive.
+fn check_send(context: &Arc<Context>, to: Rank, sleeps: bool) {
+    let mut memory = vec![0u8; LARGE];
+    let send = buffer(context, &mut memory);
+    send.send(to, 7, 0, LARGE).unwrap();
+    let wait = || assert_eq!(send.wait_send(None).unwrap_err().kind(), ErrorKind::Closed);
+    check(context, sleeps, wait, || (), || send.close());
+}
+
+/// A wait for a write by that rank.
+fn check_bound(context: &Arc<Context>, rank: Rank, sleeps: bool, meanwhile: impl FnOnce()) {
+    let mut memory = [0u8; 8];
+    // SAFETY: the array outlives the buffer.
+    let recv = unsafe { context.pair(rank).unwrap().recv_buffer(7, memory.as_mut_ptr(), 8).unwrap() };
+    let wait = || assert_eq!(recv.wait_recv(None).unwrap_err().kind(), ErrorKind::Closed);
+    check(context, sleeps, wait, meanwhile, || recv.close());
+}
+
+#[test]
+fn waits_for_one_pair_only_sleep_as_was_set_for_it() {
+    let contexts = group(3);
+    let context = &contexts[0];
+    let pair = context.pair(1).unwrap();
+    context.lock().unwrap().set_spin(Spin::Forever);
+    pair.set_sync(true, false).unwrap();
+    check_bound(context, 1, true, || ());
+    check_bound(context, 2, false, || ());
+    check_recv(context, &[&[1]], true);
+    check_recv(context, &[&[1, 1], &[1]], true);
+    check_recv(context, &[&[2]], false);
+    check_recv(context, &[&[1, 2]], false);
+    check_recv(context, &[&[1], &[2], &[1]], false);
+    check_send(context, 1, true);
+    check_send(context, 2, false);
+    pair.set_sync(false, false).unwrap();
+    check_bound(context, 1, false, || ());
+}
+
+#[test]
+fn waits_for_one_pair_only_poll_as_was_set_for_it() {
+    let contexts = group(3);
+    let context = &contexts[0];
+    let pair = context.pair(1).unwrap();
+    context.lock().unwrap().set_spin(Spin::For(Duration::ZERO));
+    // Waits under way included.
+    check_bound(context, 1, false, || {
+        while !is_asleep(context) {}
+        pair.set_sync(true, true).unwrap();
+    });
+    check_recv(context, &[&[1]], false);
+    check_recv(context, &[&[1], &[2]], true);
+    check_bound(context, 2, true, || ());
+}
+
+#[test]
+fn receives_count_from_when_none_was_under_way() {
+    let contexts = group(2);
+    let context = &contexts[0];
+    let (mut memory, mut theirs) = ([0u8; 8], [0u8; 1]);
+    let (own, other) = (buffer(context, &mut memory), buffer(&contexts[1], &mut theirs));
+    context.lock().unwrap().set_spin(Spin::Forever);
+    context.pair(1).unwrap().set_sync(true, false).unwrap();
+    own.recv(&[0], 1, 0, 1).unwrap();
+    own.recv(&[1], 7, 2, 1).unwrap();
+    own.send(0, 1, 1, 1).unwrap();
+    assert_eq!(own.wait_recv(None).unwrap(), Some((0, 1)));
+    let wait = || assert_eq!(own.wait_recv(None).unwrap(), None);
+    // It began while one with another rank was under way.
+    check(context, false, wait, || (), || own.abort_wait_recv());
+    other.send(0, 7, 0, 1).unwrap();
+    assert_eq!(own.wait_recv(None).unwrap(), Some((1, 1)));
+    own.recv(&[1], 7, 2, 1).unwrap();
+    check(context, true, wait, || (), || own.abort_wait_recv());
+}
+
+#[test]
+fn collectives_are_not_affected() {
+    let contexts = group(2);
+    let context = &contexts[0];
+    context.lock().unwrap().set_spin(Spin::Forever);
+    context.pair(1).unwrap().set_sync(true, false).unwrap();
+    let wait = || {
+        let shape = Shape { inputs: 0, outputs: 0, ..Shape::new(Collective::Barrier, 0, 2, 0) };
+        let call = Call::new(shape, DataType::Uint8);
+        // SAFETY: a barrier has no buffers.
+        assert_eq!(unsafe { context.run(&call) }.unwrap_err().kind(), ErrorKind::Closed);
+    };
+    check(context, false, wait, || (), || context.close());
+}
