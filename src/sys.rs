@@ -1,6 +1,7 @@
 //! System calls that the transport needs and the standard library lacks: epoll, eventfd, scatter/gather on sockets,
 //! detection of a fork. All descriptors are close-on-exec. Calls interrupted by a signal are repeated.
 
+use std::ffi::{CStr, c_void};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -1,0 +1,80 @@
+/* Pointers to device memory are refused, where CUDA's driver is loaded to tell them. */
+#include "harness.h"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+#define BYTES (4u << 20)
+
+static void (*set_device_memory)(const void *memory, uintptr_t bytes, int is_managed);
+static int (*calls_of_driver)(void);
+
+/* Addresses that belong to nothing else, and that no code may touch. */
+static char *reserve(void) {
+  char *memory = (char *)mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  return memory;
+}
+
+static void device_memory(void) {
+  gloo_rs_context_t *context = connected_context();
+  gloo_rs_unbound_buffer_t *buffer = NULL;
+  gloo_rs_buffer_t *bound = NULL;
+  gloo_rs_pair_t *pair = NULL;
+  float host[4] = {1, 2, 3, 4}, out[4];
+  char *device = reserve(), *managed = reserve();
+  int i, calls;
+  void *driver;
+
+  /* Without the driver the process has no device memory. */
+  CHECK_OK(gloo_rs_allreduce(context, host, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM));
+
+  /* As a program that begins to use CUDA late. */
+  driver = dlopen(FAKE_CUDA, RTLD_NOW);
+  CHECK(driver != NULL);
+  *(void **)&set_device_memory = dlsym(driver, "fake_cuda_set_device_memory");
+  *(void **)&calls_of_driver = dlsym(driver, "fake_cuda_calls");
+  CHECK(set_device_memory != NULL && calls_of_driver != NULL);
+  set_device_memory(device, BYTES, 0);
+
+#define REFUSED(call, text) CHECK_FAILS(call, GLOO_RS_ERROR_UNSUPPORTED, text " (0x")
+  REFUSED(gloo_rs_allreduce(context, device, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM), "input 0");
+  REFUSED(gloo_rs_allreduce(context, host, device + BYTES - 16, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM), "output 0");
+  CHECK_CONTAINS(gloo_rs_last_error_message(), "is memory of a CUDA device; copy it to host memory first");
+  REFUSED(gloo_rs_broadcast(context, device, 4, GLOO_RS_FLOAT32, 0), "output 0");
+  REFUSED(gloo_rs_reduce_local(device, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM), "input 0");
+  REFUSED(gloo_rs_unbound_buffer_create(context, device, 16, &buffer), "data");
+  CHECK_OK(gloo_rs_context_pair(context, 1 - test_rank, &pair));
+  REFUSED(gloo_rs_pair_create_send_buffer(pair, 1, device, 16, &bound), "data");
+  REFUSED(gloo_rs_pair_create_recv_buffer(pair, 1, device, 16, &bound), "data");
+  CHECK(buffer == NULL && bound == NULL);
+  /* No elements, no memory. */
+  CHECK_OK(gloo_rs_allreduce(context, device, device, 0, GLOO_RS_FLOAT32, GLOO_RS_SUM));
+
+  /* Nothing was sent, and the context is as it was; memory that is known to be the host's costs no query. */
+  for (i = 0, calls = calls_of_driver(); i < 10; i++) {
+    CHECK_OK(gloo_rs_allreduce(context, host, out, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM));
+    CHECK(out[3] == 8);
+  }
+  CHECK_INT(calls_of_driver(), calls);
+
+  /* The host reaches managed memory. */
+  CHECK_INT(mprotect(managed, BYTES, PROT_READ | PROT_WRITE), 0);
+  set_device_memory(managed, BYTES, 1);
+  CHECK_OK(gloo_rs_allreduce(context, host, managed, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM));
+  CHECK(calls_of_driver() > calls);
+
+  gloo_rs_pair_destroy(pair);
+  barrier(context);
+  gloo_rs_context_destroy(context);
+  munmap(device, BYTES);
+  munmap(managed, BYTES);
+  dlclose(driver);
+}
+
+int main(int argc, char **argv) {
+  static const struct test tests[] = {
+      {"device_memory", 2, device_memory, -1},
+  };
+  return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
+}
