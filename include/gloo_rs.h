@@ -381,6 +381,10 @@ typedef struct gloo_rs_context_options_t {
   const char *tuning;
 } gloo_rs_context_options_t;
 
+/// An allgather of the caller's: every rank gives the `bytes` at `input`; `output` gets those of all ranks, `bytes` each, in the
+/// order of ranks. Returns GLOO_RS_OK, or an error's number. It must not let exceptions out.
+typedef enum gloo_rs_status_t (*gloo_rs_allgather_fn_t)(const void *input, void *output, size_t bytes, void *user);
+
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
 /// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
@@ -753,6 +757,17 @@ enum gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                               struct gloo_rs_store_t *store);
+
+/// As gloo_rs_context_connect, without a store: the ranks find each other by `allgather`, which exchanges between the same ranks
+/// (MPI_Allgather, or a framework's own) and gets `user`. It is called on the calling thread, with no lock of the library held, and
+/// twice on every rank: a rank that cannot go on says so by it, and all fail. `bytes` is the same on all ranks. If it fails it is
+/// not called again, and this call fails with the status that it returned, or GLOO_RS_ERROR_CALLBACK where that is no error's
+/// number. What it gives is checked; that which is not from this job's ranks in their order fails with GLOO_RS_ERROR_MISMATCH.
+/// The library cannot end it: the context's timeout, and whether the context was closed, are looked at after each call of it.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_connect_oob(struct gloo_rs_context_t *context,
+                                                  gloo_rs_allgather_fn_t allgather,
+                                                  void *user);
 
 /// Finds the other ranks over `parent`, a connected context with the same rank and size, until the context's timeout.
 /// Every rank calls it, with the same `tag`, which no other call on `parent` may be using meanwhile. `parent` is needed

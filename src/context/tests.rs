@@ -8,6 +8,7 @@ mod ends;
 mod functions;
 mod malformed;
 mod numbers;
+mod oob;
 mod places;
 mod prepared;
 mod sync;

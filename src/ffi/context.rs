@@ -1,22 +1,22 @@
 //! Contexts.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::device::gloo_rs_device_t;
-use super::enumeration::known;
+use super::enumeration::{known, number};
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::last_error::{self, gloo_rs_error_t};
 use super::options::{self, Options};
 use super::pointer::{self, Out};
-use super::status::{GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
+use super::status::{GLOO_RS_OK, GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
 use super::store::gloo_rs_store_t;
 use crate::context::{Connect, Context, ContextOptions};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::secret::JobToken;
 use crate::transport;
 
@@ -200,6 +200,49 @@ pub unsafe extern "C" fn gloo_rs_context_connect(
         // SAFETY: the header's rules for pointers.
         let (handle, store) = unsafe { (handle::get(context, "context")?, handle::get(store, "store")?) };
         handle.context.connect(store.store())
+    })
+}
+
+/// An allgather of the caller's: every rank gives the `bytes` at `input`; `output` gets those of all ranks, `bytes` each, in the
+/// order of ranks. Returns GLOO_RS_OK, or an error's number. It must not let exceptions out.
+pub type gloo_rs_allgather_fn_t = Option<
+    unsafe extern "C" fn(
+        input: *const c_void,
+        output: *mut c_void,
+        bytes: usize,
+        user: *mut c_void,
+    ) -> MaybeUninit<gloo_rs_status_t>,
+>;
+
+/// As gloo_rs_context_connect, without a store: the ranks find each other by `allgather`, which exchanges between the same ranks
+/// (MPI_Allgather, or a framework's own) and gets `user`. It is called on the calling thread, with no lock of the library held, and
+/// twice on every rank: a rank that cannot go on says so by it, and all fail. `bytes` is the same on all ranks. If it fails it is
+/// not called again, and this call fails with the status that it returned, or GLOO_RS_ERROR_CALLBACK where that is no error's
+/// number. What it gives is checked; that which is not from this job's ranks in their order fails with GLOO_RS_ERROR_MISMATCH.
+/// The library cannot end it: the context's timeout, and whether the context was closed, are looked at after each call of it.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_connect_oob(
+    context: *mut gloo_rs_context_t,
+    allgather: gloo_rs_allgather_fn_t,
+    user: *mut c_void,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_connect_oob", || {
+        // SAFETY: the header's rules for pointers.
+        let handle = unsafe { handle::get(context, "context") }?;
+        let allgather = allgather.ok_or_else(|| Error::invalid("allgather is NULL"))?;
+        handle.context.connect_oob(&mut |input, output| {
+            // SAFETY: both are valid for the bytes that the comment of the type says, `input` once and `output` for every rank,
+            // while the function runs, and nothing else writes to them.
+            let status = unsafe { allgather(input.as_ptr().cast(), output.as_mut_ptr().cast(), input.len(), user) };
+            // SAFETY: whatever number the function has returned.
+            let status = unsafe { number(status) };
+            if status == GLOO_RS_OK as u32 {
+                return Ok(());
+            }
+            let kind = ErrorKind::of_number(status).unwrap_or(ErrorKind::Callback);
+            Err(Error::new(kind, format!("the function returned status {status} ({kind:?})")))
+        })
     })
 }
 

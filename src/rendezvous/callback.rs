@@ -133,7 +133,7 @@ impl CallbackStore {
         if status == 0 {
             return Ok(());
         }
-        let kind = kind_of(status);
+        let kind = ErrorKind::of_number(status).unwrap_or(ErrorKind::Callback);
         let elapsed = since.elapsed();
         if kind == ErrorKind::Timeout && keys.len() == 1 {
             return Err(no_value(&self.describe(), 1, 1, keys.iter().copied(), elapsed));
@@ -186,28 +186,6 @@ impl Drop for CallbackStore {
 /// Rounded up, so that a wait is not cut short.
 fn milliseconds(time: Duration) -> i64 {
     i64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
-}
-
-/// The kind that a status of the C ABI stands for: they are numbered from 1 in the order of [`ErrorKind`].
-fn kind_of(status: u32) -> ErrorKind {
-    use ErrorKind::*;
-    const KINDS: [ErrorKind; 13] = [
-        InvalidArgument,
-        InvalidOperation,
-        Timeout,
-        Io,
-        ConnectionLost,
-        Aborted,
-        Mismatch,
-        NotFound,
-        Unsupported,
-        ResourceExhausted,
-        Callback,
-        Internal,
-        Closed,
-    ];
-    let place = (status as usize).checked_sub(1);
-    place.and_then(|place| KINDS.get(place)).copied().unwrap_or(Callback)
 }
 
 impl Store for CallbackStore {

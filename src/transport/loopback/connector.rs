@@ -31,6 +31,8 @@ impl LoopbackConnector {
 }
 
 impl Connector for LoopbackConnector {
+    fn set_rank(&mut self, _: Rank, _: usize) {}
+
     fn address(&self) -> &Address {
         &self.address
     }

@@ -72,7 +72,7 @@ impl Watch for ArmedFlag {
 }
 
 impl Device for Node {
-    fn connector(self: Arc<Self>, _: Rank, _: usize, _: &JobToken) -> Result<Box<dyn Connector>> {
+    fn connector(self: Arc<Self>, _: &JobToken) -> Result<Box<dyn Connector>> {
         let mut identity = [0; 16];
         identity[..8].copy_from_slice(&self.number.to_le_bytes());
         let address = Address { identity, sockets: Vec::new(), host: 1, cores: 1 };
