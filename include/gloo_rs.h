@@ -66,6 +66,9 @@
 /// The header's version as one number, to compare: 1.2.3 is 10203. gloo_rs_version_number tells the library's.
 #define GLOO_RS_VERSION_NUMBER (((GLOO_RS_VERSION_MAJOR * 10000) + (GLOO_RS_VERSION_MINOR * 100)) + GLOO_RS_VERSION_PATCH)
 
+/// As a color: this rank is to be in none of the new contexts.
+#define GLOO_RS_COLOR_UNDEFINED -1
+
 /// What a call returned. The numbers never change; later versions may add some.
 typedef enum gloo_rs_status_t {
   /// The call did what it should.
@@ -776,6 +779,20 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *context,
                                                    struct gloo_rs_context_t *parent,
                                                    uint64_t tag);
+
+/// Makes new contexts out of `context`, which is connected, as MPI_Comm_split does: the ranks that pass the same `color` (0 or more)
+/// form one, in the order of their `key`s, and of their ranks in `context` where these are equal. A rank that passes
+/// GLOO_RS_COLOR_UNDEFINED takes part, too, and gets NULL. Collective over `context`: every rank calls it, in the same order as its
+/// other collectives; it may run beside any collective, and is refused with
+/// GLOO_RS_ERROR_INVALID_OPERATION while another split runs on `context` in this process. The new context is connected. It has the
+/// device, timeout and options of `context`, goes by the same measurements, and needs `context` no more. The caller owns it and
+/// ends it with gloo_rs_context_destroy; on failure `*split` is NULL. A failure that one rank finds in itself all ranks report,
+/// and `context` stays usable; one in the exchange breaks it, as with every collective.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_split(struct gloo_rs_context_t *context,
+                                            int32_t color,
+                                            int32_t key,
+                                            struct gloo_rs_context_t **split);
 
 /// This process's rank.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_rank(const struct gloo_rs_context_t *context, int32_t *rank);

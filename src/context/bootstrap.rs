@@ -188,25 +188,25 @@ impl Context {
     /// Where everyone is, as all have told, this rank `own`.
     fn set_peers(&self, list: &[u8], own: &[u8]) -> Result<Vec<Address>> {
         let addresses = self.parse(list, own)?;
-        self.meet(&addresses)?;
+        self.meet(&addresses, &Constants::BUILT_IN)?;
         Ok(addresses)
     }
 
-    /// Everyone is there.
-    pub(super) fn meet(&self, addresses: &[Address]) -> Result<()> {
+    /// Everyone is there; threads wait by `constants`.
+    pub(super) fn meet(&self, addresses: &[Address], constants: &Constants) -> Result<()> {
         address::check(addresses)?;
         let _ = self.hosts.set(address::number_hosts(addresses));
         let mut guard = self.lock()?;
         for (rank, address) in addresses.iter().enumerate() {
             guard.messenger.set_peer(rank, &address.serialize())?;
         }
-        guard.set_spin(self.spin(addresses, &Constants::BUILT_IN));
+        guard.set_spin(self.spin(addresses, constants));
         self.engine().leave(guard);
         Ok(())
     }
 
     /// Goes by `tuner` from now on. What was agreed on first stays.
-    pub(super) fn adopt(&self, tuner: Tuner, addresses: &[Address]) -> Result<()> {
+    pub(crate) fn adopt(&self, tuner: Tuner, addresses: &[Address]) -> Result<()> {
         self.lock()?.set_spin(self.spin(addresses, tuner.constants()));
         let _ = self.agreed.set(tuner);
         Ok(())

@@ -12,6 +12,7 @@ mod prepared;
 mod remote_key;
 mod setup;
 mod share_counts;
+mod split;
 #[cfg(test)]
 mod tests;
 mod tuning;

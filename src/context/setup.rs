@@ -2,7 +2,7 @@
 
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
-use crate::context::bootstrap::Limit;
+use crate::context::bootstrap::{Limit, record};
 use crate::context::call::{Call, Run};
 use crate::engine::plan;
 use crate::engine::{Binding, Combine};
@@ -17,10 +17,12 @@ const TAG: u64 = 0;
 const MOST: usize = 64 << 20;
 
 impl Context {
-    /// `own` of all ranks, in their order, into `all`. Collective.
-    pub(super) fn gather_setup(&self, own: &[u8], all: &mut [u8], limit: Limit) -> Result<()> {
-        let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
-        self.run_setup(shape, "bruck", &[own.as_ptr()], all, limit)
+    /// What this rank tells, or why it cannot go on; and what all tell, in their order. Collective.
+    pub(super) fn gather_setup(&self, own: Result<Vec<u8>>, limit: Limit) -> Result<(Vec<u8>, Vec<u8>)> {
+        record::exchange(self.rank, self.size, own, |record, all| {
+            let shape = Shape::new(Collective::Allgather, self.rank, self.size, record.len());
+            self.run_setup(shape, "bruck", &[record.as_ptr()], all, limit)
+        })
     }
 
     /// `own` of rank 0, which alone has it. Collective.

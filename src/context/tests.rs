@@ -11,6 +11,7 @@ mod numbers;
 mod oob;
 mod places;
 mod prepared;
+mod split;
 mod sync;
 mod tokens;
 mod where_ranks_are;

@@ -263,6 +263,41 @@ pub unsafe extern "C" fn gloo_rs_context_connect_from(
     })
 }
 
+/// As a color: this rank is to be in none of the new contexts.
+pub const GLOO_RS_COLOR_UNDEFINED: i32 = -1;
+
+/// Makes new contexts out of `context`, which is connected, as MPI_Comm_split does: the ranks that pass the same `color` (0 or more)
+/// form one, in the order of their `key`s, and of their ranks in `context` where these are equal. A rank that passes
+/// GLOO_RS_COLOR_UNDEFINED takes part, too, and gets NULL. Collective over `context`: every rank calls it, in the same order as its
+/// other collectives; it may run beside any collective, and is refused with
+/// GLOO_RS_ERROR_INVALID_OPERATION while another split runs on `context` in this process. The new context is connected. It has the
+/// device, timeout and options of `context`, goes by the same measurements, and needs `context` no more. The caller owns it and
+/// ends it with gloo_rs_context_destroy; on failure `*split` is NULL. A failure that one rank finds in itself all ranks report,
+/// and `context` stays usable; one in the exchange breaks it, as with every collective.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_split(
+    context: *mut gloo_rs_context_t,
+    color: i32,
+    key: i32,
+    split: *mut *mut gloo_rs_context_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_split", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, handle) = unsafe { (Out::handle(split, "split")?, handle::get(context, "context")?) };
+        let color = match color {
+            GLOO_RS_COLOR_UNDEFINED => None,
+            _ => Some(u32::try_from(color).map_err(|_| {
+                Error::invalid(format!("color is {color}; it must be GLOO_RS_COLOR_UNDEFINED or not negative"))
+            })?),
+        };
+        if let Some(context) = handle.context.split(color, key)? {
+            handle::create(ContextHandle { context, waits: Waits::default() }, out);
+        }
+        Ok(())
+    })
+}
+
 /// This process's rank.
 #[must_use]
 #[unsafe(no_mangle)]

@@ -47,7 +47,7 @@ impl Exchange for OverContext<'_> {
 
 impl Context {
     /// Where all ranks are.
-    pub(in crate::context) fn everyone(&self) -> Result<Vec<Address>> {
+    pub(crate) fn everyone(&self) -> Result<Vec<Address>> {
         let known = self.lock()?.messenger.addresses();
         known.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "that context is not connected to all its ranks"))
     }

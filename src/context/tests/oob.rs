@@ -4,9 +4,8 @@ use std::sync::{Barrier, Mutex};
 use std::thread::ThreadId;
 
 use super::agreement::{NARROW, choices, connected, file};
+use super::split::sum;
 use super::*;
-use crate::collective::{Collective, Shape};
-use crate::types::DataType;
 
 /// An allgather between threads.
 struct Table {
@@ -61,15 +60,6 @@ fn options() -> ContextOptions {
     ContextOptions { timeout: Duration::from_secs(20), ..Default::default() }
 }
 
-fn sum(context: &Context) {
-    let (mut value, shape) = (1_u64, Shape::new(Collective::Allreduce, context.rank(), context.size(), 1));
-    let memory = (&raw mut value).cast::<u8>();
-    let call = Call { inputs: &[memory.cast_const()], outputs: &[memory], ..Call::new(shape, DataType::Uint64) };
-    // SAFETY: the value is as long as the shape says and lives until the call returns.
-    unsafe { context.run(&call) }.unwrap();
-    assert_eq!(value, context.size() as u64);
-}
-
 #[test]
 fn a_context_is_what_it_would_be_over_a_store() {
     let (_file, narrow) = file(NARROW);
@@ -92,7 +82,7 @@ fn a_context_is_what_it_would_be_over_a_store() {
         assert_eq!(guard.begun, 0);
     }
     let contexts: Vec<_> = ended.into_iter().map(|(context, ..)| context).collect();
-    run(&contexts, |context| sum(context));
+    run(&contexts, |context| assert_eq!(sum(context, 1, 0), context.size() as u64));
 }
 
 #[test]
@@ -100,7 +90,7 @@ fn one_rank_and_many_connect() {
     for size in [1, 2, 9] {
         let contexts: Vec<_> =
             connect(&vec![options(); size], |_, _, _| Ok(())).into_iter().map(|ended| ended.0).collect();
-        run(&contexts, |context| sum(context));
+        run(&contexts, |context| assert_eq!(sum(context, 1, 0), context.size() as u64));
     }
 }
 
