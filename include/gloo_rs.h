@@ -298,6 +298,15 @@ typedef struct gloo_rs_store_callbacks_t {
   enum gloo_rs_status_t (*get)(const char *key, int64_t timeout_ms, void *sink, void *user);
   /// Waits until all `n` `keys` have values. If NULL, `get` is called for each.
   enum gloo_rs_status_t (*wait)(const char *const *keys, size_t n, int64_t timeout_ms, void *user);
+  /// Waits until all `n` `keys` have values, and passes each to gloo_rs_store_return_value with `sink`, one for each key, in their
+  /// order. If NULL, `wait` and `get` are called.
+  enum gloo_rs_status_t (*multi_get)(const char *const *keys, size_t n, int64_t timeout_ms, void *sink, void *user);
+  /// Sets each of the `n` `keys` to the `bytes[i]` bytes at `values[i]`. If NULL, `set` is called for each.
+  enum gloo_rs_status_t (*multi_set)(const char *const *keys,
+                                     const void *const *values,
+                                     const size_t *bytes,
+                                     size_t n,
+                                     void *user);
   /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, atomically, and sets `*sum` to the result. If
   /// NULL, the store cannot add.
   enum gloo_rs_status_t (*add)(const char *key, int64_t amount, int64_t *sum, void *user);
@@ -308,6 +317,12 @@ typedef struct gloo_rs_store_callbacks_t {
   enum gloo_rs_status_t (*remove)(const char *key, bool *existed, void *user);
   /// Called once, when nothing uses the store any more. May be NULL.
   void (*destroy)(void *user);
+  /// 1 if a `timeout_ms` of 0 means for ever to these functions, as to Gloo's stores: then they never get it. The library cannot
+  /// ask such a store once, and an error of connecting does not tell which ranks have not come; gloo_rs_store_get and others with
+  /// a timeout of 0 fail with GLOO_RS_ERROR_UNSUPPORTED. Else 0.
+  uint32_t waits_block;
+  /// 0.
+  uint32_t reserved;
 } gloo_rs_store_callbacks_t;
 
 /// How many connections have arrived since the listener was created, by what became of them. Set up by
@@ -687,9 +702,13 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callbacks_t *callbacks,
                                                      struct gloo_rs_store_t **store);
 
-/// Hands the value that a `get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
-/// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread; the last call counts.
-GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_store_return_value(void *sink, const void *value, size_t bytes);
+/// Hands a value that a `get` or `multi_get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
+/// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread, once for each key, in the order of
+/// keys. Fewer or more calls fail what the library wanted with GLOO_RS_ERROR_CALLBACK.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_return_value(void *sink,
+                                                 const void *value,
+                                                 size_t bytes);
 
 /// Sets `struct_size`, which is to be sizeof(gloo_rs_connection_statistics_t), and all counts to 0. NULL is left alone.
 void gloo_rs_connection_statistics_init(struct gloo_rs_connection_statistics_t *statistics, size_t struct_size);

@@ -53,6 +53,9 @@ pub(super) trait Exchange {
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>>;
 }
 
+/// An allgather of the caller's: what this rank gives, and memory for what all ranks give, in their order, each as many bytes.
+pub type AllgatherFunction<'a> = dyn FnMut(&[u8], &mut [u8]) -> Result<()> + 'a;
+
 /// When connecting must be over, and after how long that is.
 #[derive(Clone, Copy)]
 pub(super) struct Limit {
@@ -76,10 +79,9 @@ impl Context {
         })
     }
 
-    /// Finds the other ranks by an allgather that the caller has. Collective. `allgather` gets what this rank gives, and memory
-    /// for what all ranks give, in their order, each as many bytes. It is called on this thread, without locks, and twice on every
-    /// rank; if it fails, connecting does, at once. Nothing ends a call of it early: the deadline is looked at between calls.
-    pub fn connect_oob(&self, allgather: &mut dyn FnMut(&[u8], &mut [u8]) -> Result<()>) -> Result<()> {
+    /// Finds the other ranks by an allgather that the caller has. Collective. It is called on this thread, without locks, and twice on
+    /// every rank; if it fails, connecting does, at once. Nothing ends a call of it early: the deadline is looked at between calls.
+    pub fn connect_oob(&self, allgather: &mut AllgatherFunction<'_>) -> Result<()> {
         let limit = self.limit();
         self.bootstrap(&ByAllgather::new(self, allgather, limit), limit).map_err(|e| {
             e.context(format_args!("{}: cannot connect by the caller's allgather", self.own())).during(CONNECT)

@@ -19,6 +19,7 @@ mod tuning;
 mod unbound_buffer;
 
 pub use crate::engine::UserFunction;
+pub use bootstrap::AllgatherFunction;
 pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
 pub use pair::Pair;

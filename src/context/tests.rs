@@ -1,6 +1,7 @@
 //! Ranks as threads, over loopback.
 
 mod agreement;
+mod blocking_store;
 mod contributions;
 mod counts;
 mod edges;

@@ -2,26 +2,23 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::{Exchange, Limit, record};
+use super::{AllgatherFunction, Exchange, Limit, record};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::Address;
-
-/// What the caller gave.
-type Function<'a> = dyn FnMut(&[u8], &mut [u8]) -> Result<()> + 'a;
 
 /// The ranks of `context` tell each other by a function of the caller's. A rank that cannot go on takes part all the same, and says
 /// why: whoever waits in the others' functions waits for it.
 pub(super) struct ByAllgather<'a> {
     context: &'a Context,
-    function: RefCell<&'a mut Function<'a>>,
+    function: RefCell<&'a mut AllgatherFunction<'a>>,
     /// It has failed, and is not called again.
     failed: Cell<bool>,
     limit: Limit,
 }
 
 impl<'a> ByAllgather<'a> {
-    pub fn new(context: &'a Context, function: &'a mut Function<'a>, limit: Limit) -> Self {
+    pub fn new(context: &'a Context, function: &'a mut AllgatherFunction<'a>, limit: Limit) -> Self {
         Self { context, function: RefCell::new(function), failed: Cell::new(false), limit }
     }
 
