@@ -174,6 +174,8 @@ struct own_store {
   struct entry entries[16];
   int destroyed;
   gloo_rs_status_t answer;
+  /* Calls of own_multi_get and own_multi_set, and how many values the former returns more than it should. */
+  int multi_gets, multi_sets, surplus;
 };
 
 static struct entry *find(struct own_store *store, const char *key, int make) {
@@ -207,7 +209,6 @@ static uint32_t own_get(const char *key, int64_t timeout_ms, void *sink, void *u
   if (entry == NULL) return GLOO_RS_ERROR_TIMEOUT;
   CHECK_INVALID(gloo_rs_store_return_value(NULL, entry->value, entry->bytes), "sink");
   CHECK_INVALID(gloo_rs_store_return_value(sink, NULL, 1), "1 bytes");
-  CHECK_OK(gloo_rs_store_return_value(sink, "replaced", 8));
   return gloo_rs_store_return_value(sink, entry->value, entry->bytes);
 }
 
@@ -216,6 +217,30 @@ static uint32_t own_wait(const char *const *keys, size_t count, int64_t timeout_
   (void)timeout_ms;
   for (i = 0; i < count; i++)
     if (find((struct own_store *)user, keys[i], 0) == NULL) return GLOO_RS_ERROR_TIMEOUT;
+  return GLOO_RS_OK;
+}
+
+static gloo_rs_status_t own_multi_get(const char *const *keys, size_t count, int64_t timeout_ms, void *sink, void *user) {
+  struct own_store *store = (struct own_store *)user;
+  gloo_rs_status_t status = GLOO_RS_OK;
+  size_t i;
+  int surplus;
+  CHECK(timeout_ms > 0);
+  store->multi_gets++;
+  for (i = 0; i < count; i++)
+    if (find(store, keys[i], 0) == NULL) return GLOO_RS_ERROR_TIMEOUT;
+  for (i = store->surplus < 0 ? 1 : 0; i < count && status == GLOO_RS_OK; i++)
+    status = gloo_rs_store_return_value(sink, find(store, keys[i], 0)->value, find(store, keys[i], 0)->bytes);
+  for (surplus = 0; surplus < store->surplus; surplus++)
+    CHECK_FAILS(gloo_rs_store_return_value(sink, "x", 1), GLOO_RS_ERROR_INVALID_OPERATION, "more than once");
+  return status;
+}
+
+static gloo_rs_status_t own_multi_set(const char *const *keys, const void *const *values, const size_t *bytes,
+                                      size_t count, void *user) {
+  size_t i;
+  ((struct own_store *)user)->multi_sets++;
+  for (i = 0; i < count; i++) CHECK_INT(own_set(keys[i], values[i], bytes[i], user), GLOO_RS_OK);
   return GLOO_RS_OK;
 }
 
@@ -293,6 +318,50 @@ static void callbacks(void) {
   CHECK_FAILS(gloo_rs_store_add(store, "least", 1, &sum), GLOO_RS_ERROR_UNSUPPORTED, "add");
   gloo_rs_store_destroy(store);
   CHECK_INT(own.destroyed, 1);
+}
+
+/* Several keys at once, by functions for that, of a store whose waits block. */
+static void several_keys_by_callbacks(void) {
+  static const char *const keys[] = {"one", "two"};
+  static const void *const values[] = {"1", "22"};
+  static const size_t lengths[] = {1, 2};
+  struct own_store own;
+  gloo_rs_store_callbacks_t functions;
+  gloo_rs_store_t *store = NULL;
+  void *got[2];
+  size_t bytes[2];
+  memset(&own, 0, sizeof own);
+  gloo_rs_store_callbacks_init(&functions, sizeof functions);
+  functions.user = &own;
+  functions.set = own_set;
+  functions.get = own_get;
+  functions.multi_get = own_multi_get;
+  functions.multi_set = own_multi_set;
+  functions.waits_block = 2;
+  CHECK_FAILS(gloo_rs_store_create_callbacks(&functions, &store), GLOO_RS_ERROR_UNSUPPORTED, "waits_block is 2");
+  functions.waits_block = 1;
+  CHECK_OK(gloo_rs_store_create_callbacks(&functions, &store));
+  CHECK_OK(gloo_rs_store_multi_set(store, keys, values, lengths, 2));
+  CHECK_OK(gloo_rs_store_multi_get(store, keys, 2, 1000, got, bytes));
+  CHECK_INT(bytes[0], 1);
+  CHECK_INT(bytes[1], 2);
+  CHECK(memcmp(got[0], "1", 1) == 0 && memcmp(got[1], "22", 2) == 0);
+  gloo_rs_free(got[0]);
+  gloo_rs_free(got[1]);
+  CHECK_OK(gloo_rs_store_wait(store, keys, 2, 1000));
+  CHECK_INT(own.multi_gets, 2);
+  CHECK_INT(own.multi_sets, 1);
+  own.surplus = 1;
+  CHECK_FAILS(gloo_rs_store_multi_get(store, keys, 2, 1000, got, bytes), GLOO_RS_ERROR_CALLBACK, "3 values for 2 keys");
+  CHECK(got[0] == NULL && got[1] == NULL);
+  own.surplus = -1;
+  CHECK_FAILS(gloo_rs_store_multi_get(store, keys, 2, 1000, got, bytes), GLOO_RS_ERROR_CALLBACK, "1 values for 2 keys");
+  CHECK_INT(own.multi_gets, 4);
+  /* It cannot be asked once. */
+  CHECK_FAILS(gloo_rs_store_multi_get(store, keys, 2, 0, got, bytes), GLOO_RS_ERROR_UNSUPPORTED, "waits block");
+  CHECK_FAILS(gloo_rs_store_wait(store, keys, 2, 0), GLOO_RS_ERROR_UNSUPPORTED, "waits block");
+  CHECK_INT(own.multi_gets, 4);
+  gloo_rs_store_destroy(store);
 }
 
 static void *set_late(void *argument) {
@@ -382,6 +451,7 @@ int main(int argc, char **argv) {
       {"in_process", 1, in_process, -1},
       {"prefix", 1, prefix, -1},
       {"callbacks", 1, callbacks, -1},
+      {"several_keys_by_callbacks", 1, several_keys_by_callbacks, -1},
       {"waits", 1, waits, -1},
       {"between_processes", 3, between_processes, -1},
       {"bad_arguments", 1, bad_arguments, -1},

@@ -66,6 +66,9 @@
 /// The header's version as one number, to compare: 1.2.3 is 10203. gloo_rs_version_number tells the library's.
 #define GLOO_RS_VERSION_NUMBER (((GLOO_RS_VERSION_MAJOR * 10000) + (GLOO_RS_VERSION_MINOR * 100)) + GLOO_RS_VERSION_PATCH)
 
+/// As a color: this rank is to be in none of the new contexts.
+#define GLOO_RS_COLOR_UNDEFINED -1
+
 /// What a call returned. The numbers never change; later versions may add some.
 typedef enum gloo_rs_status_t {
   /// The call did what it should.
@@ -295,6 +298,15 @@ typedef struct gloo_rs_store_callbacks_t {
   enum gloo_rs_status_t (*get)(const char *key, int64_t timeout_ms, void *sink, void *user);
   /// Waits until all `n` `keys` have values. If NULL, `get` is called for each.
   enum gloo_rs_status_t (*wait)(const char *const *keys, size_t n, int64_t timeout_ms, void *user);
+  /// Waits until all `n` `keys` have values, and passes each to gloo_rs_store_return_value with `sink`, one for each key, in their
+  /// order. If NULL, `wait` and `get` are called.
+  enum gloo_rs_status_t (*multi_get)(const char *const *keys, size_t n, int64_t timeout_ms, void *sink, void *user);
+  /// Sets each of the `n` `keys` to the `bytes[i]` bytes at `values[i]`. If NULL, `set` is called for each.
+  enum gloo_rs_status_t (*multi_set)(const char *const *keys,
+                                     const void *const *values,
+                                     const size_t *bytes,
+                                     size_t n,
+                                     void *user);
   /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, atomically, and sets `*sum` to the result. If
   /// NULL, the store cannot add.
   enum gloo_rs_status_t (*add)(const char *key, int64_t amount, int64_t *sum, void *user);
@@ -305,6 +317,12 @@ typedef struct gloo_rs_store_callbacks_t {
   enum gloo_rs_status_t (*remove)(const char *key, bool *existed, void *user);
   /// Called once, when nothing uses the store any more. May be NULL.
   void (*destroy)(void *user);
+  /// 1 if a `timeout_ms` of 0 means for ever to these functions, as to Gloo's stores: then they never get it. The library cannot
+  /// ask such a store once, and an error of connecting does not tell which ranks have not come; gloo_rs_store_get and others with
+  /// a timeout of 0 fail with GLOO_RS_ERROR_UNSUPPORTED. Else 0.
+  uint32_t waits_block;
+  /// 0.
+  uint32_t reserved;
 } gloo_rs_store_callbacks_t;
 
 /// How many connections have arrived since the listener was created, by what became of them. Set up by
@@ -380,6 +398,10 @@ typedef struct gloo_rs_context_options_t {
   /// gloo_rs_context_connect on every rank. Copied.
   const char *tuning;
 } gloo_rs_context_options_t;
+
+/// An allgather of the caller's: every rank gives the `bytes` at `input`; `output` gets those of all ranks, `bytes` each, in the
+/// order of ranks. Returns GLOO_RS_OK, or an error's number. It must not let exceptions out.
+typedef enum gloo_rs_status_t (*gloo_rs_allgather_fn_t)(const void *input, void *output, size_t bytes, void *user);
 
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
 /// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
@@ -680,9 +702,13 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callbacks_t *callbacks,
                                                      struct gloo_rs_store_t **store);
 
-/// Hands the value that a `get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
-/// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread; the last call counts.
-GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_store_return_value(void *sink, const void *value, size_t bytes);
+/// Hands a value that a `get` or `multi_get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
+/// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread, once for each key, in the order of
+/// keys. Fewer or more calls fail what the library wanted with GLOO_RS_ERROR_CALLBACK.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_store_return_value(void *sink,
+                                                 const void *value,
+                                                 size_t bytes);
 
 /// Sets `struct_size`, which is to be sizeof(gloo_rs_connection_statistics_t), and all counts to 0. NULL is left alone.
 void gloo_rs_connection_statistics_init(struct gloo_rs_connection_statistics_t *statistics, size_t struct_size);
@@ -754,6 +780,17 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                               struct gloo_rs_store_t *store);
 
+/// As gloo_rs_context_connect, without a store: the ranks find each other by `allgather`, which exchanges between the same ranks
+/// (MPI_Allgather, or a framework's own) and gets `user`. It is called on the calling thread, with no lock of the library held, and
+/// twice on every rank: a rank that cannot go on says so by it, and all fail. `bytes` is the same on all ranks. If it fails it is
+/// not called again, and this call fails with the status that it returned, or GLOO_RS_ERROR_CALLBACK where that is no error's
+/// number. What it gives is checked; that which is not from this job's ranks in their order fails with GLOO_RS_ERROR_MISMATCH.
+/// The library cannot end it: the context's timeout, and whether the context was closed, are looked at after each call of it.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_connect_oob(struct gloo_rs_context_t *context,
+                                                  gloo_rs_allgather_fn_t allgather,
+                                                  void *user);
+
 /// Finds the other ranks over `parent`, a connected context with the same rank and size, until the context's timeout.
 /// Every rank calls it, with the same `tag`, which no other call on `parent` may be using meanwhile. `parent` is needed
 /// during this call only.
@@ -761,6 +798,20 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *context,
                                                    struct gloo_rs_context_t *parent,
                                                    uint64_t tag);
+
+/// Makes new contexts out of `context`, which is connected, as MPI_Comm_split does: the ranks that pass the same `color` (0 or more)
+/// form one, in the order of their `key`s, and of their ranks in `context` where these are equal. A rank that passes
+/// GLOO_RS_COLOR_UNDEFINED takes part, too, and gets NULL. Collective over `context`: every rank calls it, in the same order as its
+/// other collectives; it may run beside any collective, and is refused with
+/// GLOO_RS_ERROR_INVALID_OPERATION while another split runs on `context` in this process. The new context is connected. It has the
+/// device, timeout and options of `context`, goes by the same measurements, and needs `context` no more. The caller owns it and
+/// ends it with gloo_rs_context_destroy; on failure `*split` is NULL. A failure that one rank finds in itself all ranks report,
+/// and `context` stays usable; one in the exchange breaks it, as with every collective.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_context_split(struct gloo_rs_context_t *context,
+                                            int32_t color,
+                                            int32_t key,
+                                            struct gloo_rs_context_t **split);
 
 /// This process's rank.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_rank(const struct gloo_rs_context_t *context, int32_t *rank);

@@ -37,6 +37,35 @@ pub enum ErrorKind {
     Closed,
 }
 
+impl ErrorKind {
+    /// All kinds, in the order of their numbers.
+    const ALL: [Self; 13] = [
+        Self::InvalidArgument,
+        Self::InvalidOperation,
+        Self::Timeout,
+        Self::Io,
+        Self::ConnectionLost,
+        Self::Aborted,
+        Self::Mismatch,
+        Self::NotFound,
+        Self::Unsupported,
+        Self::ResourceExhausted,
+        Self::Callback,
+        Self::Internal,
+        Self::Closed,
+    ];
+
+    /// The number of this kind: the C ABI's status.
+    pub fn number(self) -> u32 {
+        self as u32 + 1
+    }
+
+    /// The reverse; `None` for numbers of no kind.
+    pub fn of_number(number: u32) -> Option<Self> {
+        Self::ALL.get((number as usize).checked_sub(1)?).copied()
+    }
+}
+
 /// An error with its message. Cheap to clone, so that one broken connection can fail many operations.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
@@ -218,3 +247,17 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_numbered_from_1_in_their_order() {
+        for (index, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind.number(), index as u32 + 1);
+            assert_eq!(ErrorKind::of_number(kind.number()), Some(kind));
+        }
+        assert_eq!((ErrorKind::of_number(0), ErrorKind::of_number(14)), (None, None));
+    }
+}

@@ -311,7 +311,7 @@ impl Context {
                 return Err(error);
             }
         };
-        guard.begun += 1;
+        guard.begun += u64::from(run.binding.counted);
         let engine = self.engine();
         let (mut guard, mut over) = engine.finish(guard, index, run.deadline);
         let now = guard.now;

@@ -9,7 +9,7 @@ use crate::hash::QuickHasher;
 use crate::tuner;
 use crate::types::{DataType, ElementType, ReduceOp};
 use crate::wire::fingerprint::{
-    self, COMPARISON, Digest, MAX_ALGORITHM, MAX_COLLECTIVE, NO_OPERATION, OPAQUE_TYPE, Purpose, USER_OPERATION,
+    self, COMPARISON, Digest, MAX_ALGORITHM, MAX_COLLECTIVE, NO_OPERATION, OPAQUE_TYPE, Purpose, SETUP, USER_OPERATION,
 };
 
 // Where one of these fails, widen the field in `wire/fingerprint.rs`.
@@ -81,6 +81,7 @@ pub(super) fn explain(digest: u64) -> String {
             return "a comparison of calls, which check_calls asks for (it must be the same on all ranks)".into();
         }
         Some(Purpose::Measurement) => return "a measurement of connecting".into(),
+        Some(Purpose::Setup) => return "the making of a context (a split, or connecting)".into(),
         None => return UNKNOWN.into(),
     };
     let Some(collective) = collective else { return UNKNOWN.into() };
@@ -99,6 +100,7 @@ pub(super) fn explain_kind(kind: u8) -> String {
     match collective {
         Some(collective) => collective.name().into(),
         None if kind == COMPARISON => explain(Purpose::Comparison.alone()),
+        None if kind == SETUP => explain(Purpose::Setup.alone()),
         None => UNKNOWN.into(),
     }
 }
@@ -160,8 +162,13 @@ mod tests {
         assert!(explain(Purpose::Comparison.alone()).starts_with("a comparison of calls"));
         assert_eq!(explain(Purpose::Measurement.alone()), "a measurement of connecting");
         let kinds: HashSet<String> = (1..=u8::MAX).map(explain_kind).collect();
-        assert_eq!(kinds.len(), Collective::ALL.len() + 2, "every collective, a comparison, and what is unknown");
+        assert_eq!(
+            kinds.len(),
+            Collective::ALL.len() + 3,
+            "every collective, a comparison, a setup, and what is unknown"
+        );
         assert!(explain_kind(COMPARISON).starts_with("a comparison of calls"));
+        assert!(explain_kind(SETUP).starts_with("the making of a context"));
         let digest = |collective, algorithm, dtype, operation| {
             explain(Digest { collective, algorithm, dtype, operation, ..Digest::decode(0) }.encode())
         };

@@ -10,13 +10,16 @@ mod measure;
 mod pair;
 mod prepared;
 mod remote_key;
+mod setup;
 mod share_counts;
+mod split;
 #[cfg(test)]
 mod tests;
 mod tuning;
 mod unbound_buffer;
 
 pub use crate::engine::UserFunction;
+pub use bootstrap::AllgatherFunction;
 pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
 pub use pair::Pair;
@@ -34,7 +37,7 @@ use crate::engine::{Engine, Guard, Spin};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
 use crate::secret::JobToken;
-use crate::transport::{self, BackgroundProgress, Device};
+use crate::transport::{self, BackgroundProgress, Connector, Device};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
 use crate::types::{Rank, Slot};
@@ -106,6 +109,12 @@ impl BackgroundProgress for Shared {
     }
 }
 
+/// What makes the links of a new context with these options, for which nothing is left to the environment.
+fn connector(device: &Arc<dyn Device>, options: &ContextOptions) -> Result<Box<dyn Connector>> {
+    transport::check_process(device.as_ref())?;
+    device.clone().connector(options.token.as_ref().unwrap_or(&JobToken::none()))
+}
+
 /// More than any process lives: what a timeout comes to that has no end, or one past the clock's.
 const FOREVER: Duration = Duration::from_secs(1 << 35);
 
@@ -145,11 +154,25 @@ impl Context {
         if options.max_segment_bytes == 0 {
             return Err(Error::invalid("a context's largest segment must not be zero"));
         }
-        let check_calls = options.check_calls.map_or_else(check_calls::from_environment, Ok)?;
+        let options = ContextOptions {
+            token: Some(options.token.clone().unwrap_or_else(JobToken::from_environment)),
+            check_calls: Some(options.check_calls.map_or_else(check_calls::from_environment, Ok)?),
+            ..options.clone()
+        };
         let overrides = Overrides::from_environment()?;
-        let token = options.token.clone().unwrap_or_else(JobToken::from_environment);
-        transport::check_process(device.as_ref())?;
-        let connector = device.clone().connector(rank, size, &token)?;
+        let connector = connector(&device, &options)?;
+        Self::over(connector, device, rank, size, options, overrides)
+    }
+
+    /// A context whose links `connector` makes, which `device` has made for it. Nothing of `options` is left to the environment.
+    fn over(
+        connector: Box<dyn Connector>,
+        device: Arc<dyn Device>,
+        rank: Rank,
+        size: usize,
+        options: ContextOptions,
+        overrides: Overrides,
+    ) -> Result<Arc<Context>> {
         let messenger = Messenger::new(rank, size, connector, device.log());
         let spin = Spin::For(bootstrap::duration(Constants::BUILT_IN.spin_us));
         let engine = Engine::new(messenger, device.clock(), digest::explain, spin)?;
@@ -160,15 +183,17 @@ impl Context {
             device.watch(guard.messenger.connector(), Arc::downgrade(&driven))?
         };
         shared.engine.set_watch(watch);
+        // Peers may have been earlier than the watch.
+        shared.arrived();
         Ok(Arc::new(Context {
             rank,
             size,
-            options: options.clone(),
-            check_calls,
+            check_calls: options.check_calls == Some(true),
+            timeout: AtomicU64::new(nanoseconds(options.timeout)),
+            options,
             overrides,
             agreed: OnceLock::new(),
             built_in: OnceLock::new(),
-            timeout: AtomicU64::new(nanoseconds(options.timeout)),
             slots: AtomicU64::new(0),
             hosts: OnceLock::new(),
             prepared: PreparedCalls::default(),

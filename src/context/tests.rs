@@ -1,6 +1,7 @@
 //! Ranks as threads, over loopback.
 
 mod agreement;
+mod blocking_store;
 mod contributions;
 mod counts;
 mod edges;
@@ -8,8 +9,10 @@ mod ends;
 mod functions;
 mod malformed;
 mod numbers;
+mod oob;
 mod places;
 mod prepared;
+mod split;
 mod sync;
 mod tokens;
 mod where_ranks_are;

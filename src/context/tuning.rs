@@ -7,20 +7,16 @@
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
-use crate::context::bootstrap::left;
+use crate::context::bootstrap::{Exchange, Limit};
 use crate::context::measure;
-use crate::error::{Error, ErrorKind, Result, after};
+use crate::error::{Error, Result};
 use crate::net::address::{self, Address};
-use crate::rendezvous::Store;
 use crate::tuner::Tuner;
 use crate::tuner::file::Tuning;
 use crate::tuner::model::Topology;
 use crate::tuner::overrides::Overrides;
 use crate::tuner::source::Source;
 use crate::types::Rank;
-
-/// Where rank 0 publishes it: the overrides in a line, then the text of a tuning file.
-const KEY: &str = "tuning";
 
 /// A link is not measured if its other end does not answer for so long. Longer in the library's own tests, which run on machines that
 /// are busy, and want to see what is measured.
@@ -67,43 +63,28 @@ impl Context {
     /// Comes to an agreement with all ranks. Rank 0 has the `source`.
     pub(super) fn agree(
         &self,
-        store: &dyn Store,
+        exchange: &dyn Exchange,
         source: Option<Source>,
         links: Links,
         addresses: &[Address],
-        deadline: Instant,
-        timeout: Duration,
-    ) -> Result<()> {
+        limit: Limit,
+    ) -> Result<Tuner> {
         // Not to use up what the rest of connecting needs.
-        let until = Instant::now() + PATIENCE.min(left(deadline) / 4);
-        let text = match source {
-            Some(source) => {
-                let text = self.publish(source, links, until);
-                store.set_within(KEY, text.as_bytes(), left(deadline))?;
-                text
-            }
-            None => {
-                if [links.local, links.remote].contains(&Some(self.rank)) {
-                    measure::answer(self, 0, until);
-                }
-                let silent = |error: Error| match error.kind() {
-                    ErrorKind::Timeout => {
-                        error.context(format_args!("{}, rank 0 has not told its tuning", after(timeout))).with_rank(0)
-                    }
-                    _ => error,
-                };
-                let value = self.wait_for(deadline, |wait| store.get(KEY, wait)).map_err(silent)?;
-                String::from_utf8_lossy(&value).into_owned()
-            }
-        };
+        let until = Instant::now() + PATIENCE.min(limit.left() / 4);
+        if source.is_none() && [links.local, links.remote].contains(&Some(self.rank)) {
+            measure::answer(self, 0, until);
+        }
+        let own = source.map(|source| self.publish(source, links, until).into_bytes());
+        let text = exchange.broadcast(own)?;
+        let text = String::from_utf8_lossy(&text);
         let (overrides, tuning) = text.split_once('\n').unwrap_or_default();
         let published = |error: Error| error.context("what rank 0 has published as tuning");
         let tuning = Tuning::parse(tuning).map_err(published)?;
         let overrides = Overrides::parse(overrides).map_err(published)?;
-        self.adopt(Tuner::new(tuning, overrides, topology(addresses), self.options.max_segment_bytes), addresses)
+        Ok(Tuner::new(tuning, overrides, topology(addresses), self.options.max_segment_bytes))
     }
 
-    /// Rank 0: measures what `source` lacks, and writes it all down.
+    /// Rank 0: measures what `source` lacks, and writes it all down: the overrides in a line, then the text of a tuning file.
     fn publish(&self, source: Source, links: Links, until: Instant) -> String {
         let Source { mut tuning, measures, .. } = source;
         if measures && self.size > 1 {

@@ -1,22 +1,22 @@
 //! Contexts.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::device::gloo_rs_device_t;
-use super::enumeration::known;
+use super::enumeration::{known, number};
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::last_error::{self, gloo_rs_error_t};
 use super::options::{self, Options};
 use super::pointer::{self, Out};
-use super::status::{GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
+use super::status::{GLOO_RS_OK, GLOO_RS_TIMEOUT_DEFAULT, gloo_rs_status_t};
 use super::store::gloo_rs_store_t;
 use crate::context::{Connect, Context, ContextOptions};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::secret::JobToken;
 use crate::transport;
 
@@ -203,6 +203,49 @@ pub unsafe extern "C" fn gloo_rs_context_connect(
     })
 }
 
+/// An allgather of the caller's: every rank gives the `bytes` at `input`; `output` gets those of all ranks, `bytes` each, in the
+/// order of ranks. Returns GLOO_RS_OK, or an error's number. It must not let exceptions out.
+pub type gloo_rs_allgather_fn_t = Option<
+    unsafe extern "C" fn(
+        input: *const c_void,
+        output: *mut c_void,
+        bytes: usize,
+        user: *mut c_void,
+    ) -> MaybeUninit<gloo_rs_status_t>,
+>;
+
+/// As gloo_rs_context_connect, without a store: the ranks find each other by `allgather`, which exchanges between the same ranks
+/// (MPI_Allgather, or a framework's own) and gets `user`. It is called on the calling thread, with no lock of the library held, and
+/// twice on every rank: a rank that cannot go on says so by it, and all fail. `bytes` is the same on all ranks. If it fails it is
+/// not called again, and this call fails with the status that it returned, or GLOO_RS_ERROR_CALLBACK where that is no error's
+/// number. What it gives is checked; that which is not from this job's ranks in their order fails with GLOO_RS_ERROR_MISMATCH.
+/// The library cannot end it: the context's timeout, and whether the context was closed, are looked at after each call of it.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_connect_oob(
+    context: *mut gloo_rs_context_t,
+    allgather: gloo_rs_allgather_fn_t,
+    user: *mut c_void,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_connect_oob", || {
+        // SAFETY: the header's rules for pointers.
+        let handle = unsafe { handle::get(context, "context") }?;
+        let allgather = allgather.ok_or_else(|| Error::invalid("allgather is NULL"))?;
+        handle.context.connect_oob(&mut |input, output| {
+            // SAFETY: both are valid for the bytes that the comment of the type says, `input` once and `output` for every rank,
+            // while the function runs, and nothing else writes to them.
+            let status = unsafe { allgather(input.as_ptr().cast(), output.as_mut_ptr().cast(), input.len(), user) };
+            // SAFETY: whatever number the function has returned.
+            let status = unsafe { number(status) };
+            if status == GLOO_RS_OK as u32 {
+                return Ok(());
+            }
+            let kind = ErrorKind::of_number(status).unwrap_or(ErrorKind::Callback);
+            Err(Error::new(kind, format!("the function returned status {status} ({kind:?})")))
+        })
+    })
+}
+
 /// Finds the other ranks over `parent`, a connected context with the same rank and size, until the context's timeout.
 /// Every rank calls it, with the same `tag`, which no other call on `parent` may be using meanwhile. `parent` is needed
 /// during this call only.
@@ -217,6 +260,41 @@ pub unsafe extern "C" fn gloo_rs_context_connect_from(
         // SAFETY: the header's rules for pointers.
         let (handle, parent) = unsafe { (handle::get(context, "context")?, handle::get(parent, "parent")?) };
         handle.context.connect_from(&parent.context, tag)
+    })
+}
+
+/// As a color: this rank is to be in none of the new contexts.
+pub const GLOO_RS_COLOR_UNDEFINED: i32 = -1;
+
+/// Makes new contexts out of `context`, which is connected, as MPI_Comm_split does: the ranks that pass the same `color` (0 or more)
+/// form one, in the order of their `key`s, and of their ranks in `context` where these are equal. A rank that passes
+/// GLOO_RS_COLOR_UNDEFINED takes part, too, and gets NULL. Collective over `context`: every rank calls it, in the same order as its
+/// other collectives; it may run beside any collective, and is refused with
+/// GLOO_RS_ERROR_INVALID_OPERATION while another split runs on `context` in this process. The new context is connected. It has the
+/// device, timeout and options of `context`, goes by the same measurements, and needs `context` no more. The caller owns it and
+/// ends it with gloo_rs_context_destroy; on failure `*split` is NULL. A failure that one rank finds in itself all ranks report,
+/// and `context` stays usable; one in the exchange breaks it, as with every collective.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gloo_rs_context_split(
+    context: *mut gloo_rs_context_t,
+    color: i32,
+    key: i32,
+    split: *mut *mut gloo_rs_context_t,
+) -> gloo_rs_status_t {
+    guard("gloo_rs_context_split", || {
+        // SAFETY: the header's rules for pointers.
+        let (out, handle) = unsafe { (Out::handle(split, "split")?, handle::get(context, "context")?) };
+        let color = match color {
+            GLOO_RS_COLOR_UNDEFINED => None,
+            _ => Some(u32::try_from(color).map_err(|_| {
+                Error::invalid(format!("color is {color}; it must be GLOO_RS_COLOR_UNDEFINED or not negative"))
+            })?),
+        };
+        if let Some(context) = handle.context.split(color, key)? {
+            handle::create(ContextHandle { context, waits: Waits::default() }, out);
+        }
+        Ok(())
     })
 }
 

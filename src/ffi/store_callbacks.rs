@@ -51,6 +51,27 @@ pub struct gloo_rs_store_callbacks_t {
             user: *mut c_void,
         ) -> MaybeUninit<gloo_rs_status_t>,
     >,
+    /// Waits until all `n` `keys` have values, and passes each to gloo_rs_store_return_value with `sink`, one for each key, in their
+    /// order. If NULL, `wait` and `get` are called.
+    pub multi_get: Option<
+        unsafe extern "C" fn(
+            keys: *const *const c_char,
+            n: usize,
+            timeout_ms: i64,
+            sink: *mut c_void,
+            user: *mut c_void,
+        ) -> MaybeUninit<gloo_rs_status_t>,
+    >,
+    /// Sets each of the `n` `keys` to the `bytes[i]` bytes at `values[i]`. If NULL, `set` is called for each.
+    pub multi_set: Option<
+        unsafe extern "C" fn(
+            keys: *const *const c_char,
+            values: *const *const c_void,
+            bytes: *const usize,
+            n: usize,
+            user: *mut c_void,
+        ) -> MaybeUninit<gloo_rs_status_t>,
+    >,
     /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, atomically, and sets `*sum` to the result. If
     /// NULL, the store cannot add.
     pub add: Option<
@@ -81,6 +102,12 @@ pub struct gloo_rs_store_callbacks_t {
     >,
     /// Called once, when nothing uses the store any more. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    /// 1 if a `timeout_ms` of 0 means for ever to these functions, as to Gloo's stores: then they never get it. The library cannot
+    /// ask such a store once, and an error of connecting does not tell which ranks have not come; gloo_rs_store_get and others with
+    /// a timeout of 0 fail with GLOO_RS_ERROR_UNSUPPORTED. Else 0.
+    pub waits_block: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.
@@ -111,19 +138,19 @@ pub unsafe extern "C" fn gloo_rs_store_create_callbacks(
         let out = unsafe { Out::handle(store, "store") }?;
         pointer::check(callbacks, "callbacks")?;
         // SAFETY: as above.
-        let mut functions = unsafe { options::read(callbacks) }?;
-        functions.struct_size = size_of::<StoreCallbacks>();
+        let given = unsafe { options::read(callbacks) }?;
         const { assert!(size_of::<StoreCallbacks>() == size_of::<gloo_rs_store_callbacks_t>()) };
-        // The same struct, but that a status is a number there: C functions that return an enumeration return its number.
-        let callbacks = (&raw const functions).cast::<StoreCallbacks>();
-        // SAFETY: as above; the header tells what the functions must keep to.
+        // SAFETY: the same struct, but that a status is a number there: C functions that return an enumeration return its number.
+        let callbacks = unsafe { (&raw const given).cast::<StoreCallbacks>().read() };
+        // SAFETY: the header tells what the functions must keep to.
         store::create(Arc::new(unsafe { CallbackStore::new(callbacks) }?), None, out);
         Ok(())
     })
 }
 
-/// Hands the value that a `get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
-/// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread; the last call counts.
+/// Hands a value that a `get` or `multi_get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
+/// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread, once for each key, in the order of
+/// keys. Fewer or more calls fail what the library wanted with GLOO_RS_ERROR_CALLBACK.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_return_value(

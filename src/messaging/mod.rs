@@ -116,7 +116,8 @@ unsafe impl std::marker::Send for Messenger {}
 
 impl Messenger {
     /// For `rank` of `size`, whose links this connector makes.
-    pub fn new(rank: Rank, size: usize, connector: Box<dyn Connector>, log: Option<LogCallback>) -> Self {
+    pub fn new(rank: Rank, size: usize, mut connector: Box<dyn Connector>, log: Option<LogCallback>) -> Self {
+        connector.set_rank(rank, size);
         Self {
             rank,
             size,

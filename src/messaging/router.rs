@@ -36,7 +36,8 @@ impl Messenger {
 
     /// The addresses of all ranks, if they are known.
     pub fn addresses(&self) -> Option<Vec<Address>> {
-        (0..self.size).map(|rank| self.connector.peer(rank).cloned()).collect()
+        let of = |rank| if rank == self.rank { Some(self.connector.address()) } else { self.connector.peer(rank) };
+        (0..self.size).map(|rank| of(rank).cloned()).collect()
     }
 
     /// What makes the links of this context.

@@ -35,6 +35,7 @@ impl Unconnected {
 }
 
 impl Connector for Unconnected {
+    fn set_rank(&mut self, _: Rank, _: usize) {}
     fn address(&self) -> &Address {
         &self.address
     }

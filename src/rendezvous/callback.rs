@@ -1,54 +1,75 @@
 //! A store made of the caller's functions, behind the C ABI's conventions.
 
 use std::ffi::{CString, c_char, c_void};
-use std::mem::{offset_of, size_of};
 use std::time::Duration;
 
 use super::Store;
 use super::support::{Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds};
 use crate::error::{Error, ErrorKind, Result, first_few};
 
+type Key = *const c_char;
+type User = *mut c_void;
+
 /// The functions of a store of the caller's, each of which gets `user` last.
 ///
 /// All return a status: 0 for success, `GLOO_RS_ERROR_TIMEOUT` when time is up, or another error's number. They are called
 /// on the threads that use the store, possibly on several at the same time, and must not throw. Pointers that they get are
 /// valid during the call only; keys end with a NUL byte. `timeout_ms` is never negative; 0 asks once, and `INT64_MAX` has no
-/// end. A field beyond `struct_size` counts as NULL.
+/// end. Values go to [`return_value`] with the `sink`, one for each key, in the order of keys, before the function returns.
+///
+/// The C ABI's struct has the same layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct StoreCallbacks {
-    /// Bytes of this struct, as the caller knows it.
+    /// The C ABI's.
     pub struct_size: usize,
     /// Given to every function; the library does not look at it.
-    pub user: *mut c_void,
-    /// Sets `key` to `bytes` bytes at `value`, replacing what was there. Required.
-    pub set:
-        Option<unsafe extern "C" fn(key: *const c_char, value: *const c_void, bytes: usize, user: *mut c_void) -> u32>,
-    /// Waits until `key` has a value, and passes it to `gloo_rs_store_return_value(sink, ...)` before it returns. Required.
-    pub get:
-        Option<unsafe extern "C" fn(key: *const c_char, timeout_ms: i64, sink: *mut c_void, user: *mut c_void) -> u32>,
-    /// Waits until all `count` keys have values. If NULL, `get` is called for each.
-    pub wait: Option<
-        unsafe extern "C" fn(keys: *const *const c_char, count: usize, timeout_ms: i64, user: *mut c_void) -> u32,
+    pub user: User,
+    /// Sets a key to so many bytes at the pointer, replacing what was there. Required.
+    pub set: Option<unsafe extern "C" fn(Key, value: *const c_void, bytes: usize, User) -> u32>,
+    /// Waits until a key has a value, and returns it by the sink. Required.
+    pub get: Option<unsafe extern "C" fn(Key, timeout_ms: i64, sink: *mut c_void, User) -> u32>,
+    /// Waits until all keys have values.
+    pub wait: Option<unsafe extern "C" fn(*const Key, count: usize, timeout_ms: i64, User) -> u32>,
+    /// Waits until all keys have values, and returns them by the sink.
+    pub multi_get:
+        Option<unsafe extern "C" fn(*const Key, count: usize, timeout_ms: i64, sink: *mut c_void, User) -> u32>,
+    /// Sets every key to as many bytes at its pointer as its number says.
+    pub multi_set: Option<
+        unsafe extern "C" fn(*const Key, values: *const *const c_void, bytes: *const usize, count: usize, User) -> u32,
     >,
-    /// Adds `amount` to the decimal integer at `key` (absent: 0) atomically and stores the sum in `*sum`.
-    /// If NULL, the store cannot add.
-    pub add: Option<unsafe extern "C" fn(key: *const c_char, amount: i64, sum: *mut i64, user: *mut c_void) -> u32>,
-    /// Appends `bytes` bytes at `value` to the value of `key` (absent: empty) atomically. If NULL, the store cannot append.
-    pub append:
-        Option<unsafe extern "C" fn(key: *const c_char, value: *const c_void, bytes: usize, user: *mut c_void) -> u32>,
-    /// Removes `key`, and stores in `*existed` whether it was there. If NULL, the store cannot delete.
-    pub remove: Option<unsafe extern "C" fn(key: *const c_char, existed: *mut bool, user: *mut c_void) -> u32>,
-    /// Called once, when the store is not used any more. May be NULL.
-    pub destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    /// Adds to the decimal integer at a key (absent: 0) atomically, and stores the sum.
+    pub add: Option<unsafe extern "C" fn(Key, amount: i64, sum: *mut i64, User) -> u32>,
+    /// Appends so many bytes to the value of a key (absent: empty) atomically.
+    pub append: Option<unsafe extern "C" fn(Key, value: *const c_void, bytes: usize, User) -> u32>,
+    /// Removes a key, and stores whether it was there.
+    pub remove: Option<unsafe extern "C" fn(Key, existed: *mut bool, User) -> u32>,
+    /// Called once, when the store is not used any more.
+    pub destroy: Option<unsafe extern "C" fn(User)>,
+    /// 1 if a `timeout_ms` of 0 means for ever to these functions, so that they never get it; else 0.
+    pub waits_block: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-/// Where a `get` callback puts its value. C code knows it as a `void *`.
-#[derive(Default)]
-struct Sink(Option<Vec<u8>>);
+/// Where a callback puts its values. C code knows it as a `void *`.
+struct Sink {
+    values: Vec<Vec<u8>>,
+    /// How many keys the callback has.
+    expected: usize,
+    /// How many values have come, those included that are too many.
+    returned: usize,
+}
 
-/// Hands a `get` callback's value to the library, which copies it. The last call counts. The C ABI exports this as
-/// `gloo_rs_store_return_value`. Fails if `sink` is null, or `value` is null and `bytes` is not 0.
+impl Sink {
+    fn new(expected: usize) -> Self {
+        Self { values: Vec::new(), expected, returned: 0 }
+    }
+}
+
+/// Hands a value that a callback found to the library, which copies it: for each key one, in the order of keys. The C ABI exports
+/// this as `gloo_rs_store_return_value`. Fails if `sink` is null, or `value` is null and `bytes` is not 0, or if there is no key
+/// left whose value it could be.
 ///
 /// # Safety
 /// `sink` is null, or what the running callback got; `value` is valid for reads of `bytes`.
@@ -58,13 +79,18 @@ pub unsafe fn return_value(sink: *mut c_void, value: *const c_void, bytes: usize
             "gloo_rs_store_return_value got a sink {sink:p} and {bytes} bytes at {value:p}"
         )));
     }
-    let value = match bytes {
+    // SAFETY: the store made this pointer from its own Sink, which it does not touch while the callback runs.
+    let sink = unsafe { &mut *sink.cast::<Sink>() };
+    sink.returned += 1;
+    if sink.returned > sink.expected {
+        let text = format!("gloo_rs_store_return_value was called more than once for each of {} keys", sink.expected);
+        return Err(Error::new(ErrorKind::InvalidOperation, text));
+    }
+    sink.values.push(match bytes {
         0 => Vec::new(),
         // SAFETY: not null here, and valid for `bytes` by the contract.
         _ => unsafe { std::slice::from_raw_parts(value.cast::<u8>(), bytes) }.to_vec(),
-    };
-    // SAFETY: `get` made this pointer from its own Sink, which it does not touch while the callback runs.
-    unsafe { (*sink.cast::<Sink>()).0 = Some(value) };
+    });
     Ok(())
 }
 
@@ -72,8 +98,8 @@ pub unsafe fn return_value(sink: *mut c_void, value: *const c_void, bytes: usize
 /// with `Unsupported` and name it.
 pub struct CallbackStore {
     callbacks: StoreCallbacks,
-    set: unsafe extern "C" fn(*const c_char, *const c_void, usize, *mut c_void) -> u32,
-    get: unsafe extern "C" fn(*const c_char, i64, *mut c_void, *mut c_void) -> u32,
+    set: unsafe extern "C" fn(Key, *const c_void, usize, User) -> u32,
+    get: unsafe extern "C" fn(Key, i64, *mut c_void, User) -> u32,
 }
 
 // SAFETY: who makes a store promises that its functions may be called with `user` on any thread, and on several at once.
@@ -82,45 +108,27 @@ unsafe impl Send for CallbackStore {}
 unsafe impl Sync for CallbackStore {}
 
 impl CallbackStore {
-    /// A store of the functions in `callbacks`, which are copied. Fails, without calling `destroy`, if `callbacks` is null or
-    /// too short, or lacks `set` or `get`.
+    /// A store of these functions. Fails, without calling `destroy`, if `set` or `get` is missing, or a number is none that it may
+    /// be.
     ///
     /// # Safety
-    /// `callbacks` is null, or aligned and points to `struct_size` readable bytes. Its functions keep to [`StoreCallbacks`], and may be
-    /// called with `user` on any thread, and on several at once, until `destroy` is called.
-    pub unsafe fn new(callbacks: *const StoreCallbacks) -> Result<Self> {
-        let needed = offset_of!(StoreCallbacks, get) + size_of::<usize>();
-        if callbacks.is_null() {
-            return Err(Error::invalid("the callbacks for a store are NULL"));
+    /// The functions keep to [`StoreCallbacks`], and may be called with `user` on any thread, and on several at once, until
+    /// `destroy` is called.
+    pub unsafe fn new(callbacks: StoreCallbacks) -> Result<Self> {
+        let StoreCallbacks { waits_block, reserved, .. } = callbacks;
+        if waits_block > 1 || reserved != 0 {
+            let text = format!("waits_block is {waits_block}, which must be 0 or 1; and reserved {reserved}, not 0");
+            return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        // SAFETY: not null, and a caller that fills in struct_size has at least that field.
-        let struct_size = unsafe { (*callbacks).struct_size };
-        if struct_size < needed {
-            return Err(Error::invalid(format!(
-                "the callbacks for a store have struct_size {struct_size}, and need {needed} at least"
-            )));
-        }
-        let mut whole = StoreCallbacks {
-            struct_size,
-            user: std::ptr::null_mut(),
-            set: None,
-            get: None,
-            wait: None,
-            add: None,
-            append: None,
-            remove: None,
-            destroy: None,
-        };
-        // Every field has the size of a pointer: only whole ones are taken.
-        let known = struct_size.min(size_of::<StoreCallbacks>()) / size_of::<usize>() * size_of::<usize>();
-        // SAFETY: the source has struct_size readable bytes, `whole` has its own size, and `known` exceeds neither. Any
-        // bytes that C writes into these fields are valid for them: integers, and pointers to functions or NULL.
-        unsafe { std::ptr::copy_nonoverlapping(callbacks.cast::<u8>(), (&raw mut whole).cast::<u8>(), known) };
-        match (whole.set, whole.get) {
-            (Some(set), Some(get)) => Ok(Self { callbacks: whole, set, get }),
+        match (callbacks.set, callbacks.get) {
+            (Some(set), Some(get)) => Ok(Self { callbacks, set, get }),
             (None, _) => Err(Error::invalid("the callbacks for a store lack `set`")),
             (_, None) => Err(Error::invalid("the callbacks for a store lack `get`")),
         }
+    }
+
+    fn waits_block(&self) -> bool {
+        self.callbacks.waits_block != 0
     }
 
     fn c_key(&self, key: &str) -> Result<CString> {
@@ -133,7 +141,7 @@ impl CallbackStore {
         if status == 0 {
             return Ok(());
         }
-        let kind = kind_of(status);
+        let kind = ErrorKind::of_number(status).unwrap_or(ErrorKind::Callback);
         let elapsed = since.elapsed();
         if kind == ErrorKind::Timeout && keys.len() == 1 {
             return Err(no_value(&self.describe(), 1, 1, keys.iter().copied(), elapsed));
@@ -153,24 +161,55 @@ impl CallbackStore {
         Error::new(ErrorKind::Unsupported, message)
     }
 
+    /// What a wait of so long tells the functions, of which `left` is left.
+    fn milliseconds(&self, left: Duration) -> i64 {
+        milliseconds(left).max(i64::from(self.waits_block()))
+    }
+
+    /// Refuses to ask once where that cannot be done.
+    fn check_wait(&self, timeout: Duration) -> Result<()> {
+        if timeout.is_zero() && self.waits_block() {
+            let text = format!("{}: its waits block, and cannot end at once: give them time", self.describe());
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        Ok(())
+    }
+
     fn get_by(&self, key: &str, deadline: &Deadline) -> Result<Vec<u8>> {
         let c_key = self.c_key(key)?;
-        let mut sink = Sink::default();
-        // SAFETY: the functions' contract (`new`); key and sink live through the call.
-        let status = unsafe {
-            (self.get)(
-                c_key.as_ptr(),
-                milliseconds(deadline.remaining()),
-                (&raw mut sink).cast::<c_void>(),
-                self.callbacks.user,
-            )
-        };
-        self.outcome("get", &[key], status, deadline)?;
-        sink.0.ok_or_else(|| {
-            let message =
-                format!("{}: the callback `get` succeeded without a value for {}", self.describe(), quote(key));
-            Error::new(ErrorKind::Callback, message)
-        })
+        let values = self.collect("get", &[key], deadline, |timeout, sink| {
+            // SAFETY: the functions' contract (`new`); key and sink live through the call.
+            unsafe { (self.get)(c_key.as_ptr(), timeout, sink, self.callbacks.user) }
+        })?;
+        Ok(values.into_iter().next().expect("one value for one key"))
+    }
+
+    /// The values of `keys` that `call`, given a timeout and a sink, returns.
+    fn collect(
+        &self,
+        callback: &str,
+        keys: &[&str],
+        deadline: &Deadline,
+        call: impl FnOnce(i64, *mut c_void) -> u32,
+    ) -> Result<Vec<Vec<u8>>> {
+        let mut sink = Sink::new(keys.len());
+        let status = call(self.milliseconds(deadline.remaining()), (&raw mut sink).cast::<c_void>());
+        self.outcome(callback, keys, status, deadline)?;
+        if sink.returned == sink.expected {
+            return Ok(sink.values);
+        }
+        let message = format!(
+            "{}: the callback `{callback}` succeeded and returned {} values for {} keys: {}",
+            self.describe(),
+            sink.returned,
+            sink.expected,
+            first_few(keys.iter().map(|key| quote(key)), NAMED_KEYS, ", ")
+        );
+        Err(Error::new(ErrorKind::Callback, message))
+    }
+
+    fn c_keys(&self, keys: &[&str]) -> Result<Vec<CString>> {
+        keys.iter().map(|key| self.c_key(key)).collect()
     }
 }
 
@@ -183,31 +222,13 @@ impl Drop for CallbackStore {
     }
 }
 
+fn pointers(keys: &[CString]) -> Vec<Key> {
+    keys.iter().map(|key| key.as_ptr()).collect()
+}
+
 /// Rounded up, so that a wait is not cut short.
 fn milliseconds(time: Duration) -> i64 {
     i64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
-}
-
-/// The kind that a status of the C ABI stands for: they are numbered from 1 in the order of [`ErrorKind`].
-fn kind_of(status: u32) -> ErrorKind {
-    use ErrorKind::*;
-    const KINDS: [ErrorKind; 13] = [
-        InvalidArgument,
-        InvalidOperation,
-        Timeout,
-        Io,
-        ConnectionLost,
-        Aborted,
-        Mismatch,
-        NotFound,
-        Unsupported,
-        ResourceExhausted,
-        Callback,
-        Internal,
-        Closed,
-    ];
-    let place = (status as usize).checked_sub(1);
-    place.and_then(|place| KINDS.get(place)).copied().unwrap_or(Callback)
 }
 
 impl Store for CallbackStore {
@@ -222,21 +243,22 @@ impl Store for CallbackStore {
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        self.check_wait(timeout)?;
         self.get_by(key, &Deadline::after(timeout))
     }
 
     fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
-        let c_keys = keys.iter().map(|key| self.c_key(key)).collect::<Result<Vec<_>>>()?;
-        let deadline = Deadline::after(timeout);
-        let Some(wait) = self.callbacks.wait else {
-            return keys.iter().try_for_each(|key| self.get_by(key, &deadline).map(drop));
-        };
+        let Some(wait) = self.callbacks.wait else { return self.multi_get(keys, timeout).map(drop) };
+        self.check_wait(timeout)?;
+        let c_keys = self.c_keys(keys)?;
         if keys.is_empty() {
             return Ok(());
         }
-        let pointers: Vec<_> = c_keys.iter().map(|key| key.as_ptr()).collect();
+        let deadline = Deadline::after(timeout);
+        let pointers = pointers(&c_keys);
         // SAFETY: the functions' contract (`new`); keys and pointers live through the call.
-        let status = unsafe { wait(pointers.as_ptr(), pointers.len(), milliseconds(timeout), self.callbacks.user) };
+        let status =
+            unsafe { wait(pointers.as_ptr(), pointers.len(), self.milliseconds(timeout), self.callbacks.user) };
         self.outcome("wait", keys, status, &deadline)
     }
 
@@ -262,17 +284,42 @@ impl Store for CallbackStore {
         self.outcome("append", &[key], status, &began)
     }
 
-    /// Waits for all, then gets one after another; if one is deleted meanwhile, the wait for it goes on.
+    /// Without a callback for it, waits for all, then gets one after another; if one is deleted meanwhile, the wait for it goes on.
     fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>> {
-        let deadline = Deadline::after(timeout);
-        if self.callbacks.wait.is_some() {
-            self.wait(keys, timeout)?;
+        self.check_wait(timeout)?;
+        let c_keys = self.c_keys(keys)?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
         }
-        keys.iter().map(|key| self.get_by(key, &deadline)).collect()
+        let deadline = Deadline::after(timeout);
+        let Some(multi_get) = self.callbacks.multi_get else {
+            if self.callbacks.wait.is_some() {
+                self.wait(keys, timeout)?;
+            }
+            return keys.iter().map(|key| self.get_by(key, &deadline)).collect();
+        };
+        let pointers = pointers(&c_keys);
+        self.collect("multi_get", keys, &deadline, |timeout, sink| {
+            // SAFETY: the functions' contract (`new`); keys, pointers and sink live through the call.
+            unsafe { multi_get(pointers.as_ptr(), pointers.len(), timeout, sink, self.callbacks.user) }
+        })
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<()> {
-        pairs.iter().try_for_each(|(key, value)| self.set(key, value))
+        let Some(multi_set) = self.callbacks.multi_set.filter(|_| !pairs.is_empty()) else {
+            return pairs.iter().try_for_each(|(key, value)| self.set(key, value));
+        };
+        let keys: Vec<&str> = pairs.iter().map(|(key, _)| *key).collect();
+        let c_keys = self.c_keys(&keys)?;
+        pairs.iter().try_for_each(|(key, value)| check_value(|| self.describe(), key, value.len()))?;
+        let began = Deadline::after(Duration::ZERO);
+        let (pointers, bytes) = (pointers(&c_keys), pairs.iter().map(|(_, value)| value.len()).collect::<Vec<_>>());
+        let values: Vec<*const c_void> = pairs.iter().map(|(_, value)| value.as_ptr().cast()).collect();
+        // SAFETY: the functions' contract (`new`); keys, values and the three lists live through the call.
+        let status = unsafe {
+            multi_set(pointers.as_ptr(), values.as_ptr(), bytes.as_ptr(), pointers.len(), self.callbacks.user)
+        };
+        self.outcome("multi_set", &keys, status, &began)
     }
 
     fn delete(&self, key: &str) -> Result<bool> {

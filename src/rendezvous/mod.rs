@@ -15,7 +15,7 @@ mod support;
 mod table;
 pub mod tcp;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod url;
 
 pub use callback::{CallbackStore, StoreCallbacks};

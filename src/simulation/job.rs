@@ -215,18 +215,28 @@ pub fn play<T>(
     program: impl Fn(&Network, &Arc<Context>) -> T,
 ) -> Vec<T> {
     let network = Network::new(1, link_model);
-    let contexts = contexts(&network, size, options);
+    let ended = play_on(&network, size, options, program).into_iter().enumerate();
+    ended.map(|(rank, result)| result.unwrap_or_else(|| panic!("rank {rank} never ended"))).collect()
+}
+
+/// As `play`, on this network; the result of a rank that has not ended is `None`.
+pub fn play_on<T>(
+    network: &Network,
+    size: usize,
+    options: &ContextOptions,
+    program: impl Fn(&Network, &Arc<Context>) -> T,
+) -> Vec<Option<T>> {
+    let contexts = contexts(network, size, options);
     let results: Vec<RefCell<Option<T>>> = (0..size).map(|_| RefCell::new(None)).collect();
     let bodies = contexts.iter().zip(&results).map(|(context, result)| -> Body<'_> {
-        let (network, program) = (&network, &program);
+        let program = &program;
         Box::new(move || {
             let own = program(network, context);
             *result.borrow_mut() = Some(own);
         })
     });
-    run(&network, bodies.collect(), |rank| contexts[rank].close());
-    let ended = results.into_iter().enumerate().map(|(rank, result)| (rank, result.into_inner()));
-    ended.map(|(rank, result)| result.unwrap_or_else(|| panic!("rank {rank} never ended"))).collect()
+    run(network, bodies.collect(), |rank| contexts[rank].close());
+    results.into_iter().map(RefCell::into_inner).collect()
 }
 
 /// Whether `text` names this rank, either alone or in a list of ranks that could have sent a message.

@@ -9,6 +9,7 @@ mod exhaustive;
 mod job;
 mod messages;
 mod seeds;
+mod split;
 mod timeouts;
 mod unexpected;
 
@@ -93,41 +94,47 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// Runs the ranks' programs, one per node of `network`, until all have ended and nothing is in transit. The rank of a
-/// node that crashes is dropped; that of a silent node stays suspended. `lost` is called before the memory of such a
+/// Runs the ranks' programs, one per process of `network`, until all have ended and nothing is in transit. The first node of
+/// a process has the number of its rank. The rank of a process that crashes is dropped; that of a silent one stays suspended. `lost` is called before the memory of such a
 /// rank is freed: a killed process runs no destructors, and nothing may access that memory afterwards.
 pub fn run<'a>(network: &Network, bodies: Vec<Body<'a>>, lost: impl Fn(usize)) {
     let mut ranks: Vec<Rank<'a>> = bodies.into_iter().map(|body| Rank::new(body, network.now())).collect();
     for _ in 0..MAX_EVENTS {
         let mut next: Option<(Instant, usize)> = None;
-        let size = ranks.len();
-        let first = network.below(size);
-        for node in (0..size).map(|i| (first + i) % size) {
+        let nodes = network.nodes();
+        let first = network.below(nodes);
+        for node in (0..nodes).map(|i| (first + i) % nodes) {
+            let rank = network.process(node);
             match network.status(node) {
                 NodeStatus::Running => {}
                 NodeStatus::Silent => continue,
                 NodeStatus::Crashed => {
-                    if ranks[node].coroutine.is_some() {
-                        lost(node);
-                        ranks[node].coroutine = None;
+                    if ranks[rank].coroutine.is_some() {
+                        lost(rank);
+                        ranks[rank].coroutine = None;
                     }
                     continue;
                 }
             }
-            let at = [ranks[node].sleeps, network.next_event(node)].into_iter().flatten().min();
+            let sleeps = ranks[rank].sleeps.filter(|_| node == rank);
+            let event = network.next_event(node).filter(|_| network.has_context(node));
+            let at = [sleeps, event].into_iter().flatten().min();
             if let Some(at) = at.filter(|at| next.is_none_or(|(first, _)| *at < first)) {
                 next = Some((at, node));
             }
         }
         let Some((at, node)) = next else {
-            (0..size).filter(|node| ranks[*node].coroutine.is_some()).for_each(lost);
+            (0..ranks.len()).filter(|rank| ranks[*rank].coroutine.is_some()).for_each(lost);
             return;
         };
         network.step(at);
-        if ranks[node].coroutine.is_some() {
-            ranks[node].resume();
-        } else {
+        let rank = network.process(node);
+        // A rank with several contexts waits in one of them at most.
+        if nodes > ranks.len() || ranks[rank].coroutine.is_none() {
             network.drive(node);
+        }
+        if ranks[rank].coroutine.is_some() {
+            ranks[rank].resume();
         }
     }
     panic!("the job has not ended after {MAX_EVENTS} events");

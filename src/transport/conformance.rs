@@ -53,7 +53,9 @@ fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
     let mut rank = 0;
     let mut connectors = devices.each_ref().map(|device| {
         rank += 1;
-        device.clone().connector(rank - 1, 2, &JobToken::none()).unwrap()
+        let mut connector = device.clone().connector(&JobToken::none()).unwrap();
+        connector.set_rank(rank - 1, 2);
+        connector
     });
     let addresses = [0, 1].map(|i: usize| connectors[i].address().clone());
     for (connector, peer) in connectors.iter_mut().zip([1, 0]) {

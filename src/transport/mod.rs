@@ -114,6 +114,9 @@ pub type CloseNotice = Arc<dyn Fn(u32) -> Vec<u8> + Send + Sync>;
 
 /// Creates the links of one context. Results of a call may be reported by a later [`Connector::progress`].
 pub trait Connector: Send {
+    /// Sets which rank of how many this is: once, before any other call. Peers that connect earlier wait.
+    fn set_rank(&mut self, rank: Rank, size: usize);
+
     /// The address that peers need to connect to this rank.
     fn address(&self) -> &Address;
 
@@ -171,8 +174,8 @@ pub trait Connector: Send {
 
 /// A process's access to one kind of network. Contexts keep their device alive.
 pub trait Device: Send + Sync {
-    /// A connector for `rank` of a context with `size` ranks, which all have `token`.
-    fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>>;
+    /// A connector for one rank, which [`Connector::set_rank`] sets, of a context whose ranks all have `token`.
+    fn connector(self: Arc<Self>, token: &JobToken) -> Result<Box<dyn Connector>>;
 
     /// Registers a context for background progress: while no thread waits on the context, the device calls `context`,
     /// until the returned watch is dropped. The watch is initially armed.

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::collective::{Algorithm, Collective, Constants, Shape};
 use crate::error::Result;
 use crate::schedule::cost::Network;
+use crate::types::Rank;
 use file::{AUTO, Choice, Tuning};
 use model::{PricedAlgorithm, PricingInput, Topology};
 use overrides::Overrides;
@@ -106,6 +107,19 @@ impl Tuner {
     /// The same parameters with another maximum segment size.
     pub fn inherit(&self, max_segment_bytes: usize) -> Self {
         Self::new(self.tuning.clone(), self.overrides.clone(), self.topology.clone(), max_segment_bytes)
+    }
+
+    /// The same parameters for a context of the ranks `ranks`, which have this topology: link constants are kept, bandwidths
+    /// between ranks are those of these ranks, and choices of a tuning file are those for their number.
+    pub fn of_ranks(&self, ranks: &[Rank], topology: Topology) -> Self {
+        let (links, size) = (self.links(), self.topology.hosts.len());
+        // Bandwidths measured with another number of ranks do not apply to these.
+        let links = match links {
+            [] => Vec::new(),
+            _ => ranks.iter().flat_map(|from| ranks.iter().map(move |to| links[from * size + to])).collect(),
+        };
+        let tuning = Tuning { links, ..self.tuning.clone() };
+        Self::new(tuning, self.overrides.clone(), topology, self.max_segment_bytes)
     }
 
     /// The network for which costs are estimated.

@@ -47,6 +47,22 @@ fn the_selected_algorithm_can_always_run() {
 }
 
 #[test]
+fn a_subset_of_the_ranks_keeps_the_measurements_between_them_and_uses_choices_for_their_number() {
+    let links: Vec<u32> = (0..9).collect();
+    let choices = vec![choice(Collective::Allreduce, 3, MIB, "ring"), choice(Collective::Allreduce, 2, MIB, "tree")];
+    let tuning = Tuning { links, choices, ..Tuning::default() };
+    let whole = tuner(3, tuning.clone(), "allreduce:2Mi-:bcube");
+    assert_eq!(names(&whole, &[1000, 2 * MIB]), ["ring", "bcube"]);
+    let part = whole.of_ranks(&[2, 0], Topology::one_host(2, 2));
+    assert_eq!(part.links(), [8, 6, 2, 0]);
+    assert_eq!(names(&part, &[1000, 2 * MIB]), ["tree", "bcube"]);
+    assert_eq!(whole.of_ranks(&[1], Topology::one_host(1, 1)).links(), [4]);
+    // Measured with as many ranks as the part has, but with others.
+    let other = tuner(4, tuning, "");
+    assert_eq!((other.links().len(), other.of_ranks(&[0, 1, 2], Topology::one_host(3, 3)).links().len()), (0, 0));
+}
+
+#[test]
 fn decisions_do_not_depend_on_what_only_one_rank_knows() {
     let tuner = tuner(3, Tuning::default(), "");
     for &collective in Collective::ALL {

@@ -83,10 +83,12 @@ pub enum Purpose {
     Comparison = 2,
     /// A measurement of a link; belongs to no call.
     Measurement = 3,
+    /// Makes a context; belongs to no call.
+    Setup = 4,
 }
 
 impl Purpose {
-    const ALL: &[Self] = &[Self::Call, Self::Counts, Self::Comparison, Self::Measurement];
+    const ALL: &[Self] = &[Self::Call, Self::Counts, Self::Comparison, Self::Measurement, Self::Setup];
 
     /// The digest of a message with this purpose that belongs to no call.
     pub const fn alone(self) -> u64 {
@@ -142,7 +144,7 @@ impl Digest {
 }
 
 /// The kind of a call: only messages of one kind and tag match. The calls of each collective, with the messages by which they share
-/// their counts, are one kind, comparisons of calls another, measurements a third. Never 0.
+/// their counts, are one kind, and so are comparisons of calls, measurements, and what makes a context. Never 0.
 #[inline]
 pub const fn kind(fingerprint: u64) -> u8 {
     let collective = (COLLECTIVE.get(fingerprint) + 1) as u8;
@@ -156,8 +158,10 @@ pub const fn kind(fingerprint: u64) -> u8 {
 pub const COMPARISON: u8 = kind(Purpose::Comparison.alone());
 /// The [`kind`] of measurements. Some of their messages are never received.
 pub const MEASUREMENT: u8 = kind(Purpose::Measurement.alone());
+/// The [`kind`] of what makes a context.
+pub const SETUP: u8 = kind(Purpose::Setup.alone());
 /// The greatest [`kind`].
-pub const LAST_KIND: u8 = MEASUREMENT;
+pub const LAST_KIND: u8 = SETUP;
 
 /// The fingerprint of a call with this digest and number (at most [`MAX_NUMBER`]; 0 if calls are not counted).
 pub const fn fingerprint(digest: u64, number: u32) -> u64 {
@@ -244,9 +248,9 @@ mod tests {
                 assert_eq!(kind(Purpose::Counts.of(digest)), kind(own), "ranks of which one shares counts must meet");
             }
         }
-        let alone = [Purpose::Comparison, Purpose::Measurement].map(|purpose| kind(purpose.alone()));
-        assert!(alone[0] != alone[1] && kinds.len() == MAX_COLLECTIVE + 1 && !kinds.contains_key(&0));
-        assert!(alone.iter().all(|kind| !kinds.contains_key(kind)) && alone == [COMPARISON, MEASUREMENT]);
+        let alone = [Purpose::Comparison, Purpose::Measurement, Purpose::Setup].map(|purpose| kind(purpose.alone()));
+        assert!(kinds.len() == MAX_COLLECTIVE + 1 && !kinds.contains_key(&0));
+        assert!(alone.iter().all(|kind| !kinds.contains_key(kind)) && alone == [COMPARISON, MEASUREMENT, SETUP]);
     }
 
     #[test]

@@ -450,7 +450,7 @@ pub(crate) mod tests {
         // Messages of unbound buffers have no channel, a channel has 24 bits, and a query has no space.
         let zeros = "unused bytes that are not zero";
         let collective = Envelope { space: Space::collective(LAST_KIND, 0xff_ffff), ..envelope };
-        assert!(refused(&|wire| wire[2] = LAST_KIND + 1, Message::Announce(collective)).contains("space 35"));
+        assert!(refused(&|wire| wire[2] = LAST_KIND + 1, Message::Announce(collective)).contains("space 36"));
         assert!(refused(&|wire| wire[36] = 1, Message::Announce(envelope)).contains(zeros));
         assert!(refused(&|wire| wire[39] = 1, Message::Announce(collective)).contains(zeros));
         assert!(refused(&|wire| wire[2] = 1, Message::Query).contains(zeros));

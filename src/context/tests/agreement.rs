@@ -12,7 +12,7 @@ use crate::types::DataType;
 const LONG: Duration = Duration::from_secs(120);
 
 /// Connects a context for each of these, as its tuning option; all on one store.
-fn connected(tunings: &[Option<&str>]) -> Vec<Result<Arc<Context>>> {
+pub fn connected(tunings: &[Option<&str>]) -> Vec<Result<Arc<Context>>> {
     let store = InProcessStore::new();
     let connect = |rank: usize, tuning: Option<&str>| {
         let tuning = tuning.map(str::to_owned);
@@ -29,7 +29,7 @@ fn connected(tunings: &[Option<&str>]) -> Vec<Result<Arc<Context>>> {
 }
 
 /// What a context would do for calls of many kinds and sizes.
-fn choices(context: &Context) -> Vec<(&'static str, usize, Option<usize>)> {
+pub fn choices(context: &Context) -> Vec<(&'static str, usize, Option<usize>)> {
     let mut choices = Vec::new();
     for &collective in Collective::ALL {
         for count in (0..28).flat_map(|power| [1 << power, 3 << power]) {
@@ -47,7 +47,7 @@ fn choices(context: &Context) -> Vec<(&'static str, usize, Option<usize>)> {
 }
 
 /// A tuning file in a folder of its own.
-fn file(text: &str) -> (tempfile::TempDir, String) {
+pub fn file(text: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuning.toml");
     std::fs::write(&path, text).unwrap();
@@ -60,7 +60,7 @@ local = { latency_us = 5000.0, bandwidth = 1e12 }
 gamma = 1e-15
 choices = [{ collective = \"allreduce\", ranks = 3, up_to = 100, algorithm = \"ring_chunked\" }]
 ";
-const NARROW: &str = "version = 1
+pub const NARROW: &str = "version = 1
 local = { latency_us = 0.001, bandwidth = 1e5 }
 gamma = 1e-6
 choices = [{ collective = \"allreduce\", ranks = 3, up_to = 5000, algorithm = \"bcube\" }]
@@ -160,7 +160,7 @@ fn a_partner_that_does_not_take_part_is_no_error() {
         let zero = scope.spawn(|| contexts[0].connect(&*store));
         // Rank 1 tells where it is, and does nothing more.
         use crate::rendezvous::Store;
-        let address = || contexts[1].lock().unwrap().messenger.address();
+        let address = || [contexts[1].lock().unwrap().messenger.address(), vec![0]].concat();
         store.set("host/1", &claim::make(contexts.len(), &address()).unwrap()).unwrap();
         contexts[1].listen_anywhere().unwrap();
         store.set("address/1", &address()).unwrap();
@@ -177,7 +177,7 @@ fn a_context_that_is_closed_while_it_measures_ends_at_once() {
     std::thread::scope(|scope| {
         use crate::rendezvous::Store;
         // Rank 1 is silent, and rank 2 waits for what rank 0 will say.
-        let address = || contexts[1].lock().unwrap().messenger.address();
+        let address = || [contexts[1].lock().unwrap().messenger.address(), vec![0]].concat();
         store.set("host/1", &claim::make(contexts.len(), &address()).unwrap()).unwrap();
         contexts[1].listen_anywhere().unwrap();
         store.set("address/1", &address()).unwrap();

@@ -75,22 +75,31 @@ fn over(server: RedisServer) -> Fixture {
     Fixture { open: Box::new(move || super::url::open(&url, 1, LONG).unwrap()), _keep: Box::new(server) }
 }
 
-/// A store of C callbacks over `base`, after `change` has removed some of them.
-fn callbacks_over(base: &Arc<InProcessStore>, change: impl FnOnce(&mut StoreCallbacks)) -> CallbackStore {
-    let mut callbacks = StoreCallbacks {
+/// All of the functions below.
+fn callbacks(user: *mut c_void) -> StoreCallbacks {
+    StoreCallbacks {
         struct_size: size_of::<StoreCallbacks>(),
-        user: Arc::into_raw(base.clone()).cast_mut().cast(),
+        user,
         set: Some(c_set),
         get: Some(c_get),
         wait: Some(c_wait),
+        multi_get: Some(c_multi_get),
+        multi_set: Some(c_multi_set),
         add: Some(c_add),
         append: Some(c_append),
         remove: Some(c_remove),
         destroy: Some(c_destroy),
-    };
+        waits_block: 0,
+        reserved: 0,
+    }
+}
+
+/// A store of C functions over `base`, after `change` has taken some away.
+pub fn callbacks_over(base: &Arc<InProcessStore>, change: impl FnOnce(&mut StoreCallbacks)) -> CallbackStore {
+    let mut callbacks = callbacks(Arc::into_raw(base.clone()).cast_mut().cast());
     change(&mut callbacks);
     // SAFETY: the callbacks cast `user` to the type that it has here; it is thread-safe and lives until `c_destroy`.
-    unsafe { CallbackStore::new(&callbacks) }.unwrap()
+    unsafe { CallbackStore::new(callbacks) }.unwrap()
 }
 
 fn status(result: Result<(), Error>) -> u32 {
@@ -127,16 +136,46 @@ unsafe extern "C" fn c_set(key: *const c_char, value: *const c_void, bytes: usiz
     unsafe { status(base(user).set(text(key), slice(value, bytes))) }
 }
 
-unsafe extern "C" fn c_get(key: *const c_char, timeout_ms: i64, sink: *mut c_void, user: *mut c_void) -> u32 {
-    // SAFETY: `user` and `key` are those of the callback store.
+pub unsafe extern "C" fn c_get(key: *const c_char, timeout_ms: i64, sink: *mut c_void, user: *mut c_void) -> u32 {
+    // SAFETY: `user`, keys and sink are those of the callback store.
     unsafe {
         let value = base(user).get(text(key), timeout(timeout_ms));
         status(value.and_then(|value| return_value(sink, value.as_ptr().cast(), value.len())))
     }
 }
 
-unsafe extern "C" fn c_wait(keys: *const *const c_char, count: usize, timeout_ms: i64, user: *mut c_void) -> u32 {
-    // SAFETY: `user` is that of the callback store, which passes `count` keys.
+pub unsafe extern "C" fn c_multi_get(
+    keys: *const *const c_char,
+    count: usize,
+    timeout_ms: i64,
+    sink: *mut c_void,
+    user: *mut c_void,
+) -> u32 {
+    // SAFETY: `user`, keys and sink are those of the callback store.
+    unsafe {
+        let keys: Vec<_> = std::slice::from_raw_parts(keys, count).iter().map(|key| text(*key)).collect();
+        let values = base(user).multi_get(&keys, timeout(timeout_ms));
+        let give = |value: &Vec<u8>| return_value(sink, value.as_ptr().cast(), value.len());
+        status(values.and_then(|values| values.iter().try_for_each(give)))
+    }
+}
+
+unsafe extern "C" fn c_multi_set(
+    keys: *const *const c_char,
+    values: *const *const c_void,
+    bytes: *const usize,
+    count: usize,
+    user: *mut c_void,
+) -> u32 {
+    // SAFETY: `user`, keys and sink are those of the callback store.
+    unsafe {
+        let set = |i: usize| base(user).set(text(*keys.add(i)), slice(*values.add(i), *bytes.add(i)));
+        status((0..count).try_for_each(set))
+    }
+}
+
+pub unsafe extern "C" fn c_wait(keys: *const *const c_char, count: usize, timeout_ms: i64, user: *mut c_void) -> u32 {
+    // SAFETY: `user`, keys and sink are those of the callback store.
     unsafe {
         let keys: Vec<_> = std::slice::from_raw_parts(keys, count).iter().map(|key| text(*key)).collect();
         status(base(user).wait(&keys, timeout(timeout_ms)))
@@ -167,9 +206,8 @@ unsafe extern "C" fn c_destroy(user: *mut c_void) {
 fn missing_callbacks_are_stood_in_for_or_named() {
     let base = InProcessStore::new();
     let store = callbacks_over(&base, |callbacks| {
-        callbacks.wait = None;
-        // As the struct of an older caller, which ends before `append`: bytes beyond its size are not read.
-        callbacks.struct_size = std::mem::offset_of!(StoreCallbacks, append);
+        (callbacks.wait, callbacks.multi_get, callbacks.multi_set) = (None, None, None);
+        (callbacks.append, callbacks.remove, callbacks.destroy) = (None, None, None);
     });
     store.multi_set(&[("a", b"1"), ("b", b"2")]).unwrap();
     store.wait(&["a", "b"], LONG).unwrap();
@@ -184,11 +222,37 @@ fn missing_callbacks_are_stood_in_for_or_named() {
         assert!(error.message().contains(name), "{error}");
     }
     drop(store);
-    assert_eq!(Arc::strong_count(&base), 2, "destroy was beyond the struct's end and yet called");
+    assert_eq!(Arc::strong_count(&base), 2, "destroy was not given and yet called");
     // SAFETY: the store has not called `destroy`, so the reference that `callbacks_over` made still counts.
     unsafe { Arc::decrement_strong_count(Arc::as_ptr(&base)) };
     drop(callbacks_over(&base, |_| {}));
     assert_eq!(Arc::strong_count(&base), 1, "destroy was not called");
+}
+
+#[test]
+fn callbacks_that_return_too_few_or_too_many_values_are_reported() {
+    unsafe extern "C" fn returns<const N: usize>(
+        _: *const *const c_char,
+        _: usize,
+        _: i64,
+        sink: *mut c_void,
+        _: *mut c_void,
+    ) -> u32 {
+        for i in 0..N {
+            // SAFETY: called as StoreCallbacks says.
+            let _ = unsafe { return_value(sink, [i as u8].as_ptr().cast(), 1) };
+        }
+        0
+    }
+    let base = InProcessStore::new();
+    for (multi_get, count) in [(returns::<0> as _, 0), (returns::<1> as _, 1), (returns::<3> as _, 3)] {
+        let store = callbacks_over(&base, |callbacks| callbacks.multi_get = Some(multi_get));
+        let error = store.multi_get(&["a", "b"], LONG).unwrap_err();
+        let text = format!("`multi_get` succeeded and returned {count} values for 2 keys: \"a\", \"b\"");
+        assert!(error.kind() == ErrorKind::Callback && error.message().contains(&text), "{error}");
+    }
+    let store = callbacks_over(&base, |callbacks| callbacks.multi_get = Some(returns::<2>));
+    assert_eq!(store.multi_get(&["a", "b"], LONG).unwrap(), [[0], [1]]);
 }
 
 #[test]
@@ -206,32 +270,25 @@ fn faulty_callbacks_are_refused_or_reported() {
     });
     let error = store.get("k", LONG).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Callback);
-    assert!(error.message().contains("without a value") && error.message().contains("\"k\""), "{error}");
+    assert!(error.message().contains("returned 0 values for 1 keys") && error.message().contains("\"k\""), "{error}");
     let error = store.set("k", b"").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Callback);
     assert!(error.message().contains("`set` returned status 4711"), "{error}");
 
-    let mut callbacks = StoreCallbacks {
-        struct_size: size_of::<StoreCallbacks>(),
-        user: std::ptr::null_mut(),
-        set: Some(odd_status),
-        get: None,
-        wait: None,
-        add: None,
-        append: None,
-        remove: None,
-        destroy: None,
-    };
-    // SAFETY: the structs are initialized, and no function in them is called.
-    let refused = |callbacks: &StoreCallbacks| unsafe { CallbackStore::new(callbacks) }.err().unwrap();
-    assert!(refused(&callbacks).message().contains("`get`"));
-    callbacks.set = None;
-    callbacks.get = Some(no_value);
-    assert!(refused(&callbacks).message().contains("`set`"));
-    callbacks.struct_size = 8;
-    assert!(refused(&callbacks).message().contains("struct_size 8"));
-    // SAFETY: the function accepts null.
-    assert!(unsafe { CallbackStore::new(std::ptr::null()) }.is_err());
+    type Change = fn(&mut StoreCallbacks);
+    let wrong: [(Change, &str); 4] = [
+        (|callbacks| callbacks.set = None, "`set`"),
+        (|callbacks| callbacks.get = None, "`get`"),
+        (|callbacks| callbacks.waits_block = 2, "waits_block is 2"),
+        (|callbacks| callbacks.reserved = 3, "reserved 3"),
+    ];
+    for (change, text) in wrong {
+        let mut callbacks = callbacks(std::ptr::null_mut());
+        change(&mut callbacks);
+        // SAFETY: no function in them is called.
+        let error = unsafe { CallbackStore::new(callbacks) }.err().unwrap();
+        assert!(error.message().contains(text), "{error}");
+    }
 
     // SAFETY: the function accepts null as the sink, and as a value of zero bytes.
     unsafe {

@@ -49,6 +49,11 @@ impl MixedConnector {
 }
 
 impl Connector for MixedConnector {
+    fn set_rank(&mut self, rank: Rank, size: usize) {
+        self.rank = rank;
+        self.tcp.set_rank(rank, size);
+        self.memory.set_rank(rank, size);
+    }
     fn address(&self) -> &Address {
         self.tcp.address()
     }
@@ -102,14 +107,14 @@ impl Connector for MixedConnector {
 }
 
 impl Device for Mixed {
-    fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>> {
-        let tcp = self.tcp.clone().connector(rank, size, token)?;
-        let memory = self.node.clone().connector(rank, size, token)?;
+    fn connector(self: Arc<Self>, token: &JobToken) -> Result<Box<dyn Connector>> {
+        let tcp = self.tcp.clone().connector(token)?;
+        let memory = self.node.clone().connector(token)?;
         self.memory_addresses.lock().unwrap().insert(tcp.address().identity, memory.address().clone());
         let (network, node, memory_addresses) =
             (self.network.clone(), self.node.number(), self.memory_addresses.clone());
         Ok(Box::new(MixedConnector {
-            rank,
+            rank: 0,
             tcp,
             memory,
             network,

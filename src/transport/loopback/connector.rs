@@ -31,6 +31,8 @@ impl LoopbackConnector {
 }
 
 impl Connector for LoopbackConnector {
+    fn set_rank(&mut self, _: Rank, _: usize) {}
+
     fn address(&self) -> &Address {
         &self.address
     }
@@ -82,6 +84,10 @@ impl Connector for LoopbackConnector {
     }
 
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
+        if !self.knows_any_peer() {
+            // Peers that connect earlier wait.
+            return;
+        }
         let mut state = self.network.state();
         let due: Vec<PendingEvent> = {
             let pending = &mut state.nodes[self.node].pending;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use super::connector::LoopbackConnector;
+use super::connector::{LoopbackConnector, node_of};
 use super::network::Network;
 use crate::error::Result;
 use crate::hash::QuickMap;
@@ -17,8 +17,11 @@ use crate::secret::JobToken;
 use crate::transport::{BackgroundProgress, Clock, Connector, Device, Watch};
 use crate::types::Rank;
 
-/// A node of a network: the device of a simulated process with one context.
+/// A node of a network: the device of a simulated process. The first context is at this node, each later one at a node of
+/// its own.
 pub struct Node {
+    /// Whether there has been a context at this node.
+    taken: AtomicBool,
     network: Network,
     number: usize,
     clock: Arc<dyn Clock>,
@@ -28,7 +31,12 @@ impl Node {
     /// Creates a node. Its context waits by calling `sleep` with a deadline; `sleep` may return earlier.
     pub fn new(network: &Network, sleep: impl Fn(Instant) + Send + Sync + 'static) -> Arc<Self> {
         let clock = Arc::new(VirtualClock { network: network.clone(), sleep: Box::new(sleep) });
-        Arc::new(Self { network: network.clone(), number: network.state().add_node(), clock })
+        Arc::new(Self {
+            network: network.clone(),
+            number: network.state().add_node(None),
+            clock,
+            taken: AtomicBool::new(false),
+        })
     }
 
     /// The number of the node, starting with 0.
@@ -72,16 +80,22 @@ impl Watch for ArmedFlag {
 }
 
 impl Device for Node {
-    fn connector(self: Arc<Self>, _: Rank, _: usize, _: &JobToken) -> Result<Box<dyn Connector>> {
-        let mut identity = [0; 16];
-        identity[..8].copy_from_slice(&self.number.to_le_bytes());
+    fn connector(self: Arc<Self>, _: &JobToken) -> Result<Box<dyn Connector>> {
+        let (network, mut node, mut identity) = (self.network.clone(), self.number, [0; 16]);
+        if self.taken.swap(true, Ordering::Relaxed) {
+            node = network.state().add_node(Some(self.number));
+        }
+        identity[..8].copy_from_slice(&node.to_le_bytes());
         let address = Address { identity, sockets: Vec::new(), host: 1, cores: 1 };
-        let (network, node) = (self.network.clone(), self.number);
         Ok(Box::new(LoopbackConnector { network, node, address, peers: QuickMap::default() }))
     }
 
-    fn watch(self: Arc<Self>, _: &dyn Connector, context: Weak<dyn BackgroundProgress>) -> Result<Box<dyn Watch>> {
-        self.network.state().nodes[self.number].context = Some(context);
+    fn watch(
+        self: Arc<Self>,
+        connector: &dyn Connector,
+        context: Weak<dyn BackgroundProgress>,
+    ) -> Result<Box<dyn Watch>> {
+        self.network.state().nodes[node_of(connector.address())].context = Some(context);
         Ok(Box::new(ArmedFlag(AtomicBool::new(true))))
     }
 

@@ -119,7 +119,9 @@ pub(super) enum PendingEvent {
 }
 
 pub(super) struct NodeState {
-    pub status: NodeStatus,
+    /// The first node of the process to which this node belongs. Only the first node's status and sent bytes count.
+    process: usize,
+    status: NodeStatus,
     pub context: Option<Weak<dyn BackgroundProgress>>,
     pub pending: Vec<(Instant, PendingEvent)>,
     /// The incoming streams of links that have been reported to this node.
@@ -179,19 +181,35 @@ impl Network {
         self.state().random.below(n)
     }
 
-    /// Changes the status of `node` now.
+    /// The number of nodes.
+    pub fn nodes(&self) -> usize {
+        self.state().nodes.len()
+    }
+
+    /// The first node of the process to which `node` belongs.
+    pub fn process(&self, node: usize) -> usize {
+        self.state().nodes[node].process
+    }
+
+    /// Whether there is a context at `node`.
+    pub fn has_context(&self, node: usize) -> bool {
+        self.state().nodes[node].context.as_ref().is_some_and(|context| context.strong_count() > 0)
+    }
+
+    /// Changes the status of the process of `node` now.
     pub fn fail(&self, node: usize, status: NodeStatus) {
         self.state().set_status(node, status);
     }
 
-    /// Changes the status of `node` as soon as it has sent `bytes` bytes in total, possibly in the middle of a message.
+    /// Changes the status of the process with the first node `node` as soon as it has sent `bytes` bytes in total, possibly
+    /// in the middle of a message.
     pub fn fail_after(&self, node: usize, bytes: u64, status: NodeStatus) {
         self.state().nodes[node].planned_failure = Some((bytes, status));
     }
 
     /// The status of `node`.
     pub fn status(&self, node: usize) -> NodeStatus {
-        self.state().nodes[node].status
+        self.state().status(node)
     }
 
     /// Number of bytes that `node` has sent.
@@ -215,7 +233,7 @@ impl Network {
     /// Bytes in transit, and number of streams that have not been closed at both ends.
     pub fn unfinished(&self) -> (usize, usize) {
         let state = self.state();
-        let alive = |node: usize| state.nodes[node].status == NodeStatus::Running;
+        let alive = |node: usize| state.status(node) == NodeStatus::Running;
         let open = state
             .streams
             .iter()
@@ -225,8 +243,10 @@ impl Network {
 }
 
 impl State {
-    pub fn add_node(&mut self) -> usize {
+    /// Adds a node: to the process with the first node `process`, or to a new process.
+    pub fn add_node(&mut self, process: Option<usize>) -> usize {
         self.nodes.push(NodeState {
+            process: process.unwrap_or(self.nodes.len()),
             status: NodeStatus::Running,
             context: None,
             pending: Vec::new(),
@@ -243,14 +263,19 @@ impl State {
         self.random.duration(&range)
     }
 
+    fn status(&self, node: usize) -> NodeStatus {
+        self.nodes[self.nodes[node].process].status
+    }
+
     fn set_status(&mut self, node: usize, status: NodeStatus) {
-        if self.nodes[node].status != NodeStatus::Running || status == NodeStatus::Running {
+        if self.status(node) != NodeStatus::Running || status == NodeStatus::Running {
             return;
         }
-        self.nodes[node].status = status;
+        let process = self.nodes[node].process;
+        self.nodes[process].status = status;
         if status == NodeStatus::Crashed {
             for index in 0..self.streams.len() {
-                if self.streams[index].from == node {
+                if self.nodes[self.streams[index].from].process == process {
                     self.streams[index].registered.clear();
                     // Bytes in transit all arrive, or are lost from a random byte on.
                     if self.random.one_in(2) {
@@ -260,7 +285,7 @@ impl State {
                     }
                     self.finish(index, false);
                 }
-                if self.streams[index].to == node {
+                if self.nodes[self.streams[index].to].process == process {
                     self.streams[index].receiver_gone = true;
                 }
             }
@@ -304,7 +329,7 @@ impl State {
             return;
         }
         let there = self.now + self.delay() + self.delay();
-        match self.nodes[to].status {
+        match self.status(to) {
             NodeStatus::Silent => return,
             NodeStatus::Crashed => {
                 let refused = PendingEvent::Refused(to, "the connection is refused");
@@ -365,7 +390,7 @@ impl State {
     }
 
     pub fn send(&mut self, from: usize, to: usize, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        if self.nodes[from].status != NodeStatus::Running {
+        if self.status(from) != NodeStatus::Running {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let index = self.stream(from, to);
@@ -380,8 +405,9 @@ impl State {
         if most > 1 && self.random.one_in(2) {
             most = most.min(1 + self.random.below(self.link_model.piece));
         }
-        let planned_failure = self.nodes[from].planned_failure;
-        let left = planned_failure.map_or(u64::MAX, |(bytes, _)| bytes.saturating_sub(self.nodes[from].sent));
+        let process = self.nodes[from].process;
+        let NodeState { planned_failure, sent, .. } = self.nodes[process];
+        let left = planned_failure.map_or(u64::MAX, |(bytes, _)| bytes.saturating_sub(sent));
         let n = most.min(usize::try_from(left).unwrap_or(usize::MAX));
         if n > 0 {
             let mut bytes = Vec::with_capacity(n);
@@ -389,7 +415,7 @@ impl State {
                 bytes.extend_from_slice(&part[..part.len().min(n - bytes.len())]);
             }
             self.put(index, &bytes);
-            self.nodes[from].sent += n as u64;
+            self.nodes[process].sent += n as u64;
         }
         match planned_failure {
             Some((_, status)) if left <= most as u64 => {
@@ -401,7 +427,7 @@ impl State {
     }
 
     pub fn receive(&mut self, from: usize, to: usize, parts: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
-        if self.nodes[to].status != NodeStatus::Running {
+        if self.status(to) != NodeStatus::Running {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let index = self.stream(from, to);
@@ -453,7 +479,7 @@ impl State {
         let (incoming, outgoing) = (self.stream(peer, node), self.stream(node, peer));
         self.streams[outgoing].registered.clear();
         self.nodes[node].incoming.retain(|index| *index != incoming);
-        if self.nodes[node].status != NodeStatus::Running {
+        if self.status(node) != NodeStatus::Running {
             return;
         }
         let stream = &mut self.streams[incoming];
@@ -545,7 +571,7 @@ impl State {
 
     fn next_event(&self, node: usize) -> Option<Instant> {
         let this = &self.nodes[node];
-        if this.status != NodeStatus::Running {
+        if self.status(node) != NodeStatus::Running {
             return None;
         }
         let pending = this.pending.iter().map(|(at, _)| *at);

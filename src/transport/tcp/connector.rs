@@ -93,6 +93,7 @@ pub(super) type Arrivals = Arc<Mutex<Vec<(OwnedFd, Proven)>>>;
 
 /// Establishes the connections of one context.
 pub struct TcpConnector {
+    /// Nobody until `set_rank`.
     rank: Rank,
     size: usize,
     local: Address,
@@ -112,11 +113,9 @@ pub struct TcpConnector {
 }
 
 impl TcpConnector {
-    /// A connector for `rank` of `size`. Its peers have `token` and find it at `sockets`, until `set_sockets` changes
-    /// that. Authenticated incoming connections are passed in `arrivals`.
+    /// A connector whose peers have `token` and find it at `sockets`, until `set_sockets` changes that. Authenticated
+    /// incoming connections are passed in `arrivals`.
     pub(super) fn new(
-        rank: Rank,
-        size: usize,
         token: &JobToken,
         sockets: Vec<SocketAddr>,
         shared: Arc<Shared>,
@@ -125,8 +124,8 @@ impl TcpConnector {
         let failed = |e| Error::io("cannot create a context", &e);
         let identity: Identity = sys::random().map_err(failed)?;
         Ok(Self {
-            rank,
-            size,
+            rank: 0,
+            size: 0,
             local: Address { identity, sockets, host: address::host(), cores: address::cores() },
             token: token.clone(),
             log: shared.log.clone(),
@@ -350,6 +349,10 @@ impl TcpConnector {
 }
 
 impl Connector for TcpConnector {
+    fn set_rank(&mut self, rank: Rank, size: usize) {
+        (self.rank, self.size) = (rank, size);
+    }
+
     fn address(&self) -> &Address {
         &self.local
     }

@@ -158,10 +158,10 @@ impl Device {
 }
 
 impl transport::Device for Device {
-    fn connector(self: Arc<Self>, rank: Rank, size: usize, token: &JobToken) -> Result<Box<dyn Connector>> {
+    fn connector(self: Arc<Self>, token: &JobToken) -> Result<Box<dyn Connector>> {
         let arrivals = Arrivals::default();
         let sockets = transport::Device::provisional_sockets(self.as_ref(), None)?;
-        let connector = TcpConnector::new(rank, size, token, sockets, self.shared.clone(), arrivals.clone())?;
+        let connector = TcpConnector::new(token, sockets, self.shared.clone(), arrivals.clone())?;
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { context: None, number, key: connector.key(), arrivals };
         self.shared.contexts().by_handle.insert(connector.handle(), entry);

@@ -1,0 +1,62 @@
+//! Telling by an allgather of the caller's, in records of equal length; then rank 0 tells over the context itself.
+
+use std::cell::{Cell, RefCell};
+
+use super::{AllgatherFunction, Exchange, Limit, record};
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::net::address::Address;
+
+/// The ranks of `context` tell each other by a function of the caller's. A rank that cannot go on takes part all the same, and says
+/// why: whoever waits in the others' functions waits for it.
+pub(super) struct ByAllgather<'a> {
+    context: &'a Context,
+    function: RefCell<&'a mut AllgatherFunction<'a>>,
+    /// It has failed, and is not called again.
+    failed: Cell<bool>,
+    limit: Limit,
+}
+
+impl<'a> ByAllgather<'a> {
+    pub fn new(context: &'a Context, function: &'a mut AllgatherFunction<'a>, limit: Limit) -> Self {
+        Self { context, function: RefCell::new(function), failed: Cell::new(false), limit }
+    }
+
+    /// One call of the function.
+    fn exchange(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
+        record::exchange(self.context.rank, self.context.size, own, |record, all| {
+            let result = (self.function.borrow_mut())(record, all);
+            self.failed.set(result.is_err());
+            result
+        })
+    }
+
+    /// Whether this rank can go on after a call, which may have taken any time.
+    fn check(&self) -> Result<()> {
+        self.context.check_open()?;
+        if self.limit.left().is_zero() {
+            let text = format!("the caller's allgather has returned after more than {:?}", self.limit.timeout);
+            return Err(Error::new(ErrorKind::Timeout, text));
+        }
+        Ok(())
+    }
+}
+
+impl Exchange for ByAllgather<'_> {
+    fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>> {
+        let (own, list) = self.exchange(own)?;
+        self.context.parse(&list, &own)
+    }
+
+    fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
+        if self.failed.get() {
+            return own.map(|own| (own, Vec::new()));
+        }
+        let told = self.exchange(own.and_then(|own| self.check().map(|()| own)))?;
+        self.check().map(|()| told)
+    }
+
+    fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        self.context.broadcast_setup(own, self.limit)
+    }
+}

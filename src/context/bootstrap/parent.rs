@@ -1,0 +1,54 @@
+//! Telling over a connected context of the same ranks, which know where they are, and what they choose by.
+
+use super::{Exchange, Limit, record};
+use crate::collective::{Collective, Shape};
+use crate::context::{Call, Context};
+use crate::error::{Error, ErrorKind, Result};
+use crate::net::address::Address;
+use crate::tuner::Tuner;
+use crate::types::DataType;
+
+/// The ranks of `context` tell each other over `parent`, with `tag`.
+pub(super) struct OverContext<'a> {
+    pub context: &'a Context,
+    pub parent: &'a Context,
+    pub tag: u64,
+    pub limit: Limit,
+}
+
+impl Exchange for OverContext<'_> {
+    fn agreed(&self) -> Option<Tuner> {
+        Some(self.parent.tuner().inherit(self.context.options.max_segment_bytes))
+    }
+
+    fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>> {
+        own.and_then(|_| self.parent.everyone())
+    }
+
+    fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
+        let (rank, size) = (self.parent.rank, self.parent.size);
+        record::exchange(rank, size, own, |record, all| {
+            let call = Call {
+                inputs: &[record.as_ptr()],
+                outputs: &[all.as_mut_ptr()],
+                tag: self.tag,
+                timeout: Some(self.limit.left()),
+                ..Call::new(Shape::new(Collective::Allgather, rank, size, record.len()), DataType::Uint8)
+            };
+            // SAFETY: the buffers are as long as the shape says and live until the call returns.
+            unsafe { self.parent.run(&call) }
+        })
+    }
+
+    fn broadcast(&self, _: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        Err(Error::new(ErrorKind::Internal, "a context's tuning is known"))
+    }
+}
+
+impl Context {
+    /// Where all ranks are.
+    pub(crate) fn everyone(&self) -> Result<Vec<Address>> {
+        let known = self.lock()?.messenger.addresses();
+        known.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "that context is not connected to all its ranks"))
+    }
+}

@@ -1,0 +1,119 @@
+//! Contexts out of parts of a context, over TCP.
+
+use super::agreement::{NARROW, choices, connected, file};
+use super::*;
+use crate::collective::{Collective, Shape};
+use crate::types::DataType;
+
+/// The ranks' sum of `own`, with `tag`.
+pub fn sum(context: &Context, own: u64, tag: u64) -> u64 {
+    let mut sum = 0;
+    let call = Call {
+        inputs: &[(&raw const own).cast()],
+        outputs: &[(&raw mut sum).cast()],
+        tag,
+        ..Call::new(Shape::new(Collective::Allreduce, context.rank(), context.size(), 1), DataType::Uint64)
+    };
+    // SAFETY: the numbers are as long as the shape says and live until the call returns.
+    unsafe { context.run(&call) }.unwrap();
+    sum
+}
+
+#[test]
+fn a_part_has_what_its_parent_has_and_outlives_it() {
+    let (_file, narrow) = file(NARROW);
+    let parents: Vec<_> = connected(&[Some(&narrow), None, None]).into_iter().map(Result::unwrap).collect();
+    let parts: Vec<_> = std::thread::scope(|scope| {
+        let ranks = parents.iter().map(|parent| {
+            scope.spawn(|| {
+                parent.set_timeout(Duration::from_secs(77));
+                // The last rank is the first.
+                let whole = parent.split(Some(4), -(parent.rank() as i32)).unwrap().unwrap();
+                let part = parent.split(Some(u32::from(parent.rank() > 0)), 0).unwrap().unwrap();
+                (whole, part)
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    for ((rank, (whole, part)), parent) in parts.iter().enumerate().zip(&parents) {
+        assert_eq!((whole.rank(), part.rank(), part.size()), (2 - rank, rank.saturating_sub(1), [1, 2, 2][rank]));
+        assert_eq!((whole.timeout(), part.timeout()), (Duration::from_secs(77), Duration::from_secs(77)));
+        assert_eq!(choices(whole), choices(&parents[0]));
+        assert_eq!(part.tuner().network().local, parent.tuner().network().local);
+        assert_eq!((part.hosts(), part.tuner().network().per_host), (&vec![0; part.size()][..], part.size()));
+        assert!(Arc::ptr_eq(part.device(), parent.device()));
+        assert!(part.shares_host(part.size() - 1).unwrap());
+    }
+    drop(parents);
+    let (wholes, parts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    run(&wholes, |whole| assert_eq!(sum(whole, 1, 0), 3));
+    run(&parts, |part| assert_eq!(sum(part, 1, 0), part.size() as u64));
+}
+
+#[test]
+fn a_context_that_was_connected_by_its_pairs_is_split_too() {
+    let contexts = group(3);
+    run(&contexts, |context| {
+        let part = context.split((context.rank() != 1).then_some(0), 0).unwrap();
+        assert_eq!(part.is_none(), context.rank() == 1);
+        if let Some(part) = part {
+            assert_eq!(sum(&part, 1, 0), 2);
+        }
+        assert_eq!(sum(context, 1, 0), 3);
+    });
+}
+
+#[test]
+fn splits_run_beside_collectives_of_any_tag() {
+    let contexts = group(3);
+    run(&contexts, |context| {
+        std::thread::scope(|scope| {
+            for tag in [0, 1, u64::MAX] {
+                scope.spawn(move || (0..50).for_each(|_| assert_eq!(sum(context, 2, tag), 6)));
+            }
+            for round in 0..10 {
+                let part = context.split(Some(0), round * context.rank() as i32).unwrap().unwrap();
+                assert_eq!(sum(&part, 1, 0), 3);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_second_split_at_once_is_refused_and_does_no_harm() {
+    let contexts = group(2);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| contexts[0].split(Some(1), 0));
+        await_wait(&contexts[0]);
+        let error = contexts[0].split(Some(2), 0).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidOperation);
+        assert!(error.message().contains("rank 0: cannot split a context: "), "{error}");
+        assert!(error.message().contains("is running on this context already"), "{error}");
+        let other = contexts[1].split(Some(1), 0).unwrap().unwrap();
+        let first = first.join().unwrap().unwrap().unwrap();
+        run(&[first, other], |part| assert_eq!(sum(part, 1, 0), 2));
+    });
+}
+
+#[test]
+fn a_rank_that_cannot_make_its_part_says_so_to_all_and_the_parent_stays() {
+    let contexts = group(2);
+    let lonely = Context::new(device(), 0, 2, &ContextOptions::default()).unwrap();
+    let error = lonely.split(Some(0), 0).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidOperation);
+    assert!(error.message().contains("not connected"), "{error}");
+    run(&contexts, |context| {
+        let own = match context.rank() {
+            0 => context.gather_setup(Ok(vec![1]), context.limit()),
+            _ => {
+                let error = Error::new(ErrorKind::Io, "no such interface");
+                context.gather_setup(Err(error), context.limit())
+            }
+        };
+        let error = own.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(error.message(), ["rank 1: no such interface", "no such interface"][context.rank()]);
+        assert_eq!(sum(context, 1, 0), 2);
+    });
+}
