@@ -337,9 +337,7 @@ static void several_keys_by_callbacks(void) {
   functions.get = own_get;
   functions.multi_get = own_multi_get;
   functions.multi_set = own_multi_set;
-  functions.waits_block = 2;
-  CHECK_FAILS(gloo_rs_store_create_callbacks(&functions, &store), GLOO_RS_ERROR_UNSUPPORTED, "waits_block is 2");
-  functions.waits_block = 1;
+  functions.waits_block = true;
   CHECK_OK(gloo_rs_store_create_callbacks(&functions, &store));
   CHECK_OK(gloo_rs_store_multi_set(store, keys, values, lengths, 2));
   CHECK_OK(gloo_rs_store_multi_get(store, keys, 2, 1000, got, bytes));

@@ -290,6 +290,10 @@ typedef struct gloo_rs_tcp_store_options_t {
 typedef struct gloo_rs_store_callbacks_t {
   /// sizeof(gloo_rs_store_callbacks_t).
   size_t struct_size;
+  /// Whether a `timeout_ms` of 0 means no timeout to these functions, as to Gloo's stores. They are then never called with 0. So the
+  /// library cannot ask such a store once: the error of a failed connect does not name the ranks that are missing, and
+  /// gloo_rs_store_get and others with a timeout of 0 fail with GLOO_RS_ERROR_UNSUPPORTED.
+  bool waits_block;
   /// Passed to every function.
   void *user;
   /// Sets `key` to the `bytes` at `value`, replacing what it has. Required.
@@ -317,12 +321,6 @@ typedef struct gloo_rs_store_callbacks_t {
   enum gloo_rs_status_t (*remove)(const char *key, bool *existed, void *user);
   /// Called once, when nothing uses the store any more. May be NULL.
   void (*destroy)(void *user);
-  /// 1 if a `timeout_ms` of 0 means for ever to these functions, as to Gloo's stores: then they never get it. The library cannot
-  /// ask such a store once, and an error of connecting does not tell which ranks have not come; gloo_rs_store_get and others with
-  /// a timeout of 0 fail with GLOO_RS_ERROR_UNSUPPORTED. Else 0.
-  uint32_t waits_block;
-  /// 0.
-  uint32_t reserved;
 } gloo_rs_store_callbacks_t;
 
 /// How many connections have arrived since the listener was created, by what became of them. Set up by

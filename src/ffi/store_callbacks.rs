@@ -22,6 +22,10 @@ use crate::rendezvous::{CallbackStore, StoreCallbacks, callback};
 pub struct gloo_rs_store_callbacks_t {
     /// sizeof(gloo_rs_store_callbacks_t).
     pub struct_size: usize,
+    /// Whether a `timeout_ms` of 0 means no timeout to these functions, as to Gloo's stores. They are then never called with 0. So the
+    /// library cannot ask such a store once: the error of a failed connect does not name the ranks that are missing, and
+    /// gloo_rs_store_get and others with a timeout of 0 fail with GLOO_RS_ERROR_UNSUPPORTED.
+    pub waits_block: MaybeUninit<bool>,
     /// Passed to every function.
     pub user: *mut c_void,
     /// Sets `key` to the `bytes` at `value`, replacing what it has. Required.
@@ -102,12 +106,6 @@ pub struct gloo_rs_store_callbacks_t {
     >,
     /// Called once, when nothing uses the store any more. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    /// 1 if a `timeout_ms` of 0 means for ever to these functions, as to Gloo's stores: then they never get it. The library cannot
-    /// ask such a store once, and an error of connecting does not tell which ranks have not come; gloo_rs_store_get and others with
-    /// a timeout of 0 fail with GLOO_RS_ERROR_UNSUPPORTED. Else 0.
-    pub waits_block: u32,
-    /// 0.
-    pub reserved: u32,
 }
 
 // SAFETY: repr(C), a usize first, and integers and pointers only.

@@ -23,6 +23,8 @@ type User = *mut c_void;
 pub struct StoreCallbacks {
     /// The C ABI's.
     pub struct_size: usize,
+    /// Not 0 if a `timeout_ms` of 0 means no timeout to these functions, so that they never get it.
+    pub waits_block: u8,
     /// Given to every function; the library does not look at it.
     pub user: User,
     /// Sets a key to so many bytes at the pointer, replacing what was there. Required.
@@ -46,10 +48,6 @@ pub struct StoreCallbacks {
     pub remove: Option<unsafe extern "C" fn(Key, existed: *mut bool, User) -> u32>,
     /// Called once, when the store is not used any more.
     pub destroy: Option<unsafe extern "C" fn(User)>,
-    /// 1 if a `timeout_ms` of 0 means for ever to these functions, so that they never get it; else 0.
-    pub waits_block: u32,
-    /// 0.
-    pub reserved: u32,
 }
 
 /// Where a callback puts its values. C code knows it as a `void *`.
@@ -108,18 +106,12 @@ unsafe impl Send for CallbackStore {}
 unsafe impl Sync for CallbackStore {}
 
 impl CallbackStore {
-    /// A store of these functions. Fails, without calling `destroy`, if `set` or `get` is missing, or a number is none that it may
-    /// be.
+    /// A store of these functions. Fails, without calling `destroy`, if `set` or `get` is missing.
     ///
     /// # Safety
     /// The functions keep to [`StoreCallbacks`], and may be called with `user` on any thread, and on several at once, until
     /// `destroy` is called.
     pub unsafe fn new(callbacks: StoreCallbacks) -> Result<Self> {
-        let StoreCallbacks { waits_block, reserved, .. } = callbacks;
-        if waits_block > 1 || reserved != 0 {
-            let text = format!("waits_block is {waits_block}, which must be 0 or 1; and reserved {reserved}, not 0");
-            return Err(Error::new(ErrorKind::Unsupported, text));
-        }
         match (callbacks.set, callbacks.get) {
             (Some(set), Some(get)) => Ok(Self { callbacks, set, get }),
             (None, _) => Err(Error::invalid("the callbacks for a store lack `set`")),
