@@ -29,7 +29,7 @@ peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-algorithms bench-network peers install clean test \
-  test-format test-lint test-rust test-simulation test-header test-c test-valgrind \
+  test-format test-lint test-doc test-rust test-simulation test-header test-c test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
@@ -79,15 +79,19 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-rust test-simulation prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
+test: setup test-format test-lint test-doc test-rust test-simulation prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
 	@cargo fmt --check
 
-test-lint: ## clippy, all warnings being errors
-	$(heading) "Lints"
-	@cargo clippy --locked --all-targets -- -D warnings
+test-lint: ## clippy without features, with each alone, with all; all warnings being errors
+	$(heading) "Lints, feature by feature"
+	@scripts/lint.sh
+
+test-doc: ## the Rust documentation has no broken links
+	$(heading) "Rust documentation"
+	@scripts/doc.sh
 
 test-rust: ## the library's and the tool's own tests
 	$(heading) "Rust tests"

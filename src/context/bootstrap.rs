@@ -2,8 +2,8 @@
 //!
 //! In two rounds: first every rank claims its place and tells which host it is on and from where that reaches the store; then,
 //! knowing where the others are, it listens, and tells at which addresses. In each round every rank puts what it tells into the
-//! store, first as a [claim](super::claim), which it reads back; rank 0 collects it and puts the list there as one value. Last,
-//! rank 0 publishes what algorithms are chosen by (see [`tuning`](super::tuning)). So each rank makes six requests, and rank 0
+//! store, first as a [claim], which it reads back; rank 0 collects it and puts the list there as one value. Last,
+//! rank 0 publishes what algorithms are chosen by (see [`tuning`]). So each rank makes six requests, and rank 0
 //! two large ones, whatever the number of ranks.
 
 use std::net::SocketAddr;

@@ -39,7 +39,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// The choice for a list of interfaces and a host name, as [`super::DeviceOptions`] has them. If both are absent the
+    /// The choice for a list of interfaces and a host name, as a device's options have them. If both are absent the
     /// list is that of the environment variable [`INTERFACES`].
     ///
     /// Fails with `InvalidArgument`, and a list of what there is, if nothing fits; with `Io` if the system cannot list its

@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_millis(900);
 const BATCH_KEYS: usize = 512;
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Appends ARGV[1] to KEYS[1], which then lives ARGV[3] seconds, unless it would be longer than ARGV[2]; its length then.
+/// Appends `ARGV[1]` to `KEYS[1]`, which then lives `ARGV[3]` seconds, unless it would be longer than `ARGV[2]`; its length then.
 const APPEND: &str = "local n = redis.call('STRLEN', KEYS[1]) + #ARGV[1] \
     if n > tonumber(ARGV[2]) then return n end \
     redis.call('APPEND', KEYS[1], ARGV[1]) \
