@@ -29,7 +29,7 @@ peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-algorithms bench-network peers install clean test \
-  test-format test-lint test-doc test-rust test-simulation test-header test-c test-valgrind \
+  test-format test-lint test-doc test-rust test-simulation test-header test-abi abi-baseline test-c test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
@@ -79,7 +79,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-doc test-rust test-simulation prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
+test: setup test-format test-lint test-doc test-rust test-simulation prefix test-header test-abi test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -104,6 +104,14 @@ test-simulation: ## whole jobs in simulation, SEEDS of them at random
 test-header: prefix ## the header is up to date, is C11 and C++17, and tells what the library exports
 	$(heading) "Header"
 	@CBINDGEN=.cache/cbindgen/bin/cbindgen scripts/check-header.sh $(local_prefix)/lib/libgloo_rs.so
+
+test-abi: ## the C ABI is compatible with the last release's
+	$(heading) "The C ABI, beside the last release's"
+	@scripts/abi.sh check
+
+abi-baseline: ## records the C ABI as a release's, with which later versions must be compatible
+	$(heading) "The C ABI of a release"
+	@scripts/abi.sh write
 
 test-c: prefix ## C tests against the package in build/prefix
 	$(heading) "C tests against the installed package"

@@ -40,6 +40,7 @@ need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
 need "bench test" openmpi-bin mpirun.openmpi --version
 need "bench test" libopenmpi-dev has_mpi_h
 need "bench test" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V'
+need test abigail-tools abidiff --version
 need test ninja-build ninja --version
 need test pkg-config pkg-config --version
 need test valgrind valgrind --version
