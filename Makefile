@@ -26,10 +26,12 @@ SECONDS_EACH ?= 60
 
 local_prefix := build/prefix
 peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
+# Pinned and installed by scripts/setup.sh.
+deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-algorithms bench-network peers install clean test \
-  test-format test-lint test-doc test-rust test-simulation test-header test-abi abi-baseline test-c test-valgrind \
+  test-format test-lint test-doc test-deny advisories test-rust test-simulation test-header test-abi abi-baseline test-c test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
@@ -79,7 +81,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-doc test-rust test-simulation prefix test-header test-abi test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
+test: setup test-format test-lint test-doc test-deny test-rust test-simulation prefix test-header test-abi test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -92,6 +94,14 @@ test-lint: ## clippy without features, with each alone, with all; all warnings b
 test-doc: ## the Rust documentation has no broken links
 	$(heading) "Rust documentation"
 	@scripts/doc.sh
+
+test-deny: ## licences, sources and bans of all crates that are depended on
+	$(heading) "Dependencies"
+	@$(deny) --offline check --hide-inclusion-graph licenses bans sources
+
+advisories: ## whether an advisory is known against a crate that is depended on; asks the network, so it is no part of make test
+	$(heading) "Advisories"
+	@$(deny) check advisories
 
 test-rust: ## the library's and the tool's own tests
 	$(heading) "Rust tests"

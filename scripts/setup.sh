@@ -4,7 +4,7 @@
 #   build   for the library and the tool          demo   for the example besides
 #   bench   for the benchmarks besides            test   for all of `make test` (the default)
 #   fresh   for `make test-fresh`
-# Rust must be there already. Debian's packages come by apt-get, cbindgen by cargo into .cache/.
+# Rust must be there already. Debian's packages come by apt-get, cbindgen and cargo-deny by cargo into .cache/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 level=${1:-test}
@@ -73,27 +73,32 @@ fi
 
 # For this machine, whatever cargo's configuration builds for.
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
-if ! cargo fetch --quiet --locked --offline --target "$host" 2>/dev/null; then
+fetch=(cargo fetch --locked --target "$host")
+if ! "${fetch[@]}" --quiet --offline 2>/dev/null; then
   echo "setup: fetching the crates of Cargo.lock"
-  if ! said=$(cargo fetch --locked --target "$host" 2>&1); then
+  if ! said=$("${fetch[@]}" 2>&1); then
     echo "setup: the crates could not be fetched; is there a network? $(tail -n 1 <<<"$said")" >&2
     exit 1
   fi
 fi
 
-if [ "$level" = test ]; then
-  # Where `make test` finds the pinned cbindgen, whether it was installed here or was there. cbindgen.toml pins it.
-  cbindgen=.cache/cbindgen/bin/cbindgen
-  version=$(sed -n 's/^# cbindgen-version = //p' cbindgen.toml)
-  is_pinned() { [ "$("$1" --version 2>/dev/null)" = "cbindgen $version" ]; }
-  if ! is_pinned "$cbindgen"; then
-    if there=$(command -v cbindgen) && is_pinned "$there"; then
-      mkdir -p "$(dirname "$cbindgen")"
-      ln -sf "$there" "$cbindgen"
-    else
-      echo "setup: building cbindgen $version, which takes a minute or two"
-      cargo install --locked --version "$version" --root .cache/cbindgen --force --target "$host" cbindgen
-    fi
+# Where `make test` finds a pinned tool of cargo's, whether it was installed here or was there: .cache/NAME/bin/NAME.
+pinned() { # NAME FILE ARGUMENTS OF cargo install...: FILE says the version
+  local name=$1 tool=.cache/$1/bin/$1 there version
+  version=$(sed -n "s/^# $1-version = //p" "$2")
+  is_pinned() { [ "$("$1" --version 2>/dev/null)" = "$name $version" ]; }
+  is_pinned "$tool" && return
+  if there=$(command -v "$name") && is_pinned "$there"; then
+    mkdir -p "$(dirname "$tool")"
+    ln -sf "$there" "$tool"
+  else
+    echo "setup: building $name $version, which takes minutes"
+    cargo install --quiet --locked --version "$version" --root ".cache/$name" --force --target "$host" "${@:3}" "$name"
   fi
+}
+if [ "$level" = test ]; then
+  pinned cbindgen cbindgen.toml
+  # How fast it is does not matter, how long it takes to build does.
+  pinned cargo-deny deny.toml --debug
 fi
 echo "setup: all is there for: $level"
