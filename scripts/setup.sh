@@ -50,6 +50,11 @@ need test mpich mpiexec.mpich --version
 need test openssh-client ssh -V
 need test openssh-server test -x /usr/sbin/sshd
 need test nftables /usr/sbin/nft --version
+if [ "$(uname -m)" != aarch64 ]; then # which needs nothing for itself
+  need test gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc --version
+  need test libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/lib/crt1.o
+  need test qemu-user qemu-aarch64 --version
+fi
 need "bench test" util-linux unshare --version
 need test mount mount --version
 need fresh mmdebstrap mmdebstrap --version
@@ -74,6 +79,10 @@ fi
 # For this machine, whatever cargo's configuration builds for.
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
 fetch=(cargo fetch --locked --target "$host")
+if [ "$level" = test ]; then
+  # With what scripts/test-aarch64.sh builds.
+  fetch+=(--target aarch64-unknown-linux-gnu)
+fi
 if ! "${fetch[@]}" --quiet --offline 2>/dev/null; then
   echo "setup: fetching the crates of Cargo.lock"
   if ! said=$("${fetch[@]}" 2>&1); then
@@ -100,5 +109,10 @@ if [ "$level" = test ]; then
   pinned cbindgen cbindgen.toml
   # How fast it is does not matter, how long it takes to build does.
   pinned cargo-deny deny.toml --debug
+  target=aarch64-unknown-linux-gnu
+  if [ ! -d "$(rustc --print target-libdir --target "$target")" ]; then
+    echo "setup: installing the standard library for $target"
+    rustup target add "$target" || { echo "setup: scripts/test-aarch64.sh needs it: rustup target add $target" >&2; exit 1; }
+  fi
 fi
 echo "setup: all is there for: $level"
