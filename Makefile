@@ -26,10 +26,12 @@ SECONDS_EACH ?= 60
 
 local_prefix := build/prefix
 peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
+# Pinned and installed by scripts/setup.sh.
+deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-algorithms bench-network peers install clean test \
-  test-format test-lint test-rust test-simulation test-header test-c test-valgrind \
+  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-simulation test-header test-abi abi-baseline test-c test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
@@ -79,19 +81,35 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-rust test-simulation prefix test-header test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
+test: setup test-format test-lint test-doc test-deny test-rust test-aarch64 test-simulation prefix test-header test-abi test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
 	@cargo fmt --check
 
-test-lint: ## clippy, all warnings being errors
-	$(heading) "Lints"
-	@cargo clippy --locked --all-targets -- -D warnings
+test-lint: ## clippy without features, with each alone, with all; all warnings being errors
+	$(heading) "Lints, feature by feature"
+	@scripts/lint.sh
+
+test-doc: ## the Rust documentation has no broken links
+	$(heading) "Rust documentation"
+	@scripts/doc.sh
+
+test-deny: ## licences, sources and bans of all crates that are depended on
+	$(heading) "Dependencies"
+	@$(deny) --offline check --hide-inclusion-graph licenses bans sources
+
+advisories: ## whether an advisory is known against a crate that is depended on; asks the network, so it is no part of make test
+	$(heading) "Advisories"
+	@$(deny) check advisories
 
 test-rust: ## the library's and the tool's own tests
 	$(heading) "Rust tests"
 	@cargo test --locked
+
+test-aarch64: ## the library's own tests of kernels, messages and the C ABI on aarch64, by qemu
+	$(heading) "aarch64"
+	@scripts/test-aarch64.sh
 
 test-simulation: ## whole jobs in simulation, SEEDS of them at random
 	$(heading) "Whole jobs in simulation"
@@ -100,6 +118,14 @@ test-simulation: ## whole jobs in simulation, SEEDS of them at random
 test-header: prefix ## the header is up to date, is C11 and C++17, and tells what the library exports
 	$(heading) "Header"
 	@CBINDGEN=.cache/cbindgen/bin/cbindgen scripts/check-header.sh $(local_prefix)/lib/libgloo_rs.so
+
+test-abi: ## the C ABI is compatible with the last release's
+	$(heading) "The C ABI, beside the last release's"
+	@scripts/abi.sh check
+
+abi-baseline: ## records the C ABI as a release's, with which later versions must be compatible
+	$(heading) "The C ABI of a release"
+	@scripts/abi.sh write
 
 test-c: prefix ## C tests against the package in build/prefix
 	$(heading) "C tests against the installed package"

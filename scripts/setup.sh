@@ -4,7 +4,7 @@
 #   build   for the library and the tool          demo   for the example besides
 #   bench   for the benchmarks besides            test   for all of `make test` (the default)
 #   fresh   for `make test-fresh`
-# Rust must be there already. Debian's packages come by apt-get, cbindgen by cargo into .cache/.
+# Rust must be there already. Debian's packages come by apt-get, cbindgen and cargo-deny by cargo into .cache/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 level=${1:-test}
@@ -40,6 +40,7 @@ need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
 need "bench test" openmpi-bin mpirun.openmpi --version
 need "bench test" libopenmpi-dev has_mpi_h
 need "bench test" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V'
+need test abigail-tools abidiff --version
 need test ninja-build ninja --version
 need test pkg-config pkg-config --version
 need test valgrind valgrind --version
@@ -49,6 +50,11 @@ need test mpich mpiexec.mpich --version
 need test openssh-client ssh -V
 need test openssh-server test -x /usr/sbin/sshd
 need test nftables /usr/sbin/nft --version
+if [ "$(uname -m)" != aarch64 ]; then # which needs nothing for itself
+  need test gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc --version
+  need test libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/lib/crt1.o
+  need test qemu-user qemu-aarch64 --version
+fi
 need "bench test" util-linux unshare --version
 need test mount mount --version
 need fresh mmdebstrap mmdebstrap --version
@@ -72,27 +78,41 @@ fi
 
 # For this machine, whatever cargo's configuration builds for.
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
-if ! cargo fetch --quiet --locked --offline --target "$host" 2>/dev/null; then
+fetch=(cargo fetch --locked --target "$host")
+if [ "$level" = test ]; then
+  # With what scripts/test-aarch64.sh builds.
+  fetch+=(--target aarch64-unknown-linux-gnu)
+fi
+if ! "${fetch[@]}" --quiet --offline 2>/dev/null; then
   echo "setup: fetching the crates of Cargo.lock"
-  if ! said=$(cargo fetch --locked --target "$host" 2>&1); then
+  if ! said=$("${fetch[@]}" 2>&1); then
     echo "setup: the crates could not be fetched; is there a network? $(tail -n 1 <<<"$said")" >&2
     exit 1
   fi
 fi
 
+# Where `make test` finds a pinned tool of cargo's, whether it was installed here or was there: .cache/NAME/bin/NAME.
+pinned() { # NAME FILE ARGUMENTS OF cargo install...: FILE says the version
+  local name=$1 tool=.cache/$1/bin/$1 there version
+  version=$(sed -n "s/^# $1-version = //p" "$2")
+  is_pinned() { [ "$("$1" --version 2>/dev/null)" = "$name $version" ]; }
+  is_pinned "$tool" && return
+  if there=$(command -v "$name") && is_pinned "$there"; then
+    mkdir -p "$(dirname "$tool")"
+    ln -sf "$there" "$tool"
+  else
+    echo "setup: building $name $version, which takes minutes"
+    cargo install --quiet --locked --version "$version" --root ".cache/$name" --force --target "$host" "${@:3}" "$name"
+  fi
+}
 if [ "$level" = test ]; then
-  # Where `make test` finds the pinned cbindgen, whether it was installed here or was there. cbindgen.toml pins it.
-  cbindgen=.cache/cbindgen/bin/cbindgen
-  version=$(sed -n 's/^# cbindgen-version = //p' cbindgen.toml)
-  is_pinned() { [ "$("$1" --version 2>/dev/null)" = "cbindgen $version" ]; }
-  if ! is_pinned "$cbindgen"; then
-    if there=$(command -v cbindgen) && is_pinned "$there"; then
-      mkdir -p "$(dirname "$cbindgen")"
-      ln -sf "$there" "$cbindgen"
-    else
-      echo "setup: building cbindgen $version, which takes a minute or two"
-      cargo install --locked --version "$version" --root .cache/cbindgen --force --target "$host" cbindgen
-    fi
+  pinned cbindgen cbindgen.toml
+  # How fast it is does not matter, how long it takes to build does.
+  pinned cargo-deny deny.toml --debug
+  target=aarch64-unknown-linux-gnu
+  if [ ! -d "$(rustc --print target-libdir --target "$target")" ]; then
+    echo "setup: installing the standard library for $target"
+    rustup target add "$target" || { echo "setup: scripts/test-aarch64.sh needs it: rustup target add $target" >&2; exit 1; }
   fi
 fi
 echo "setup: all is there for: $level"

@@ -2,7 +2,7 @@
 //!
 //! In two rounds: first every rank tells which host it is on, and from where that reaches the store; then, knowing where the
 //! others are, it listens, and tells at which addresses. Last, rank 0 tells what algorithms are chosen by (see
-//! [`tuning`](super::tuning)). There are three ways to tell: over a [store](store), by an [allgather of the caller's](oob), and
+//! [`tuning`]). There are three ways to tell: over a [`store`], by an [allgather of the caller's](oob), and
 //! over a connected [context](parent), of which the first round and the last are known.
 
 mod oob;

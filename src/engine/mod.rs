@@ -2,7 +2,7 @@
 //!
 //! All of a context's state is behind one lock. The thread that waits does the work: it polls the links, and whatever
 //! has arrived, for whichever call on this context, is moved on right there. Other waiting threads sleep until they are told.
-//! What nobody waits for is left to the device's [`Watch`].
+//! What nobody waits for is left to the device's [`Watch`](crate::transport::Watch).
 
 pub mod execution;
 mod numbers;

@@ -100,10 +100,10 @@ pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// As [`slice`]; NULL is an empty one, whatever `count` is.
+/// As [`slice()`]; NULL is an empty one, whatever `count` is.
 ///
 /// # Safety
-/// As [`slice`].
+/// As [`slice()`].
 #[inline]
 pub(super) unsafe fn optional_slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T]> {
     // SAFETY: the same contract.

@@ -39,7 +39,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// Makes the selection for a list of interfaces and a host name, as in [`super::DeviceOptions`]. If both are absent, the
+    /// Makes the selection for a list of interfaces and a host name, as a device's options have them. If both are absent, the
     /// list is the value of the environment variable [`INTERFACES`].
     ///
     /// Fails with `InvalidArgument` and a list of the interfaces if nothing matches; with `Io` if the system cannot list its

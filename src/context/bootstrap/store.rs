@@ -1,6 +1,6 @@
 //! Telling over a store.
 //!
-//! In each round every rank puts what it tells into the store, first as a [claim](claim), which it reads back; rank 0 collects it
+//! In each round every rank puts what it tells into the store, first as a [claim], which it reads back; rank 0 collects it
 //! and puts the list there as one value. Last, rank 0 puts its tuning there. So each rank makes six requests, and rank 0 two large
 //! ones, whatever the number of ranks.
 

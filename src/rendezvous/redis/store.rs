@@ -28,7 +28,8 @@ const GRACE: Duration = Duration::from_millis(900);
 const BATCH_KEYS: usize = 512;
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Appends ARGV[1] to KEYS[1] and sets its lifetime to ARGV[3] seconds, unless it would get longer than ARGV[2]; returns its length.
+/// Appends `ARGV[1]` to `KEYS[1]` and sets its lifetime to `ARGV[3]` seconds, unless it would get longer than `ARGV[2]`; returns its
+/// length.
 const APPEND: &str = "local n = redis.call('STRLEN', KEYS[1]) + #ARGV[1] \
     if n > tonumber(ARGV[2]) then return n end \
     redis.call('APPEND', KEYS[1], ARGV[1]) \

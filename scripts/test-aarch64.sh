@@ -1,0 +1,17 @@
+#!/bin/bash
+# The library's own tests that depend on the processor or reach into memory, built for aarch64 and run by qemu.
+# usage: scripts/test-aarch64.sh [ARGUMENTS OF THE TESTS...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if [ "$(uname -m)" = aarch64 ]; then
+  echo "test-aarch64: this machine is one, so all tests are"
+  exit 0
+fi
+tests=("$@")
+if ((${#tests[@]} == 0)); then
+  # Filters are parts of names; those of collectives hold some of them.
+  tests=(ffi:: messaging:: reduce::tests schedule:: wire:: --skip collective::allreduce --skip collective::reduce)
+fi
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+exec cargo test --locked --target aarch64-unknown-linux-gnu --no-default-features --lib -- "${tests[@]}"
