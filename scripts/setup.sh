@@ -109,6 +109,7 @@ if [ "$level" = test ]; then
   pinned cbindgen cbindgen.toml
   # How fast it is does not matter, how long it takes to build does.
   pinned cargo-deny deny.toml --debug
+  scripts/miri.sh setup
   target=aarch64-unknown-linux-gnu
   if [ ! -d "$(rustc --print target-libdir --target "$target")" ]; then
     echo "setup: installing the standard library for $target"

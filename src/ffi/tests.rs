@@ -131,6 +131,7 @@ fn numbers_of_types_and_operations_are_the_header_s() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs the network")]
 fn a_number_that_is_no_value_of_an_enumeration_is_refused() {
     let (mut device, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
     let mut options = MaybeUninit::<gloo_rs_context_options_t>::uninit();
@@ -267,6 +268,7 @@ fn options_are_read_as_far_as_the_caller_knows_them() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs the network")]
 fn an_impossible_struct_size_is_refused_and_nothing_is_written_for_it() {
     let mut device = std::ptr::null_mut();
     // SAFETY: NULL options; the handle's place is valid.
@@ -437,6 +439,7 @@ unsafe extern "C" fn destroys(
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs the network")]
 fn a_reduction_function_may_destroy_its_context() {
     let device = crate::transport::tcp::Device::create(&Default::default()).unwrap();
     let context = crate::context::Context::new(device.clone(), 0, 1, &Default::default()).unwrap();

@@ -26,6 +26,8 @@ mod send;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod testing;
 #[cfg(test)]
+mod memory_tests;
+#[cfg(test)]
 #[allow(clippy::disallowed_methods)]
 mod tests;
 

@@ -101,6 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes minutes, and little of it is unsafe")]
     fn entries_are_found_wherever_their_ranks_are() {
         let ranks = [0, 1, NEAR - 1, NEAR, NEAR + 1, 2 * NEAR - 1, 5 * NEAR, i32::MAX as usize - 1];
         for first in 0..ranks.len() {

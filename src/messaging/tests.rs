@@ -26,6 +26,7 @@ fn a_message_without_a_grant_for_a_rank_of_unknown_address_ends_with_the_messeng
 
 /// Rank 1 gives up because it waits for this rank, which waits for rank 2, which has died before.
 #[test]
+#[cfg_attr(miri, ignore = "needs sockets")]
 fn a_receive_from_any_names_who_was_lost_and_not_who_gave_up_for_that() {
     let mut messenger = messenger(0, 3);
     let mut peers = [1, 2].map(|rank| {
@@ -62,6 +63,7 @@ fn a_receive_from_any_names_who_was_lost_and_not_who_gave_up_for_that() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs sockets")]
 fn a_small_message_leaves_when_it_is_posted_and_one_behind_another_does_not_overtake_it() {
     let (ours, mut peer) = sockets();
     let mut messenger = messenger(0, 2);
@@ -97,6 +99,7 @@ fn a_small_message_leaves_when_it_is_posted_and_one_behind_another_does_not_over
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs sockets")]
 fn a_put_is_not_over_before_it_has_left() {
     let (ours, mut peer) = sockets();
     let mut messenger = messenger(0, 2);
@@ -114,6 +117,7 @@ fn a_put_is_not_over_before_it_has_left() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs sockets")]
 fn lengths_that_are_only_announced_take_no_memory() {
     const LONG: u64 = 1 << 60;
     let envelope = Envelope { space: Space::USER, slot: 1, fingerprint: 0, bytes: LONG, more: false };
@@ -137,6 +141,7 @@ fn lengths_that_are_only_announced_take_no_memory() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs sockets")]
 fn a_write_for_a_buffer_that_nobody_bound_is_held_back_while_it_arrives() {
     const PAUSE: usize = 100_000;
     let (ours, mut peer) = sockets();

@@ -110,6 +110,7 @@ fn on_ranks(size: usize, name: &CStr, body: impl Fn(*mut gloo_rs_context_t, usiz
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs the network")]
 fn what_only_the_root_uses_is_ignored_on_other_ranks() {
     on_ranks(SIZE, c"root", |context, rank| (0..SIZE).for_each(|root| call_like_mpi(context, rank, root)));
 }
@@ -159,6 +160,7 @@ fn own_blocks(context: *mut gloo_rs_context_t, size: usize, rank: usize) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs the network")]
 fn the_own_block_of_an_input_takes_the_result_by_every_algorithm() {
     for (size, name) in [(1, c"own 1"), (2, c"own 2"), (3, c"own 3"), (4, c"own 4")] {
         on_ranks(size, name, |context, rank| own_blocks(context, size, rank));
