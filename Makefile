@@ -139,7 +139,7 @@ test-valgrind: prefix ## the same under valgrind
 	$(heading) "C tests under valgrind"
 	@scripts/test-c.sh $(local_prefix) valgrind
 
-test-threads: ## C tests with many threads under ThreadSanitizer
+test-threads: ## many threads, in C and in Rust, under ThreadSanitizer
 	$(heading) "Threads"
 	@scripts/tsan.sh
 

@@ -2,7 +2,8 @@
 # Runs tests with many threads under ThreadSanitizer, which sees only what is compiled for it: so the library, the standard
 # library below it, whose locks it would not understand otherwise, and the C programs above it are. That takes the standard
 # library's sources, which are installed if no toolchain has them.
-# usage: scripts/tsan.sh [PROGRAM OF c_tests/...]        C programs with many threads
+# usage: scripts/tsan.sh                                 C programs with many threads, and a part of tests/stress.rs
+#        scripts/tsan.sh PROGRAM...                      programs of c_tests/
 #        scripts/tsan.sh rust [ARGUMENTS OF cargo test]  the Rust tests with many threads
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -35,6 +36,8 @@ echo "tsan: ThreadSanitizer, with the sources of $toolchain"
 export RUSTC_BOOTSTRAP=1
 export RUSTFLAGS="-Zsanitizer=thread"
 export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}"
+# A fifth of its rounds.
+export GLOO_RS_TEST_STRESS_PART=5
 built=${CARGO_TARGET_DIR:-target}/tsan
 for_tsan=(--locked --no-default-features -Zbuild-std --target "$target" --target-dir "$built")
 
@@ -48,7 +51,7 @@ if [ "${1:-}" = rust ]; then
 fi
 
 echo "tsan: building the library and the standard library below it, which takes minutes"
-cargo "+$toolchain" rustc "${for_tsan[@]}" --lib --crate-type staticlib
+cargo "+$toolchain" build "${for_tsan[@]}" --lib
 runtime=("$(rustc "+$toolchain" --print target-libdir)"/librustc-*_rt.tsan.a)
 for name in "${programs[@]}"; do
   cc -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fsanitize=thread -Iinclude -c "c_tests/$name.c" -o "$at/$name.o"
@@ -58,3 +61,7 @@ for name in "${programs[@]}"; do
   echo "tsan: running $name"
   timeout 300 "$at/$name"
 done
+if (($# == 0)); then
+  echo "tsan: running tests/stress.rs"
+  cargo "+$toolchain" test "${for_tsan[@]}" --test stress
+fi
