@@ -31,7 +31,7 @@ deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-algorithms bench-network peers install clean test \
-  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-simulation test-header test-abi abi-baseline test-c test-valgrind \
+  test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
@@ -81,7 +81,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-doc test-deny test-rust test-aarch64 test-miri test-simulation prefix test-header test-abi test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
+test: setup test-format test-lint test-doc test-deny test-rust test-aarch64 test-miri test-loom test-simulation prefix test-header test-abi test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -114,6 +114,10 @@ test-aarch64: ## the library's own tests of kernels, messages and the C ABI on a
 test-miri: ## the library's own tests of what has unsafe code, under Miri
 	$(heading) "Miri"
 	@scripts/miri.sh
+
+test-loom: ## who polls, who sleeps and who is woken, in every order of events
+	$(heading) "loom"
+	@scripts/loom.sh
 
 test-simulation: ## whole jobs in simulation, SEEDS of them at random
 	$(heading) "Whole jobs in simulation"

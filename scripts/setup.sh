@@ -80,8 +80,8 @@ fi
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
 fetch=(cargo fetch --locked --target "$host")
 if [ "$level" = test ]; then
-  # With what scripts/test-aarch64.sh builds.
-  fetch+=(--target aarch64-unknown-linux-gnu)
+  # With what scripts/test-aarch64.sh and scripts/loom.sh build.
+  fetch=(env RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" "${fetch[@]}" --target aarch64-unknown-linux-gnu)
 fi
 if ! "${fetch[@]}" --quiet --offline 2>/dev/null; then
   echo "setup: fetching the crates of Cargo.lock"

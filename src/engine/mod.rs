@@ -5,11 +5,15 @@
 //! What nobody waits for is left to the device's [`Watch`](crate::transport::Watch).
 
 pub mod execution;
+#[cfg(all(test, loom))]
+mod model;
 mod numbers;
 pub mod plan;
 mod progress;
 pub mod requests;
-#[cfg(test)]
+mod sync;
+// Its threads are not loom's.
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use execution::{Binding, Combine, Reduction, UserFunction};

@@ -1,0 +1,317 @@
+//! Who polls, who sleeps and who is woken, in every order of events: the engine itself, over locks and descriptors of loom's, which has
+//! no timeouts. So a thread that nobody wakes is a deadlock, and loom reports it.
+//! `scripts/loom.sh` runs it.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loom::sync::{Condvar, Mutex};
+use loom::thread::JoinHandle;
+
+use super::requests::{Ended, Side};
+use super::*;
+use crate::collective::{Collective, Shape};
+use crate::engine::plan::PlanCache;
+use crate::messaging::testing::Unconnected;
+use crate::messaging::{Recv, Source};
+use crate::transport::{Clock, Interest, Link, RemoteMemory};
+use crate::types::{Slot, Space};
+use crate::wire::fingerprint::fingerprint;
+use crate::wire::message::HEADER_BYTES;
+use crate::wire::{Envelope, Message};
+
+const CONNECTION: u32 = 1;
+/// The engine's frames are larger than loom expects of a thread.
+const STACK_BYTES: usize = 1 << 20;
+/// Of the element that is reduced.
+const BYTES: usize = 8;
+const DIGEST: u64 = 5;
+/// How often a thread may lose its core where it does not wait. Of the wake-ups in the engine, one is missed only after three.
+const PREEMPTIONS: usize = 3;
+
+/// Descriptors, and the bytes that one of them tells of.
+#[derive(Default)]
+struct System {
+    /// Which are readable.
+    readable: Vec<bool>,
+    /// What a peer has sent.
+    bytes: VecDeque<u8>,
+}
+
+loom::lazy_static! {
+    static ref SYSTEM: Mutex<System> = Mutex::new(System::default());
+    static ref READABLE: Condvar = Condvar::new();
+}
+
+impl System {
+    fn descriptor(&mut self) -> RawFd {
+        self.readable.push(false);
+        self.readable.len() as RawFd - 1
+    }
+}
+
+/// An eventfd.
+pub struct Waker(RawFd);
+
+impl Waker {
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(SYSTEM.lock().unwrap().descriptor()))
+    }
+
+    pub fn wake(&self) {
+        SYSTEM.lock().unwrap().readable[self.0 as usize] = true;
+        READABLE.notify_all();
+    }
+
+    pub fn clear(&self) {
+        SYSTEM.lock().unwrap().readable[self.0 as usize] = false;
+    }
+}
+
+impl AsRawFd for Waker {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+/// Time stands still, and no sleep ends by itself.
+struct Forever(Instant);
+
+impl Clock for Forever {
+    fn now(&self) -> Instant {
+        self.0
+    }
+
+    fn sleep(&self, descriptors: &[RawFd], _: Instant) -> bool {
+        let mut system = SYSTEM.lock().unwrap();
+        while !descriptors.iter().any(|fd| system.readable[*fd as usize]) {
+            system = READABLE.wait(system).unwrap();
+        }
+        system.readable[descriptors[0] as usize]
+    }
+}
+
+/// A socket.
+struct Socket(RawFd);
+
+impl Link for Socket {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(parts.iter().map(|part| part.len()).sum())
+    }
+
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut system = SYSTEM.lock().unwrap();
+        let n = system.bytes.len().min(parts[0].len());
+        if n == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        parts[0].iter_mut().zip(system.bytes.drain(..n)).for_each(|(into, byte)| *into = byte);
+        system.readable[self.0 as usize] = !system.bytes.is_empty();
+        Ok(n)
+    }
+
+    fn watch(&mut self, _: Interest) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
+        None
+    }
+
+    fn end(self: Box<Self>, _: Vec<u8>) {}
+}
+
+/// Rank 0 of two, and the descriptor of its link to rank 1.
+struct Job {
+    engine: Engine,
+    socket: RawFd,
+    deadline: Instant,
+    /// A receive has ended.
+    received: Mutex<bool>,
+    receives: Condvar,
+}
+
+impl Job {
+    fn new() -> Arc<Self> {
+        let socket = SYSTEM.lock().unwrap().descriptor();
+        let mut messenger = Messenger::new(0, 2, Box::new(Unconnected::new(Some(socket), None)), None);
+        messenger.established(1, Box::new(Socket(socket)), CONNECTION);
+        let now = Instant::now();
+        let engine =
+            Engine::new(messenger, Arc::new(Forever(now)), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
+        let (received, receives) = (Mutex::new(false), Condvar::new());
+        Arc::new(Self { engine, socket, deadline: now + Duration::from_secs(1), received, receives })
+    }
+
+    /// A thread that receives a message without bytes: how that ended.
+    fn receive(self: &Arc<Self>, slot: Slot) -> JoinHandle<Option<Ended>> {
+        let job = self.clone();
+        thread(move || {
+            let mut guard = job.engine.lock();
+            let owner = guard.requests.enter();
+            let recv = Recv {
+                from: Source::Rank(1),
+                space: Space::User,
+                slot,
+                fingerprint: 0,
+                into: std::ptr::null_mut(),
+                bytes: 0,
+                exact: true,
+                more: false,
+                reduce: None,
+                token: Requests::token(owner, Side::Recv),
+            };
+            // SAFETY: no bytes are received.
+            unsafe { guard.messenger.recv(recv) };
+            job.engine.leave(guard);
+            let guard = job.engine.lock();
+            let (guard, ended) = job.engine.wait(guard, job.deadline, |core| core.requests.take(owner, Side::Recv));
+            job.engine.hand_over(guard);
+            *job.received.lock().unwrap() = true;
+            job.receives.notify_all();
+            ended
+        })
+    }
+
+    /// A thread that reduces what rank 1 sends, by a function that takes as long as a receive of another thread: whether it ended.
+    fn reduce(self: &Arc<Self>) -> JoinHandle<bool> {
+        let job = self.clone();
+        thread(move || {
+            let shape = Shape::new(Collective::Reduce, 0, 2, 1);
+            let plan = PlanCache::default().get(&shape, Collective::Reduce.algorithm("flat").unwrap(), true).unwrap();
+            let (input, mut output) = (0u64, 0u64);
+            let binding = Binding {
+                inputs: &[(&raw const input).cast()],
+                outputs: &[(&raw mut output).cast()],
+                element: BYTES,
+                segment: 1,
+                combine: Combine::User(awaits_a_receive, Arc::as_ptr(&job).cast_mut().cast()),
+                digest: DIGEST,
+                counted: false,
+                tag: 0,
+                count: 1,
+            };
+            let mut guard = job.engine.lock();
+            let index = guard.start(plan, &binding).unwrap();
+            let (mut guard, over) = job.engine.finish(guard, index, job.deadline);
+            let failed = guard.end(index);
+            job.engine.hand_over(guard);
+            over && failed.is_none()
+        })
+    }
+
+    /// The peer sends a message for a receive.
+    fn arrives(&self, slot: Slot) {
+        self.data(Envelope { space: Space::User, slot, fingerprint: 0, bytes: 0, more: false });
+    }
+
+    /// The peer sends what is to be reduced.
+    fn input_arrives(&self) {
+        let fingerprint = fingerprint(DIGEST, 0);
+        self.data(Envelope { space: Space::Collective, slot: 0, fingerprint, bytes: BYTES as u64, more: false });
+    }
+
+    fn data(&self, envelope: Envelope) {
+        let header: [u8; HEADER_BYTES] = Message::Data { envelope, announced: false }.encode(CONNECTION);
+        let mut system = SYSTEM.lock().unwrap();
+        system.bytes.extend(header);
+        system.bytes.extend((0..envelope.bytes).map(|_| 0));
+        system.readable[self.socket as usize] = true;
+        drop(system);
+        READABLE.notify_all();
+    }
+}
+
+unsafe extern "C" fn awaits_a_receive(
+    _: *mut c_void,
+    _: *const c_void,
+    _: *const c_void,
+    _: usize,
+    job: *mut c_void,
+) -> i32 {
+    // SAFETY: the thread that makes the call has the job.
+    let job = unsafe { &*job.cast::<Job>() };
+    let mut received = job.received.lock().unwrap();
+    while !*received {
+        received = job.receives.wait(received).unwrap();
+    }
+    0
+}
+
+fn thread<R: std::marker::Send + 'static>(work: impl FnOnce() -> R + std::marker::Send + 'static) -> JoinHandle<R> {
+    loom::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).unwrap()
+}
+
+fn in_every_order(model: impl Fn() + Sync + std::marker::Send + 'static) {
+    let mut loom = loom::model::Builder::new();
+    loom.preemption_bound = Some(PREEMPTIONS);
+    loom.check(move || {
+        let model = &model;
+        model();
+    });
+}
+
+#[test]
+fn a_thread_sleeps_until_its_message_arrives() {
+    in_every_order(|| {
+        let job = Job::new();
+        let receives = job.receive(0);
+        job.arrives(0);
+        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1))));
+    });
+}
+
+#[test]
+fn two_threads_wait_and_each_is_told_of_its_message() {
+    in_every_order(|| {
+        let job = Job::new();
+        let receive = [job.receive(0), job.receive(1)];
+        job.arrives(0);
+        job.arrives(1);
+        for receives in receive {
+            assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1))));
+        }
+    });
+}
+
+#[test]
+fn all_who_wait_are_told_that_the_context_is_broken() {
+    in_every_order(|| {
+        let job = Job::new();
+        let receive = [job.receive(0), job.receive(1)];
+        let mut guard = job.engine.lock();
+        guard.break_with(&Error::invalid("on purpose"), None);
+        job.engine.leave(guard);
+        for receives in receive {
+            assert!(matches!(receives.join().unwrap(), Some(Ended::Failed(_))));
+        }
+    });
+}
+
+#[test]
+fn a_thread_is_told_by_one_that_goes_on_waiting() {
+    in_every_order(|| {
+        let job = Job::new();
+        let [first, second] = [job.receive(0), job.receive(1)];
+        job.arrives(0);
+        assert!(matches!(first.join().unwrap(), Some(Ended::Message(1))));
+        job.arrives(1);
+        assert!(matches!(second.join().unwrap(), Some(Ended::Message(1))));
+    });
+}
+
+#[test]
+fn another_thread_polls_while_a_function_is_at_work() {
+    in_every_order(|| {
+        let job = Job::new();
+        let (reduces, receives) = (job.reduce(), job.receive(0));
+        job.input_arrives();
+        job.arrives(0);
+        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1))));
+        assert!(reduces.join().unwrap());
+    });
+}

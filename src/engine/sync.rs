@@ -1,0 +1,21 @@
+//! What threads meet at: the system's, or, compiled for `cfg(loom)`, what loom runs through every order of events with.
+
+#[cfg(not(all(test, loom)))]
+pub use std::{
+    sync::atomic::AtomicUsize,
+    sync::{Condvar, Mutex, MutexGuard},
+    thread::yield_now,
+};
+
+#[cfg(not(all(test, loom)))]
+pub use crate::sys::Waker;
+
+#[cfg(all(test, loom))]
+pub use loom::{
+    sync::atomic::AtomicUsize,
+    sync::{Condvar, Mutex, MutexGuard},
+    thread::yield_now,
+};
+
+#[cfg(all(test, loom))]
+pub use super::model::Waker;
