@@ -1,35 +1,43 @@
 /*
- * gloo_rs: collective communications.
+ * gloo_rs: collective communications between processes.
  *
- * Rules for all functions:
+ * Terms:
  *
- * - Functions return a status unless the comment says otherwise; results come through the last parameters, and are left
- *   alone on failure unless the comment says otherwise. gloo_rs_last_error_message() tells more about a failure, and
- *   gloo_rs_last_error() tells it to programs: the rank to blame, the system's error, bytes, and the operation.
- * - Pointers are NULL or valid: for the function's duration, unless the comment says longer. NULL is an error unless the
- *   comment says otherwise. Strings are UTF-8 and end with a NUL byte.
- * - Structs, lists and results are aligned as C demands of their types. Inputs and outputs of collectives are aligned to
- *   their elements' type: complex numbers to their parts, every other type to its own size. Those that are not are refused.
- *   The memory of gloo_rs_buffer_t and gloo_rs_unbound_buffer_t is bytes and needs no alignment.
- * - What a create function returned ends with the destroy function of its type, in any order: everything keeps what it
- *   needs alive. No call on a handle may begin once its destruction has.
- * - All handles may be used from several threads at once.
- * - Structs that a program fills begin with their size, which the init function of the struct sets along with defaults. So a
- *   program works with later versions of this library, whose structs may be longer. With an earlier version it works as long
- *   as it leaves the fields that this version does not know at zero; otherwise the call fails with
- *   GLOO_RS_ERROR_UNSUPPORTED. Calls read, and copy, options only while they run. A struct whose size is 0 is refused.
- * - Enumerations have the size of an int, so do not compile with -fshort-enums. A number that is none of an enumeration's
- *   values is refused with GLOO_RS_ERROR_INVALID_ARGUMENT. Flags are bool; in structs, any byte but 0 is true.
- * - Options may be NULL for defaults, but for collectives: gloo_rs_..._with refuses NULL.
- * - Collectives with a root ignore, on other ranks, pointers and numbers that only the root's part is about: a program may
- *   pass both buffers on all ranks.
- * - Timeouts are in milliseconds. 0 asks once: the call does what it can without waiting for another rank, and fails with
- *   GLOO_RS_ERROR_TIMEOUT if that does not complete it. GLOO_RS_TIMEOUT_INFINITE never ends a call. GLOO_RS_TIMEOUT_DEFAULT
- *   stands for the context's, or 30 seconds for what has no context; other negative numbers are errors.
- * - Callbacks must not let exceptions out, nor longjmp. They are called on the thread that made the call unless the
- *   comment says otherwise.
+ * - A rank is a process (or thread) of a group, and its number in it, from 0.
+ * - A device listens on addresses of this host for connections from other ranks.
+ * - A store is a key-value store that all ranks can access, through which they find each other.
+ * - A context is the membership of one rank in one group. Collectives and messages run on contexts.
  *
- * Made by cbindgen from src/ffi: do not change by hand.
+ * Rules for all functions, unless a comment says otherwise:
+ *
+ * - Functions return a status. Results are written to the last parameters, and only on success. After a failure,
+ *   gloo_rs_last_error_message() returns a text, and gloo_rs_last_error() the rank to blame, the operating system's error,
+ *   the bytes and the operation.
+ * - Pointers must be NULL or valid until the function returns. NULL is refused with GLOO_RS_ERROR_INVALID_ARGUMENT.
+ *   Strings are UTF-8 and end with a NUL byte.
+ * - Memory is host memory. A pointer to device memory (CUDA) is refused with GLOO_RS_ERROR_UNSUPPORTED where the library can
+ *   detect it. Managed and pinned host memory are accepted.
+ * - Structs, lists and results have the alignment of their C types. Inputs and outputs of collectives have the alignment of
+ *   their elements: that of the parts for complex numbers, and the size of the element for all other types. Misaligned pointers
+ *   are refused. The memory of gloo_rs_buffer_t and gloo_rs_unbound_buffer_t may have any alignment.
+ * - The caller destroys every handle from a create function with the destroy function of its type, in any order: an object
+ *   keeps the objects that it needs alive. Once a handle's destroy function has been called, no call on it may begin.
+ * - All handles are thread-safe: several threads may use one at the same time.
+ * - Structs with a struct_size must be initialised by the init function of the struct, which sets the size and the defaults;
+ *   a size of 0 is refused. A program works with later versions of this library, whose structs may be longer. It works with an
+ *   earlier version if all fields that the earlier version lacks are zero; otherwise the call fails with
+ *   GLOO_RS_ERROR_UNSUPPORTED. Options are read only during the call. They may be NULL for defaults, except in collectives:
+ *   gloo_rs_..._with refuses NULL.
+ * - Enumerations have the size of int: do not compile with -fshort-enums. A number that is not a value of the enumeration is
+ *   refused with GLOO_RS_ERROR_INVALID_ARGUMENT. Flags are bool; in structs, every byte except 0 is true.
+ * - Collectives with a root ignore, on other ranks, the arguments that only the root needs. So a program may pass both buffers
+ *   on all ranks.
+ * - Timeouts are in milliseconds. With 0 the call does what it can without waiting for another rank, and fails with
+ *   GLOO_RS_ERROR_TIMEOUT if that does not complete it. GLOO_RS_TIMEOUT_INFINITE never expires. GLOO_RS_TIMEOUT_DEFAULT is the
+ *   context's timeout, or 30 seconds for calls without a context. Other negative numbers are refused.
+ * - Callbacks run on the thread that made the call. They must not throw exceptions or longjmp out of the callback.
+ *
+ * Generated by cbindgen from src/ffi: do not edit.
  */
 
 #ifndef GLOO_RS_H
@@ -39,7 +47,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A compiler warns where a program ignores the status that such a function returns. */
+/* Compilers warn if a program ignores the status of a function with this attribute. */
 #ifndef GLOO_RS_NODISCARD
 #if defined(__GNUC__)
 #define GLOO_RS_NODISCARD __attribute__((warn_unused_result))
