@@ -1,4 +1,4 @@
-//! The boundary of every export: no panic leaves it, and a failure leaves its message behind.
+//! The boundary of every export: catches panics and stores the error of a failed call.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,11 +7,11 @@ use super::last_error::remember;
 use super::status::{GLOO_RS_OK, gloo_rs_status_t};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Runs `body`; turns its error, or its panic, into a status, and keeps the message with `function` in front.
+/// Runs `body` for the export `function`. Converts its error or panic to a status and stores it as the thread's last error.
 #[inline]
 pub(super) fn guard(function: &str, body: impl FnOnce() -> Result<()>) -> gloo_rs_status_t {
-    // A panic can leave the library's own state half changed, but that is behind locks which then report poison, or is
-    // dropped by the unwinding; the caller only gets a status.
+    // A panic can leave the library's own state inconsistent. Locks, which are then poisoned, protect that state, or the
+    // unwinding drops it. The caller only gets a status.
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return GLOO_RS_OK,
         Ok(Err(error)) => error,

@@ -1,8 +1,8 @@
 //! Handles: the opaque pointers that C callers hold.
 //!
-//! Behind each is a [`Block`] with a word that says of which kind it is, so that a handle of another kind is refused, and
-//! (as far as freed memory can be asked) a destroyed one too. The handle is the pointer of an `Arc`, and each call holds
-//! another: what a running call uses, the block itself included, outlives the handle.
+//! A handle points to a [`Block`], which begins with a tag for the handle's type. So a handle of another type is refused, and
+//! also a destroyed one, unless its memory has been reused. The pointer is that of an `Arc`, and each call holds another
+//! reference: the objects that a running call uses, including the block, outlive the handle.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use crate::error::{Error, Result};
 
 /// An opaque type of the header.
 pub(super) trait Handle: Sized {
-    /// What the handle stands for.
+    /// The object behind the handle.
     type Inner: Send + Sync;
-    /// Unlike any other handle's.
+    /// Unique for each type of handle.
     const TAG: u64;
     /// The type's name in C.
     const NAME: &'static str;
 }
 
-/// What a destroyed handle's word says until its memory is used again.
+/// The tag of a destroyed handle, until its memory is reused.
 const DESTROYED: u64 = u64::from_ne_bytes(*b"gone    ");
 
-/// The tag stands first in every kind of block, so that it can be read before the kind is known.
+/// The tag is the first field of every type of block, so that it can be read before the type is known.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Block<T> {
@@ -41,32 +41,34 @@ impl<T> Deref for Block<T> {
     }
 }
 
-/// Puts a new handle on `inner` into `out`.
+/// Creates a handle for `inner` and stores it in `out`.
 pub(super) fn create<H: Handle>(inner: H::Inner, out: Out<*mut H>) {
     let block = Block { tag: AtomicU64::new(H::TAG), inner };
     out.set(Arc::into_raw(Arc::new(block)).cast_mut().cast());
 }
 
-/// What `handle` stands for; `what` is the parameter's name.
+/// Returns the object behind `handle`; `what` is the parameter's name.
 ///
 /// # Safety
 /// `handle` is NULL, or points to readable memory that no other thread is destroying.
 pub(super) unsafe fn get<H: Handle>(handle: *const H, what: &str) -> Result<Arc<Block<H::Inner>>> {
     let block: *const Block<H::Inner> = handle.cast();
     check::<H>(block, what)?;
-    // SAFETY: not NULL and aligned; the caller vouches for the memory. The tag is an atomic in every kind of block.
+    // SAFETY: `block` is aligned and not NULL; by the contract, it is readable. Every kind of block begins with its
+    // tag, an atomic.
     let tag = unsafe { &(*block).tag }.load(Ordering::Relaxed);
     if tag != H::TAG {
         return Err(wrong::<H>(what));
     }
-    // SAFETY: the tag says that this is a live block of this kind, made by `create`, whose own count is not taken yet.
+    // SAFETY: the tag says that `create` made this block, of this kind, from an `Arc`, and that `take` has not ended
+    // the handle, whose reference keeps the block alive; by the contract, no thread ends it now.
     Ok(unsafe {
         Arc::increment_strong_count(block);
         Arc::from_raw(block)
     })
 }
 
-/// Ends `handle` and returns what it stood for; `None` for NULL.
+/// Destroys `handle` and returns the object behind it; `None` for NULL.
 ///
 /// # Safety
 /// As for [`get`].
@@ -76,13 +78,14 @@ pub(super) unsafe fn take<H: Handle>(handle: *mut H, what: &str) -> Result<Optio
         return Ok(None);
     }
     check::<H>(block, what)?;
-    // SAFETY: as in `get`.
+    // SAFETY: `block` is aligned and not NULL; by the contract, it is readable. Every kind of block begins with its tag, an
+    // atomic.
     let tag = unsafe { &(*block).tag };
     if tag.compare_exchange(H::TAG, DESTROYED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return Err(wrong::<H>(what));
     }
-    // SAFETY: the tag said that this is a live block of this kind, made by `create`; having changed it, we alone take the
-    // handle's own count.
+    // SAFETY: the tag said that `create` made this block, of this kind, from an `Arc`. Only this call changed the tag,
+    // so it alone takes the handle's reference.
     Ok(Some(unsafe { Arc::from_raw(block) }))
 }
 
@@ -94,11 +97,11 @@ fn check<H: Handle>(block: *const Block<H::Inner>, what: &str) -> Result<()> {
 }
 
 fn wrong<H: Handle>(what: &str) -> Error {
-    Error::invalid(format!("{what} is not a live {}: another kind of handle, or destroyed", H::NAME))
+    Error::invalid(format!("{what} is not a live {}: it is a handle of another type, or was destroyed", H::NAME))
 }
 
-/// Drops what a taken handle stood for, after the calls in other threads that still use it have returned. `hasten` is
-/// called until then, to end their waits.
+/// Waits until the calls in other threads that use the object of a destroyed handle have returned, and drops it. Until then,
+/// calls `hasten` repeatedly, to end their waits.
 pub(super) fn drop_last<T>(mut inner: Arc<T>, hasten: impl Fn(&T)) {
     const PAUSE: Duration = Duration::from_micros(100);
     loop {

@@ -1,13 +1,19 @@
-//! The C ABI: one file per handle. Here are pointer checks, the panic guard and the mapping of errors, and nothing else.
+//! The C ABI: one file per handle. This module only checks pointers, catches panics and maps errors.
 //!
-//! Exports are written by hand because cbindgen does not see what macros generate. Doc comments of public items become
-//! the header's, so they are written for readers of C. Enumerations that C passes are `MaybeUninit`, since C can pass any
-//! number; cbindgen prints the enumeration itself.
+//! Exports are written by hand because cbindgen does not see items that macros generate. Doc comments of public items become
+//! comments of the header, so they are written for readers of C. Enumerations that C passes are `MaybeUninit`, since C can
+//! pass any number; cbindgen prints the enumeration itself.
 //!
 //! # Safety
-//! Every `unsafe` export has the same contract, which the header states at its beginning (`cbindgen.toml`): a pointer is
-//! NULL, or valid for what the comment says for as long as it says; handles are live ones of this library, and no call on a
-//! handle begins once its destruction has.
+//! The header states the contract of every `unsafe` export, in its rules (`cbindgen.toml`) and in the comment of the function.
+//! `SAFETY` comments use these terms for it:
+//! - A handle is live from the return of its create function until its destroy function is called.
+//! - A string ends with a NUL byte, and nobody changes it during the call.
+//! - Memory is valid for reads if it is initialised and nobody writes to it, and valid for writes if nobody else accesses it:
+//!   during the call, or longer where the comment says so.
+//!
+//! An export may receive NULL and misaligned pointers, which the functions of `pointer`, `handle` and `options`
+//! refuse.
 #![allow(non_camel_case_types)]
 #![allow(clippy::missing_safety_doc)]
 
