@@ -83,25 +83,25 @@ static void handles_and_options(void) {
   gloo_rs_device_destroy(device);
 }
 
-/* A field that the collective does not use is ignored. */
+/* A field that the collective does not use is refused. */
 static void unused_fields(void) {
   gloo_rs_collective_options_t options = good();
   size_t counts[1] = {8};
   context = unconnected(0, 1);
   options.root = 1;
-  REFUSED("gloo_rs_allreduce_with: allreduce has no root");
+  REFUSED("gloo_rs_allreduce_with: allreduce does not use root");
   options = good();
   options.recv_counts = counts;
-  REFUSED("allreduce has no recv_counts");
+  REFUSED("allreduce does not use recv_counts");
   options = good();
   options.op = GLOO_RS_MAX;
-  CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "broadcast has no op");
-  CHECK_INVALID(gloo_rs_allgather_with(context, &options), "allgather has no op");
+  CHECK_INVALID(gloo_rs_broadcast_with(context, &options), "broadcast does not use op");
+  CHECK_INVALID(gloo_rs_allgather_with(context, &options), "allgather does not use op");
   options.op = GLOO_RS_SUM; /* the default, as the root is here */
   CHECK_OK(gloo_rs_allgather_with(context, &options));
   options.recv_counts = counts;
   options.num_counts = 1;
-  CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "allgatherv has no count:");
+  CHECK_INVALID(gloo_rs_allgatherv_with(context, &options), "allgatherv does not use count:");
   options.count = 0;
   CHECK_OK(gloo_rs_allgatherv_with(context, &options));
   CHECK_INVALID(gloo_rs_barrier_with(context, NULL), "options is NULL");
@@ -112,7 +112,7 @@ static void numbers(void) {
   gloo_rs_collective_options_t options = good();
   context = unconnected(0, 1);
   options.data_type = GLOO_RS_DATA_TYPE_UNSET;
-  REFUSED("data_type was not set");
+  REFUSED("data_type is not set");
   options.data_type = GLOO_RS_BOOL + 1;
   REFUSED("16");
   options = good();
@@ -390,7 +390,7 @@ static void shapes(void) {
     gloo_rs_collective_options_t options;
     gloo_rs_collective_options_init(&options, sizeof options);
     options.data_type = GLOO_RS_FLOAT32;
-    CHECK_INVALID(gloo_rs_barrier_with(context, &options), "gloo_rs_barrier_with: barrier has no data_type");
+    CHECK_INVALID(gloo_rs_barrier_with(context, &options), "gloo_rs_barrier_with: barrier does not use data_type");
     options.data_type = GLOO_RS_DATA_TYPE_UNSET;
     options.algorithm = "ring";
     CHECK_INVALID(gloo_rs_barrier_with(context, &options), "dissemination");

@@ -395,10 +395,10 @@ static void reduce_local(void) {
   CHECK_INVALID(gloo_rs_reduce_local(in, NULL, 5, GLOO_RS_FLOAT32, GLOO_RS_SUM), "output 0 is NULL");
   CHECK_INVALID(gloo_rs_reduce_local(inout, inout + 1, 4, GLOO_RS_FLOAT32, GLOO_RS_SUM), "overlaps");
   CHECK_INVALID(gloo_rs_reduce_local(bytes + 1, inout, 1, GLOO_RS_FLOAT32, GLOO_RS_SUM), "not aligned");
-  CHECK_INVALID(gloo_rs_reduce_local(in, inout, SIZE_MAX, GLOO_RS_FLOAT32, GLOO_RS_SUM), "cannot have");
+  CHECK_INVALID(gloo_rs_reduce_local(in, inout, SIZE_MAX, GLOO_RS_FLOAT32, GLOO_RS_SUM), "exceeds the address space");
   CHECK_INVALID(gloo_rs_reduce_local(in, inout, 5, GLOO_RS_FLOAT32, GLOO_RS_AVERAGE), "average is not defined");
   CHECK_INVALID(gloo_rs_reduce_local(in, inout, 5, GLOO_RS_FLOAT32, GLOO_RS_XOR), "xor is not defined on float32");
-  CHECK_INVALID(gloo_rs_reduce_local(in, inout, 5, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM), "data_type was not set");
+  CHECK_INVALID(gloo_rs_reduce_local(in, inout, 5, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM), "data_type is not set");
 }
 
 /* The tests that run under valgrind come first: every test, with numbers of ranks that cover all code paths. */

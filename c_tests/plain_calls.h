@@ -217,7 +217,7 @@ static inline void plain_refusals(gloo_rs_context_t *context) {
   CHECK_INVALID(gloo_rs_allreduce(NULL, in, out, n, INT, GLOO_RS_SUM), "gloo_rs_allreduce: context is NULL");
   CHECK_INVALID(gloo_rs_barrier(NULL), "gloo_rs_barrier: context is NULL");
   CHECK_INVALID(gloo_rs_allreduce(context, in, NULL, n, INT, GLOO_RS_SUM), "output 0 is NULL");
-  CHECK_INVALID(gloo_rs_allreduce(context, in, out, n, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM), "data_type was not set");
+  CHECK_INVALID(gloo_rs_allreduce(context, in, out, n, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM), "data_type is not set");
   CHECK_INVALID(gloo_rs_allreduce(context, in, out, n, GLOO_RS_BOOL + 1, GLOO_RS_SUM), "16");
   CHECK_INVALID(gloo_rs_allreduce(context, in, out, n, INT, GLOO_RS_XOR + 1), "8");
   CHECK_INVALID(gloo_rs_allreduce(context, in, in + 1, n, INT, GLOO_RS_SUM), "overlaps");

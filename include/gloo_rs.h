@@ -109,9 +109,9 @@ typedef enum gloo_rs_status_t {
   GLOO_RS_ERROR_CLOSED = 13,
 } gloo_rs_status_t;
 
-/// The type of one element. Buffers of collectives are aligned as each says.
+/// The type of an element. The buffers of collectives must have the alignment that is stated here.
 typedef enum gloo_rs_data_type_t {
-  /// No type: the default in options, which calls refuse.
+  /// No type: the default in options. A collective needs a type, or `element_bytes`.
   GLOO_RS_DATA_TYPE_UNSET = 0,
   /// Signed 8-bit integer; any alignment.
   GLOO_RS_INT8 = 1,
@@ -141,7 +141,7 @@ typedef enum gloo_rs_data_type_t {
   GLOO_RS_COMPLEX64 = 13,
   /// Two binary64, real and imaginary: `double _Complex`, `std::complex<double>`; aligned to 8 bytes.
   GLOO_RS_COMPLEX128 = 14,
-  /// One byte: zero is false, anything else is true; results are 0 or 1. Any alignment.
+  /// One byte: zero is false, any other value is true; results are 0 or 1. Any alignment.
   GLOO_RS_BOOL = 15,
 } gloo_rs_data_type_t;
 
@@ -174,18 +174,18 @@ typedef enum gloo_rs_check_calls_t {
   GLOO_RS_CHECK_CALLS_OFF = 2,
 } gloo_rs_check_calls_t;
 
-/// How two elements become one.
+/// The operation that combines two elements.
 typedef enum gloo_rs_op_t {
-  /// `a + b`; integers wrap; logical or for GLOO_RS_BOOL.
+  /// `a + b`. Integers wrap; logical or for GLOO_RS_BOOL.
   GLOO_RS_SUM = 0,
-  /// `a * b`; integers wrap; logical and for GLOO_RS_BOOL.
+  /// `a * b`. Integers wrap; logical and for GLOO_RS_BOOL.
   GLOO_RS_PRODUCT = 1,
-  /// The smaller; a NaN wins over numbers. Not for complex types.
+  /// The minimum. NaN takes precedence over numbers. Not for complex types.
   GLOO_RS_MIN = 2,
-  /// The larger; a NaN wins over numbers. Not for complex types.
+  /// The maximum. NaN takes precedence over numbers. Not for complex types.
   GLOO_RS_MAX = 3,
-  /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL,
-  /// nor for scan and exscan. All ranks must pass the same number of inputs.
+  /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for
+  /// GLOO_RS_BOOL, scan and exscan. All ranks must pass the same number of inputs.
   GLOO_RS_AVERAGE = 4,
   /// Bitwise and; integers and GLOO_RS_BOOL only.
   GLOO_RS_AND = 5,
@@ -417,85 +417,88 @@ typedef enum gloo_rs_status_t (*gloo_rs_allgather_fn_t)(const void *input, void 
 /// operation must be associative, and commutative but for scan and exscan.
 typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
 
-/// Options of every collective, for the functions gloo_rs_..._with. Set up by gloo_rs_collective_options_init. A field that
-/// the collective does not use must keep its default: a call with another value is refused with
-/// GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. Which buffers, of how many elements
-/// each, the comment of the function says.
+/// Options of every collective, for the functions gloo_rs_..._with. Initialise with gloo_rs_collective_options_init. A
+/// field that the collective does not use must keep its default; otherwise the call fails with
+/// GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. The comment of each function
+/// states its buffers and their lengths.
 ///
-/// The functions without `_with` take one input and one output as arguments, and all else has its default: so their tag is 0,
-/// and each of them can run once at a time on a context.
+/// The functions without `_with` take one input and one output as arguments and use the defaults of all other options.
+/// So their tag is 0, and each of them can run once at a time on a context.
 ///
-/// All collectives: every rank of the context makes the same call. The buffers and the options are the caller's; they are
-/// used until the function returns, which it does when this rank's part is done. Counts are in elements, not bytes. A call
-/// that is wrong in itself fails with GLOO_RS_ERROR_INVALID_ARGUMENT or GLOO_RS_ERROR_INVALID_OPERATION and nothing is sent;
-/// one that fails later (with GLOO_RS_ERROR_TIMEOUT, GLOO_RS_ERROR_CONNECTION_LOST, GLOO_RS_ERROR_MISMATCH,
-/// GLOO_RS_ERROR_CALLBACK and others) breaks the context, leaves its outputs unspecified, and every later collective on the
-/// context fails. Threads may call different collectives at the same time, and one collective with different tags. With
-/// check_calls in the context's options they need different tags for different collectives, too.
+/// All collectives: every rank of the context makes the same call. It returns when this rank's part is complete. The
+/// caller owns the buffers and options and keeps them valid until then. Counts are in elements, not bytes. Invalid
+/// calls fail with GLOO_RS_ERROR_INVALID_ARGUMENT or GLOO_RS_ERROR_INVALID_OPERATION before data is sent. A later
+/// failure (GLOO_RS_ERROR_TIMEOUT, GLOO_RS_ERROR_CONNECTION_LOST, GLOO_RS_ERROR_MISMATCH, GLOO_RS_ERROR_CALLBACK and
+/// others) leaves the outputs unspecified and breaks the context: all later collectives on it fail. Threads may run
+/// different collectives at the same time, and one collective with different tags. With check_calls in the context's
+/// options, different collectives need different tags, too.
 typedef struct gloo_rs_collective_options_t {
   /// sizeof(gloo_rs_collective_options_t).
   size_t struct_size;
-  /// Algorithm by name, such as "ring"; NULL or "auto" lets the library choose. gloo_rs_algorithms tells the names. The same
-  /// on all ranks. "binomial" of gatherv and scatterv and "bruck" of alltoallv first bring the counts that only some ranks
-  /// have to all ranks, within the same call. Used by all.
+  /// Name of the algorithm, such as "ring"; NULL or "auto" for the library's choice. gloo_rs_algorithms returns the
+  /// names. The same on all ranks. "binomial" of gatherv and scatterv and "bruck" of alltoallv first send the counts,
+  /// which only some ranks have, to all ranks. Used by all.
   const char *algorithm;
-  /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's. Used by all.
+  /// Timeout in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Used by all.
   int64_t timeout_ms;
-  /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks. Used by all.
+  /// Maximum size in bytes of a message; 0 for the context's. The same on all ranks. Used by all.
   size_t max_segment_bytes;
-  /// Tells apart calls of one collective that run at the same time on one context; calls of different collectives are apart
-  /// anyway. The same on all ranks. Used by all.
+  /// Distinguishes calls of one collective that run at the same time on one context. Calls of different collectives
+  /// may have the same tag. The same on all ranks. Used by all.
   uint64_t tag;
   /// Type of the elements. The same on all ranks. Used by all but barrier.
   enum gloo_rs_data_type_t data_type;
-  /// Bytes of one element, for elements of the caller's own type, such as a struct of 12 bytes: instead of `data_type`, and where
-  /// elements are combined, with `function`. Otherwise 0. The same on all ranks. Used by all but barrier.
+  /// Size in bytes of an element of the caller's own type, such as a struct of 12 bytes; it replaces `data_type`.
+  /// Collectives that combine elements then need `function`. 0 if `data_type` is set. The same on all ranks. Used by
+  /// all but barrier.
   size_t element_bytes;
-  /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks. Used by allreduce, reduce, reduce_scatter,
-  /// scan, exscan.
+  /// Operation that combines elements; GLOO_RS_SUM by default. The same on all ranks. Used by allreduce, reduce,
+  /// reduce_scatter, scan, exscan.
   enum gloo_rs_op_t op;
   /// Rank of the root. The same on all ranks. Used by reduce, broadcast, gather, gatherv, scatter, scatterv.
   int32_t root;
-  /// The caller's operation instead of `op`, or NULL. Used by allreduce, reduce, reduce_scatter, scan, exscan.
+  /// Reduction function of the caller, which replaces `op`; or NULL. Used by allreduce, reduce, reduce_scatter, scan,
+  /// exscan.
   gloo_rs_reduce_fn_t function;
   /// Passed to `function`. Used by allreduce, reduce, reduce_scatter, scan, exscan.
   void *user;
-  /// Buffers that are only read. Used by all but barrier.
+  /// Input buffers, which are only read. Used by all but barrier.
   const void *const *inputs;
-  /// Number of inputs; 0 for in place. Used by all but barrier.
+  /// Length of `inputs`; 0 for in place. Used by all but barrier.
   size_t num_inputs;
-  /// Buffers for the result. Used by all but barrier.
+  /// Output buffers. Used by all but barrier.
   void *const *outputs;
-  /// Number of outputs. Used by all but barrier.
+  /// Length of `outputs`. Used by all but barrier.
   size_t num_outputs;
-  /// Elements of a buffer, or of a block of one that has a block for each rank. The same on all ranks; but of gatherv and
-  /// scatterv what this rank sends or gets, and the root's is ignored. 0 where reduce_scatter has `recv_counts`. Used by all
-  /// but allgatherv, alltoallv, barrier.
+  /// Number of elements of a buffer, or of each block if a buffer has one block per rank. The same on all ranks. For
+  /// gatherv and scatterv: the elements that this rank sends or receives; ignored on the root. 0 if reduce_scatter
+  /// has `recv_counts`. Used by all but allgatherv, alltoallv, barrier.
   size_t count;
-  /// Elements for each rank, in the order of ranks; of scatterv on the root, and ignored on other ranks. Used by scatterv,
-  /// alltoallv.
+  /// Numbers of elements to each rank, in the order of ranks. For scatterv: only on the root, ignored on other ranks.
+  /// Used by scatterv, alltoallv.
   const size_t *send_counts;
-  /// Elements from each rank, in the order of ranks; of gatherv on the root, and ignored on other ranks. Of reduce_scatter,
-  /// elements of the result that each rank gets; NULL if every rank gets `count`. Used by reduce_scatter, allgatherv, gatherv,
-  /// alltoallv.
+  /// Numbers of elements from each rank, in the order of ranks. For gatherv: only on the root, ignored on other
+  /// ranks. For reduce_scatter: numbers of elements of the result for each rank; NULL if every rank gets `count`.
+  /// Used by reduce_scatter, allgatherv, gatherv, alltoallv.
   const size_t *recv_counts;
   /// Length of `send_counts` and of `recv_counts`: the size of the context. Used by reduce_scatter, allgatherv, gatherv,
   /// scatterv, alltoallv.
   size_t num_counts;
-  /// Number of partners: at most the base-2 logarithm of the context's size, which must be a power of two. The same on all
-  /// ranks. Used by pairwise_exchange.
+  /// Number of partners, at most the base-2 logarithm of the context's size, which must be a power of two. The same
+  /// on all ranks. Used by pairwise_exchange.
   size_t destinations;
   /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks. Used by allreduce.
   size_t base;
-  /// The group of each rank, in the order of ranks: any numbers, equal for ranks of one group. For the algorithms
-  /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d"; NULL for the hosts that the ranks run on. The same on all ranks.
-  /// Used by allreduce.
+  /// Group numbers of the ranks, in the order of ranks; ranks with equal numbers form a group. For the algorithms
+  /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d". NULL if the ranks of each host form a group. The same on
+  /// all ranks. Used by allreduce.
   const uint32_t *groups;
   /// Length of `groups`: the size of the context, or 0. Used by allreduce.
   size_t num_groups;
-  /// Extents of the grid that the ranks form, whose product is the size of the context; neighbours in the first dimension
-  /// have consecutive ranks. For "torus_2d" and "mesh_2d", which have two dimensions, and "torus_nd"; they then do without
-  /// groups. NULL for the library's choice. The same on all ranks. Used by allreduce.
+  /// Extents of the grid that the ranks form; their product is the size of the context. Neighbours in the first
+  /// dimension have consecutive ranks. For the algorithms "torus_2d" and "mesh_2d", which have two dimensions, and
+  /// "torus_nd"; they then do not use groups. NULL for the library's choice. The same on all ranks. Used by
+  /// allreduce.
   const size_t *dims;
   /// Length of `dims`. Used by allreduce.
   size_t num_dims;
@@ -524,7 +527,7 @@ const char *gloo_rs_status_name(enum gloo_rs_status_t status);
 /// Frees memory that this library handed to the caller for freeing, as gloo_rs_store_get does. NULL is fine.
 void gloo_rs_free(void *memory);
 
-/// Bytes of one element of `data_type`; 0 for numbers that name no type.
+/// Returns the bytes of one element of `data_type`; 0 for numbers that are no type.
 size_t gloo_rs_data_type_size(enum gloo_rs_data_type_t data_type);
 
 /// Fills at most `struct_size` bytes of `error`, which is to be sizeof(gloo_rs_error_t): nothing has failed.
@@ -1067,10 +1070,10 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t
 /// may be beginning a call on the handle. NULL is fine.
 void gloo_rs_unbound_buffer_destroy(struct gloo_rs_unbound_buffer_t *buffer);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_collective_options_t), with defaults: no
-/// buffers, no elements, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, root 0, tag 0, GLOO_RS_TIMEOUT_DEFAULT.
-void gloo_rs_collective_options_init(struct gloo_rs_collective_options_t *options,
-                                     size_t struct_size);
+/// Sets `*options` to defaults: no buffers, no elements, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, root 0, tag 0,
+/// GLOO_RS_TIMEOUT_DEFAULT. `struct_size` is sizeof(gloo_rs_collective_options_t); at most that many bytes are written.
+/// NULL is ignored.
+void gloo_rs_collective_options_init(struct gloo_rs_collective_options_t *options, size_t struct_size);
 
 /// Combines the inputs of all ranks, `count` elements each, by `op`; the outputs of all ranks, `count` elements each,
 /// get the result. With GLOO_RS_AVERAGE it is divided by the number of contributions. In place, with NULL or `output`

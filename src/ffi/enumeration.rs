@@ -1,5 +1,5 @@
-//! Enumerations of the header as parameters and fields: C can pass any number for them, which a Rust enumeration must never
-//! hold.
+//! Enumerations and flags of the header as parameters and fields. C can pass any number, but a Rust enumeration with a number
+//! that is none of its values is undefined behaviour.
 
 use std::mem::MaybeUninit;
 
@@ -8,20 +8,21 @@ use crate::error::{Error, Result};
 /// The number that C passed as an enumeration.
 ///
 /// # Safety
-/// `value` is initialised, by whatever number.
+/// `value` is initialised, with any number.
 #[inline]
 pub(super) unsafe fn number<T>(value: MaybeUninit<T>) -> u32 {
     const { assert!(size_of::<T>() == size_of::<u32>() && align_of::<T>() == align_of::<u32>()) };
-    // SAFETY: of the same size and alignment, and initialised by the contract; any bytes are a `u32`.
+    // SAFETY: `value` has the size and alignment of a `u32`, for which any bytes are valid; the contract says that it
+    // is initialised.
     unsafe { value.as_ptr().cast::<u32>().read() }
 }
 
-/// The flag that C has put into a struct: any byte but 0 is true.
+/// A flag in a struct from C: every byte except 0 is true.
 ///
 /// # Safety
-/// `flag` is initialised, by whatever byte.
+/// `flag` is initialised, with any byte.
 pub(super) unsafe fn is_set(flag: MaybeUninit<bool>) -> bool {
-    // SAFETY: of the same size, and initialised by the contract; any bits are a `u8`.
+    // SAFETY: `flag` has the size of a `u8`, for which any bits are valid; the contract says that it is initialised.
     unsafe { flag.as_ptr().cast::<u8>().read() != 0 }
 }
 
@@ -30,20 +31,20 @@ pub(super) unsafe fn is_set(flag: MaybeUninit<bool>) -> bool {
 /// # Safety
 /// As for [`number`].
 pub(super) unsafe fn known<T: Copy, V: Copy>(value: MaybeUninit<T>, field: &str, known: &[(T, V)]) -> Result<V> {
-    // SAFETY: the same contract; and values of the type itself are initialised.
+    // SAFETY: the contract says that `value` is initialised; `MaybeUninit::new` initialises the others.
     let (number, is) = unsafe { (number(value), |known: T| number(MaybeUninit::new(known))) };
     let found = known.iter().find(|(known, _)| is(*known) == number);
     found
         .map(|(_, value)| *value)
-        .ok_or_else(|| Error::invalid(format!("{field} is {number}, which is none of its values")))
+        .ok_or_else(|| Error::invalid(format!("{field} is {number}, which is not a value of its enumeration")))
 }
 
-/// What C passes as an enumeration whose value is `number`.
+/// An enumeration from C with the value `number`.
 #[cfg(any(test, fuzzing))]
 pub(super) fn from_number<T>(number: u32) -> MaybeUninit<T> {
     const { assert!(size_of::<T>() == size_of::<u32>()) };
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: of the same size; a `MaybeUninit` may hold any number.
+    // SAFETY: `value` has the size of a `u32` and may hold any bytes.
     unsafe { value.as_mut_ptr().cast::<u32>().write_unaligned(number) };
     value
 }

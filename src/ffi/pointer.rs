@@ -22,29 +22,30 @@ impl<T> Out<T> {
         Ok(Self(pointer))
     }
 
-    /// As [`Out::new`], for a result that the caller need not ask for.
+    /// As [`Out::new`]; NULL is `None`.
     ///
     /// # Safety
     /// As [`Out::new`].
     pub(super) unsafe fn optional(pointer: *mut T, what: &str) -> Result<Option<Self>> {
-        // SAFETY: the same contract.
+        // SAFETY: by the contract, `pointer` is valid for writes, if it is not NULL.
         if pointer.is_null() { Ok(None) } else { unsafe { Self::new(pointer, what) }.map(Some) }
     }
 
     /// Stores the result.
     pub(super) fn set(&self, value: T) {
-        // SAFETY: checked and vouched for in `new`. The memory may be uninitialised, hence `write`.
+        // SAFETY: `new` found the pointer aligned and not NULL; by its contract, it is valid for writes. The memory may
+        // be uninitialised, hence `write`.
         unsafe { self.0.write(value) }
     }
 }
 
 impl<T> Out<*mut T> {
-    /// A place for a new handle, which is NULL until there is one.
+    /// As [`Out::new`], for a new handle. Sets it to NULL first.
     ///
     /// # Safety
     /// As [`Out::new`].
     pub(super) unsafe fn handle(pointer: *mut *mut T, what: &str) -> Result<Self> {
-        // SAFETY: the same contract.
+        // SAFETY: by the contract, `pointer` is NULL or valid for writes.
         let out = unsafe { Self::new(pointer, what) }?;
         out.set(std::ptr::null_mut());
         Ok(out)
@@ -63,16 +64,16 @@ pub(super) fn check<T>(pointer: *const T, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses NULL for `bytes` > 0, and ranges that no memory can have.
+/// Refuses NULL for `bytes` > 0, and ranges that exceed the address space.
 pub(super) fn check_range(pointer: *const u8, bytes: usize, what: impl Display) -> Result<()> {
     if bytes == 0 {
         return Ok(());
     }
     if pointer.is_null() {
-        return Err(Error::invalid(format!("{what} is NULL, but has {bytes} bytes")));
+        return Err(Error::invalid(format!("{what} is NULL, but its length is {bytes} bytes")));
     }
     if bytes > isize::MAX as usize || (pointer as usize).checked_add(bytes).is_none() {
-        return Err(Error::invalid(format!("{what} ({pointer:p}) cannot have {bytes} bytes")));
+        return Err(Error::invalid(format!("{what} ({pointer:p}) of {bytes} bytes exceeds the address space")));
     }
     Ok(())
 }
@@ -83,7 +84,7 @@ pub(super) fn check_host_range(pointer: *const u8, bytes: usize, what: &str) -> 
     if bytes > 0 { memory::check_host(pointer, || what.to_owned()) } else { Ok(()) }
 }
 
-/// `count` values at `pointer`, which may be NULL if there are none.
+/// The `count` values at `pointer`, which may be NULL if `count` is 0.
 ///
 /// # Safety
 /// `pointer` is valid for reads of `count` values for as long as the slice is used, and nobody writes them.
@@ -94,29 +95,30 @@ pub(super) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -
     }
     check(pointer, what)?;
     let bytes = count.checked_mul(size_of::<T>());
-    let bytes = bytes.ok_or_else(|| Error::invalid(format!("{what} cannot have {count} elements")))?;
+    let bytes = bytes.ok_or_else(|| Error::invalid(format!("{what} of {count} elements exceeds the address space")))?;
     check_range(pointer.cast(), bytes, what)?;
-    // SAFETY: not NULL, aligned, of a possible length; the caller vouches for the rest.
+    // SAFETY: not NULL, aligned, and of a possible length; by the contract, valid for reads of `count` values that
+    // nobody writes.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// As [`slice()`]; NULL is an empty one, whatever `count` is.
+/// As [`slice()`]; NULL is the empty slice, whatever `count` is.
 ///
 /// # Safety
 /// As [`slice()`].
 #[inline]
 pub(super) unsafe fn optional_slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T]> {
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, `pointer` is valid for reads of `count` values, if it is not NULL.
     if pointer.is_null() { Ok(&[]) } else { unsafe { slice(pointer, count, what) } }
 }
 
 /// A string that ends with a NUL byte.
 ///
 /// # Safety
-/// `pointer` is NULL or such a string that nobody changes as long as the result is used.
+/// `pointer` is NULL or such a string, which nobody changes as long as the result is used.
 pub(super) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     check(pointer, what)?;
-    // SAFETY: not NULL; the caller vouches for the rest.
+    // SAFETY: not NULL; by the contract, a string that nobody changes.
     let bytes = unsafe { CStr::from_ptr(pointer) };
     bytes.to_str().map_err(|_| Error::invalid(format!("{what} is not UTF-8: {bytes:?}")))
 }
@@ -126,16 +128,16 @@ pub(super) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
 /// # Safety
 /// As [`text`].
 pub(super) unsafe fn optional_text<'a>(pointer: *const c_char, what: &str) -> Result<Option<&'a str>> {
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, `pointer` is a string that nobody changes, if it is not NULL.
     if pointer.is_null() { Ok(None) } else { unsafe { text(pointer, what) }.map(Some) }
 }
 
-/// A secret: any bytes before a NUL byte, which no message shows. NULL is `None`.
+/// A secret, which no message contains: any bytes, up to a NUL byte. NULL is `None`.
 ///
 /// # Safety
 /// As [`text`].
 pub(super) unsafe fn optional_secret<'a>(pointer: *const c_char) -> Option<&'a [u8]> {
-    // SAFETY: not NULL; the caller vouches for the rest.
+    // SAFETY: not NULL; by the contract, a string that nobody changes.
     (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_bytes())
 }
 
@@ -166,16 +168,16 @@ pub(super) fn rank(number: i32, size: usize, what: &str) -> Result<Rank> {
 
 /// A rank for C. Contexts are created with `int32_t` sizes, so every rank fits.
 pub(super) fn rank_to_c(rank: Rank) -> Result<i32> {
-    i32::try_from(rank).map_err(|_| Error::new(ErrorKind::Internal, format!("rank {rank} does not fit an int32_t")))
+    i32::try_from(rank).map_err(|_| Error::new(ErrorKind::Internal, format!("rank {rank} does not fit in an int32_t")))
 }
 
-/// Copies `bytes` into a caller's buffer: the form of every result whose length the caller does not know. `needed`, if
-/// asked for, is set in any case; a NULL `buffer` only asks for it.
+/// Copies `bytes` into the caller's `buffer`, for results of a length that the caller does not know. Sets `needed`, if it is
+/// not NULL, to the length, also on failure. A NULL `buffer` is accepted if `needed` is not NULL.
 ///
 /// # Safety
 /// `buffer` is NULL or valid for writes of `capacity`; `needed` is NULL or valid for a write.
 pub(super) unsafe fn copy_out(bytes: &[u8], buffer: *mut c_void, capacity: usize, needed: *mut usize) -> Result<()> {
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, `needed` is NULL or valid for a write.
     let needed = unsafe { Out::optional(needed, "needed") }?;
     if let Some(needed) = &needed {
         needed.set(bytes.len());
@@ -189,7 +191,8 @@ pub(super) unsafe fn copy_out(bytes: &[u8], buffer: *mut c_void, capacity: usize
     if capacity < bytes.len() {
         return Err(Error::invalid(format!("the buffer has {capacity} bytes; {} are needed", bytes.len())));
     }
-    // SAFETY: not NULL and long enough; the caller vouches for the rest. `bytes` is the library's own memory.
+    // SAFETY: `buffer` is not NULL and, by the contract, valid for writes of `capacity` bytes, which are enough;
+    // `bytes` is memory of the library and does not overlap it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), bytes.len()) };
     Ok(())
 }
@@ -200,22 +203,23 @@ pub(super) unsafe fn copy_out(bytes: &[u8], buffer: *mut c_void, capacity: usize
 /// As [`copy_out`].
 pub(super) unsafe fn copy_out_text(text: &str, buffer: *mut c_char, capacity: usize, needed: *mut usize) -> Result<()> {
     let bytes = [text.as_bytes(), b"\0"].concat();
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, `buffer` is NULL or valid for writes of `capacity` bytes, and `needed` is NULL or valid
+    // for a write.
     unsafe { copy_out(&bytes, buffer.cast(), capacity, needed) }
 }
 
-/// Memory from `malloc` that the caller ends with `gloo_rs_free`.
+/// Memory from `malloc`, which the caller frees with `gloo_rs_free`.
 pub(super) struct Malloced(*mut c_void);
 
 impl Malloced {
     /// A copy of `bytes`; never NULL, even for none.
     pub(super) fn copy_of(bytes: &[u8]) -> Result<Self> {
-        // SAFETY: any size may be asked for.
+        // SAFETY: `malloc` accepts any size.
         let memory = unsafe { libc::malloc(bytes.len().max(1)) };
         if memory.is_null() {
-            return Err(Error::new(ErrorKind::ResourceExhausted, format!("no memory for {} bytes", bytes.len())));
+            return Err(Error::new(ErrorKind::ResourceExhausted, format!("cannot allocate {} bytes", bytes.len())));
         }
-        // SAFETY: just allocated with that length.
+        // SAFETY: `memory` was just allocated with at least `bytes.len()` bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.cast(), bytes.len()) };
         Ok(Self(memory))
     }
@@ -228,7 +232,7 @@ impl Malloced {
 
 impl Drop for Malloced {
     fn drop(&mut self) {
-        // SAFETY: from `malloc`, and not handed on.
+        // SAFETY: `self.0` is from `malloc`; `into_raw`, which hands it to the caller, prevents this drop.
         unsafe { libc::free(self.0) }
     }
 }

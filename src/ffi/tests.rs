@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind};
 use crate::types::{DataType, ReduceOp};
 
 fn message() -> String {
-    // SAFETY: a string of this thread's that no failing call replaces meanwhile.
+    // SAFETY: the string is valid until the next call fails on this thread.
     unsafe { CStr::from_ptr(gloo_rs_last_error_message()) }.to_str().unwrap().to_owned()
 }
 
@@ -122,10 +122,13 @@ fn numbers_of_types_and_operations_are_the_header_s() {
     assert_eq!(GLOO_RS_DATA_TYPE_UNSET as u32, 0);
     assert!(data_type(0).unwrap_err().message().contains("not set"));
     for number in [types.len() as u32 + 1, u32::MAX] {
-        assert_eq!(data_type(number).unwrap_err().message(), format!("no data type has the number {number}"));
+        assert_eq!(
+            data_type(number).unwrap_err().message(),
+            format!("data_type is {number}, which is not a value of its enumeration")
+        );
     }
     assert!(op(8).is_err());
-    // SAFETY: as above.
+    // SAFETY: `from_number` initialises the argument.
     let size = |number| unsafe { gloo_rs_data_type_size(from_number(number)) };
     assert_eq!((size(GLOO_RS_COMPLEX128 as u32), size(16), size(0)), (16, 0, 0));
 }
@@ -146,12 +149,12 @@ fn a_number_that_is_no_value_of_an_enumeration_is_refused() {
         ("check_calls is 4294967295,", gloo_rs_context_options_t { check_calls: from_number(u32::MAX), ..options }),
     ];
     for (text, options) in wrong {
-        // SAFETY: as above.
+        // SAFETY: `device` is a live handle; `options` is initialised; the place of the handle is valid.
         let status = unsafe { gloo_rs_context_create(device, 0, 1, &options, &mut context) };
         assert_eq!(status, GLOO_RS_ERROR_INVALID_ARGUMENT);
         assert!(message().contains(text), "{}", message());
     }
-    // SAFETY: nothing else uses it.
+    // SAFETY: no other call uses the handle.
     unsafe { gloo_rs_device_destroy(device) };
 }
 
@@ -248,7 +251,10 @@ fn options_are_read_as_far_as_the_caller_knows_them() {
     let error = read((&raw const longer).cast()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     let byte = offset_of!(Longer, new) + size_of::<u64>() + 1;
-    assert!(error.message().contains(&format!("gloo_rs_collective_options_t has a value at byte {byte},")), "{error}");
+    assert!(
+        error.message().contains(&format!("gloo_rs_collective_options_t has a nonzero value at byte {byte},")),
+        "{error}"
+    );
 
     longer.known.struct_size = offset_of!(gloo_rs_collective_options_t, base);
     let options = read(&longer.known).unwrap();
@@ -284,10 +290,10 @@ fn an_impossible_struct_size_is_refused_and_nothing_is_written_for_it() {
         assert_eq!((statistics.struct_size, statistics.foreign), (size, 77));
     }
     statistics.struct_size = size_of_val(&statistics);
-    // SAFETY: as above.
+    // SAFETY: `device` is a live handle, and `struct_size` is that of `statistics`.
     assert_eq!(unsafe { gloo_rs_device_connection_statistics(device, &mut statistics) }, GLOO_RS_OK);
     assert_eq!(statistics.foreign, 0);
-    // SAFETY: nothing else uses it.
+    // SAFETY: no other call uses the handle.
     unsafe { gloo_rs_device_destroy(device) };
 
     let mut options = MaybeUninit::<[gloo_rs_collective_options_t; 2]>::zeroed();

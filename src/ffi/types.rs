@@ -6,11 +6,11 @@ use super::enumeration::number;
 use crate::error::{Error, Result};
 use crate::types::{DataType, ElementType, ReduceOp};
 
-/// The type of one element. Buffers of collectives are aligned as each says.
+/// The type of an element. The buffers of collectives must have the alignment that is stated here.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gloo_rs_data_type_t {
-    /// No type: the default in options, which calls refuse.
+    /// No type: the default in options. A collective needs a type, or `element_bytes`.
     GLOO_RS_DATA_TYPE_UNSET = 0,
     /// Signed 8-bit integer; any alignment.
     GLOO_RS_INT8 = 1,
@@ -40,26 +40,26 @@ pub enum gloo_rs_data_type_t {
     GLOO_RS_COMPLEX64 = 13,
     /// Two binary64, real and imaginary: `double _Complex`, `std::complex<double>`; aligned to 8 bytes.
     GLOO_RS_COMPLEX128 = 14,
-    /// One byte: zero is false, anything else is true; results are 0 or 1. Any alignment.
+    /// One byte: zero is false, any other value is true; results are 0 or 1. Any alignment.
     GLOO_RS_BOOL = 15,
 }
 
 pub use gloo_rs_data_type_t::*;
 
-/// How two elements become one.
+/// The operation that combines two elements.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gloo_rs_op_t {
-    /// `a + b`; integers wrap; logical or for GLOO_RS_BOOL.
+    /// `a + b`. Integers wrap; logical or for GLOO_RS_BOOL.
     GLOO_RS_SUM = 0,
-    /// `a * b`; integers wrap; logical and for GLOO_RS_BOOL.
+    /// `a * b`. Integers wrap; logical and for GLOO_RS_BOOL.
     GLOO_RS_PRODUCT = 1,
-    /// The smaller; a NaN wins over numbers. Not for complex types.
+    /// The minimum. NaN takes precedence over numbers. Not for complex types.
     GLOO_RS_MIN = 2,
-    /// The larger; a NaN wins over numbers. Not for complex types.
+    /// The maximum. NaN takes precedence over numbers. Not for complex types.
     GLOO_RS_MAX = 3,
-    /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for GLOO_RS_BOOL,
-    /// nor for scan and exscan. All ranks must pass the same number of inputs.
+    /// The sum, divided once at the end by the number of contributions; integers truncate towards zero. Not for
+    /// GLOO_RS_BOOL, scan and exscan. All ranks must pass the same number of inputs.
     GLOO_RS_AVERAGE = 4,
     /// Bitwise and; integers and GLOO_RS_BOOL only.
     GLOO_RS_AND = 5,
@@ -74,16 +74,15 @@ pub use gloo_rs_op_t::*;
 /// # Safety
 /// The number is initialised.
 pub(super) unsafe fn data_type(data_type: MaybeUninit<gloo_rs_data_type_t>) -> Result<DataType> {
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, `data_type` is initialised.
     match unsafe { number(data_type) } {
-        0 => Err(Error::invalid("data_type was not set")),
-        number => {
-            DataType::try_from(number - 1).map_err(|_| Error::invalid(format!("no data type has the number {number}")))
-        }
+        0 => Err(Error::invalid("data_type is not set")),
+        number => DataType::try_from(number - 1)
+            .map_err(|_| Error::invalid(format!("data_type is {number}, which is not a value of its enumeration"))),
     }
 }
 
-/// The elements' type, by its number or by the size of an element.
+/// The type of the elements, from its number or from the size of an element.
 ///
 /// # Safety
 /// The number is initialised.
@@ -91,9 +90,9 @@ pub(super) unsafe fn element_type(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     element_bytes: usize,
 ) -> Result<ElementType> {
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, `data_type` is initialised.
     match (unsafe { number(data_type) }, element_bytes) {
-        // SAFETY: as above.
+        // SAFETY: by the contract, `data_type` is initialised.
         (_, 0) => unsafe { self::data_type(data_type) }.map(ElementType::Known),
         (0, bytes) => Ok(ElementType::Opaque(bytes)),
         (_, _) => Err(Error::invalid("data_type and element_bytes are both set: set one of them")),
@@ -103,13 +102,13 @@ pub(super) unsafe fn element_type(
 /// # Safety
 /// The number is initialised.
 pub(super) unsafe fn op(op: MaybeUninit<gloo_rs_op_t>) -> Result<ReduceOp> {
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, `op` is initialised.
     ReduceOp::try_from(unsafe { number(op) })
 }
 
-/// Bytes of one element of `data_type`; 0 for numbers that name no type.
+/// Returns the bytes of one element of `data_type`; 0 for numbers that are no type.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_data_type_size(data_type: MaybeUninit<gloo_rs_data_type_t>) -> usize {
-    // SAFETY: arguments from C are initialised.
+    // SAFETY: C initialises arguments; any number is accepted.
     unsafe { self::data_type(data_type) }.map_or(0, DataType::size)
 }

@@ -7,7 +7,7 @@ use crate::ffi::pointer::check_range;
 use crate::memory;
 use crate::types::{DataType, ElementType};
 
-/// How the inputs lie to the outputs.
+/// How the inputs are placed relative to the outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Apart from each other, or else the call is refused; or there are no inputs.
@@ -18,7 +18,7 @@ pub(super) enum Form {
     OwnBlock,
 }
 
-/// What the caller means by pointers that coincide. The shape need not have passed its check.
+/// The form that equal pointers select. The shape need not have passed its check.
 pub(super) fn form(call: &Call<'_>) -> Form {
     use Collective::*;
     let Call { ref shape, dtype, inputs, outputs, .. } = *call;
@@ -39,7 +39,7 @@ pub(super) fn form(call: &Call<'_>) -> Form {
     }
 }
 
-/// Whether `block` is where this rank's block lies in `whole`, which has one for each rank.
+/// Whether `block` is the position of this rank's block in `whole`, which has one block per rank.
 fn is_own_block(shape: &Shape<'_>, dtype: ElementType, whole: *const u8, block: *const u8) -> bool {
     let before = |counts: &[usize]| counts.iter().take(shape.rank).fold(0, |sum: usize, n| sum.wrapping_add(*n));
     let before = match shape.collective {
@@ -50,11 +50,12 @@ fn is_own_block(shape: &Shape<'_>, dtype: ElementType, whole: *const u8, block: 
     whole.wrapping_add(before.wrapping_mul(dtype.size())) == block
 }
 
-/// Refuses NULL, misaligned and impossible buffers, and outputs that overlap anything, but for what `form` allows. The shape has
-/// passed its own check; of a call in place, it has no inputs. Whether some buffer, which has no elements, is NULL.
+/// Refuses NULL, misaligned and impossible buffers, and outputs that overlap another buffer, except where `form` allows
+/// it. The shape has passed its own check; it has no inputs if the call is in place. Returns whether a buffer without
+/// elements is NULL.
 pub(super) fn check(call: &Call<'_>, form: Form) -> Result<bool> {
     let Call { ref shape, dtype, inputs, outputs, .. } = *call;
-    // A part of the input needs no check of its own.
+    // A block of the input is checked as part of the input.
     let outputs = if form == Form::OwnBlock { &[] } else { outputs };
     let input = |index: usize| Range::new(false, index, inputs[index], shape.input_len(index), dtype);
     let output = |index: usize| Range::new(true, index, outputs[index], shape.output_len(index), dtype);
@@ -68,15 +69,15 @@ pub(super) fn check(call: &Call<'_>, form: Form) -> Result<bool> {
     Ok(inputs.iter().any(|input| input.is_null()) || outputs.iter().any(|output| output.is_null()))
 }
 
-/// As [`check`], for the two buffers of a reduction on this rank alone, which may be the same.
+/// Like [`check`], for the two buffers of a reduction on this rank only, which may be equal.
 pub(super) fn check_local(input: *const u8, inout: *const u8, count: usize, dtype: DataType) -> Result<()> {
     let input_range = Range::new(false, 0, input, count, dtype.into())?;
     let inout_range = Range::new(true, 0, inout, count, dtype.into())?;
     if input == inout { Ok(()) } else { input_range.check_apart(&inout_range) }
 }
 
-/// Runs `call`, whose one output is a part of its input, with an output of the library's, which is copied to `output` at the
-/// end: schedules are proven only for outputs apart from the inputs.
+/// Runs `call`, whose one output is a part of its input, with an output buffer of the library, and copies that to `output` at the
+/// end. Schedules are verified only for outputs that are apart from the inputs.
 ///
 /// # Safety
 /// `output` is valid for writes of the elements of the call's output.
@@ -84,12 +85,13 @@ pub(super) unsafe fn apart(call: &Call<'_>, output: *mut u8, run: impl FnOnce(&C
     let bytes = call.shape.output_len(0) * call.dtype.size();
     let mut memory = try_zeros::<u128>(bytes.div_ceil(size_of::<u128>()), "an output that is a part of the input")?;
     run(&Call { outputs: &[memory.as_mut_ptr().cast()], ..*call })?;
-    // SAFETY: the source has the bytes, and is no memory of the caller's, who vouches for the target.
+    // SAFETY: by the contract, `output` is valid for writes of `bytes`. `memory` has at least `bytes`, and the library has just
+    // allocated it, so the two do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(memory.as_ptr().cast(), output, bytes) };
     Ok(())
 }
 
-/// A buffer: where it begins and ends, and what to call it.
+/// A buffer's address range, and its name in errors.
 #[derive(Clone, Copy)]
 struct Range {
     start: usize,
@@ -102,8 +104,9 @@ impl Range {
     fn new(output: bool, index: usize, pointer: *const u8, len: usize, dtype: ElementType) -> Result<Self> {
         let kind = kind(output);
         let bytes = len.checked_mul(dtype.size());
-        let bytes =
-            bytes.ok_or_else(|| Error::invalid(format!("{kind} {index} cannot have {len} elements of {dtype}")))?;
+        let bytes = bytes.ok_or_else(|| {
+            Error::invalid(format!("{kind} {index} of {len} elements of {dtype} exceeds the address space"))
+        })?;
         check_range(pointer, bytes, format_args!("{kind} {index}"))?;
         let (start, align) = (pointer as usize, dtype.align());
         if bytes > 0 && start & (align - 1) != 0 {
@@ -117,7 +120,7 @@ impl Range {
         Ok(Self { start, end: start + bytes, output, index })
     }
 
-    /// Refuses two buffers that share bytes, unless both are only read.
+    /// Refuses two buffers that share bytes, unless both are inputs.
     fn check_apart(&self, other: &Self) -> Result<()> {
         let shared = self.start.max(other.start) < self.end.min(other.end);
         if !shared || !(self.output || other.output) {
@@ -133,7 +136,7 @@ fn kind(output: bool) -> &'static str {
     if output { "output" } else { "input" }
 }
 
-/// [`Range::check_apart`] for each two of many.
+/// [`Range::check_apart`] for each pair of many.
 fn check_many(mut ranges: Vec<Range>) -> Result<()> {
     ranges.retain(|range| range.start < range.end);
     ranges.sort_unstable_by_key(|range| range.start);
@@ -152,7 +155,7 @@ fn check_many(mut ranges: Vec<Range>) -> Result<()> {
     Ok(())
 }
 
-/// The same pointers, with dangling ones, aligned for every type, for those that are NULL.
+/// The same pointers, with NULL replaced by dangling pointers that are aligned for every type.
 pub(super) fn without_null(inputs: &[*const u8], outputs: &[*mut u8]) -> (Vec<*const u8>, Vec<*mut u8>) {
     let dangling = std::ptr::dangling_mut::<u128>().cast::<u8>();
     let input = |pointer: &*const u8| if pointer.is_null() { dangling.cast_const() } else { *pointer };

@@ -86,8 +86,8 @@ fn an_input_or_an_output_may_be_the_rank_s_own_block_of_the_other() {
 #[test]
 fn what_is_wrong_is_named() {
     let one = shape(Collective::Allreduce, 1, 1, 1);
-    refused(check_at(one, &[0], &[64]), "input 0 is NULL, but has 8 bytes");
-    refused(check_at(one, &[64], &[0]), "output 0 is NULL, but has 8 bytes");
+    refused(check_at(one, &[0], &[64]), "input 0 is NULL, but its length is 8 bytes");
+    refused(check_at(one, &[64], &[0]), "output 0 is NULL, but its length is 8 bytes");
     refused(check_at(one, &[64], &[130]), "output 0 (0x82) is not aligned to the 4 bytes of float32");
     refused(check_at(one, &[64], &[68]), "input 0 (0x40 to 0x48) overlaps output 0 (0x44 to 0x4c)");
     refused(check_at(one, &[64], &[usize::MAX - 3]), "output 0");

@@ -1,4 +1,4 @@
-//! The options of all collectives, and which collective uses which.
+//! The options of collectives, and which collective uses which options.
 
 use std::ffi::{c_char, c_void};
 use std::mem::{MaybeUninit, offset_of};
@@ -11,87 +11,90 @@ use crate::ffi::options::{self, Options};
 use crate::ffi::status::GLOO_RS_TIMEOUT_DEFAULT;
 use crate::ffi::types::{GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, gloo_rs_data_type_t, gloo_rs_op_t};
 
-/// Options of every collective, for the functions gloo_rs_..._with. Set up by gloo_rs_collective_options_init. A field that
-/// the collective does not use must keep its default: a call with another value is refused with
-/// GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. Which buffers, of how many elements
-/// each, the comment of the function says.
+/// Options of every collective, for the functions gloo_rs_..._with. Initialise with gloo_rs_collective_options_init. A
+/// field that the collective does not use must keep its default; otherwise the call fails with
+/// GLOO_RS_ERROR_INVALID_ARGUMENT and a message that names the collective and the field. The comment of each function
+/// states its buffers and their lengths.
 ///
-/// The functions without `_with` take one input and one output as arguments, and all else has its default: so their tag is 0,
-/// and each of them can run once at a time on a context.
+/// The functions without `_with` take one input and one output as arguments and use the defaults of all other options.
+/// So their tag is 0, and each of them can run once at a time on a context.
 ///
-/// All collectives: every rank of the context makes the same call. The buffers and the options are the caller's; they are
-/// used until the function returns, which it does when this rank's part is done. Counts are in elements, not bytes. A call
-/// that is wrong in itself fails with GLOO_RS_ERROR_INVALID_ARGUMENT or GLOO_RS_ERROR_INVALID_OPERATION and nothing is sent;
-/// one that fails later (with GLOO_RS_ERROR_TIMEOUT, GLOO_RS_ERROR_CONNECTION_LOST, GLOO_RS_ERROR_MISMATCH,
-/// GLOO_RS_ERROR_CALLBACK and others) breaks the context, leaves its outputs unspecified, and every later collective on the
-/// context fails. Threads may call different collectives at the same time, and one collective with different tags. With
-/// check_calls in the context's options they need different tags for different collectives, too.
+/// All collectives: every rank of the context makes the same call. It returns when this rank's part is complete. The
+/// caller owns the buffers and options and keeps them valid until then. Counts are in elements, not bytes. Invalid
+/// calls fail with GLOO_RS_ERROR_INVALID_ARGUMENT or GLOO_RS_ERROR_INVALID_OPERATION before data is sent. A later
+/// failure (GLOO_RS_ERROR_TIMEOUT, GLOO_RS_ERROR_CONNECTION_LOST, GLOO_RS_ERROR_MISMATCH, GLOO_RS_ERROR_CALLBACK and
+/// others) leaves the outputs unspecified and breaks the context: all later collectives on it fail. Threads may run
+/// different collectives at the same time, and one collective with different tags. With check_calls in the context's
+/// options, different collectives need different tags, too.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_collective_options_t {
     /// sizeof(gloo_rs_collective_options_t).
     pub struct_size: usize,
-    /// Algorithm by name, such as "ring"; NULL or "auto" lets the library choose. gloo_rs_algorithms tells the names. The same
-    /// on all ranks. "binomial" of gatherv and scatterv and "bruck" of alltoallv first bring the counts that only some ranks
-    /// have to all ranks, within the same call. Used by all.
+    /// Name of the algorithm, such as "ring"; NULL or "auto" for the library's choice. gloo_rs_algorithms returns the
+    /// names. The same on all ranks. "binomial" of gatherv and scatterv and "bruck" of alltoallv first send the counts,
+    /// which only some ranks have, to all ranks. Used by all.
     pub algorithm: *const c_char,
-    /// Milliseconds until the call fails; GLOO_RS_TIMEOUT_DEFAULT for the context's. Used by all.
+    /// Timeout in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Used by all.
     pub timeout_ms: i64,
-    /// Largest piece, in bytes, that is sent as one message; 0 for the context's. The same on all ranks. Used by all.
+    /// Maximum size in bytes of a message; 0 for the context's. The same on all ranks. Used by all.
     pub max_segment_bytes: usize,
-    /// Tells apart calls of one collective that run at the same time on one context; calls of different collectives are apart
-    /// anyway. The same on all ranks. Used by all.
+    /// Distinguishes calls of one collective that run at the same time on one context. Calls of different collectives
+    /// may have the same tag. The same on all ranks. Used by all.
     pub tag: u64,
     /// Type of the elements. The same on all ranks. Used by all but barrier.
     pub data_type: MaybeUninit<gloo_rs_data_type_t>,
-    /// Bytes of one element, for elements of the caller's own type, such as a struct of 12 bytes: instead of `data_type`, and where
-    /// elements are combined, with `function`. Otherwise 0. The same on all ranks. Used by all but barrier.
+    /// Size in bytes of an element of the caller's own type, such as a struct of 12 bytes; it replaces `data_type`.
+    /// Collectives that combine elements then need `function`. 0 if `data_type` is set. The same on all ranks. Used by
+    /// all but barrier.
     pub element_bytes: usize,
-    /// How elements are combined; GLOO_RS_SUM by default. The same on all ranks. Used by allreduce, reduce, reduce_scatter,
-    /// scan, exscan.
+    /// Operation that combines elements; GLOO_RS_SUM by default. The same on all ranks. Used by allreduce, reduce,
+    /// reduce_scatter, scan, exscan.
     pub op: MaybeUninit<gloo_rs_op_t>,
     /// Rank of the root. The same on all ranks. Used by reduce, broadcast, gather, gatherv, scatter, scatterv.
     pub root: i32,
-    /// The caller's operation instead of `op`, or NULL. Used by allreduce, reduce, reduce_scatter, scan, exscan.
+    /// Reduction function of the caller, which replaces `op`; or NULL. Used by allreduce, reduce, reduce_scatter, scan,
+    /// exscan.
     pub function: gloo_rs_reduce_fn_t,
     /// Passed to `function`. Used by allreduce, reduce, reduce_scatter, scan, exscan.
     pub user: *mut c_void,
-    /// Buffers that are only read. Used by all but barrier.
+    /// Input buffers, which are only read. Used by all but barrier.
     pub inputs: *const *const c_void,
-    /// Number of inputs; 0 for in place. Used by all but barrier.
+    /// Length of `inputs`; 0 for in place. Used by all but barrier.
     pub num_inputs: usize,
-    /// Buffers for the result. Used by all but barrier.
+    /// Output buffers. Used by all but barrier.
     pub outputs: *const *mut c_void,
-    /// Number of outputs. Used by all but barrier.
+    /// Length of `outputs`. Used by all but barrier.
     pub num_outputs: usize,
-    /// Elements of a buffer, or of a block of one that has a block for each rank. The same on all ranks; but of gatherv and
-    /// scatterv what this rank sends or gets, and the root's is ignored. 0 where reduce_scatter has `recv_counts`. Used by all
-    /// but allgatherv, alltoallv, barrier.
+    /// Number of elements of a buffer, or of each block if a buffer has one block per rank. The same on all ranks. For
+    /// gatherv and scatterv: the elements that this rank sends or receives; ignored on the root. 0 if reduce_scatter
+    /// has `recv_counts`. Used by all but allgatherv, alltoallv, barrier.
     pub count: usize,
-    /// Elements for each rank, in the order of ranks; of scatterv on the root, and ignored on other ranks. Used by scatterv,
-    /// alltoallv.
+    /// Numbers of elements to each rank, in the order of ranks. For scatterv: only on the root, ignored on other ranks.
+    /// Used by scatterv, alltoallv.
     pub send_counts: *const usize,
-    /// Elements from each rank, in the order of ranks; of gatherv on the root, and ignored on other ranks. Of reduce_scatter,
-    /// elements of the result that each rank gets; NULL if every rank gets `count`. Used by reduce_scatter, allgatherv, gatherv,
-    /// alltoallv.
+    /// Numbers of elements from each rank, in the order of ranks. For gatherv: only on the root, ignored on other
+    /// ranks. For reduce_scatter: numbers of elements of the result for each rank; NULL if every rank gets `count`.
+    /// Used by reduce_scatter, allgatherv, gatherv, alltoallv.
     pub recv_counts: *const usize,
     /// Length of `send_counts` and of `recv_counts`: the size of the context. Used by reduce_scatter, allgatherv, gatherv,
     /// scatterv, alltoallv.
     pub num_counts: usize,
-    /// Number of partners: at most the base-2 logarithm of the context's size, which must be a power of two. The same on all
-    /// ranks. Used by pairwise_exchange.
+    /// Number of partners, at most the base-2 logarithm of the context's size, which must be a power of two. The same
+    /// on all ranks. Used by pairwise_exchange.
     pub destinations: usize,
     /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks. Used by allreduce.
     pub base: usize,
-    /// The group of each rank, in the order of ranks: any numbers, equal for ranks of one group. For the algorithms
-    /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d"; NULL for the hosts that the ranks run on. The same on all ranks.
-    /// Used by allreduce.
+    /// Group numbers of the ranks, in the order of ranks; ranks with equal numbers form a group. For the algorithms
+    /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d". NULL if the ranks of each host form a group. The same on
+    /// all ranks. Used by allreduce.
     pub groups: *const u32,
     /// Length of `groups`: the size of the context, or 0. Used by allreduce.
     pub num_groups: usize,
-    /// Extents of the grid that the ranks form, whose product is the size of the context; neighbours in the first dimension
-    /// have consecutive ranks. For "torus_2d" and "mesh_2d", which have two dimensions, and "torus_nd"; they then do without
-    /// groups. NULL for the library's choice. The same on all ranks. Used by allreduce.
+    /// Extents of the grid that the ranks form; their product is the size of the context. Neighbours in the first
+    /// dimension have consecutive ranks. For the algorithms "torus_2d" and "mesh_2d", which have two dimensions, and
+    /// "torus_nd"; they then do not use groups. NULL for the library's choice. The same on all ranks. Used by
+    /// allreduce.
     pub dims: *const usize,
     /// Length of `dims`. Used by allreduce.
     pub num_dims: usize,
@@ -134,18 +137,19 @@ unsafe impl Options for gloo_rs_collective_options_t {
     }
 }
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_collective_options_t), with defaults: no
-/// buffers, no elements, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, root 0, tag 0, GLOO_RS_TIMEOUT_DEFAULT.
+/// Sets `*options` to defaults: no buffers, no elements, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, root 0, tag 0,
+/// GLOO_RS_TIMEOUT_DEFAULT. `struct_size` is sizeof(gloo_rs_collective_options_t); at most that many bytes are written.
+/// NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_collective_options_init(
     options: *mut gloo_rs_collective_options_t,
     struct_size: usize,
 ) {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `options` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(options, struct_size) }
 }
 
-/// Some collectives.
+/// A set of collectives.
 #[derive(Clone, Copy)]
 struct Set(u32);
 
@@ -164,7 +168,7 @@ impl Set {
     }
 }
 
-/// Refuses a field that has another value than its default and that `collective` does not use.
+/// Refuses a field that `collective` does not use and that does not have its default.
 #[inline]
 pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Collective) -> Result<()> {
     use Collective::*;
@@ -179,7 +183,7 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
         true => Err(unused(collective, field)),
         false => Ok(()),
     };
-    // SAFETY: the caller's numbers, or the defaults.
+    // SAFETY: C initialised both fields, or they have their defaults; any number is a valid `u32`.
     let (data_type, op) = unsafe { (number(options.data_type), number(options.op)) };
     check(data_type != GLOO_RS_DATA_TYPE_UNSET as u32, "data_type", WITH_BUFFERS)?;
     check(options.element_bytes != 0, "element_bytes", WITH_BUFFERS)?;
@@ -205,7 +209,7 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
 
 #[cold]
 fn unused(collective: Collective, field: &str) -> Error {
-    Error::invalid(format!("{} has no {field}: leave the field at its default", collective.name()))
+    Error::invalid(format!("{} does not use {field}: leave the field at its default", collective.name()))
 }
 
 #[cfg(test)]

@@ -103,15 +103,15 @@ fn a_field_is_refused_by_exactly_the_collectives_whose_use_of_it_is_not_document
         for (field, set) in FIELDS {
             let mut options = super::DEFAULTS;
             set(&mut options);
-            // SAFETY: without a context nothing is done with what the options point to.
+            // SAFETY: the context is NULL, which is refused before the pointers in the options are used.
             let status = unsafe { export(collective)(ptr::null_mut(), &options) };
             assert_eq!(status, GLOO_RS_ERROR_INVALID_ARGUMENT);
-            // SAFETY: a string of this thread's that no failing call replaces meanwhile.
+            // SAFETY: the string is valid until the next call fails on this thread.
             let message = unsafe { CStr::from_ptr(gloo_rs_last_error_message()) }.to_str().unwrap();
             let name = collective.name();
             let why = match documented[*field].contains(&collective) {
                 true => "context is NULL".into(),
-                false => format!("{name} has no {field}: leave the field at its default"),
+                false => format!("{name} does not use {field}: leave the field at its default"),
             };
             assert_eq!(message, format!("gloo_rs_{name}_with: {why}"));
         }
