@@ -56,56 +56,57 @@
 #endif
 #endif
 
-/// As a timeout: the context's, or 30 seconds for what has no context.
+/// As a timeout: the context's timeout; 30 seconds for calls that have no context.
 #define GLOO_RS_TIMEOUT_DEFAULT -1
 
-/// As a timeout: none, so that only an end, a failure or an abort ends the operation.
+/// As a timeout: none. Only completion, a failure or an abort ends the operation.
 #define GLOO_RS_TIMEOUT_INFINITE INT64_MAX
 
-/// The header's version: its first number.
+/// First number of the header's version.
 #define GLOO_RS_VERSION_MAJOR 0
 
-/// The second number of the header's version.
+/// Second number of the header's version.
 #define GLOO_RS_VERSION_MINOR 2
 
-/// The third number of the header's version.
+/// Third number of the header's version.
 #define GLOO_RS_VERSION_PATCH 0
 
-/// The header's version as one number, to compare: 1.2.3 is 10203. gloo_rs_version_number tells the library's.
+/// The header's version as one number for comparisons: 1.2.3 is 10203. gloo_rs_version_number returns the library's.
 #define GLOO_RS_VERSION_NUMBER (((GLOO_RS_VERSION_MAJOR * 10000) + (GLOO_RS_VERSION_MINOR * 100)) + GLOO_RS_VERSION_PATCH)
 
 /// As a color: this rank is to be in none of the new contexts.
 #define GLOO_RS_COLOR_UNDEFINED -1
 
-/// What a call returned. The numbers never change; later versions may add some.
+/// The status of a call. The numbers never change; later versions may add some.
 typedef enum gloo_rs_status_t {
-  /// The call did what it should.
+  /// Success.
   GLOO_RS_OK = 0,
-  /// The caller passed something that no call could accept.
+  /// An argument is invalid.
   GLOO_RS_ERROR_INVALID_ARGUMENT = 1,
-  /// The call makes no sense in the state that the object is in.
+  /// The state of the object does not allow the call.
   GLOO_RS_ERROR_INVALID_OPERATION = 2,
-  /// The deadline passed first.
+  /// The timeout expired before the operation completed.
   GLOO_RS_ERROR_TIMEOUT = 3,
-  /// The operating system refused: a file, a socket, an interface.
+  /// The operating system reported an error of a file, a socket or an interface.
   GLOO_RS_ERROR_IO = 4,
-  /// A peer is gone or gave up, or its connection broke.
+  /// The connection to a peer broke, the peer's process ended, or the peer's context failed.
   GLOO_RS_ERROR_CONNECTION_LOST = 5,
-  /// A wait was ended by an abort function.
+  /// An abort function ended the wait.
   GLOO_RS_ERROR_ABORTED = 6,
-  /// Ranks disagree: another collective, count, type, operation or root; or a peer spoke another protocol.
+  /// Ranks disagree about the collective, count, data type, operation, root or token, or a peer uses another
+  /// protocol.
   GLOO_RS_ERROR_MISMATCH = 7,
-  /// A key is not in the store.
+  /// The store has no such key.
   GLOO_RS_ERROR_NOT_FOUND = 8,
-  /// Not built in, or not on this machine.
+  /// This build, this version or this machine lacks a feature that the call needs, such as access to device memory.
   GLOO_RS_ERROR_UNSUPPORTED = 9,
-  /// Memory or descriptors ran out.
+  /// Memory or file descriptors ran out.
   GLOO_RS_ERROR_RESOURCE_EXHAUSTED = 10,
-  /// A callback of the caller's returned an error.
+  /// A callback of the caller returned an error.
   GLOO_RS_ERROR_CALLBACK = 11,
   /// A defect of this library.
   GLOO_RS_ERROR_INTERNAL = 12,
-  /// This process has closed the context or the pair, or destroyed the buffer.
+  /// This process closed the context or the pair, or destroyed the buffer.
   GLOO_RS_ERROR_CLOSED = 13,
 } gloo_rs_status_t;
 
@@ -508,23 +509,27 @@ typedef struct gloo_rs_collective_options_t {
 extern "C" {
 #endif // __cplusplus
 
-/// The version of the library that the program runs with, as GLOO_RS_VERSION_NUMBER. It may be later than the header's.
+/// Returns the version of the library that the program runs with, in the form of GLOO_RS_VERSION_NUMBER. It may be
+/// later than the header's.
 uint32_t gloo_rs_version_number(void);
 
-/// The version of the library that the program runs with: `1.2.3`. A static string.
+/// Returns the version of the library that the program runs with: `1.2.3`. A static string.
 const char *gloo_rs_version(void);
 
-/// What this build of the library holds, separated by commas: `tcp`, and `redis` unless it was left out. A static string.
+/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis` unless it was left out. A
+/// static string.
 const char *gloo_rs_built_features(void);
 
-/// The names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas: what `algorithm` in its
-/// options may say instead of `auto`. A static string; NULL if there is no such collective.
+/// Returns the names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas. Each is a
+/// value for `algorithm` in gloo_rs_collective_options_t, as is `auto`. A static string; NULL if there is no such
+/// collective.
 const char *gloo_rs_algorithms(const char *collective);
 
-/// The name of `status`, as in this header: `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for other numbers.
+/// Returns the name of `status` in this header, such as `GLOO_RS_ERROR_TIMEOUT`. A static string; `unknown status` for
+/// other numbers.
 const char *gloo_rs_status_name(enum gloo_rs_status_t status);
 
-/// Frees memory that this library handed to the caller for freeing, as gloo_rs_store_get does. NULL is fine.
+/// Frees memory that this library allocated for the caller, as gloo_rs_store_get does. NULL is ignored.
 void gloo_rs_free(void *memory);
 
 /// Returns the bytes of one element of `data_type`; 0 for numbers that are no type.
