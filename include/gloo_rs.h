@@ -220,26 +220,30 @@ typedef struct gloo_rs_store_t gloo_rs_store_t;
 /// threads.
 typedef struct gloo_rs_unbound_buffer_t gloo_rs_unbound_buffer_t;
 
-/// What went wrong, for programs. Set up by gloo_rs_error_init, filled by gloo_rs_last_error and gloo_rs_context_broken.
+/// A failure, in a form for programs. Initialise it with gloo_rs_error_init; gloo_rs_last_error and
+/// gloo_rs_context_broken fill it.
 typedef struct gloo_rs_error_t {
   /// sizeof(gloo_rs_error_t).
   size_t struct_size;
-  /// What the failed call returned.
+  /// Status of the failed call.
   enum gloo_rs_status_t status;
-  /// The rank with which the failure began, whichever rank saw it first: the one that was lost, that stopped answering, whose
-  /// call differs, whose process gave up, or that did not come. -1 if that is no rank, or unknown. It may be this one.
+  /// The rank with which the failure began, whichever rank detected it first: the rank that was lost, stopped
+  /// responding, made a different call, failed, or did not connect. -1 if unknown, or if it is no rank's failure. It
+  /// may be this rank.
   int32_t rank;
-  /// The operating system's error number, as in errno, of a connection or file that this process saw fail; 0 if there is none.
+  /// The operating system's error number, as in errno, of a connection or file in this process; 0 if there is none.
   int32_t system_error;
-  /// After a timeout: how many of `bytes_wanted` had come, or gone, of what was waited for from `rank`, or from any rank.
-  /// 0 of 0 where that says nothing.
+  /// After a timeout: the bytes that were transferred of the `bytes_wanted` that the call waited for from `rank`, or
+  /// from any rank. Both are 0 if the wait was not for bytes.
   uint64_t bytes_done;
   /// See `bytes_done`.
   uint64_t bytes_wanted;
-  /// What failed: a collective by its name (`allreduce`), `connect`, `send` or `recv`; else the words of the function's name
-  /// (`store get`, `device create`). Never NULL; empty if no call failed yet. Lives as long as `message`.
+  /// The operation that failed: the name of a collective (`allreduce`), `connect`, `send` or `recv`; otherwise the
+  /// words of the function's name (`store get`, `device create`). Never NULL; empty if no call has failed yet. Valid
+  /// as long as `message`.
   const char *operation;
-  /// As gloo_rs_last_error_message() returns, and lives as long: until the next failing call on this thread, or its end.
+  /// The text that gloo_rs_last_error_message() returns. Valid until the next call fails on this thread, or the
+  /// thread ends.
   const char *message;
 } gloo_rs_error_t;
 
@@ -535,17 +539,18 @@ void gloo_rs_free(void *memory);
 /// Returns the bytes of one element of `data_type`; 0 for numbers that are no type.
 size_t gloo_rs_data_type_size(enum gloo_rs_data_type_t data_type);
 
-/// Fills at most `struct_size` bytes of `error`, which is to be sizeof(gloo_rs_error_t): nothing has failed.
+/// Sets `*error` to "no failure". `struct_size` is sizeof(gloo_rs_error_t); at most that many bytes are written. NULL
+/// is ignored.
 void gloo_rs_error_init(struct gloo_rs_error_t *error, size_t struct_size);
 
-/// Tells a program what went wrong in the last failed call of the calling thread, in `*error`, which gloo_rs_error_init has set up;
-/// so many bytes are written at most as its `struct_size` says. If no call failed yet, the status there is GLOO_RS_OK.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_last_error(struct gloo_rs_error_t *error);
+/// Fills `*error` with the failure of the last failed call on the calling thread. gloo_rs_error_init must have
+/// initialised `*error`; at most `error->struct_size` bytes are written. If no call has failed yet, `error->status` is
+/// GLOO_RS_OK.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_last_error(struct gloo_rs_error_t *error);
 
-/// What went wrong in the last failed call of the calling thread, in words: which argument, rank, peer, key, how many bytes, after
-/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
-/// on this thread, or the thread's end.
+/// Returns the message of the last failed call on the calling thread: the argument, rank, peer or key, the bytes, and
+/// the time. Never NULL; empty if no call has failed yet. The library owns the string, which is valid until the next
+/// call fails on this thread, or the thread ends.
 const char *gloo_rs_last_error_message(void);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.

@@ -1,4 +1,4 @@
-//! What went wrong in the last failed call of each thread.
+//! The last error of each thread.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -11,28 +11,32 @@ use crate::collective::Collective;
 use crate::error::Error;
 use crate::types::Rank;
 
-/// What went wrong, for programs. Set up by gloo_rs_error_init, filled by gloo_rs_last_error and gloo_rs_context_broken.
+/// A failure, in a form for programs. Initialise it with gloo_rs_error_init; gloo_rs_last_error and
+/// gloo_rs_context_broken fill it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_error_t {
     /// sizeof(gloo_rs_error_t).
     pub struct_size: usize,
-    /// What the failed call returned.
+    /// Status of the failed call.
     pub status: MaybeUninit<gloo_rs_status_t>,
-    /// The rank with which the failure began, whichever rank saw it first: the one that was lost, that stopped answering, whose
-    /// call differs, whose process gave up, or that did not come. -1 if that is no rank, or unknown. It may be this one.
+    /// The rank with which the failure began, whichever rank detected it first: the rank that was lost, stopped
+    /// responding, made a different call, failed, or did not connect. -1 if unknown, or if it is no rank's failure. It
+    /// may be this rank.
     pub rank: i32,
-    /// The operating system's error number, as in errno, of a connection or file that this process saw fail; 0 if there is none.
+    /// The operating system's error number, as in errno, of a connection or file in this process; 0 if there is none.
     pub system_error: i32,
-    /// After a timeout: how many of `bytes_wanted` had come, or gone, of what was waited for from `rank`, or from any rank.
-    /// 0 of 0 where that says nothing.
+    /// After a timeout: the bytes that were transferred of the `bytes_wanted` that the call waited for from `rank`, or
+    /// from any rank. Both are 0 if the wait was not for bytes.
     pub bytes_done: u64,
     /// See `bytes_done`.
     pub bytes_wanted: u64,
-    /// What failed: a collective by its name (`allreduce`), `connect`, `send` or `recv`; else the words of the function's name
-    /// (`store get`, `device create`). Never NULL; empty if no call failed yet. Lives as long as `message`.
+    /// The operation that failed: the name of a collective (`allreduce`), `connect`, `send` or `recv`; otherwise the
+    /// words of the function's name (`store get`, `device create`). Never NULL; empty if no call has failed yet. Valid
+    /// as long as `message`.
     pub operation: *const c_char,
-    /// As gloo_rs_last_error_message() returns, and lives as long: until the next failing call on this thread, or its end.
+    /// The text that gloo_rs_last_error_message() returns. Valid until the next call fails on this thread, or the
+    /// thread ends.
     pub message: *const c_char,
 }
 
@@ -45,7 +49,7 @@ unsafe impl Options for gloo_rs_error_t {
     }
 }
 
-/// Nothing has failed.
+/// No call has failed.
 pub(super) const NONE: gloo_rs_error_t = gloo_rs_error_t {
     struct_size: 0,
     status: MaybeUninit::new(GLOO_RS_OK),
@@ -57,7 +61,7 @@ pub(super) const NONE: gloo_rs_error_t = gloo_rs_error_t {
     message: c"".as_ptr(),
 };
 
-/// An error, with its texts as C knows them.
+/// An error and the texts that it points to.
 struct Last {
     error: gloo_rs_error_t,
     _texts: [CString; 2],
@@ -67,12 +71,12 @@ thread_local! {
     static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
-/// Text can hold a NUL where a peer or a callback put one; the rest of it is still worth reading.
+/// Text from a peer or a callback can contain NUL bytes. They are escaped, so that the rest of the text stays readable.
 fn text(text: &str) -> CString {
     CString::new(text.replace('\0', "\\0")).unwrap_or_default()
 }
 
-/// The operation of an error that does not say it: by the function that was called.
+/// The operation of an error that names none: that of the function that was called.
 fn operation_of(function: &str) -> String {
     let name = function.strip_prefix("gloo_rs_").unwrap_or(function);
     let name = name.strip_suffix("_with").unwrap_or(name);
@@ -80,7 +84,7 @@ fn operation_of(function: &str) -> String {
     if is_collective { name.to_owned() } else { name.replace('_', " ") }
 }
 
-/// Makes `error`, which `function` has met, the calling thread's last; its status.
+/// Stores `error`, which `function` returns, as the calling thread's last error. Returns its status.
 #[cold]
 pub(super) fn remember(function: &str, error: &Error) -> gloo_rs_status_t {
     let details = error.details();
@@ -101,38 +105,40 @@ pub(super) fn remember(function: &str, error: &Error) -> gloo_rs_status_t {
         operation: operation.as_ptr(),
         message: message.as_ptr(),
     };
-    // At a thread's end its error may be gone already: then nobody can ask for it.
+    // While a thread ends, its thread-local values may have been dropped already; then nobody can read the error.
     let _ = LAST.try_with(|place| *place.borrow_mut() = Some(Last { error: last, _texts: [operation, message] }));
     status
 }
 
-/// The calling thread's last error, whose texts live until the next one.
+/// The calling thread's last error. Its texts are valid until the next error.
 pub(super) fn last() -> gloo_rs_error_t {
     let last = LAST.try_with(|place| place.borrow().as_ref().map(|last| last.error));
     last.ok().flatten().unwrap_or(NONE)
 }
 
-/// Fills at most `struct_size` bytes of `error`, which is to be sizeof(gloo_rs_error_t): nothing has failed.
+/// Sets `*error` to "no failure". `struct_size` is sizeof(gloo_rs_error_t); at most that many bytes are written. NULL
+/// is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_error_init(error: *mut gloo_rs_error_t, struct_size: usize) {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `error` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(error, struct_size) }
 }
 
-/// Tells a program what went wrong in the last failed call of the calling thread, in `*error`, which gloo_rs_error_init has set up;
-/// so many bytes are written at most as its `struct_size` says. If no call failed yet, the status there is GLOO_RS_OK.
+/// Fills `*error` with the failure of the last failed call on the calling thread. gloo_rs_error_init must have
+/// initialised `*error`; at most `error->struct_size` bytes are written. If no call has failed yet, `error->status` is
+/// GLOO_RS_OK.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_last_error(error: *mut gloo_rs_error_t) -> gloo_rs_status_t {
     guard("gloo_rs_last_error", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `error` is NULL or valid for reads and writes of its `struct_size` bytes.
         unsafe { options::fill(error, "error", last()) }
     })
 }
 
-/// What went wrong in the last failed call of the calling thread, in words: which argument, rank, peer, key, how many bytes, after
-/// how long. Never NULL; empty if no call failed yet. The string is the library's and lives until the next failing call
-/// on this thread, or the thread's end.
+/// Returns the message of the last failed call on the calling thread: the argument, rank, peer or key, the bytes, and
+/// the time. Never NULL; empty if no call has failed yet. The library owns the string, which is valid until the next
+/// call fails on this thread, or the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn gloo_rs_last_error_message() -> *const c_char {
     last().message
