@@ -146,14 +146,14 @@ typedef enum gloo_rs_data_type_t {
   GLOO_RS_BOOL = 15,
 } gloo_rs_data_type_t;
 
-/// How important a log message is.
+/// Severity of a log message.
 typedef enum gloo_rs_log_level_t {
-  /// Something that needs an operator's attention, such as a connection that belongs to no job. Calls return their
-  /// errors; these are not logged.
+  /// A problem that needs an operator's attention, such as a connection that belongs to no job. Errors that calls
+  /// return are not logged.
   GLOO_RS_LOG_WARNING = 1,
-  /// An event, such as the address that a device chose.
+  /// An event, such as the address that a device selected.
   GLOO_RS_LOG_NOTICE = 2,
-  /// A detail that helps to find a fault.
+  /// A detail for finding faults.
   GLOO_RS_LOG_DETAIL = 3,
 } gloo_rs_log_level_t;
 
@@ -204,8 +204,9 @@ typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
 /// need different tags, unless they are different collectives.
 typedef struct gloo_rs_context_t gloo_rs_context_t;
 
-/// Addresses of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
-/// device alive, so it may be destroyed before them. Any number of contexts may share one; safe to use from any thread.
+/// A device: the addresses of this host on which this process accepts connections, and a thread that progresses
+/// operations for which no thread waits. Any number of contexts may share a device. They keep it alive, so it may be
+/// destroyed before them. Thread-safe.
 typedef struct gloo_rs_device_t gloo_rs_device_t;
 
 /// The connection to one peer, for contexts that are connected by hand, and for bound buffers. Keeps its context's
@@ -247,34 +248,35 @@ typedef struct gloo_rs_error_t {
   const char *message;
 } gloo_rs_error_t;
 
-/// Callback for log messages that no call returns. `message` is text without the line's end, valid during the call. Called from
-/// the device's own thread and from threads in calls, also from several at once, while the library holds its locks: it must
-/// not call this library, and no exception may leave it.
+/// Callback for log messages that no call returns. `message` has no newline at its end and is valid during the
+/// callback. The device's thread and threads inside calls of the library invoke it, possibly several at once, while the
+/// library holds its locks: it must not call this library, and must not throw or longjmp.
 typedef void (*gloo_rs_log_fn_t)(enum gloo_rs_log_level_t level, const char *message, void *user);
 
-/// Which addresses of this host a device uses: one of IPv4 and one of IPv6, where there are both. With neither
-/// `interface_name` nor `hostname`, the environment variable GLOO_RS_SOCKET_IFNAME stands for `interface_name`. Without that
-/// too, or if it only excludes, the device listens once its first context connects: on loopback if all ranks of that context
-/// are on this host, else on the addresses from which this host reaches the store or the other ranks. Loopback is never
-/// used by ranks on several hosts. Set up by gloo_rs_device_options_init.
+/// Options of a device: the addresses of this host that it uses, one IPv4 and one IPv6 address where the host has both.
+/// If `interface_name` and `hostname` are NULL, the environment variable GLOO_RS_SOCKET_IFNAME replaces
+/// `interface_name`. If that is not set either, or if it only excludes interfaces, the device starts to listen when its
+/// first context connects: on loopback if all ranks of that context are on this host, else on the addresses from which
+/// this host reaches the store or the other ranks. Ranks on several hosts never use loopback. Initialise with
+/// gloo_rs_device_options_init.
 typedef struct gloo_rs_device_options_t {
   /// sizeof(gloo_rs_device_options_t).
   size_t struct_size;
-  /// The network interfaces that may be used, separated by commas, the preferred first; NULL for any. An item is a name,
-  /// such as `eth0`, where `*` stands for any characters, an IP address, or a network, such as `10.0.0.0/8` or `fd00::/8`.
-  /// With `^` in front of the list all others may be used: `^docker*,virbr0`.
+  /// The network interfaces that may be used, separated by commas, in order of preference; NULL for any. An item is a
+  /// name such as `eth0`, in which `*` stands for any characters, an IP address, or a network such as `10.0.0.0/8` or
+  /// `fd00::/8`. A list that begins with `^` excludes its items and allows all other interfaces: `^docker*,virbr0`.
   const char *interface_name;
-  /// A host name of this host, or an IPv4 or IPv6 address of it; NULL for none in particular.
+  /// A host name, IPv4 address or IPv6 address of this host; NULL for none.
   const char *hostname;
   /// TCP port to listen on; 0 lets the system choose.
   uint16_t port;
-  /// Callback for log messages that no call returns. NULL for none, or, if the environment variable GLOO_RS_LOG is
-  /// `warning`, `notice` or `detail`, for messages of this level and of more important ones on stderr.
+  /// Callback for log messages that no call returns. If it is NULL and the environment variable GLOO_RS_LOG is
+  /// `warning`, `notice` or `detail`, messages of that severity or higher are written to stderr.
   gloo_rs_log_fn_t log;
   /// Passed to `log` and to `log_destroy`.
   void *log_user;
-  /// Called once, on any thread, when `log` will not be called any more: the device and everything made of it are destroyed.
-  /// Not called if creating the device fails. It must not call this library. May be NULL.
+  /// Called once, on any thread, after the last call of `log`, when the device and everything created from it are
+  /// destroyed. Not called if creating the device fails. Must not call this library. May be NULL.
   void (*log_destroy)(void *user);
 } gloo_rs_device_options_t;
 
@@ -553,33 +555,35 @@ GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_last_error(struct gloo_rs_error_
 /// call fails on this thread, or the thread ends.
 const char *gloo_rs_last_error_message(void);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_device_options_t); at most that many bytes are written.
+/// NULL is ignored.
 void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_t struct_size);
 
-/// Starts the device's thread, and binds and listens if the options name where. `options` may be NULL for defaults. The caller
-/// owns the result and ends it with gloo_rs_device_destroy; on failure `*device` is NULL. Fails with
-/// GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, with GLOO_RS_ERROR_IO if the port is taken. The
-/// environment must not change meanwhile.
+/// Creates a device and starts its thread. The device listens at once if the options select an address or an interface.
+/// `options` may be NULL for defaults. The caller destroys `*device` with gloo_rs_device_destroy; it is NULL on
+/// failure. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, and with
+/// GLOO_RS_ERROR_IO if the port is in use. No thread may change the environment during the call.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_device_create(const struct gloo_rs_device_options_t *options,
                                             struct gloo_rs_device_t **device);
 
-/// Ends the caller's hold on the device; its thread ends with the last context made of it. No other
-/// thread may be beginning a call on the handle. NULL is fine.
+/// Releases the caller's reference to the device. Its thread ends with the last context created on it. No other thread
+/// may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_device_destroy(struct gloo_rs_device_t *device);
 
-/// Where peers connect to, such as `10.0.0.1:41234` or `[fd00::1]:41234`, the preferred address if there are several; an
-/// empty string as long as the device, for which nothing was named, does not listen because no context has connected. Copied with its NUL byte into `buffer` of
-/// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL
-/// otherwise.
+/// Copies the address that peers connect to, such as `10.0.0.1:41234` or `[fd00::1]:41234`, into `buffer` of `capacity`
+/// bytes: the preferred one if there are several. The text is empty while the device does not listen, because its
+/// options select no address and no context has connected. `*needed` is set to the length in bytes with the final NUL,
+/// also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or `needed`, but not
+/// both, may be NULL.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_device_address(const struct gloo_rs_device_t *device,
                                              char *buffer,
                                              size_t capacity,
                                              size_t *needed);
 
-/// The network interface that has the address of gloo_rs_device_address, such as `eth0`, or an empty string if none has;
-/// copied as that does.
+/// Copies the name of the network interface that has the address of gloo_rs_device_address, such as `eth0`, or an empty
+/// string if none has it. `buffer`, `capacity` and `needed` as in gloo_rs_device_address.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_device_interface(const struct gloo_rs_device_t *device,
                                                char *buffer,

@@ -11,8 +11,9 @@ use super::status::gloo_rs_status_t;
 use crate::log::{Level, LogCallback};
 use crate::transport::tcp::{Device, DeviceOptions};
 
-/// Addresses of this host where connections arrive, and the thread that serves what nobody waits on. Contexts keep their
-/// device alive, so it may be destroyed before them. Any number of contexts may share one; safe to use from any thread.
+/// A device: the addresses of this host on which this process accepts connections, and a thread that progresses
+/// operations for which no thread waits. Any number of contexts may share a device. They keep it alive, so it may be
+/// destroyed before them. Thread-safe.
 pub struct gloo_rs_device_t {
     _opaque: [u8; 0],
 }
@@ -23,52 +24,53 @@ impl Handle for gloo_rs_device_t {
     const NAME: &'static str = "gloo_rs_device_t";
 }
 
-/// How important a log message is.
+/// Severity of a log message.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum gloo_rs_log_level_t {
-    /// Something that needs an operator's attention, such as a connection that belongs to no job. Calls return their
-    /// errors; these are not logged.
+    /// A problem that needs an operator's attention, such as a connection that belongs to no job. Errors that calls
+    /// return are not logged.
     GLOO_RS_LOG_WARNING = 1,
-    /// An event, such as the address that a device chose.
+    /// An event, such as the address that a device selected.
     GLOO_RS_LOG_NOTICE = 2,
-    /// A detail that helps to find a fault.
+    /// A detail for finding faults.
     GLOO_RS_LOG_DETAIL = 3,
 }
 
 pub use gloo_rs_log_level_t::*;
 
-/// Callback for log messages that no call returns. `message` is text without the line's end, valid during the call. Called from
-/// the device's own thread and from threads in calls, also from several at once, while the library holds its locks: it must
-/// not call this library, and no exception may leave it.
+/// Callback for log messages that no call returns. `message` has no newline at its end and is valid during the
+/// callback. The device's thread and threads inside calls of the library invoke it, possibly several at once, while the
+/// library holds its locks: it must not call this library, and must not throw or longjmp.
 pub type gloo_rs_log_fn_t =
     Option<unsafe extern "C" fn(level: gloo_rs_log_level_t, message: *const c_char, user: *mut c_void)>;
 
-/// Which addresses of this host a device uses: one of IPv4 and one of IPv6, where there are both. With neither
-/// `interface_name` nor `hostname`, the environment variable GLOO_RS_SOCKET_IFNAME stands for `interface_name`. Without that
-/// too, or if it only excludes, the device listens once its first context connects: on loopback if all ranks of that context
-/// are on this host, else on the addresses from which this host reaches the store or the other ranks. Loopback is never
-/// used by ranks on several hosts. Set up by gloo_rs_device_options_init.
+/// Options of a device: the addresses of this host that it uses, one IPv4 and one IPv6 address where the host has both.
+/// If `interface_name` and `hostname` are NULL, the environment variable GLOO_RS_SOCKET_IFNAME replaces
+/// `interface_name`. If that is not set either, or if it only excludes interfaces, the device starts to listen when its
+/// first context connects: on loopback if all ranks of that context are on this host, else on the addresses from which
+/// this host reaches the store or the other ranks. Ranks on several hosts never use loopback. Initialise with
+/// gloo_rs_device_options_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_device_options_t {
     /// sizeof(gloo_rs_device_options_t).
     pub struct_size: usize,
-    /// The network interfaces that may be used, separated by commas, the preferred first; NULL for any. An item is a name,
-    /// such as `eth0`, where `*` stands for any characters, an IP address, or a network, such as `10.0.0.0/8` or `fd00::/8`.
-    /// With `^` in front of the list all others may be used: `^docker*,virbr0`.
+    /// The network interfaces that may be used, separated by commas, in order of preference; NULL for any. An item is a
+    /// name such as `eth0`, in which `*` stands for any characters, an IP address, or a network such as `10.0.0.0/8` or
+    /// `fd00::/8`. A list that begins with `^` excludes its items and allows all other interfaces: `^docker*,virbr0`.
     pub interface_name: *const c_char,
-    /// A host name of this host, or an IPv4 or IPv6 address of it; NULL for none in particular.
+    /// A host name, IPv4 address or IPv6 address of this host; NULL for none.
     pub hostname: *const c_char,
     /// TCP port to listen on; 0 lets the system choose.
     pub port: u16,
-    /// Callback for log messages that no call returns. NULL for none, or, if the environment variable GLOO_RS_LOG is
-    /// `warning`, `notice` or `detail`, for messages of this level and of more important ones on stderr.
+    /// Callback for log messages that no call returns. If it is NULL and the environment variable GLOO_RS_LOG is
+    /// `warning`, `notice` or `detail`, messages of that severity or higher are written to stderr.
     pub log: gloo_rs_log_fn_t,
     /// Passed to `log` and to `log_destroy`.
     pub log_user: *mut c_void,
-    /// Called once, on any thread, when `log` will not be called any more: the device and everything made of it are destroyed.
-    /// Not called if creating the device fails. It must not call this library. May be NULL.
+    /// Called once, on any thread, after the last call of `log`, when the device and everything created from it are
+    /// destroyed. Not called if creating the device fails. Must not call this library. May be NULL.
     pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
@@ -86,9 +88,9 @@ pub(super) struct Log {
     destroy: OnceLock<unsafe extern "C" fn(*mut c_void)>,
 }
 
-// SAFETY: the header demands of the caller that the functions may be called from any thread, with this pointer.
+// SAFETY: the header says that any thread may call the functions, with this pointer.
 unsafe impl Send for Log {}
-// SAFETY: as above, also from several at once.
+// SAFETY: the header says that several threads may call `log` at once.
 unsafe impl Sync for Log {}
 
 impl Log {
@@ -105,12 +107,14 @@ impl Log {
                 Level::Detail => GLOO_RS_LOG_DETAIL,
             };
             let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
-            // SAFETY: the caller gave a function of this type, and keeps `user` valid until `destroy` is called.
+            // SAFETY: the function has this type; the header demands that `user` is valid until `log_destroy` is
+            // called, which follows the drop of this callback. `message` ends with a NUL byte and outlives the call.
             unsafe { (log.function)(level, message.as_ptr(), log.user) }
         })
     }
 
-    /// From now on, once what uses the callback exists, its end is told to `destroy`.
+    /// Sets the function that is called when the callback is dropped. Call it after the user of the callback has been
+    /// created.
     pub(super) fn set_destroy(&self, destroy: Option<unsafe extern "C" fn(*mut c_void)>) {
         destroy.map(|destroy| self.destroy.set(destroy));
     }
@@ -119,23 +123,24 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy.get() {
-            // SAFETY: the caller gave a function of this type; nobody has the callback any more.
+            // SAFETY: the function has this type; this is its only call, and no callback that uses `user` is left.
             unsafe { destroy(self.user) }
         }
     }
 }
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_device_options_t), with defaults.
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_device_options_t); at most that many bytes are written.
+/// NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_options_init(options: *mut gloo_rs_device_options_t, struct_size: usize) {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `options` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(options, struct_size) }
 }
 
-/// Starts the device's thread, and binds and listens if the options name where. `options` may be NULL for defaults. The caller
-/// owns the result and ends it with gloo_rs_device_destroy; on failure `*device` is NULL. Fails with
-/// GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, with GLOO_RS_ERROR_IO if the port is taken. The
-/// environment must not change meanwhile.
+/// Creates a device and starts its thread. The device listens at once if the options select an address or an interface.
+/// `options` may be NULL for defaults. The caller destroys `*device` with gloo_rs_device_destroy; it is NULL on
+/// failure. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, and with
+/// GLOO_RS_ERROR_IO if the port is in use. No thread may change the environment during the call.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_create(
@@ -143,9 +148,10 @@ pub unsafe extern "C" fn gloo_rs_device_create(
     device: *mut *mut gloo_rs_device_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_device_create", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `device` is NULL or valid for a write, and `options` is NULL or valid for
+        // reads of its `struct_size` bytes.
         let (out, options) = unsafe { (Out::handle(device, "device")?, options::read_or_default(options)?) };
-        // SAFETY: as above, for the strings in the options.
+        // SAFETY: the header demands that `interface_name` and `hostname` are NULL or strings.
         let (interface, hostname) = unsafe {
             let interface = pointer::optional_text(options.interface_name, "interface_name")?;
             (interface, pointer::optional_text(options.hostname, "hostname")?)
@@ -163,20 +169,21 @@ pub unsafe extern "C" fn gloo_rs_device_create(
     })
 }
 
-/// Ends the caller's hold on the device; its thread ends with the last context made of it. No other
-/// thread may be beginning a call on the handle. NULL is fine.
+/// Releases the caller's reference to the device. Its thread ends with the last context created on it. No other thread
+/// may begin a call on the handle meanwhile. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_destroy(device: *mut gloo_rs_device_t) {
     guard("gloo_rs_device_destroy", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `device` is NULL or a live handle on which no other call begins.
         unsafe { handle::take(device, "device") }.map(drop)
     });
 }
 
-/// Where peers connect to, such as `10.0.0.1:41234` or `[fd00::1]:41234`, the preferred address if there are several; an
-/// empty string as long as the device, for which nothing was named, does not listen because no context has connected. Copied with its NUL byte into `buffer` of
-/// `capacity` bytes. `*needed` is set to its bytes; `buffer` may be NULL to ask for that only, `needed` may be NULL
-/// otherwise.
+/// Copies the address that peers connect to, such as `10.0.0.1:41234` or `[fd00::1]:41234`, into `buffer` of `capacity`
+/// bytes: the preferred one if there are several. The text is empty while the device does not listen, because its
+/// options select no address and no context has connected. `*needed` is set to the length in bytes with the final NUL,
+/// also if `capacity` is too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or `needed`, but not
+/// both, may be NULL.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_address(
@@ -186,7 +193,8 @@ pub unsafe extern "C" fn gloo_rs_device_address(
     needed: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_device_address", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `device` is NULL or a live handle, and `buffer` is NULL or valid for writes
+        // of `capacity` bytes, `needed` NULL or valid for a write.
         unsafe {
             let device = handle::get(device, "device")?;
             let address = device.addresses().first().map(|address| address.to_string()).unwrap_or_default();
@@ -195,8 +203,8 @@ pub unsafe extern "C" fn gloo_rs_device_address(
     })
 }
 
-/// The network interface that has the address of gloo_rs_device_address, such as `eth0`, or an empty string if none has;
-/// copied as that does.
+/// Copies the name of the network interface that has the address of gloo_rs_device_address, such as `eth0`, or an empty
+/// string if none has it. `buffer`, `capacity` and `needed` as in gloo_rs_device_address.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_interface(
@@ -206,7 +214,8 @@ pub unsafe extern "C" fn gloo_rs_device_interface(
     needed: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_device_interface", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `device` is NULL or a live handle, and `buffer` is NULL or valid for writes
+        // of `capacity` bytes, `needed` NULL or valid for a write.
         unsafe {
             let device = handle::get(device, "device")?;
             pointer::copy_out_text(&device.interface().unwrap_or_default(), buffer, capacity, needed)
