@@ -213,8 +213,8 @@ typedef struct gloo_rs_device_t gloo_rs_device_t;
 /// connections alive. Safe to use from several threads.
 typedef struct gloo_rs_pair_t gloo_rs_pair_t;
 
-/// A key-value store that all ranks of a job reach. Keys are non-empty strings of at most 4096 bytes; values are any bytes,
-/// at most 64 MiB. Safe to use from several threads.
+/// A key-value store that all ranks of a job can access, and through which they find each other. Keys are non-empty
+/// strings of at most 4096 bytes; values are at most 64 MiB of any bytes. Thread-safe.
 typedef struct gloo_rs_store_t gloo_rs_store_t;
 
 /// A buffer for messages to and from any rank of a context. Keeps its context's connections alive. Safe to use from several
@@ -280,19 +280,21 @@ typedef struct gloo_rs_device_options_t {
   void (*log_destroy)(void *user);
 } gloo_rs_device_options_t;
 
-/// How a store over TCP behaves. Set up by gloo_rs_tcp_store_options_init.
+/// Options of a store over TCP. Initialise with gloo_rs_tcp_store_options_init.
 typedef struct gloo_rs_tcp_store_options_t {
   /// sizeof(gloo_rs_tcp_store_options_t).
   size_t struct_size;
-  /// The job's token, which server and clients must all have. NULL for what GLOO_RS_TOKEN holds in the environment; empty
-  /// for none: then whoever reaches the server's port can read and change every key. Copied.
+  /// The job's token, the same in the server and all clients. NULL for the value of the environment variable
+  /// GLOO_RS_TOKEN. Empty for none: then every process that can reach the server's port can read and change all keys.
+  /// Copied.
   const char *token;
-  /// With `serve`, callback for messages about connections that the server drops. NULL as in gloo_rs_device_options_t.
+  /// With `serve`: callback for messages about connections that the server drops. NULL as in
+  /// gloo_rs_device_options_t.
   gloo_rs_log_fn_t log;
   /// Passed to `log` and to `log_destroy`.
   void *log_user;
-  /// Called once, on any thread, when `log` will not be called any more: the store and its prefixes are destroyed. Not called
-  /// if creating the store fails. It must not call this library. May be NULL.
+  /// Called once, on any thread, after the last call of `log`, when the store and its prefix stores are destroyed.
+  /// Not called if creating the store fails. Must not call this library. May be NULL.
   void (*log_destroy)(void *user);
 } gloo_rs_tcp_store_options_t;
 
@@ -590,10 +592,10 @@ enum gloo_rs_status_t gloo_rs_device_interface(const struct gloo_rs_device_t *de
                                                size_t capacity,
                                                size_t *needed);
 
-/// A store that one process, the one with `serve`, serves to all over TCP, until it destroys the handle. `host` is the
-/// server's name or address; `port` its port, or 0 with `serve` to let the system choose (gloo_rs_store_port tells). The
-/// others try to connect until `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the result and ends it with
-/// gloo_rs_store_destroy; on failure `*store` is NULL.
+/// Creates a store over TCP. The process with `serve` runs the server until it destroys the handle; the others connect
+/// to it. `host` is the server's name or address. `port` is its port; with `serve`, 0 lets the system choose
+/// (gloo_rs_store_port returns it). The others try to connect until `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is
+/// 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_tcp(const char *host,
                                                uint16_t port,
@@ -601,11 +603,12 @@ enum gloo_rs_status_t gloo_rs_store_create_tcp(const char *host,
                                                int64_t timeout_ms,
                                                struct gloo_rs_store_t **store);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_tcp_store_options_t), with defaults.
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_tcp_store_options_t); at most that many bytes are
+/// written. NULL is ignored.
 void gloo_rs_tcp_store_options_init(struct gloo_rs_tcp_store_options_t *options, size_t struct_size);
 
-/// As gloo_rs_store_create_tcp, with options; NULL for defaults. Fails with GLOO_RS_ERROR_MISMATCH if the server has another
-/// token, or only one side has one.
+/// Like gloo_rs_store_create_tcp, with options; NULL for defaults. Fails with GLOO_RS_ERROR_MISMATCH if the server has
+/// another token, or if only one side has a token.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_tcp_with(const char *host,
                                                     uint16_t port,
@@ -614,50 +617,51 @@ enum gloo_rs_status_t gloo_rs_store_create_tcp_with(const char *host,
                                                     const struct gloo_rs_tcp_store_options_t *options,
                                                     struct gloo_rs_store_t **store);
 
-/// The port of a store made by gloo_rs_store_create_tcp; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
+/// Sets `*port` to the server's port. Fails with GLOO_RS_ERROR_INVALID_OPERATION for stores that are not from
+/// gloo_rs_store_create_tcp or gloo_rs_store_create_tcp_with.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_store_port(const struct gloo_rs_store_t *store, uint16_t *port);
 
-/// A store in the directory `path`, which all ranks see and which is made if it is not there. Each job needs a directory,
-/// or a prefix, that no job used before. The caller owns the result and ends it with gloo_rs_store_destroy; on failure
-/// `*store` is NULL.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_store_create_file(const char *path,
-                                                struct gloo_rs_store_t **store);
+/// Creates a store in the directory `path`, which all ranks must see. Creates the directory if it does not exist. Each
+/// job needs a directory, or a prefix, that no other job has used. The caller destroys `*store` with
+/// gloo_rs_store_destroy; it is NULL on failure.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_store_create_file(const char *path, struct gloo_rs_store_t **store);
 
-/// The store of this process with that `name`, for ranks that are threads; it lives as long as somebody has it. The caller
-/// owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// Opens the store `name` of this process, for ranks that are threads. It exists until the last handle on it, or on a
+/// prefix of it, is destroyed. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_in_process(const char *name,
                                                       struct gloo_rs_store_t **store);
 
-/// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive
-/// by itself. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// Creates a store that puts `prefix` and a slash in front of every key and uses `base` for them. It keeps the store
+/// behind `base` alive; the handle `base` may be destroyed. The caller destroys `*store` with gloo_rs_store_destroy; it
+/// is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_prefix(const char *prefix,
                                                   struct gloo_rs_store_t *base,
                                                   struct gloo_rs_store_t **store);
 
-/// The store that `url` names: `tcp://HOST:PORT`, which rank 0 serves; `file:///DIRECTORY`;
-/// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, over TLS with `rediss`; or `inproc://NAME`, in this process. A server is
-/// looked for until `timeout_ms`, GLOO_RS_TIMEOUT_DEFAULT for 30 s. The options of gloo_rs_redis_options_t stand behind a
-/// question mark: `?prefix=job-17/&ttl=3600&ca=FILE&cert=FILE&key=FILE&insecure=true`; user, password and options may hold
-/// escapes like `%40`. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// Creates the store that `url` names: `tcp://HOST:PORT`, which rank 0 serves; `file:///DIRECTORY`;
+/// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss` for TLS; or `inproc://NAME`, in this process. `rank`
+/// is this process's rank. Clients try to connect to a server until `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is
+/// 30 s. The options of gloo_rs_redis_options_t follow a question mark:
+/// `?prefix=job-17/&ttl=3600&ca=FILE&cert=FILE&key=FILE&insecure=true`. User, password and options may contain percent
+/// escapes such as `%40`. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_url(const char *url,
                                                int32_t rank,
                                                int64_t timeout_ms,
                                                struct gloo_rs_store_t **store);
 
-/// Sets `key` to a copy of the `bytes` at `value`, replacing what it has.
+/// Sets the value of `key` to a copy of the `bytes` bytes at `value`. Replaces an existing value.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_set(struct gloo_rs_store_t *store,
                                         const char *key,
                                         const void *value,
                                         size_t bytes);
 
-/// Waits until `key` has a value, and sets `*value` to a copy of it and `*bytes` to its length. The caller ends the copy
-/// with gloo_rs_free; it is not NULL even if the length is 0. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for
-/// 30 s, 0 to ask once.
+/// Waits until `key` has a value, and sets `*value` to a copy of it and `*bytes` to its length in bytes. The caller
+/// frees the copy with gloo_rs_free; it is not NULL even if the length is 0. Fails with GLOO_RS_ERROR_TIMEOUT after
+/// `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT is 30 s, 0 asks once.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_get(struct gloo_rs_store_t *store,
                                         const char *key,
@@ -665,30 +669,31 @@ enum gloo_rs_status_t gloo_rs_store_get(struct gloo_rs_store_t *store,
                                         void **value,
                                         size_t *bytes);
 
-/// Waits until all `n` `keys` have values. Fails with GLOO_RS_ERROR_TIMEOUT, naming those that have none. `timeout_ms` is in
-/// milliseconds; GLOO_RS_TIMEOUT_DEFAULT for 30 s, 0 to ask once.
+/// Waits until all `n` `keys` have values. After `timeout_ms`, fails with GLOO_RS_ERROR_TIMEOUT and a message that
+/// names the missing keys; GLOO_RS_TIMEOUT_DEFAULT is 30 s, 0 asks once.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_wait(struct gloo_rs_store_t *store,
                                          const char *const *keys,
                                          size_t n,
                                          int64_t timeout_ms);
 
-/// Adds `amount` to the decimal integer at `key`, 0 if it has no value, and sets `*sum` to the result. Atomic.
+/// Adds `amount` to the decimal integer at `key`, which counts as 0 if the key has no value, and sets `*sum` to the
+/// result. Atomic.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_add(struct gloo_rs_store_t *store,
                                         const char *key,
                                         int64_t amount,
                                         int64_t *sum);
 
-/// Appends the `bytes` at `value` to the value of `key`, empty if it has none. Atomic.
+/// Appends the `bytes` bytes at `value` to the value of `key`, which counts as empty if the key has none. Atomic.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_append(struct gloo_rs_store_t *store,
                                            const char *key,
                                            const void *value,
                                            size_t bytes);
 
-/// Waits until all `n` `keys` have values, and sets `values[i]` and `bytes[i]` as gloo_rs_store_get does. The caller ends
-/// each copy with gloo_rs_free; on failure all are NULL.
+/// Waits until all `n` `keys` have values, and sets `values[i]` and `bytes[i]` for each, as gloo_rs_store_get does. The
+/// caller frees each copy with gloo_rs_free; all are NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_multi_get(struct gloo_rs_store_t *store,
                                               const char *const *keys,
@@ -697,7 +702,7 @@ enum gloo_rs_status_t gloo_rs_store_multi_get(struct gloo_rs_store_t *store,
                                               void **values,
                                               size_t *bytes);
 
-/// Sets each of the `n` `keys` to a copy of the `bytes[i]` bytes at `values[i]`.
+/// Sets the value of each `keys[i]`, with i from 0 to `n` - 1, to a copy of the `bytes[i]` bytes at `values[i]`.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_multi_set(struct gloo_rs_store_t *store,
                                               const char *const *keys,
@@ -705,14 +710,14 @@ enum gloo_rs_status_t gloo_rs_store_multi_set(struct gloo_rs_store_t *store,
                                               const size_t *bytes,
                                               size_t n);
 
-/// Removes `key`, and sets `*existed`, if not NULL, to whether it was there.
+/// Removes `key`. If `existed` is not NULL, sets `*existed` to whether the key had a value.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_delete(struct gloo_rs_store_t *store,
                                            const char *key,
                                            bool *existed);
 
-/// Ends the caller's hold on the store. A store that this process serves over TCP ends with it, unless a prefix of it lives.
-/// No other thread may be beginning a call on the handle. NULL is fine.
+/// Releases the caller's reference to the store. If this process serves the store over TCP, the server ends with the
+/// last handle on it or on a prefix of it. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_store_destroy(struct gloo_rs_store_t *store);
 
 /// Sets all functions to NULL. `struct_size` is sizeof(gloo_rs_store_callbacks_t). NULL is left alone.

@@ -1,4 +1,4 @@
-//! Stores: where ranks find each other.
+//! Stores, through which ranks find each other.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::rendezvous::tcp::TcpStoreOptions;
 use crate::rendezvous::{FileStore, InProcessStore, PrefixStore, Store, TcpStore, url};
 use crate::secret::JobToken;
 
-/// A key-value store that all ranks of a job reach. Keys are non-empty strings of at most 4096 bytes; values are any bytes,
-/// at most 64 MiB. Safe to use from several threads.
+/// A key-value store that all ranks of a job can access, and through which they find each other. Keys are non-empty
+/// strings of at most 4096 bytes; values are at most 64 MiB of any bytes. Thread-safe.
 pub struct gloo_rs_store_t {
     _opaque: [u8; 0],
 }
@@ -28,10 +28,10 @@ impl Handle for gloo_rs_store_t {
     const NAME: &'static str = "gloo_rs_store_t";
 }
 
-/// What a store's handle stands for.
+/// The object behind a store's handle.
 pub struct StoreHandle {
     store: Arc<dyn Store>,
-    /// The same, if it is one that gloo_rs_store_create_tcp made.
+    /// The same store, if gloo_rs_store_create_tcp or gloo_rs_store_create_tcp_with created it.
     tcp: Option<Arc<TcpStore>>,
 }
 
@@ -43,7 +43,7 @@ impl StoreHandle {
     fn tcp(&self) -> Result<&TcpStore> {
         self.tcp.as_deref().ok_or_else(|| {
             let store = self.store.describe();
-            Error::new(ErrorKind::InvalidOperation, format!("{store} was not made by gloo_rs_store_create_tcp"))
+            Error::new(ErrorKind::InvalidOperation, format!("{store} was not created by gloo_rs_store_create_tcp"))
         })
     }
 
@@ -59,17 +59,17 @@ pub(super) fn create(store: Arc<dyn Store>, tcp: Option<Arc<TcpStore>>, out: Out
     handle::create(StoreHandle { store, tcp }, out);
 }
 
-/// Store calls that get GLOO_RS_TIMEOUT_DEFAULT wait so long.
+/// The meaning of GLOO_RS_TIMEOUT_DEFAULT for stores.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) fn timeout(ms: i64) -> Result<Duration> {
     Ok(pointer::timeout(ms)?.unwrap_or(DEFAULT_TIMEOUT))
 }
 
-/// A store that one process, the one with `serve`, serves to all over TCP, until it destroys the handle. `host` is the
-/// server's name or address; `port` its port, or 0 with `serve` to let the system choose (gloo_rs_store_port tells). The
-/// others try to connect until `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the result and ends it with
-/// gloo_rs_store_destroy; on failure `*store` is NULL.
+/// Creates a store over TCP. The process with `serve` runs the server until it destroys the handle; the others connect
+/// to it. `host` is the server's name or address. `port` is its port; with `serve`, 0 lets the system choose
+/// (gloo_rs_store_port returns it). The others try to connect until `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is
+/// 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_tcp(
@@ -80,26 +80,29 @@ pub unsafe extern "C" fn gloo_rs_store_create_tcp(
     store: *mut *mut gloo_rs_store_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_create_tcp", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `host` is NULL or a string, and `store` is NULL or valid for a write; the
+        // options are NULL.
         unsafe { create_tcp(host, port, serve, timeout_ms, std::ptr::null(), store) }
     })
 }
 
-/// How a store over TCP behaves. Set up by gloo_rs_tcp_store_options_init.
+/// Options of a store over TCP. Initialise with gloo_rs_tcp_store_options_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_tcp_store_options_t {
     /// sizeof(gloo_rs_tcp_store_options_t).
     pub struct_size: usize,
-    /// The job's token, which server and clients must all have. NULL for what GLOO_RS_TOKEN holds in the environment; empty
-    /// for none: then whoever reaches the server's port can read and change every key. Copied.
+    /// The job's token, the same in the server and all clients. NULL for the value of the environment variable
+    /// GLOO_RS_TOKEN. Empty for none: then every process that can reach the server's port can read and change all keys.
+    /// Copied.
     pub token: *const c_char,
-    /// With `serve`, callback for messages about connections that the server drops. NULL as in gloo_rs_device_options_t.
+    /// With `serve`: callback for messages about connections that the server drops. NULL as in
+    /// gloo_rs_device_options_t.
     pub log: gloo_rs_log_fn_t,
     /// Passed to `log` and to `log_destroy`.
     pub log_user: *mut c_void,
-    /// Called once, on any thread, when `log` will not be called any more: the store and its prefixes are destroyed. Not called
-    /// if creating the store fails. It must not call this library. May be NULL.
+    /// Called once, on any thread, after the last call of `log`, when the store and its prefix stores are destroyed.
+    /// Not called if creating the store fails. Must not call this library. May be NULL.
     pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
@@ -110,15 +113,16 @@ unsafe impl Options for gloo_rs_tcp_store_options_t {
     fn set_defaults(&mut self) {}
 }
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_tcp_store_options_t), with defaults.
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_tcp_store_options_t); at most that many bytes are
+/// written. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_tcp_store_options_init(options: *mut gloo_rs_tcp_store_options_t, struct_size: usize) {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `options` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(options, struct_size) }
 }
 
-/// As gloo_rs_store_create_tcp, with options; NULL for defaults. Fails with GLOO_RS_ERROR_MISMATCH if the server has another
-/// token, or only one side has one.
+/// Like gloo_rs_store_create_tcp, with options; NULL for defaults. Fails with GLOO_RS_ERROR_MISMATCH if the server has
+/// another token, or if only one side has a token.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_tcp_with(
@@ -130,13 +134,15 @@ pub unsafe extern "C" fn gloo_rs_store_create_tcp_with(
     store: *mut *mut gloo_rs_store_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_create_tcp_with", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `host` is NULL or a string, `store` is NULL or valid for a write, and
+        // `options` is NULL or valid for reads of its `struct_size` bytes, with `token` NULL or a string.
         unsafe { create_tcp(host, port, serve, timeout_ms, options, store) }
     })
 }
 
 /// # Safety
-/// The header's rules for pointers.
+/// `host` is NULL or a string, `store` NULL or valid for a write, and `options` NULL or valid for reads of its `struct_size`
+/// bytes, with `token` NULL or a string.
 unsafe fn create_tcp(
     host: *const c_char,
     port: u16,
@@ -145,14 +151,15 @@ unsafe fn create_tcp(
     options: *const gloo_rs_tcp_store_options_t,
     store: *mut *mut gloo_rs_store_t,
 ) -> Result<()> {
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, `store` is NULL or valid for a write, `host` is NULL or a string, and `options` is NULL or
+    // valid for reads of its `struct_size` bytes.
     let (out, host, options) =
         unsafe { (Out::handle(store, "store")?, pointer::text(host, "host")?, options::read_or_default(options)?) };
     let timeout = timeout(timeout_ms)?;
     let log = Log::new(options.log, options.log_user);
     let log_destroy = options.log_destroy;
     let options = TcpStoreOptions {
-        // SAFETY: the same contract, for the string in the options.
+        // SAFETY: by the contract, `token` is NULL or a string.
         token: unsafe { pointer::optional_secret(options.token) }.map(JobToken::new),
         log: log.as_ref().map(Log::callback),
     };
@@ -167,21 +174,22 @@ unsafe fn create_tcp(
     Ok(())
 }
 
-/// The port of a store made by gloo_rs_store_create_tcp; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
+/// Sets `*port` to the server's port. Fails with GLOO_RS_ERROR_INVALID_OPERATION for stores that are not from
+/// gloo_rs_store_create_tcp or gloo_rs_store_create_tcp_with.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_port(store: *const gloo_rs_store_t, port: *mut u16) -> gloo_rs_status_t {
     guard("gloo_rs_store_port", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or a live handle, and `port` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(store, "store")?, Out::new(port, "port")?) };
         out.set(handle.tcp()?.port());
         Ok(())
     })
 }
 
-/// A store in the directory `path`, which all ranks see and which is made if it is not there. Each job needs a directory,
-/// or a prefix, that no job used before. The caller owns the result and ends it with gloo_rs_store_destroy; on failure
-/// `*store` is NULL.
+/// Creates a store in the directory `path`, which all ranks must see. Creates the directory if it does not exist. Each
+/// job needs a directory, or a prefix, that no other job has used. The caller destroys `*store` with
+/// gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_file(
@@ -189,15 +197,15 @@ pub unsafe extern "C" fn gloo_rs_store_create_file(
     store: *mut *mut gloo_rs_store_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_create_file", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or valid for a write, and `path` is NULL or a string.
         let (out, path) = unsafe { (Out::handle(store, "store")?, pointer::text(path, "path")?) };
         create(Arc::new(FileStore::new(path)?), None, out);
         Ok(())
     })
 }
 
-/// The store of this process with that `name`, for ranks that are threads; it lives as long as somebody has it. The caller
-/// owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// Opens the store `name` of this process, for ranks that are threads. It exists until the last handle on it, or on a
+/// prefix of it, is destroyed. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_in_process(
@@ -205,15 +213,16 @@ pub unsafe extern "C" fn gloo_rs_store_create_in_process(
     store: *mut *mut gloo_rs_store_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_create_in_process", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or valid for a write, and `name` is NULL or a string.
         let (out, name) = unsafe { (Out::handle(store, "store")?, pointer::text(name, "name")?) };
         create(InProcessStore::open(name)?, None, out);
         Ok(())
     })
 }
 
-/// The part of `base` whose keys begin with `prefix` and a slash, which it puts before every key. Keeps `base`'s store alive
-/// by itself. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// Creates a store that puts `prefix` and a slash in front of every key and uses `base` for them. It keeps the store
+/// behind `base` alive; the handle `base` may be destroyed. The caller destroys `*store` with gloo_rs_store_destroy; it
+/// is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_prefix(
@@ -222,7 +231,8 @@ pub unsafe extern "C" fn gloo_rs_store_create_prefix(
     store: *mut *mut gloo_rs_store_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_create_prefix", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `base` is NULL or a live handle, `store` is NULL or valid for a write, and
+        // `prefix` is NULL or a string.
         let (out, prefix, base) =
             unsafe { (Out::handle(store, "store")?, pointer::text(prefix, "prefix")?, handle::get(base, "base")?) };
         create(Arc::new(PrefixStore::new(prefix, base.store.clone())), None, out);
@@ -230,11 +240,12 @@ pub unsafe extern "C" fn gloo_rs_store_create_prefix(
     })
 }
 
-/// The store that `url` names: `tcp://HOST:PORT`, which rank 0 serves; `file:///DIRECTORY`;
-/// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, over TLS with `rediss`; or `inproc://NAME`, in this process. A server is
-/// looked for until `timeout_ms`, GLOO_RS_TIMEOUT_DEFAULT for 30 s. The options of gloo_rs_redis_options_t stand behind a
-/// question mark: `?prefix=job-17/&ttl=3600&ca=FILE&cert=FILE&key=FILE&insecure=true`; user, password and options may hold
-/// escapes like `%40`. The caller owns the result and ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// Creates the store that `url` names: `tcp://HOST:PORT`, which rank 0 serves; `file:///DIRECTORY`;
+/// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss` for TLS; or `inproc://NAME`, in this process. `rank`
+/// is this process's rank. Clients try to connect to a server until `timeout_ms` expires; GLOO_RS_TIMEOUT_DEFAULT is
+/// 30 s. The options of gloo_rs_redis_options_t follow a question mark:
+/// `?prefix=job-17/&ttl=3600&ca=FILE&cert=FILE&key=FILE&insecure=true`. User, password and options may contain percent
+/// escapes such as `%40`. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_url(
@@ -244,15 +255,16 @@ pub unsafe extern "C" fn gloo_rs_store_create_url(
     store: *mut *mut gloo_rs_store_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_create_url", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or valid for a write, and `url` is NULL or a string.
         let (out, url) = unsafe { (Out::handle(store, "store")?, pointer::text(url, "url")?) };
-        let rank = usize::try_from(rank).map_err(|_| Error::invalid(format!("rank is {rank}")))?;
+        let rank =
+            usize::try_from(rank).map_err(|_| Error::invalid(format!("rank is {rank}; it must not be negative")))?;
         create(url::open(url, rank, timeout(timeout_ms)?)?, None, out);
         Ok(())
     })
 }
 
-/// Sets `key` to a copy of the `bytes` at `value`, replacing what it has.
+/// Sets the value of `key` to a copy of the `bytes` bytes at `value`. Replaces an existing value.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_set(
@@ -262,7 +274,8 @@ pub unsafe extern "C" fn gloo_rs_store_set(
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_set", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or a live handle, `key` is NULL or a string, and `value` is
+        // NULL or valid for reads of `bytes` bytes.
         let (handle, key, value) = unsafe {
             let value = pointer::slice(value.cast::<u8>(), bytes, "value")?;
             (handle::get(store, "store")?, pointer::text(key, "key")?, value)
@@ -271,9 +284,9 @@ pub unsafe extern "C" fn gloo_rs_store_set(
     })
 }
 
-/// Waits until `key` has a value, and sets `*value` to a copy of it and `*bytes` to its length. The caller ends the copy
-/// with gloo_rs_free; it is not NULL even if the length is 0. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for
-/// 30 s, 0 to ask once.
+/// Waits until `key` has a value, and sets `*value` to a copy of it and `*bytes` to its length in bytes. The caller
+/// frees the copy with gloo_rs_free; it is not NULL even if the length is 0. Fails with GLOO_RS_ERROR_TIMEOUT after
+/// `timeout_ms`; GLOO_RS_TIMEOUT_DEFAULT is 30 s, 0 asks once.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_get(
@@ -284,9 +297,9 @@ pub unsafe extern "C" fn gloo_rs_store_get(
     bytes: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_get", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `value` and `bytes` are NULL or valid for a write.
         let (out, out_bytes) = unsafe { (Out::handle(value, "value")?, Out::new(bytes, "bytes")?) };
-        // SAFETY: as above.
+        // SAFETY: the header demands that `store` is NULL or a live handle, and `key` is NULL or a string.
         let (handle, key) = unsafe { (handle::get(store, "store")?, pointer::text(key, "key")?) };
         let value = handle.store.get(key, timeout(timeout_ms)?)?;
         out.set(Malloced::copy_of(&value)?.into_raw());
@@ -295,8 +308,8 @@ pub unsafe extern "C" fn gloo_rs_store_get(
     })
 }
 
-/// Waits until all `n` `keys` have values. Fails with GLOO_RS_ERROR_TIMEOUT, naming those that have none. `timeout_ms` is in
-/// milliseconds; GLOO_RS_TIMEOUT_DEFAULT for 30 s, 0 to ask once.
+/// Waits until all `n` `keys` have values. After `timeout_ms`, fails with GLOO_RS_ERROR_TIMEOUT and a message that
+/// names the missing keys; GLOO_RS_TIMEOUT_DEFAULT is 30 s, 0 asks once.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_wait(
@@ -306,13 +319,15 @@ pub unsafe extern "C" fn gloo_rs_store_wait(
     timeout_ms: i64,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_wait", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
+        // `n` strings.
         let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
         handle.store.wait(&keys, timeout(timeout_ms)?)
     })
 }
 
-/// Adds `amount` to the decimal integer at `key`, 0 if it has no value, and sets `*sum` to the result. Atomic.
+/// Adds `amount` to the decimal integer at `key`, which counts as 0 if the key has no value, and sets `*sum` to the
+/// result. Atomic.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_add(
@@ -322,7 +337,8 @@ pub unsafe extern "C" fn gloo_rs_store_add(
     sum: *mut i64,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_add", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or a live handle, `sum` is NULL or valid for a write, and
+        // `key` is NULL or a string.
         let (handle, key, out) =
             unsafe { (handle::get(store, "store")?, pointer::text(key, "key")?, Out::new(sum, "sum")?) };
         out.set(handle.store.add(key, amount)?);
@@ -330,7 +346,7 @@ pub unsafe extern "C" fn gloo_rs_store_add(
     })
 }
 
-/// Appends the `bytes` at `value` to the value of `key`, empty if it has none. Atomic.
+/// Appends the `bytes` bytes at `value` to the value of `key`, which counts as empty if the key has none. Atomic.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_append(
@@ -340,7 +356,8 @@ pub unsafe extern "C" fn gloo_rs_store_append(
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_append", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or a live handle, `key` is NULL or a string, and `value` is
+        // NULL or valid for reads of `bytes` bytes.
         let (handle, key, value) = unsafe {
             let value = pointer::slice(value.cast::<u8>(), bytes, "value")?;
             (handle::get(store, "store")?, pointer::text(key, "key")?, value)
@@ -349,8 +366,8 @@ pub unsafe extern "C" fn gloo_rs_store_append(
     })
 }
 
-/// Waits until all `n` `keys` have values, and sets `values[i]` and `bytes[i]` as gloo_rs_store_get does. The caller ends
-/// each copy with gloo_rs_free; on failure all are NULL.
+/// Waits until all `n` `keys` have values, and sets `values[i]` and `bytes[i]` for each, as gloo_rs_store_get does. The
+/// caller frees each copy with gloo_rs_free; all are NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_multi_get(
@@ -362,14 +379,15 @@ pub unsafe extern "C" fn gloo_rs_store_multi_get(
     bytes: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_multi_get", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `values` and `bytes` are NULL or valid for writes of `n` values.
         let (values, bytes) = unsafe { (Outs::new(values, n, "values")?, Outs::new(bytes, n, "bytes")?) };
         (0..n).for_each(|i| values.set(i, std::ptr::null_mut()));
-        // SAFETY: as above.
+        // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
+        // `n` strings.
         let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
         let got = handle.store.multi_get(&keys, timeout(timeout_ms)?)?;
         if got.len() != n {
-            let message = format!("{} values for {n} keys from {}", got.len(), handle.store.describe());
+            let message = format!("{} returned {} values for {n} keys", handle.store.describe(), got.len());
             return Err(Error::new(ErrorKind::Internal, message));
         }
         let copies: Vec<_> = got.iter().map(|value| Malloced::copy_of(value)).collect::<Result<_>>()?;
@@ -381,7 +399,7 @@ pub unsafe extern "C" fn gloo_rs_store_multi_get(
     })
 }
 
-/// Sets each of the `n` `keys` to a copy of the `bytes[i]` bytes at `values[i]`.
+/// Sets the value of each `keys[i]`, with i from 0 to `n` - 1, to a copy of the `bytes[i]` bytes at `values[i]`.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_multi_set(
@@ -392,19 +410,21 @@ pub unsafe extern "C" fn gloo_rs_store_multi_set(
     n: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_multi_set", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or a live handle, and `keys` is NULL or valid for reads of
+        // `n` strings.
         let (handle, keys) = unsafe { (handle::get(store, "store")?, texts(keys, n)?) };
-        // SAFETY: as above.
+        // SAFETY: the header demands that `values` is NULL or valid for reads of `n` values, and `bytes` is NULL or
+        // valid for reads of `n` values.
         let (values, bytes) = unsafe { (pointer::slice(values, n, "values")?, pointer::slice(bytes, n, "bytes")?) };
         let pairs = keys.iter().zip(values).zip(bytes).map(|((key, value), bytes)| {
-            // SAFETY: as above.
+            // SAFETY: the header demands that each value is NULL or valid for reads of its number of bytes.
             Ok((*key, unsafe { pointer::slice(value.cast::<u8>(), *bytes, "a value") }?))
         });
         handle.store.multi_set(&pairs.collect::<Result<Vec<_>>>()?)
     })
 }
 
-/// Removes `key`, and sets `*existed`, if not NULL, to whether it was there.
+/// Removes `key`. If `existed` is not NULL, sets `*existed` to whether the key had a value.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_delete(
@@ -413,7 +433,8 @@ pub unsafe extern "C" fn gloo_rs_store_delete(
     existed: *mut bool,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_delete", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or a live handle, `existed` is NULL or valid for a write, and
+        // `key` is NULL or a string.
         let (handle, key, out) =
             unsafe { (handle::get(store, "store")?, pointer::text(key, "key")?, Out::optional(existed, "existed")?) };
         let existed = handle.store.delete(key)?;
@@ -422,12 +443,12 @@ pub unsafe extern "C" fn gloo_rs_store_delete(
     })
 }
 
-/// Ends the caller's hold on the store. A store that this process serves over TCP ends with it, unless a prefix of it lives.
-/// No other thread may be beginning a call on the handle. NULL is fine.
+/// Releases the caller's reference to the store. If this process serves the store over TCP, the server ends with the
+/// last handle on it or on a prefix of it. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_destroy(store: *mut gloo_rs_store_t) {
     guard("gloo_rs_store_destroy", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or a live handle on which no other call begins.
         unsafe { handle::take(store, "store") }.map(drop)
     });
 }
@@ -435,27 +456,27 @@ pub unsafe extern "C" fn gloo_rs_store_destroy(store: *mut gloo_rs_store_t) {
 /// # Safety
 /// `keys` is NULL or valid for reads of `n` pointers, each NULL or a string.
 unsafe fn texts<'a>(keys: *const *const c_char, n: usize) -> Result<Vec<&'a str>> {
-    // SAFETY: the same contract, also for the closure.
+    // SAFETY: by the contract, `keys` is NULL or valid for reads of `n` pointers.
     let keys = unsafe { pointer::slice(keys, n, "keys") }?;
-    // SAFETY: as above.
+    // SAFETY: by the contract, each of these pointers is NULL or a string.
     keys.iter().map(|key| unsafe { pointer::text(*key, "a key") }).collect()
 }
 
-/// A result array.
+/// A result list.
 struct Outs<T>(*mut T);
 
 impl<T> Outs<T> {
     /// # Safety
     /// `pointer` is NULL or valid for writes of `n` values as long as this is used.
     unsafe fn new(pointer: *mut T, n: usize, what: &str) -> Result<Self> {
-        // The length is one that memory can have, but the memory may be uninitialised: no slice of `T`.
-        // SAFETY: the same contract.
+        // `slice` checks the length. The memory may be uninitialised, hence no slice of `T`.
+        // SAFETY: by the contract, `pointer` is NULL or valid for `n` values, which may be uninitialised.
         unsafe { pointer::slice(pointer.cast::<std::mem::MaybeUninit<T>>(), n, what) }.map(|_| Self(pointer))
     }
 
     /// Sets the value `index`, which is below the `n` of [`Outs::new`].
     fn set(&self, index: usize, value: T) {
-        // SAFETY: vouched for in `new`.
+        // SAFETY: by the contract of `new`, the pointer is valid for writes of `n` values, of which `index` is one.
         unsafe { self.0.add(index).write(value) }
     }
 }
