@@ -363,30 +363,30 @@ typedef struct gloo_rs_connection_statistics_t {
   uint64_t crowded_out;
 } gloo_rs_connection_statistics_t;
 
-/// How to use a Redis server. Set up by gloo_rs_redis_options_init.
+/// Options of a store in a Redis server. Initialise with gloo_rs_redis_options_init.
 typedef struct gloo_rs_redis_options_t {
   /// sizeof(gloo_rs_redis_options_t).
   size_t struct_size;
-  /// Whether to speak TLS.
+  /// Whether to use TLS.
   bool tls;
-  /// With `tls`: whether to accept any certificate, which is for tests only.
+  /// With `tls`: whether to accept any certificate. For tests only.
   bool insecure;
-  /// A user of the server's access control list; NULL for the default user.
+  /// User of the server's access control list; NULL for the default user.
   const char *username;
-  /// The user's, or the server's, password; NULL for none. In no message.
+  /// Password of the user or of the server; NULL for none. No message contains it.
   const char *password;
-  /// What is put in front of every key; NULL for `gloo_rs/`. Each job needs one that no job used before, unless it has a
-  /// server or a database for itself.
+  /// Prefix of every key; NULL for `gloo_rs/`. Each job needs a prefix that no other job has used, unless it has its
+  /// own server or database.
   const char *prefix;
-  /// With `tls`: a file in PEM format with the only authorities to trust; NULL for those that the system trusts.
+  /// With `tls`: file in PEM format with the certificate authorities to trust; NULL for those that the system trusts.
   const char *ca_file;
-  /// With `tls`: a file in PEM format with the certificate to show; NULL for none.
+  /// With `tls`: file in PEM format with the client's certificate; NULL for none.
   const char *cert_file;
-  /// With `cert_file`: a file in PEM format with its private key.
+  /// With `cert_file`: file in PEM format with its private key.
   const char *key_file;
   /// Number of the server's database.
   uint32_t database;
-  /// Seconds that a key lives after it was written last, 86400 by default; 0 for ever.
+  /// Seconds that a key exists after the last write to it, 86400 by default; 0 for no limit.
   uint32_t ttl_s;
 } gloo_rs_redis_options_t;
 
@@ -752,13 +752,14 @@ GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_connection_statistics(const struct gloo_rs_store_t *store,
                                                           struct gloo_rs_connection_statistics_t *statistics);
 
-/// Sets the defaults. `struct_size` is sizeof(gloo_rs_redis_options_t). NULL is left alone.
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_redis_options_t); at most that many bytes are written.
+/// NULL is ignored.
 void gloo_rs_redis_options_init(struct gloo_rs_redis_options_t *options, size_t struct_size);
 
-/// A store in the Redis server at `host` and `port`, which is looked for until `timeout_ms`, GLOO_RS_TIMEOUT_DEFAULT for
-/// 30 s. `options` may be NULL. All ranks use the same server and options; any number of them may come and go. Fails with
-/// GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (gloo_rs_built_features tells). The caller owns the result and
-/// ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// Creates a store in the Redis server at `host` and `port`. Tries to connect until `timeout_ms` expires;
+/// GLOO_RS_TIMEOUT_DEFAULT is 30 s. `options` may be NULL for defaults. All ranks use the same server and options.
+/// Fails with GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (see gloo_rs_built_features). The caller
+/// destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_redis(const char *host,
                                                  uint16_t port,

@@ -13,32 +13,32 @@ use super::store::{self, gloo_rs_store_t};
 use crate::error::{Error, Result};
 use crate::rendezvous::redis::{self, RedisOptions, RedisTls};
 
-/// How to use a Redis server. Set up by gloo_rs_redis_options_init.
+/// Options of a store in a Redis server. Initialise with gloo_rs_redis_options_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_redis_options_t {
     /// sizeof(gloo_rs_redis_options_t).
     pub struct_size: usize,
-    /// Whether to speak TLS.
+    /// Whether to use TLS.
     pub tls: MaybeUninit<bool>,
-    /// With `tls`: whether to accept any certificate, which is for tests only.
+    /// With `tls`: whether to accept any certificate. For tests only.
     pub insecure: MaybeUninit<bool>,
-    /// A user of the server's access control list; NULL for the default user.
+    /// User of the server's access control list; NULL for the default user.
     pub username: *const c_char,
-    /// The user's, or the server's, password; NULL for none. In no message.
+    /// Password of the user or of the server; NULL for none. No message contains it.
     pub password: *const c_char,
-    /// What is put in front of every key; NULL for `gloo_rs/`. Each job needs one that no job used before, unless it has a
-    /// server or a database for itself.
+    /// Prefix of every key; NULL for `gloo_rs/`. Each job needs a prefix that no other job has used, unless it has its
+    /// own server or database.
     pub prefix: *const c_char,
-    /// With `tls`: a file in PEM format with the only authorities to trust; NULL for those that the system trusts.
+    /// With `tls`: file in PEM format with the certificate authorities to trust; NULL for those that the system trusts.
     pub ca_file: *const c_char,
-    /// With `tls`: a file in PEM format with the certificate to show; NULL for none.
+    /// With `tls`: file in PEM format with the client's certificate; NULL for none.
     pub cert_file: *const c_char,
-    /// With `cert_file`: a file in PEM format with its private key.
+    /// With `cert_file`: file in PEM format with its private key.
     pub key_file: *const c_char,
     /// Number of the server's database.
     pub database: u32,
-    /// Seconds that a key lives after it was written last, 86400 by default; 0 for ever.
+    /// Seconds that a key exists after the last write to it, 86400 by default; 0 for no limit.
     pub ttl_s: u32,
 }
 
@@ -51,17 +51,18 @@ unsafe impl Options for gloo_rs_redis_options_t {
     }
 }
 
-/// Sets the defaults. `struct_size` is sizeof(gloo_rs_redis_options_t). NULL is left alone.
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_redis_options_t); at most that many bytes are written.
+/// NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_redis_options_init(options: *mut gloo_rs_redis_options_t, struct_size: usize) {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `options` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(options, struct_size) }
 }
 
-/// A store in the Redis server at `host` and `port`, which is looked for until `timeout_ms`, GLOO_RS_TIMEOUT_DEFAULT for
-/// 30 s. `options` may be NULL. All ranks use the same server and options; any number of them may come and go. Fails with
-/// GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (gloo_rs_built_features tells). The caller owns the result and
-/// ends it with gloo_rs_store_destroy; on failure `*store` is NULL.
+/// Creates a store in the Redis server at `host` and `port`. Tries to connect until `timeout_ms` expires;
+/// GLOO_RS_TIMEOUT_DEFAULT is 30 s. `options` may be NULL for defaults. All ranks use the same server and options.
+/// Fails with GLOO_RS_ERROR_UNSUPPORTED if this build has no Redis store (see gloo_rs_built_features). The caller
+/// destroys `*store` with gloo_rs_store_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_redis(
@@ -72,9 +73,10 @@ pub unsafe extern "C" fn gloo_rs_store_create_redis(
     store: *mut *mut gloo_rs_store_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_create_redis", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or valid for a write, and `host` is NULL or a string.
         let (out, host) = unsafe { (Out::handle(store, "store")?, pointer::text(host, "host")?) };
-        // SAFETY: as above.
+        // SAFETY: the header demands that `options` is NULL or valid for reads of its `struct_size` bytes, and the
+        // pointers in it are NULL or strings.
         let options = unsafe { to_rust(host, port, &options::read_or_default(options)?)? };
         store::create(redis::open(options, store::timeout(timeout_ms)?)?, None, out);
         Ok(())
@@ -84,11 +86,11 @@ pub unsafe extern "C" fn gloo_rs_store_create_redis(
 /// # Safety
 /// The pointers in `given` are NULL or strings.
 unsafe fn to_rust(host: &str, port: u16, given: &gloo_rs_redis_options_t) -> Result<RedisOptions> {
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, the pointers in `given`, with which alone this is called, are NULL or strings.
     let text = |text, what| unsafe { pointer::optional_text(text, what) }.map(|text| text.map(str::to_owned));
     let mut options = RedisOptions::new(host, port);
     options.username = text(given.username, "username")?;
-    // The error would quote it.
+    // The error of `text` would quote the password.
     options.password = text(given.password, "password").map_err(|_| Error::invalid("password is not UTF-8"))?;
     options.database = given.database;
     options.ttl = Duration::from_secs(given.ttl_s.into());
@@ -99,10 +101,10 @@ unsafe fn to_rust(host: &str, port: u16, given: &gloo_rs_redis_options_t) -> Res
         ca_file: text(given.ca_file, "ca_file")?.map(Into::into),
         cert_file: text(given.cert_file, "cert_file")?.map(Into::into),
         key_file: text(given.key_file, "key_file")?.map(Into::into),
-        // SAFETY: the caller's flag, or the default.
+        // SAFETY: C initialised `insecure`, or it has its default.
         insecure: unsafe { is_set(given.insecure) },
     };
-    // SAFETY: as above.
+    // SAFETY: C initialised `tls`, or it has its default.
     options.tls = unsafe { is_set(given.tls) }.then_some(tls);
     Ok(options)
 }
