@@ -767,26 +767,26 @@ enum gloo_rs_status_t gloo_rs_store_create_redis(const char *host,
                                                  int64_t timeout_ms,
                                                  struct gloo_rs_store_t **store);
 
-/// Opens the store of a launched job and tells this process's rank and the number of ranks, from the environment that
-/// launchers set: `gloo-rs run`, torchrun, Open MPI's, MPICH's and Intel MPI's mpirun, Slurm's srun. docs/launchers.md says
-/// which variables are read, and which store that gives. GLOO_RS_STORE (a URL as for gloo_rs_store_create_url), or
-/// MASTER_ADDR and MASTER_PORT, where rank 0 serves a TCP store, name the store whatever the launcher.
+/// Opens the store of a launched job, and sets `*rank` to this process's rank and `*size` to the number of ranks. Reads
+/// the environment that the launcher sets: `gloo-rs run`, torchrun, mpirun of Open MPI, MPICH or Intel MPI, or Slurm's
+/// srun. docs/launchers.md lists the variables and the store that each launcher gives. With every launcher,
+/// GLOO_RS_STORE (a URL as for gloo_rs_store_create_url), or MASTER_ADDR and MASTER_PORT, where rank 0 serves a TCP
+/// store, select the store.
 ///
-/// Collective: every process of the job calls it, once. They look for rank 0's store until `timeout_ms`,
-/// GLOO_RS_TIMEOUT_DEFAULT for 30 s. The caller owns the store and ends it with gloo_rs_store_destroy; on failure `*store`
-/// is NULL. The environment must not change meanwhile.
+/// Collective: every process of the job calls it once. The processes try to reach rank 0's store until `timeout_ms`
+/// expires; GLOO_RS_TIMEOUT_DEFAULT is 30 s. The caller destroys `*store` with gloo_rs_store_destroy; it is NULL on
+/// failure. No thread may change the environment during the call.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_launch_from_env(int64_t timeout_ms,
                                               struct gloo_rs_store_t **store,
                                               int32_t *rank,
                                               int32_t *size);
 
-/// Tells this process's rank among those of its host, and how many of the job's processes run there: to choose a GPU, for
-/// example. From the same environment as gloo_rs_launch_from_env; -1 where the launcher does not say. Opens nothing, and may
-/// be called at any time. The environment must not change meanwhile.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_launch_local_rank_from_env(int32_t *local_rank,
-                                                         int32_t *local_size);
+/// Sets `*local_rank` to this process's rank among the job's processes on this host, for example to select a GPU, and
+/// `*local_size` to the number of these processes. Reads the same environment as gloo_rs_launch_from_env; a number that
+/// the launcher does not set is -1. Opens no store, and may be called at any time. No thread may change the environment
+/// during the call.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_launch_local_rank_from_env(int32_t *local_rank, int32_t *local_size);
 
 /// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_context_options_t), with defaults.
 void gloo_rs_context_options_init(struct gloo_rs_context_options_t *options, size_t struct_size);
