@@ -340,26 +340,26 @@ typedef struct gloo_rs_store_callbacks_t {
   void (*destroy)(void *user);
 } gloo_rs_store_callbacks_t;
 
-/// How many connections have arrived since the listener was created, by what became of them. Set up by
+/// Numbers of incoming connections since the listener was created, by outcome. Initialise with
 /// gloo_rs_connection_statistics_init.
 typedef struct gloo_rs_connection_statistics_t {
   /// sizeof(gloo_rs_connection_statistics_t).
   size_t struct_size;
-  /// Proved that they belong to the job.
+  /// Connections that authenticated as part of the job.
   uint64_t accepted;
-  /// Spoke another protocol, or this one wrongly.
+  /// Connections that used another protocol, or violated this one.
   uint64_t foreign;
-  /// Spoke another version of the protocol.
+  /// Connections that used another version of the protocol.
   uint64_t other_version;
-  /// Sought a context that is not here, or no longer.
+  /// Connections for a context that does not exist here, or no longer.
   uint64_t unknown_context;
-  /// Proved nothing: another token, a token on one side only, or a replayed or forged proof.
+  /// Connections that failed authentication: another token, a token on one side only, or a replayed or forged proof.
   uint64_t unproven;
-  /// Ended in the middle of the handshake, or before it.
+  /// Connections that ended before the handshake was complete.
   uint64_t incomplete;
-  /// Did not finish the handshake in time.
+  /// Connections that did not complete the handshake in time.
   uint64_t timed_out;
-  /// Made room for newer ones while too many were in the handshake.
+  /// Connections that were closed in favour of newer ones, because too many were in the handshake.
   uint64_t crowded_out;
 } gloo_rs_connection_statistics_t;
 
@@ -738,16 +738,19 @@ enum gloo_rs_status_t gloo_rs_store_return_value(void *sink,
                                                  const void *value,
                                                  size_t bytes);
 
-/// Sets `struct_size`, which is to be sizeof(gloo_rs_connection_statistics_t), and all counts to 0. NULL is left alone.
+/// Sets `statistics->struct_size`, and all numbers to 0. `struct_size` is sizeof(gloo_rs_connection_statistics_t); at
+/// most that many bytes are written. NULL is ignored.
 void gloo_rs_connection_statistics_init(struct gloo_rs_connection_statistics_t *statistics, size_t struct_size);
 
-/// What has become of the connections that arrived at `device`. At most `statistics->struct_size` bytes are written.
+/// Fills `*statistics` with the numbers of connections that arrived at `device`. At most `statistics->struct_size`
+/// bytes are written.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_device_connection_statistics(const struct gloo_rs_device_t *device,
                                                            struct gloo_rs_connection_statistics_t *statistics);
 
-/// The same for the server of a store that this process serves over TCP, made by gloo_rs_store_create_tcp or
-/// gloo_rs_store_create_tcp_with; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
+/// Fills `*statistics` with the numbers of connections that arrived at the server of `store`. Fails with
+/// GLOO_RS_ERROR_INVALID_OPERATION unless this process serves the store over TCP, from gloo_rs_store_create_tcp or
+/// gloo_rs_store_create_tcp_with.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_connection_statistics(const struct gloo_rs_store_t *store,
                                                           struct gloo_rs_connection_statistics_t *statistics);

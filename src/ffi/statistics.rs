@@ -1,4 +1,4 @@
-//! What has become of the connections that arrived at a device or at a store's server.
+//! Statistics of incoming connections of devices and of stores' servers.
 
 use super::device::gloo_rs_device_t;
 use super::guard::guard;
@@ -8,28 +8,28 @@ use super::status::gloo_rs_status_t;
 use super::store::gloo_rs_store_t;
 use crate::net::admission::ConnectionStatistics;
 
-/// How many connections have arrived since the listener was created, by what became of them. Set up by
+/// Numbers of incoming connections since the listener was created, by outcome. Initialise with
 /// gloo_rs_connection_statistics_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_connection_statistics_t {
     /// sizeof(gloo_rs_connection_statistics_t).
     pub struct_size: usize,
-    /// Proved that they belong to the job.
+    /// Connections that authenticated as part of the job.
     pub accepted: u64,
-    /// Spoke another protocol, or this one wrongly.
+    /// Connections that used another protocol, or violated this one.
     pub foreign: u64,
-    /// Spoke another version of the protocol.
+    /// Connections that used another version of the protocol.
     pub other_version: u64,
-    /// Sought a context that is not here, or no longer.
+    /// Connections for a context that does not exist here, or no longer.
     pub unknown_context: u64,
-    /// Proved nothing: another token, a token on one side only, or a replayed or forged proof.
+    /// Connections that failed authentication: another token, a token on one side only, or a replayed or forged proof.
     pub unproven: u64,
-    /// Ended in the middle of the handshake, or before it.
+    /// Connections that ended before the handshake was complete.
     pub incomplete: u64,
-    /// Did not finish the handshake in time.
+    /// Connections that did not complete the handshake in time.
     pub timed_out: u64,
-    /// Made room for newer ones while too many were in the handshake.
+    /// Connections that were closed in favour of newer ones, because too many were in the handshake.
     pub crowded_out: u64,
 }
 
@@ -64,17 +64,19 @@ fn to_c(statistics: ConnectionStatistics) -> gloo_rs_connection_statistics_t {
     }
 }
 
-/// Sets `struct_size`, which is to be sizeof(gloo_rs_connection_statistics_t), and all counts to 0. NULL is left alone.
+/// Sets `statistics->struct_size`, and all numbers to 0. `struct_size` is sizeof(gloo_rs_connection_statistics_t); at
+/// most that many bytes are written. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_connection_statistics_init(
     statistics: *mut gloo_rs_connection_statistics_t,
     struct_size: usize,
 ) {
-    // SAFETY: the caller vouches for `struct_size` bytes at `statistics`.
+    // SAFETY: the header demands that `statistics` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(statistics, struct_size) }
 }
 
-/// What has become of the connections that arrived at `device`. At most `statistics->struct_size` bytes are written.
+/// Fills `*statistics` with the numbers of connections that arrived at `device`. At most `statistics->struct_size`
+/// bytes are written.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_connection_statistics(
@@ -82,7 +84,8 @@ pub unsafe extern "C" fn gloo_rs_device_connection_statistics(
     statistics: *mut gloo_rs_connection_statistics_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_device_connection_statistics", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `device` is NULL or a live handle, and `statistics` is NULL or valid for
+        // reads and writes of its `struct_size` bytes.
         unsafe {
             let device = handle::get(device, "device")?;
             options::fill(statistics, "statistics", to_c(device.statistics()))
@@ -90,8 +93,9 @@ pub unsafe extern "C" fn gloo_rs_device_connection_statistics(
     })
 }
 
-/// The same for the server of a store that this process serves over TCP, made by gloo_rs_store_create_tcp or
-/// gloo_rs_store_create_tcp_with; others fail with GLOO_RS_ERROR_INVALID_OPERATION.
+/// Fills `*statistics` with the numbers of connections that arrived at the server of `store`. Fails with
+/// GLOO_RS_ERROR_INVALID_OPERATION unless this process serves the store over TCP, from gloo_rs_store_create_tcp or
+/// gloo_rs_store_create_tcp_with.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_connection_statistics(
@@ -99,7 +103,8 @@ pub unsafe extern "C" fn gloo_rs_store_connection_statistics(
     statistics: *mut gloo_rs_connection_statistics_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_connection_statistics", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or a live handle, and `statistics` is NULL or valid for reads
+        // and writes of its `struct_size` bytes.
         unsafe {
             let store = handle::get(store, "store")?;
             options::fill(statistics, "statistics", to_c(store.connection_statistics()?))
