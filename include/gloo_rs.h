@@ -74,7 +74,7 @@
 /// The header's version as one number for comparisons: 1.2.3 is 10203. gloo_rs_version_number returns the library's.
 #define GLOO_RS_VERSION_NUMBER (((GLOO_RS_VERSION_MAJOR * 10000) + (GLOO_RS_VERSION_MINOR * 100)) + GLOO_RS_VERSION_PATCH)
 
-/// As a color: this rank is to be in none of the new contexts.
+/// As a color: this rank gets no new context.
 #define GLOO_RS_COLOR_UNDEFINED -1
 
 /// The status of a call. The numbers never change; later versions may add some.
@@ -157,21 +157,21 @@ typedef enum gloo_rs_log_level_t {
   GLOO_RS_LOG_DETAIL = 3,
 } gloo_rs_log_level_t;
 
-/// When connections are made.
+/// When a context connects to its peers.
 typedef enum gloo_rs_connect_t {
-  /// On first use.
+  /// To each peer on first use.
   GLOO_RS_CONNECT_LAZY = 0,
-  /// To all ranks, before gloo_rs_context_connect returns.
+  /// To all peers, before gloo_rs_context_connect returns.
   GLOO_RS_CONNECT_FULL = 1,
 } gloo_rs_connect_t;
 
 /// Whether ranks compare their calls before each collective.
 typedef enum gloo_rs_check_calls_t {
-  /// As the environment variable GLOO_RS_CHECK_CALLS says (1 or 0), else off.
+  /// The environment variable GLOO_RS_CHECK_CALLS decides (1 or 0); off if it is not set.
   GLOO_RS_CHECK_CALLS_DEFAULT = 0,
-  /// They do.
+  /// They compare them.
   GLOO_RS_CHECK_CALLS_ON = 1,
-  /// They do not.
+  /// They do not compare them.
   GLOO_RS_CHECK_CALLS_OFF = 2,
 } gloo_rs_check_calls_t;
 
@@ -200,8 +200,8 @@ typedef enum gloo_rs_op_t {
 /// same slot. Keeps its context's connections alive. Safe to use from several threads.
 typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
 
-/// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
-/// need different tags, unless they are different collectives.
+/// A context: this process's membership, as one rank, in a group of ranks that communicate. Thread-safe. Collectives
+/// that run at the same time need different tags, unless they are different collectives.
 typedef struct gloo_rs_context_t gloo_rs_context_t;
 
 /// A device: the addresses of this host on which this process accepts connections, and a thread that progresses
@@ -390,32 +390,33 @@ typedef struct gloo_rs_redis_options_t {
   uint32_t ttl_s;
 } gloo_rs_redis_options_t;
 
-/// How a context behaves. Set up by gloo_rs_context_options_init.
+/// Options of a context. Initialise with gloo_rs_context_options_init.
 typedef struct gloo_rs_context_options_t {
   /// sizeof(gloo_rs_context_options_t).
   size_t struct_size;
-  /// Milliseconds that any one operation may take, if the call does not say otherwise; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+  /// Timeout in milliseconds of operations whose call does not set one; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
   int64_t timeout_ms;
   /// GLOO_RS_CONNECT_LAZY (the default) or GLOO_RS_CONNECT_FULL.
   enum gloo_rs_connect_t connect;
-  /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. On, ranks compare their calls before each
-  /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
-  /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
+  /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. If on, ranks compare their calls before each
+  /// collective. Calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks
+  /// call what; none of their data has been sent, and the context stays usable. Costs an allgather per call.
   enum gloo_rs_check_calls_t check_calls;
-  /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
+  /// Maximum size in bytes of a message of a collective; 0 for the default, 1 MiB. The same on all ranks.
   size_t max_segment_bytes;
-  /// The job's token: every rank must have the same to be let in. NULL for what GLOO_RS_TOKEN holds in the environment;
-  /// empty for none. Copied.
+  /// The job's token: ranks connect only to ranks with the same token. NULL for the value of the environment variable
+  /// GLOO_RS_TOKEN; empty for none. Copied.
   const char *token;
-  /// Where the constants come from by which `auto` chooses algorithms: the path of a tuning file (from `gloo-rs tune`);
-  /// `measure`, to measure them in gloo_rs_context_connect, in a few milliseconds; or `default`, for built-in ones. NULL for
-  /// what GLOO_RS_TUNING holds in the environment, else `measure`. Only rank 0's counts. A file that cannot be read fails
-  /// gloo_rs_context_connect on every rank. Copied.
+  /// Source of the constants by which `auto` selects algorithms: the path of a tuning file (from `gloo-rs tune`);
+  /// `measure`, to measure them in gloo_rs_context_connect, which takes a few milliseconds; or `default`, for the
+  /// built-in ones. NULL for the value of the environment variable GLOO_RS_TUNING, or `measure` if it is not set.
+  /// Only the value on rank 0 counts. If the file cannot be read, gloo_rs_context_connect fails on every rank.
+  /// Copied.
   const char *tuning;
 } gloo_rs_context_options_t;
 
-/// An allgather of the caller's: every rank gives the `bytes` at `input`; `output` gets those of all ranks, `bytes` each, in the
-/// order of ranks. Returns GLOO_RS_OK, or an error's number. It must not let exceptions out.
+/// An allgather of the caller: every rank passes `bytes` bytes at `input`, and `output` gets those of all ranks,
+/// `bytes` bytes each, in the order of ranks. Returns GLOO_RS_OK or the number of an error. Must not throw or longjmp.
 typedef enum gloo_rs_status_t (*gloo_rs_allgather_fn_t)(const void *input, void *output, size_t bytes, void *user);
 
 /// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
@@ -791,12 +792,13 @@ enum gloo_rs_status_t gloo_rs_launch_from_env(int64_t timeout_ms,
 /// during the call.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_launch_local_rank_from_env(int32_t *local_rank, int32_t *local_size);
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_context_options_t), with defaults.
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_context_options_t); at most that many bytes are
+/// written. NULL is ignored.
 void gloo_rs_context_options_init(struct gloo_rs_context_options_t *options, size_t struct_size);
 
-/// Makes the context of `rank` (0 to `size` - 1) in a group of `size`, not yet connected. `options` may be NULL for
-/// defaults. The context keeps `device` alive. The caller owns the result and ends it with gloo_rs_context_destroy; on
-/// failure `*context` is NULL.
+/// Creates the context of `rank` (0 to `size` - 1) in a group of `size` ranks, not yet connected. `options` may be NULL
+/// for defaults. The context keeps the device alive. The caller destroys `*context` with gloo_rs_context_destroy; it is
+/// NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
                                              int32_t rank,
@@ -804,94 +806,101 @@ enum gloo_rs_status_t gloo_rs_context_create(struct gloo_rs_device_t *device,
                                              const struct gloo_rs_context_options_t *options,
                                              struct gloo_rs_context_t **context);
 
-/// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
-/// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come; with GLOO_RS_ERROR_CLOSED if the context was closed before, or within a second after it is
-/// closed in another thread; and with GLOO_RS_ERROR_INVALID_OPERATION if it was broken before.
+/// Connects the context: finds the other ranks through `store`, until the context's timeout expires. Every rank calls
+/// it, with a store, or a prefix of one, that no other context has used. The store is used only during the call. Fails
+/// with GLOO_RS_ERROR_TIMEOUT and a message that names the missing ranks; with GLOO_RS_ERROR_CLOSED if the context was
+/// closed before, or within a second after another thread closes it; and with GLOO_RS_ERROR_INVALID_OPERATION if the
+/// context was broken before.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
                                               struct gloo_rs_store_t *store);
 
-/// As gloo_rs_context_connect, without a store: the ranks find each other by `allgather`, which exchanges between the same ranks
-/// (MPI_Allgather, or a framework's own) and gets `user`. It is called on the calling thread, with no lock of the library held, and
-/// twice on every rank: a rank that cannot go on says so by it, and all fail. `bytes` is the same on all ranks. If it fails it is
-/// not called again, and this call fails with the status that it returned, or GLOO_RS_ERROR_CALLBACK where that is no error's
-/// number. What it gives is checked; that which is not from this job's ranks in their order fails with GLOO_RS_ERROR_MISMATCH.
-/// The library cannot end it: the context's timeout, and whether the context was closed, are looked at after each call of it.
+/// Like gloo_rs_context_connect, without a store: the ranks exchange their addresses through `allgather`, which gets
+/// `user` and must exchange between the same ranks, as MPI_Allgather or a function of a framework does. Every rank
+/// calls `allgather` twice, on the calling thread, with the same `bytes` on all ranks and without holding a lock of the
+/// library; a rank that cannot continue reports it through `allgather`, and the call then fails on all ranks. If
+/// `allgather` fails, it is not called again, and this call fails with the status that it returned, or with
+/// GLOO_RS_ERROR_CALLBACK if that is not the number of an error. Fails with GLOO_RS_ERROR_MISMATCH if the output does
+/// not come from this job's ranks in their order. The library cannot interrupt `allgather`: it checks the context's
+/// timeout, and whether the context was closed, after each call of it.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect_oob(struct gloo_rs_context_t *context,
                                                   gloo_rs_allgather_fn_t allgather,
                                                   void *user);
 
-/// Finds the other ranks over `parent`, a connected context with the same rank and size, until the context's timeout.
-/// Every rank calls it, with the same `tag`, which no other call on `parent` may be using meanwhile. `parent` is needed
-/// during this call only.
+/// Connects the context through `parent`, a connected context with the same rank and size, until the context's timeout
+/// expires. Every rank calls it with the same `tag`, which no other call on `parent` may use at the same time. `parent`
+/// is used only during the call.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_connect_from(struct gloo_rs_context_t *context,
                                                    struct gloo_rs_context_t *parent,
                                                    uint64_t tag);
 
-/// Makes new contexts out of `context`, which is connected, as MPI_Comm_split does: the ranks that pass the same `color` (0 or more)
-/// form one, in the order of their `key`s, and of their ranks in `context` where these are equal. A rank that passes
-/// GLOO_RS_COLOR_UNDEFINED takes part, too, and gets NULL. Collective over `context`: every rank calls it, in the same order as its
-/// other collectives; it may run beside any collective, and is refused with
-/// GLOO_RS_ERROR_INVALID_OPERATION while another split runs on `context` in this process. The new context is connected. It has the
-/// device, timeout and options of `context`, goes by the same measurements, and needs `context` no more. The caller owns it and
-/// ends it with gloo_rs_context_destroy; on failure `*split` is NULL. A failure that one rank finds in itself all ranks report,
-/// and `context` stays usable; one in the exchange breaks it, as with every collective.
+/// Splits the connected `context` into new contexts, as MPI_Comm_split does: the ranks that pass the same `color` (0 or
+/// more) form one, in the order of their `key`, and of their rank in `context` if keys are equal. A rank that passes
+/// GLOO_RS_COLOR_UNDEFINED takes part and gets NULL. Collective over `context`: every rank calls it, in the same order
+/// as its other collectives. It may run at the same time as any collective; fails with GLOO_RS_ERROR_INVALID_OPERATION
+/// while another split runs on `context` in this process.
+///
+/// The new context is connected. It has the device, timeout, options and tuning constants of `context`, and does not
+/// need `context` afterwards. The caller destroys `*split` with gloo_rs_context_destroy; it is NULL on failure. If the
+/// call fails on one rank before the exchange, it fails on all ranks, and `context` stays usable; a failure of the
+/// exchange breaks `context`, as in every collective.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_split(struct gloo_rs_context_t *context,
                                             int32_t color,
                                             int32_t key,
                                             struct gloo_rs_context_t **split);
 
-/// This process's rank.
+/// Sets `*rank` to this process's rank.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_rank(const struct gloo_rs_context_t *context, int32_t *rank);
 
-/// How many ranks the group has.
+/// Sets `*size` to the number of ranks.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_context_size(const struct gloo_rs_context_t *context, int32_t *size);
 
-/// Milliseconds that an operation may take, if the call does not say otherwise.
+/// Sets `*timeout_ms` to the timeout, in milliseconds, of operations whose call does not set one.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_timeout(const struct gloo_rs_context_t *context,
                                               int64_t *timeout_ms);
 
-/// Sets that time for operations that begin later; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+/// Sets the timeout, in milliseconds, of operations that start later and whose call does not set one;
+/// GLOO_RS_TIMEOUT_DEFAULT for 30 s.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_set_timeout(struct gloo_rs_context_t *context,
                                                   int64_t timeout_ms);
 
-/// Reserves `n` slots for messages of the caller's own and sets `*slot` to the first. The same on all ranks, as long as all
-/// reserve the same in the same order. It counts on from 0 and knows nothing of numbers that the program chose itself: who
-/// uses both keeps its own apart, for example from 1 << 63 on. Collectives have slots of their own, which neither can meet.
+/// Reserves `n` slots for the caller's messages and sets `*slot` to the first. All ranks get the same slots if they
+/// reserve the same numbers in the same order. Numbers start at 0, and slots that the program chose itself are not
+/// skipped: a program that uses both kinds should take its own from another range, such as from 1 << 63 on. The slots
+/// of collectives are separate from both.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_next_slot(struct gloo_rs_context_t *context,
                                                 uint32_t n,
                                                 uint64_t *slot);
 
-/// Whether `rank` runs on this host. Known once the context is connected.
+/// Sets `*shares` to whether `rank` runs on this host. The context must be connected.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_shares_host(const struct gloo_rs_context_t *context,
                                                   int32_t rank,
                                                   bool *shares);
 
-/// Sets `*broken` to whether collectives cannot run on the context any more, because one failed, a peer gave up, or it was
-/// closed. Then why becomes the calling thread's last error, as if a call had just failed with it, and `*error`, if `error` is
-/// not NULL, is filled as by gloo_rs_last_error; else `*error` says that nothing failed. A broken context is to be destroyed; a
-/// new one may be connected over the same store, under a prefix not used before.
+/// Sets `*broken` to whether the context can no longer run collectives, because one failed, a peer's context failed, or
+/// the context was closed. If so, the reason becomes the calling thread's last error, as if a call had failed with it.
+/// If `error` is not NULL, `*error` is filled as by gloo_rs_last_error: with the reason, or with "no failure". Destroy
+/// a broken context; a new one can connect over the same store, under a prefix that was not used before.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_broken(const struct gloo_rs_context_t *context,
                                              bool *broken,
                                              struct gloo_rs_error_t *error);
 
-/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_CLOSED, and so do later
-/// operations. Closing twice is fine.
+/// Closes every connection. Calls that wait for a peer, in any thread, and later operations fail with
+/// GLOO_RS_ERROR_CLOSED. Closing again has no effect.
 enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 
-/// Ends the caller's hold on the context. If other threads wait in it, in a collective, in connecting, or in one of its
-/// pairs or buffers, it is closed as by gloo_rs_context_close, and their calls return. Otherwise its pairs and buffers go on
-/// working until they are destroyed, and the connections end with the last of them. No other thread
-/// may be beginning a call on the handle. NULL is fine.
+/// Releases the caller's reference to the context. If other threads wait in it (in a collective, in connecting, or in
+/// one of its pairs or buffers), it is closed as by gloo_rs_context_close, and their calls return. Otherwise its pairs
+/// and buffers stay usable until they are destroyed, and the connections close with the last of them. No other thread
+/// may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
 
 /// The pair of `context` with `rank`, connected or not. The caller owns the result and ends it with gloo_rs_pair_destroy;

@@ -20,8 +20,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::secret::JobToken;
 use crate::transport;
 
-/// One process's membership in a group of ranks. Safe to use from several threads; collectives that run at the same time
-/// need different tags, unless they are different collectives.
+/// A context: this process's membership, as one rank, in a group of ranks that communicate. Thread-safe. Collectives
+/// that run at the same time need different tags, unless they are different collectives.
 pub struct gloo_rs_context_t {
     _opaque: [u8; 0],
 }
@@ -32,7 +32,7 @@ impl Handle for gloo_rs_context_t {
     const NAME: &'static str = "gloo_rs_context_t";
 }
 
-/// What a context's handle stands for. Calls on the handle hold it through an `Arc` while they run.
+/// The object behind a context's handle. Each call on the handle keeps it alive while the call runs.
 pub struct ContextHandle {
     pub(super) context: Arc<Context>,
     pub(super) waits: Waits,
@@ -43,7 +43,7 @@ pub struct ContextHandle {
 pub struct Waits(Arc<AtomicUsize>);
 
 impl Waits {
-    /// Runs `wait` as one of them.
+    /// Runs `wait` and counts it.
     pub(super) fn during<T>(&self, wait: impl FnOnce() -> T) -> T {
         struct Entered<'a>(&'a AtomicUsize);
         impl Drop for Entered<'_> {
@@ -57,13 +57,13 @@ impl Waits {
     }
 }
 
-/// When connections are made.
+/// When a context connects to its peers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum gloo_rs_connect_t {
-    /// On first use.
+    /// To each peer on first use.
     GLOO_RS_CONNECT_LAZY = 0,
-    /// To all ranks, before gloo_rs_context_connect returns.
+    /// To all peers, before gloo_rs_context_connect returns.
     GLOO_RS_CONNECT_FULL = 1,
 }
 
@@ -73,39 +73,40 @@ pub use gloo_rs_connect_t::*;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum gloo_rs_check_calls_t {
-    /// As the environment variable GLOO_RS_CHECK_CALLS says (1 or 0), else off.
+    /// The environment variable GLOO_RS_CHECK_CALLS decides (1 or 0); off if it is not set.
     GLOO_RS_CHECK_CALLS_DEFAULT = 0,
-    /// They do.
+    /// They compare them.
     GLOO_RS_CHECK_CALLS_ON = 1,
-    /// They do not.
+    /// They do not compare them.
     GLOO_RS_CHECK_CALLS_OFF = 2,
 }
 
 pub use gloo_rs_check_calls_t::*;
 
-/// How a context behaves. Set up by gloo_rs_context_options_init.
+/// Options of a context. Initialise with gloo_rs_context_options_init.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_context_options_t {
     /// sizeof(gloo_rs_context_options_t).
     pub struct_size: usize,
-    /// Milliseconds that any one operation may take, if the call does not say otherwise; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+    /// Timeout in milliseconds of operations whose call does not set one; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
     pub timeout_ms: i64,
     /// GLOO_RS_CONNECT_LAZY (the default) or GLOO_RS_CONNECT_FULL.
     pub connect: MaybeUninit<gloo_rs_connect_t>,
-    /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. On, ranks compare their calls before each
-    /// collective: calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks call
-    /// what, nothing has been sent or received of them, and the context stays usable. It costs an allgather per call.
+    /// GLOO_RS_CHECK_CALLS_DEFAULT, _ON or _OFF; the same on all ranks. If on, ranks compare their calls before each
+    /// collective. Calls that differ fail on every rank with GLOO_RS_ERROR_MISMATCH and a message that says which ranks
+    /// call what; none of their data has been sent, and the context stays usable. Costs an allgather per call.
     pub check_calls: MaybeUninit<gloo_rs_check_calls_t>,
-    /// Largest piece, in bytes, that a collective sends as one message; 0 for the default, 1 MiB. The same on all ranks.
+    /// Maximum size in bytes of a message of a collective; 0 for the default, 1 MiB. The same on all ranks.
     pub max_segment_bytes: usize,
-    /// The job's token: every rank must have the same to be let in. NULL for what GLOO_RS_TOKEN holds in the environment;
-    /// empty for none. Copied.
+    /// The job's token: ranks connect only to ranks with the same token. NULL for the value of the environment variable
+    /// GLOO_RS_TOKEN; empty for none. Copied.
     pub token: *const c_char,
-    /// Where the constants come from by which `auto` chooses algorithms: the path of a tuning file (from `gloo-rs tune`);
-    /// `measure`, to measure them in gloo_rs_context_connect, in a few milliseconds; or `default`, for built-in ones. NULL for
-    /// what GLOO_RS_TUNING holds in the environment, else `measure`. Only rank 0's counts. A file that cannot be read fails
-    /// gloo_rs_context_connect on every rank. Copied.
+    /// Source of the constants by which `auto` selects algorithms: the path of a tuning file (from `gloo-rs tune`);
+    /// `measure`, to measure them in gloo_rs_context_connect, which takes a few milliseconds; or `default`, for the
+    /// built-in ones. NULL for the value of the environment variable GLOO_RS_TUNING, or `measure` if it is not set.
+    /// Only the value on rank 0 counts. If the file cannot be read, gloo_rs_context_connect fails on every rank.
+    /// Copied.
     pub tuning: *const c_char,
 }
 
@@ -122,13 +123,13 @@ unsafe impl Options for gloo_rs_context_options_t {
 /// `token` and `tuning` are NULL or strings.
 unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions> {
     let defaults = ContextOptions::default();
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, `token` is NULL or a string.
     let token = unsafe { pointer::optional_secret(options.token) };
-    // SAFETY: likewise.
+    // SAFETY: by the contract, `tuning` is NULL or a string.
     let tuning = unsafe { pointer::optional_text(options.tuning, "tuning") }?;
     Ok(ContextOptions {
         timeout: pointer::timeout(options.timeout_ms)?.unwrap_or(defaults.timeout),
-        // SAFETY: the caller's number, or the default.
+        // SAFETY: C initialised `connect`, or it has its default.
         connect: unsafe {
             let values = [(GLOO_RS_CONNECT_LAZY, Connect::Lazy), (GLOO_RS_CONNECT_FULL, Connect::Full)];
             known(options.connect, "connect", &values)
@@ -138,7 +139,7 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
             bytes => bytes,
         },
         token: token.map(JobToken::new),
-        // SAFETY: as above.
+        // SAFETY: C initialised `check_calls`, or it has its default.
         check_calls: unsafe {
             let values = [
                 (GLOO_RS_CHECK_CALLS_DEFAULT, None),
@@ -151,16 +152,17 @@ unsafe fn to_rust(options: &gloo_rs_context_options_t) -> Result<ContextOptions>
     })
 }
 
-/// Fills at most `struct_size` bytes of `options`, which is to be sizeof(gloo_rs_context_options_t), with defaults.
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_context_options_t); at most that many bytes are
+/// written. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_options_init(options: *mut gloo_rs_context_options_t, struct_size: usize) {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `options` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(options, struct_size) }
 }
 
-/// Makes the context of `rank` (0 to `size` - 1) in a group of `size`, not yet connected. `options` may be NULL for
-/// defaults. The context keeps `device` alive. The caller owns the result and ends it with gloo_rs_context_destroy; on
-/// failure `*context` is NULL.
+/// Creates the context of `rank` (0 to `size` - 1) in a group of `size` ranks, not yet connected. `options` may be NULL
+/// for defaults. The context keeps the device alive. The caller destroys `*context` with gloo_rs_context_destroy; it is
+/// NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_create(
@@ -171,14 +173,15 @@ pub unsafe extern "C" fn gloo_rs_context_create(
     context: *mut *mut gloo_rs_context_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_create", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `device` is NULL or a live handle, `context` is NULL or valid for a write,
+        // and `options` is NULL or valid for reads of its `struct_size` bytes.
         let (out, device, options) = unsafe {
             (Out::handle(context, "context")?, handle::get(device, "device")?, options::read_or_default(options)?)
         };
         let ranks = usize::try_from(size).ok().filter(|size| *size > 0);
         let ranks = ranks.ok_or_else(|| Error::invalid(format!("size is {size}; a context has at least 1 rank")))?;
         let rank = pointer::rank(rank, ranks, "rank")?;
-        // SAFETY: as above, for the string in the options.
+        // SAFETY: the header demands that `token` and `tuning` are NULL or strings.
         let options = unsafe { to_rust(&options) }?;
         let created = Context::new((**device).clone(), rank, ranks, &options)?;
         handle::create(ContextHandle { context: created, waits: Waits::default() }, out);
@@ -186,10 +189,11 @@ pub unsafe extern "C" fn gloo_rs_context_create(
     })
 }
 
-/// Finds the other ranks over `store`, until the context's timeout. Every rank calls it, with a store, or a prefix in one,
-/// that no other context ever used. The store is needed during this call only. Fails with GLOO_RS_ERROR_TIMEOUT, naming
-/// the ranks that did not come; with GLOO_RS_ERROR_CLOSED if the context was closed before, or within a second after it is
-/// closed in another thread; and with GLOO_RS_ERROR_INVALID_OPERATION if it was broken before.
+/// Connects the context: finds the other ranks through `store`, until the context's timeout expires. Every rank calls
+/// it, with a store, or a prefix of one, that no other context has used. The store is used only during the call. Fails
+/// with GLOO_RS_ERROR_TIMEOUT and a message that names the missing ranks; with GLOO_RS_ERROR_CLOSED if the context was
+/// closed before, or within a second after another thread closes it; and with GLOO_RS_ERROR_INVALID_OPERATION if the
+/// context was broken before.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect(
@@ -197,14 +201,14 @@ pub unsafe extern "C" fn gloo_rs_context_connect(
     store: *mut gloo_rs_store_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_connect", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` and `store` are NULL or live handles.
         let (handle, store) = unsafe { (handle::get(context, "context")?, handle::get(store, "store")?) };
         handle.context.connect(store.store())
     })
 }
 
-/// An allgather of the caller's: every rank gives the `bytes` at `input`; `output` gets those of all ranks, `bytes` each, in the
-/// order of ranks. Returns GLOO_RS_OK, or an error's number. It must not let exceptions out.
+/// An allgather of the caller: every rank passes `bytes` bytes at `input`, and `output` gets those of all ranks,
+/// `bytes` bytes each, in the order of ranks. Returns GLOO_RS_OK or the number of an error. Must not throw or longjmp.
 pub type gloo_rs_allgather_fn_t = Option<
     unsafe extern "C" fn(
         input: *const c_void,
@@ -214,12 +218,14 @@ pub type gloo_rs_allgather_fn_t = Option<
     ) -> MaybeUninit<gloo_rs_status_t>,
 >;
 
-/// As gloo_rs_context_connect, without a store: the ranks find each other by `allgather`, which exchanges between the same ranks
-/// (MPI_Allgather, or a framework's own) and gets `user`. It is called on the calling thread, with no lock of the library held, and
-/// twice on every rank: a rank that cannot go on says so by it, and all fail. `bytes` is the same on all ranks. If it fails it is
-/// not called again, and this call fails with the status that it returned, or GLOO_RS_ERROR_CALLBACK where that is no error's
-/// number. What it gives is checked; that which is not from this job's ranks in their order fails with GLOO_RS_ERROR_MISMATCH.
-/// The library cannot end it: the context's timeout, and whether the context was closed, are looked at after each call of it.
+/// Like gloo_rs_context_connect, without a store: the ranks exchange their addresses through `allgather`, which gets
+/// `user` and must exchange between the same ranks, as MPI_Allgather or a function of a framework does. Every rank
+/// calls `allgather` twice, on the calling thread, with the same `bytes` on all ranks and without holding a lock of the
+/// library; a rank that cannot continue reports it through `allgather`, and the call then fails on all ranks. If
+/// `allgather` fails, it is not called again, and this call fails with the status that it returned, or with
+/// GLOO_RS_ERROR_CALLBACK if that is not the number of an error. Fails with GLOO_RS_ERROR_MISMATCH if the output does
+/// not come from this job's ranks in their order. The library cannot interrupt `allgather`: it checks the context's
+/// timeout, and whether the context was closed, after each call of it.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect_oob(
@@ -228,27 +234,27 @@ pub unsafe extern "C" fn gloo_rs_context_connect_oob(
     user: *mut c_void,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_connect_oob", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
         let allgather = allgather.ok_or_else(|| Error::invalid("allgather is NULL"))?;
         handle.context.connect_oob(&mut |input, output| {
-            // SAFETY: both are valid for the bytes that the comment of the type says, `input` once and `output` for every rank,
-            // while the function runs, and nothing else writes to them.
+            // SAFETY: the function has this type. `input` is valid for reads of its length, `output` for writes of that length
+            // for each rank, until the function returns; nobody else accesses `output`.
             let status = unsafe { allgather(input.as_ptr().cast(), output.as_mut_ptr().cast(), input.len(), user) };
-            // SAFETY: whatever number the function has returned.
+            // SAFETY: the function returned it, so it is initialised; any number is accepted.
             let status = unsafe { number(status) };
             if status == GLOO_RS_OK as u32 {
                 return Ok(());
             }
             let kind = ErrorKind::of_number(status).unwrap_or(ErrorKind::Callback);
-            Err(Error::new(kind, format!("the function returned status {status} ({kind:?})")))
+            Err(Error::new(kind, format!("allgather returned status {status} ({kind:?})")))
         })
     })
 }
 
-/// Finds the other ranks over `parent`, a connected context with the same rank and size, until the context's timeout.
-/// Every rank calls it, with the same `tag`, which no other call on `parent` may be using meanwhile. `parent` is needed
-/// during this call only.
+/// Connects the context through `parent`, a connected context with the same rank and size, until the context's timeout
+/// expires. Every rank calls it with the same `tag`, which no other call on `parent` may use at the same time. `parent`
+/// is used only during the call.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_connect_from(
@@ -257,23 +263,25 @@ pub unsafe extern "C" fn gloo_rs_context_connect_from(
     tag: u64,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_connect_from", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` and `parent` are NULL or live handles.
         let (handle, parent) = unsafe { (handle::get(context, "context")?, handle::get(parent, "parent")?) };
         handle.context.connect_from(&parent.context, tag)
     })
 }
 
-/// As a color: this rank is to be in none of the new contexts.
+/// As a color: this rank gets no new context.
 pub const GLOO_RS_COLOR_UNDEFINED: i32 = -1;
 
-/// Makes new contexts out of `context`, which is connected, as MPI_Comm_split does: the ranks that pass the same `color` (0 or more)
-/// form one, in the order of their `key`s, and of their ranks in `context` where these are equal. A rank that passes
-/// GLOO_RS_COLOR_UNDEFINED takes part, too, and gets NULL. Collective over `context`: every rank calls it, in the same order as its
-/// other collectives; it may run beside any collective, and is refused with
-/// GLOO_RS_ERROR_INVALID_OPERATION while another split runs on `context` in this process. The new context is connected. It has the
-/// device, timeout and options of `context`, goes by the same measurements, and needs `context` no more. The caller owns it and
-/// ends it with gloo_rs_context_destroy; on failure `*split` is NULL. A failure that one rank finds in itself all ranks report,
-/// and `context` stays usable; one in the exchange breaks it, as with every collective.
+/// Splits the connected `context` into new contexts, as MPI_Comm_split does: the ranks that pass the same `color` (0 or
+/// more) form one, in the order of their `key`, and of their rank in `context` if keys are equal. A rank that passes
+/// GLOO_RS_COLOR_UNDEFINED takes part and gets NULL. Collective over `context`: every rank calls it, in the same order
+/// as its other collectives. It may run at the same time as any collective; fails with GLOO_RS_ERROR_INVALID_OPERATION
+/// while another split runs on `context` in this process.
+///
+/// The new context is connected. It has the device, timeout, options and tuning constants of `context`, and does not
+/// need `context` afterwards. The caller destroys `*split` with gloo_rs_context_destroy; it is NULL on failure. If the
+/// call fails on one rank before the exchange, it fails on all ranks, and `context` stays usable; a failure of the
+/// exchange breaks `context`, as in every collective.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_split(
@@ -283,12 +291,12 @@ pub unsafe extern "C" fn gloo_rs_context_split(
     split: *mut *mut gloo_rs_context_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_split", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle, and `split` is NULL or valid for a write.
         let (out, handle) = unsafe { (Out::handle(split, "split")?, handle::get(context, "context")?) };
         let color = match color {
             GLOO_RS_COLOR_UNDEFINED => None,
             _ => Some(u32::try_from(color).map_err(|_| {
-                Error::invalid(format!("color is {color}; it must be GLOO_RS_COLOR_UNDEFINED or not negative"))
+                Error::invalid(format!("color is {color}; it must be GLOO_RS_COLOR_UNDEFINED, 0 or more"))
             })?),
         };
         if let Some(context) = handle.context.split(color, key)? {
@@ -298,31 +306,31 @@ pub unsafe extern "C" fn gloo_rs_context_split(
     })
 }
 
-/// This process's rank.
+/// Sets `*rank` to this process's rank.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_rank(context: *const gloo_rs_context_t, rank: *mut i32) -> gloo_rs_status_t {
     guard("gloo_rs_context_rank", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle, and `rank` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(rank, "rank")?) };
         out.set(pointer::rank_to_c(handle.context.rank())?);
         Ok(())
     })
 }
 
-/// How many ranks the group has.
+/// Sets `*size` to the number of ranks.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_size(context: *const gloo_rs_context_t, size: *mut i32) -> gloo_rs_status_t {
     guard("gloo_rs_context_size", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle, and `size` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(size, "size")?) };
         out.set(pointer::rank_to_c(handle.context.size())?);
         Ok(())
     })
 }
 
-/// Milliseconds that an operation may take, if the call does not say otherwise.
+/// Sets `*timeout_ms` to the timeout, in milliseconds, of operations whose call does not set one.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_timeout(
@@ -330,14 +338,16 @@ pub unsafe extern "C" fn gloo_rs_context_timeout(
     timeout_ms: *mut i64,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_timeout", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle, and `timeout_ms` is NULL or valid for a
+        // write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(timeout_ms, "timeout_ms")?) };
         out.set(pointer::timeout_to_c(handle.context.timeout()));
         Ok(())
     })
 }
 
-/// Sets that time for operations that begin later; GLOO_RS_TIMEOUT_DEFAULT for 30 s.
+/// Sets the timeout, in milliseconds, of operations that start later and whose call does not set one;
+/// GLOO_RS_TIMEOUT_DEFAULT for 30 s.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_set_timeout(
@@ -345,7 +355,7 @@ pub unsafe extern "C" fn gloo_rs_context_set_timeout(
     timeout_ms: i64,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_set_timeout", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
         let timeout: Option<Duration> = pointer::timeout(timeout_ms)?;
         handle.context.set_timeout(timeout.unwrap_or(ContextOptions::default().timeout));
@@ -353,9 +363,10 @@ pub unsafe extern "C" fn gloo_rs_context_set_timeout(
     })
 }
 
-/// Reserves `n` slots for messages of the caller's own and sets `*slot` to the first. The same on all ranks, as long as all
-/// reserve the same in the same order. It counts on from 0 and knows nothing of numbers that the program chose itself: who
-/// uses both keeps its own apart, for example from 1 << 63 on. Collectives have slots of their own, which neither can meet.
+/// Reserves `n` slots for the caller's messages and sets `*slot` to the first. All ranks get the same slots if they
+/// reserve the same numbers in the same order. Numbers start at 0, and slots that the program chose itself are not
+/// skipped: a program that uses both kinds should take its own from another range, such as from 1 << 63 on. The slots
+/// of collectives are separate from both.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_next_slot(
@@ -364,14 +375,14 @@ pub unsafe extern "C" fn gloo_rs_context_next_slot(
     slot: *mut u64,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_next_slot", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle, and `slot` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(slot, "slot")?) };
         out.set(handle.context.next_slot(n));
         Ok(())
     })
 }
 
-/// Whether `rank` runs on this host. Known once the context is connected.
+/// Sets `*shares` to whether `rank` runs on this host. The context must be connected.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_shares_host(
@@ -380,7 +391,8 @@ pub unsafe extern "C" fn gloo_rs_context_shares_host(
     shares: *mut bool,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_shares_host", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle, and `shares` is NULL or valid for a
+        // write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(shares, "shares")?) };
         let rank = pointer::rank(rank, handle.context.size(), "rank")?;
         out.set(handle.context.shares_host(rank)?);
@@ -388,10 +400,10 @@ pub unsafe extern "C" fn gloo_rs_context_shares_host(
     })
 }
 
-/// Sets `*broken` to whether collectives cannot run on the context any more, because one failed, a peer gave up, or it was
-/// closed. Then why becomes the calling thread's last error, as if a call had just failed with it, and `*error`, if `error` is
-/// not NULL, is filled as by gloo_rs_last_error; else `*error` says that nothing failed. A broken context is to be destroyed; a
-/// new one may be connected over the same store, under a prefix not used before.
+/// Sets `*broken` to whether the context can no longer run collectives, because one failed, a peer's context failed, or
+/// the context was closed. If so, the reason becomes the calling thread's last error, as if a call had failed with it.
+/// If `error` is not NULL, `*error` is filled as by gloo_rs_last_error: with the reason, or with "no failure". Destroy
+/// a broken context; a new one can connect over the same store, under a prefix that was not used before.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_broken(
@@ -400,7 +412,8 @@ pub unsafe extern "C" fn gloo_rs_context_broken(
     error: *mut gloo_rs_error_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_broken", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle, and `broken` is NULL or valid for a
+        // write.
         let (handle, out) = unsafe { (handle::get(context, "context")?, Out::new(broken, "broken")?) };
         transport::check_process(handle.context.device().as_ref())?;
         let why = handle.context.broken();
@@ -409,7 +422,7 @@ pub unsafe extern "C" fn gloo_rs_context_broken(
             last_error::last()
         });
         if !error.is_null() {
-            // SAFETY: not NULL here, and the header's rules for pointers.
+            // SAFETY: the header demands that `error` is NULL or valid for reads and writes of its `struct_size` bytes.
             unsafe { options::fill(error, "error", told) }?;
         }
         out.set(why.is_some());
@@ -417,25 +430,25 @@ pub unsafe extern "C" fn gloo_rs_context_broken(
     })
 }
 
-/// Ends every connection: what waits for a peer in any thread fails with GLOO_RS_ERROR_CLOSED, and so do later
-/// operations. Closing twice is fine.
+/// Closes every connection. Calls that wait for a peer, in any thread, and later operations fail with
+/// GLOO_RS_ERROR_CLOSED. Closing again has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_close(context: *mut gloo_rs_context_t) -> gloo_rs_status_t {
     guard("gloo_rs_context_close", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle.
         unsafe { handle::get(context, "context") }?.context.close();
         Ok(())
     })
 }
 
-/// Ends the caller's hold on the context. If other threads wait in it, in a collective, in connecting, or in one of its
-/// pairs or buffers, it is closed as by gloo_rs_context_close, and their calls return. Otherwise its pairs and buffers go on
-/// working until they are destroyed, and the connections end with the last of them. No other thread
-/// may be beginning a call on the handle. NULL is fine.
+/// Releases the caller's reference to the context. If other threads wait in it (in a collective, in connecting, or in
+/// one of its pairs or buffers), it is closed as by gloo_rs_context_close, and their calls return. Otherwise its pairs
+/// and buffers stay usable until they are destroyed, and the connections close with the last of them. No other thread
+/// may begin a call on the handle meanwhile. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_destroy(context: *mut gloo_rs_context_t) {
     guard("gloo_rs_context_destroy", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle on which no other call begins.
         if let Some(handle) = unsafe { handle::take(context, "context") }? {
             let calls_run = Arc::strong_count(&handle) > 1;
             if calls_run || handle.waits.0.load(Ordering::Acquire) > 0 {
