@@ -209,8 +209,8 @@ typedef struct gloo_rs_context_t gloo_rs_context_t;
 /// destroyed before them. Thread-safe.
 typedef struct gloo_rs_device_t gloo_rs_device_t;
 
-/// The connection to one peer, for contexts that are connected by hand, and for bound buffers. Keeps its context's
-/// connections alive. Safe to use from several threads.
+/// A pair: the connection to one peer, for contexts that the program connects itself and for bound buffers. It keeps
+/// its context's connections alive. Thread-safe.
 typedef struct gloo_rs_pair_t gloo_rs_pair_t;
 
 /// A key-value store that all ranks of a job can access, and through which they find each other. Keys are non-empty
@@ -903,52 +903,50 @@ enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 /// may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
 
-/// The pair of `context` with `rank`, connected or not. The caller owns the result and ends it with gloo_rs_pair_destroy;
-/// on failure `*pair` is NULL.
+/// Creates the pair of `context` with `rank`, whether they are connected or not. The caller destroys `*pair` with
+/// gloo_rs_pair_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_context_pair(struct gloo_rs_context_t *context,
                                            int32_t rank,
                                            struct gloo_rs_pair_t **pair);
 
-/// The peer's rank.
+/// Sets `*rank` to the peer's rank.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_pair_rank(const struct gloo_rs_pair_t *pair, int32_t *rank);
 
-/// What the peer must pass to gloo_rs_pair_connect, to be brought there by the caller's own means: bytes without meaning to
-/// the caller, copied into `buffer` of `capacity` bytes. `*needed` is set to their number; `buffer` may be NULL to ask for
-/// that only, `needed` may be NULL otherwise. A device for which nothing was named listens, if no context of it has connected
-/// over a store, at an address that other hosts can reach, if there is one.
+/// Copies this side's address, which the peer must pass to gloo_rs_pair_connect, into `buffer` of `capacity` bytes. The
+/// bytes are opaque; the program transfers them to the peer. `*needed` is set to their number, also if `capacity` is
+/// too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or `needed`, but not both, may be NULL. If the
+/// options of the device select no address and no context of it has connected over a store, it starts to listen, on an
+/// address that other hosts can reach if there is one.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_pair_address(const struct gloo_rs_pair_t *pair,
                                            void *buffer,
                                            size_t capacity,
                                            size_t *needed);
 
-/// Connects, given the `bytes` that gloo_rs_pair_address returned on the peer, until the context's timeout. Both sides must
-/// call it.
+/// Connects to the peer, whose gloo_rs_pair_address gave the `bytes` bytes at `address`, until the context's timeout
+/// expires. Both sides must call it.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_pair_connect(struct gloo_rs_pair_t *pair,
                                            const void *address,
                                            size_t bytes);
 
-/// Ends this connection: what waits on it fails. Closing twice is fine.
+/// Closes this connection. Operations that wait on it fail. Closing again has no effect.
 enum gloo_rs_status_t gloo_rs_pair_close(struct gloo_rs_pair_t *pair);
 
-/// Whether the connection stands.
+/// Sets `*connected` to whether the pair is connected.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_pair_is_connected(const struct gloo_rs_pair_t *pair, bool *connected);
 
-/// How threads wait that wait for this pair only, as of now. `sync`: they sleep in the system at once instead of polling
-/// first. `busy_poll`: they poll and never sleep, whatever `sync` is. Neither, the default: as other waits of the context,
-/// which poll for a moment and then sleep. That concerns gloo_rs_pair_connect, waits on the pair's buffers, and waits on an
-/// unbound buffer whose receives (or sends, puts and gets) are all with this peer, counted from when it last had none under
-/// way. Other waits, and collectives, go on as before. Where several threads wait on one context, one of them polls for all,
-/// for as long as any of them would.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_pair_set_sync(struct gloo_rs_pair_t *pair,
-                                            bool sync,
-                                            bool busy_poll);
+/// Sets how threads wait if they wait for this pair only, from now on. `sync`: they sleep at once and do not poll
+/// first. `busy_poll`: they poll and never sleep, whatever `sync` is. Neither, the default: as all other waits of the
+/// context, which poll for a short time and then sleep. This applies to gloo_rs_pair_connect, to waits on the pair's
+/// buffers, and to waits on an unbound buffer if all its receives (or all its sends, puts and gets) since it last had
+/// none pending are with this peer. Other waits, and collectives, are not affected. If several threads wait on one
+/// context, one of them polls for all, as long as any of them would.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_pair_set_sync(struct gloo_rs_pair_t *pair, bool sync, bool busy_poll);
 
-/// Ends the caller's hold on the pair; the connection stays as long as the context or a buffer does. No other thread
-/// may be beginning a call on the handle. NULL is fine.
+/// Releases the caller's reference to the pair. The connection stays open as long as the context or a buffer uses it.
+/// No other thread may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_pair_destroy(struct gloo_rs_pair_t *pair);
 
 /// A buffer for gloo_rs_buffer_send: `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed

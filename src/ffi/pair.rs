@@ -9,8 +9,8 @@ use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
 use crate::context::Pair;
 
-/// The connection to one peer, for contexts that are connected by hand, and for bound buffers. Keeps its context's
-/// connections alive. Safe to use from several threads.
+/// A pair: the connection to one peer, for contexts that the program connects itself and for bound buffers. It keeps
+/// its context's connections alive. Thread-safe.
 pub struct gloo_rs_pair_t {
     _opaque: [u8; 0],
 }
@@ -21,14 +21,14 @@ impl Handle for gloo_rs_pair_t {
     const NAME: &'static str = "gloo_rs_pair_t";
 }
 
-/// What a pair's handle stands for.
+/// The object behind a pair's handle.
 pub struct PairHandle {
     pub(super) pair: Pair,
     pub(super) waits: Waits,
 }
 
-/// The pair of `context` with `rank`, connected or not. The caller owns the result and ends it with gloo_rs_pair_destroy;
-/// on failure `*pair` is NULL.
+/// Creates the pair of `context` with `rank`, whether they are connected or not. The caller destroys `*pair` with
+/// gloo_rs_pair_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_pair(
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn gloo_rs_context_pair(
     pair: *mut *mut gloo_rs_pair_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_context_pair", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle, and `pair` is NULL or valid for a write.
         let (out, context) = unsafe { (Out::handle(pair, "pair")?, handle::get(context, "context")?) };
         let rank = pointer::rank(rank, context.context.size(), "rank")?;
         let pair = context.context.pair(rank)?;
@@ -46,22 +46,23 @@ pub unsafe extern "C" fn gloo_rs_context_pair(
     })
 }
 
-/// The peer's rank.
+/// Sets `*rank` to the peer's rank.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_rank(pair: *const gloo_rs_pair_t, rank: *mut i32) -> gloo_rs_status_t {
     guard("gloo_rs_pair_rank", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `pair` is NULL or a live handle, and `rank` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(pair, "pair")?, Out::new(rank, "rank")?) };
         out.set(pointer::rank_to_c(handle.pair.rank())?);
         Ok(())
     })
 }
 
-/// What the peer must pass to gloo_rs_pair_connect, to be brought there by the caller's own means: bytes without meaning to
-/// the caller, copied into `buffer` of `capacity` bytes. `*needed` is set to their number; `buffer` may be NULL to ask for
-/// that only, `needed` may be NULL otherwise. A device for which nothing was named listens, if no context of it has connected
-/// over a store, at an address that other hosts can reach, if there is one.
+/// Copies this side's address, which the peer must pass to gloo_rs_pair_connect, into `buffer` of `capacity` bytes. The
+/// bytes are opaque; the program transfers them to the peer. `*needed` is set to their number, also if `capacity` is
+/// too small, which fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `buffer` or `needed`, but not both, may be NULL. If the
+/// options of the device select no address and no context of it has connected over a store, it starts to listen, on an
+/// address that other hosts can reach if there is one.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_address(
@@ -71,7 +72,8 @@ pub unsafe extern "C" fn gloo_rs_pair_address(
     needed: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_pair_address", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `pair` is NULL or a live handle, and `buffer` is NULL or valid for writes of
+        // `capacity` bytes, `needed` NULL or valid for a write.
         unsafe {
             let handle = handle::get(pair, "pair")?;
             pointer::copy_out(&handle.pair.address()?, buffer, capacity, needed)
@@ -79,8 +81,8 @@ pub unsafe extern "C" fn gloo_rs_pair_address(
     })
 }
 
-/// Connects, given the `bytes` that gloo_rs_pair_address returned on the peer, until the context's timeout. Both sides must
-/// call it.
+/// Connects to the peer, whose gloo_rs_pair_address gave the `bytes` bytes at `address`, until the context's timeout
+/// expires. Both sides must call it.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_connect(
@@ -89,24 +91,25 @@ pub unsafe extern "C" fn gloo_rs_pair_connect(
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_pair_connect", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `pair` is NULL or a live handle, and `address` is NULL or valid for reads of
+        // `bytes` bytes.
         let (handle, address) =
             unsafe { (handle::get(pair, "pair")?, pointer::slice(address.cast::<u8>(), bytes, "address")?) };
         handle.waits.during(|| handle.pair.connect(address))
     })
 }
 
-/// Ends this connection: what waits on it fails. Closing twice is fine.
+/// Closes this connection. Operations that wait on it fail. Closing again has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_close(pair: *mut gloo_rs_pair_t) -> gloo_rs_status_t {
     guard("gloo_rs_pair_close", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `pair` is NULL or a live handle.
         unsafe { handle::get(pair, "pair") }?.pair.close();
         Ok(())
     })
 }
 
-/// Whether the connection stands.
+/// Sets `*connected` to whether the pair is connected.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_is_connected(
@@ -114,19 +117,20 @@ pub unsafe extern "C" fn gloo_rs_pair_is_connected(
     connected: *mut bool,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_pair_is_connected", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `pair` is NULL or a live handle, and `connected` is NULL or valid for a
+        // write.
         let (handle, out) = unsafe { (handle::get(pair, "pair")?, Out::new(connected, "connected")?) };
         out.set(handle.pair.is_connected());
         Ok(())
     })
 }
 
-/// How threads wait that wait for this pair only, as of now. `sync`: they sleep in the system at once instead of polling
-/// first. `busy_poll`: they poll and never sleep, whatever `sync` is. Neither, the default: as other waits of the context,
-/// which poll for a moment and then sleep. That concerns gloo_rs_pair_connect, waits on the pair's buffers, and waits on an
-/// unbound buffer whose receives (or sends, puts and gets) are all with this peer, counted from when it last had none under
-/// way. Other waits, and collectives, go on as before. Where several threads wait on one context, one of them polls for all,
-/// for as long as any of them would.
+/// Sets how threads wait if they wait for this pair only, from now on. `sync`: they sleep at once and do not poll
+/// first. `busy_poll`: they poll and never sleep, whatever `sync` is. Neither, the default: as all other waits of the
+/// context, which poll for a short time and then sleep. This applies to gloo_rs_pair_connect, to waits on the pair's
+/// buffers, and to waits on an unbound buffer if all its receives (or all its sends, puts and gets) since it last had
+/// none pending are with this peer. Other waits, and collectives, are not affected. If several threads wait on one
+/// context, one of them polls for all, as long as any of them would.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_set_sync(
@@ -135,17 +139,17 @@ pub unsafe extern "C" fn gloo_rs_pair_set_sync(
     busy_poll: bool,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_pair_set_sync", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `pair` is NULL or a live handle.
         unsafe { handle::get(pair, "pair") }?.pair.set_sync(sync, busy_poll)
     })
 }
 
-/// Ends the caller's hold on the pair; the connection stays as long as the context or a buffer does. No other thread
-/// may be beginning a call on the handle. NULL is fine.
+/// Releases the caller's reference to the pair. The connection stays open as long as the context or a buffer uses it.
+/// No other thread may begin a call on the handle meanwhile. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_destroy(pair: *mut gloo_rs_pair_t) {
     guard("gloo_rs_pair_destroy", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `pair` is NULL or a live handle on which no other call begins.
         unsafe { handle::take(pair, "pair") }.map(drop)
     });
 }
