@@ -196,8 +196,8 @@ typedef enum gloo_rs_op_t {
   GLOO_RS_XOR = 7,
 } gloo_rs_op_t;
 
-/// One end of a one-sided channel to one peer: what a send buffer sends is written into the peer's receive buffer of the
-/// same slot. Keeps its context's connections alive. Safe to use from several threads.
+/// A bound buffer: one end of a one-sided channel to one peer. A send writes from the send buffer into the peer's
+/// receive buffer of the same slot. It keeps its context's connections alive. Thread-safe.
 typedef struct gloo_rs_buffer_t gloo_rs_buffer_t;
 
 /// A context: this process's membership, as one rank, in a group of ranks that communicate. Thread-safe. Collectives
@@ -949,9 +949,9 @@ GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_pair_set_sync(struct gloo_rs_pai
 /// No other thread may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_pair_destroy(struct gloo_rs_pair_t *pair);
 
-/// A buffer for gloo_rs_buffer_send: `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed
-/// and does not change between a send and the return of its gloo_rs_buffer_wait_send. `data` needs no alignment. The caller
-/// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+/// Creates a buffer for gloo_rs_buffer_send on the `bytes` bytes at `data`, of any alignment. The caller keeps the
+/// memory valid until the buffer is destroyed, and does not change it between a send and the return of its
+/// gloo_rs_buffer_wait_send. The caller destroys `*buffer` with gloo_rs_buffer_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_pair_create_send_buffer(struct gloo_rs_pair_t *pair,
                                                       uint64_t slot,
@@ -959,9 +959,9 @@ enum gloo_rs_status_t gloo_rs_pair_create_send_buffer(struct gloo_rs_pair_t *pai
                                                       size_t bytes,
                                                       struct gloo_rs_buffer_t **buffer);
 
-/// A buffer that the peer's send buffer of the same slot writes into: `bytes` of memory at `data`, which the caller keeps
-/// valid until the buffer is destroyed. The peer may write at any time until then. `data` needs no alignment. The caller
-/// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+/// Creates a buffer on the `bytes` bytes at `data`, of any alignment, into which the peer's send buffer of the same
+/// slot writes. The caller keeps the memory valid until the buffer is destroyed; the peer may write to it at any time
+/// until then. The caller destroys `*buffer` with gloo_rs_buffer_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_pair_create_recv_buffer(struct gloo_rs_pair_t *pair,
                                                       uint64_t slot,
@@ -969,30 +969,33 @@ enum gloo_rs_status_t gloo_rs_pair_create_recv_buffer(struct gloo_rs_pair_t *pai
                                                       size_t bytes,
                                                       struct gloo_rs_buffer_t **buffer);
 
-/// Starts to write `length` bytes from `offset` of this send buffer into the peer's receive buffer, at `remote_offset`
-/// there. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the range leaves this buffer. Every send wants one
-/// gloo_rs_buffer_wait_send. How long the peer's buffer is, only the peer knows: a range that leaves it ends the connection,
-/// and what depends on that fails on both ranks with GLOO_RS_ERROR_MISMATCH and a message that names the write.
+/// Starts to write `length` bytes at `offset` of this send buffer into the peer's receive buffer, at `remote_offset`
+/// there; all in bytes. Each send needs one gloo_rs_buffer_wait_send. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the
+/// range exceeds this buffer. If it exceeds the peer's buffer, whose length only the peer knows, the connection is
+/// closed, and operations that depend on it fail on both ranks with GLOO_RS_ERROR_MISMATCH and a message that describes
+/// the write.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_buffer_send(struct gloo_rs_buffer_t *buffer,
                                           size_t offset,
                                           size_t length,
                                           size_t remote_offset);
 
-/// Waits until one more send has left this buffer, which may then be written again. `timeout_ms` is in milliseconds;
-/// GLOO_RS_TIMEOUT_DEFAULT for the context's.
+/// Waits until one more send of this buffer has completed; its bytes may be changed then. `timeout_ms` is in
+/// milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_buffer_wait_send(struct gloo_rs_buffer_t *buffer, int64_t timeout_ms);
 
-/// Waits until one more write of the peer's has arrived in this receive buffer, and sets `*offset` and `*length` to where
-/// and how many bytes; each may be NULL. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+/// Waits until one more write of the peer has arrived in this receive buffer, and sets `*offset` and `*length` to its
+/// position and length in bytes; each may be NULL. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the
+/// context's.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
                                                int64_t timeout_ms,
                                                size_t *offset,
                                                size_t *length);
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
-/// GLOO_RS_ERROR_CLOSED, and this returns after them. No other thread may be beginning a call on the handle. NULL is fine.
+/// Destroys the buffer. After the return, the library does not access the memory any more. Waits in other threads fail
+/// with GLOO_RS_ERROR_CLOSED before this returns. No other thread may begin a call on the handle meanwhile. NULL is
+/// ignored.
 void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
 
 /// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send

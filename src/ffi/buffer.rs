@@ -10,8 +10,8 @@ use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
 use crate::context::BoundBuffer;
 
-/// One end of a one-sided channel to one peer: what a send buffer sends is written into the peer's receive buffer of the
-/// same slot. Keeps its context's connections alive. Safe to use from several threads.
+/// A bound buffer: one end of a one-sided channel to one peer. A send writes from the send buffer into the peer's
+/// receive buffer of the same slot. It keeps its context's connections alive. Thread-safe.
 pub struct gloo_rs_buffer_t {
     _opaque: [u8; 0],
 }
@@ -22,15 +22,15 @@ impl Handle for gloo_rs_buffer_t {
     const NAME: &'static str = "gloo_rs_buffer_t";
 }
 
-/// What a buffer's handle stands for.
+/// The object behind a buffer's handle.
 pub struct BufferHandle {
     buffer: BoundBuffer,
     waits: Waits,
 }
 
-/// A buffer for gloo_rs_buffer_send: `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed
-/// and does not change between a send and the return of its gloo_rs_buffer_wait_send. `data` needs no alignment. The caller
-/// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+/// Creates a buffer for gloo_rs_buffer_send on the `bytes` bytes at `data`, of any alignment. The caller keeps the
+/// memory valid until the buffer is destroyed, and does not change it between a send and the return of its
+/// gloo_rs_buffer_wait_send. The caller destroys `*buffer` with gloo_rs_buffer_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_create_send_buffer(
@@ -41,19 +41,20 @@ pub unsafe extern "C" fn gloo_rs_pair_create_send_buffer(
     buffer: *mut *mut gloo_rs_buffer_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_pair_create_send_buffer", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `pair` is NULL or a live handle, and `buffer` is NULL or valid for a write.
         let (out, handle) = unsafe { (Out::handle(buffer, "buffer")?, handle::get(pair, "pair")?) };
         pointer::check_host_range(data.cast(), bytes, "data")?;
-        // SAFETY: checked as far as a pointer can be; the caller vouches for the rest.
+        // SAFETY: `check_host_range` accepted the range; the header demands that `data` is valid for reads of
+        // `bytes` until the buffer is destroyed.
         let buffer = unsafe { handle.pair.send_buffer(slot, data.cast(), bytes) }?;
         handle::create(BufferHandle { buffer, waits: handle.waits.clone() }, out);
         Ok(())
     })
 }
 
-/// A buffer that the peer's send buffer of the same slot writes into: `bytes` of memory at `data`, which the caller keeps
-/// valid until the buffer is destroyed. The peer may write at any time until then. `data` needs no alignment. The caller
-/// owns the result and ends it with gloo_rs_buffer_destroy; on failure `*buffer` is NULL.
+/// Creates a buffer on the `bytes` bytes at `data`, of any alignment, into which the peer's send buffer of the same
+/// slot writes. The caller keeps the memory valid until the buffer is destroyed; the peer may write to it at any time
+/// until then. The caller destroys `*buffer` with gloo_rs_buffer_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pair_create_recv_buffer(
@@ -64,20 +65,22 @@ pub unsafe extern "C" fn gloo_rs_pair_create_recv_buffer(
     buffer: *mut *mut gloo_rs_buffer_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_pair_create_recv_buffer", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `pair` is NULL or a live handle, and `buffer` is NULL or valid for a write.
         let (out, handle) = unsafe { (Out::handle(buffer, "buffer")?, handle::get(pair, "pair")?) };
         pointer::check_host_range(data.cast(), bytes, "data")?;
-        // SAFETY: checked as far as a pointer can be; the caller vouches for the rest.
+        // SAFETY: `check_host_range` accepted the range; the header demands that `data` is valid for writes of
+        // `bytes` until the buffer is destroyed.
         let buffer = unsafe { handle.pair.recv_buffer(slot, data.cast(), bytes) }?;
         handle::create(BufferHandle { buffer, waits: handle.waits.clone() }, out);
         Ok(())
     })
 }
 
-/// Starts to write `length` bytes from `offset` of this send buffer into the peer's receive buffer, at `remote_offset`
-/// there. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the range leaves this buffer. Every send wants one
-/// gloo_rs_buffer_wait_send. How long the peer's buffer is, only the peer knows: a range that leaves it ends the connection,
-/// and what depends on that fails on both ranks with GLOO_RS_ERROR_MISMATCH and a message that names the write.
+/// Starts to write `length` bytes at `offset` of this send buffer into the peer's receive buffer, at `remote_offset`
+/// there; all in bytes. Each send needs one gloo_rs_buffer_wait_send. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if the
+/// range exceeds this buffer. If it exceeds the peer's buffer, whose length only the peer knows, the connection is
+/// closed, and operations that depend on it fail on both ranks with GLOO_RS_ERROR_MISMATCH and a message that describes
+/// the write.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_buffer_send(
@@ -87,26 +90,27 @@ pub unsafe extern "C" fn gloo_rs_buffer_send(
     remote_offset: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_buffer_send", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle.
         unsafe { handle::get(buffer, "buffer") }?.buffer.send(offset, length, remote_offset)
     })
 }
 
-/// Waits until one more send has left this buffer, which may then be written again. `timeout_ms` is in milliseconds;
-/// GLOO_RS_TIMEOUT_DEFAULT for the context's.
+/// Waits until one more send of this buffer has completed; its bytes may be changed then. `timeout_ms` is in
+/// milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_buffer_wait_send(buffer: *mut gloo_rs_buffer_t, timeout_ms: i64) -> gloo_rs_status_t {
     guard("gloo_rs_buffer_wait_send", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle.
         let handle = unsafe { handle::get(buffer, "buffer") }?;
         let timeout = pointer::timeout(timeout_ms)?;
         handle.waits.during(|| handle.buffer.wait_send(timeout))
     })
 }
 
-/// Waits until one more write of the peer's has arrived in this receive buffer, and sets `*offset` and `*length` to where
-/// and how many bytes; each may be NULL. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's.
+/// Waits until one more write of the peer has arrived in this receive buffer, and sets `*offset` and `*length` to its
+/// position and length in bytes; each may be NULL. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the
+/// context's.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_buffer_wait_recv(
@@ -116,7 +120,8 @@ pub unsafe extern "C" fn gloo_rs_buffer_wait_recv(
     length: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_buffer_wait_recv", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle, and `offset` and `length` are NULL or
+        // valid for a write.
         let (handle, offset, length) = unsafe {
             (handle::get(buffer, "buffer")?, Out::optional(offset, "offset")?, Out::optional(length, "length")?)
         };
@@ -128,14 +133,15 @@ pub unsafe extern "C" fn gloo_rs_buffer_wait_recv(
     })
 }
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
-/// GLOO_RS_ERROR_CLOSED, and this returns after them. No other thread may be beginning a call on the handle. NULL is fine.
+/// Destroys the buffer. After the return, the library does not access the memory any more. Waits in other threads fail
+/// with GLOO_RS_ERROR_CLOSED before this returns. No other thread may begin a call on the handle meanwhile. NULL is
+/// ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_buffer_destroy(buffer: *mut gloo_rs_buffer_t) {
     guard("gloo_rs_buffer_destroy", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle on which no other call begins.
         if let Some(handle) = unsafe { handle::take(buffer, "buffer") }? {
-            // After a fork nobody returns from calls that the parent's threads were in.
+            // In a forked child, the calls that the parent's threads were in never return.
             if !handle.buffer.is_inherited() {
                 handle::drop_last(handle, |handle| handle.buffer.close());
             }
