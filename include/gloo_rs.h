@@ -217,8 +217,8 @@ typedef struct gloo_rs_pair_t gloo_rs_pair_t;
 /// strings of at most 4096 bytes; values are at most 64 MiB of any bytes. Thread-safe.
 typedef struct gloo_rs_store_t gloo_rs_store_t;
 
-/// A buffer for messages to and from any rank of a context. Keeps its context's connections alive. Safe to use from several
-/// threads.
+/// An unbound buffer: memory for messages to and from any rank of a context. It keeps its context's connections alive.
+/// Thread-safe.
 typedef struct gloo_rs_unbound_buffer_t gloo_rs_unbound_buffer_t;
 
 /// A failure, in a form for programs. Initialise it with gloo_rs_error_init; gloo_rs_last_error and
@@ -998,17 +998,18 @@ enum gloo_rs_status_t gloo_rs_buffer_wait_recv(struct gloo_rs_buffer_t *buffer,
 /// ignored.
 void gloo_rs_buffer_destroy(struct gloo_rs_buffer_t *buffer);
 
-/// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
-/// must not change, and bytes under a receive or get must not be touched, until the wait for it has returned. `data` needs no
-/// alignment. The caller owns the result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
+/// Creates a buffer on the `bytes` bytes at `data`, of any alignment. The caller keeps the memory valid until the
+/// buffer is destroyed. Until the wait for an operation has returned, the caller must not change the bytes of a send or
+/// put, and must not access the bytes of a receive or get. The caller destroys `*buffer` with
+/// gloo_rs_unbound_buffer_destroy; it is NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_create(struct gloo_rs_context_t *context,
                                                     void *data,
                                                     size_t bytes,
                                                     struct gloo_rs_unbound_buffer_t **buffer);
 
-/// Starts to send `bytes` from `offset` to rank `to`. A message meets the receive with the same slot there; messages of one
-/// rank and slot keep their order. Every send wants one gloo_rs_unbound_buffer_wait_send.
+/// Starts to send `bytes` bytes at `offset` to rank `to`. The message is matched to a receive with the same slot there;
+/// messages of one rank and slot keep their order. Each send needs one gloo_rs_unbound_buffer_wait_send.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_send(struct gloo_rs_unbound_buffer_t *buffer,
                                                   int32_t to,
@@ -1016,8 +1017,8 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_send(struct gloo_rs_unbound_buffer_
                                                   size_t offset,
                                                   size_t bytes);
 
-/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv,
-/// which tells how many bytes came.
+/// Starts to receive a message of at most `bytes` bytes from rank `from`, to `offset`. Each receive needs one
+/// gloo_rs_unbound_buffer_wait_recv, which returns the number of bytes.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_t *buffer,
                                                   int32_t from,
@@ -1025,10 +1026,10 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_recv(struct gloo_rs_unbound_buffer_
                                                   size_t offset,
                                                   size_t bytes);
 
-/// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have
-/// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
-/// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
-/// gloo_rs_unbound_buffer_wait_recv tells the rank and how many bytes came.
+/// Starts to receive a message of at most `bytes` bytes, to `offset`, from any of the `n` ranks in `from`: the one that
+/// sends first. If several have messages queued in the slot, they are served round-robin: a rank that was served moves
+/// behind the others that have queued messages. `from` may contain this rank, and a rank more than once, which has no
+/// effect. gloo_rs_unbound_buffer_wait_recv returns the rank and the number of bytes.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buffer_t *buffer,
                                                       const int32_t *from,
@@ -1037,49 +1038,48 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_recv_any(struct gloo_rs_unbound_buf
                                                       size_t offset,
                                                       size_t bytes);
 
-/// Waits until one more send, put or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
-/// `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: sends, puts and gets go on.
+/// Waits until one more send, put or get of this buffer has completed, and sets `*rank`, if `rank` is not NULL, to its
+/// peer. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED
+/// if gloo_rs_unbound_buffer_abort_wait_send ended the wait; sends, puts and gets continue.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_wait_send(struct gloo_rs_unbound_buffer_t *buffer,
                                                        int64_t timeout_ms,
                                                        int32_t *rank);
 
-/// Waits until one more receive of this buffer has completed, and sets `*rank` to the rank it was from, and `*bytes`
-/// to how many bytes came, which may be fewer than the receive asked for; each may be NULL. `timeout_ms` is in milliseconds;
-/// GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if gloo_rs_unbound_buffer_abort_wait_recv
-/// ended the wait: the receives stay.
+/// Waits until one more receive of this buffer has completed, and sets `*rank` to the sender and `*bytes` to the length
+/// of the message, which may be less than the receive allowed; each may be NULL. `timeout_ms` is in milliseconds;
+/// GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
+/// gloo_rs_unbound_buffer_abort_wait_recv ended the wait; receives stay posted.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_wait_recv(struct gloo_rs_unbound_buffer_t *buffer,
                                                        int64_t timeout_ms,
                                                        int32_t *rank,
                                                        size_t *bytes);
 
-/// Ends the current gloo_rs_unbound_buffer_wait_send of another thread, or else the next one.
+/// Ends the current gloo_rs_unbound_buffer_wait_send of another thread; if there is none, the next one.
 enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_send(struct gloo_rs_unbound_buffer_t *buffer);
 
-/// Ends the current gloo_rs_unbound_buffer_wait_recv of another thread, or else the next one.
+/// Ends the current gloo_rs_unbound_buffer_wait_recv of another thread; if there is none, the next one.
 enum gloo_rs_status_t gloo_rs_unbound_buffer_abort_wait_recv(struct gloo_rs_unbound_buffer_t *buffer);
 
-/// A key with which other ranks may put into this buffer and get from it, as long as it lives: ASCII text without spaces, to be
-/// brought there by the caller's own means. Copied with its NUL byte, with which it has at most 64 bytes, into `key` of
-/// `capacity` bytes. `*needed` is set to its bytes; `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
+/// Copies this buffer's remote key into `key` of `capacity` bytes. With it, other ranks can put into this buffer and
+/// get from it, until it is destroyed. The key is ASCII text without spaces, of at most 64 bytes with the final NUL;
+/// the program transfers it to them. `*needed` is set to its bytes with the NUL, also if `capacity` is too small, which
+/// fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `key` or `needed`, but not both, may be NULL.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_remote_key(struct gloo_rs_unbound_buffer_t *buffer,
                                                         char *key,
                                                         size_t capacity,
                                                         size_t *needed);
 
-/// What a key of gloo_rs_unbound_buffer_remote_key says: the rank whose buffer it names, and how many bytes that has; each may
-/// be NULL. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if `key` is not such a key; whether the buffer still lives only a put or
-/// get tells.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_remote_key_parse(const char *key,
-                                               int32_t *rank,
-                                               size_t *bytes);
+/// Sets `*rank` to the rank of the buffer that a key from gloo_rs_unbound_buffer_remote_key names, and `*bytes` to its
+/// length; each may be NULL. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if `key` is no such key. Only a put or get
+/// detects that the buffer has been destroyed.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_remote_key_parse(const char *key, int32_t *rank, size_t *bytes);
 
-/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` names, at `remote_offset` there; its owner
-/// need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are there. `slot` has no meaning yet.
+/// Starts to write `bytes` bytes at `offset` of this buffer into the buffer that `key` names, at `remote_offset` there.
+/// The owner of that buffer calls nothing. When the bytes have been written, one gloo_rs_unbound_buffer_wait_send
+/// returns. `slot` has no meaning yet.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_put(struct gloo_rs_unbound_buffer_t *buffer,
                                                  const char *key,
@@ -1088,8 +1088,9 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_put(struct gloo_rs_unbound_buffer_t
                                                  size_t remote_offset,
                                                  size_t bytes);
 
-/// Starts to read `bytes` at `remote_offset` of the buffer that `key` names into `offset` of this buffer; its owner need not do
-/// anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are here. `slot` has no meaning yet.
+/// Starts to read `bytes` bytes at `remote_offset` of the buffer that `key` names to `offset` of this buffer. The owner
+/// of that buffer calls nothing. When the bytes have arrived, one gloo_rs_unbound_buffer_wait_send returns. `slot` has
+/// no meaning yet.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t *buffer,
                                                  const char *key,
@@ -1098,9 +1099,9 @@ enum gloo_rs_status_t gloo_rs_unbound_buffer_get(struct gloo_rs_unbound_buffer_t
                                                  size_t remote_offset,
                                                  size_t bytes);
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
-/// GLOO_RS_ERROR_CLOSED, and this returns after them; operations that were not waited for are given up. No other thread
-/// may be beginning a call on the handle. NULL is fine.
+/// Destroys the buffer. After the return, the library does not access the memory any more: pending receives are
+/// cancelled, pending sends continue from a copy. Waits in other threads fail with GLOO_RS_ERROR_CLOSED before this
+/// returns. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_unbound_buffer_destroy(struct gloo_rs_unbound_buffer_t *buffer);
 
 /// Sets `*options` to defaults: no buffers, no elements, GLOO_RS_DATA_TYPE_UNSET, GLOO_RS_SUM, root 0, tag 0,

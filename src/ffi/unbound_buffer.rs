@@ -11,8 +11,8 @@ use crate::context::{RemoteKey, UnboundBuffer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Rank;
 
-/// A buffer for messages to and from any rank of a context. Keeps its context's connections alive. Safe to use from several
-/// threads.
+/// An unbound buffer: memory for messages to and from any rank of a context. It keeps its context's connections alive.
+/// Thread-safe.
 pub struct gloo_rs_unbound_buffer_t {
     _opaque: [u8; 0],
 }
@@ -23,7 +23,7 @@ impl Handle for gloo_rs_unbound_buffer_t {
     const NAME: &'static str = "gloo_rs_unbound_buffer_t";
 }
 
-/// What an unbound buffer's handle stands for.
+/// The object behind an unbound buffer's handle.
 pub struct UnboundHandle {
     buffer: UnboundBuffer,
     waits: Waits,
@@ -31,9 +31,10 @@ pub struct UnboundHandle {
     size: usize,
 }
 
-/// A buffer on `bytes` of memory at `data`, which the caller keeps valid until the buffer is destroyed. Bytes under a send
-/// must not change, and bytes under a receive or get must not be touched, until the wait for it has returned. `data` needs no
-/// alignment. The caller owns the result and ends it with gloo_rs_unbound_buffer_destroy; on failure `*buffer` is NULL.
+/// Creates a buffer on the `bytes` bytes at `data`, of any alignment. The caller keeps the memory valid until the
+/// buffer is destroyed. Until the wait for an operation has returned, the caller must not change the bytes of a send or
+/// put, and must not access the bytes of a receive or get. The caller destroys `*buffer` with
+/// gloo_rs_unbound_buffer_destroy; it is NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_create(
@@ -43,18 +44,20 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_create(
     buffer: *mut *mut gloo_rs_unbound_buffer_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_create", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `context` is NULL or a live handle, and `buffer` is NULL or valid for a
+        // write.
         let (out, handle) = unsafe { (Out::handle(buffer, "buffer")?, handle::get(context, "context")?) };
         pointer::check_host_range(data.cast(), bytes, "data")?;
-        // SAFETY: checked as far as a pointer can be; the caller vouches for the rest.
+        // SAFETY: `check_host_range` accepted the range; the header demands that `data` is valid for reads and writes of
+        // `bytes` until the buffer is destroyed.
         let buffer = unsafe { handle.context.unbound_buffer(data.cast(), bytes) }?;
         handle::create(UnboundHandle { buffer, waits: handle.waits.clone(), size: handle.context.size() }, out);
         Ok(())
     })
 }
 
-/// Starts to send `bytes` from `offset` to rank `to`. A message meets the receive with the same slot there; messages of one
-/// rank and slot keep their order. Every send wants one gloo_rs_unbound_buffer_wait_send.
+/// Starts to send `bytes` bytes at `offset` to rank `to`. The message is matched to a receive with the same slot there;
+/// messages of one rank and slot keep their order. Each send needs one gloo_rs_unbound_buffer_wait_send.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_send(
@@ -65,14 +68,14 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_send(
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_send", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle.
         let handle = unsafe { handle::get(buffer, "buffer") }?;
         handle.buffer.send(pointer::rank(to, handle.size, "to")?, slot, offset, bytes)
     })
 }
 
-/// Starts to receive at most `bytes` at `offset` from rank `from`. Every receive wants one gloo_rs_unbound_buffer_wait_recv,
-/// which tells how many bytes came.
+/// Starts to receive a message of at most `bytes` bytes from rank `from`, to `offset`. Each receive needs one
+/// gloo_rs_unbound_buffer_wait_recv, which returns the number of bytes.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv(
@@ -83,16 +86,16 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv(
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_recv", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle.
         let handle = unsafe { handle::get(buffer, "buffer") }?;
         handle.buffer.recv(&[pointer::rank(from, handle.size, "from")?], slot, offset, bytes)
     })
 }
 
-/// Starts to receive at most `bytes` at `offset` from whichever of the `n` ranks in `from` sends first; when several have
-/// messages waiting in the slot, they take turns: the rank that was served goes behind the others that wait, and ranks that
-/// have sent nothing have no turn. The list may hold the caller's own rank; repeats change nothing.
-/// gloo_rs_unbound_buffer_wait_recv tells the rank and how many bytes came.
+/// Starts to receive a message of at most `bytes` bytes, to `offset`, from any of the `n` ranks in `from`: the one that
+/// sends first. If several have messages queued in the slot, they are served round-robin: a rank that was served moves
+/// behind the others that have queued messages. `from` may contain this rank, and a rank more than once, which has no
+/// effect. gloo_rs_unbound_buffer_wait_recv returns the rank and the number of bytes.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
@@ -104,19 +107,20 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_recv_any(
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_recv_any", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle, and `from` is NULL or valid for reads of
+        // `n` values.
         let (handle, from) = unsafe { (handle::get(buffer, "buffer")?, pointer::slice(from, n, "from")?) };
         if from.is_empty() {
-            return Err(Error::invalid("from is empty: no rank could ever send"));
+            return Err(Error::invalid("from is empty; it must name at least one rank"));
         }
         let from = from.iter().map(|rank| pointer::rank(*rank, handle.size, "a rank in from"));
         handle.buffer.recv(&from.collect::<Result<Vec<_>>>()?, slot, offset, bytes)
     })
 }
 
-/// Waits until one more send, put or get of this buffer has completed, and sets `*rank`, if not NULL, to the rank it was with.
-/// `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
-/// gloo_rs_unbound_buffer_abort_wait_send ended the wait: sends, puts and gets go on.
+/// Waits until one more send, put or get of this buffer has completed, and sets `*rank`, if `rank` is not NULL, to its
+/// peer. `timeout_ms` is in milliseconds; GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED
+/// if gloo_rs_unbound_buffer_abort_wait_send ended the wait; sends, puts and gets continue.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
@@ -125,7 +129,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
     rank: *mut i32,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_wait_send", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle, and `rank` is NULL or valid for a write.
         let (handle, out) = unsafe { (handle::get(buffer, "buffer")?, Out::optional(rank, "rank")?) };
         let timeout = pointer::timeout(timeout_ms)?;
         let rank = handle.waits.during(|| handle.buffer.wait_send(timeout))?;
@@ -134,10 +138,10 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_send(
     })
 }
 
-/// Waits until one more receive of this buffer has completed, and sets `*rank` to the rank it was from, and `*bytes`
-/// to how many bytes came, which may be fewer than the receive asked for; each may be NULL. `timeout_ms` is in milliseconds;
-/// GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if gloo_rs_unbound_buffer_abort_wait_recv
-/// ended the wait: the receives stay.
+/// Waits until one more receive of this buffer has completed, and sets `*rank` to the sender and `*bytes` to the length
+/// of the message, which may be less than the receive allowed; each may be NULL. `timeout_ms` is in milliseconds;
+/// GLOO_RS_TIMEOUT_DEFAULT for the context's. Fails with GLOO_RS_ERROR_ABORTED if
+/// gloo_rs_unbound_buffer_abort_wait_recv ended the wait; receives stay posted.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_recv(
@@ -147,7 +151,8 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_recv(
     bytes: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_wait_recv", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle, and `rank` and `bytes` are NULL or valid
+        // for a write.
         let (handle, rank, bytes) =
             unsafe { (handle::get(buffer, "buffer")?, Out::optional(rank, "rank")?, Out::optional(bytes, "bytes")?) };
         let timeout = pointer::timeout(timeout_ms)?;
@@ -159,7 +164,7 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_wait_recv(
 }
 
 fn aborted_by(call: &str) -> Error {
-    Error::new(ErrorKind::Aborted, format!("ended by {call}"))
+    Error::new(ErrorKind::Aborted, format!("{call} ended the wait"))
 }
 
 fn set_rank(out: Option<Out<i32>>, rank: Rank) -> Result<()> {
@@ -169,33 +174,34 @@ fn set_rank(out: Option<Out<i32>>, rank: Rank) -> Result<()> {
     Ok(())
 }
 
-/// Ends the current gloo_rs_unbound_buffer_wait_send of another thread, or else the next one.
+/// Ends the current gloo_rs_unbound_buffer_wait_send of another thread; if there is none, the next one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_abort_wait_send(
     buffer: *mut gloo_rs_unbound_buffer_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_abort_wait_send", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle.
         unsafe { handle::get(buffer, "buffer") }?.buffer.abort_wait_send();
         Ok(())
     })
 }
 
-/// Ends the current gloo_rs_unbound_buffer_wait_recv of another thread, or else the next one.
+/// Ends the current gloo_rs_unbound_buffer_wait_recv of another thread; if there is none, the next one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_abort_wait_recv(
     buffer: *mut gloo_rs_unbound_buffer_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_abort_wait_recv", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle.
         unsafe { handle::get(buffer, "buffer") }?.buffer.abort_wait_recv();
         Ok(())
     })
 }
 
-/// A key with which other ranks may put into this buffer and get from it, as long as it lives: ASCII text without spaces, to be
-/// brought there by the caller's own means. Copied with its NUL byte, with which it has at most 64 bytes, into `key` of
-/// `capacity` bytes. `*needed` is set to its bytes; `key` may be NULL to ask for that only, `needed` may be NULL otherwise.
+/// Copies this buffer's remote key into `key` of `capacity` bytes. With it, other ranks can put into this buffer and
+/// get from it, until it is destroyed. The key is ASCII text without spaces, of at most 64 bytes with the final NUL;
+/// the program transfers it to them. `*needed` is set to its bytes with the NUL, also if `capacity` is too small, which
+/// fails with GLOO_RS_ERROR_INVALID_ARGUMENT. `key` or `needed`, but not both, may be NULL.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_remote_key(
@@ -205,7 +211,8 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_remote_key(
     needed: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_remote_key", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle, and `key` is NULL or valid for writes of
+        // `capacity` bytes, `needed` NULL or valid for a write.
         unsafe {
             let handle = handle::get(buffer, "buffer")?;
             pointer::copy_out_text(&handle.buffer.remote_key()?.to_string(), key, capacity, needed)
@@ -213,9 +220,9 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_remote_key(
     })
 }
 
-/// What a key of gloo_rs_unbound_buffer_remote_key says: the rank whose buffer it names, and how many bytes that has; each may
-/// be NULL. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if `key` is not such a key; whether the buffer still lives only a put or
-/// get tells.
+/// Sets `*rank` to the rank of the buffer that a key from gloo_rs_unbound_buffer_remote_key names, and `*bytes` to its
+/// length; each may be NULL. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if `key` is no such key. Only a put or get
+/// detects that the buffer has been destroyed.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_remote_key_parse(
@@ -224,7 +231,8 @@ pub unsafe extern "C" fn gloo_rs_remote_key_parse(
     bytes: *mut usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_remote_key_parse", || {
-        // SAFETY: `key` is NULL or a string, `rank` and `bytes` are NULL or valid for a write, says the header.
+        // SAFETY: the header demands that `key` is NULL or a string, and `rank` and `bytes` are NULL or valid for a
+        // write.
         let (key, rank, bytes) =
             unsafe { (remote_key(key)?, Out::optional(rank, "rank")?, Out::optional(bytes, "bytes")?) };
         bytes.inspect(|bytes| bytes.set(key.bytes));
@@ -232,8 +240,9 @@ pub unsafe extern "C" fn gloo_rs_remote_key_parse(
     })
 }
 
-/// Starts to write `bytes` from `offset` of this buffer into the buffer that `key` names, at `remote_offset` there; its owner
-/// need not do anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are there. `slot` has no meaning yet.
+/// Starts to write `bytes` bytes at `offset` of this buffer into the buffer that `key` names, at `remote_offset` there.
+/// The owner of that buffer calls nothing. When the bytes have been written, one gloo_rs_unbound_buffer_wait_send
+/// returns. `slot` has no meaning yet.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_put(
@@ -245,14 +254,15 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_put(
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_put", || {
-        // SAFETY: `key` is NULL or a string that stays as it is during the call, `buffer` NULL or a handle, says the header.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle, and `key` is NULL or a string.
         let (handle, key) = unsafe { (handle::get(buffer, "buffer")?, remote_key(key)?) };
         handle.buffer.put(&key, slot, offset, remote_offset, bytes)
     })
 }
 
-/// Starts to read `bytes` at `remote_offset` of the buffer that `key` names into `offset` of this buffer; its owner need not do
-/// anything. One gloo_rs_unbound_buffer_wait_send returns when the bytes are here. `slot` has no meaning yet.
+/// Starts to read `bytes` bytes at `remote_offset` of the buffer that `key` names to `offset` of this buffer. The owner
+/// of that buffer calls nothing. When the bytes have arrived, one gloo_rs_unbound_buffer_wait_send returns. `slot` has
+/// no meaning yet.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_get(
@@ -264,28 +274,28 @@ pub unsafe extern "C" fn gloo_rs_unbound_buffer_get(
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_unbound_buffer_get", || {
-        // SAFETY: as in gloo_rs_unbound_buffer_put.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle, and `key` is NULL or a string.
         let (handle, key) = unsafe { (handle::get(buffer, "buffer")?, remote_key(key)?) };
         handle.buffer.get(&key, slot, offset, remote_offset, bytes)
     })
 }
 
 /// # Safety
-/// `key` is NULL or a string that nobody changes meanwhile.
+/// `key` is NULL or a string that nobody changes during the call.
 unsafe fn remote_key(key: *const c_char) -> Result<RemoteKey> {
-    // SAFETY: the same contract.
+    // SAFETY: by the contract, `key` is NULL or a string that nobody changes.
     unsafe { pointer::text(key, "key") }?.parse()
 }
 
-/// Ends the buffer; the memory is the caller's alone again when this returns. Waits in other threads fail with
-/// GLOO_RS_ERROR_CLOSED, and this returns after them; operations that were not waited for are given up. No other thread
-/// may be beginning a call on the handle. NULL is fine.
+/// Destroys the buffer. After the return, the library does not access the memory any more: pending receives are
+/// cancelled, pending sends continue from a copy. Waits in other threads fail with GLOO_RS_ERROR_CLOSED before this
+/// returns. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_unbound_buffer_destroy(buffer: *mut gloo_rs_unbound_buffer_t) {
     guard("gloo_rs_unbound_buffer_destroy", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `buffer` is NULL or a live handle on which no other call begins.
         if let Some(handle) = unsafe { handle::take(buffer, "buffer") }? {
-            // After a fork nobody returns from calls that the parent's threads were in.
+            // In a forked child, the calls that the parent's threads were in never return.
             if !handle.buffer.is_inherited() {
                 handle::drop_last(handle, |handle| handle.buffer.close());
             }
