@@ -419,12 +419,15 @@ typedef struct gloo_rs_context_options_t {
 /// `bytes` bytes each, in the order of ranks. Returns GLOO_RS_OK or the number of an error. Must not throw or longjmp.
 typedef enum gloo_rs_status_t (*gloo_rs_allgather_fn_t)(const void *input, void *output, size_t bytes, void *user);
 
-/// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
-/// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
-/// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
-/// can the function: a collective that runs already needs another tag; a context that the function closes or destroys fails the
-/// call with GLOO_RS_ERROR_CLOSED once the function has returned. The call's timeout, too, is looked at only then. The
-/// operation must be associative, and commutative but for scan and exscan.
+/// A reduction function of the caller: `into[i] = left[i] op right[i]` for `count` elements. Returns 0; any other
+/// number fails the collective with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. The operation must be
+/// associative, and commutative except for scan and exscan.
+///
+/// The function is called only on the thread that made the collective call, and only until that returns. It must not
+/// throw or longjmp. Other threads can use the context meanwhile, and so can the function: if it calls the collective
+/// that is running, it needs another tag. If the function closes or destroys the context, the collective fails with
+/// GLOO_RS_ERROR_CLOSED after the function has returned. The collective's timeout is not checked while the function
+/// runs.
 typedef int32_t (*gloo_rs_reduce_fn_t)(void *into, const void *left, const void *right, size_t count, void *user);
 
 /// Options of every collective, for the functions gloo_rs_..._with. Initialise with gloo_rs_collective_options_init. A
@@ -1109,9 +1112,9 @@ void gloo_rs_unbound_buffer_destroy(struct gloo_rs_unbound_buffer_t *buffer);
 /// NULL is ignored.
 void gloo_rs_collective_options_init(struct gloo_rs_collective_options_t *options, size_t struct_size);
 
-/// Combines the inputs of all ranks, `count` elements each, by `op`; the outputs of all ranks, `count` elements each,
-/// get the result. With GLOO_RS_AVERAGE it is divided by the number of contributions. In place, with NULL or `output`
-/// as `input`, the output holds the input.
+/// Combines the inputs of all ranks by `op` and writes the result to the outputs of all ranks. Every input and output
+/// has `count` elements. In place, `input` is NULL or equals `output`, which holds the input. GLOO_RS_AVERAGE divides
+/// by the number of contributions.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_allreduce(struct gloo_rs_context_t *context,
                                         const void *input,
@@ -1120,15 +1123,15 @@ enum gloo_rs_status_t gloo_rs_allreduce(struct gloo_rs_context_t *context,
                                         enum gloo_rs_data_type_t data_type,
                                         enum gloo_rs_op_t op);
 
-/// As gloo_rs_allreduce, with any number of inputs, all of which are combined, and one output or more, all of which get
-/// the result. In place, with no inputs or with the very outputs as inputs, all outputs hold inputs.
+/// Like gloo_rs_allreduce, with any number of inputs, which are all combined, and one or more outputs, which all get
+/// the result. In place, there are no inputs, or the inputs equal the outputs; every output then holds an input.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_allreduce_with(struct gloo_rs_context_t *context,
                                              const struct gloo_rs_collective_options_t *options);
 
-/// Combines the inputs of all ranks, `count` elements each, by `op`; the root's output, of `count` elements, gets the
-/// result. In place, with NULL or `output` as `input`, the output holds the input; on ranks other than the root it is
-/// then read and left alone. With an input, `output` is ignored on other ranks.
+/// Combines the inputs of all ranks by `op` and writes the result to the root's output. Every input, and the output,
+/// has `count` elements. In place, `input` is NULL or equals `output`, which holds the input; on other ranks than the
+/// root it is only read. If a rank other than the root has an input, `output` is ignored there.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_reduce(struct gloo_rs_context_t *context,
                                      const void *input,
@@ -1138,15 +1141,16 @@ enum gloo_rs_status_t gloo_rs_reduce(struct gloo_rs_context_t *context,
                                      enum gloo_rs_op_t op,
                                      int32_t root);
 
-/// As gloo_rs_reduce, with any number of inputs, all of which are combined, and one output.
+/// Like gloo_rs_reduce, with any number of inputs, which are all combined, and one output.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_reduce_with(struct gloo_rs_context_t *context,
                                           const struct gloo_rs_collective_options_t *options);
 
-/// Combines the inputs of all ranks, a block of `count` elements for each rank, by `op`; the output of rank r, of
-/// `count` elements, gets block r of the result. In place, `output` is where the rank's own block begins in `input`
-/// (which costs a copy of it), of which the rest is left alone; or `input` is NULL: then the output holds all of the
-/// input, the result is put at its start, and what follows is unspecified.
+/// Combines the inputs of all ranks by `op` and writes block r of the result to the output of rank r. Every input has
+/// one block of `count` elements per rank; every output has `count` elements. There are two forms in place. If `output`
+/// is the position of this rank's block in `input`, the rest of `input` does not change; the call needs memory for a
+/// copy of the block. If `input` is NULL, `output` holds the whole input; the result is written to its start, and the
+/// rest is unspecified afterwards.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_reduce_scatter(struct gloo_rs_context_t *context,
                                              const void *input,
@@ -1155,8 +1159,8 @@ enum gloo_rs_status_t gloo_rs_reduce_scatter(struct gloo_rs_context_t *context,
                                              enum gloo_rs_data_type_t data_type,
                                              enum gloo_rs_op_t op);
 
-/// As gloo_rs_reduce_scatter, with a block of `counts[r]` elements for rank r, in the order of ranks. `counts` has as
-/// many entries as there are ranks, the same on all.
+/// Like gloo_rs_reduce_scatter, with a block of `counts[r]` elements for rank r, in the order of ranks. `counts` has
+/// one entry per rank, the same on all ranks.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_reduce_scatterv(struct gloo_rs_context_t *context,
                                               const void *input,
@@ -1165,14 +1169,15 @@ enum gloo_rs_status_t gloo_rs_reduce_scatterv(struct gloo_rs_context_t *context,
                                               enum gloo_rs_data_type_t data_type,
                                               enum gloo_rs_op_t op);
 
-/// As gloo_rs_reduce_scatter with `count`, or as gloo_rs_reduce_scatterv with `recv_counts`; with any number of inputs,
-/// all of which are combined, and one output.
+/// Like gloo_rs_reduce_scatter with `count`, or like gloo_rs_reduce_scatterv with `recv_counts`; with any number of
+/// inputs, which are all combined, and one output.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_reduce_scatter_with(struct gloo_rs_context_t *context,
                                                   const struct gloo_rs_collective_options_t *options);
 
-/// Rank r's output gets the inputs of ranks 0 to r, combined by `op` in this order; `count` elements each. In place,
-/// with NULL or `output` as `input`, the output holds the input. There is no GLOO_RS_AVERAGE.
+/// Combines the inputs of ranks 0 to r by `op`, in this order, and writes the result to the output of rank r. Every
+/// input and output has `count` elements. In place, `input` is NULL or equals `output`, which holds the input.
+/// GLOO_RS_AVERAGE is not supported.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_scan(struct gloo_rs_context_t *context,
                                    const void *input,
@@ -1181,14 +1186,14 @@ enum gloo_rs_status_t gloo_rs_scan(struct gloo_rs_context_t *context,
                                    enum gloo_rs_data_type_t data_type,
                                    enum gloo_rs_op_t op);
 
-/// As gloo_rs_scan, with one input, or none for in place, and one output.
+/// Like gloo_rs_scan, with one output, and one input or (in place) none.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_scan_with(struct gloo_rs_context_t *context,
                                         const struct gloo_rs_collective_options_t *options);
 
-/// Rank r's output gets the inputs of ranks 0 to r - 1, combined by `op` in this order; `count` elements each. Rank 0's
-/// output is left alone. In place, with NULL or `output` as `input`, the output holds the input. There is no
-/// GLOO_RS_AVERAGE.
+/// Combines the inputs of ranks 0 to r - 1 by `op`, in this order, and writes the result to the output of rank r. Rank
+/// 0's output does not change. Every input and output has `count` elements. In place, `input` is NULL or equals
+/// `output`, which holds the input. GLOO_RS_AVERAGE is not supported.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_exscan(struct gloo_rs_context_t *context,
                                      const void *input,
@@ -1197,13 +1202,13 @@ enum gloo_rs_status_t gloo_rs_exscan(struct gloo_rs_context_t *context,
                                      enum gloo_rs_data_type_t data_type,
                                      enum gloo_rs_op_t op);
 
-/// As gloo_rs_exscan, with one input, or none for in place, and one output.
+/// Like gloo_rs_exscan, with one output, and one input or (in place) none.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_exscan_with(struct gloo_rs_context_t *context,
                                           const struct gloo_rs_collective_options_t *options);
 
-/// Combines elements on this rank alone, by the library's kernels: `inout[i] = input[i] op inout[i]`, as MPI_Reduce_local.
-/// `input` may equal `inout`, and otherwise must not overlap it. There is no GLOO_RS_AVERAGE.
+/// Combines elements on this rank only: `inout[i] = input[i] op inout[i]` for `count` elements, as MPI_Reduce_local
+/// does. `input` may equal `inout`; otherwise they must not overlap. GLOO_RS_AVERAGE is not supported.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_reduce_local(const void *input,
                                            void *inout,
@@ -1211,7 +1216,7 @@ enum gloo_rs_status_t gloo_rs_reduce_local(const void *input,
                                            enum gloo_rs_data_type_t data_type,
                                            enum gloo_rs_op_t op);
 
-/// Copies the root's buffer, of `count` elements, to the buffers of all other ranks.
+/// Copies the root's `buffer` of `count` elements to the `buffer` of every other rank.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_broadcast(struct gloo_rs_context_t *context,
                                         void *buffer,
@@ -1219,16 +1224,16 @@ enum gloo_rs_status_t gloo_rs_broadcast(struct gloo_rs_context_t *context,
                                         enum gloo_rs_data_type_t data_type,
                                         int32_t root);
 
-/// As gloo_rs_broadcast, with one output or more, all of which get the root's elements. The root sends its input, which
-/// other ranks need not have and which is ignored there; in place, with no input or with the first output as input, its
-/// first output. A root with an input needs no output.
+/// Like gloo_rs_broadcast, with one or more outputs, which all get the root's elements. The root sends its input; in
+/// place, with no input or with the first output as input, it sends its first output. A root with an input needs no
+/// output. Inputs on other ranks are ignored.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_broadcast_with(struct gloo_rs_context_t *context,
                                              const struct gloo_rs_collective_options_t *options);
 
-/// Puts the inputs of all ranks, `count` elements each, one after another into the root's output, in the order of
-/// ranks. In place, on the root only, with NULL as `input` or with the place of the root's block in `output`, that
-/// block already lies in its place. `output` is ignored on other ranks.
+/// Copies the inputs of all ranks to the root's output, in the order of ranks. Every input has `count` elements; the
+/// output has `count` elements per rank, and is ignored on other ranks. In place, on the root only, `input` is NULL or
+/// the position of the root's block in `output`, where that block already is.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_gather(struct gloo_rs_context_t *context,
                                      const void *input,
@@ -1237,14 +1242,14 @@ enum gloo_rs_status_t gloo_rs_gather(struct gloo_rs_context_t *context,
                                      enum gloo_rs_data_type_t data_type,
                                      int32_t root);
 
-/// As gloo_rs_gather, with one input, or none for in place, and one output.
+/// Like gloo_rs_gather, with one output, and one input or (in place) none.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_gather_with(struct gloo_rs_context_t *context,
                                           const struct gloo_rs_collective_options_t *options);
 
-/// As gloo_rs_gather, with a number of elements of its own for each rank: each sends `count`, and the root says in
-/// `counts`, with an entry for each rank, how many it expects from whom. Blocks lie one directly after another; there
-/// are no displacements. The root's `count`, and `counts` on other ranks, are ignored.
+/// Like gloo_rs_gather, with a different number of elements per rank: each rank sends `count` elements, and the root
+/// receives `counts[r]` from rank r. Blocks are contiguous; there are no displacements. `count` is ignored on the root,
+/// `counts` on other ranks.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_gatherv(struct gloo_rs_context_t *context,
                                       const void *input,
@@ -1254,15 +1259,15 @@ enum gloo_rs_status_t gloo_rs_gatherv(struct gloo_rs_context_t *context,
                                       enum gloo_rs_data_type_t data_type,
                                       int32_t root);
 
-/// As gloo_rs_gatherv, with `counts` in `recv_counts`; one input, or none for in place, and one output.
+/// Like gloo_rs_gatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_gatherv_with(struct gloo_rs_context_t *context,
                                            const struct gloo_rs_collective_options_t *options);
 
-/// Splits the root's input into blocks of `count` elements, one for each rank in the order of ranks, and puts each into
-/// its rank's output. In place, on the root only, `output` is where the root's own block begins in `input` (which costs
-/// a copy of it); or `input` is NULL: then the output holds all blocks, and the own one is moved to its start. `input`
-/// is ignored on other ranks.
+/// Copies block r of the root's input to the output of rank r. The input has one block of `count` elements per rank,
+/// and is ignored on other ranks; every output has `count` elements. There are two forms in place, on the root only. If
+/// `output` is the position of the root's block in `input`, the call needs memory for a copy of the block. If `input`
+/// is NULL, `output` holds all blocks, and the root's block is moved to its start.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_scatter(struct gloo_rs_context_t *context,
                                       const void *input,
@@ -1271,15 +1276,15 @@ enum gloo_rs_status_t gloo_rs_scatter(struct gloo_rs_context_t *context,
                                       enum gloo_rs_data_type_t data_type,
                                       int32_t root);
 
-/// As gloo_rs_scatter, with one output. The root has one input, or none for in place, or as many inputs as there are
-/// ranks, of `count` elements each.
+/// Like gloo_rs_scatter, with one output. The root has one input; or none, for in place; or one input of `count`
+/// elements per rank.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_scatter_with(struct gloo_rs_context_t *context,
                                            const struct gloo_rs_collective_options_t *options);
 
-/// As gloo_rs_scatter, with a number of elements of its own for each rank: the root says in `counts`, with an entry for
-/// each rank, how many it sends to whom, and each other rank expects `count`. Blocks lie one directly after another;
-/// there are no displacements. The root's `count`, and `counts` on other ranks, are ignored.
+/// Like gloo_rs_scatter, with a different number of elements per rank: the root sends `counts[r]` elements to rank r,
+/// and each other rank receives `count`. Blocks are contiguous; there are no displacements. `count` is ignored on the
+/// root, `counts` on other ranks.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_scatterv(struct gloo_rs_context_t *context,
                                        const void *input,
@@ -1289,14 +1294,15 @@ enum gloo_rs_status_t gloo_rs_scatterv(struct gloo_rs_context_t *context,
                                        enum gloo_rs_data_type_t data_type,
                                        int32_t root);
 
-/// As gloo_rs_scatterv, with `counts` in `send_counts`; one input on the root, or none for in place, and one output.
+/// Like gloo_rs_scatterv, with `send_counts` for `counts`; with one output, and on the root one input or (in place)
+/// none.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_scatterv_with(struct gloo_rs_context_t *context,
                                             const struct gloo_rs_collective_options_t *options);
 
-/// Puts the inputs of all ranks, `count` elements each, one after another into the output of every rank, in the order
-/// of ranks. In place, with NULL as `input` or with the place of the rank's block in `output`, that block already lies
-/// in its place.
+/// Copies the inputs of all ranks to the output of every rank, in the order of ranks. Every input has `count` elements;
+/// every output has `count` elements per rank. In place, `input` is NULL or the position of this rank's block in
+/// `output`, where that block already is.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_allgather(struct gloo_rs_context_t *context,
                                         const void *input,
@@ -1304,14 +1310,14 @@ enum gloo_rs_status_t gloo_rs_allgather(struct gloo_rs_context_t *context,
                                         size_t count,
                                         enum gloo_rs_data_type_t data_type);
 
-/// As gloo_rs_allgather, with any number of inputs, the same on all ranks, whose elements lie one after another in the
-/// one output; or none for in place, as with one.
+/// Like gloo_rs_allgather, with one output and any number of inputs, the same on all ranks, whose elements are
+/// contiguous in the output; in place as there, with no input or one.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_allgather_with(struct gloo_rs_context_t *context,
                                              const struct gloo_rs_collective_options_t *options);
 
-/// As gloo_rs_allgather, with `counts[r]` elements from rank r. `counts` has an entry for each rank, and is the same on
-/// all. Blocks lie one directly after another; there are no displacements.
+/// Like gloo_rs_allgather, with `counts[r]` elements from rank r. `counts` has one entry per rank, the same on all
+/// ranks. Blocks are contiguous; there are no displacements.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_allgatherv(struct gloo_rs_context_t *context,
                                          const void *input,
@@ -1319,13 +1325,13 @@ enum gloo_rs_status_t gloo_rs_allgatherv(struct gloo_rs_context_t *context,
                                          const size_t *counts,
                                          enum gloo_rs_data_type_t data_type);
 
-/// As gloo_rs_allgatherv, with `counts` in `recv_counts`; one input, or none for in place, and one output.
+/// Like gloo_rs_allgatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_allgatherv_with(struct gloo_rs_context_t *context,
                                               const struct gloo_rs_collective_options_t *options);
 
-/// Block j of rank i's input becomes block i of rank j's output; each has a block of `count` elements for each rank. In
-/// place, with NULL or `output` as `input`, the output holds the input.
+/// Copies block j of rank i's input to block i of rank j's output. Every input and output has one block of `count`
+/// elements per rank. In place, `input` is NULL or equals `output`, which holds the input.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_alltoall(struct gloo_rs_context_t *context,
                                        const void *input,
@@ -1333,15 +1339,14 @@ enum gloo_rs_status_t gloo_rs_alltoall(struct gloo_rs_context_t *context,
                                        size_t count,
                                        enum gloo_rs_data_type_t data_type);
 
-/// As gloo_rs_alltoall, with one input, or none for in place, and one output.
+/// Like gloo_rs_alltoall, with one output, and one input or (in place) none.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_alltoall_with(struct gloo_rs_context_t *context,
                                             const struct gloo_rs_collective_options_t *options);
 
-/// As gloo_rs_alltoall, with a number of elements of its own for each pair of ranks: `send_counts[r]` to rank r,
-/// `recv_counts[r]` from it, which is what that rank has in its `send_counts` for this one. Blocks lie one directly
-/// after another, in the order of ranks, in the input as in the output; there are no displacements. There is no form in
-/// place.
+/// Like gloo_rs_alltoall, with a different number of elements per pair of ranks: this rank sends `send_counts[r]`
+/// elements to rank r and receives `recv_counts[r]` from it, which must equal that rank's entry for this rank in its
+/// `send_counts`. Blocks are contiguous, in the order of ranks; there are no displacements. There is no form in place.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_alltoallv(struct gloo_rs_context_t *context,
                                         const void *input,
@@ -1350,14 +1355,14 @@ enum gloo_rs_status_t gloo_rs_alltoallv(struct gloo_rs_context_t *context,
                                         const size_t *recv_counts,
                                         enum gloo_rs_data_type_t data_type);
 
-/// As gloo_rs_alltoallv, with one input and one output.
+/// Like gloo_rs_alltoallv, with one input and one output.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_alltoallv_with(struct gloo_rs_context_t *context,
                                              const struct gloo_rs_collective_options_t *options);
 
-/// Exchanges block i of the input for block i of the partner's, which is rank XOR 2^i: a pattern to measure a network
-/// with. There are `destinations` blocks of `count` elements: at most the base-2 logarithm of the context's size, which
-/// must be a power of two. There is no form in place.
+/// Exchanges block i of the input with the partner rank XOR 2^i, whose block i is written to block i of the output: a
+/// pattern for network measurements. There are `destinations` blocks of `count` elements, at most the base-2 logarithm
+/// of the context's size, which must be a power of two. There is no form in place.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_pairwise_exchange(struct gloo_rs_context_t *context,
                                                 const void *input,
@@ -1366,15 +1371,15 @@ enum gloo_rs_status_t gloo_rs_pairwise_exchange(struct gloo_rs_context_t *contex
                                                 size_t destinations,
                                                 enum gloo_rs_data_type_t data_type);
 
-/// As gloo_rs_pairwise_exchange, with one input and one output.
+/// Like gloo_rs_pairwise_exchange, with one input and one output.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_pairwise_exchange_with(struct gloo_rs_context_t *context,
                                                      const struct gloo_rs_collective_options_t *options);
 
-/// Returns once all ranks have called it.
+/// Returns when all ranks have called it.
 GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_barrier(struct gloo_rs_context_t *context);
 
-/// As gloo_rs_barrier, with an algorithm, a timeout or a tag. It has no buffers and no data type.
+/// Like gloo_rs_barrier, with an algorithm, a timeout or a tag. There are no buffers and no data type.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_barrier_with(struct gloo_rs_context_t *context,
                                            const struct gloo_rs_collective_options_t *options);

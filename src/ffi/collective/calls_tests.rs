@@ -10,7 +10,7 @@ const NONE: *mut c_void = ptr::null_mut();
 
 /// What went wrong on this thread.
 fn message() -> String {
-    // SAFETY: a string of this thread's that no failing call replaces meanwhile.
+    // SAFETY: the string is valid until the next call fails on this thread.
     unsafe { CStr::from_ptr(gloo_rs_last_error_message()) }.to_string_lossy().into_owned()
 }
 
@@ -81,7 +81,7 @@ fn call_like_mpi(context: *mut gloo_rs_context_t, rank: usize, root: usize) {
         root: root_rank, count: counts[rank], send_counts: counts_at_root, num_counts: SIZE);
     assert_eq!(part, own_block);
 
-    // SAFETY: a context.
+    // SAFETY: the callers pass a live handle.
     assert_eq!(unsafe { gloo_rs_barrier(context) }, GLOO_RS_OK, "{}", message());
 }
 

@@ -18,7 +18,7 @@ use crate::fuzzing::Input;
 /// number of words, or if a word behind those that this version knows is not zero. `init` writes `struct_size` bytes and no more, of a size that is too much only the struct's own.
 fn any_struct<T: Options>(size: usize, data: &[u8]) {
     let words = size.min(options::MOST_BYTES).div_ceil(size_of::<usize>());
-    // Not one word more, so that a sanitizer sees who reads on.
+    // Not one word more, so that a sanitizer detects reads past the end.
     let mut block = vec![0usize; words.max(1)];
     let bytes = block.iter_mut().zip(data.chunks_exact(size_of::<usize>()));
     bytes.for_each(|(word, bytes)| *word = usize::from_ne_bytes(bytes.try_into().expect("a word")));
@@ -26,11 +26,11 @@ fn any_struct<T: Options>(size: usize, data: &[u8]) {
     let acceptable = (T::REQUIRED..=options::MOST_BYTES).contains(&size) && size.is_multiple_of(align_of::<T>());
     let later = block.iter().take(size / size_of::<usize>()).skip(size_of::<T>() / size_of::<usize>());
     let known = later.clone().all(|word| *word == 0);
-    // SAFETY: as many bytes are there as the struct says, or as the library knows.
+    // SAFETY: the block has `size` bytes. If `size` exceeds the maximum, `read` refuses it and reads only the size.
     let read = unsafe { options::read::<T>(block.as_ptr().cast()) };
     assert_eq!(read.is_ok(), acceptable && known);
     let mut block = vec![usize::MAX; words + 1];
-    // SAFETY: the block has `size` bytes, or as many as a struct may have.
+    // SAFETY: the block has `size` bytes. If `size` exceeds the maximum, `init` writes only `T`, which fits.
     unsafe { options::init::<T>(block.as_mut_ptr().cast(), size) };
     let begun = size >= size_of::<usize>();
     // SAFETY: words are made of bytes.
@@ -39,7 +39,7 @@ fn any_struct<T: Options>(size: usize, data: &[u8]) {
     assert!(bytes[if begun { written } else { 0 }..].iter().all(|b| *b == 0xff), "written past the end");
     if begun {
         assert_eq!(block[0], size);
-        // SAFETY: as above.
+        // SAFETY: the block has `size` bytes. If `size` exceeds the maximum, `read` refuses it and reads only the size.
         assert_eq!(unsafe { options::read::<T>(block.as_ptr().cast()) }.is_ok(), acceptable);
     }
 }
@@ -158,7 +158,7 @@ fn call(input: &mut Input<'_>) -> Option<()> {
         handle::get(context, "context").and_then(|handle| run_options(&handle.context, collective, &options))
     };
     if refused {
-        // SAFETY: as above, and the context is never destroyed.
+        // SAFETY: the buffers are those of the call above, and the context is never destroyed.
         assert_ne!(unsafe { with("fuzz", collective, context, &options) }, GLOO_RS_OK);
     }
     if let Err(error) = result {

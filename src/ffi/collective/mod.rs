@@ -31,12 +31,15 @@ use crate::engine::plan;
 use crate::error::{Error, Result, try_zeros};
 use crate::types::{DataType, Rank, ReduceOp};
 
-/// Combines `count` elements the caller's way: `into[i] = left[i] op right[i]`. Returns 0, or anything else to fail the
-/// call with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. Called only from the thread that made the
-/// collective call, and only until that returns; no exception may leave it. Other threads can use the context meanwhile, and so
-/// can the function: a collective that runs already needs another tag; a context that the function closes or destroys fails the
-/// call with GLOO_RS_ERROR_CLOSED once the function has returned. The call's timeout, too, is looked at only then. The
-/// operation must be associative, and commutative but for scan and exscan.
+/// A reduction function of the caller: `into[i] = left[i] op right[i]` for `count` elements. Returns 0; any other
+/// number fails the collective with GLOO_RS_ERROR_CALLBACK. `into` may equal `left` or `right`. The operation must be
+/// associative, and commutative except for scan and exscan.
+///
+/// The function is called only on the thread that made the collective call, and only until that returns. It must not
+/// throw or longjmp. Other threads can use the context meanwhile, and so can the function: if it calls the collective
+/// that is running, it needs another tag. If the function closes or destroys the context, the collective fails with
+/// GLOO_RS_ERROR_CLOSED after the function has returned. The collective's timeout is not checked while the function
+/// runs.
 pub type gloo_rs_reduce_fn_t = Option<
     unsafe extern "C" fn(
         into: *mut c_void,
@@ -47,10 +50,11 @@ pub type gloo_rs_reduce_fn_t = Option<
     ) -> i32,
 >;
 
-/// The export `function`: makes a call of `options`.
+/// Makes a call of `options`, for the export `function`.
 ///
 /// # Safety
-/// The header's rules for pointers.
+/// `context` is NULL or a live handle. `options` is NULL or valid for reads of its `struct_size` bytes; for the pointers in
+/// it, see [`run_options`].
 unsafe fn with(
     function: &str,
     collective: Collective,
@@ -58,12 +62,12 @@ unsafe fn with(
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
     guard(function, || {
-        // SAFETY: the same contract, for every block here.
+        // SAFETY: by the contract, `options` is NULL or valid for reads of its `struct_size` bytes.
         let options = unsafe { super::options::read(options) }?;
         check_used(&options, collective)?;
-        // SAFETY: as above.
+        // SAFETY: by the contract, `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
-        // SAFETY: as above.
+        // SAFETY: by the contract, the pointers in `options` are NULL or valid for the lengths that it states.
         unsafe { run_options(&handle.context, collective, &options) }
     })
 }
@@ -71,10 +75,11 @@ unsafe fn with(
 /// [`run`] on the buffers of the options.
 ///
 /// # Safety
-/// As for `run`.
+/// As for [`run`]; and `inputs` and `outputs` are NULL or valid for reads of as many pointers as this rank uses.
 unsafe fn run_options(context: &Context, collective: Collective, options: &gloo_rs_collective_options_t) -> Result<()> {
     let used = used(collective, options, context.rank());
-    // SAFETY: the same contract. `*const c_void` and `*const u8` are the same in memory.
+    // SAFETY: by the contract, `inputs` and `outputs` are NULL or valid for reads of as many pointers as this rank
+    // uses, which are valid as `run` demands. `*const c_void` and `*const u8` have the same layout.
     unsafe {
         let inputs = pointer::slice(options.inputs.cast::<*const u8>(), used.inputs, "inputs")?;
         let outputs = pointer::slice(options.outputs.cast::<*mut u8>(), used.outputs, "outputs")?;
@@ -82,11 +87,11 @@ unsafe fn run_options(context: &Context, collective: Collective, options: &gloo_
     }
 }
 
-/// The export `function`: makes a call of one input, or none, and one output. `options` have the rest; the lengths of their
-/// lists are the context's size.
+/// Makes a call of one input, or none, and one output, for the export `function`. `options` contains the other arguments; the
+/// length of its lists is the context's size.
 ///
 /// # Safety
-/// The header's rules for pointers.
+/// `context` is NULL or a live handle. The buffers and lists that this rank uses are as [`run`] demands.
 unsafe fn plain(
     function: &str,
     collective: Collective,
@@ -96,7 +101,7 @@ unsafe fn plain(
     mut options: gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
     guard(function, || {
-        // SAFETY: the same contract, for every block here.
+        // SAFETY: by the contract, `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
         let context = &handle.context;
         let is_root = usize::try_from(options.root) == Ok(context.rank());
@@ -111,20 +116,21 @@ unsafe fn plain(
         options.num_counts = context.size();
         let used = used(collective, &options, context.rank());
         let (inputs, outputs) = (&[input.cast::<u8>()][..used.inputs], &[output.cast::<u8>()][..used.outputs]);
-        // SAFETY: as above.
+        // SAFETY: by the contract, the buffers and lists that this rank uses are NULL or valid for their lengths;
+        // `used` leaves out the others. `options` has no other pointers: the exports take the rest from `DEFAULTS`.
         unsafe { run(context, collective, &options, inputs, outputs, used.counts) }
     })
 }
 
-/// How many of the caller's inputs, outputs and counts a rank's part in a call uses.
+/// Numbers of the caller's inputs, outputs and counts that a rank uses in a call.
 struct Used {
     inputs: usize,
     outputs: usize,
     counts: usize,
 }
 
-/// What `rank` uses of `options`. What only the root's part is about is ignored on other ranks, whatever it is, so that
-/// programs may pass the same arguments on all ranks, as they do with MPI.
+/// The part of `options` that `rank` uses. Arguments that only the root needs are ignored on other ranks, so programs
+/// may pass the same arguments on all ranks, as in MPI.
 fn used(collective: Collective, options: &gloo_rs_collective_options_t, rank: Rank) -> Used {
     let mut used = Used { inputs: options.num_inputs, outputs: options.num_outputs, counts: options.num_counts };
     if usize::try_from(options.root) == Ok(rank) {
@@ -142,11 +148,12 @@ fn used(collective: Collective, options: &gloo_rs_collective_options_t, rank: Ra
     used
 }
 
-/// Checks a call of `options`, whose unused fields have their defaults, on these buffers and with lists of `num_counts`, and
-/// runs it.
+/// Checks and runs a call of `options`, whose unused fields have their defaults, on these buffers. `num_counts` is the length
+/// of its lists of counts.
 ///
 /// # Safety
-/// Pointers are NULL or valid: the buffers for the elements that the collective demands, until this returns.
+/// Until this returns, the buffers are NULL or valid for the elements that the collective demands, and the library alone
+/// accesses the outputs. Lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or a string.
 unsafe fn run(
     context: &Context,
     collective: Collective,
@@ -158,17 +165,17 @@ unsafe fn run(
     let (rank, size) = (context.rank(), context.size());
     let dtype = match collective {
         Collective::Barrier => DataType::Uint8.into(),
-        // SAFETY: the caller's number, or the default.
+        // SAFETY: C initialised `data_type`, or it has its default.
         _ => unsafe { element_type(options.data_type, options.element_bytes) }?,
     };
     let reduction = match options.function {
         Some(function) => Reduction::User { function, user: options.user },
-        // SAFETY: as above.
+        // SAFETY: C initialised `op`, or it has its default.
         None => Reduction::Op(unsafe { op(options.op) }?),
     };
-    // SAFETY: the same contract, for every block here.
+    // SAFETY: by the contract, lists of counts are NULL or valid for reads of `num_counts` values.
     let counts = |counts, what| unsafe { pointer::optional_slice(counts, num_counts, what) };
-    // SAFETY: as above.
+    // SAFETY: by the contract, `algorithm` is NULL or a string.
     let algorithm = unsafe { pointer::optional_text(options.algorithm, "algorithm") }?;
     let shape = Shape {
         root: pointer::rank(options.root, size, "root")?,
@@ -179,9 +186,9 @@ unsafe fn run(
         average: collective.reduces() && matches!(reduction, Reduction::Op(ReduceOp::Average)),
         base: if options.base == 0 { 2 } else { options.base },
         destinations: options.destinations,
-        // SAFETY: as above.
+        // SAFETY: by the contract, `groups` is NULL or valid for reads of `num_groups` values.
         groups: unsafe { pointer::optional_slice(options.groups, options.num_groups, "groups") }?,
-        // SAFETY: as above.
+        // SAFETY: by the contract, `dims` is NULL or valid for reads of `num_dims` values.
         dims: unsafe { pointer::optional_slice(options.dims, options.num_dims, "dims") }?,
         ..Shape::new(collective, rank, size, options.count)
     };
@@ -214,15 +221,17 @@ unsafe fn run(
     let known = context.check(&call)?;
     let replaced;
     if buffers::check(&call, form)? {
-        // The floors below may make slices of buffers, also of those without elements.
+        // Lower modules may make slices of buffers, also of those without elements.
         replaced = buffers::without_null(call.inputs, outputs);
         (call.inputs, call.outputs) = (&replaced.0, &replaced.1);
     }
     if form == Form::OwnBlock {
-        // SAFETY: as below; the output is a part of the input, which nobody reads meanwhile but this call.
+        // SAFETY: the output is a block of the input, which `buffers::check` accepted; only this call accesses it until
+        // it returns, by the contract.
         return unsafe { buffers::apart(&call, outputs[0], |call| context.run_checked(call, known)) };
     }
-    // SAFETY: `buffers::check` found the pointers possible and outputs apart from all else; the caller vouches for the rest.
+    // SAFETY: `context.check` accepted the call. `buffers::check` accepted the pointers and found every output apart
+    // from all other buffers; by the contract, they are valid until this returns.
     unsafe { context.run_checked(&call, known) }
 }
 

@@ -9,7 +9,7 @@ use crate::ffi::context::gloo_rs_context_t;
 use crate::ffi::status::gloo_rs_status_t;
 use crate::ffi::types::gloo_rs_data_type_t;
 
-/// Copies the root's buffer, of `count` elements, to the buffers of all other ranks.
+/// Copies the root's `buffer` of `count` elements to the `buffer` of every other rank.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_broadcast(
@@ -20,26 +20,28 @@ pub unsafe extern "C" fn gloo_rs_broadcast(
     root: i32,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, root, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `buffer`, where this rank uses it, is
+    // NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_broadcast", Collective::Broadcast, context, std::ptr::null(), buffer, options) }
 }
 
-/// As gloo_rs_broadcast, with one output or more, all of which get the root's elements. The root sends its input, which
-/// other ranks need not have and which is ignored there; in place, with no input or with the first output as input, its
-/// first output. A root with an input needs no output.
+/// Like gloo_rs_broadcast, with one or more outputs, which all get the root's elements. The root sends its input; in
+/// place, with no input or with the first output as input, it sends its first output. A root with an input needs no
+/// output. Inputs on other ranks are ignored.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_broadcast_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_broadcast_with", Collective::Broadcast, context, options) }
 }
 
-/// Puts the inputs of all ranks, `count` elements each, one after another into the root's output, in the order of
-/// ranks. In place, on the root only, with NULL as `input` or with the place of the root's block in `output`, that
-/// block already lies in its place. `output` is ignored on other ranks.
+/// Copies the inputs of all ranks to the root's output, in the order of ranks. Every input has `count` elements; the
+/// output has `count` elements per rank, and is ignored on other ranks. In place, on the root only, `input` is NULL or
+/// the position of the root's block in `output`, where that block already is.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_gather(
@@ -51,24 +53,26 @@ pub unsafe extern "C" fn gloo_rs_gather(
     root: i32,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, root, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_gather", Collective::Gather, context, input, output, options) }
 }
 
-/// As gloo_rs_gather, with one input, or none for in place, and one output.
+/// Like gloo_rs_gather, with one output, and one input or (in place) none.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_gather_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_gather_with", Collective::Gather, context, options) }
 }
 
-/// As gloo_rs_gather, with a number of elements of its own for each rank: each sends `count`, and the root says in
-/// `counts`, with an entry for each rank, how many it expects from whom. Blocks lie one directly after another; there
-/// are no displacements. The root's `count`, and `counts` on other ranks, are ignored.
+/// Like gloo_rs_gather, with a different number of elements per rank: each rank sends `count` elements, and the root
+/// receives `counts[r]` from rank r. Blocks are contiguous; there are no displacements. `count` is ignored on the root,
+/// `counts` on other ranks.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_gatherv(
@@ -81,25 +85,27 @@ pub unsafe extern "C" fn gloo_rs_gatherv(
     root: i32,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, recv_counts: counts, data_type, root, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above; `counts` likewise, for one value per rank.
     unsafe { plain("gloo_rs_gatherv", Collective::Gatherv, context, input, output, options) }
 }
 
-/// As gloo_rs_gatherv, with `counts` in `recv_counts`; one input, or none for in place, and one output.
+/// Like gloo_rs_gatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_gatherv_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_gatherv_with", Collective::Gatherv, context, options) }
 }
 
-/// Splits the root's input into blocks of `count` elements, one for each rank in the order of ranks, and puts each into
-/// its rank's output. In place, on the root only, `output` is where the root's own block begins in `input` (which costs
-/// a copy of it); or `input` is NULL: then the output holds all blocks, and the own one is moved to its start. `input`
-/// is ignored on other ranks.
+/// Copies block r of the root's input to the output of rank r. The input has one block of `count` elements per rank,
+/// and is ignored on other ranks; every output has `count` elements. There are two forms in place, on the root only. If
+/// `output` is the position of the root's block in `input`, the call needs memory for a copy of the block. If `input`
+/// is NULL, `output` holds all blocks, and the root's block is moved to its start.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_scatter(
@@ -111,25 +117,27 @@ pub unsafe extern "C" fn gloo_rs_scatter(
     root: i32,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, root, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_scatter", Collective::Scatter, context, input, output, options) }
 }
 
-/// As gloo_rs_scatter, with one output. The root has one input, or none for in place, or as many inputs as there are
-/// ranks, of `count` elements each.
+/// Like gloo_rs_scatter, with one output. The root has one input; or none, for in place; or one input of `count`
+/// elements per rank.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_scatter_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_scatter_with", Collective::Scatter, context, options) }
 }
 
-/// As gloo_rs_scatter, with a number of elements of its own for each rank: the root says in `counts`, with an entry for
-/// each rank, how many it sends to whom, and each other rank expects `count`. Blocks lie one directly after another;
-/// there are no displacements. The root's `count`, and `counts` on other ranks, are ignored.
+/// Like gloo_rs_scatter, with a different number of elements per rank: the root sends `counts[r]` elements to rank r,
+/// and each other rank receives `count`. Blocks are contiguous; there are no displacements. `count` is ignored on the
+/// root, `counts` on other ranks.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_scatterv(
@@ -142,24 +150,27 @@ pub unsafe extern "C" fn gloo_rs_scatterv(
     root: i32,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, send_counts: counts, data_type, root, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above; `counts` likewise, for one value per rank.
     unsafe { plain("gloo_rs_scatterv", Collective::Scatterv, context, input, output, options) }
 }
 
-/// As gloo_rs_scatterv, with `counts` in `send_counts`; one input on the root, or none for in place, and one output.
+/// Like gloo_rs_scatterv, with `send_counts` for `counts`; with one output, and on the root one input or (in place)
+/// none.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_scatterv_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_scatterv_with", Collective::Scatterv, context, options) }
 }
 
-/// Puts the inputs of all ranks, `count` elements each, one after another into the output of every rank, in the order
-/// of ranks. In place, with NULL as `input` or with the place of the rank's block in `output`, that block already lies
-/// in its place.
+/// Copies the inputs of all ranks to the output of every rank, in the order of ranks. Every input has `count` elements;
+/// every output has `count` elements per rank. In place, `input` is NULL or the position of this rank's block in
+/// `output`, where that block already is.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_allgather(
@@ -170,24 +181,26 @@ pub unsafe extern "C" fn gloo_rs_allgather(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_allgather", Collective::Allgather, context, input, output, options) }
 }
 
-/// As gloo_rs_allgather, with any number of inputs, the same on all ranks, whose elements lie one after another in the
-/// one output; or none for in place, as with one.
+/// Like gloo_rs_allgather, with one output and any number of inputs, the same on all ranks, whose elements are
+/// contiguous in the output; in place as there, with no input or one.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_allgather_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_allgather_with", Collective::Allgather, context, options) }
 }
 
-/// As gloo_rs_allgather, with `counts[r]` elements from rank r. `counts` has an entry for each rank, and is the same on
-/// all. Blocks lie one directly after another; there are no displacements.
+/// Like gloo_rs_allgather, with `counts[r]` elements from rank r. `counts` has one entry per rank, the same on all
+/// ranks. Blocks are contiguous; there are no displacements.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_allgatherv(
@@ -198,23 +211,25 @@ pub unsafe extern "C" fn gloo_rs_allgatherv(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { recv_counts: counts, data_type, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above; `counts` likewise, for one value per rank.
     unsafe { plain("gloo_rs_allgatherv", Collective::Allgatherv, context, input, output, options) }
 }
 
-/// As gloo_rs_allgatherv, with `counts` in `recv_counts`; one input, or none for in place, and one output.
+/// Like gloo_rs_allgatherv, with `recv_counts` for `counts`; with one output, and one input or (in place) none.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_allgatherv_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_allgatherv_with", Collective::Allgatherv, context, options) }
 }
 
-/// Block j of rank i's input becomes block i of rank j's output; each has a block of `count` elements for each rank. In
-/// place, with NULL or `output` as `input`, the output holds the input.
+/// Copies block j of rank i's input to block i of rank j's output. Every input and output has one block of `count`
+/// elements per rank. In place, `input` is NULL or equals `output`, which holds the input.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_alltoall(
@@ -225,25 +240,26 @@ pub unsafe extern "C" fn gloo_rs_alltoall(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_alltoall", Collective::Alltoall, context, input, output, options) }
 }
 
-/// As gloo_rs_alltoall, with one input, or none for in place, and one output.
+/// Like gloo_rs_alltoall, with one output, and one input or (in place) none.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_alltoall_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_alltoall_with", Collective::Alltoall, context, options) }
 }
 
-/// As gloo_rs_alltoall, with a number of elements of its own for each pair of ranks: `send_counts[r]` to rank r,
-/// `recv_counts[r]` from it, which is what that rank has in its `send_counts` for this one. Blocks lie one directly
-/// after another, in the order of ranks, in the input as in the output; there are no displacements. There is no form in
-/// place.
+/// Like gloo_rs_alltoall, with a different number of elements per pair of ranks: this rank sends `send_counts[r]`
+/// elements to rank r and receives `recv_counts[r]` from it, which must equal that rank's entry for this rank in its
+/// `send_counts`. Blocks are contiguous, in the order of ranks; there are no displacements. There is no form in place.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_alltoallv(
@@ -255,24 +271,27 @@ pub unsafe extern "C" fn gloo_rs_alltoallv(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { send_counts, recv_counts, data_type, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above; `send_counts` and `recv_counts` likewise,
+    // for one value per rank.
     unsafe { plain("gloo_rs_alltoallv", Collective::Alltoallv, context, input, output, options) }
 }
 
-/// As gloo_rs_alltoallv, with one input and one output.
+/// Like gloo_rs_alltoallv, with one input and one output.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_alltoallv_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_alltoallv_with", Collective::Alltoallv, context, options) }
 }
 
-/// Exchanges block i of the input for block i of the partner's, which is rank XOR 2^i: a pattern to measure a network
-/// with. There are `destinations` blocks of `count` elements: at most the base-2 logarithm of the context's size, which
-/// must be a power of two. There is no form in place.
+/// Exchanges block i of the input with the partner rank XOR 2^i, whose block i is written to block i of the output: a
+/// pattern for network measurements. There are `destinations` blocks of `count` elements, at most the base-2 logarithm
+/// of the context's size, which must be a power of two. There is no form in place.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pairwise_exchange(
@@ -284,36 +303,39 @@ pub unsafe extern "C" fn gloo_rs_pairwise_exchange(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, destinations, data_type, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_pairwise_exchange", Collective::PairwiseExchange, context, input, output, options) }
 }
 
-/// As gloo_rs_pairwise_exchange, with one input and one output.
+/// Like gloo_rs_pairwise_exchange, with one input and one output.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_pairwise_exchange_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_pairwise_exchange_with", Collective::PairwiseExchange, context, options) }
 }
 
-/// Returns once all ranks have called it.
+/// Returns when all ranks have called it.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_barrier(context: *mut gloo_rs_context_t) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle.
     unsafe { plain("gloo_rs_barrier", Collective::Barrier, context, std::ptr::null(), std::ptr::null_mut(), DEFAULTS) }
 }
 
-/// As gloo_rs_barrier, with an algorithm, a timeout or a tag. It has no buffers and no data type.
+/// Like gloo_rs_barrier, with an algorithm, a timeout or a tag. There are no buffers and no data type.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_barrier_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_barrier_with", Collective::Barrier, context, options) }
 }

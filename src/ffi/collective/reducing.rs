@@ -13,9 +13,9 @@ use crate::ffi::types::{self, gloo_rs_data_type_t, gloo_rs_op_t};
 use crate::reduce;
 use crate::types::ReduceOp;
 
-/// Combines the inputs of all ranks, `count` elements each, by `op`; the outputs of all ranks, `count` elements each,
-/// get the result. With GLOO_RS_AVERAGE it is divided by the number of contributions. In place, with NULL or `output`
-/// as `input`, the output holds the input.
+/// Combines the inputs of all ranks by `op` and writes the result to the outputs of all ranks. Every input and output
+/// has `count` elements. In place, `input` is NULL or equals `output`, which holds the input. GLOO_RS_AVERAGE divides
+/// by the number of contributions.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_allreduce(
@@ -27,25 +27,27 @@ pub unsafe extern "C" fn gloo_rs_allreduce(
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_allreduce", Collective::Allreduce, context, input, output, options) }
 }
 
-/// As gloo_rs_allreduce, with any number of inputs, all of which are combined, and one output or more, all of which get
-/// the result. In place, with no inputs or with the very outputs as inputs, all outputs hold inputs.
+/// Like gloo_rs_allreduce, with any number of inputs, which are all combined, and one or more outputs, which all get
+/// the result. In place, there are no inputs, or the inputs equal the outputs; every output then holds an input.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_allreduce_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_allreduce_with", Collective::Allreduce, context, options) }
 }
 
-/// Combines the inputs of all ranks, `count` elements each, by `op`; the root's output, of `count` elements, gets the
-/// result. In place, with NULL or `output` as `input`, the output holds the input; on ranks other than the root it is
-/// then read and left alone. With an input, `output` is ignored on other ranks.
+/// Combines the inputs of all ranks by `op` and writes the result to the root's output. Every input, and the output,
+/// has `count` elements. In place, `input` is NULL or equals `output`, which holds the input; on other ranks than the
+/// root it is only read. If a rank other than the root has an input, `output` is ignored there.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce(
@@ -58,25 +60,28 @@ pub unsafe extern "C" fn gloo_rs_reduce(
     root: i32,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, op, root, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_reduce", Collective::Reduce, context, input, output, options) }
 }
 
-/// As gloo_rs_reduce, with any number of inputs, all of which are combined, and one output.
+/// Like gloo_rs_reduce, with any number of inputs, which are all combined, and one output.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_reduce_with", Collective::Reduce, context, options) }
 }
 
-/// Combines the inputs of all ranks, a block of `count` elements for each rank, by `op`; the output of rank r, of
-/// `count` elements, gets block r of the result. In place, `output` is where the rank's own block begins in `input`
-/// (which costs a copy of it), of which the rest is left alone; or `input` is NULL: then the output holds all of the
-/// input, the result is put at its start, and what follows is unspecified.
+/// Combines the inputs of all ranks by `op` and writes block r of the result to the output of rank r. Every input has
+/// one block of `count` elements per rank; every output has `count` elements. There are two forms in place. If `output`
+/// is the position of this rank's block in `input`, the rest of `input` does not change; the call needs memory for a
+/// copy of the block. If `input` is NULL, `output` holds the whole input; the result is written to its start, and the
+/// rest is unspecified afterwards.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce_scatter(
@@ -88,12 +93,13 @@ pub unsafe extern "C" fn gloo_rs_reduce_scatter(
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_reduce_scatter", Collective::ReduceScatter, context, input, output, options) }
 }
 
-/// As gloo_rs_reduce_scatter, with a block of `counts[r]` elements for rank r, in the order of ranks. `counts` has as
-/// many entries as there are ranks, the same on all.
+/// Like gloo_rs_reduce_scatter, with a block of `counts[r]` elements for rank r, in the order of ranks. `counts` has
+/// one entry per rank, the same on all ranks.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce_scatterv(
@@ -105,24 +111,27 @@ pub unsafe extern "C" fn gloo_rs_reduce_scatterv(
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { recv_counts: counts, data_type, op, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above; `counts` likewise, for one value per rank.
     unsafe { plain("gloo_rs_reduce_scatterv", Collective::ReduceScatter, context, input, output, options) }
 }
 
-/// As gloo_rs_reduce_scatter with `count`, or as gloo_rs_reduce_scatterv with `recv_counts`; with any number of inputs,
-/// all of which are combined, and one output.
+/// Like gloo_rs_reduce_scatter with `count`, or like gloo_rs_reduce_scatterv with `recv_counts`; with any number of
+/// inputs, which are all combined, and one output.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce_scatter_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_reduce_scatter_with", Collective::ReduceScatter, context, options) }
 }
 
-/// Rank r's output gets the inputs of ranks 0 to r, combined by `op` in this order; `count` elements each. In place,
-/// with NULL or `output` as `input`, the output holds the input. There is no GLOO_RS_AVERAGE.
+/// Combines the inputs of ranks 0 to r by `op`, in this order, and writes the result to the output of rank r. Every
+/// input and output has `count` elements. In place, `input` is NULL or equals `output`, which holds the input.
+/// GLOO_RS_AVERAGE is not supported.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_scan(
@@ -134,24 +143,26 @@ pub unsafe extern "C" fn gloo_rs_scan(
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_scan", Collective::Scan, context, input, output, options) }
 }
 
-/// As gloo_rs_scan, with one input, or none for in place, and one output.
+/// Like gloo_rs_scan, with one output, and one input or (in place) none.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_scan_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_scan_with", Collective::Scan, context, options) }
 }
 
-/// Rank r's output gets the inputs of ranks 0 to r - 1, combined by `op` in this order; `count` elements each. Rank 0's
-/// output is left alone. In place, with NULL or `output` as `input`, the output holds the input. There is no
-/// GLOO_RS_AVERAGE.
+/// Combines the inputs of ranks 0 to r - 1 by `op`, in this order, and writes the result to the output of rank r. Rank
+/// 0's output does not change. Every input and output has `count` elements. In place, `input` is NULL or equals
+/// `output`, which holds the input. GLOO_RS_AVERAGE is not supported.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_exscan(
@@ -163,23 +174,25 @@ pub unsafe extern "C" fn gloo_rs_exscan(
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
+    // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_exscan", Collective::Exscan, context, input, output, options) }
 }
 
-/// As gloo_rs_exscan, with one input, or none for in place, and one output.
+/// Like gloo_rs_exscan, with one output, and one input or (in place) none.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_exscan_with(
     context: *mut gloo_rs_context_t,
     options: *const gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    // SAFETY: the header's rules for pointers.
+    // SAFETY: the header demands that `context` is NULL or a live handle, and `options` is NULL or valid for its
+    // `struct_size` bytes, with pointers in it that are valid as their comments say.
     unsafe { with("gloo_rs_exscan_with", Collective::Exscan, context, options) }
 }
 
-/// Combines elements on this rank alone, by the library's kernels: `inout[i] = input[i] op inout[i]`, as MPI_Reduce_local.
-/// `input` may equal `inout`, and otherwise must not overlap it. There is no GLOO_RS_AVERAGE.
+/// Combines elements on this rank only: `inout[i] = input[i] op inout[i]` for `count` elements, as MPI_Reduce_local
+/// does. `input` may equal `inout`; otherwise they must not overlap. GLOO_RS_AVERAGE is not supported.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_reduce_local(
@@ -190,15 +203,15 @@ pub unsafe extern "C" fn gloo_rs_reduce_local(
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_reduce_local", || {
-        // SAFETY: arguments from C are initialised.
+        // SAFETY: C initialises arguments; any number is accepted.
         let (dtype, op) = unsafe { (types::data_type(data_type)?, types::op(op)?) };
         let (input, inout) = (input.cast::<u8>(), inout.cast::<u8>());
         buffers::check_local(input, inout, count, dtype)?;
         let kernel = reduce::kernel(dtype, op).filter(|_| op != ReduceOp::Average && op.supports(dtype));
         let kernel = kernel.ok_or_else(|| Error::invalid(format!("the operation {op} is not defined on {dtype}")))?;
         if count > 0 {
-            // SAFETY: not NULL, aligned, of a possible length, and equal or apart; the caller vouches for the memory. A kernel's
-            // pointers may be equal.
+            // SAFETY: `check_local` found both pointers aligned, not NULL, and equal or apart; the header demands that
+            // they are valid for `count` elements. Kernels accept equal pointers.
             unsafe { kernel(inout, input, inout, count) };
         }
         Ok(())
