@@ -298,45 +298,49 @@ typedef struct gloo_rs_tcp_store_options_t {
   void (*log_destroy)(void *user);
 } gloo_rs_tcp_store_options_t;
 
-/// The functions of a store of the caller's. Set up by gloo_rs_store_callbacks_init; functions that are missing are NULL.
+/// The functions of a store that the caller implements. Initialise with gloo_rs_store_callbacks_init. Set missing
+/// functions to NULL.
 ///
-/// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
-/// threads that use the store, possibly on several at once, get `user`, and must not let exceptions out. Pointers that they
-/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, and
-/// GLOO_RS_TIMEOUT_INFINITE has no end.
+/// All functions return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT if the timeout expired, or the number of another
+/// error. The threads that use the store call them with `user`, possibly several at once. They must not throw or
+/// longjmp. Their pointer arguments are valid only during the call. Their `timeout_ms` is never negative: 0 asks once,
+/// and GLOO_RS_TIMEOUT_INFINITE never expires.
 typedef struct gloo_rs_store_callbacks_t {
   /// sizeof(gloo_rs_store_callbacks_t).
   size_t struct_size;
-  /// Whether a `timeout_ms` of 0 means no timeout to these functions, as to Gloo's stores. They are then never called with 0. So the
-  /// library cannot ask such a store once: the error of a failed connect does not name the ranks that are missing, and
-  /// gloo_rs_store_get and others with a timeout of 0 fail with GLOO_RS_ERROR_UNSUPPORTED.
+  /// Whether these functions treat a `timeout_ms` of 0 as no timeout, as Gloo's stores do. If so, they are never
+  /// called with 0. The library then cannot ask the store once: the error of a failed connect does not name the
+  /// missing ranks, and gloo_rs_store_get and others fail with GLOO_RS_ERROR_UNSUPPORTED if their timeout is 0.
   bool waits_block;
   /// Passed to every function.
   void *user;
-  /// Sets `key` to the `bytes` at `value`, replacing what it has. Required.
+  /// Sets the value of `key` to the `bytes` bytes at `value`. Replaces an existing value. Required.
   enum gloo_rs_status_t (*set)(const char *key, const void *value, size_t bytes, void *user);
-  /// Waits until `key` has a value, and passes it to gloo_rs_store_return_value with `sink` before it returns. Required.
+  /// Waits until `key` has a value, and passes the value, with `sink`, to gloo_rs_store_return_value before it
+  /// returns. Required.
   enum gloo_rs_status_t (*get)(const char *key, int64_t timeout_ms, void *sink, void *user);
   /// Waits until all `n` `keys` have values. If NULL, `get` is called for each.
   enum gloo_rs_status_t (*wait)(const char *const *keys, size_t n, int64_t timeout_ms, void *user);
-  /// Waits until all `n` `keys` have values, and passes each to gloo_rs_store_return_value with `sink`, one for each key, in their
-  /// order. If NULL, `wait` and `get` are called.
+  /// Waits until all `n` `keys` have values, and passes the values, with `sink`, to gloo_rs_store_return_value: one
+  /// per key, in the order of `keys`. If NULL, `wait` and `get` are called.
   enum gloo_rs_status_t (*multi_get)(const char *const *keys, size_t n, int64_t timeout_ms, void *sink, void *user);
-  /// Sets each of the `n` `keys` to the `bytes[i]` bytes at `values[i]`. If NULL, `set` is called for each.
+  /// Sets the value of each `keys[i]`, with i from 0 to `n` - 1, to the `bytes[i]` bytes at `values[i]`. If NULL,
+  /// `set` is called for each.
   enum gloo_rs_status_t (*multi_set)(const char *const *keys,
                                      const void *const *values,
                                      const size_t *bytes,
                                      size_t n,
                                      void *user);
-  /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, atomically, and sets `*sum` to the result. If
-  /// NULL, the store cannot add.
+  /// Adds `amount` to the decimal integer at `key`, which counts as 0 if the key has no value, and sets `*sum` to the
+  /// result. Atomic. If NULL, the store does not support addition.
   enum gloo_rs_status_t (*add)(const char *key, int64_t amount, int64_t *sum, void *user);
-  /// Appends the `bytes` at `value` to the value of `key`, empty if it has none, atomically. If NULL, the store cannot
-  /// append.
+  /// Appends the `bytes` bytes at `value` to the value of `key`, which counts as empty if the key has none. Atomic.
+  /// If NULL, the store does not support appending.
   enum gloo_rs_status_t (*append)(const char *key, const void *value, size_t bytes, void *user);
-  /// Removes `key`, and sets `*existed` to whether it was there. If NULL, the store cannot delete.
+  /// Removes `key`, and sets `*existed` to whether the key had a value. If NULL, the store does not support deletion.
   enum gloo_rs_status_t (*remove)(const char *key, bool *existed, void *user);
-  /// Called once, when nothing uses the store any more. May be NULL.
+  /// Called once, after the last call of the other functions, when the store and its prefix stores are destroyed. May
+  /// be NULL.
   void (*destroy)(void *user);
 } gloo_rs_store_callbacks_t;
 
@@ -724,23 +728,21 @@ enum gloo_rs_status_t gloo_rs_store_delete(struct gloo_rs_store_t *store,
 /// last handle on it or on a prefix of it. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_store_destroy(struct gloo_rs_store_t *store);
 
-/// Sets all functions to NULL. `struct_size` is sizeof(gloo_rs_store_callbacks_t). NULL is left alone.
+/// Sets all functions to NULL. `struct_size` is sizeof(gloo_rs_store_callbacks_t); at most that many bytes are written.
+/// NULL is ignored.
 void gloo_rs_store_callbacks_init(struct gloo_rs_store_callbacks_t *callbacks, size_t struct_size);
 
-/// A store made of the caller's functions, which are copied. On success, `destroy` among them is called when nothing uses
-/// the store any more; on failure it is not, and `*store` is NULL. The caller owns the result and ends it with
-/// gloo_rs_store_destroy.
+/// Creates a store from functions of the caller. The struct is copied. `destroy` in it is called when the store is no
+/// longer used; it is not called if this function fails. The caller destroys `*store` with gloo_rs_store_destroy; it is
+/// NULL on failure.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_store_create_callbacks(const struct gloo_rs_store_callbacks_t *callbacks,
                                                      struct gloo_rs_store_t **store);
 
-/// Hands a value that a `get` or `multi_get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
-/// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread, once for each key, in the order of
-/// keys. Fewer or more calls fail what the library wanted with GLOO_RS_ERROR_CALLBACK.
-GLOO_RS_NODISCARD
-enum gloo_rs_status_t gloo_rs_store_return_value(void *sink,
-                                                 const void *value,
-                                                 size_t bytes);
+/// Passes a value from `get` or `multi_get` of gloo_rs_store_callbacks_t to the library, which copies the `bytes` bytes
+/// at `value`. Only these functions may call it, on the thread that called them, with the `sink` that they got, once
+/// per key in the order of keys. If there are fewer or more calls, the operation fails with GLOO_RS_ERROR_CALLBACK.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_store_return_value(void *sink, const void *value, size_t bytes);
 
 /// Sets `statistics->struct_size`, and all numbers to 0. `struct_size` is sizeof(gloo_rs_connection_statistics_t); at
 /// most that many bytes are written. NULL is ignored.

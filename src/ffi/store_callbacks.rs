@@ -1,4 +1,4 @@
-//! Stores made of the caller's functions.
+//! Stores that the caller implements.
 
 use std::ffi::{c_char, c_void};
 use std::mem::{MaybeUninit, offset_of};
@@ -11,24 +11,25 @@ use super::status::gloo_rs_status_t;
 use super::store::{self, gloo_rs_store_t};
 use crate::rendezvous::{CallbackStore, StoreCallbacks, callback};
 
-/// The functions of a store of the caller's. Set up by gloo_rs_store_callbacks_init; functions that are missing are NULL.
+/// The functions of a store that the caller implements. Initialise with gloo_rs_store_callbacks_init. Set missing
+/// functions to NULL.
 ///
-/// All return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT when time is up, or another error's number. They are called on the
-/// threads that use the store, possibly on several at once, get `user`, and must not let exceptions out. Pointers that they
-/// get are valid during the call only. Their `timeout_ms` is never negative: 0 asks once, and
-/// GLOO_RS_TIMEOUT_INFINITE has no end.
+/// All functions return a status: GLOO_RS_OK, GLOO_RS_ERROR_TIMEOUT if the timeout expired, or the number of another
+/// error. The threads that use the store call them with `user`, possibly several at once. They must not throw or
+/// longjmp. Their pointer arguments are valid only during the call. Their `timeout_ms` is never negative: 0 asks once,
+/// and GLOO_RS_TIMEOUT_INFINITE never expires.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gloo_rs_store_callbacks_t {
     /// sizeof(gloo_rs_store_callbacks_t).
     pub struct_size: usize,
-    /// Whether a `timeout_ms` of 0 means no timeout to these functions, as to Gloo's stores. They are then never called with 0. So the
-    /// library cannot ask such a store once: the error of a failed connect does not name the ranks that are missing, and
-    /// gloo_rs_store_get and others with a timeout of 0 fail with GLOO_RS_ERROR_UNSUPPORTED.
+    /// Whether these functions treat a `timeout_ms` of 0 as no timeout, as Gloo's stores do. If so, they are never
+    /// called with 0. The library then cannot ask the store once: the error of a failed connect does not name the
+    /// missing ranks, and gloo_rs_store_get and others fail with GLOO_RS_ERROR_UNSUPPORTED if their timeout is 0.
     pub waits_block: MaybeUninit<bool>,
     /// Passed to every function.
     pub user: *mut c_void,
-    /// Sets `key` to the `bytes` at `value`, replacing what it has. Required.
+    /// Sets the value of `key` to the `bytes` bytes at `value`. Replaces an existing value. Required.
     pub set: Option<
         unsafe extern "C" fn(
             key: *const c_char,
@@ -37,7 +38,8 @@ pub struct gloo_rs_store_callbacks_t {
             user: *mut c_void,
         ) -> MaybeUninit<gloo_rs_status_t>,
     >,
-    /// Waits until `key` has a value, and passes it to gloo_rs_store_return_value with `sink` before it returns. Required.
+    /// Waits until `key` has a value, and passes the value, with `sink`, to gloo_rs_store_return_value before it
+    /// returns. Required.
     pub get: Option<
         unsafe extern "C" fn(
             key: *const c_char,
@@ -55,8 +57,8 @@ pub struct gloo_rs_store_callbacks_t {
             user: *mut c_void,
         ) -> MaybeUninit<gloo_rs_status_t>,
     >,
-    /// Waits until all `n` `keys` have values, and passes each to gloo_rs_store_return_value with `sink`, one for each key, in their
-    /// order. If NULL, `wait` and `get` are called.
+    /// Waits until all `n` `keys` have values, and passes the values, with `sink`, to gloo_rs_store_return_value: one
+    /// per key, in the order of `keys`. If NULL, `wait` and `get` are called.
     pub multi_get: Option<
         unsafe extern "C" fn(
             keys: *const *const c_char,
@@ -66,7 +68,8 @@ pub struct gloo_rs_store_callbacks_t {
             user: *mut c_void,
         ) -> MaybeUninit<gloo_rs_status_t>,
     >,
-    /// Sets each of the `n` `keys` to the `bytes[i]` bytes at `values[i]`. If NULL, `set` is called for each.
+    /// Sets the value of each `keys[i]`, with i from 0 to `n` - 1, to the `bytes[i]` bytes at `values[i]`. If NULL,
+    /// `set` is called for each.
     pub multi_set: Option<
         unsafe extern "C" fn(
             keys: *const *const c_char,
@@ -76,8 +79,8 @@ pub struct gloo_rs_store_callbacks_t {
             user: *mut c_void,
         ) -> MaybeUninit<gloo_rs_status_t>,
     >,
-    /// Adds `amount` to the decimal integer at `key`, 0 if it has no value, atomically, and sets `*sum` to the result. If
-    /// NULL, the store cannot add.
+    /// Adds `amount` to the decimal integer at `key`, which counts as 0 if the key has no value, and sets `*sum` to the
+    /// result. Atomic. If NULL, the store does not support addition.
     pub add: Option<
         unsafe extern "C" fn(
             key: *const c_char,
@@ -86,8 +89,8 @@ pub struct gloo_rs_store_callbacks_t {
             user: *mut c_void,
         ) -> MaybeUninit<gloo_rs_status_t>,
     >,
-    /// Appends the `bytes` at `value` to the value of `key`, empty if it has none, atomically. If NULL, the store cannot
-    /// append.
+    /// Appends the `bytes` bytes at `value` to the value of `key`, which counts as empty if the key has none. Atomic.
+    /// If NULL, the store does not support appending.
     pub append: Option<
         unsafe extern "C" fn(
             key: *const c_char,
@@ -96,7 +99,7 @@ pub struct gloo_rs_store_callbacks_t {
             user: *mut c_void,
         ) -> MaybeUninit<gloo_rs_status_t>,
     >,
-    /// Removes `key`, and sets `*existed` to whether it was there. If NULL, the store cannot delete.
+    /// Removes `key`, and sets `*existed` to whether the key had a value. If NULL, the store does not support deletion.
     pub remove: Option<
         unsafe extern "C" fn(
             key: *const c_char,
@@ -104,7 +107,8 @@ pub struct gloo_rs_store_callbacks_t {
             user: *mut c_void,
         ) -> MaybeUninit<gloo_rs_status_t>,
     >,
-    /// Called once, when nothing uses the store any more. May be NULL.
+    /// Called once, after the last call of the other functions, when the store and its prefix stores are destroyed. May
+    /// be NULL.
     pub destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
@@ -115,16 +119,17 @@ unsafe impl Options for gloo_rs_store_callbacks_t {
     fn set_defaults(&mut self) {}
 }
 
-/// Sets all functions to NULL. `struct_size` is sizeof(gloo_rs_store_callbacks_t). NULL is left alone.
+/// Sets all functions to NULL. `struct_size` is sizeof(gloo_rs_store_callbacks_t); at most that many bytes are written.
+/// NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_callbacks_init(callbacks: *mut gloo_rs_store_callbacks_t, struct_size: usize) {
-    // SAFETY: the caller vouches for `struct_size` bytes at `callbacks`.
+    // SAFETY: the header demands that `callbacks` is NULL or valid for writes of `struct_size` bytes.
     unsafe { options::init(callbacks, struct_size) }
 }
 
-/// A store made of the caller's functions, which are copied. On success, `destroy` among them is called when nothing uses
-/// the store any more; on failure it is not, and `*store` is NULL. The caller owns the result and ends it with
-/// gloo_rs_store_destroy.
+/// Creates a store from functions of the caller. The struct is copied. `destroy` in it is called when the store is no
+/// longer used; it is not called if this function fails. The caller destroys `*store` with gloo_rs_store_destroy; it is
+/// NULL on failure.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_create_callbacks(
@@ -132,23 +137,23 @@ pub unsafe extern "C" fn gloo_rs_store_create_callbacks(
     store: *mut *mut gloo_rs_store_t,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_create_callbacks", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `store` is NULL or valid for a write.
         let out = unsafe { Out::handle(store, "store") }?;
         pointer::check(callbacks, "callbacks")?;
-        // SAFETY: as above.
+        // SAFETY: the header demands that `callbacks` is NULL or valid for reads of its `struct_size` bytes.
         let given = unsafe { options::read(callbacks) }?;
         const { assert!(size_of::<StoreCallbacks>() == size_of::<gloo_rs_store_callbacks_t>()) };
-        // SAFETY: the same struct, but that a status is a number there: C functions that return an enumeration return its number.
+        // SAFETY: the structs differ only in the functions' return type, an enumeration or its number, which C returns alike.
         let callbacks = unsafe { (&raw const given).cast::<StoreCallbacks>().read() };
-        // SAFETY: the header tells what the functions must keep to.
+        // SAFETY: the header states the types and the contract of the functions, which `CallbackStore::new` demands.
         store::create(Arc::new(unsafe { CallbackStore::new(callbacks) }?), None, out);
         Ok(())
     })
 }
 
-/// Hands a value that a `get` or `multi_get` of gloo_rs_store_callbacks_t found to the library, which copies it: `sink` is what the
-/// function got, `value` has `bytes` bytes. Only to be called by that function, on its thread, once for each key, in the order of
-/// keys. Fewer or more calls fail what the library wanted with GLOO_RS_ERROR_CALLBACK.
+/// Passes a value from `get` or `multi_get` of gloo_rs_store_callbacks_t to the library, which copies the `bytes` bytes
+/// at `value`. Only these functions may call it, on the thread that called them, with the `sink` that they got, once
+/// per key in the order of keys. If there are fewer or more calls, the operation fails with GLOO_RS_ERROR_CALLBACK.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_store_return_value(
@@ -157,7 +162,8 @@ pub unsafe extern "C" fn gloo_rs_store_return_value(
     bytes: usize,
 ) -> gloo_rs_status_t {
     guard("gloo_rs_store_return_value", || {
-        // SAFETY: the header's rules for pointers.
+        // SAFETY: the header demands that `sink` is the one that the calling function got, and `value` is NULL or valid for
+        // reads of `bytes`.
         unsafe { callback::return_value(sink, value, bytes) }
     })
 }
