@@ -72,14 +72,14 @@ impl Pair {
 
     fn send(&mut self, slot: u64, message: &[u8]) {
         let token = Token { owner: slot as u32, detail: 0 };
-        let (space, from, bytes) = (Space::User, message.as_ptr(), message.len());
+        let (space, from, bytes) = (Space::USER, message.as_ptr(), message.len());
         // SAFETY: the tests keep the message until it has been received.
         unsafe { self.0[0].send(Send { to: 1, space, slot, fingerprint: 0, from, bytes, more: false, token }) };
     }
 
     fn recv(&mut self, slot: u64, into: *mut u8, bytes: usize, reduce: Option<ReduceInto>) {
         let token = Token { owner: slot as u32, detail: 1 };
-        let (from, space) = (Source::Rank(0), Space::User);
+        let (from, space) = (Source::Rank(0), Space::USER);
         // SAFETY: the tests keep the memory until the receive has ended, or is cancelled.
         unsafe {
             self.0[1].recv(Recv {

@@ -13,6 +13,8 @@ pub(crate) mod fuzz;
 mod inbox;
 mod limits;
 pub mod matching;
+#[cfg(test)]
+mod memory_tests;
 mod offers;
 mod operation;
 mod peer;
@@ -25,8 +27,6 @@ mod send;
 #[cfg(any(test, fuzzing))]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod testing;
-#[cfg(test)]
-mod memory_tests;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods)]
 mod tests;
