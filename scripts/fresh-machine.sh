@@ -118,7 +118,8 @@ step "formatting and lints"
 as_user make test-format test-lint
 step "Rust tests: all are built"
 # As make's own, cargo is found.
-cargo_test() { as_user env PATH="$home/.cargo/bin:/usr/local/bin:/usr/bin:/bin" cargo test --locked "$@"; }
+with_cargo() { as_user env PATH="$home/.cargo/bin:/usr/local/bin:/usr/bin:/bin" "$@"; }
+cargo_test() { with_cargo cargo test --locked "$@"; }
 cargo_test --no-run
 step "Rust tests: those that need something of the machine"
 cargo_test --lib rendezvous::redis
@@ -126,8 +127,12 @@ cargo_test --test stores file::
 cargo_test --test hygiene both_families
 cargo_test --test hosts listen
 cargo_test --test cli_hosts a_job_over_two_hosts
-step "header"
-as_user make test-header
+step "header, ABI, dependencies"
+as_user make test-header test-abi test-deny
+step "aarch64, Miri, loom: a few tests of each"
+with_cargo scripts/test-aarch64.sh wire::fingerprint
+with_cargo scripts/miri.sh ffi::tests::plain_arguments
+with_cargo scripts/loom.sh
 step "C tests: some"
 as_user scripts/test-c.sh build/prefix plain -R '^(basics|cplusplus|static_library|redis|launchers)$'
 step "C tests under valgrind: one"
@@ -137,7 +142,7 @@ old=$home/.rustup/toolchains/0-old
 as_user mkdir -p "$old/bin" "$old/lib/rustlib/src/rust/library"
 printf '#!/bin/sh\n[ "$1" = --print ] && echo "%s" || echo "rustc 1.63.0 (of an old Debian)"\n' "$old" >"$old/bin/rustc"
 chmod 755 "$old/bin/rustc"
-as_user env PATH="$home/.cargo/bin:/usr/local/bin:/usr/bin:/bin" scripts/tsan.sh unbound_buffer
+with_cargo scripts/tsan.sh unbound_buffer
 step "endurance: what is built"
 as_user scripts/test-c.sh build/prefix endurance --show-only
 step "instructions: they are counted, of other code than was recorded"

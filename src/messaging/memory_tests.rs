@@ -8,7 +8,7 @@ use super::matching::EAGER_BYTES;
 use super::*;
 use crate::reduce::{self, Side};
 use crate::transport::{Interest, Link, RemoteMemory};
-use crate::types::{DataType, ReduceOp};
+use crate::types::{DataType, ReduceOp, Space};
 
 /// What is on its way in one direction.
 type Pipe = Arc<Mutex<Vec<u8>>>;
