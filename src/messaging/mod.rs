@@ -14,6 +14,7 @@ mod inbox;
 mod limits;
 pub mod matching;
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod memory_tests;
 mod offers;
 mod operation;
