@@ -1,4 +1,4 @@
-//! Log messages: what happens beside the calls, and so is in no call's error.
+//! Log messages, for events and problems that no call reports.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub enum Level {
     Warning,
     /// An event, such as the address that a device chose.
     Notice,
-    /// Helps to find a fault.
+    /// Information for debugging.
     Detail,
 }
 
@@ -33,10 +33,11 @@ impl Level {
 /// the library are held: it must not call the library.
 pub type LogCallback = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
-/// The environment variable that asks for messages on stderr, for devices and stores without a callback.
+/// The environment variable that enables messages on stderr, for devices and stores without a callback.
 pub const VARIABLE: &str = "GLOO_RS_LOG";
 
-/// `callback`, or without one what [`VARIABLE`] asks for; `None` if that asks for nothing. Fails if it names no level.
+/// `callback`; without one, a callback that prints to stderr if [`VARIABLE`] is set, else `None`. Fails if the variable contains
+/// no level.
 pub fn or_environment(callback: Option<LogCallback>) -> Result<Option<LogCallback>> {
     if callback.is_some() {
         return Ok(callback);
@@ -49,7 +50,8 @@ pub fn or_environment(callback: Option<LogCallback>) -> Result<Option<LogCallbac
     Ok(Some(Arc::new(move |level, text| {
         if level <= most {
             let line = format!("gloo_rs: {}: {text}\n", level.name());
-            // In one write, so that lines of several processes stay whole. Where stderr is closed, nobody wants to read it.
+            // One write per message keeps lines of several processes intact. Errors are ignored: if stderr is closed, there is no
+            // reader.
             let _ = sys::without_sigpipe(|| std::io::stderr().write_all(line.as_bytes()));
         }
     })))

@@ -1,8 +1,8 @@
-//! Numbers of bytes, as people write them.
+//! Numbers of bytes in human-readable form.
 
 use crate::error::{Error, Result};
 
-/// Bytes: `4`, `64Ki`, `1Mi`, `2Gi` (powers of 1024), `64K`, `1M`, `2G` (powers of 1000); a `B` may follow.
+/// Parses a number of bytes: `4`, `64Ki`, `1Mi`, `2Gi` (powers of 1024), `64K`, `1M`, `2G` (powers of 1000); a `B` may follow.
 pub fn parse(text: &str) -> Result<usize> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, suffix) = text.split_at(digits);
@@ -27,7 +27,7 @@ pub fn parse(text: &str) -> Result<usize> {
         .ok_or_else(|| Error::invalid(format!("{text:?} is too large")))
 }
 
-/// The inverse of [`parse`], in the largest binary unit that leaves no rest: `64Ki`.
+/// The inverse of [`parse`], in the largest binary unit that divides `bytes`: `64Ki`.
 pub fn text(bytes: usize) -> String {
     let units = [(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
     match units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {

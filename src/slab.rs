@@ -1,4 +1,4 @@
-//! A vector with stable indices that reuses its holes, so that a steady state allocates nothing.
+//! A vector with stable indices that reuses the positions of removed values, so that the steady state does not allocate.
 
 /// Values by index.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Stores `value`; its index until `remove`.
+    /// Stores `value`, and returns its index, which is valid until `remove`.
     pub fn insert(&mut self, value: T) -> u32 {
         match self.free.pop() {
             Some(index) => {
@@ -23,14 +23,14 @@ impl<T> Slab<T> {
             }
             None => {
                 self.entries.push(Some(value));
-                // The free list never outgrows the entries, so `remove` need not allocate.
+                // So `remove` never allocates.
                 self.free.reserve(self.entries.len() - self.free.len());
                 (self.entries.len() - 1) as u32
             }
         }
     }
 
-    /// Takes the value out; the index may be given out again.
+    /// Removes and returns the value. A later `insert` may reuse the index.
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let value = self.entries.get_mut(index as usize)?.take()?;
         self.free.push(index);
@@ -57,12 +57,12 @@ impl<T> Slab<T> {
         self.entries.iter_mut().enumerate().filter_map(|(i, e)| Some((i as u32, e.as_mut()?)))
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,7 +1,7 @@
-//! One run of a plan: which steps are how far, and what may be done next.
+//! One run of a plan: the progress of each step, and which segments can start.
 //!
-//! Steps are worked through in segments. A segment is posted as soon as everything that it depends on is far enough, so a
-//! step streams behind the steps before it; how far a step is always means a prefix of its span.
+//! Steps are processed in segments from the front of their spans. A segment is posted when the prefixes that it depends on are
+//! done, so dependent steps are pipelined.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -29,16 +29,16 @@ pub type UserFunction = unsafe extern "C" fn(
 /// How elements are combined.
 #[derive(Clone, Copy, Default)]
 pub enum Combine {
-    /// Elements are only moved.
+    /// The collective does not reduce.
     #[default]
     Nothing,
-    /// By a kernel of the library's, and for averages the division.
+    /// By a kernel of the library and, for averages, the division.
     Kernel(Kernel, Option<Divide>),
-    /// By the caller's function.
+    /// By the caller's function, with its `user` pointer.
     User(UserFunction, *mut c_void),
 }
 
-/// Segments of one receive step that are posted at once.
+/// Most segments of one receive step that are posted at the same time.
 const WINDOW: usize = 8;
 
 #[derive(Clone, Copy, Default)]
@@ -50,42 +50,42 @@ struct Progress {
 /// One run of a plan.
 #[derive(Default)]
 pub struct Execution {
-    /// What is run; not here while it is moved on.
+    /// The plan. Taken out while a method needs it beside `&mut self`.
     plan: Option<Arc<Plan>>,
     progress: Vec<Progress>,
     unfinished: usize,
-    /// Steps to look at, in this order.
+    /// Steps that may have a segment to post, in this order.
     work: VecDeque<u32>,
-    /// Steps whose next segment, posted and not done, the caller's function is to combine, in this order.
+    /// Steps with a posted segment that the caller's function is to reduce, in this order.
     reductions: VecDeque<u32>,
-    /// The caller's function is at work.
+    /// Whether the caller's function is running.
     pub reducing: bool,
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
-    /// Only its capacity counts: nothing reads of it what was not written before.
+    /// Used only through its pointer, so its length stays 0. No step reads a part that was not written before.
     scratch: Vec<u128>,
     element: usize,
     segment: usize,
     combine: Combine,
-    /// Compared between sender and receiver; see [`crate::wire::fingerprint`].
+    /// Sender and receiver compare it; see [`crate::wire::fingerprint`].
     pub fingerprint: u64,
-    /// Its kind.
+    /// Kind of the call.
     pub kind: u8,
     /// The collective's tag.
     pub tag: u64,
-    /// Elements that the call is about, for messages.
+    /// Elements of the call, for error messages.
     pub count: usize,
     owner: u32,
-    /// Why it cannot go on.
+    /// The error, if it has failed.
     pub failed: Option<Error>,
 }
 
-// SAFETY: the pointers are the caller's, who waits until the execution has ended; its function is called on its own thread
-// only.
+// SAFETY: the caller keeps its memory valid until the execution has ended, on whichever thread that is progressed; `user` is
+// passed to the function only on the thread that made the call.
 unsafe impl std::marker::Send for Execution {}
 
-/// A segment for the caller's function to combine. The run it belongs to has not ended, since only the caller's thread ends it, and
-/// leaves the memory alone until it is told of the result.
+/// A segment that the caller's function is to reduce. Only the thread that made the call ends the run, so the run exists at least
+/// until that thread has called [`Execution::reduced`].
 pub struct Reduction {
     step: u32,
     function: UserFunction,
@@ -97,15 +97,16 @@ pub struct Reduction {
 }
 
 impl Reduction {
-    /// Calls the function; what it returns. For the caller's thread, without the lock.
+    /// Calls the function and returns its status. For the thread that made the call, without the lock.
     pub fn call(&self) -> i32 {
-        // SAFETY: the caller vouches for its function. The pointers are to the caller's buffers and the run's scratch memory, which
-        // stay until the run has ended (see above); a verified schedule lets no other step write there meanwhile.
+        // SAFETY: the caller guarantees that the function may be called. The pointers are to the caller's buffers and the run's
+        // scratch memory, which are valid until the run has ended (see above); in a verified schedule no other step writes there
+        // at the same time.
         unsafe { (self.function)(self.into, self.left, self.right, self.count, self.user) }
     }
 }
 
-/// What an execution works on.
+/// Arguments of an execution.
 #[derive(Clone, Copy)]
 pub struct Binding<'a> {
     /// The caller's inputs.
@@ -118,18 +119,18 @@ pub struct Binding<'a> {
     pub segment: usize,
     /// How elements are combined.
     pub combine: Combine,
-    /// Digest of what sender and receiver must agree on.
+    /// Digest of the call; sender and receiver compare it.
     pub digest: u64,
     /// The collective's tag.
     pub tag: u64,
-    /// Whether the call has a number: whether all ranks run it, or else fail.
+    /// Whether the call is numbered. Only calls that all ranks run are.
     pub counted: bool,
-    /// Elements that the call is about, for messages.
+    /// Elements of the call, for error messages.
     pub count: usize,
 }
 
 impl Execution {
-    /// Prepares for a run of `plan`, which is of this kind and has this number. Allocates only where an earlier run needed less.
+    /// Prepares for a run of `plan`. Allocates only if no earlier run needed as much memory.
     pub fn reset(&mut self, plan: Arc<Plan>, binding: &Binding<'_>, kind: u8, number: u32) -> Result<()> {
         let n = plan.steps.len();
         self.make_room(&plan, binding.element)?;
@@ -163,7 +164,7 @@ impl Execution {
             |words| self.scratch.try_reserve_exact(words).and_then(|()| self.progress.try_reserve_exact(steps));
         if words.is_some_and(|words| room(words).is_ok()) {
             if self.scratch.capacity() > before {
-                // A barrier's messages come from there, and must not tell peers what this process has freed.
+                // A barrier sends bytes of this memory. Without clearing it, these would be what this process has freed.
                 self.scratch.spare_capacity_mut().fill(MaybeUninit::zeroed());
             }
             return Ok(());
@@ -172,17 +173,17 @@ impl Execution {
         Err(Error::new(ErrorKind::ResourceExhausted, text))
     }
 
-    /// Says under which number events for this execution come.
+    /// Sets the owner in the tokens of this execution's operations.
     pub fn set_owner(&mut self, owner: u32) {
         self.owner = owner;
     }
 
-    /// Whether nothing is left to do, for better or worse.
+    /// Whether it has completed or failed.
     pub fn is_over(&self) -> bool {
         self.failed.is_some() || self.unfinished == 0
     }
 
-    /// A posted segment of step `detail` has ended well: moves on what waited for it.
+    /// A posted segment of step `detail` is done. Posts segments that depended on it.
     pub fn segment_done(&mut self, detail: u32, bytes: usize, messenger: &mut Messenger) {
         if let Some(plan) = self.plan.take() {
             self.advance_done(&plan, detail, bytes / self.element);
@@ -191,12 +192,13 @@ impl Execution {
         }
     }
 
-    /// Whether something waits for the caller's function.
+    /// Whether a segment is to be reduced by the caller's function.
     pub fn wants_function(&self) -> bool {
         !self.reductions.is_empty()
     }
 
-    /// For the caller's thread: what its function is to do next. Tell [`Execution::reduced`] of the result.
+    /// For the thread that made the call: the segment that its function is to reduce next. Pass the result to
+    /// [`Execution::reduced`].
     pub fn next_reduction(&mut self) -> Option<Reduction> {
         let Combine::User(function, user) = self.combine else { return None };
         let step = self.reductions.pop_front()?;
@@ -209,7 +211,7 @@ impl Execution {
         Some(Reduction { step, function, user, into, left, right, count: posted - done })
     }
 
-    /// The caller's function has returned `status`: moves on what waited for it, unless the run has failed meanwhile.
+    /// The caller's function has returned `status`. Posts segments that depended on the reduction, unless the run has failed.
     pub fn reduced(&mut self, reduction: &Reduction, status: i32, messenger: &mut Messenger) {
         self.reducing = false;
         if status != 0 && self.failed.is_none() {
@@ -228,7 +230,7 @@ impl Execution {
         if progress.done == step.len {
             self.unfinished -= 1;
         } else {
-            // A window has room again.
+            // The step may post another segment, since its window is not full any more.
             self.work.push_back(index);
         }
         self.work.extend(plan.before(step));
@@ -244,7 +246,7 @@ impl Execution {
         base.wrapping_add((span.offset + at) * self.element)
     }
 
-    /// Begins: does and posts everything that can be.
+    /// Starts the run: posts all segments without unmet dependencies.
     pub fn begin(&mut self, messenger: &mut Messenger) {
         if let Some(plan) = self.plan.take() {
             self.work_off(&plan, messenger, true);
@@ -252,7 +254,8 @@ impl Execution {
         }
     }
 
-    /// `begins`: looks at all steps first, in the order of the schedule, so that what that lists first leaves first.
+    /// Posts all segments that can be posted. `begins`: checks all steps first, in the order of the schedule, because that is the
+    /// order in which messages should be sent.
     fn work_off(&mut self, plan: &Plan, messenger: &mut Messenger, begins: bool) {
         let mut all = 0..if begins { plan.steps.len() as u32 } else { 0 };
         while let Some(index) = all.next().or_else(|| self.work.pop_front()) {
@@ -260,7 +263,8 @@ impl Execution {
         }
     }
 
-    /// Posts or does the next segment of a step, if it may; whether the one after it may be next.
+    /// Posts or executes the next segment of a step if its dependencies are met. Returns whether the following segment may be
+    /// next.
     fn step(&mut self, plan: &Plan, index: u32, messenger: &mut Messenger) -> bool {
         let step = &plan.steps[index as usize];
         let Progress { posted, done } = self.progress[index as usize];
@@ -294,13 +298,13 @@ impl Execution {
         match step.action {
             Action::Send { to, from } => {
                 let (to, from) = (to as usize, self.pointer(&from, posted).cast_const());
-                // SAFETY: spans lie in buffers that the caller vouches for until the execution has ended; it ends with a
-                // cancellation unless every operation has.
+                // SAFETY: the caller keeps its buffers valid until the execution has ended, and the scratch memory lives as long.
+                // When the execution ends, its remaining operations are cancelled.
                 unsafe { messenger.send(Send { to, space, slot, fingerprint, from, bytes, more, token }) };
             }
             Action::Recv { .. } | Action::RecvReduce { .. } if posted - done >= WINDOW * self.segment => return false,
             Action::Recv { from, into } => {
-                // SAFETY: as for sends.
+                // SAFETY: as for sends; in a verified schedule no other step accesses `into` meanwhile.
                 unsafe { messenger.recv(recv(from, self.pointer(&into, posted), None)) };
             }
             Action::RecvReduce { from, into, with, incoming } => {
@@ -310,11 +314,11 @@ impl Execution {
                 };
                 let with = self.pointer(&with, posted).cast_const();
                 let reduce = Some(ReduceInto { kernel, with, incoming, element: self.element });
-                // SAFETY: as for sends.
+                // SAFETY: as for sends; in a verified schedule no other step accesses `into`, or writes to `with`, meanwhile.
                 unsafe { messenger.recv(recv(from, self.pointer(&into, posted), reduce)) };
             }
             Action::Reduce { .. } if matches!(self.combine, Combine::User(..)) => {
-                // One segment after the other.
+                // The function is called for one segment at a time.
                 if posted == done {
                     self.progress[index as usize].posted = end;
                     self.reductions.push_back(index);
@@ -336,18 +340,19 @@ impl Execution {
         match (*action, self.combine) {
             (Action::Copy { from, into }, _) => {
                 let (from, into) = (self.pointer(&from, at), self.pointer(&into, at));
-                // SAFETY: spans lie in buffers that the caller vouches for; a verified schedule's copies do not overlap,
-                // and where the caller's buffers are the same memory the ranges are equal.
+                // SAFETY: the spans lie in the caller's buffers or in scratch memory, both valid until the execution has ended.
+                // `copy` permits overlap, which occurs if the caller's buffers are the same memory.
                 unsafe { std::ptr::copy(from, into, count * self.element) };
             }
             (Action::Reduce { left, right, into }, Combine::Kernel(kernel, _)) => {
                 let (into, left, right) = (self.pointer(&into, at), self.pointer(&left, at), self.pointer(&right, at));
-                // SAFETY: as above; `into` is apart from the operands or equal to one.
+                // SAFETY: the spans are valid as for the copy above; in a verified schedule `into` does not overlap an operand,
+                // or equals it.
                 unsafe { kernel(into, left, right, count) };
             }
             (Action::Divide { span, by }, Combine::Kernel(_, Some(divide))) => {
                 let data = self.pointer(&span, at);
-                // SAFETY: as above.
+                // SAFETY: the span is valid as for the copy above, and no other step accesses it meanwhile.
                 unsafe { divide(data, count, u64::from(by)) };
             }
             _ => self.fail("a schedule combines elements, but the call has no operation"),

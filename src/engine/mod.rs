@@ -1,8 +1,8 @@
-//! Executes schedules over any links, and keeps the ends of the operations that buffers post.
+//! Executes schedules over any links, and queues the completions of buffers' operations.
 //!
-//! All of a context's state is behind one lock. The thread that waits does the work: it polls the links, and whatever
-//! has arrived, for whichever call on this context, is moved on right there. Other waiting threads sleep until they are told.
-//! What nobody waits for is left to the device's [`Watch`](crate::transport::Watch).
+//! One lock guards the state of a context. The thread that waits does the work: it polls the links and progresses all operations
+//! of the context, its own and those of other threads. Other waiting threads sleep until they are notified. If no thread waits,
+//! the device progresses the context; see [`Watch`](crate::transport::Watch).
 
 pub mod execution;
 #[cfg(all(test, loom))]
@@ -33,65 +33,66 @@ use crate::slab::Slab;
 use crate::types::Rank;
 use crate::wire::fingerprint::{COMPARISON, digest, kind, number};
 
-/// Owners from here on are buffers, below are executions.
+/// Token owners from this number on are buffers, lower ones are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
 
-/// Calls that a rank tells of when it is asked what it is doing.
-const MAX_TOLD: usize = 2;
+/// Most running calls that a reply to a query lists.
+const MAX_REPORTED: usize = 2;
 
-/// What the lock guards.
+/// The state of a context, guarded by the engine's lock.
 pub struct Core {
-    /// The way to the peers.
+    /// Exchanges messages with the peers.
     pub messenger: Messenger,
-    /// What time it was when the clock was last looked at: when the lock was taken, or a thread found nothing to do.
+    /// The time when the clock was last read: when the lock was taken, or a thread found nothing to do.
     pub now: Instant,
-    /// In boxes, so that they are not copied to and fro.
+    /// The running collectives. Boxed, so that starting one copies no [`Execution`], which is large.
     executions: Slab<Box<Execution>>,
-    // Boxes move between here and the slab; what is in them, which is large, stays.
+    // Finished executions for reuse. Boxes move between `executions` and this list without copying their contents.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<Execution>>,
-    /// The ends of buffers' operations.
+    /// The operations of buffers.
     pub requests: Requests,
     events: Vec<Event>,
-    /// Why collectives cannot run any more.
+    /// Why no collective can run any more.
     pub broken: Option<Error>,
-    /// Says what a call's check means; for errors.
+    /// Describes the call that a digest stands for, for errors.
     pub explain: fn(u64) -> String,
-    /// Collectives that have begun here.
+    /// Number of collectives started on this context.
     pub begun: u64,
-    /// And of each kind on each tag.
+    /// Counts the calls of each kind on each tag.
     numbers: Numbers,
-    /// A waiting thread drives the transport.
+    /// Whether a waiting thread polls the links.
     polling: bool,
-    /// That thread sleeps in the system, having spun so long.
+    /// Set while the polling thread sleeps in the system: how long it polled before.
     sleeping: Option<Spin>,
-    /// Threads that wait to be told: the one peer that each waits for, if it is one.
+    /// One entry for each waiting thread that does not poll: the only peer that it waits for, if there is only one.
     waiting: Vec<Option<Rank>>,
-    /// Threads that were told, and need the lock to see it.
+    /// Threads that were notified and have not taken the lock since.
     waking: usize,
-    /// Something has ended that another thread may wait for.
+    /// An operation has completed for which another thread may wait.
     ended: bool,
-    /// Threads that wait for a connection: no event tells them, so whatever moves does.
+    /// Threads that wait for a connection. Connections cause no event, so these threads are notified whenever anything was moved.
     pub connecting: usize,
-    /// Counts calls to `progress`, so that the watch sees whether anybody was here.
+    /// Number of calls of `progress`. From it the watch sees whether a thread progresses the context.
     turns: u64,
     seen_turns: u64,
     spin: Spin,
-    /// Of waits that only concern the pair with that rank.
+    /// Overrides `spin` for waits that involve only this peer.
     pair_spins: QuickMap<Rank, Spin>,
 }
 
-/// What the thread that started a run is to do.
+/// What the thread that started a run does next.
 pub(crate) enum Next {
-    /// Nothing: the run is over, for better or worse.
+    /// Returns: the run has completed or failed.
     Return,
-    /// This, by its function.
+    /// Calls its reduction function.
     Reduce(Reduction),
 }
 
 impl Core {
-    /// Starts a run of `plan`; its index. Refuses a tag that a run of its kind has; and for a comparison of calls one that any run
-    /// has, since two calls at the same time cannot be told from ranks that make different ones.
+    /// Starts a run of `plan` and returns its index. Fails if another call of its kind runs on its tag. A comparison of calls
+    /// fails if any call runs on its tag: ranks that start the same two calls in different orders would look like ranks that make
+    /// different calls.
     pub fn start(&mut self, plan: Arc<Plan>, binding: &Binding<'_>) -> Result<u32> {
         if let Some(error) = &self.broken {
             return Err(error.context("the context is broken"));
@@ -115,12 +116,12 @@ impl Core {
         Ok(index)
     }
 
-    /// Whether the run `index` is over.
+    /// Whether the run `index` has completed or failed.
     pub fn is_over(&self, index: u32) -> bool {
         self.executions[index].is_over()
     }
 
-    /// For the thread that started the run `index`: what it is to do now, if anything.
+    /// For the thread that started the run `index`: what it must do now, if anything.
     fn next(&mut self, index: u32) -> Option<Next> {
         let execution = &mut self.executions[index];
         if execution.is_over() {
@@ -129,17 +130,17 @@ impl Core {
         if execution.wants_function() { execution.next_reduction().map(Next::Reduce) } else { None }
     }
 
-    /// For the same thread: its function has returned `status`.
+    /// For the thread that started the run `index`: its reduction function has returned `status`.
     fn reduced(&mut self, index: u32, reduction: &Reduction, status: i32) {
         self.executions[index].reduced(reduction, status, &mut self.messenger);
     }
 
-    /// Whether the run `index` cannot go on.
+    /// Whether the run `index` has failed.
     pub fn has_failed(&self, index: u32) -> bool {
         self.executions[index].failed.is_some()
     }
 
-    /// What messages of the run `index` say that they are about: their fingerprint, and the tag.
+    /// The fingerprint and the tag of the run `index`.
     pub fn call(&self, index: u32) -> (u64, u64) {
         let execution = &self.executions[index];
         (execution.fingerprint, execution.tag)
@@ -150,7 +151,7 @@ impl Core {
         self.executions.iter().any(|(_, e)| (e.kind, e.tag) == (kind, tag))
     }
 
-    /// Ends the run `index`: the error it failed with, if it did. Its memory is no longer touched.
+    /// Ends the run `index`, and returns the error if it has failed. Its memory is not accessed afterwards.
     pub fn end(&mut self, index: u32) -> Option<Error> {
         let over = self.executions[index].is_over() && self.executions[index].failed.is_none();
         if !over {
@@ -162,13 +163,13 @@ impl Core {
         failed
     }
 
-    /// Whether a thread waits here, and drives the transport.
+    /// Whether a waiting thread polls the links.
     #[cfg(test)]
     pub(crate) fn is_polled(&self) -> bool {
         self.polling
     }
 
-    /// Whether that thread sleeps.
+    /// Whether the polling thread sleeps in the system.
     #[cfg(test)]
     pub(crate) fn is_asleep(&self) -> bool {
         self.sleeping.is_some()
@@ -179,7 +180,7 @@ impl Core {
         self.spin = spin;
     }
 
-    /// Sets it for waits that only concern the pair with `peer`; `None`: as others.
+    /// Sets how long waits that involve only `peer` poll; `None`: as long as others.
     pub fn set_pair_spin(&mut self, peer: Rank, spin: Option<Spin>) {
         match spin {
             Some(spin) => drop(self.pair_spins.insert(peer, spin)),
@@ -187,46 +188,47 @@ impl Core {
         }
     }
 
-    /// How long a thread polls that waits for `peer` only, or for more.
+    /// How long a thread polls that waits only for `peer`, or for several if `None`.
     fn spin(&self, peer: Option<Rank>) -> Spin {
         peer.and_then(|peer| self.pair_spins.get(&peer)).copied().unwrap_or(self.spin)
     }
 
-    /// How long that thread polls, if it is the one that polls: as long as any that waits would.
+    /// How long the polling thread polls, which itself waits for `peer`: the longest time of all waiting threads.
     fn longest_spin(&self, peer: Option<Rank>) -> Spin {
         self.waiting.iter().map(|peer| self.spin(*peer)).fold(self.spin(peer), Ord::max)
     }
 
-    /// Nothing can be relied on any more: everything ends with `error`, and peers are told `notice`.
+    /// Fails all operations with `error`, after an error that leaves the context in an undefined state. Peers are sent `notice`.
     pub fn break_with(&mut self, error: &Error, notice: Option<&Error>) {
         if self.broken.is_none() {
             self.broken = Some(error.clone());
         }
         self.messenger.close(error, notice);
         self.dispatch();
-        // Those, too, that wait for no peer now.
+        // Closing the messenger does not fail executions that wait for no peer.
         for (_, execution) in self.executions.iter_mut().filter(|(_, execution)| !execution.is_over()) {
             execution.failed = Some(error.clone());
             self.ended = true;
         }
     }
 
-    /// Moves what can be moved without waiting; whether anything was.
+    /// Moves data as far as possible without blocking. Returns whether anything was moved.
     pub fn progress(&mut self) -> bool {
         self.turns += 1;
         let moved = self.messenger.progress(self.now, &mut self.events);
         self.ended |= moved && self.connecting > 0;
-        // What the last flush ended moves as well: a thread that was told otherwise would sleep on what it waits for.
+        // An operation that completes in the last flush counts as movement: otherwise the thread that waits for it would sleep.
         self.dispatch() | moved
     }
 
-    /// The same, for who does not come back at once: no descriptor tells when more of an offered message can be read.
+    /// `progress`, for threads that do not return soon: no descriptor becomes readable when more of an offered message can be
+    /// read.
     pub fn serve(&mut self) {
         while self.progress() && self.messenger.is_reading() {}
     }
 
-    /// Hands out what has ended, and sends what was posted in consequence: nobody else might be there to do it. Whether
-    /// anything had ended.
+    /// Handles events, and sends what was posted in consequence, because no other thread might do it. Returns whether there was
+    /// any event.
     fn dispatch(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -243,9 +245,9 @@ impl Core {
         }
     }
 
-    /// What is going on here, for a peer that waits for this rank.
+    /// What this rank is doing, for a peer that waits for it.
     fn doing(&self) -> String {
-        let calls = self.executions.iter().take(MAX_TOLD).map(|(index, e)| {
+        let calls = self.executions.iter().take(MAX_REPORTED).map(|(index, e)| {
             let (what, waits) = ((self.explain)(digest(e.fingerprint)), self.messenger.describe(index, self.now));
             let waits = if waits.is_empty() { String::new() } else { format!(", waiting {waits}") };
             let waits = if e.reducing { format!(", inside its reduction function{waits}") } else { waits };
@@ -260,7 +262,7 @@ impl Core {
 
     fn handle(&mut self, Event { token, outcome }: Event) {
         if token == Token::CONTEXT {
-            // Every collective needs every rank: none that is running can be relied on, whomever it waits for.
+            // Every collective involves every rank, so all that are running fail.
             match outcome {
                 Outcome::Failed(error) => {
                     self.executions.iter_mut().for_each(|(_, e)| {
@@ -307,7 +309,8 @@ impl Core {
                     what
                 };
                 let text = format!("{peer} is in another collective: {text}");
-                // Says more than that the peer is gone, which it may be by now.
+                // Replaces the error for a broken connection, which the peer's failure has caused, with one that names the
+                // mismatch.
                 if execution.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
                     execution.failed = Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
                 }
@@ -321,7 +324,7 @@ impl Core {
     }
 }
 
-/// The error for a call of a kind that `other` is in the way of.
+/// The error for a call of kind `own` that cannot start while `other` runs.
 #[cold]
 fn already_running(other: &Execution, own: u8, explain: fn(u64) -> String) -> Error {
     let (what, tag) = (explain(digest(other.fingerprint)), other.tag);

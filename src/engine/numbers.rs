@@ -1,52 +1,52 @@
-//! Numbers the calls of each kind on each tag, so that a message tells which of them it belongs to.
+//! Numbers the calls of each kind on each tag. A message carries the number of its call.
 //!
-//! A kind's calls on a tag run one at a time, in the same order on all ranks, so ranks that make the same calls count alike,
-//! whatever their threads do with other kinds and tags. A count must never be forgotten: a rank that began again would be taken for
-//! one that has skipped calls. Programs that use each tag once, or a range of tags in turn, cost no memory: adjacent tags that
-//! were used equally often are one entry. Where there are too many entries all the same, further tags are not counted; their
-//! number is 0, which goes with every number.
+//! The calls of one kind on one tag run one at a time, in the same order on all ranks, so ranks that make the same calls assign
+//! the same numbers, whatever their threads do with other kinds and tags. A count must never be dropped, because peers could not
+//! distinguish a rank that restarts a count from one that has skipped calls. Adjacent tags with the same count share an entry, so
+//! programs that use each tag once, or a range of tags in turn, use little memory. When the table is full, further tags are not
+//! counted: their number is 0, which matches every number.
 
 use std::collections::BTreeMap;
 
 use crate::wire::fingerprint::next_number;
 
-/// Lines that are looked up at once.
+/// Lines in the direct-mapped cache.
 const RECENT: usize = 64;
 
-/// Entries for the others; some 30 bytes each.
+/// Entries for other lines, at most; about 30 bytes each.
 const MOST: usize = 1 << 16;
 
 /// What is counted: a [kind](crate::wire::fingerprint::kind), which is not 0, and a tag.
 type Line = (u8, u64);
 
-/// Where in the table a line is looked up. All collectives on a tag have places of their own, and so have a few on as many tags as
-/// a program has threads.
-const fn place((kind, tag): Line) -> usize {
+/// The cache position of a line. The collectives on one tag have different positions, and so have a few collectives on as many
+/// tags as a program has threads.
+const fn position((kind, tag): Line) -> usize {
     (tag as usize).wrapping_add(kind as usize * 11) % RECENT
 }
 
-/// How often each line was used.
+/// The number of calls on each line.
 #[derive(Debug)]
 pub(super) struct Numbers {
-    /// Line and number, at the line's place. The number is 0 where the line is not counted.
+    /// The cache: each line and its number, at its position. The number is 0 if the line is not counted.
     recent: [(Line, u32); RECENT],
-    /// A kind and the first tag to the last tag and the number.
+    /// From a kind and a first tag to the last tag of the range and its number.
     others: BTreeMap<Line, (u64, u32)>,
-    /// Whether some numbers found no place.
-    lost: bool,
+    /// Whether a number was dropped because `others` was full.
+    dropped: bool,
 }
 
 impl Default for Numbers {
     fn default() -> Self {
-        Self { recent: [((0, 0), 0); RECENT], others: BTreeMap::new(), lost: false }
+        Self { recent: [((0, 0), 0); RECENT], others: BTreeMap::new(), dropped: false }
     }
 }
 
 impl Numbers {
-    /// The number of the next call on `line`: 1 for the first. 0 where it is not counted.
+    /// The number of the next call on `line`, starting at 1; 0 if the line is not counted.
     #[inline]
     pub fn next(&mut self, line: Line) -> u32 {
-        let recent = &mut self.recent[place(line)];
+        let recent = &mut self.recent[position(line)];
         if recent.0 != line || recent.1 == 0 {
             return self.fetch(line);
         }
@@ -58,10 +58,10 @@ impl Numbers {
     fn fetch(&mut self, line: Line) -> u32 {
         let number = match self.take(line) {
             Some(number) => next_number(number),
-            None => u32::from(!self.lost),
+            None => u32::from(!self.dropped),
         };
-        let (other, its) = std::mem::replace(&mut self.recent[place(line)], (line, number));
-        // What was not counted, or is this very line, has no number to keep.
+        let (other, its) = std::mem::replace(&mut self.recent[position(line)], (line, number));
+        // The replaced entry has no number if it was not counted or empty.
         if its != 0 {
             self.put(other, its);
         }
@@ -87,7 +87,7 @@ impl Numbers {
         Some(number)
     }
 
-    /// Remembers the number of `line`, which has none.
+    /// Stores the number of `line`, which has none.
     fn put(&mut self, line: Line, number: u32) {
         let (kind, tag) = line;
         let next = tag.checked_add(1).map(|next| (kind, next));
@@ -104,7 +104,7 @@ impl Numbers {
         if self.others.len() < MOST {
             self.others.insert(first, (last, number));
         } else {
-            self.lost = true;
+            self.dropped = true;
         }
     }
 }
@@ -137,7 +137,7 @@ mod tests {
     fn collectives_on_the_same_few_tags_have_places_of_their_own() {
         let places = |kinds: std::ops::Range<u8>, tags: std::ops::Range<u64>| {
             let lines: Vec<Line> = kinds.flat_map(|kind| tags.clone().map(move |tag| (kind, tag))).collect();
-            (lines.iter().map(|line| place(*line)).collect::<HashSet<_>>().len(), lines.len())
+            (lines.iter().map(|line| position(*line)).collect::<HashSet<_>>().len(), lines.len())
         };
         for (kinds, tags) in [(1..20, 0..1), (1..17, 0..2), (1..5, 0..11)] {
             let (places, lines) = places(kinds, tags);
@@ -168,20 +168,20 @@ mod tests {
         for index in 0..all {
             numbers.next(line(index));
         }
-        assert!(numbers.lost && numbers.others.len() == MOST);
+        assert!(numbers.dropped && numbers.others.len() == MOST);
         for round in 2..4 {
             for index in 0..MOST {
                 assert_eq!(numbers.next(line(index)), round, "{index}");
             }
         }
         assert_eq!((numbers.next((1, 3)), numbers.next((1, 3))), (0, 0), "it may be one that was forgotten");
-        // The middle of a long entry splits it.
+        // Removing a tag in the middle of a range splits it.
         let mut numbers = Numbers { others: BTreeMap::from([((1, 0), (u64::MAX, 5))]), ..Numbers::default() };
         for index in 0..2 * MOST as u64 {
             assert!(matches!(numbers.next((1, 2 * index)), 0 | 6));
             assert!(numbers.others.len() <= MOST);
         }
-        assert!(numbers.lost);
+        assert!(numbers.dropped);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Schedules made ready for execution, and kept for the next call of the same shape.
+//! Compiles schedules to plans, and caches these by shape.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,13 +8,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{QuickHasher, QuickMap};
 use crate::schedule::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
 
-/// Ranks that schedules are made for at most. Most take memory for each, kilobytes in all.
+/// Most ranks for which schedules are generated. Most schedules take memory for each rank, in all some kilobytes.
 pub const MAX_RANKS: usize = 1 << 20;
 
-/// About what generating a schedule and compiling it takes for each rank, at most: 4 steps of two pieces.
+/// Upper bound of the memory for generating and compiling a schedule, per rank: 4 steps of two pieces.
 const BYTES_PER_RANK: usize = 4 << 10;
 
-/// Refuses a call among more ranks than schedules are made for.
+/// Refuses a call with more than [`MAX_RANKS`] ranks.
 pub fn check_size(shape: &Shape<'_>) -> Result<()> {
     let Shape { collective, size, .. } = shape;
     if *size <= MAX_RANKS {
@@ -24,11 +24,11 @@ pub fn check_size(shape: &Shape<'_>) -> Result<()> {
     Err(Error::new(ErrorKind::ResourceExhausted, text))
 }
 
-/// Whether there is memory to make a schedule for `shape`; what generators allocate could not fail otherwise.
+/// Fails if there is not enough memory to generate a schedule for `shape`. Generators themselves abort if an allocation fails.
 fn check_room(shape: &Shape<'_>) -> Result<()> {
     check_size(shape)?;
     let bytes = shape.size * BYTES_PER_RANK;
-    // Not taken to be unused by the compiler.
+    // `black_box` prevents the compiler from removing the unused allocation.
     if std::hint::black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_ok() {
         return Ok(());
     }
@@ -37,12 +37,12 @@ fn check_room(shape: &Shape<'_>) -> Result<()> {
     Err(Error::new(ErrorKind::ResourceExhausted, text))
 }
 
-/// A step whose lists are ranges of the plan's.
+/// A step whose dependency lists are ranges of the plan's.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanStep {
-    /// What is done.
+    /// What the step does.
     pub action: Action,
-    /// Which message between the two ranks; see [`Step::channel`].
+    /// Identifies the message between the two ranks; see [`Step::channel`].
     pub channel: u32,
     /// Elements.
     pub len: usize,
@@ -50,7 +50,7 @@ pub struct PlanStep {
     before: (u32, u32),
 }
 
-/// One rank's part, with the dependencies in both directions.
+/// One rank's schedule, with the dependencies in both directions.
 #[derive(Debug)]
 pub struct Plan {
     /// The steps.
@@ -90,12 +90,12 @@ impl Plan {
         }
     }
 
-    /// What `step` waits for.
+    /// The steps that `step` depends on.
     pub fn after(&self, step: &PlanStep) -> &[Dependency] {
         &self.dependencies[step.after.0 as usize..step.after.1 as usize]
     }
 
-    /// Which steps wait for `step`.
+    /// The steps that depend on `step`.
     pub fn before(&self, step: &PlanStep) -> &[u32] {
         &self.dependents[step.before.0 as usize..step.before.1 as usize]
     }
@@ -110,11 +110,11 @@ fn action_len(action: &Action) -> usize {
     }
 }
 
-/// The same schedule with every receive-and-reduce taken apart into a receive to scratch memory and a reduction: for the
-/// caller's own functions, which only the caller's thread may run.
+/// Returns `schedule` with every receive-and-reduce replaced by a receive into scratch memory and a reduction. For callers'
+/// reduction functions, which only the thread that made the call may run.
 pub fn without_receive_and_reduce(schedule: &Schedule) -> Schedule {
     let mut out = Schedule { steps: Vec::with_capacity(schedule.steps.len()), scratch: schedule.scratch };
-    // Where each step of the original ends up: the reduction, for one that was taken apart.
+    // The new index of each step; of the reduction, if the step was replaced by two.
     let mut place = Vec::with_capacity(schedule.steps.len());
     for step in &schedule.steps {
         let mut after: Vec<Dependency> =
@@ -139,16 +139,16 @@ pub fn without_receive_and_reduce(schedule: &Schedule) -> Schedule {
     out
 }
 
-/// Nothing in memory: unlike the address of `&[]`, this one can be read. Comparing no bytes at an address without memory costs
-/// tens of nanoseconds with glibc's AVX-512 `memcmp`, whose masked load has its fault suppressed by the processor.
+/// Empty slices of readable memory. `memcmp` of zero bytes at an unmapped address, such as that of `&[]`, takes tens of
+/// nanoseconds with glibc's AVX-512 version, because the processor suppresses a fault of its masked load.
 static NOTHING: ([usize; 1], [u32; 1]) = ([0], [0]);
 
-/// For the same reason: does not compare where there is nothing.
+/// Does not compare empty slices, for the same reason.
 fn same<T: PartialEq>(a: &[T], b: &[T]) -> bool {
     a.len() == b.len() && (a.is_empty() || a == b)
 }
 
-/// Everything that a plan depends on, without references.
+/// All that a plan depends on, in owned memory.
 #[derive(Debug)]
 struct OwnedShape {
     scalars: Shape<'static>,
@@ -189,36 +189,37 @@ impl OwnedShape {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct Cached {
     shape: OwnedShape,
     algorithm: &'static str,
     apart: bool,
     plan: Arc<Plan>,
 }
 
-/// Plans by shape. Looking one up that is there allocates nothing; one that is not is generated without a lock.
+/// Plans by shape. A lookup does not allocate. A missing plan is generated without holding the lock.
 #[derive(Debug, Default)]
 pub struct PlanCache(Mutex<Plans>);
 
 #[derive(Debug, Default)]
 struct Plans {
-    kept: QuickMap<u64, Vec<Kept>>,
+    cached: QuickMap<u64, Vec<Cached>>,
     len: usize,
 }
 
-/// Plans that are kept; beyond that, all are forgotten and the useful ones come back.
-const MAX_KEPT: usize = 1024;
+/// Most plans in the cache. When it is full, all are removed.
+const MAX_CACHED: usize = 1024;
 
 impl PlanCache {
-    /// The plan of `algorithm` for `shape`; with `apart`, without receive-and-reduce.
+    /// The plan of `algorithm` for `shape`; with `apart`, without receive-and-reduce steps.
     pub fn get(&self, shape: &Shape<'_>, algorithm: &'static Algorithm, apart: bool) -> Result<Arc<Plan>> {
         let mut hasher = QuickHasher::default();
         shape.hash(&mut hasher);
         (algorithm.name.as_ptr() as usize, apart).hash(&mut hasher);
         let hash = hasher.finish();
-        let same =
-            |kept: &&Kept| std::ptr::eq(kept.algorithm, algorithm.name) && kept.apart == apart && kept.shape.is(shape);
-        let find = |plans: &Plans| Some(plans.kept.get(&hash)?.iter().find(same)?.plan.clone());
+        let same = |cached: &&Cached| {
+            std::ptr::eq(cached.algorithm, algorithm.name) && cached.apart == apart && cached.shape.is(shape)
+        };
+        let find = |plans: &Plans| Some(plans.cached.get(&hash)?.iter().find(same)?.plan.clone());
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = find(&lock()) {
             return Ok(plan);
@@ -230,17 +231,17 @@ impl PlanCache {
         }
         let plan = Arc::new(Plan::new(&schedule));
         let mut plans = lock();
-        // Another thread may have been faster.
+        // Another thread may have added it meanwhile.
         if let Some(plan) = find(&plans) {
             return Ok(plan);
         }
-        if plans.len >= MAX_KEPT {
-            plans.kept.clear();
+        if plans.len >= MAX_CACHED {
+            plans.cached.clear();
             plans.len = 0;
         }
         plans.len += 1;
-        let kept = Kept { shape: OwnedShape::new(shape), algorithm: algorithm.name, apart, plan: plan.clone() };
-        plans.kept.entry(hash).or_default().push(kept);
+        let cached = Cached { shape: OwnedShape::new(shape), algorithm: algorithm.name, apart, plan: plan.clone() };
+        plans.cached.entry(hash).or_default().push(cached);
         Ok(plan)
     }
 }
@@ -287,7 +288,7 @@ mod tests {
         }
         let asked = shapes.iter().flat_map(|shape| [(shape, one, false), (shape, one, true), (shape, other, false)]);
         for ((shape, algorithm, apart), plan) in asked.zip(&plans) {
-            assert!(Arc::ptr_eq(plan, &cache.get(shape, algorithm, apart).unwrap()), "kept: {shape:?}");
+            assert!(Arc::ptr_eq(plan, &cache.get(shape, algorithm, apart).unwrap()), "cached: {shape:?}");
         }
     }
 }

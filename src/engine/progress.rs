@@ -1,4 +1,4 @@
-//! Who polls, who sleeps, and who is woken.
+//! Which thread polls, which threads sleep, and who wakes them.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
@@ -16,39 +16,39 @@ use crate::slab::Slab;
 use crate::transport::{Clock, Watch};
 use crate::types::Rank;
 
-/// How long a waiting thread polls before it lets the system put it to sleep; ordered by that.
+/// How long a waiting thread polls before it sleeps in the system. Ordered by duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Spin {
-    /// For so long after the last thing that happened.
+    /// For this time after the last progress.
     For(Duration),
-    /// Until what it waits for has happened.
+    /// Until the wait ends.
     Forever,
 }
 
-/// How often a polling thread that finds something every time looks at the clock and at who wants the lock.
+/// A polling thread that makes progress each time reads the clock and checks for contenders once in so many turns.
 const BUSY_TURNS: u32 = 64;
 
 /// The lock on a context's state.
 pub type Guard<'a> = MutexGuard<'a, Core>;
 
-/// A context's state, and the threads around it.
+/// A context's state, and how threads wait on it.
 pub struct Engine {
-    /// First, so that it is dropped before the descriptor that it watches.
+    /// The first field, so that it is dropped before the descriptors that it watches.
     watch: OnceLock<Box<dyn Watch>>,
     core: Mutex<Core>,
-    /// Threads that want the lock while a polling thread has it.
+    /// Threads that wait for the lock.
     contenders: AtomicUsize,
-    /// Woken when something has ended for a thread that does not poll.
+    /// Notified when an operation has completed for which a thread waits that does not poll.
     ended: Condvar,
-    /// Wakes a polling thread that sleeps.
+    /// Wakes the polling thread if it sleeps.
     waker: Waker,
-    /// What a sleeping thread is woken by: the waker's and the links'.
+    /// The descriptors that wake a sleeping thread: the waker's and the links'.
     descriptors: Vec<RawFd>,
     clock: Arc<dyn Clock>,
 }
 
 impl Engine {
-    /// Around `messenger`; threads wait by `clock`. `explain` says what a peer's digest means.
+    /// An engine for `messenger`; threads wait by `clock`. `explain` describes the call that a peer's digest stands for.
     pub fn new(messenger: Messenger, clock: Arc<dyn Clock>, explain: fn(u64) -> String, spin: Spin) -> Result<Self> {
         let waker = Waker::new().map_err(|e| Error::io("cannot create a context", &e))?;
         let mut descriptors = vec![waker.as_raw_fd()];
@@ -85,12 +85,12 @@ impl Engine {
         })
     }
 
-    /// Says who drives the transport while nobody waits. Once; it begins armed.
+    /// Sets who progresses the context while no thread waits. Called once; the watch starts armed.
     pub fn set_watch(&self, watch: Box<dyn Watch>) {
         let _ = self.watch.set(watch);
     }
 
-    /// Takes the lock, and looks at the clock.
+    /// Takes the lock, and reads the clock.
     pub fn lock(&self) -> Guard<'_> {
         let mut guard = match self.core.try_lock() {
             Ok(guard) => guard,
@@ -109,7 +109,7 @@ impl Engine {
         guard
     }
 
-    /// For whoever changed something that waiting threads must see.
+    /// Wakes all waiting threads, after a change that they must see.
     pub fn wake(&self) {
         let mut guard = self.lock();
         guard.waking = guard.waiting.len();
@@ -118,26 +118,27 @@ impl Engine {
         self.waker.wake();
     }
 
-    /// Moves on what was just posted, and leaves the rest to whoever polls, or to the watch.
+    /// Progresses what was just posted, then gives the lock back; the polling thread or the watch does the rest.
     pub fn leave(&self, mut guard: Guard<'_>) {
         guard.serve();
         self.hand_over(guard);
     }
 
-    /// Drives the context until the run `index` is over, which this thread has started, or until `deadline`; whether it is. Returns
-    /// with the lock.
+    /// Progresses the context until the run `index`, which this thread has started, has completed or failed, or until `deadline`.
+    /// Returns the lock, and whether the run is over.
     ///
-    /// The caller's reduction function runs without the lock: others may use the context meanwhile, and so may the function itself. How
-    /// late it is shows when it has returned. A deadline that has passed from the beginning lets it run as often as it can without
-    /// waiting.
+    /// The caller's reduction function runs without the lock: other threads may use the context meanwhile, and so may the
+    /// function. The deadline is checked after the function has returned. If the deadline had passed before this call, the
+    /// function is called as long as this needs no waiting.
     pub fn finish<'a>(&'a self, mut guard: Guard<'a>, index: u32, deadline: Instant) -> (Guard<'a>, bool) {
         let waits = guard.now < deadline;
         loop {
             let (mut core, next) = self.wait(guard, deadline, |core| core.next(index));
             let Some(Next::Reduce(reduction)) = next else { return (core, next.is_some()) };
-            // What was posted leaves first. The watch comes by itself if the function takes long.
+            // Sends what was posted before the function is called. If the function takes long, the watch takes over at its next
+            // tick.
             core.dispatch();
-            self.tell(&mut core);
+            self.notify(&mut core);
             if !core.waiting.is_empty() && !core.polling {
                 self.ended.notify_all();
             }
@@ -151,7 +152,7 @@ impl Engine {
         }
     }
 
-    /// Drives the context until `ready` gives a result, or until `deadline`. Returns with the lock.
+    /// Progresses the context until `ready` returns a result, or until `deadline`. Returns with the lock.
     pub fn wait<'a, R>(
         &'a self,
         guard: Guard<'a>,
@@ -161,7 +162,7 @@ impl Engine {
         self.wait_for(guard, None, deadline, ready)
     }
 
-    /// The same, for what only concerns the pair with `peer`, if there is one: so it spins as was set for that.
+    /// As [`Engine::wait`]; if the wait involves only `peer`, it polls as long as was set for that pair.
     pub fn wait_for<'a, R>(
         &'a self,
         mut guard: Guard<'a>,
@@ -177,11 +178,11 @@ impl Engine {
                 break Some(result);
             }
             if !polling && guard.polling {
-                // What this thread has posted must not wait for the one that polls, which may be asleep; and whoever does not
-                // wait at all gets what can be had at once.
+                // The polling thread may be asleep, so this thread progresses what it has posted itself. With a deadline in the
+                // past it takes all results that are available without waiting.
                 let mut turns = 1..BUSY_TURNS;
                 while guard.progress() && self.now() >= deadline && turns.next().is_some() {}
-                self.tell(&mut guard);
+                self.notify(&mut guard);
                 if let Some(result) = ready(&mut guard) {
                     break Some(result);
                 }
@@ -189,7 +190,7 @@ impl Engine {
                 if left.is_zero() {
                     break None;
                 }
-                guard = self.wait_to_be_told(guard, peer, left);
+                guard = self.wait_for_notification(guard, peer, left);
                 continue;
             }
             if !polling {
@@ -200,11 +201,12 @@ impl Engine {
                 }
             }
             let moved = guard.progress();
-            self.tell(&mut guard);
+            self.notify(&mut guard);
             if moved {
                 idle_since = None;
                 busy_turns += 1;
-                // What moves may be for others: it must not take this thread past its deadline, nor keep the lock from them.
+                // The progress may concern only other threads: this thread must still observe its deadline, and release the lock
+                // to them.
                 if busy_turns == BUSY_TURNS {
                     busy_turns = 0;
                     guard.now = self.now();
@@ -229,9 +231,9 @@ impl Engine {
         (guard, result)
     }
 
-    /// For a thread that does not poll: waits until the one that does has something to tell, or so long.
-    fn wait_to_be_told<'a>(&'a self, mut guard: Guard<'a>, peer: Option<Rank>, time: Duration) -> Guard<'a> {
-        // The one that polls spins as long as any that waits would.
+    /// For a thread that does not poll: waits until the polling thread notifies it, for at most `time`.
+    fn wait_for_notification<'a>(&'a self, mut guard: Guard<'a>, peer: Option<Rank>, time: Duration) -> Guard<'a> {
+        // The polling thread polls as long as the most patient waiting thread; wake it if that has just become longer.
         if guard.sleeping.is_some_and(|spin| spin < guard.spin(peer)) {
             self.waker.wake();
         }
@@ -244,8 +246,8 @@ impl Engine {
         guard
     }
 
-    /// For the thread that polls and has found nothing: offers its core and the lock to others, or sleeps, if it has found nothing
-    /// for long enough.
+    /// For the polling thread after a turn without progress: yields its core and the lock to others, or sleeps if it has polled
+    /// long enough.
     #[inline]
     fn rest<'a>(
         &'a self,
@@ -264,8 +266,8 @@ impl Engine {
             if self.is_wanted(&guard) {
                 return self.give_way(guard);
             }
-            // Another rank may be waiting for this very core. Where none is, this costs no more than the poll did:
-            // two ranks that share a core exchange 4 bytes in 12 µs so, and in 22 µs if each keeps it for 5 µs.
+            // Another rank may wait for this core. If none does, this costs no more than the poll: two ranks that share a core
+            // exchange 4 bytes in 12 µs with it, and in 22 µs if each keeps the core for 5 µs.
             yield_now();
             return guard;
         }
@@ -288,29 +290,29 @@ impl Engine {
         guard.waking > 0 || self.contenders.load(Ordering::Relaxed) > 0
     }
 
-    /// Lets another thread have the lock for a moment.
+    /// Releases the lock for a moment, so that another thread can take it.
     fn give_way<'a>(&'a self, guard: Guard<'a>) -> Guard<'a> {
         drop(guard);
         yield_now();
         self.lock_contended()
     }
 
-    /// Tells other threads that something has ended which they may wait for.
-    fn tell(&self, guard: &mut Guard<'_>) {
+    /// Notifies other threads if an operation has completed for which they may wait.
+    fn notify(&self, guard: &mut Guard<'_>) {
         let ended = std::mem::take(&mut guard.ended);
         if ended && !guard.waiting.is_empty() {
             guard.waking = guard.waiting.len();
             self.ended.notify_all();
         }
-        // A thread that sleeps may not know of the timer.
+        // A thread that is asleep may not know of the timer.
         if guard.sleeping.is_some() && (ended || guard.messenger.next_timer().is_some()) {
             self.waker.wake();
         }
     }
 
-    /// Gives the lock back after a wait: another waiting thread polls on, or the watch takes over what is left.
+    /// Gives the lock back after a wait: another waiting thread polls from now on, or the watch takes over.
     pub fn hand_over(&self, mut guard: Guard<'_>) {
-        self.tell(&mut guard);
+        self.notify(&mut guard);
         if guard.polling {
             return;
         }
@@ -321,7 +323,8 @@ impl Engine {
         }
     }
 
-    /// Lets the watch take over at once if `urgent`. A timer it would not see: then it comes by the tick.
+    /// Arms the watch if `urgent`. While there is a timer, which an armed watch would not see, disarms it: then it checks the
+    /// context at every tick.
     fn entrust(&self, guard: &Guard<'_>, watch: &dyn Watch, urgent: bool) {
         if guard.messenger.next_timer().is_some() {
             watch.disarm();
@@ -330,12 +333,12 @@ impl Engine {
         }
     }
 
-    /// What time it is.
+    /// The current time.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// For the watch: serves the context if nobody else does.
+    /// For the watch: progresses the context unless a thread polls.
     pub fn serve(&self) {
         let mut guard = match self.core.try_lock() {
             Ok(guard) => guard,
@@ -346,11 +349,11 @@ impl Engine {
             return;
         }
         let Some(watch) = self.watch.get() else { return };
-        // Unarmed, it takes over when nobody has been here for a whole tick.
+        // An unarmed watch progresses the context only if nothing has progressed it since the last tick.
         if watch.is_armed() || guard.turns == guard.seen_turns {
             guard.now = self.now();
             guard.serve();
-            self.tell(&mut guard);
+            self.notify(&mut guard);
             self.entrust(&guard, watch.as_ref(), true);
         }
         guard.seen_turns = guard.turns;

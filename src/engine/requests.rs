@@ -1,4 +1,4 @@
-//! The ends of the operations that buffers post, until somebody waits for them.
+//! The operations of buffers: their completions are queued until a thread waits for them.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::messaging::{Outcome, Token};
 use crate::slab::Slab;
 use crate::types::Rank;
 
-/// Which of a buffer's waits an operation ends.
+/// Which of a buffer's waits an operation completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Side {
@@ -19,7 +19,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// What errors call the operations.
+    /// The name of the operations in errors.
     pub fn operation(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -28,21 +28,21 @@ impl Side {
     }
 }
 
-/// What a wait found.
+/// The result of a wait.
 #[derive(Clone, Debug)]
 pub enum Ended {
-    /// An operation with this rank, of so many bytes.
+    /// An operation with this rank, of so many bytes, has completed.
     Message(Rank, usize),
     /// A write into a bound buffer.
     Written {
-        /// First byte.
+        /// Offset of the first byte.
         offset: usize,
         /// Length of the write.
         bytes: usize,
     },
-    /// An operation that failed.
+    /// An operation has failed.
     Failed(Error),
-    /// Nothing: the wait was aborted.
+    /// The wait was aborted.
     Aborted,
 }
 
@@ -52,14 +52,14 @@ struct Buffer {
     closed: bool,
 }
 
-/// The operations of one buffer that end one kind of its waits.
+/// The operations of one buffer that complete the same kind of wait.
 #[derive(Debug, Default)]
 struct Operations {
     ended: VecDeque<Ended>,
     aborted: bool,
-    /// How many have begun, by [`Requests::begin`], and not ended.
+    /// Operations started with [`Requests::begin`] that have not completed.
     under_way: usize,
-    /// The peer that all are with that have begun since none was under way, if it is one.
+    /// The peer of all operations started since `under_way` was last 0; `None` if they have several.
     peer: Option<Rank>,
 }
 
@@ -70,12 +70,12 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// A number for a new buffer: the owner of its operations.
+    /// Adds a buffer, and returns the owner number for its operations.
     pub fn enter(&mut self) -> u32 {
         FIRST_BUFFER + self.buffers.insert(Buffer::default())
     }
 
-    /// The buffer is gone.
+    /// Removes a buffer.
     pub fn leave(&mut self, owner: u32) {
         self.buffers.remove(owner - FIRST_BUFFER);
     }
@@ -85,7 +85,7 @@ impl Requests {
         Token { owner, detail: side as u32 }
     }
 
-    /// The same for one that begins now, with whichever of `ranks`.
+    /// Starts an operation with one of `ranks`, and returns its token.
     pub fn begin(&mut self, owner: u32, side: Side, ranks: &[Rank]) -> Token {
         if let Some(buffer) = self.buffers.get_mut(owner - FIRST_BUFFER) {
             let operations = &mut buffer.sides[side as usize];
@@ -100,14 +100,13 @@ impl Requests {
         Self::token(owner, side)
     }
 
-    /// The peer with which all operations are that are under way, and that have begun beside them, if it is one: all that a wait
-    /// on that side waits for.
+    /// The only peer that a wait on that side can be waiting for; `None` if there are several, or no operation is in progress.
     pub fn peer(&self, owner: u32, side: Side) -> Option<Rank> {
         let operations = &self.buffers.get(owner - FIRST_BUFFER)?.sides[side as usize];
         operations.peer.filter(|_| operations.under_way > 0)
     }
 
-    /// An operation has ended.
+    /// An operation has completed or failed.
     pub fn ended(&mut self, token: Token, outcome: Outcome) {
         let Some(buffer) = self.buffers.get_mut(token.owner - FIRST_BUFFER) else { return };
         let ended = match outcome {
@@ -121,26 +120,26 @@ impl Requests {
             }
         };
         let operations = &mut buffer.sides[token.detail as usize & 1];
-        // Bound buffers, which have one peer, do not say when one begins.
+        // Operations of bound buffers, which have one peer, are not counted by `begin`.
         operations.under_way = operations.under_way.saturating_sub(1);
         operations.ended.push_back(ended);
     }
 
-    /// Ends the current or next wait on that side.
+    /// Aborts the current or next wait on that side.
     pub fn abort(&mut self, owner: u32, side: Side) {
         if let Some(buffer) = self.buffers.get_mut(owner - FIRST_BUFFER) {
             buffer.sides[side as usize].aborted = true;
         }
     }
 
-    /// Ends the current waits and all later ones.
+    /// Fails all current and later waits.
     pub fn close(&mut self, owner: u32) {
         if let Some(buffer) = self.buffers.get_mut(owner - FIRST_BUFFER) {
             buffer.closed = true;
         }
     }
 
-    /// The next end on that side, if there is one; an abort only once.
+    /// The next result for that side, if there is one. An abort is returned once.
     pub fn take(&mut self, owner: u32, side: Side) -> Option<Ended> {
         let buffer = self.buffers.get_mut(owner - FIRST_BUFFER)?;
         let operations = &mut buffer.sides[side as usize];

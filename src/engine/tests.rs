@@ -1,4 +1,4 @@
-//! Threads around a messenger whose only link is of the tests' own.
+//! Several threads on one messenger, whose only link is simulated by the test.
 
 use std::ffi::c_void;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -23,9 +23,9 @@ use crate::wire::message::HEADER_BYTES;
 
 const CONNECTION: u32 = 1;
 
-/// A peer that sends bytes for a region that it has made up, more than it could in a year.
+/// A peer that sends a put to a nonexistent region, of more bytes than could be received in a year.
 struct Busy {
-    /// What has not come of the header.
+    /// The part of the header that was not received yet.
     header: Vec<u8>,
 }
 
@@ -55,7 +55,7 @@ impl Link for Busy {
     fn end(self: Box<Self>, _: Vec<u8>) {}
 }
 
-/// A link that has no room at first, and some as soon as it has been tried and read: whoever flushes then is the first to see.
+/// A link that is full until it has been read once: the flush after that is the first that can send.
 struct Full {
     has_room: bool,
 }
@@ -84,7 +84,7 @@ impl Link for Full {
     fn end(self: Box<Self>, _: Vec<u8>) {}
 }
 
-/// Rank 0 of two, with a link to rank 1, which is all that its descriptor tells of. That is readable, or never will be.
+/// Rank 0 of two, connected to rank 1 by `link`. Its descriptor is always readable, or never.
 fn engine(link: impl Link + 'static, readable: bool) -> (Engine, Waker) {
     let waker = Waker::new().unwrap();
     if readable {
@@ -96,7 +96,7 @@ fn engine(link: impl Link + 'static, readable: bool) -> (Engine, Waker) {
     (Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), spin).unwrap(), waker)
 }
 
-/// Something always moves, for somebody else.
+/// A context that always makes progress, but never for the thread that waits.
 fn busy() -> (Engine, Waker) {
     let message = Message::Put { request: 0, region: 0, offset: 0, bytes: isize::MAX as u64 };
     let header: [u8; HEADER_BYTES] = message.encode(CONNECTION);
@@ -163,7 +163,7 @@ fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
     let (token, from) = (Requests::token(owner, Side::Send), message.as_ptr());
     let send =
         Send { to: 1, space: Space::USER, slot: 1, fingerprint: 0, from, bytes: message.len(), more: false, token };
-    // SAFETY: the array outlives the engine's use of it.
+    // SAFETY: `message` lives until the end of this function, which waits for the send.
     unsafe { guard.messenger.send(send) };
     let deadline = Instant::now() + Duration::from_secs(10);
     let (guard, ended) = engine.wait(guard, deadline, |core| core.requests.take(owner, Side::Send));
@@ -190,11 +190,11 @@ fn connectors_are_told_what_time_it_is_now_though_nobody_was_here_for_long() {
     assert!(turns[turns.len() - 1] >= deadline, "when it had slept");
 }
 
-/// A clock that goes on by 1 µs whenever it is looked at, and on which sleeping takes no time.
+/// A clock that advances by 1 µs each time it is read. Sleeping takes no real time.
 struct Ticks {
     start: Instant,
     ticks: Mutex<u32>,
-    /// After how many ticks somebody slept first.
+    /// The tick at which a thread first slept.
     slept: Mutex<Option<u32>>,
 }
 
@@ -216,7 +216,7 @@ impl Clock for Ticks {
 #[test]
 fn a_wait_for_one_peer_polls_for_as_long_as_was_set_for_that() {
     let after = |micros| Spin::For(Duration::from_micros(micros));
-    // When the wait falls asleep, in µs: it lasts for 1000.
+    // When the wait of 1000 µs falls asleep, in µs.
     let falls_asleep = |peer: Option<Rank>| {
         let clock = Arc::new(Ticks { start: Instant::now(), ticks: Mutex::new(0), slept: Mutex::new(None) });
         let messenger = Messenger::new(0, 4, Box::new(Unconnected::new(None, None)), None);
@@ -276,15 +276,15 @@ fn the_thread_that_polls_does_so_for_as_long_as_any_that_waits_would() {
     });
 }
 
-/// What the reduction function needs to ask in the middle of itself.
+/// What the reduction function needs to act as the peer.
 struct Asks {
     engine: Engine,
     peer: UnixStream,
 }
 
-/// Lets a peer ask in the middle of it.
+/// A reduction function during which the peer sends a query.
 unsafe extern "C" fn is_asked(_: *mut c_void, _: *const c_void, _: *const c_void, _: usize, asks: *mut c_void) -> i32 {
-    // SAFETY: the test passes what it keeps until the run has ended.
+    // SAFETY: the test passes a pointer to an `Asks` that lives until the run has ended.
     let Asks { engine, peer } = unsafe { &*asks.cast::<Asks>() };
     let query = Message::Query.encode(CONNECTION);
     (&*peer).write_all(&query).unwrap();
