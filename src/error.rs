@@ -158,7 +158,7 @@ impl Error {
 
     /// What a peer said when it gave up, after `who`: `reason` and `rank`, where the failure began, go on to other ranks as they
     /// are, so that all hear of the same beginning.
-    pub fn told(kind: ErrorKind, who: impl fmt::Display, reason: String, rank: Rank) -> Self {
+    pub fn reported_by_peer(kind: ErrorKind, who: impl fmt::Display, reason: String, rank: Rank) -> Self {
         let mut error = Self::new(kind, format!("{who} gave up: {reason}")).with_rank(rank);
         error.inner().reason = Some(reason);
         error
@@ -229,7 +229,7 @@ impl Error {
     }
 
     /// Whether a peer's giving up is the cause.
-    pub fn is_told(&self) -> bool {
+    pub fn is_reported_by_peer(&self) -> bool {
         self.0.reason.is_some()
     }
 }

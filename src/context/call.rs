@@ -11,7 +11,7 @@ use crate::context::prepared::{Asked, Prepared};
 use crate::engine::plan::{self, Plan};
 use crate::engine::{Binding, Combine, Core, Guard, UserFunction};
 use crate::error::{Details, Error, ErrorKind, Result, after};
-use crate::messaging::{Replies, Unmet};
+use crate::messaging::{Replies, Unmatched};
 use crate::reduce;
 use crate::tuner::file::Tuning;
 use crate::tuner::{self, Decision, Explanation};
@@ -325,7 +325,7 @@ impl Context {
             let known = |core: &mut Core| core.is_over(index) || core.messenger.replies() == Replies::Cause;
             let until = engine.now() + REPLY_TIME;
             guard = engine.wait(guard, until, |core| known(core).then_some(())).0;
-            if guard.messenger.replies() == Replies::HeldUp {
+            if guard.messenger.replies() == Replies::AllWaiting {
                 // Whoever waits for the culprit itself is to speak first.
                 guard = engine.wait(guard, until + WITNESS_TIME, |core| known(core).then_some(())).0;
             }
@@ -342,7 +342,7 @@ impl Context {
         let left_over = if well { self.left_over(run, &guard, index) } else { None };
         let error = match (over, guard.end(index)) {
             (_, None) if left_over.is_some() => left_over,
-            (true, Some(error)) if error.is_told() && !waits.is_empty() => {
+            (true, Some(error)) if error.is_reported_by_peer() && !waits.is_empty() => {
                 Some(error.and(format_args!("; meanwhile this rank waited {waits}")))
             }
             (true, ended) => ended,
@@ -379,7 +379,7 @@ impl Context {
         // A rank may be ahead; and of calls that are not counted nothing is known.
         let (own, tag) = guard.call(index);
         let is_past = |other: u64| number(own) != 0 && number(other) != 0 && !is_earlier(own, other);
-        let mut unmet = guard.messenger.unmet(tag).filter(|unmet| unmet.kind == kind(own));
+        let mut unmet = guard.messenger.unmatched(tag).filter(|unmet| unmet.kind == kind(own));
         let (rank, other, bytes) = unmet.find_map(|unmet| {
             unmet.message.filter(|(other, _)| is_past(*other)).map(|(other, bytes)| (unmet.from, other, bytes))
         })?;
@@ -414,16 +414,16 @@ struct Unexpected {
 /// What has come on the tag of the run `index` and belongs to no call here, if anything has.
 fn unexpected(guard: &Guard<'_>, index: u32) -> Option<Unexpected> {
     let (own, tag) = guard.call(index);
-    let is_unexpected = |unmet: &Unmet| match unmet.message {
+    let is_unexpected = |unmet: &Unmatched| match unmet.message {
         // A rank may be ahead.
         Some((other, _)) if unmet.kind == kind(own) => {
             differs(own, other) && (digest(own) != digest(other) || is_earlier(other, own))
         }
         _ => unmet.kind != MEASUREMENT && !guard.runs(unmet.kind, tag),
     };
-    let unmet = guard.messenger.unmet(tag).filter(is_unexpected);
+    let unmet = guard.messenger.unmatched(tag).filter(is_unexpected);
     let with_wait = unmet.map(|unmet| (!guard.messenger.waits_for(index, unmet.from), unmet));
-    let (elsewhere, Unmet { from, kind, message }) =
+    let (elsewhere, Unmatched { from, kind, message }) =
         with_wait.min_by_key(|(elsewhere, unmet)| (*elsewhere, unmet.message.is_none(), unmet.from))?;
     let peer = guard.messenger.peer_name(from);
     let what = match message {

@@ -73,7 +73,7 @@ fn await_wait(context: &Context) {
 
 /// Returns when `context` keeps so many bytes of rank 0 that it has not asked for.
 fn await_kept(context: &Context, bytes: usize) {
-    while context.lock().unwrap().messenger.kept(0) < bytes {
+    while context.lock().unwrap().messenger.queued_bytes(0) < bytes {
         context.lock().unwrap().progress();
     }
 }

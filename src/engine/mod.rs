@@ -273,8 +273,8 @@ impl Core {
                 Outcome::Queried { rank } => {
                     let doing = self.doing();
                     let waits = |(index, e): (u32, &Execution)| !e.reducing && self.messenger.waits(index);
-                    let held_up = self.executions.iter().map(|(index, e)| (index, &**e)).any(waits);
-                    self.messenger.reply(rank, &doing, held_up);
+                    let waiting = self.executions.iter().map(|(index, e)| (index, &**e)).any(waits);
+                    self.messenger.reply(rank, &doing, waiting);
                 }
                 _ => {}
             }

@@ -318,7 +318,7 @@ fn who_asks_while_a_function_is_at_work_is_told_of_it() {
     drop(guard);
     let mut header = [0; HEADER_BYTES];
     asks.peer.read_exact(&mut header).unwrap();
-    let Ok(Message::Reply { held_up: false, bytes }) = Message::decode(&header, CONNECTION) else {
+    let Ok(Message::Reply { waiting: false, bytes }) = Message::decode(&header, CONNECTION) else {
         panic!("{header:?}")
     };
     let mut text = vec![0; bytes as usize];

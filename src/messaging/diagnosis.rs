@@ -1,10 +1,10 @@
-//! What operations wait for, in words, and queries to peers that keep them waiting.
+//! Descriptions of what operations wait for, and queries to the peers for which they wait.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::Messenger;
-use super::farewell::clip;
+use super::closing::clip;
 use super::inbox::Finish;
 use super::operation::{Replies, Source, Token};
 use super::peer::{Peer, Query};
@@ -12,7 +12,7 @@ use crate::error::Details;
 use crate::types::{Rank, Slot, Space};
 use crate::wire::Message;
 
-/// What is waited for from one peer; the order is that of the text.
+/// What an operation waits for from one peer, in the order of the description.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Wait {
     Receive,
@@ -22,15 +22,15 @@ enum Wait {
     Write,
 }
 
-/// What a peer says that keeps others waiting: the first of these is to blame first.
+/// What a peer does while others wait for it. The first of these is the most likely cause of a timeout.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Excuse {
-    /// It was asked, and has not answered.
+enum PeerState {
+    /// It was queried and has not replied.
     Silent,
-    /// It does not wait for anybody, or was not asked.
-    None,
-    /// It waits for others itself.
-    HeldUp,
+    /// It does not wait for other ranks, or was not queried.
+    NotWaiting,
+    /// It waits for other ranks.
+    Waiting,
 }
 
 #[derive(Default)]
@@ -41,28 +41,28 @@ struct Sum {
     slot: Option<(Space, Slot)>,
 }
 
-/// What has come of a collective and no operation here has met.
+/// A message or grant of a collective that matches no operation of this rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Unmet {
-    /// From whom.
+pub struct Unmatched {
+    /// The sender.
     pub from: Rank,
-    /// Of which [kind](crate::wire::fingerprint::kind).
+    /// The [kind](crate::wire::fingerprint::kind) of collective.
     pub kind: u8,
-    /// Fingerprint and length of the message; `None` where the peer only waits for one.
+    /// Fingerprint and length of the message; `None` for a grant, whose sender waits to receive.
     pub message: Option<(u64, u64)>,
 }
 
-/// How long a peer may take to answer before that is worth a word.
+/// A peer that has not replied for this long is described as not answering.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// Peers that a text names.
+/// Most peers that a description names.
 const SHOWN: usize = 3;
 
-/// Peers that are asked at once. More than a text names, since whoever does not answer is named first.
+/// Most peers that are queried at once. More than a description names, because those that do not reply are named first.
 const QUERIED: usize = 64;
 
 impl Messenger {
-    /// What the operations whose tokens are `its` wait for, peer by peer; but for receives from any of several.
+    /// What the operations with tokens for which `its` holds wait for, by peer. Excludes receives from any of several ranks.
     fn awaited(&self, its: impl Fn(Token) -> bool) -> BTreeMap<(Wait, Rank), Sum> {
         let mut sums: BTreeMap<(Wait, Rank), Sum> = BTreeMap::new();
         let mut add = |wait, rank, done, bytes, slot: Option<(Space, Slot)>| {
@@ -104,19 +104,20 @@ impl Messenger {
         sums
     }
 
-    /// What the operations of `owner` wait for at `now`: ranks, addresses, bytes done of bytes wanted.
+    /// Describes what the operations of `owner` wait for at `now`: ranks, addresses, bytes done and total.
     pub fn describe(&self, owner: u32, now: Instant) -> String {
         let mut parts = Vec::new();
         for (_, op) in self.receives.ops().filter(|(_, op)| op.recv.token.owner == owner && !op.cancelled) {
             if let (None, Source::AnyOf(ranks)) = (op.matched, &op.recv.from) {
                 let (bytes, slot) = (op.recv.bytes, op.recv.space.describe(op.recv.slot));
-                let lost = ranks.iter().filter_map(|rank| self.lost(*rank)).map(|error| format!("; {error}"));
-                let lost: String = lost.take(SHOWN).collect();
-                parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} {slot}{lost}"));
+                let errors =
+                    ranks.iter().filter_map(|rank| self.disconnect_error(*rank)).map(|error| format!("; {error}"));
+                let errors: String = errors.take(SHOWN).collect();
+                parts.push(format!("to receive up to {bytes} bytes from any of ranks {ranks:?} {slot}{errors}"));
             }
         }
         let mut awaited: Vec<_> = self.awaited(|token| token.owner == owner).into_iter().collect();
-        awaited.sort_by_key(|((_, rank), _)| self.excuse(*rank) > Excuse::Silent);
+        awaited.sort_by_key(|((_, rank), _)| self.peer_state(*rank) > PeerState::Silent);
         parts.extend(awaited.iter().map(|((wait, rank), Sum { operations, done, bytes, slot })| {
             let who = format!("{} ({})", self.peer_name(*rank), self.link_state(*rank, now));
             let slot = slot.map_or(String::new(), |(space, slot)| format!(" {}", space.describe(slot)));
@@ -138,20 +139,20 @@ impl Messenger {
         text
     }
 
-    /// What `rank` has to say for itself, if it was asked.
-    fn excuse(&self, rank: Rank) -> Excuse {
+    /// What `rank` has replied to a query, if it was queried.
+    fn peer_state(&self, rank: Rank) -> PeerState {
         match self.peers.get(rank).and_then(|peer| peer.query.as_ref()).map(|query| &query.reply) {
-            Some(None) => Excuse::Silent,
-            Some(Some((_, true))) => Excuse::HeldUp,
-            Some(Some((_, false))) | None => Excuse::None,
+            Some(None) => PeerState::Silent,
+            Some(Some((_, true))) => PeerState::Waiting,
+            Some(Some((_, false))) | None => PeerState::NotWaiting,
         }
     }
 
-    /// Who is most likely to blame that the operations whose tokens are `its` have waited in vain, and how far what they wait for
-    /// from it has come.
+    /// The most likely cause of a timeout of the operations with tokens for which `its` holds: the rank, and the bytes done and
+    /// total of what they wait for from it.
     pub fn blame(&self, its: impl Fn(Token) -> bool) -> Details {
         let awaited = self.awaited(&its).into_iter().filter(|((_, rank), _)| *rank != self.rank);
-        if let Some(((_, rank), sum)) = awaited.min_by_key(|((_, rank), _)| self.excuse(*rank)) {
+        if let Some(((_, rank), sum)) = awaited.min_by_key(|((_, rank), _)| self.peer_state(*rank)) {
             return Details { rank: Some(rank), bytes: (sum.done, sum.bytes), ..Details::default() };
         }
         let from_any = self.receives.ops().find(|(_, op)| its(op.recv.token) && !op.cancelled);
@@ -168,16 +169,16 @@ impl Messenger {
         self.awaited(|token| token.owner == owner).keys().any(|(_, other)| *other == rank)
     }
 
-    /// What has come of collectives with `tag` and no operation here has met.
-    pub fn unmet(&self, tag: Slot) -> impl Iterator<Item = Unmet> {
-        let messages = self.receives.unmet();
+    /// Messages and grants of collectives with `tag` that match no operation of this rank.
+    pub fn unmatched(&self, tag: Slot) -> impl Iterator<Item = Unmatched> {
+        let messages = self.receives.unmatched();
         let messages = messages.map(|(from, e)| (from, e.space, e.slot, Some((e.fingerprint, e.bytes))));
         let grants = self.grants.keys().map(|key| (key.rank(), key.space(), key.slot(), None));
         let here = messages.chain(grants).filter(move |(_, space, slot, _)| !space.is_user() && *slot == tag);
-        here.map(|(from, space, _, message)| Unmet { from, kind: space.kind(), message })
+        here.map(|(from, space, _, message)| Unmatched { from, kind: space.kind(), message })
     }
 
-    /// How far the way to `rank` is, and why no further.
+    /// The state of the link to `rank`, and why it is not established, if so.
     pub fn link_state(&self, rank: Rank, now: Instant) -> String {
         let Some(peer) = self.peers.get(rank).filter(|peer| peer.is_established()) else {
             return self.connector.why_not_connected(rank);
@@ -192,8 +193,8 @@ impl Messenger {
         }
     }
 
-    /// Asks the peers that the operations of `owner` wait for what they are doing, where a connection stands; whether there are
-    /// any. What they reply becomes part of `describe`.
+    /// Queries the connected peers for which the operations of `owner` wait. Returns whether there are any. `describe` includes
+    /// their replies.
     pub fn query(&mut self, owner: u32, now: Instant) -> bool {
         let mut ranks: Vec<Rank> =
             self.awaited(|token| token.owner == owner).into_keys().map(|(_, rank)| rank).collect();
@@ -211,25 +212,25 @@ impl Messenger {
         !self.queried.is_empty()
     }
 
-    /// What has come of that.
+    /// The replies to the last query.
     pub fn replies(&self) -> Replies {
         let queried = self.queried.iter().filter_map(|rank| self.peers.get(*rank).filter(|p| p.is_established()));
-        let (mut held_up, mut other) = (false, false);
+        let (mut waiting, mut other) = (false, false);
         for peer in queried {
             match peer.query.as_ref().and_then(|query| query.reply.as_ref()) {
-                // It may be the one that hangs, however late others are.
+                // It may be the rank that hangs, even if others are late too.
                 None => return Replies::Missing,
-                Some((_, true)) => held_up = true,
+                Some((_, true)) => waiting = true,
                 Some((_, false)) => other = true,
             }
         }
-        if held_up && !other { Replies::HeldUp } else { Replies::Cause }
+        if waiting && !other { Replies::AllWaiting } else { Replies::Cause }
     }
 
-    /// Replies to `rank`, which has asked. `held_up`: a collective here waits for other ranks itself.
-    pub fn reply(&mut self, rank: Rank, text: &str, held_up: bool) {
+    /// Replies to a query of `rank`. `waiting`: a collective here waits for other ranks.
+    pub fn reply(&mut self, rank: Rank, text: &str, waiting: bool) {
         let owned = clip(text).to_vec();
-        let message = Message::Reply { held_up, bytes: owned.len() as u64 };
+        let message = Message::Reply { waiting, bytes: owned.len() as u64 };
         let Some(peer) = self.peers.get_mut(rank).filter(|p| p.is_established()) else { return };
         self.outgoing += 1;
         peer.push_owned(&message, owned);

@@ -1,4 +1,4 @@
-//! Fuzz bodies: a messenger whose peer says anything, and two messengers that talk to each other.
+//! Fuzz targets: a messenger whose peer sends arbitrary bytes, and two messengers connected to each other.
 
 mod exchange;
 mod frames;
@@ -8,11 +8,11 @@ pub use frames::frames;
 
 use super::matching::EAGER_BYTES;
 
-/// What a handshake would have agreed on: the number in the headers.
+/// Connection number in the headers, as agreed in a handshake.
 const CONNECTION: u32 = 0x0102_0304;
 
-/// Around the lengths at which messages are treated differently.
+/// Message lengths around those at which the protocol changes.
 const SIZES: [usize; 11] = [0, 1, 3, 8, 40, 64, 4095, 5000, EAGER_BYTES, EAGER_BYTES + 1, 70_001];
 
-/// More would only be slow.
+/// Limits the time of one run.
 const MAX_STEPS: usize = 100;

@@ -1,57 +1,57 @@
-//! A message whose payload is coming in: where the bytes go, and what follows when they are all here.
+//! A message whose payload is being received: its destination, and what to do when it is complete.
 
 use crate::messaging::operation::{ReduceInto, Token};
 use crate::reduce::Side;
 use crate::types::Slot;
 
-/// Where payload goes.
+/// The destination of payload.
 #[derive(Debug)]
 pub enum Target {
-    /// To memory.
+    /// Memory.
     Memory(*mut u8),
-    /// Combined with memory.
+    /// Memory with which it is reduced.
     Reduce(*mut u8, ReduceInto),
-    /// To a message that is kept for a later receive.
+    /// A queued unexpected message.
     Unexpected(u32),
-    /// To memory of our own.
+    /// Memory of the messenger.
     Own(Vec<u8>),
-    /// Nowhere.
+    /// None: it is discarded.
     Discard,
 }
 
-/// What happens when the payload is complete.
+/// What to do when the payload is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// This receive is done.
+    /// Complete this receive.
     Recv(u32),
-    /// A bound buffer was written at this offset.
+    /// Report a write into a bound buffer at this offset.
     Written { token: Token, offset: u64 },
-    /// Bytes for a buffer that was not bound when they began to arrive.
+    /// Queue a write into a buffer that was not bound when its header arrived.
     UnexpectedWrite { slot: Slot, offset: u64 },
-    /// The peer wants to hear that its put to this region is done, or was refused.
+    /// Tell the peer that its put into this region is done, or was refused.
     PutDone { request: u32, region: u32, refused: bool },
-    /// This request of ours is answered.
+    /// Complete this request, a put or a get of this rank.
     Answer { request: u32, refused: bool },
-    /// The peer's context gives up, for the reason in the text.
+    /// Fail: the peer's context has failed, for the reason in the text.
     Abort { mismatch: bool, culprit: u32 },
-    /// The peer says what it is doing.
-    Reply { held_up: bool },
+    /// Store the peer's reply to a query.
+    Reply { waiting: bool },
     /// Nothing.
     Nothing,
 }
 
-/// A message whose payload is coming in.
+/// A message whose payload is being received.
 #[derive(Debug)]
 pub struct Incoming {
-    /// Where the payload goes.
+    /// Destination of the payload.
     pub target: Target,
-    /// What follows.
+    /// What to do when it is complete.
     pub finish: Finish,
     /// Length of the payload.
     pub bytes: usize,
-    /// Bytes that have come.
+    /// Bytes received.
     pub done: usize,
-    /// The beginning of an element whose rest has not come; for `Target::Reduce`.
+    /// The received part of an incomplete element; for `Target::Reduce`.
     carry: [u8; 16],
     carried: usize,
 }
@@ -65,14 +65,15 @@ impl Incoming {
         self.bytes - self.done
     }
 
-    /// Combines `bytes`, which follow what has come already, with the target.
+    /// Reduces the next `bytes` of the payload with the target.
     ///
     /// # Safety
-    /// Target and operand are valid for the whole payload, which is a whole number of elements.
+    /// `into` and the operand are valid for the whole payload, which is a whole number of elements.
     pub unsafe fn reduce(&mut self, into: *mut u8, reduce: ReduceInto, mut bytes: &[u8]) {
         let apply = |at: usize, data: &[u8]| {
             let count = data.len() / reduce.element;
-            // SAFETY: `at` counts whole elements below the payload's length; the caller vouches for the memory.
+            // SAFETY: `at` and `data` are whole elements inside the payload, for whose length the caller guarantees that the
+            // memory is valid.
             unsafe {
                 let (into, with) = (into.add(at), reduce.with.add(at));
                 match reduce.incoming {

@@ -1,8 +1,9 @@
-//! How much a peer may send that nobody has asked for.
+//! Limits on unexpected messages.
 //!
-//! Messages that meet no receive are kept. From [`PAUSE_BYTES`] on the peer's link is not read while nothing here
-//! depends on the peer: then the link holds the peer back, and it goes on as receives are posted. Something that does depend on it
-//! may stand behind what is kept, so for that the link is read on, up to [`MOST_BYTES`], which end it.
+//! Messages that match no posted receive are queued. When those of one peer reach [`PAUSE_BYTES`], its link is not read while
+//! nothing here depends on that peer: flow control of the link then stops the sender until receives are posted. If something does
+//! depend on the peer, the message needed may follow those that are queued, so the link is read, up to [`MOST_BYTES`]; more is an
+//! error.
 
 use super::Messenger;
 use super::inbox::Finish;
@@ -11,58 +12,58 @@ use crate::error::{Error, ErrorKind};
 use crate::transport::Interest;
 use crate::types::Rank;
 
-/// Kept from one peer before its link is left alone.
+/// Queued bytes from one peer from which on its link is paused.
 pub const PAUSE_BYTES: usize = 64 << 20;
-/// Kept from one peer at most.
+/// Most queued bytes from one peer.
 pub const MOST_BYTES: usize = 1 << 30;
 
 impl Messenger {
-    /// Other limits than [`PAUSE_BYTES`] and [`MOST_BYTES`].
+    /// Replaces [`PAUSE_BYTES`] and [`MOST_BYTES`].
     #[cfg(any(test, fuzzing))]
     pub(crate) fn set_limits(&mut self, pause: usize, most: usize) {
         (self.pause_bytes, self.most_bytes) = (pause, most);
     }
 
-    /// What is kept from `rank`, in bytes.
+    /// Bytes of unexpected messages queued from `rank`.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn kept(&self, rank: Rank) -> usize {
-        self.receives.kept(rank)
+    pub(crate) fn queued_bytes(&self, rank: Rank) -> usize {
+        self.receives.queued_bytes(rank)
     }
 
-    /// Whether the link to `rank` is not to be read now. Costs something only for who has sent too much.
-    pub(super) fn holds_back(&mut self, rank: Rank) -> bool {
-        let kept = self.receives.kept(rank);
-        if kept < self.pause_bytes {
+    /// Whether the link to `rank` must not be read now; pauses it if so. Cheap while few bytes are queued.
+    pub(super) fn pauses(&mut self, rank: Rank) -> bool {
+        let queued = self.receives.queued_bytes(rank);
+        if queued < self.pause_bytes {
             return false;
         }
         if self.paused.contains(&rank) {
             return true;
         }
         if !self.depends_on(rank) {
-            // Not only without interest in it: a link that breaks would wake whoever polls, again and again.
+            // Without any interest: a link that breaks would otherwise wake the polling thread again and again.
             let Some(link) = self.peers.get_mut(rank).and_then(|p| p.link.as_mut()) else { return false };
             if link.watch(Interest::default()).is_ok() {
                 self.paused.push(rank);
                 return true;
             }
-        } else if kept >= self.most_bytes {
+        } else if queued >= self.most_bytes {
             let text = format!(
-                "{} has sent {kept} bytes that no receive was posted for, and what is waited for has not come; at most {} \
-                 are kept",
+                "{} has sent {queued} bytes that no receive was posted for, and what is waited for has not come; at most {} \
+                 are queued",
                 self.peer_name(rank),
                 self.most_bytes
             );
-            self.lose(rank, Error::new(ErrorKind::ResourceExhausted, text).with_rank(rank));
+            self.peer_disconnected(rank, Error::new(ErrorKind::ResourceExhausted, text).with_rank(rank));
             return true;
         }
         false
     }
 
-    /// Reads links again that were left alone, where there is room now or something depends on the peer.
+    /// Reads paused links again if enough of the queue was received, or if something depends on the peer.
     pub(super) fn resume(&mut self) {
         for i in (0..self.paused.len()).rev() {
             let rank = self.paused[i];
-            if self.receives.kept(rank) >= self.pause_bytes && !self.depends_on(rank) {
+            if self.receives.queued_bytes(rank) >= self.pause_bytes && !self.depends_on(rank) {
                 continue;
             }
             self.paused.swap_remove(i);
@@ -70,14 +71,14 @@ impl Messenger {
             peer.awaits_room = false;
             let Some(link) = &mut peer.link else { continue };
             if let Err(e) = link.watch(Interest { readable: true, writable: false }) {
-                self.lose(rank, self.broke_while(rank, "receiving", &e));
+                self.peer_disconnected(rank, self.broke_while(rank, "receiving", &e));
             } else {
                 self.mark_dirty(rank);
             }
         }
     }
 
-    /// Whether anything here waits for `rank`, to receive, to send, or for an answer.
+    /// Whether anything here waits for `rank`: to receive, to send, or for an answer.
     fn depends_on(&self, rank: Rank) -> bool {
         let Some(peer) = self.peers.get(rank) else { return false };
         let receives = || {

@@ -1,26 +1,28 @@
-//! Which message goes to which receive. No I/O: shared by all transports.
+//! Matches messages to receives. No I/O: shared by all transports.
 //!
-//! Messages from one rank on one slot meet receives in the order in which both were posted. A receive from any of several
-//! ranks takes the message of the rank whose turn it is among those that have messages waiting on the slot: a rank gets the
-//! last turn when its first message begins to wait, and again whenever such a receive takes one of several. So a rank that
-//! waits is passed over by each other rank once at most, whatever sets of ranks the receives name.
+//! Messages from one rank on one slot match receives in the order in which both were posted. A receive from any of several ranks
+//! takes the message of the rank whose turn it is among those with unexpected messages on the slot. A rank gets the last turn
+//! when its first unexpected message is queued, and again whenever such a receive takes one of several. So each other rank is
+//! preferred to a waiting rank at most once, whatever sets of ranks the receives name.
 //!
-//! Small messages ("eager", up to [`EAGER_BYTES`]) are sent at once; one that meets no receive is kept. Large ones wait until
-//! the receiver is ready, so that they go straight into its memory:
-//! - A large receive from one known rank sends that rank a grant as soon as it is posted, without being asked. A
-//!   sender that has this grant sends at once: no round trip is lost when the receive is posted first.
-//! - A sender without a grant announces its message (`Announce`); the announcement stands in the message's place in the
-//!   order. The receive that it meets sends a grant unless it has sent one already.
+//! Small messages ("eager", up to [`EAGER_BYTES`]) are sent at once; those that match no posted receive are queued. Large ones
+//! wait until the receiver is ready, so that they are received directly into its memory:
+//! - A large receive from one given rank sends that rank a grant when it is posted. A sender that has this grant sends at once, so
+//!   a receive posted in time costs no round trip.
+//! - A sender without a grant announces its message (`Announce`); the announcement takes the message's position in the order. The
+//!   receive that it matches sends a grant unless it has sent one already.
 //!
-//! A grant is a permission, not a promise: one that was left over (its receive took a shorter, eager message, or was
-//! cancelled) only means that a large message may come unasked, and then it is kept like a small one. One that crosses an
-//! announcement on the way may set that message free before any receive has met it; it takes its announcement's place.
+//! A grant permits one large message, but does not reserve memory for it. If the granting receive takes a shorter, eager message,
+//! or is cancelled, the grant remains: a later large message can come without an announcement, and is queued like a small one. A
+//! grant that crosses an announcement may release that message before a receive has matched the announcement; then the message
+//! replaces its announcement.
 //!
-//! On a link that reads the peer's memory, large messages are offered, which is an announcement that no grant answers: the receive
-//! that it meets reads the message. Then no receive sends grants of its own accord.
+//! On a link that reads the peer's memory, large messages are offered. An offer is like an announcement, but instead of sending a
+//! grant, the matching receive reads the message. Receives send no grants on such links.
 //!
-//! As many receives count on a grant as the sender has grants, at most. So a large message that comes unasked, and meets a
-//! receive that sent no grant, has used up another receive's, which must answer the announcement that it meets.
+//! The number of receives that count on a grant never exceeds the number of grants that the sender has. So a large message
+//! without an announcement that matches a receive without a grant has used the grant of another receive; that one must answer the
+//! announcement that it matches.
 
 mod ends;
 #[cfg(any(test, fuzzing))]
@@ -35,10 +37,10 @@ use crate::types::{Rank, Slot, Space};
 use crate::wire::Envelope;
 use crate::wire::fingerprint::differs;
 
-/// Messages up to this length are sent without asking.
+/// Messages up to this length are sent without a grant.
 pub const EAGER_BYTES: usize = 64 << 10;
 
-/// Counted for each message that is kept or announced, beside its bytes: for what it costs to remember it.
+/// Bytes counted for each queued message or announcement beside its payload, for its bookkeeping.
 pub const UNEXPECTED_OVERHEAD: usize = 256;
 
 /// A posted receive.
@@ -46,46 +48,46 @@ pub const UNEXPECTED_OVERHEAD: usize = 256;
 pub struct Op {
     /// As posted.
     pub recv: Recv,
-    /// The sender, once known.
+    /// The sender, once matched.
     pub matched: Option<Rank>,
-    /// Taken back after it was matched: what comes for it is thrown away.
+    /// Cancelled after it was matched: its message is discarded.
     pub cancelled: bool,
     sequence: u64,
-    /// It sent a grant when it was posted, and counts on it.
+    /// It sent a grant when it was posted, and that grant is still for it.
     granted_early: bool,
 }
 
-/// A message that came, or was announced, before its receive.
+/// An unexpected message: it arrived, or was announced or offered, before its receive was posted.
 #[derive(Debug)]
 struct Unexpected {
     from: Rank,
     envelope: Envelope,
-    /// What has come of it; `None` while it is only announced or offered.
+    /// The payload received so far; `None` if it is only announced or offered.
     data: Option<Vec<u8>>,
-    /// Under which key it is offered.
+    /// The key of the offer, if it is offered.
     offer: Option<u32>,
-    /// Set once it has met its receive while still arriving.
+    /// The receive that it matched while still arriving.
     op: Option<u32>,
 }
 
-/// What became of a receive that was posted.
+/// The result of posting a receive.
 #[derive(Debug)]
 pub enum Posting {
-    /// It waits. With a rank: send that rank a grant now.
+    /// It matched no complete message and waits.
     Waits {
-        /// Its number.
+        /// The receive.
         op: u32,
-        /// Who is to hear of it.
+        /// A rank to send a grant to now.
         grant: Option<Rank>,
     },
-    /// It met an announcement: send this rank a grant now.
+    /// It matched an announcement: send this rank a grant now.
     Granted {
         /// The sender.
         to: Rank,
     },
-    /// It met an offer: the message is to be read.
+    /// It matched an offer: read the message.
     Offered {
-        /// Its number.
+        /// The receive.
         op: u32,
         /// The sender.
         from: Rank,
@@ -94,7 +96,7 @@ pub enum Posting {
         /// The offer's key.
         key: u32,
     },
-    /// It met a message that has come whole. The receive is over for the matching.
+    /// It matched a complete message, and was removed.
     Message {
         /// The receive.
         op: Op,
@@ -107,18 +109,18 @@ pub enum Posting {
     },
 }
 
-/// Where an arriving message goes.
+/// The destination of an arriving message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// To this receive.
+    /// This receive.
     Op(u32),
-    /// It is kept under this number.
+    /// The unexpected message with this index.
     Unexpected(u32),
-    /// Nowhere.
+    /// None: it is discarded.
     Discard,
 }
 
-/// The receiving side of one context.
+/// Posted receives and unexpected messages of one context.
 #[derive(Debug, Default)]
 pub struct Receives {
     ops: Slab<Op>,
@@ -126,21 +128,21 @@ pub struct Receives {
     granted: Queues<u32>,
     unexpected: Slab<Unexpected>,
     unexpected_order: Queues<u32>,
-    /// By slot: the ranks that have messages waiting, in the order of their turns at receives from any.
+    /// By slot: the ranks with unexpected messages, in the order of their turns at receives from any of several ranks.
     turns: Queues<u32>,
-    /// What is kept from each rank, in bytes.
-    kept: QuickMap<u32, usize>,
+    /// Bytes of unexpected messages queued from each rank.
+    queued_bytes: QuickMap<u32, usize>,
     sequence: u64,
-    /// Memory for kept messages, for the next ones.
+    /// Buffers for further unexpected messages.
     spare: Vec<Vec<u8>>,
 }
 
-/// Memory blocks for kept messages that are held for reuse: 16 MiB at most. A rank that was not scheduled for a while may find
-/// a hundred messages waiting, and the next time it is to allocate nothing for them.
+/// Most buffers for unexpected messages that are held for reuse: 16 MiB. A rank that was not scheduled for a while may receive a
+/// hundred messages at once, and must not allocate for them each time.
 const MAX_SPARE: usize = 256;
 
 impl Receives {
-    /// Receives that wait or are under way.
+    /// Posted receives, matched or not.
     pub fn len(&self) -> usize {
         self.ops.len()
     }
@@ -160,25 +162,25 @@ impl Receives {
         self.ops.iter()
     }
 
-    /// Messages that no receive has met: sender and envelope.
-    pub fn unmet(&self) -> impl Iterator<Item = (Rank, &Envelope)> {
+    /// Unexpected messages that no receive has matched: sender and envelope.
+    pub fn unmatched(&self) -> impl Iterator<Item = (Rank, &Envelope)> {
         self.unexpected.iter().filter(|(_, e)| e.op.is_none()).map(|(_, e)| (e.from, &e.envelope))
     }
 
-    /// What is kept from `from` without a receive: its bytes, and [`UNEXPECTED_OVERHEAD`] for each message.
-    pub fn kept(&self, from: Rank) -> usize {
-        if self.kept.is_empty() { 0 } else { self.kept.get(&(from as u32)).copied().unwrap_or(0) }
+    /// Bytes of unmatched messages queued from `from`, plus [`UNEXPECTED_OVERHEAD`] for each message.
+    pub fn queued_bytes(&self, from: Rank) -> usize {
+        if self.queued_bytes.is_empty() { 0 } else { self.queued_bytes.get(&(from as u32)).copied().unwrap_or(0) }
     }
 
-    /// Counts `bytes` that are kept from `from`.
+    /// Adds to the queued bytes of `from`.
     pub fn charge(&mut self, from: Rank, bytes: usize) {
-        *self.kept.entry(from as u32).or_insert(0) += bytes;
+        *self.queued_bytes.entry(from as u32).or_insert(0) += bytes;
     }
 
-    /// Ends `charge`.
+    /// Subtracts from the queued bytes of `from`.
     pub fn refund(&mut self, from: Rank, bytes: usize) {
-        if let Some(kept) = self.kept.get_mut(&(from as u32)) {
-            *kept = kept.saturating_sub(bytes);
+        if let Some(queued) = self.queued_bytes.get_mut(&(from as u32)) {
+            *queued = queued.saturating_sub(bytes);
         }
     }
 
@@ -187,7 +189,7 @@ impl Receives {
         self.sequence += 1;
         let (space, slot) = (recv.space, recv.slot);
         let large = grants && recv.bytes > EAGER_BYTES;
-        let (waiting_key, early) = match &recv.from {
+        let (waiting_key, queued) = match &recv.from {
             Source::Rank(rank) => {
                 let key = Key::new(*rank, space, slot);
                 (key, self.unexpected_order.front(key))
@@ -199,12 +201,12 @@ impl Receives {
             }
         };
         let grant = match &recv.from {
-            Source::Rank(rank) if large && early.is_none() => Some(*rank),
+            Source::Rank(rank) if large && queued.is_none() => Some(*rank),
             _ => None,
         };
         let mut op =
             Op { recv, matched: None, cancelled: false, sequence: self.sequence, granted_early: grant.is_some() };
-        let Some(index) = early else {
+        let Some(index) = queued else {
             let op = self.ops.insert(op);
             self.posted.push(waiting_key, op);
             return Posting::Waits { op, grant };
@@ -216,8 +218,8 @@ impl Receives {
         self.end_turn(key, matches!(op.recv.from, Source::AnyOf(_)));
         let message = &mut self.unexpected[index];
         let bytes = UNEXPECTED_OVERHEAD + message.data.as_ref().map_or(0, Vec::len);
-        if let Some(kept) = self.kept.get_mut(&(from as u32)) {
-            *kept = kept.saturating_sub(bytes);
+        if let Some(queued) = self.queued_bytes.get_mut(&(from as u32)) {
+            *queued = queued.saturating_sub(bytes);
         }
         match &message.data {
             None if message.offer.is_some() => {
@@ -243,8 +245,8 @@ impl Receives {
         }
     }
 
-    /// Takes the posted receive that a message from `from` meets.
-    fn meet(&mut self, from: Rank, space: Space, slot: Slot) -> Option<u32> {
+    /// Removes and returns the posted receive that a message from `from` matches.
+    fn match_posted(&mut self, from: Rank, space: Space, slot: Slot) -> Option<u32> {
         let own = Key::new(from, space, slot);
         let any = Key::any(space, slot);
         let first_any = self.posted.iter(any).find(|op| match &self.ops[*op].recv.from {
@@ -270,7 +272,7 @@ impl Receives {
         Some(op)
     }
 
-    /// A message begins to arrive.
+    /// Handles the header of a message, and returns where its payload goes.
     pub fn arrive(&mut self, from: Rank, envelope: &Envelope, announced: bool) -> Arrival {
         let key = Key::new(from, envelope.space, envelope.slot);
         if announced {
@@ -283,9 +285,9 @@ impl Receives {
                 None => self.fill(key, envelope),
             };
         }
-        // Order: behind an earlier message that is still kept, this one is kept too.
+        // A message behind queued ones is queued too, to preserve the order.
         if self.unexpected_order.front(key).is_none()
-            && let Some(op) = self.meet(from, envelope.space, envelope.slot)
+            && let Some(op) = self.match_posted(from, envelope.space, envelope.slot)
         {
             if envelope.bytes > EAGER_BYTES as u64 && !self.ops[op].granted_early {
                 let used = self.posted.iter(key).find(|other| self.ops[*other].granted_early);
@@ -296,47 +298,47 @@ impl Receives {
             return Arrival::Op(op);
         }
         let data = Some(self.spare.pop().unwrap_or_default());
-        Arrival::Unexpected(self.line_up(key, Unexpected { from, envelope: *envelope, data, offer: None, op: None }))
+        Arrival::Unexpected(self.enqueue(key, Unexpected { from, envelope: *envelope, data, offer: None, op: None }))
     }
 
-    /// An announced message comes before a receive has met its announcement.
+    /// Handles a message whose announcement no receive has matched.
     fn fill(&mut self, key: Key, envelope: &Envelope) -> Arrival {
         let announced = |message: &Unexpected| message.data.is_none() && message.offer.is_none();
-        let place = self.unexpected_order.iter(key).find(|early| announced(&self.unexpected[*early]));
+        let place = self.unexpected_order.iter(key).find(|queued| announced(&self.unexpected[*queued]));
         match place {
-            Some(early) => self.fill_place(early, envelope),
+            Some(queued) => self.fill_position(queued, envelope),
             None => Arrival::Discard,
         }
     }
 
-    /// A message comes that has a place in its order already.
-    fn fill_place(&mut self, early: u32, envelope: &Envelope) -> Arrival {
-        let message = &mut self.unexpected[early];
+    /// Puts a message in the position of its announcement or offer.
+    fn fill_position(&mut self, queued: u32, envelope: &Envelope) -> Arrival {
+        let message = &mut self.unexpected[queued];
         message.envelope = *envelope;
         message.offer = None;
         message.data = Some(self.spare.pop().unwrap_or_default());
-        Arrival::Unexpected(early)
+        Arrival::Unexpected(queued)
     }
 
-    /// A message is offered under `key`. The receive that it meets, if one waits.
+    /// Handles an offer under `key`. Returns the posted receive that it matches, if any.
     pub fn offer(&mut self, from: Rank, envelope: &Envelope, key: u32) -> Option<u32> {
         let order = Key::new(from, envelope.space, envelope.slot);
         if self.unexpected_order.front(order).is_none()
-            && let Some(op) = self.meet(from, envelope.space, envelope.slot)
+            && let Some(op) = self.match_posted(from, envelope.space, envelope.slot)
         {
             return Some(op);
         }
         let message = Unexpected { from, envelope: *envelope, data: None, offer: Some(key), op: None };
-        self.line_up(order, message);
+        self.enqueue(order, message);
         None
     }
 
-    /// A message is sent after all that was offered under `key` and has not met a receive.
+    /// Handles a message that was offered under `key` and is now sent, because it was cancelled before it was read.
     pub fn replace(&mut self, from: Rank, envelope: &Envelope, key: u32) -> Arrival {
         let order = Key::new(from, envelope.space, envelope.slot);
-        let place = self.unexpected_order.iter(order).find(|early| self.unexpected[*early].offer == Some(key));
+        let place = self.unexpected_order.iter(order).find(|queued| self.unexpected[*queued].offer == Some(key));
         match place {
-            Some(early) => self.fill_place(early, envelope),
+            Some(queued) => self.fill_position(queued, envelope),
             None => Arrival::Discard,
         }
     }
@@ -347,34 +349,34 @@ impl Receives {
         self.ops.iter_mut().filter(|(_, op)| of(op)).for_each(|(_, op)| op.granted_early = false);
     }
 
-    /// A message is announced. `true`: send the sender a grant now.
+    /// Handles an announcement. Returns whether to send the sender a grant now.
     pub fn announce(&mut self, from: Rank, envelope: &Envelope) -> bool {
         let key = Key::new(from, envelope.space, envelope.slot);
         if self.unexpected_order.front(key).is_none()
-            && let Some(op) = self.meet(from, envelope.space, envelope.slot)
+            && let Some(op) = self.match_posted(from, envelope.space, envelope.slot)
         {
             self.granted.push(key, op);
             return !self.ops[op].granted_early;
         }
-        self.line_up(key, Unexpected { from, envelope: *envelope, data: None, offer: None, op: None });
+        self.enqueue(key, Unexpected { from, envelope: *envelope, data: None, offer: None, op: None });
         false
     }
 
-    /// Begins to keep a message, behind the others of its order.
-    fn line_up(&mut self, key: Key, message: Unexpected) -> u32 {
+    /// Appends an unexpected message to the queue of its key.
+    fn enqueue(&mut self, key: Key, message: Unexpected) -> u32 {
         if let Some(any) = key.of_any_rank()
             && self.unexpected_order.front(key).is_none()
         {
             self.turns.push(any, key.rank() as u32);
         }
-        let early = self.unexpected.insert(message);
-        self.unexpected_order.push(key, early);
+        let queued = self.unexpected.insert(message);
+        self.unexpected_order.push(key, queued);
         self.charge(key.rank(), UNEXPECTED_OVERHEAD);
-        early
+        queued
     }
 
-    /// A message was taken out of the order `key`. If it was the last, its rank has no turn any more; else the rank has the
-    /// last one, if this was its turn (`used`).
+    /// Updates the turn of the rank of `key` after one of its messages was taken: removes it if that was the last message; moves
+    /// it to the end if the turn was used (`used`).
     fn end_turn(&mut self, key: Key, used: bool) {
         let Some(any) = key.of_any_rank() else { return };
         let more = self.unexpected_order.front(key).is_some();
@@ -387,28 +389,28 @@ impl Receives {
         }
     }
 
-    /// Adds to a kept message. Once it is whole and has met a receive, that receive and the message.
-    pub fn keep(&mut self, early: u32, bytes: &[u8]) -> Option<(Op, Rank, Envelope, Vec<u8>)> {
-        let message = &mut self.unexpected[early];
+    /// Appends payload to an unexpected message. Returns it with its receive once it is complete and matched.
+    pub fn append(&mut self, queued: u32, bytes: &[u8]) -> Option<(Op, Rank, Envelope, Vec<u8>)> {
+        let message = &mut self.unexpected[queued];
         let data = message.data.get_or_insert_default();
         let payload = message.envelope.bytes as usize;
         if payload <= EAGER_BYTES {
-            // Not more, or it would be too long for `recycle`.
+            // Exact, since `recycle` does not reuse larger buffers.
             data.reserve_exact(payload.saturating_sub(data.len()));
         }
         data.extend_from_slice(bytes);
         if message.op.is_none() {
-            *self.kept.entry(message.from as u32).or_insert(0) += bytes.len();
+            *self.queued_bytes.entry(message.from as u32).or_insert(0) += bytes.len();
         }
         if data.len() < message.envelope.bytes as usize || message.op.is_none() {
             return None;
         }
-        let message = self.unexpected.remove(early)?;
+        let message = self.unexpected.remove(queued)?;
         let op = self.ops.remove(message.op?)?;
         (!op.cancelled).then(|| (op, message.from, message.envelope, message.data.unwrap_or_default()))
     }
 
-    /// Takes back the memory of a kept message that has been delivered.
+    /// Stores the buffer of a delivered message for reuse.
     pub fn recycle(&mut self, mut data: Vec<u8>) {
         if self.spare.len() < MAX_SPARE && data.capacity() <= EAGER_BYTES {
             data.clear();
@@ -416,13 +418,13 @@ impl Receives {
         }
     }
 
-    /// The receive is over.
+    /// Removes a receive.
     pub fn finish(&mut self, op: u32) -> Option<Op> {
         self.ops.remove(op)
     }
 }
 
-/// Why the message with `header` cannot serve `recv`, if it cannot; `name` is what messages call its sender.
+/// Why the message with `envelope` cannot serve `recv`, if it cannot; `name` is the sender's name in the error.
 pub fn refusal(recv: &Recv, from: Rank, envelope: &Envelope, name: impl FnOnce() -> String) -> Option<Outcome> {
     if differs(recv.fingerprint, envelope.fingerprint) {
         return Some(Outcome::Mismatch { rank: from, theirs: envelope.fingerprint });

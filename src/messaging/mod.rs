@@ -1,12 +1,12 @@
 //! The message protocol of one context, the same over any kind of link: matching, unexpected messages, announcements and grants,
 //! one-sided operations, diagnostic queries, abort and goodbye, and a router with a link for each peer.
 //!
-//! It has no socket, no clock and no thread of its own: links and connectors move the bytes, and it is told what time it is.
-//! Operations are posted, [`Messenger::progress`] moves them on, and every operation ends with exactly one [`Event`], unless
-//! [`Messenger::cancel`] took it back.
+//! It has no sockets, clock or threads: links and connectors move the bytes, and callers pass the time. Operations are posted,
+//! and [`Messenger::progress`] progresses them. Every operation ends with exactly one [`Event`], unless it is cancelled with
+//! [`Messenger::cancel`].
 
+mod closing;
 mod diagnosis;
-mod farewell;
 #[cfg(any(test, fuzzing))]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod fuzz;
@@ -32,7 +32,7 @@ pub(crate) mod testing;
 #[allow(clippy::disallowed_methods)]
 mod tests;
 
-pub use diagnosis::Unmet;
+pub use diagnosis::Unmatched;
 pub use operation::{Event, Outcome, Recv, ReduceInto, Remote, Replies, Send, Source, Token};
 
 use std::collections::HashMap;
@@ -53,72 +53,71 @@ use ranks::ByRank;
 use remote::{Binding, FIRST_REGION_OWNER, Region, Request, UnexpectedWrite};
 use send::Queued;
 
-/// Events that there is room for from the beginning: how many come at once is a matter of chance, and the steady state is to
-/// allocate nothing.
+/// Events for which memory is reserved. How many are pushed at once varies, and the steady state must not allocate.
 pub const EVENTS: usize = 256;
 
-/// Bytes received at once that do not go straight to their place: small enough to stay in cache until they are reduced.
+/// Size of the staging buffer for received bytes: small enough to stay in cache until they are reduced.
 const STAGING_BYTES: usize = 128 << 10;
-/// Payload from which on the rest is received straight into its place.
+/// From this length on, the rest of a payload is received directly into its destination, without staging.
 const DIRECT_BYTES: usize = 4 << 10;
-/// Receives from one link before others get their turn.
+/// Receives from one link before other links are read.
 const READS_PER_TURN: usize = 4;
-/// Up to so many links are tried without asking the connector which are ready.
+/// With up to so many links, all are tried without asking the connector which are ready.
 const DIRECT_LINKS: usize = 4;
 
-/// The messages of one context.
+/// The operations, messages and links of one context.
 pub struct Messenger {
     rank: Rank,
     size: usize,
     log: Option<LogCallback>,
     connector: Box<dyn Connector>,
     peers: ByRank<Peer>,
-    /// Ranks to which links stand.
+    /// Ranks with an established link.
     linked: Vec<Rank>,
-    /// Ranks to which something is to be sent.
+    /// Ranks with output to flush.
     dirty: Vec<Rank>,
     receives: Receives,
-    /// Messages that wait for a grant.
+    /// Messages that wait for a grant, or behind one that does; indices into `queued_sends`.
     queued: Queues<u32>,
     queued_sends: Slab<Queued>,
-    /// Grants that no message has used.
+    /// Received grants that no message has used, counted.
     grants: QuickMap<Key, u32>,
-    /// Grants that came during a receive.
+    /// Grants received while a link was read, to be handled afterwards.
     granted: Vec<Key>,
-    /// Offered messages that have not been taken, by key.
+    /// Messages that were offered and not yet read by the receiver, by key.
     offers: QuickMap<u32, Send>,
     next_offer: u32,
-    /// Orders in which an offer was taken during a receive.
+    /// Keys for which a peer has read an offered message while its link was read; messages queued behind are sent afterwards.
     unblocked: Vec<Key>,
-    /// Ranks whose offered messages are read here.
+    /// Ranks whose offered messages are being read.
     reading: Vec<Rank>,
     requests: Slab<Request>,
     regions: HashMap<u32, Region>,
     next_region: u32,
     bindings: QuickMap<Key, Binding>,
     unexpected_writes: QuickMap<Key, Vec<UnexpectedWrite>>,
-    /// Messages that have not left: in the peers' queues, or waiting for a grant.
+    /// Messages not completely sent: in the peers' queues, or waiting for a grant.
     outgoing: usize,
     staging: Box<[u8]>,
-    /// Limits on what is kept from one peer; see [`limits`].
+    /// Limits on the bytes of unexpected messages queued from one peer; see [`limits`].
     pause_bytes: usize,
     most_bytes: usize,
-    /// Ranks whose links are not read, because too much is kept from them.
+    /// Ranks whose links are not read, because too many unexpected bytes from them are queued.
     paused: Vec<Rank>,
     events: Vec<Event>,
     sent: Vec<Sent>,
     connector_events: Vec<ConnectorEvent>,
     closed: Option<Error>,
-    /// Peers that were asked what they are doing.
+    /// Peers to which a query was sent.
     queried: Vec<Rank>,
 }
 
-// SAFETY: the pointers are to memory of the posters', who vouch for it until the event or the cancellation, whichever thread
-// drives the messenger.
+// SAFETY: the posters keep the memory behind all pointers valid until the event or the cancellation, on whichever thread the
+// messenger is progressed.
 unsafe impl std::marker::Send for Messenger {}
 
 impl Messenger {
-    /// For `rank` of `size`, whose links this connector makes.
+    /// A messenger for `rank` of `size`, whose links `connector` makes.
     pub fn new(rank: Rank, size: usize, mut connector: Box<dyn Connector>, log: Option<LogCallback>) -> Self {
         connector.set_rank(rank, size);
         Self {
@@ -156,7 +155,7 @@ impl Messenger {
         }
     }
 
-    /// Posts a message.
+    /// Posts a send.
     ///
     /// # Safety
     /// `send.from` is valid for `send.bytes` until the event or the cancellation.
@@ -165,7 +164,7 @@ impl Messenger {
         if send.to == self.rank && self.closed.is_none() {
             return self.send_to_self(&send);
         }
-        if let Some(error) = self.lost(send.to) {
+        if let Some(error) = self.disconnect_error(send.to) {
             return self.event(send.token, Outcome::Failed(error));
         }
         self.send_or_queue(send);
@@ -174,8 +173,8 @@ impl Messenger {
     /// Posts a receive.
     ///
     /// # Safety
-    /// `recv.into` is valid for writes of `recv.bytes`, and `recv.reduce`'s operand for as many, until the event or the
-    /// cancellation; nobody else touches `into` meanwhile.
+    /// `recv.into` is valid for writes of `recv.bytes`, and the operand of `recv.reduce` for reads of as many, until the event or
+    /// the cancellation. Nothing else accesses `into` meanwhile.
     pub unsafe fn recv(&mut self, recv: Recv) {
         if let Some(error) = self.closed.clone() {
             return self.event(recv.token, Outcome::Failed(error));
@@ -190,7 +189,7 @@ impl Messenger {
             Posting::Granted { to } => self.grant(to, space, slot),
             Posting::Offered { op, from, envelope, key } => self.read_later(from, op, &envelope, key),
             Posting::Waits { op, grant } => {
-                if let Some(error) = self.lost_all(&from) {
+                if let Some(error) = self.disconnect_error_of(&from) {
                     self.receives.withdraw(op);
                     return self.event(token, Outcome::Failed(error));
                 }
@@ -204,7 +203,7 @@ impl Messenger {
         }
     }
 
-    /// Takes back every operation of `owner`: no event for it follows, and its memory is no longer touched.
+    /// Cancels all operations of `owner`: no event follows for them, and their memory is not accessed any more.
     pub fn cancel(&mut self, owner: u32) {
         let mut arriving = Vec::new();
         self.receives.cancel(owner, |op| arriving.push(op));
@@ -236,7 +235,8 @@ impl Messenger {
         self.events.retain(|e| e.token.owner != owner);
     }
 
-    /// Moves what can be moved without waiting at `now`; pushes the ends. Whether anything moved.
+    /// Moves data as far as possible without blocking, at the time `now`, and appends to `events`. Returns whether anything was
+    /// moved.
     pub fn progress(&mut self, now: Instant, events: &mut Vec<Event>) -> bool {
         let mut moved = false;
         if !self.paused.is_empty() {
@@ -264,7 +264,7 @@ impl Messenger {
         moved
     }
 
-    /// Sends what was posted, as far as that goes without waiting; pushes the ends.
+    /// Sends what was posted as far as possible without blocking, and appends to `events`.
     pub fn flush(&mut self, events: &mut Vec<Event>) {
         if !self.paused.is_empty() {
             self.resume();
@@ -280,23 +280,23 @@ impl Messenger {
         self.connector.descriptors(into);
     }
 
-    /// When [`Messenger::progress`] must be called though no descriptor is readable.
+    /// When [`Messenger::progress`] must be called even if no descriptor is readable.
     pub fn next_timer(&self) -> Option<Instant> {
         self.connector.next_timer()
     }
 
-    /// Messages of this side that have not left.
+    /// Messages of this rank that are not completely sent.
     pub fn outgoing(&self) -> usize {
         self.outgoing
     }
 
-    /// What is left of operations that have all ended well, in words.
+    /// Describes the state that remains although all operations have completed; `None` if there is none.
     #[cfg(test)]
-    pub(crate) fn left_behind(&self) -> Option<String> {
+    pub(crate) fn remaining_state(&self) -> Option<String> {
         let left = [
             (self.outgoing, "messages that have not left"),
             (self.receives.len(), "receives"),
-            (self.receives.unmet().count(), "unexpected messages"),
+            (self.receives.unmatched().count(), "unexpected messages"),
             (self.queued_sends.len(), "messages without a grant"),
             (self.offers.len(), "messages that were offered"),
             (self.peers.iter().map(|(_, peer)| peer.readings.len()).sum(), "offers"),
@@ -309,7 +309,7 @@ impl Messenger {
         (!left.is_empty()).then(|| left.join(", "))
     }
 
-    /// How messages to the user call `rank`.
+    /// The name of `rank` in messages to the user.
     pub fn peer_name(&self, rank: Rank) -> String {
         self.connector.peer_name(rank)
     }
@@ -339,19 +339,19 @@ impl Messenger {
         }
     }
 
-    /// The error that operations with `rank` end with, once there is no way to it any more.
-    fn lost(&self, rank: Rank) -> Option<Error> {
-        self.closed.as_ref().or_else(|| self.peers.get(rank)?.over.as_ref()).cloned()
+    /// The error of operations with `rank`, if it is disconnected.
+    fn disconnect_error(&self, rank: Rank) -> Option<Error> {
+        self.closed.as_ref().or_else(|| self.peers.get(rank)?.disconnected.as_ref()).cloned()
     }
 
-    /// The error that a receive ends with, once there is no way to any rank that could serve it: one that was seen here, rather than
-    /// one that a peer has told, which may have begun with this rank's own waiting.
-    fn lost_all(&self, from: &Source) -> Option<Error> {
+    /// The error of a receive, if all ranks that could serve it are disconnected. An error detected here is preferred to one that
+    /// a peer reported, because that peer may have failed only because this rank kept it waiting.
+    fn disconnect_error_of(&self, from: &Source) -> Option<Error> {
         let mut told = None;
         let mut seen = None;
         for rank in from.ranks() {
-            let error = self.lost(*rank)?;
-            let first = if error.is_told() { &mut told } else { &mut seen };
+            let error = self.disconnect_error(*rank)?;
+            let first = if error.is_reported_by_peer() { &mut told } else { &mut seen };
             first.get_or_insert(error);
         }
         seen.or(told)

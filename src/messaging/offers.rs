@@ -1,12 +1,12 @@
-//! Messages that are not sent, but read by their receiver out of the sender's memory, on links that can.
+//! Messages that are not sent, but read by the receiver from the sender's memory, on links that support this.
 //!
-//! The sender registers the message with the link and offers it, in order with what it sends. The receive that the offer meets
-//! reads it, and then says that it was taken, which ends the send. A buffer that is given up meanwhile is registered no more: its
-//! message is sent as a copy, since the receiver counts on it. Messages of a collective that is given up are not: its context
-//! is closed, and that ends the receive.
+//! The sender registers the message with the link and offers it, in order with other messages. The receive that matches the offer
+//! reads the message, and then acknowledges this (`Taken`), which completes the send. If the sender's buffer is cancelled before
+//! that, its memory is unregistered and a copy of the message is sent, since the receiver waits for it. If the sender's
+//! collective is cancelled, no copy is sent: its context is closed, which ends the receive.
 //!
-//! Messages of one order end in that order, as those that are sent do: what follows an offer that was not taken is offered, too,
-//! or waits.
+//! Messages with the same key (peer, space and slot) complete in order, like those that are sent. A message behind an offer that
+//! was not taken is offered too, or waits.
 
 use std::io;
 
@@ -22,27 +22,27 @@ use crate::transport::RemoteMemory;
 use crate::types::Rank;
 use crate::wire::{Envelope, Message};
 
-/// Read from one rank before others get their turn.
+/// Bytes read from one rank before others are read.
 const BYTES_PER_TURN: usize = 4 << 20;
 
-/// An offered message that is read.
+/// An offered message that is being read.
 #[derive(Debug)]
 pub struct Reading {
     key: u32,
     order: Key,
-    /// Where it goes, and how far it has come.
+    /// Its destination and progress.
     pub(super) incoming: Incoming,
-    /// The sender has unregistered it: a replacement comes, or the end of the connection.
+    /// The sender has unregistered it: a replacement follows, or the connection ends.
     revoked: bool,
 }
 
-/// Reads the next bytes of `reading`: into their place, or into `staging`. How many, and whether they are in `staging`.
+/// Reads the next bytes of `reading`, into their destination or into `staging`. Returns how many, and whether into `staging`.
 fn read(memory: &mut dyn RemoteMemory, reading: &Reading, staging: &mut [u8]) -> io::Result<(usize, bool)> {
     let Reading { key, incoming, .. } = reading;
     let wanted = incoming.remaining();
     match incoming.target {
         Target::Memory(into) if wanted >= DIRECT_BYTES => {
-            // SAFETY: `done` is below `bytes`, for which the poster of the receive keeps the memory valid.
+            // SAFETY: `done` is at most `bytes`, for which the poster of the receive keeps the memory valid.
             let place = unsafe { std::slice::from_raw_parts_mut(into.add(incoming.done), wanted.min(BYTES_PER_TURN)) };
             memory.read(*key, incoming.done, place).map(|n| (n, false))
         }
@@ -59,16 +59,17 @@ impl Messenger {
         matches!(from, Source::Rank(rank) if self.peers.get(*rank).is_some_and(Peer::reads))
     }
 
-    /// Whether a message of this order was offered and not taken.
+    /// Whether a message with this key was offered and not taken.
     pub(super) fn has_offers(&self, order: Key) -> bool {
         !self.offers.is_empty() && self.offers.values().any(|send| send.key() == order)
     }
 
-    /// Offers a message; `false` if it cannot be registered.
+    /// Offers a message; returns `false` if it cannot be registered.
     pub(super) fn offer(&mut self, send: &Send) -> bool {
         let key = self.next_offer;
         let registered = self.peer(send.to).remote_memory().map(|memory| {
-            // SAFETY: the poster keeps the memory valid until the event or the cancellation, which unregister it.
+            // SAFETY: the poster keeps the memory valid until the event or the cancellation, both of which follow the call of
+            // `unregister`.
             unsafe { memory.register(key, send.from, send.bytes) }
         });
         match registered {
@@ -90,7 +91,7 @@ impl Messenger {
         true
     }
 
-    /// The message that was offered to `rank` under `key` was read. If that was given up meanwhile, there is no such offer.
+    /// `rank` has read the message that was offered under `key`. Ignored if the send was cancelled meanwhile.
     pub(super) fn taken(&mut self, rank: Rank, peer: &mut Peer, key: u32) {
         if let Some(send) = self.offers.get(&key).copied().filter(|send| send.to == rank) {
             self.offers.remove(&key);
@@ -102,7 +103,7 @@ impl Messenger {
         }
     }
 
-    /// Takes back what was offered of `owner`.
+    /// Cancels the offers of `owner`.
     pub(super) fn cancel_offers(&mut self, owner: u32) {
         let given_up: Vec<(u32, Send)> = self.offers.extract_if(|_, send| send.token.owner == owner).collect();
         for (key, send) in given_up {
@@ -110,7 +111,7 @@ impl Messenger {
                 memory.unregister(key);
             }
             if send.space.is_user() {
-                // SAFETY: cancelling has not returned.
+                // SAFETY: the poster keeps the memory valid until `cancel`, which calls this, returns.
                 unsafe { self.push_copy(&send, &Message::Replacement { envelope: send.envelope(), key }) };
             }
             self.release(send.key());
@@ -129,7 +130,7 @@ impl Messenger {
         Ok(())
     }
 
-    /// A receive that was just posted has met an offer of `rank`.
+    /// A receive that was just posted has matched an offer of `rank`.
     pub(super) fn read_later(&mut self, rank: Rank, op: u32, envelope: &Envelope, key: u32) {
         if let Some(mut peer) = self.peers.take(rank) {
             self.begin_reading(rank, &mut peer, op, envelope, key);
@@ -141,7 +142,7 @@ impl Messenger {
     fn begin_reading(&mut self, rank: Rank, peer: &mut Peer, op: u32, envelope: &Envelope, key: u32) {
         let incoming = self.begin_arrival(rank, envelope, Arrival::Op(op));
         if matches!(incoming.target, Target::Discard) {
-            // It was refused.
+            // The message was refused.
             return peer.push_control(&Message::Taken { key });
         }
         let order = Key::new(rank, envelope.space, envelope.slot);
@@ -151,7 +152,7 @@ impl Messenger {
         }
     }
 
-    /// A message comes that was offered under `key`.
+    /// A message arrives that was offered under `key`.
     pub(super) fn begin_replacement(&mut self, rank: Rank, peer: &mut Peer, envelope: &Envelope, key: u32) -> Incoming {
         let met = peer.readings.iter().position(|reading| reading.key == key);
         let arrival = match met.and_then(|index| peer.readings.remove(index)).map(|reading| reading.incoming.finish) {
@@ -161,7 +162,7 @@ impl Messenger {
         self.begin_arrival(rank, envelope, arrival)
     }
 
-    /// Takes back the readings for these receives.
+    /// Cancels the readings for these receives.
     pub(super) fn cancel_readings(&mut self, receives: &[u32]) {
         for index in 0..self.reading.len() {
             let rank = self.reading[index];
@@ -177,17 +178,18 @@ impl Messenger {
         }
     }
 
-    /// Whether some offered message can be read on.
+    /// Whether an offered message can be read further.
     pub fn is_reading(&self) -> bool {
         let goes_on = |rank: &Rank| self.peers.get(*rank).is_some_and(|p| p.readings.iter().any(|r| !r.revoked));
         self.reading.iter().any(goes_on)
     }
 
-    /// Reads what was offered, as far as that goes without waiting, and not too long. Whether anything moved.
+    /// Reads offered messages as far as possible without blocking, up to [`BYTES_PER_TURN`] from each rank. Returns whether
+    /// anything moved.
     pub(super) fn read_offers(&mut self) -> bool {
         let mut moved = false;
         for index in (0..self.reading.len()).rev() {
-            // Losing a rank takes it out of the list.
+            // If a peer disconnects, it is removed from the list.
             if let Some(rank) = self.reading.get(index).copied() {
                 moved |= self.read_offers_of(rank);
                 if self.peers.get(rank).is_none_or(|peer| peer.readings.is_empty()) {
@@ -240,8 +242,8 @@ impl Messenger {
         let dirty = peer.has_output();
         self.peers.put_back(rank, peer);
         match error {
-            Some(error) => self.cut_off(rank, error),
-            // The sender waits for nothing else.
+            Some(error) => self.fail_connection(rank, error),
+            // Sent now, because the sender waits for this message.
             None if dirty => drop(self.flush_to(rank)),
             None => {}
         }

@@ -1,4 +1,4 @@
-//! What is posted, and how it ends.
+//! Operations as posted, and their results.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use crate::error::Error;
 use crate::reduce::{Kernel, Side};
 use crate::types::{Rank, Slot, Space};
 
-/// Who posted an operation. `owner` names what can be cancelled as a whole; `detail` is the owner's own.
+/// Identifies an operation. All operations of one `owner` are cancelled together; the owner assigns `detail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
-    /// A collective or a buffer.
+    /// The collective or buffer that posted it.
     pub owner: u32,
-    /// Which of its operations.
+    /// Distinguishes the owner's operations.
     pub detail: u32,
 }
 
 impl Token {
-    /// Of the events that concern the whole context: a peer has given it up, asks, or replies.
+    /// The token of events that concern the whole context: a peer has failed, has sent a query, or has replied to one.
     pub const CONTEXT: Self = Self { owner: u32::MAX, detail: 0 };
 }
 
@@ -25,33 +25,33 @@ impl Token {
 pub struct Send {
     /// Receiver.
     pub to: Rank,
-    /// With `slot`: what the receive must name.
+    /// Matched, together with `slot`, with the receive's.
     pub space: Space,
-    /// With `space`: what the receive must name.
+    /// Matched, together with `space`, with the receive's.
     pub slot: Slot,
     /// Compared with the receive's; see [`Recv::fingerprint`].
     pub fingerprint: u64,
-    /// The bytes; valid until the event or the cancellation.
+    /// The payload; valid until the event or the cancellation.
     pub from: *const u8,
-    /// How many.
+    /// Length of the payload.
     pub bytes: usize,
     /// Compared with the receive's; see [`Recv::more`].
     pub more: bool,
-    /// Comes back in the event.
+    /// Returned in the event.
     pub token: Token,
 }
 
-/// From whom a receive takes its message.
+/// The source of a receive.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// This rank.
     Rank(Rank),
-    /// Whichever of these sends first; when several have, they take turns.
+    /// Any of these ranks: the first that sends. If several have sent, they take turns.
     AnyOf(Arc<[Rank]>),
 }
 
 impl Source {
-    /// All that can serve it.
+    /// All ranks that can serve it.
     pub fn ranks(&self) -> &[Rank] {
         match self {
             Self::Rank(rank) => std::slice::from_ref(rank),
@@ -60,14 +60,14 @@ impl Source {
     }
 }
 
-/// What to do with received bytes instead of storing them: `into = with op incoming`.
+/// Reduces received bytes instead of storing them: `into = with op incoming`.
 #[derive(Clone, Copy, Debug)]
 pub struct ReduceInto {
-    /// Combines.
+    /// The reduction kernel.
     pub kernel: Kernel,
     /// The local operand, as long as the receive; may be `into`.
     pub with: *const u8,
-    /// Which operand the received bytes are.
+    /// Whether the received bytes are the left or the right operand.
     pub incoming: Side,
     /// Bytes of one element.
     pub element: usize,
@@ -76,91 +76,90 @@ pub struct ReduceInto {
 /// A message to receive.
 #[derive(Clone, Debug)]
 pub struct Recv {
-    /// Sender.
+    /// The source.
     pub from: Source,
-    /// With `slot`: which message.
+    /// Matched, together with `slot`, with the send's.
     pub space: Space,
-    /// With `space`: which message.
+    /// Matched, together with `space`, with the send's.
     pub slot: Slot,
-    /// What the poster believes the message to be about. A message that [differs](crate::wire::fingerprint::differs) is
-    /// refused.
+    /// Identifies the call. A message whose fingerprint [differs](crate::wire::fingerprint::differs) is refused.
     pub fingerprint: u64,
-    /// Where the bytes go; valid until the event or the cancellation.
+    /// The destination; valid until the event or the cancellation.
     pub into: *mut u8,
-    /// How many at most.
+    /// Most bytes to receive.
     pub bytes: usize,
     /// Whether a shorter message is refused.
     pub exact: bool,
-    /// Whether more segments of the same step follow this one. With `exact`, a message that says otherwise is refused, too.
+    /// Whether more segments of the same step follow this one. With `exact`, a message with another value is refused.
     pub more: bool,
-    /// Receive-and-reduce.
+    /// For a receive that reduces.
     pub reduce: Option<ReduceInto>,
-    /// Comes back in the event.
+    /// Returned in the event.
     pub token: Token,
 }
 
 /// A range of another rank's registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Whose.
+    /// The rank that registered it.
     pub rank: Rank,
     /// The key that [`super::Messenger::register`] returned there.
     pub region: u32,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
 }
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Done, with this rank, so many bytes.
+    /// Completed, with this rank and so many bytes.
     Done {
         /// The peer.
         rank: Rank,
         /// Length of the message.
         bytes: usize,
     },
-    /// A bound receive buffer was written: so many bytes at this offset. Not an end: more may come.
+    /// The peer has written so many bytes into a bound buffer at this offset. The operation goes on.
     Written {
-        /// First byte.
+        /// Offset of the first byte.
         offset: usize,
         /// Length of the write.
         bytes: usize,
     },
-    /// The message that came was about something else: the sender's [`Send::fingerprint`].
+    /// The fingerprints of message and receive differ.
     Mismatch {
-        /// The peer.
+        /// The sender.
         rank: Rank,
-        /// Its fingerprint.
+        /// The message's fingerprint.
         theirs: u64,
     },
-    /// It cannot be done.
+    /// Failed.
     Failed(Error),
-    /// For [`Token::CONTEXT`]: this rank has waited in vain, and asks what this one is doing.
+    /// For [`Token::CONTEXT`]: a peer waits for this rank, and queries what it is doing.
     Queried {
         /// The peer.
         rank: Rank,
     },
-    /// For [`Token::CONTEXT`]: a peer that was asked has replied.
+    /// For [`Token::CONTEXT`]: a peer has replied to a query.
     Replied,
 }
 
-/// What peers have replied that were asked why they keep others waiting.
+/// The replies of queried peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
     /// Some have not replied.
     Missing,
-    /// All wait for others themselves, who know more.
-    HeldUp,
-    /// One does not, or nothing is to be expected.
+    /// All wait for other ranks, so the cause lies with those.
+    AllWaiting,
+    /// At least one does not wait for others, or no peer was queried.
     Cause,
 }
 
-/// The end of an operation.
+/// The end of an operation, or another event.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The poster's.
+    /// As posted.
     pub token: Token,
-    /// How it ended.
+    /// What happened.
     pub outcome: Outcome,
 }

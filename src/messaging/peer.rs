@@ -1,5 +1,4 @@
-//! What a context keeps for one peer: its link, the queue of what is to be sent, and how far the message that is coming in has
-//! come.
+//! The state of one peer: its link, send queue, and the progress of the message that is being received.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -13,22 +12,22 @@ use crate::messaging::operation::Token;
 use crate::transport::{Link, RemoteMemory};
 use crate::wire::message::{self, HEADER_BYTES, Message};
 
-/// A header and its payload, on their way out.
+/// A header and its payload in the send queue.
 #[derive(Debug)]
 struct Outgoing {
     header: [u8; HEADER_BYTES],
-    /// The payload; its memory is the poster's, or `owned`.
+    /// The payload, in the poster's memory or in `owned`.
     from: *const u8,
     bytes: usize,
-    /// Header and payload bytes that are out.
+    /// Header and payload bytes sent.
     sent: usize,
-    /// Whose memory it is, unless it is `owned`.
+    /// The operation that owns the payload's memory, unless it is `owned`.
     token: Option<Token>,
-    /// Whether the owner hears that it is out.
+    /// Whether to report when it is sent.
     report: bool,
-    /// The receiver may count on it, because it granted it.
+    /// The receiver has granted it, so a receive may wait for it.
     granted: bool,
-    /// Which request of ours it is, if it is a put.
+    /// For a put: the index of its request.
     put: Option<u32>,
     owned: Option<Vec<u8>>,
 }
@@ -38,23 +37,24 @@ impl Outgoing {
         HEADER_BYTES + self.bytes
     }
 
-    /// What has not left of header and payload.
+    /// The parts of header and payload that are not sent.
     fn rest(&self) -> [&[u8]; 2] {
         let past = self.sent.saturating_sub(HEADER_BYTES);
         let payload = if past == self.bytes {
             &[][..]
         } else {
-            // SAFETY: the poster keeps `from` valid for `bytes` until the event, and `past` is at most `bytes`.
+            // SAFETY: the poster keeps `from` valid for `bytes` until the event, or it points to `owned`, and `past` is at most
+            // `bytes`.
             unsafe { std::slice::from_raw_parts(self.from.add(past), self.bytes - past) }
         };
         [&self.header[self.sent.min(HEADER_BYTES)..], payload]
     }
 
-    /// Makes the rest of a payload our own, so that the poster's memory is free.
+    /// Copies the payload, so that the poster's memory is not accessed any more.
     fn detach(&mut self) {
         self.token = None;
         if self.owned.is_none() && self.bytes > 0 {
-            // SAFETY: until now the memory is the poster's and valid for `bytes`.
+            // SAFETY: the poster keeps `from` valid for `bytes` until its operation is cancelled, during which this is called.
             let copy = unsafe { std::slice::from_raw_parts(self.from, self.bytes) }.to_vec();
             self.from = copy.as_ptr();
             self.owned = Some(copy);
@@ -62,57 +62,57 @@ impl Outgoing {
     }
 }
 
-/// A message that is half out when its connection ends is finished up to this length.
+/// Longest rest of a partly sent message that is still sent when its connection is closed.
 const MAX_REST_BYTES: usize = 4 << 20;
 
-/// Pieces of memory that are sent at once.
+/// Most parts in one vectored send.
 const PARTS: usize = 16;
 
-/// What a call to [`Peer::flush`] finished: token, payload bytes.
+/// A message sent by [`Peer::flush`]: token and payload bytes.
 pub type Sent = (Token, usize);
 
-/// A question to a peer.
+/// A query to a peer.
 #[derive(Debug)]
 pub struct Query {
-    /// When it was asked.
+    /// When it was sent.
     pub since: Instant,
-    /// What the peer has replied, and whether a collective there waits for other ranks itself.
+    /// The peer's reply, and whether a collective there waits for other ranks.
     pub reply: Option<(String, bool)>,
 }
 
-/// What a context keeps for one peer.
+/// The state of one peer.
 #[derive(Default)]
 pub struct Peer {
-    /// The way there, while it stands.
+    /// The link, while established.
     pub link: Option<Box<dyn Link>>,
-    /// The link reads memory: messages of more bytes are offered.
+    /// If the link reads memory: longer messages are offered.
     reads_above: Option<usize>,
-    /// In the headers on this link.
+    /// Connection number for the headers on this link.
     pub connection: u32,
-    /// Why there is no way any more.
-    pub over: Option<Error>,
-    /// The peer has said that it is done.
+    /// The error, if it is disconnected.
+    pub disconnected: Option<Error>,
+    /// The peer has sent a goodbye.
     pub goodbye: bool,
-    /// Sending has failed, for this reason: the system tells it only once, and reading might find a mere end.
-    pub broke: Option<Error>,
-    /// What it was asked.
+    /// The error of a failed send. The system reports it only once; a read might find only the end of the stream.
+    pub send_error: Option<Error>,
+    /// The last query to it.
     pub query: Option<Query>,
-    /// The link is watched for room to send.
+    /// Whether the link is watched for writability.
     pub awaits_room: bool,
-    /// Listed for a flush.
+    /// In the list of ranks to flush.
     pub dirty: bool,
     partial: PartialHeader,
-    /// The message that is coming in.
+    /// The message that is being received.
     pub incoming: Option<Incoming>,
-    /// Offered messages that are read.
+    /// Offered messages that are being read.
     pub readings: VecDeque<Reading>,
-    /// Headers without payload that may overtake messages.
+    /// Headers without payload, which may overtake messages.
     control: VecDeque<[u8; HEADER_BYTES]>,
     control_sent: usize,
     data: VecDeque<Outgoing>,
 }
 
-/// A header of which not all bytes have come.
+/// A partly received header.
 struct PartialHeader {
     bytes: [u8; HEADER_BYTES],
     have: usize,
@@ -133,40 +133,40 @@ impl Peer {
         !self.control.is_empty() || !self.data.is_empty()
     }
 
-    /// Whether what is sent to it now can leave at once.
+    /// Whether a message can be sent at once.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.link.is_some() && !self.has_output()
     }
 
-    /// Longest message that is sent without asking.
+    /// Longest message that is sent without a grant or offer.
     #[inline]
     pub fn eager_bytes(&self) -> usize {
         self.reads_above.unwrap_or(EAGER_BYTES)
     }
 
-    /// Whether longer ones are offered.
+    /// Whether longer messages are offered.
     pub fn reads(&self) -> bool {
         self.reads_above.is_some()
     }
 
-    /// The way into the peer's memory.
+    /// Access to the peer's memory, if the link supports it.
     pub fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
         self.link.as_deref_mut()?.remote_memory()
     }
 
-    /// Messages that have not left as a whole.
+    /// Messages not completely sent.
     pub fn outgoing(&self) -> usize {
         self.data.len()
     }
 
-    /// Payload bytes sent, and payload bytes, of the messages whose tokens are `its` that have not left as a whole.
+    /// Payload bytes sent, and payload length, of each message in the queue with a token for which `its` holds.
     pub fn sending(&self, its: impl Fn(Token) -> bool) -> impl Iterator<Item = (usize, usize)> {
         let its = self.data.iter().filter(move |out| out.token.is_some_and(&its));
         its.map(|out| (out.sent.saturating_sub(HEADER_BYTES), out.bytes))
     }
 
-    /// Messages whose payload is coming in, or is read.
+    /// Messages whose payload is being received or read.
     pub fn arriving(&self) -> impl Iterator<Item = &Incoming> {
         self.incoming.iter().chain(self.readings.iter().map(|reading| &reading.incoming))
     }
@@ -176,11 +176,11 @@ impl Peer {
         self.control.push_back(message.encode(self.connection));
     }
 
-    /// Queues a message. With `report`, the owner of `token` hears when it is out.
+    /// Queues a message. With `report`, an event for `token` follows when it is sent.
     #[inline]
     pub fn push(&mut self, message: &Message, from: *const u8, token: Option<Token>, report: bool) {
         let (granted, put) = match message {
-            // The messages of a collective vanish with the whole context.
+            // Cancelling a collective closes the context, so no receive waits for its messages.
             Message::Data { envelope, .. } => (envelope.space.is_user() && envelope.bytes > EAGER_BYTES as u64, None),
             Message::Put { request, .. } => (false, Some(*request)),
             _ => (false, None),
@@ -198,7 +198,7 @@ impl Peer {
         });
     }
 
-    /// Queues a message whose payload is our own, and whose end nobody hears of.
+    /// Queues a message with a payload owned by the queue. No event follows.
     pub fn push_owned(&mut self, message: &Message, owned: Vec<u8>) {
         self.push(message, owned.as_ptr(), None, false);
         if let Some(out) = self.data.back_mut() {
@@ -206,12 +206,12 @@ impl Peer {
         }
     }
 
-    /// Whether the put that is this request has not left as a whole, so that nobody can have it.
+    /// Whether the put of this request is not completely sent, so that the peer cannot have it.
     pub fn is_putting(&self, request: u32) -> bool {
         self.data.iter().any(|out| out.put == Some(request))
     }
 
-    /// What is missing of a header or message that is half out; `None` if that is too long to be kept.
+    /// The rest of a header or message that is partly sent; `None` if it is longer than [`MAX_REST_BYTES`].
     pub fn rest_of_begun(&self) -> Option<Vec<u8>> {
         if self.control_sent > 0 {
             return Some(self.control[0][self.control_sent..].to_vec());
@@ -221,11 +221,11 @@ impl Peer {
         (rest[1].len() <= MAX_REST_BYTES).then(|| rest.concat())
     }
 
-    /// The way to the peer stands: what was queued before did not know the number of the connection.
+    /// The link is established. Writes its connection number into the headers that were queued before.
     pub fn establish(&mut self, mut link: Box<dyn Link>, connection: u32) {
         self.reads_above = link.remote_memory().map(|memory| memory.eager_bytes());
         if self.reads() {
-            // Nothing else was queued there: grants, which nobody waits for now.
+            // This queue can contain only grants, which are not needed on a link that reads memory.
             self.control.clear();
         }
         self.link = Some(link);
@@ -234,7 +234,7 @@ impl Peer {
         headers.for_each(|header| message::set_connection(header, connection));
     }
 
-    /// Takes header bytes from the front of `bytes`; the header, once whole.
+    /// Takes header bytes from the front of `bytes`; returns the header when it is complete.
     #[inline]
     pub fn take_header(&mut self, bytes: &mut &[u8]) -> Option<[u8; HEADER_BYTES]> {
         let partial = &mut self.partial;
@@ -248,7 +248,7 @@ impl Peer {
         })
     }
 
-    /// Sends until nothing is left or the link is full; pushes what is out. Whether anything moved.
+    /// Sends until the queue is empty or the link is full, and appends to `sent`. Returns whether anything was sent.
     pub fn flush(&mut self, sent: &mut Vec<Sent>) -> io::Result<bool> {
         let Some(mut link) = self.link.take() else { return Ok(false) };
         let result = self.flush_on(link.as_mut(), sent);
@@ -285,8 +285,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// What leaves next, and how many parts that is: a message that has `begun` to leave goes on; then control headers; then
-    /// the other messages.
+    /// The next parts to send, and their number: first the message that has `begun`, then control headers, then other messages.
     fn parts(&self, begun: bool) -> ([IoSlice<'_>; PARTS], usize) {
         let begun = usize::from(begun);
         let first = self.data.iter().take(begun).flat_map(Outgoing::rest);
@@ -302,7 +301,7 @@ impl Peer {
         (parts, n)
     }
 
-    /// Accounts for `out` bytes that left in the order of `flush`.
+    /// Accounts for `out` bytes sent, in the order of `flush`.
     fn advance(&mut self, mut out: usize, begun: bool, sent: &mut Vec<Sent>) {
         let mut data_first = begun;
         while out > 0 {
@@ -328,8 +327,9 @@ impl Peer {
         }
     }
 
-    /// Frees the memory of `owner`: its messages that have not begun vanish; those that are half out, those that a receive
-    /// may count on because it granted them, and those that the peer will answer, are copied. How many vanished.
+    /// Cancels the messages of `owner`. Messages that have not begun are removed. Copied instead are those that are partly sent,
+    /// those that the receiver has granted, since a receive may wait for them, and those that the peer will answer. Returns the
+    /// number of removed messages.
     pub fn cancel(&mut self, owner: u32) -> usize {
         let before = self.data.len();
         self.data.retain_mut(|out| {
@@ -345,11 +345,11 @@ impl Peer {
         before - self.data.len()
     }
 
-    /// There is no way any more, for this reason. Returns how many messages that leaves unsent, and whom that concerns.
+    /// Disconnects the peer with `error`. Returns the number of unsent messages, and the tokens to report.
     pub fn end(&mut self, error: Error) -> (usize, Vec<Token>) {
         let data = std::mem::take(&mut self.data);
         let tokens = data.iter().filter(|out| out.report).filter_map(|out| out.token).collect();
-        *self = Self { over: Some(error), goodbye: self.goodbye, ..Self::default() };
+        *self = Self { disconnected: Some(error), goodbye: self.goodbye, ..Self::default() };
         (data.len(), tokens)
     }
 }

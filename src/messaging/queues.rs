@@ -1,5 +1,4 @@
-//! First-in-first-out queues, one for each order of messages. A queue that is empty takes no memory, and queues that are filled
-//! again need no new one.
+//! First-in-first-out queues by key. An empty queue takes no memory, and refilling queues does not allocate.
 
 use std::collections::hash_map::Entry;
 
@@ -7,12 +6,12 @@ use crate::hash::QuickMap;
 use crate::slab::Slab;
 use crate::types::{Rank, Slot, Space};
 
-/// No link.
+/// Marks the end of a list.
 const NIL: u32 = u32::MAX;
-/// No rank.
+/// The rank in keys for receives from any of several ranks.
 const ANY: u32 = u32::MAX;
 
-/// One order of messages.
+/// Identifies an ordered sequence of messages: peer, space and slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     rank: u32,
@@ -21,22 +20,22 @@ pub struct Key {
 }
 
 impl Key {
-    /// Messages between this process and `rank`.
+    /// Messages between this rank and `rank`.
     pub fn new(rank: Rank, space: Space, slot: Slot) -> Self {
         Self { rank: rank as u32, space, slot }
     }
 
-    /// Messages from whichever rank comes first.
+    /// Receives from any of several ranks.
     pub fn any(space: Space, slot: Slot) -> Self {
         Self { rank: ANY, space, slot }
     }
 
-    /// The key of all ranks on this slot, where receives may name several ranks; collectives have no such receives.
+    /// The key for receives from any of several ranks on this slot; `None` for collectives, which have no such receives.
     pub fn of_any_rank(&self) -> Option<Self> {
         self.space.is_user().then(|| Self::any(self.space, self.slot))
     }
 
-    /// The other process.
+    /// The peer.
     pub fn rank(&self) -> Rank {
         self.rank as usize
     }
@@ -60,12 +59,12 @@ pub struct Queues<T> {
 }
 
 impl<T: Copy + PartialEq> Queues<T> {
-    /// Whether every queue is empty.
+    /// Whether all queues are empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Appends.
+    /// Appends a value.
     pub fn push(&mut self, key: Key, value: T) {
         let link = self.links.insert((value, NIL));
         match self.ends.entry(key) {
@@ -74,12 +73,12 @@ impl<T: Copy + PartialEq> Queues<T> {
         }
     }
 
-    /// The first.
+    /// The first value.
     pub fn front(&self, key: Key) -> Option<T> {
         self.ends.get(&key).map(|(head, _)| self.links[*head].0)
     }
 
-    /// Takes the first.
+    /// Removes and returns the first value.
     pub fn pop(&mut self, key: Key) -> Option<T> {
         let (head, tail) = *self.ends.get(&key)?;
         let (value, next) = self.links.remove(head).expect("linked");
@@ -101,7 +100,7 @@ impl<T: Copy + PartialEq> Queues<T> {
         })
     }
 
-    /// Takes `value` out of the middle; whether it was there.
+    /// Removes `value`; returns whether it was found.
     pub fn remove(&mut self, key: Key, value: T) -> bool {
         let Some((head, tail)) = self.ends.get(&key).copied() else { return false };
         let (mut before, mut link) = (NIL, head);

@@ -1,17 +1,18 @@
-//! Something for each rank that has been met.
+//! A map from ranks to entries.
 
 use std::collections::BTreeMap;
 
 use crate::types::Rank;
 
-/// Ranks whose entries lie side by side.
+/// Number of ranks in the vector and in each further block.
 const NEAR: usize = 1024;
 
-/// Entries by rank. Takes memory for ranks that have one, not for all that there are.
+/// Entries by rank. Memory depends on the number of entries, not on the number of ranks.
 pub(super) struct ByRank<T> {
-    /// Of the first ranks, up to the last that has one; most contexts have no others. So a look-up is one comparison.
+    /// Entries of the first [`NEAR`] ranks, up to the last that has one. Most contexts use no others, so a lookup takes one
+    /// comparison.
     near: Vec<Option<Box<T>>>,
-    /// Of the others, in blocks of as many.
+    /// Entries of other ranks, in blocks of [`NEAR`].
     far: BTreeMap<usize, Box<[Option<Box<T>>]>>,
 }
 
@@ -37,7 +38,7 @@ impl<T> ByRank<T> {
         self.place(rank)?.as_deref_mut()
     }
 
-    /// Where the entry of `rank` is, or was.
+    /// The place for the entry of `rank`, if it exists.
     #[inline]
     fn place(&mut self, rank: Rank) -> Option<&mut Option<Box<T>>> {
         match self.near.get_mut(rank) {
@@ -46,7 +47,7 @@ impl<T> ByRank<T> {
         }
     }
 
-    /// The entry of `rank`, which is made if there is none.
+    /// The entry of `rank`, which is created if there is none.
     #[inline]
     pub fn get_or_insert_with(&mut self, rank: Rank, make: impl FnOnce() -> T) -> &mut T {
         if self.near.get(rank).is_none_or(Option::is_none) {
@@ -55,7 +56,7 @@ impl<T> ByRank<T> {
         self.place(rank).expect("just made").get_or_insert_with(|| Box::new(make()))
     }
 
-    /// Makes the place of `rank`, if there is none yet.
+    /// Creates the place for the entry of `rank`, if it does not exist.
     #[cold]
     fn make_place(&mut self, rank: Rank) {
         if rank >= NEAR {
@@ -65,13 +66,13 @@ impl<T> ByRank<T> {
         }
     }
 
-    /// Takes the entry of `rank` out. Its place stays, for [`ByRank::put_back`].
+    /// Removes the entry of `rank`. Its place stays, for [`ByRank::put_back`].
     #[inline]
     pub fn take(&mut self, rank: Rank) -> Option<Box<T>> {
         self.place(rank)?.take()
     }
 
-    /// Puts back what `take` gave.
+    /// Puts back an entry that `take` has returned.
     #[inline]
     pub fn put_back(&mut self, rank: Rank, entry: Box<T>) {
         if let Some(place) = self.place(rank) {

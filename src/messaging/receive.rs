@@ -1,4 +1,4 @@
-//! What arrives: headers, payload, and what they set in motion.
+//! Receives headers and payload, and handles messages.
 
 use std::io::{self, IoSliceMut};
 
@@ -14,24 +14,23 @@ use crate::transport::Link;
 use crate::types::{Rank, Slot, Space};
 use crate::wire::{Envelope, Message};
 
-/// What one receive from a link came to.
+/// The result of one receive from a link.
 enum Received {
-    /// Bytes that went straight into place, and bytes in the staging area; whether more may follow at once.
+    /// Bytes received directly into their destination, bytes in the staging buffer, and whether more may be available.
     Bytes { direct: usize, staged: usize, full: bool },
-    /// Nothing.
+    /// No bytes are available.
     Nothing,
     /// The end of the stream.
     End,
-    /// The link broke.
+    /// The link is broken.
     Broke(io::Error),
 }
 
-/// Receives once: payload of the message that is coming in goes straight into its place, if enough of it is missing; the rest
-/// into `staging`.
+/// Receives once: directly into the destination of the current payload if enough of it is missing, and the rest into `staging`.
 fn receive(link: &mut dyn Link, incoming: Option<&mut Incoming>, staging: &mut [u8]) -> Received {
     let direct = match incoming {
         Some(Incoming { target: Target::Memory(into), done, bytes, .. }) if *bytes - *done >= DIRECT_BYTES => {
-            // SAFETY: `done` is below `bytes`, for which the poster of the receive keeps the memory valid.
+            // SAFETY: `done` is at most `bytes`, for which the poster of the receive keeps the memory valid.
             unsafe { std::slice::from_raw_parts_mut(into.add(*done), *bytes - *done) }
         }
         _ => &mut [],
@@ -52,10 +51,11 @@ fn receive(link: &mut dyn Link, incoming: Option<&mut Incoming>, staging: &mut [
 }
 
 impl Messenger {
-    /// Gives a whole message to its receive.
+    /// Delivers a complete message to its receive.
     pub(super) fn deliver(&mut self, op: &Op, from: Rank, envelope: &Envelope, data: &[u8]) {
         let outcome = refusal(&op.recv, from, envelope, || self.peer_name(from)).unwrap_or_else(|| {
-            // SAFETY: `refusal` has compared the length with the receive's, for which the poster keeps the memory valid.
+            // SAFETY: `refusal` has checked that the message fits into the receive, and that it has the exact length if it
+            // reduces; the poster keeps the memory valid until the event below.
             unsafe {
                 match op.recv.reduce {
                     None if data.is_empty() => {}
@@ -70,9 +70,9 @@ impl Messenger {
         self.event(op.recv.token, outcome);
     }
 
-    /// Reads what has come from `rank`. Whether anything had.
+    /// Reads from the link to `rank`. Returns whether anything was received.
     pub(super) fn read(&mut self, rank: Rank) -> bool {
-        if self.holds_back(rank) {
+        if self.pauses(rank) {
             return false;
         }
         if !self.peers.get(rank).is_some_and(Peer::is_established) {
@@ -96,9 +96,9 @@ impl Messenger {
                     }
                 }
                 Received::Nothing => {}
-                Received::End => error = Some(self.how_it_ended(rank, &mut peer)),
+                Received::End => error = Some(self.end_of_stream(rank, &mut peer)),
                 Received::Broke(e) => {
-                    error = Some(peer.broke.take().unwrap_or_else(|| self.broke_while(rank, "receiving", &e)));
+                    error = Some(peer.send_error.take().unwrap_or_else(|| self.broke_while(rank, "receiving", &e)));
                 }
             }
             break;
@@ -113,22 +113,22 @@ impl Messenger {
             self.release(key);
         }
         match error {
-            Some(error) => self.cut_off(rank, error),
+            Some(error) => self.fail_connection(rank, error),
             None if dirty => self.mark_dirty(rank),
             None => {}
         }
         any
     }
 
-    /// Why the stream has ended.
-    fn how_it_ended(&self, rank: Rank, peer: &mut Peer) -> Error {
+    /// The error for the end of a stream.
+    fn end_of_stream(&self, rank: Rank, peer: &mut Peer) -> Error {
         let how =
             if peer.goodbye { "has closed its context" } else { "is gone: the connection ended without a goodbye" };
         let text = || Error::new(ErrorKind::ConnectionLost, format!("{} {how}", self.peer_name(rank)));
-        peer.broke.take().filter(|_| !peer.goodbye).unwrap_or_else(text)
+        peer.send_error.take().filter(|_| !peer.goodbye).unwrap_or_else(text)
     }
 
-    /// Takes apart bytes that came from `rank`.
+    /// Parses bytes received from `rank`.
     pub(super) fn take(&mut self, rank: Rank, peer: &mut Peer, mut bytes: &[u8]) -> Result<()> {
         loop {
             if let Some(incoming) = &mut peer.incoming {
@@ -152,22 +152,22 @@ impl Messenger {
         }
     }
 
-    /// Puts payload where it goes.
+    /// Stores payload in its destination.
     pub(super) fn place(&mut self, rank: Rank, incoming: &mut Incoming, bytes: &[u8]) {
         let n = bytes.len();
         match &mut incoming.target {
-            // SAFETY: target and length were checked against each other when the header came, and `bytes` are no more than
-            // what is missing.
+            // SAFETY: the length was checked against the target when the header arrived, and `bytes` does not exceed what is
+            // missing of it. The poster keeps the memory valid; a cancellation changes the target.
             Target::Memory(into) if n > 0 => unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), into.add(incoming.done), n);
             },
             Target::Reduce(into, reduce) => {
                 let (into, reduce) = (*into, *reduce);
-                // SAFETY: likewise.
+                // SAFETY: as above; a receive that reduces has the exact length of its message, a whole number of elements.
                 return unsafe { incoming.reduce(into, reduce, bytes) };
             }
             Target::Unexpected(message) => {
-                if let Some((op, from, envelope, data)) = self.receives.keep(*message, bytes) {
+                if let Some((op, from, envelope, data)) = self.receives.append(*message, bytes) {
                     self.deliver(&op, from, &envelope, &data);
                     self.receives.recycle(data);
                 }
@@ -183,7 +183,7 @@ impl Messenger {
         incoming.done += n;
     }
 
-    /// A header has come: where its payload goes, if it has one.
+    /// Handles a header, and returns the destination of its payload, if it has one.
     pub(super) fn begin(&mut self, rank: Rank, peer: &mut Peer, message: Message) -> Result<Option<Incoming>> {
         let incoming = |target, finish| Ok(Some(Incoming::new(message.payload(), target, finish)));
         let text = |finish| incoming(Target::Own(Vec::new()), finish);
@@ -231,7 +231,7 @@ impl Messenger {
                 self.event(Token::CONTEXT, Outcome::Queried { rank });
                 Ok(None)
             }
-            Message::Reply { held_up, .. } => text(Finish::Reply { held_up }),
+            Message::Reply { waiting, .. } => text(Finish::Reply { waiting }),
             Message::Goodbye => {
                 peer.goodbye = true;
                 Ok(None)
@@ -244,7 +244,7 @@ impl Messenger {
         self.begin_arrival(rank, envelope, arrival)
     }
 
-    /// A message comes that goes where `arrival` says.
+    /// The destination of a message, as `arrival` says.
     pub(super) fn begin_arrival(&mut self, rank: Rank, envelope: &Envelope, arrival: Arrival) -> Incoming {
         let bytes = envelope.bytes as usize;
         match arrival {
@@ -285,7 +285,7 @@ impl Messenger {
         }
     }
 
-    /// A put or, with the `bytes` that follow, a get is answered.
+    /// Handles the answer to a put or, if `bytes` follow, to a get.
     fn begin_answer(
         &mut self,
         rank: Rank,
@@ -298,7 +298,7 @@ impl Messenger {
         let Some(request) = self.requests.get(index).filter(|r| r.rank == rank && r.is_get == bytes.is_some()) else {
             return bad("answered a request that was not made".into());
         };
-        // Its memory would be the poster's again while it is still read.
+        // Completing the request would permit the poster to reuse memory that is still being sent.
         if peer.is_putting(index) {
             return bad("answered a put before it was sent".into());
         }
@@ -330,7 +330,7 @@ impl Messenger {
                 let key = Key::new(rank, Space::USER, slot);
                 let write = UnexpectedWrite { offset, data: own };
                 match self.bindings.get(&key).copied() {
-                    // It was bound while the write arrived.
+                    // The buffer was bound while the write arrived.
                     Some(binding) => self.write_late(key, binding, &write)?,
                     None => self.unexpected_writes.entry(key).or_default().push(write),
                 }
@@ -352,15 +352,15 @@ impl Messenger {
             Finish::Abort { mismatch, culprit } => {
                 let reason = String::from_utf8_lossy(&own).into_owned();
                 let kind = if mismatch { ErrorKind::Mismatch } else { ErrorKind::ConnectionLost };
-                // A number that is no rank's names nobody but who sent it.
+                // If the number is no valid rank, the sender is named.
                 let culprit = Some(culprit as Rank).filter(|culprit| *culprit < self.size).unwrap_or(rank);
-                let error = Error::told(kind, self.peer_name(rank), reason, culprit);
+                let error = Error::reported_by_peer(kind, self.peer_name(rank), reason, culprit);
                 self.event(Token::CONTEXT, Outcome::Failed(error.clone()));
                 return Err(error);
             }
-            Finish::Reply { held_up } => {
+            Finish::Reply { waiting } => {
                 if let Some(query) = &mut peer.query {
-                    query.reply = Some((String::from_utf8_lossy(&own).into_owned(), held_up));
+                    query.reply = Some((String::from_utf8_lossy(&own).into_owned(), waiting));
                     self.event(Token::CONTEXT, Outcome::Replied);
                 }
             }

@@ -1,4 +1,4 @@
-//! Puts, gets, and the memory that peers may reach.
+//! Puts, gets, and memory that peers can access.
 
 use super::Messenger;
 use super::inbox::{Finish, Incoming, Target};
@@ -16,11 +16,11 @@ pub(super) struct Request {
     pub(super) into: *mut u8,
     pub(super) bytes: usize,
     pub(super) is_get: bool,
-    /// Its owner is gone: the answer is thrown away.
+    /// Its owner has cancelled it: the answer is discarded.
     pub(super) cancelled: bool,
 }
 
-/// Memory that peers may reach.
+/// Memory that peers can access.
 #[derive(Clone, Copy)]
 pub(super) struct Region {
     memory: *mut u8,
@@ -28,7 +28,7 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// `memory` is valid for `bytes`, for as long as the poster has promised.
+    /// `memory` is valid for `bytes` until it is unregistered or unbound.
     pub(super) fn new(memory: *mut u8, bytes: usize) -> Self {
         Self { memory, bytes }
     }
@@ -38,28 +38,28 @@ impl Region {
         self.bytes
     }
 
-    /// Where `bytes` at `offset` lie; `None` if they do not all lie inside.
+    /// The address of `bytes` at `offset`; `None` if they are not all inside.
     pub(super) fn at(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes as u64);
         inside.then(|| self.memory.wrapping_add(offset as usize))
     }
 }
 
-/// A buffer that a peer may write into.
+/// A buffer that a peer can write into.
 #[derive(Clone, Copy)]
 pub(super) struct Binding {
     pub(super) region: Region,
     pub(super) token: Token,
 }
 
-/// A write that came before its buffer was bound.
+/// A write whose header arrived before its buffer was bound.
 pub(super) struct UnexpectedWrite {
     pub(super) offset: u64,
     pub(super) data: Vec<u8>,
 }
 
-/// Owners from here on are the messenger's own: answers to gets are queued under the key of their region, so that
-/// `unregister` finds them.
+/// Token owners from this number on are regions: the answers to gets have their region as owner, so that `unregister` cancels
+/// them.
 pub(super) const FIRST_REGION_OWNER: u32 = 0xc000_0000;
 
 pub(super) fn region_owner(region: u32) -> u32 {
@@ -67,14 +67,15 @@ pub(super) fn region_owner(region: u32) -> u32 {
 }
 
 impl Messenger {
-    /// Writes `bytes` from `from` to the remote range; done when they are there.
+    /// Writes `bytes` from `from` to the remote range; completes when they are there.
     ///
     /// # Safety
     /// `from` is valid for `bytes` until the event or the cancellation.
     pub unsafe fn put(&mut self, remote: Remote, from: *const u8, bytes: usize, token: Token) {
         if remote.rank == self.rank {
             if let Some(into) = self.own_region(remote, bytes, token) {
-                // SAFETY: the poster vouches for `from`; the region was checked.
+                // SAFETY: the caller guarantees that `from` is valid; `into` lies in a registered region, valid until
+                // `unregister`.
                 unsafe { std::ptr::copy(from, into, bytes) };
                 self.event(token, Outcome::Done { rank: self.rank, bytes });
             }
@@ -88,14 +89,15 @@ impl Messenger {
         self.mark_dirty(rank);
     }
 
-    /// Reads `bytes` of the remote range to `into`; done when they are here.
+    /// Reads `bytes` of the remote range to `into`; completes when they are here.
     ///
     /// # Safety
-    /// `into` is valid for writes of `bytes` until the event or the cancellation, and nobody else touches it meanwhile.
+    /// `into` is valid for writes of `bytes` until the event or the cancellation, and nothing else accesses it meanwhile.
     pub unsafe fn get(&mut self, remote: Remote, into: *mut u8, bytes: usize, token: Token) {
         if remote.rank == self.rank {
             if let Some(from) = self.own_region(remote, bytes, token) {
-                // SAFETY: the poster vouches for `into`; the region was checked.
+                // SAFETY: the caller guarantees that `into` is valid; `from` lies in a registered region, valid until
+                // `unregister`.
                 unsafe { std::ptr::copy(from, into, bytes) };
                 self.event(token, Outcome::Done { rank: self.rank, bytes });
             }
@@ -109,7 +111,7 @@ impl Messenger {
         self.mark_dirty(rank);
     }
 
-    /// Lets peers `put` to and `get` from this memory under the key that it returns, until `unregister`.
+    /// Lets peers `put` to and `get` from this memory under the returned key, until `unregister`.
     ///
     /// # Safety
     /// `memory` is valid for reads and writes of `bytes` until `unregister`.
@@ -123,13 +125,13 @@ impl Messenger {
         Ok(key)
     }
 
-    /// Ends `register`.
+    /// Ends the registration of `region`, and cancels accesses in progress.
     pub fn unregister(&mut self, region: u32) {
         if self.regions.remove(&region).is_none() {
             return;
         }
         self.cancel(region_owner(region));
-        // A put that is arriving must not write there any more.
+        // The rest of a put that is arriving is discarded.
         for peer in self.peers.iter_mut() {
             if let Some(Incoming { target, finish: Finish::PutDone { region: its, refused, .. }, .. }) =
                 &mut peer.incoming
@@ -145,18 +147,18 @@ impl Messenger {
             self.event(token, Outcome::Failed(Error::invalid(format!("there is no rank {}", remote.rank))));
             return None;
         }
-        if let Some(error) = self.lost(remote.rank) {
+        if let Some(error) = self.disconnect_error(remote.rank) {
             self.event(token, Outcome::Failed(error));
             return None;
         }
         self.connect(remote.rank);
-        // The peer that has the request to lose, even if its address is not known yet.
+        // Creates the peer's entry even if its address is not known yet, so that `close` fails the request.
         self.peer(remote.rank);
         let request = Request { rank: remote.rank, token, into, bytes, is_get, cancelled: false };
         Some(self.requests.insert(request))
     }
 
-    /// Our own memory, for puts and gets to ourselves.
+    /// The address in this rank's own memory, for puts and gets to itself.
     fn own_region(&mut self, remote: Remote, bytes: usize, token: Token) -> Option<*mut u8> {
         let memory = self.regions.get(&remote.region).and_then(|region| region.at(remote.offset, bytes as u64));
         if memory.is_none() {
@@ -166,12 +168,12 @@ impl Messenger {
         memory
     }
 
-    /// Writes into the buffer that `to` bound to `slot`, at `offset`; done when the bytes have left.
+    /// Writes at `offset` into the buffer that `to` has bound to `slot`; completes when the bytes are sent.
     ///
     /// # Safety
     /// `from` is valid for `bytes` until the event or the cancellation.
     pub unsafe fn write(&mut self, to: Rank, slot: Slot, offset: u64, from: *const u8, bytes: usize, token: Token) {
-        if let Some(error) = self.lost(to) {
+        if let Some(error) = self.disconnect_error(to) {
             return self.event(token, Outcome::Failed(error));
         }
         self.connect(to);
@@ -181,7 +183,7 @@ impl Messenger {
         self.mark_dirty(to);
     }
 
-    /// Binds memory to `slot` for writes from `from`; each arrival is an `Outcome::Written`. Ends with `cancel`.
+    /// Binds memory to `slot` for writes by `from`; each write causes an `Outcome::Written`. Ends with `cancel`.
     ///
     /// # Safety
     /// `memory` is valid for writes of `bytes` until the cancellation.
@@ -193,25 +195,25 @@ impl Messenger {
                 format!("a receive buffer is bound to slot {slot:#x} of {} already", self.peer_name(from)),
             ));
         }
-        if let Some(error) = self.lost(from) {
+        if let Some(error) = self.disconnect_error(from) {
             return Err(error);
         }
-        // The peer that has the binding to lose, even if its address is not known yet.
+        // Creates the peer's entry even if its address is not known yet, so that `close` fails the binding.
         self.peer(from);
         self.connect(from);
         let binding = Binding { region: Region::new(memory, bytes), token };
         self.bindings.insert(key, binding);
         for write in self.unexpected_writes.remove(&key).unwrap_or_default() {
             if let Err(error) = self.write_late(key, binding, &write) {
-                // The buffer's owner hears of it as of a write that comes later: by waiting.
-                self.cut_off(from, error);
+                // As with a later write, the buffer's owner gets the error when it waits.
+                self.fail_connection(from, error);
                 break;
             }
         }
         Ok(())
     }
 
-    /// A write that came, or began to, before its buffer was bound.
+    /// Completes a write whose header arrived before its buffer was bound.
     pub(super) fn write_late(
         &mut self,
         key: Key,
@@ -222,13 +224,13 @@ impl Messenger {
         self.receives.refund(key.rank(), UNEXPECTED_OVERHEAD + bytes);
         let into = binding.region.at(*offset, bytes as u64);
         let into = into.ok_or_else(|| self.wrote_outside(key, binding, *offset, bytes as u64))?;
-        // SAFETY: so many bytes lie there; the poster vouches for the memory.
+        // SAFETY: `at` has checked that `bytes` bytes lie there; the poster keeps the memory valid until the cancellation.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), into, bytes) };
         self.event(binding.token, Outcome::Written { offset: *offset as usize, bytes });
         Ok(())
     }
 
-    /// A peer wrote past the end of a bound buffer.
+    /// The error for a write outside of a bound buffer.
     pub(super) fn wrote_outside(&self, key: Key, binding: Binding, offset: u64, bytes: u64) -> Error {
         Error::new(
             ErrorKind::Mismatch,

@@ -1,4 +1,4 @@
-//! The way to each peer: how it comes about, and what follows when it ends.
+//! The link to each peer: connecting, and failing its operations when it is disconnected.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::Messenger;
-use super::farewell::last_words_for_latecomers;
+use super::closing::close_notice;
 use super::matching::Op;
 use super::operation::{Outcome, Source, Token};
 use super::peer::Peer;
@@ -19,17 +19,17 @@ use crate::transport::{Connector, ConnectorEvent, Link};
 use crate::types::Rank;
 
 impl Messenger {
-    /// What peers must be told to reach this rank.
+    /// The serialized address of this rank, for peers to connect to.
     pub fn address(&self) -> Vec<u8> {
         self.connector.address().serialize()
     }
 
-    /// Where peers find this rank.
+    /// The socket addresses at which this rank listens.
     pub fn sockets(&self) -> &[SocketAddr] {
         &self.connector.address().sockets
     }
 
-    /// From now on peers find this rank there: at most one address of each family.
+    /// Sets the socket addresses at which this rank listens: at most one of each family.
     pub fn set_sockets(&mut self, sockets: Vec<SocketAddr>) {
         self.connector.set_sockets(sockets);
     }
@@ -40,16 +40,16 @@ impl Messenger {
         (0..self.size).map(|rank| of(rank).cloned()).collect()
     }
 
-    /// What makes the links of this context.
+    /// The connector, which makes the links of this context.
     pub fn connector(&self) -> &dyn Connector {
         self.connector.as_ref()
     }
 
-    /// What `rank` gave as its address.
+    /// Sets the address of `rank`, as serialized by it.
     pub fn set_peer(&mut self, rank: Rank, address: &[u8]) -> Result<()> {
         let address = Address::deserialize(address).map_err(|e| e.context(format_args!("address of rank {rank}")))?;
         if let Err(error) = self.connector.set_peer(rank, address) {
-            self.lose(rank, error);
+            self.peer_disconnected(rank, error);
         }
         let waits = self.peers.get(rank).is_some_and(Peer::has_output)
             || self.receives.ops().any(|(_, op)| matches!(op.recv.from, Source::Rank(r) if r == rank));
@@ -59,7 +59,7 @@ impl Messenger {
         Ok(())
     }
 
-    /// Begins to connect to `rank`, if that has not begun.
+    /// Starts to connect to `rank`, unless this was done before.
     #[inline]
     pub fn connect(&mut self, rank: Rank) {
         if rank != self.rank && self.closed.is_none() && self.peers.get(rank).is_none_or(|p| p.link.is_none()) {
@@ -67,20 +67,20 @@ impl Messenger {
         }
     }
 
-    /// Whether messages to `rank` can flow; an error once they never will.
+    /// Whether a link to `rank` is established; an error if it is disconnected.
     pub fn is_connected(&self, rank: Rank) -> Result<bool> {
-        match self.lost(rank) {
+        match self.disconnect_error(rank) {
             Some(error) => Err(error),
             None => Ok(rank == self.rank || self.peers.get(rank).is_some_and(Peer::is_established)),
         }
     }
 
-    /// Why `rank` is not connected, in words.
+    /// Describes why `rank` is not connected.
     pub fn why_not_connected(&self, rank: Rank) -> String {
         self.connector.why_not_connected(rank)
     }
 
-    /// Whether nothing is known of any peer: the context was never connected.
+    /// Whether no peer's address is known and there is no link: the context was never connected.
     pub fn is_isolated(&self) -> bool {
         self.linked.is_empty() && !self.connector.knows_any_peer()
     }
@@ -91,14 +91,14 @@ impl Messenger {
         if rank == self.rank { Some(true) } else { Some(self.connector.peer(rank)?.host == own) }
     }
 
-    /// Takes in what has come from peers that connect.
+    /// Handles connections that peers have made.
     pub fn arrived(&mut self, now: Instant) {
         self.progress_ready(now);
-        // What can be read on was told just now, and is not again.
+        // The connector reports only once that a link is readable.
         self.read_offers();
     }
 
-    /// Lets connections come about, and serves the links that are ready.
+    /// Progresses the connector, and serves the links that are ready.
     pub(super) fn progress_ready(&mut self, now: Instant) -> bool {
         let mut connector_events = std::mem::take(&mut self.connector_events);
         self.connector.progress(now, &mut connector_events);
@@ -110,7 +110,7 @@ impl Messenger {
                     moved = true;
                 }
                 ConnectorEvent::Unreachable { rank, error } => {
-                    self.lose(rank, error.with_rank(rank));
+                    self.peer_disconnected(rank, error.with_rank(rank));
                     moved = true;
                 }
                 ConnectorEvent::Ready { rank, of } => {
@@ -125,9 +125,9 @@ impl Messenger {
         moved
     }
 
-    /// The way to `rank` stands.
+    /// The link to `rank` is established.
     pub(crate) fn established(&mut self, rank: Rank, link: Box<dyn Link>, connection: u32) {
-        if self.lost(rank).is_some() {
+        if self.disconnect_error(rank).is_some() {
             return;
         }
         self.peer(rank).establish(link, connection);
@@ -140,9 +140,9 @@ impl Messenger {
         self.log(Level::Detail, &format!("rank {}: connected to {}", self.rank, self.peer_name(rank)));
     }
 
-    /// There is no way to `rank` any more: everything that depends on it fails with `error`.
-    pub(super) fn lose(&mut self, rank: Rank, error: Error) {
-        if self.peer(rank).over.is_some() {
+    /// `rank` is disconnected: everything that depends on it fails with `error`.
+    pub(super) fn peer_disconnected(&mut self, rank: Rank, error: Error) {
+        if self.peer(rank).disconnected.is_some() {
             return;
         }
         self.log(Level::Notice, &format!("rank {}: {error}", self.rank));
@@ -153,8 +153,8 @@ impl Messenger {
         let (unsent, mut tokens) = self.peer(rank).end(error.clone());
         self.outgoing -= unsent;
         let peers = &self.peers;
-        let over = |r: Rank| peers.get(r).is_some_and(|peer| peer.over.is_some());
-        let receives = self.receives.lose(rank, over);
+        let disconnected = |r: Rank| peers.get(r).is_some_and(|peer| peer.disconnected.is_some());
+        let receives = self.receives.disconnect(rank, disconnected);
         let queued: Vec<u32> = self.queued_sends.iter().filter(|(_, q)| q.send.to == rank).map(|(i, _)| i).collect();
         for index in queued {
             if let Some(Queued { send, .. }) = self.queued_sends.remove(index) {
@@ -163,7 +163,7 @@ impl Messenger {
                 tokens.push(send.token);
             }
         }
-        // The link has ended, and with it the peer's way to them.
+        // The peer cannot read the offered memory any more, because the link has ended.
         tokens.extend(self.offers.extract_if(|_, send| send.to == rank).map(|(_, send)| send.token));
         let requests: Vec<u32> = self.requests.iter().filter(|(_, r)| r.rank == rank).map(|(i, _)| i).collect();
         for index in requests {
@@ -174,38 +174,41 @@ impl Messenger {
             self.event(token, Outcome::Failed(error.clone()));
         }
         for (token, from) in receives {
-            let error = self.lost_all(&from).unwrap_or_else(|| error.clone());
+            let error = self.disconnect_error_of(&from).unwrap_or_else(|| error.clone());
             self.event(token, Outcome::Failed(error));
         }
     }
 
-    /// Ends the connection to `rank`; its operations fail with `error`.
+    /// Closes the connection to `rank`; its operations fail with `error`.
     pub fn disconnect(&mut self, rank: Rank, error: &Error) {
-        self.say_goodbye(rank, None);
-        self.lose(rank, error.clone());
+        self.end_link(rank, None);
+        self.peer_disconnected(rank, error.clone());
     }
 
-    /// Ends everything; operations fail with `error`. With a `notice`, peers are told its reason.
+    /// Closes all connections; all operations fail with `error`. With a `notice`, peers are sent its reason.
     pub fn close(&mut self, error: &Error, notice: Option<&Error>) {
         if self.closed.is_some() {
             return;
         }
-        // First, so that who is connecting hears the reason, too.
+        // First, so that peers that are connecting also get the reason.
         let own = self.rank;
-        self.connector.close(notice.cloned().map(|notice| last_words_for_latecomers(own, notice)));
+        self.connector.close(notice.cloned().map(|notice| close_notice(own, notice)));
         let met: Vec<Rank> = self.peers.iter().map(|(rank, _)| rank).collect();
         for rank in met {
-            self.say_goodbye(rank, notice);
-            self.lose(rank, error.clone());
+            self.end_link(rank, notice);
+            self.peer_disconnected(rank, error.clone());
         }
-        // What ranks that were never connected to could have served.
+        // Fails the receives from ranks that were never connected.
         let server = |op: &Op| match (op.matched, &op.recv.from) {
             (Some(rank), _) | (None, &Source::Rank(rank)) => Some(rank),
             (None, Source::AnyOf(ranks)) => ranks.first().copied(),
         };
         let servers: BTreeSet<Rank> = self.receives.ops().filter_map(|(_, op)| server(op)).collect();
-        let tokens: Vec<Token> =
-            servers.into_iter().flat_map(|rank| self.receives.lose(rank, |_| true)).map(|(token, _)| token).collect();
+        let tokens: Vec<Token> = servers
+            .into_iter()
+            .flat_map(|rank| self.receives.disconnect(rank, |_| true))
+            .map(|(token, _)| token)
+            .collect();
         for token in tokens {
             self.event(token, Outcome::Failed(error.clone()));
         }

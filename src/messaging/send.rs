@@ -1,4 +1,4 @@
-//! What leaves: queues, grants, announcements.
+//! Sends messages: queues, grants, announcements.
 
 use super::Messenger;
 use super::matching::Arrival;
@@ -12,8 +12,8 @@ use crate::wire::{Envelope, Message};
 #[derive(Clone, Copy)]
 pub(super) struct Queued {
     pub(super) send: Send,
-    /// The receiver is told of it, at the latest when the link stands: it is sent even if its buffer is given up.
-    promised: bool,
+    /// The receiver knows of it, or will when the link is established. It is sent even if its buffer is cancelled.
+    must_send: bool,
     announced: bool,
 }
 
@@ -27,13 +27,13 @@ impl Send {
         Envelope { space, slot, fingerprint, bytes: bytes as u64, more }
     }
 
-    /// The bytes.
+    /// The payload.
     ///
     /// # Safety
-    /// The memory is still the poster's: the operation has not ended.
+    /// The operation has not ended, so `from` is still valid for `bytes`.
     unsafe fn payload(&self) -> &[u8] {
-        // The address of nothing may be null.
-        // SAFETY: until its end the poster keeps `from` valid for `bytes`.
+        // `from` may be null if there are no bytes.
+        // SAFETY: the caller guarantees that `from` is valid for `bytes`.
         if self.bytes == 0 { &[] } else { unsafe { std::slice::from_raw_parts(self.from, self.bytes) } }
     }
 
@@ -43,7 +43,7 @@ impl Send {
 }
 
 impl Messenger {
-    /// A message leaves now if it is small or granted, and nothing stands before it.
+    /// Sends a message now if it is small or granted, and no other waits before it; otherwise queues it.
     #[inline]
     pub(super) fn send_or_queue(&mut self, send: Send) {
         if self.queued.is_empty()
@@ -52,7 +52,7 @@ impl Messenger {
             && send.bytes <= peer.eager_bytes()
             && peer.is_idle()
         {
-            // It need not wait until all else is posted that this call will.
+            // Sent at once, without waiting until the rest of the call is posted.
             self.outgoing += 1;
             peer.push(&send.message(false), send.from, Some(send.token), true);
             self.flush_to(send.to);
@@ -62,21 +62,21 @@ impl Messenger {
         self.outgoing += 1;
         let key = send.key();
         let behind = !self.queued.is_empty() && self.queued.front(key).is_some();
-        // The peer that has the message to lose is there from now on, even if its address is not known yet.
-        if !behind && self.go(&send) {
+        // This creates the peer's entry even if its address is not known yet, so that `close` fails the message.
+        if !behind && self.send_or_offer(&send) {
             return;
         }
         let announced = !behind && self.must_announce(&send);
-        let promised = !behind && send.space.is_user();
-        let index = self.queued_sends.insert(Queued { send, promised, announced });
+        let must_send = !behind && send.space.is_user();
+        let index = self.queued_sends.insert(Queued { send, must_send, announced });
         self.queued.push(key, index);
         if announced {
             self.announce(&send);
         }
     }
 
-    /// Sends or offers a message before which nothing stands, unless it must wait for a grant; whether it went.
-    fn go(&mut self, send: &Send) -> bool {
+    /// Sends or offers a message that is first in its queue, unless it must wait for a grant. Returns whether it did.
+    fn send_or_offer(&mut self, send: &Send) -> bool {
         let follows_offer = self.has_offers(send.key());
         let peer = self.peer(send.to);
         if follows_offer || send.bytes > peer.eager_bytes() {
@@ -91,8 +91,8 @@ impl Messenger {
         true
     }
 
-    /// Whether the receiver is to be told of a message that waits for a grant. Receives of collectives send theirs of their own
-    /// accord, but not on a link that reads memory, where this one could not be registered.
+    /// Whether to announce a message that waits for a grant. Receives of collectives send grants without an announcement; but not
+    /// on a link that reads memory, where the message waits because it could not be registered.
     fn must_announce(&self, send: &Send) -> bool {
         let peer = self.peers.get(send.to).filter(|peer| peer.is_established());
         peer.is_some_and(|peer| send.space.is_user() || peer.reads()) && !self.has_offers(send.key())
@@ -112,7 +112,7 @@ impl Messenger {
         if result.is_ok() && awaits_room != peer.awaits_room && !self.paused.contains(&rank) {
             peer.awaits_room = awaits_room;
             if let Some(link) = &mut peer.link {
-                // It was watched a moment ago; if that no longer works, receiving tells why.
+                // If this fails, the link is broken, and the next receive returns the error.
                 let _ = link.watch(Interest { readable: true, writable: awaits_room });
             }
         }
@@ -124,11 +124,11 @@ impl Messenger {
             Ok(moved) => moved,
             Err(e) => {
                 let error = self.broke_while(rank, "sending", &e);
-                // A broken pipe only says that the peer has left; reading tells how.
-                self.peer(rank).broke = (e.kind() != std::io::ErrorKind::BrokenPipe).then(|| error.clone());
-                // What the peer sent before it left still counts.
+                // EPIPE only says that the peer has closed the connection; a receive returns the reason.
+                self.peer(rank).send_error = (e.kind() != std::io::ErrorKind::BrokenPipe).then(|| error.clone());
+                // Messages that the peer sent before are still delivered.
                 while self.read(rank) {}
-                self.lose(rank, error);
+                self.peer_disconnected(rank, error);
                 true
             }
         }
@@ -142,12 +142,12 @@ impl Messenger {
 
     fn announce(&mut self, send: &Send) {
         self.outgoing += 1;
-        // In order with the messages, and without payload.
+        // In order with messages, because it has a position in their order.
         self.peer(send.to).push(&Message::Announce(send.envelope()), std::ptr::null(), None, false);
         self.mark_dirty(send.to);
     }
 
-    /// Tells `to` that a large message of this slot is awaited.
+    /// Sends `to` a grant for a large message of this slot.
     pub(super) fn grant(&mut self, to: Rank, space: Space, slot: u64) {
         if to != self.rank {
             self.peer(to).push_control(&Message::Grant { space, slot });
@@ -166,7 +166,7 @@ impl Messenger {
         }
     }
 
-    /// The receiver is ready for a large message.
+    /// Handles a grant from the receiver.
     pub(super) fn granted(&mut self, key: Key) {
         let Some(index) = self.queued.pop(key) else {
             *self.grants.entry(key).or_insert(0) += 1;
@@ -178,18 +178,18 @@ impl Messenger {
         self.release(key);
     }
 
-    /// What stood behind a message that waits no more goes, or is announced.
+    /// Sends, offers or announces messages that waited behind one that has been sent.
     pub(super) fn release(&mut self, key: Key) {
         while let Some(index) = self.queued.front(key) {
             let Queued { send, announced, .. } = self.queued_sends[index];
             if announced {
                 return;
             }
-            if self.go(&send) {
+            if self.send_or_offer(&send) {
                 self.queued.pop(key);
                 self.queued_sends.remove(index);
             } else {
-                self.queued_sends[index].promised |= send.space.is_user();
+                self.queued_sends[index].must_send |= send.space.is_user();
                 if self.must_announce(&send) {
                     self.queued_sends[index].announced = true;
                     self.announce(&send);
@@ -199,7 +199,7 @@ impl Messenger {
         }
     }
 
-    /// The link to `rank` stands: what waits to be sent there is offered or announced.
+    /// The link to `rank` is established: offers or announces the messages that wait.
     pub(super) fn release_all(&mut self, rank: Rank) {
         let waiting = self.queued_sends.iter().filter(|(_, queued)| queued.send.to == rank);
         let mut keys: Vec<Key> = Vec::new();
@@ -213,11 +213,11 @@ impl Messenger {
 
     pub(super) fn send_to_self(&mut self, send: &Send) {
         let envelope = send.envelope();
-        // SAFETY: it ends with the event below.
+        // SAFETY: the poster keeps the memory valid until the event, which is pushed below.
         let bytes = unsafe { send.payload() };
         match self.receives.arrive(self.rank, &envelope, false) {
             Arrival::Unexpected(message) => {
-                if let Some((op, from, envelope, data)) = self.receives.keep(message, bytes) {
+                if let Some((op, from, envelope, data)) = self.receives.append(message, bytes) {
                     self.deliver(&op, from, &envelope, &data);
                     self.receives.recycle(data);
                 }
@@ -232,31 +232,31 @@ impl Messenger {
         self.event(send.token, Outcome::Done { rank: self.rank, bytes: send.bytes });
     }
 
-    /// Sends a copy of our own of what is given up, as `message`, so that the receiver's order stays whole.
+    /// Sends a copy of a cancelled message, as `message`, because the receiver waits for it.
     ///
     /// # Safety
-    /// The memory is still the poster's.
+    /// `send.from` is still valid for `send.bytes`.
     pub(super) unsafe fn push_copy(&mut self, send: &Send, message: &Message) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller guarantees that the memory is valid.
         let owned = unsafe { send.payload() }.to_vec();
         self.outgoing += 1;
         self.peer(send.to).push_owned(message, owned);
         self.mark_dirty(send.to);
     }
 
-    /// Takes back what waits of `owner`.
+    /// Cancels the queued messages of `owner`.
     pub(super) fn cancel_queued(&mut self, owner: u32) {
         let queued: Vec<u32> =
             self.queued_sends.iter().filter(|(_, q)| q.send.token.owner == owner).map(|(i, _)| i).collect();
         let mut keys = Vec::new();
         for index in queued {
-            let Some(Queued { send, promised, announced }) = self.queued_sends.remove(index) else { continue };
+            let Some(Queued { send, must_send, announced }) = self.queued_sends.remove(index) else { continue };
             let key = send.key();
             self.queued.remove(key, index);
             keys.push(key);
             self.outgoing -= 1;
-            if promised {
-                // SAFETY: cancelling has not returned.
+            if must_send {
+                // SAFETY: the poster keeps the memory valid until `cancel`, which calls this, returns.
                 unsafe { self.push_copy(&send, &send.message(announced)) };
             }
         }

@@ -1,4 +1,4 @@
-//! A link over a socket pair, and a connector that makes none, for tests and fuzzing: links are given to the messenger by hand.
+//! For tests and fuzzing: a link over a socket pair, and a connector without connections. Tests pass links to the messenger.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -14,16 +14,16 @@ use crate::sys;
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link, RemoteMemory};
 use crate::types::Rank;
 
-/// Knows no peer's address, and connects to none.
+/// A connector that knows no addresses and makes no connections.
 pub struct Unconnected {
     address: Address,
-    /// What becomes readable when there is something to do, if anything does.
+    /// The descriptor to poll, if any.
     descriptor: Option<RawFd>,
-    /// When it was made to progress, for who wants to know.
+    /// Where the times of calls of `progress` are recorded, if anywhere.
     turns: Option<Turns>,
 }
 
-/// At what times a connector was made to progress.
+/// The times at which the connector's `progress` was called.
 pub type Turns = Arc<Mutex<Vec<Instant>>>;
 
 impl Unconnected {
@@ -91,22 +91,22 @@ impl Connector for Unconnected {
     }
 }
 
-/// `rank` of `size`, for links that are given to it with [`Messenger::established`].
+/// Rank `rank` of `size`, for links that are passed to [`Messenger::established`].
 pub fn messenger(rank: Rank, size: usize) -> Messenger {
     Messenger::new(rank, size, Box::new(Unconnected::new(None, None)), None)
 }
 
-/// Links that were ended in good order, and what is still to be said on them.
+/// Sockets of ended links, with the bytes that remain to be sent on each.
 pub type Ended = Arc<Mutex<Vec<(UnixStream, Vec<u8>)>>>;
 
-/// One end of a socket pair.
+/// A link over one end of a socket pair.
 pub struct StreamLink {
     stream: UnixStream,
     ended: Ended,
 }
 
 impl StreamLink {
-    /// Around a non-blocking socket, which goes to `ended` when the link is ended.
+    /// A link over a non-blocking socket, which moves to `ended` when the link ends.
     pub fn new(stream: UnixStream, ended: Ended) -> Self {
         Self { stream, ended }
     }
@@ -129,9 +129,9 @@ impl Link for StreamLink {
         None
     }
 
-    fn end(self: Box<Self>, last_words: Vec<u8>) {
+    fn end(self: Box<Self>, last_message: Vec<u8>) {
         let Self { stream, ended } = *self;
-        ended.lock().expect("nobody panics with it").push((stream, last_words));
+        ended.lock().expect("nobody panics with it").push((stream, last_message));
     }
 }
 

@@ -1,4 +1,4 @@
-//! A messenger over one link.
+//! A messenger with one link.
 
 use std::io::{Read, Write};
 use std::time::Instant;
@@ -24,10 +24,10 @@ fn a_message_without_a_grant_for_a_rank_of_unknown_address_ends_with_the_messeng
     assert!(matches!(&events[..], [Event { token: ended, outcome: Outcome::Failed(_) }] if *ended == token));
 }
 
-/// Rank 1 gives up because it waits for this rank, which waits for rank 2, which has died before.
+/// Rank 1 gives up because it waits for this rank, which waits for rank 2, whose process has ended.
 #[test]
 #[cfg_attr(miri, ignore = "needs sockets")]
-fn a_receive_from_any_names_who_was_lost_and_not_who_gave_up_for_that() {
+fn a_receive_from_any_names_the_rank_that_ended_and_not_one_that_gave_up_because_of_it() {
     let mut messenger = messenger(0, 3);
     let mut peers = [1, 2].map(|rank| {
         let (ours, peer) = sockets();
@@ -51,7 +51,7 @@ fn a_receive_from_any_names_who_was_lost_and_not_who_gave_up_for_that() {
     let abort = Message::Abort { mismatch: false, culprit: 0, bytes: text.len() as u64 };
     peers[0].as_mut().unwrap().write_all(&[&abort.encode(CONNECTION)[..], text].concat()).unwrap();
     messenger.progress(Instant::now(), &mut events);
-    // The one that waited, and one that comes later.
+    // One receive was posted before, one is posted after.
     recv(&mut messenger);
     messenger.progress(Instant::now(), &mut events);
     let ends: Vec<_> = events.iter().filter(|event| event.token == token).map(|event| &event.outcome).collect();
@@ -68,7 +68,7 @@ fn a_small_message_leaves_when_it_is_posted_and_one_behind_another_does_not_over
     let (ours, mut peer) = sockets();
     let mut messenger = messenger(0, 2);
     messenger.established(1, Box::new(StreamLink::new(ours, Ended::default())), CONNECTION);
-    // More of these than the socket takes.
+    // More messages than the socket's buffer takes.
     let messages: Vec<Vec<u8>> = (0..64u8).map(|index| vec![index; matching::EAGER_BYTES]).collect();
     for (index, message) in messages.iter().enumerate() {
         let token = Token { owner: 1, detail: index as u32 };
@@ -121,7 +121,7 @@ fn a_put_is_not_over_before_it_has_left() {
 fn lengths_that_are_only_announced_take_no_memory() {
     const LONG: u64 = 1 << 60;
     let envelope = Envelope { space: Space::USER, slot: 1, fingerprint: 0, bytes: LONG, more: false };
-    // Unasked; announced by a flag only; for a buffer that nobody bound.
+    // Unexpected; flagged as announced without an announcement; for a buffer that is not bound.
     for (message, part) in [
         (Message::Announce(envelope), 0),
         (Message::Data { envelope, announced: true }, 0),
@@ -135,8 +135,8 @@ fn lengths_that_are_only_announced_take_no_memory() {
         let mut events = Vec::new();
         assert!(messenger.progress(Instant::now(), &mut events), "nothing has come");
         assert!(matches!(messenger.is_connected(1), Ok(true)) && events.is_empty(), "{message:?}: {events:?}");
-        let kept = messenger.kept(1);
-        assert!(kept <= matching::UNEXPECTED_OVERHEAD + part, "{message:?}: {kept} bytes are kept");
+        let queued = messenger.queued_bytes(1);
+        assert!(queued <= matching::UNEXPECTED_OVERHEAD + part, "{message:?}: {queued} bytes are queued");
     }
 }
 
@@ -151,10 +151,14 @@ fn a_write_for_a_buffer_that_nobody_bound_is_held_back_while_it_arrives() {
     let write = Message::Write { slot: 3, offset: 0, bytes: 64 << 20 };
     peer.write_all(&write.encode(CONNECTION)).unwrap();
     let mut events = Vec::new();
-    // Nothing here depends on it: the link is left alone as soon as the limit is reached, and not read up to the other.
+    // Nothing here depends on the peer, so its link is paused at the first limit, and the second is not reached.
     while peer.write(&[1; 64 << 10]).is_ok() {
         messenger.progress(Instant::now(), &mut events);
     }
-    assert!(messenger.kept(1) <= PAUSE + READS_PER_TURN * STAGING_BYTES, "{} bytes are kept", messenger.kept(1));
+    assert!(
+        messenger.queued_bytes(1) <= PAUSE + READS_PER_TURN * STAGING_BYTES,
+        "{} bytes are queued",
+        messenger.queued_bytes(1)
+    );
     assert!(matches!(messenger.is_connected(1), Ok(true)) && events.is_empty(), "{events:?}");
 }

@@ -92,14 +92,14 @@ struct Shared {
     sockets: Mutex<Vec<Arc<TcpListener>>>,
     counters: Counters,
     /// Error number of the last failure to accept; 0 after a success.
-    obstacle: AtomicI32,
+    accept_error: AtomicI32,
 }
 
 impl Listeners {
     /// Without listeners yet; they and their connections will be watched by `epoll`.
     pub fn new(epoll: &Epoll) -> Self {
         let (epoll, sockets) = (epoll.clone(), Mutex::default());
-        Self(Arc::new(Shared { epoll, sockets, counters: Counters::default(), obstacle: AtomicI32::new(0) }))
+        Self(Arc::new(Shared { epoll, sockets, counters: Counters::default(), accept_error: AtomicI32::new(0) }))
     }
 
     fn sockets(&self) -> MutexGuard<'_, Vec<Arc<TcpListener>>> {
@@ -125,8 +125,8 @@ impl Listeners {
     }
 
     /// The error of the last attempt to accept, if it failed.
-    pub fn obstacle(&self) -> Option<io::Error> {
-        let number = self.0.obstacle.load(Ordering::Relaxed);
+    pub fn accept_error(&self) -> Option<io::Error> {
+        let number = self.0.accept_error.load(Ordering::Relaxed);
         (number != 0).then(|| io::Error::from_raw_os_error(number))
     }
 }
@@ -199,7 +199,7 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
                 }
                 match SockRef::from(listener).accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
                     Ok((socket, from)) => {
-                        self.listeners.0.obstacle.store(0, Ordering::Relaxed);
+                        self.listeners.0.accept_error.store(0, Ordering::Relaxed);
                         let _ = socket.set_tcp_nodelay(true);
                         let number = self.enter(socket.into(), from.as_socket());
                         proven.extend(number.and_then(|number| self.advance(number)));
@@ -223,7 +223,7 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
 
     /// Stops accepting for a while.
     fn pause(&mut self, why: &io::Error) {
-        if self.listeners.0.obstacle.swap(why.raw_os_error().unwrap_or(0), Ordering::Relaxed) == 0 {
+        if self.listeners.0.accept_error.swap(why.raw_os_error().unwrap_or(0), Ordering::Relaxed) == 0 {
             self.admissions
                 .log(Level::Warning, &format!("cannot accept connections for a while: {}", error::in_words(why)));
         }

@@ -71,7 +71,7 @@ pub enum Reason {
     /// The context has no such peer, or knows it by another handle.
     Stranger = 5,
     /// The context is closed, or its connection to this peer has ended.
-    Over = 6,
+    Closed = 6,
     /// There is already a connection to this peer.
     Connected = 7,
 }
@@ -79,7 +79,7 @@ pub enum Reason {
 impl Reason {
     fn from_byte(byte: u8) -> Option<Self> {
         use Reason::*;
-        [Version, NoContext, OneToken, Proof, Stranger, Over, Connected].into_iter().find(|r| *r as u8 == byte)
+        [Version, NoContext, OneToken, Proof, Stranger, Closed, Connected].into_iter().find(|r| *r as u8 == byte)
     }
 }
 

@@ -55,7 +55,7 @@ fn record(job: &str, nonces: [u8; 2]) -> (Vec<u8>, Vec<u8>, Proof, Proven) {
 #[test]
 fn members_of_a_job_connect_and_agree_on_the_frame_number() {
     for job in ["", "a token"] {
-        for answer in [Answer::Accepted, Answer::Yield, Answer::Refused(Reason::Over)] {
+        for answer in [Answer::Accepted, Answer::Yield, Answer::Refused(Reason::Closed)] {
             let (mut acceptor, mut connector) = (acceptor(), connector(job));
             let challenge = challenge(&mut acceptor, &connector, job);
             assert_eq!(acceptor.claims(), Some(3));

@@ -166,7 +166,7 @@ impl Job {
         };
         if status == NodeStatus::Running {
             for context in &self.contexts {
-                if let Some(left) = context.lock().expect("the lock").messenger.left_behind() {
+                if let Some(left) = context.lock().expect("the lock").messenger.remaining_state() {
                     let _ = writeln!(wrong, "rank {}: {left}", context.rank());
                 }
             }

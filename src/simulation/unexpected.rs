@@ -43,7 +43,7 @@ fn buffer(context: &Arc<Context>, memory: &mut [u8]) -> UnboundBuffer {
 }
 
 fn queued_bytes(context: &Context) -> usize {
-    context.lock().unwrap().messenger.kept(0)
+    context.lock().unwrap().messenger.queued_bytes(0)
 }
 
 /// Runs two ranks. Rank 1 stops reading at `PAUSE` bytes of unexpected messages, and accepts at most `most` bytes.

@@ -478,7 +478,7 @@ fn a_message_whose_send_is_cancelled_still_arrives() {
         }
         (0..200).for_each(|_| ranks.progress());
         for messenger in &ranks.messengers {
-            assert_eq!(messenger.left_behind(), None);
+            assert_eq!(messenger.remaining_state(), None);
         }
     });
 }

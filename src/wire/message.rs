@@ -153,7 +153,7 @@ pub enum Message {
     /// Diagnostic reply: the state as text, which follows.
     Reply {
         /// Whether a collective of the replying rank waits for other ranks itself.
-        held_up: bool,
+        waiting: bool,
         /// Length of the text in bytes.
         bytes: u64,
     },
@@ -232,7 +232,7 @@ impl Fields {
             }
             Message::Goodbye => Self { kind: GOODBYE, ..zero },
             Message::Query => Self { kind: QUERY, ..zero },
-            Message::Reply { held_up, bytes } => Self { kind: REPLY, flag: u8::from(held_up), bytes, ..zero },
+            Message::Reply { waiting, bytes } => Self { kind: REPLY, flag: u8::from(waiting), bytes, ..zero },
         }
     }
 
@@ -271,7 +271,7 @@ impl Fields {
             ABORT => Message::Abort { mismatch: flag, culprit: first, bytes },
             GOODBYE => Message::Goodbye,
             QUERY => Message::Query,
-            REPLY => Message::Reply { held_up: flag, bytes },
+            REPLY => Message::Reply { waiting: flag, bytes },
             other => return malformed(format_args!("kind {other}")),
         })
     }
@@ -399,7 +399,7 @@ pub(crate) mod tests {
                     11 => Message::Offer { envelope, key: request },
                     12 => Message::Taken { key: request },
                     13 => Message::Replacement { envelope, key: request },
-                    _ => Message::Reply { held_up: flag, bytes },
+                    _ => Message::Reply { waiting: flag, bytes },
                 }
             },
         )

@@ -1,4 +1,4 @@
-//! Two messengers that talk to each other.
+//! Two messengers connected to each other.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::types::Space;
 
 /// A send or a receive of one of two messengers.
 struct Posted {
-    /// Side and slot: receives' are those of the messages that they take.
+    /// The sending side and slot; for a receive, those of the messages that it matches.
     side: usize,
     space: Space,
     slot: u64,
@@ -24,21 +24,21 @@ struct Posted {
 #[derive(PartialEq)]
 enum End {
     Cancelled,
-    /// For a receive: it got message so-and-so.
+    /// For a receive: it got the message with this number.
     Done(u32),
     Refused,
 }
 
-/// Two messengers that talk to each other.
+/// Two messengers connected to each other.
 struct Pair {
     messengers: [Messenger; 2],
-    /// By owner.
+    /// By token owner.
     posted: Vec<Posted>,
     cancelled_recvs: bool,
 }
 
-/// Two messengers deliver messages whole, in order, once, and as soon as there is a receive for them, whatever is posted and
-/// taken back in which order on both sides.
+/// Two messengers deliver messages complete, in order, once, and as soon as there is a receive for them, whatever is posted and
+/// cancelled in whatever order on both sides.
 pub fn exchange(data: &[u8]) {
     let (left, right) = sockets();
     let mut messengers = [messenger(0, 2), messenger(1, 2)];
@@ -55,10 +55,10 @@ pub fn exchange(data: &[u8]) {
     pair.check();
 }
 
-/// In the space of collectives both sides know the length, by slot.
+/// Message lengths of collectives, on which both sides agree, by slot.
 const AGREED: [usize; 3] = [16, EAGER_BYTES + 1, 70_001];
 
-/// A message tells its number; what follows is not the same in any two, nor at any two places of one.
+/// Writes a message that begins with its number; no two messages, nor two parts of one, are equal.
 fn fill(message: &mut [u8], number: u32) {
     static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
     let noise = NOISE.get_or_init(|| {
@@ -69,7 +69,7 @@ fn fill(message: &mut [u8], number: u32) {
     message[..4].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Where messages go: those of buffers in slots of their own, those of collectives of two kinds and on two channels of one.
+/// Space and slot number `number`: slots of buffers, or of collectives of two kinds with two channels.
 fn place(collective: bool, number: usize) -> (Space, u64) {
     if collective {
         (Space::collective(1 + number as u8 % 2, number as u32 / 2), 1)
@@ -134,7 +134,7 @@ impl Pair {
                 let n = usize::from(input.byte()?);
                 let open: Vec<usize> = (0..self.posted.len()).filter(|i| self.posted[*i].end.is_none()).collect();
                 let owner = *open.get(n % open.len().max(1))?;
-                // Collectives are taken back with their whole context.
+                // Operations of collectives are cancelled only by closing the context.
                 if self.posted[owner].space.is_user() {
                     let posted = &mut self.posted[owner];
                     posted.end = Some(End::Cancelled);
@@ -171,7 +171,7 @@ impl Pair {
         moved
     }
 
-    /// The number of the message, which must be whole.
+    /// The number of the message, which must be complete.
     fn message(&self, received: &[u8]) -> u32 {
         let number = u32::from_le_bytes(received[..4].try_into().expect("no message is shorter"));
         let sent = &self.posted[number as usize];
@@ -207,7 +207,7 @@ impl Pair {
             );
             let live = sends.iter().filter(|p| p.end != Some(End::Cancelled)).count();
             let taken = recvs.iter().filter(|p| p.end.is_some()).count();
-            // A receive that was taken back may have taken its message with it.
+            // A receive that was cancelled may have discarded its message.
             assert!(
                 waiting == 0 || taken >= live,
                 "{waiting} receives wait, {live} messages were sent, {taken} received"

@@ -1,4 +1,4 @@
-//! A messenger whose peer says anything.
+//! A messenger whose peer sends arbitrary bytes.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -18,45 +18,45 @@ use crate::types::{DataType, ReduceOp, Space};
 use crate::wire::message::HEADER_BYTES;
 use crate::wire::{Envelope, Message};
 
-/// Limits on what is kept from a peer that are soon reached, and what one turn of reading may add.
+/// Low limits on unexpected bytes, and how much one turn of reading may add.
 const PAUSE_BYTES: usize = 100_000;
 const MOST_BYTES: usize = 300_000;
 const TURN_BYTES: usize = READS_PER_TURN * STAGING_BYTES;
 
-/// Of messages of a collective.
+/// The space of collectives' messages.
 const COLLECTIVE: Space = Space::collective(1, 0);
 
-/// What may still happen to an operation.
+/// Which events an operation may still have.
 #[derive(Clone, Copy, PartialEq)]
 enum Open {
-    /// It ends with one event.
+    /// One, at its end.
     Once,
-    /// It is written again and again.
+    /// Any number of writes.
     Bound,
 }
 
 type Memory = Vec<Box<[u8]>>;
 
-/// A messenger with operations of its own, and the other end of its link to rank 1. Rank 2 is never there.
+/// A messenger with operations, and the peer's end of its link to rank 1. Rank 2 is never connected.
 struct Attacked {
     messenger: Messenger,
     peer: UnixStream,
     ended: Ended,
-    /// What the peer will say as soon as it is read.
-    unsaid: Vec<u8>,
-    /// What it has heard of a message that is not whole, and which was the last.
-    heard: Vec<u8>,
+    /// Bytes that the peer sends when the messenger reads.
+    unsent: Vec<u8>,
+    /// What the peer has received of an incomplete message, and the kind of the last message.
+    received: Vec<u8>,
     last: Option<Message>,
-    /// Operations without an end, and their memory, which is freed with it: a sanitizer sees who touches it afterwards.
+    /// Operations that have not ended, and their memory. It is freed when they end, so that a sanitizer detects later accesses.
     open: BTreeMap<u32, (Open, Memory)>,
-    /// Two pieces of memory for the peer, and the keys that they have, or had.
+    /// Two memory regions for the peer, and the keys that they have or had.
     regions: [Option<Box<[u8]>>; 2],
     keys: [u32; 2],
     next: u32,
 }
 
-/// A messenger keeps its promises whatever an authenticated peer sends: it does not panic, touches no memory but that of
-/// operations under way, keeps no more than it should, ends every operation once, and itself says nothing but whole messages.
+/// Whatever an authenticated peer sends, a messenger does not panic, accesses no memory but that of operations in progress,
+/// queues no more than its limits, ends every operation once, and sends only complete messages.
 pub fn frames(data: &[u8]) {
     let (ours, peer) = sockets();
     let (mut messenger, ended) = (messenger(0, 3), Ended::default());
@@ -66,8 +66,8 @@ pub fn frames(data: &[u8]) {
         messenger,
         peer,
         ended,
-        unsaid: Vec::new(),
-        heard: Vec::new(),
+        unsent: Vec::new(),
+        received: Vec::new(),
         last: None,
         open: BTreeMap::new(),
         regions: [None, None],
@@ -84,7 +84,7 @@ pub fn frames(data: &[u8]) {
     let notice = Error::invalid("what peers are told");
     attacked.messenger.close(&Error::invalid("the end"), (data.len() % 2 == 1).then_some(&notice));
     attacked.progress();
-    attacked.part();
+    attacked.check_end();
     let left: Vec<u32> = attacked.open.iter().filter(|(_, (open, _))| *open == Open::Once).map(|(n, _)| *n).collect();
     assert!(left.is_empty(), "operations {left:?} never ended");
     assert_eq!(attacked.messenger.outgoing(), 0);
@@ -116,11 +116,11 @@ impl Attacked {
                     (Open::Once, Outcome::Done { .. } | Outcome::Mismatch { .. } | Outcome::Failed(_)) => continue,
                     _ => panic!("{outcome:?}"),
                 }
-                // Bound memory stays bound until it is taken back.
+                // A bound buffer stays bound until it is cancelled.
                 self.open.insert(token.owner, (open, memory));
             }
-            let kept = self.messenger.kept(1);
-            assert!(kept <= MOST_BYTES + TURN_BYTES, "{kept} bytes are kept");
+            let queued = self.messenger.queued_bytes(1);
+            assert!(queued <= MOST_BYTES + TURN_BYTES, "{queued} bytes are queued");
             if !moved {
                 return;
             }
@@ -128,64 +128,64 @@ impl Attacked {
         panic!("no end of progress");
     }
 
-    /// The peer says this, or as much as the messenger reads.
-    fn say(&mut self, bytes: &[u8]) {
-        self.unsaid.extend_from_slice(bytes);
+    /// The peer sends these bytes, or as many as the messenger reads.
+    fn send(&mut self, bytes: &[u8]) {
+        self.unsent.extend_from_slice(bytes);
         self.speak();
-        while !self.unsaid.is_empty() {
-            let before = self.unsaid.len();
-            self.listen();
+        while !self.unsent.is_empty() {
+            let before = self.unsent.len();
+            self.receive();
             self.progress();
             self.speak();
-            if self.unsaid.len() == before {
+            if self.unsent.len() == before {
                 return;
             }
         }
     }
 
     fn speak(&mut self) {
-        while !self.unsaid.is_empty() {
-            match self.peer.write(&self.unsaid) {
-                Ok(n) => drop(self.unsaid.drain(..n)),
+        while !self.unsent.is_empty() {
+            match self.peer.write(&self.unsent) {
+                Ok(n) => drop(self.unsent.drain(..n)),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => self.unsaid.clear(),
+                Err(_) => self.unsent.clear(),
             }
         }
     }
 
-    /// The peer reads what came, which are messages.
-    fn listen(&mut self) {
+    /// The peer receives, and checks that these are messages.
+    fn receive(&mut self) {
         let mut part = [0; 16 << 10];
         while let Ok(n @ 1..) = self.peer.read(&mut part) {
-            self.heard.extend_from_slice(&part[..n]);
+            self.received.extend_from_slice(&part[..n]);
             let mut at = 0;
-            while let Some(header) = self.heard[at..].first_chunk::<HEADER_BYTES>() {
+            while let Some(header) = self.received[at..].first_chunk::<HEADER_BYTES>() {
                 let message = Message::decode(header, CONNECTION).expect("a message");
                 let whole = at + HEADER_BYTES + message.payload();
-                if whole > self.heard.len() {
+                if whole > self.received.len() {
                     break;
                 }
                 (at, self.last) = (whole, Some(message));
             }
-            self.heard.drain(..at);
+            self.received.drain(..at);
         }
     }
 
-    /// A connection that was ended in good order is ended with whole messages, and last words.
-    fn part(&mut self) {
+    /// A link that was ended by the messenger ends with complete messages, the last an abort or goodbye.
+    fn check_end(&mut self) {
         let ended = std::mem::take(&mut *self.ended.lock().expect("nobody panics with it"));
         for (mut stream, mut words) in ended {
             while !words.is_empty() {
                 match stream.write(&words) {
                     Ok(n) => drop(words.drain(..n)),
-                    Err(e) if e.kind() == ErrorKind::WouldBlock => self.listen(),
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => self.receive(),
                     Err(_) => words.clear(),
                 }
             }
             let _ = stream.shutdown(Shutdown::Write);
-            self.listen();
+            self.receive();
             let is_last = matches!(self.last, Some(Message::Goodbye | Message::Abort { .. }));
-            assert!(self.heard.is_empty() && is_last, "{:?}", self.last);
+            assert!(self.received.is_empty() && is_last, "{:?}", self.last);
         }
     }
 
@@ -194,7 +194,7 @@ impl Attacked {
         self.regions[which] = None;
     }
 
-    /// The header of a message of this kind; of none, of a kind that there is not.
+    /// The header of a message of this kind; for an unknown kind, an invalid header.
     fn header(&self, kind: u8, shape: u8, number: u8, bytes: u64, offset: u64) -> [u8; HEADER_BYTES] {
         let space = if shape & 1 != 0 { COLLECTIVE } else { Space::USER };
         let first = shape >> 2 & 1;
@@ -212,7 +212,7 @@ impl Attacked {
             8 => Message::GetDone { request, refused, bytes },
             9 => Message::Abort { mismatch: first != 0, culprit: request, bytes },
             11 => Message::Query,
-            12 => Message::Reply { held_up: refused, bytes },
+            12 => Message::Reply { waiting: refused, bytes },
             _ => Message::Goodbye,
         };
         let mut header = message.encode(CONNECTION);
@@ -224,7 +224,7 @@ impl Attacked {
         let space = |flag: bool| if flag { COLLECTIVE } else { Space::USER };
         match input.below(18)? {
             0..=4 => {
-                // Mostly sensible, so that fuzzing gets past the first header.
+                // Mostly valid, so that fuzzing gets past the first header.
                 let kind = input.pick(&[1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12, 0, 255])?;
                 let shape = input.byte()?;
                 let number = input.pick(&[0, 0, 1, 2, 3])?;
@@ -242,20 +242,20 @@ impl Attacked {
                     _ => Vec::new(),
                 };
                 if shape & 128 == 0 {
-                    self.say(&[&header[..], &payload].concat());
+                    self.send(&[&header[..], &payload].concat());
                 } else {
-                    // In two parts.
+                    // Split into two parts.
                     let all = [&header[..], &payload].concat();
                     let cut = all.len() * input.below(256)? / 256;
-                    self.say(&all[..cut]);
+                    self.send(&all[..cut]);
                     self.progress();
-                    self.say(&all[cut..]);
+                    self.send(&all[cut..]);
                 }
             }
             5 => {
                 let n = input.below(64)?;
                 let bytes = input.take(n)?;
-                self.say(bytes);
+                self.send(bytes);
             }
             6 | 7 => {
                 let shape = input.byte()?;
@@ -323,7 +323,7 @@ impl Attacked {
                 let (which, bytes) = (usize::from(input.byte()? & 1), input.pick(&SIZES)?);
                 self.unregister(which);
                 let mut memory = vec![0; bytes].into_boxed_slice();
-                // SAFETY: the memory lives until the region is unregistered, or the messenger is gone.
+                // SAFETY: the memory lives until the region is unregistered or the messenger is dropped.
                 let key = unsafe { self.messenger.register(memory.as_mut_ptr(), bytes) };
                 self.keys[which] = key.expect("a key");
                 self.regions[which] = Some(memory);
@@ -333,7 +333,7 @@ impl Attacked {
                 let mut memory = vec![0; bytes].into_boxed_slice();
                 let pointer = memory.as_mut_ptr();
                 let token = self.begin(Open::Bound, vec![memory]);
-                // SAFETY: the memory lives until the operation is taken back.
+                // SAFETY: the memory lives until the operation is cancelled.
                 if unsafe { self.messenger.bind(1, slot, pointer, bytes, token) }.is_err() {
                     self.open.remove(&token.owner);
                 }
@@ -350,14 +350,14 @@ impl Attacked {
                 let which = usize::from(input.byte()? & 1);
                 self.unregister(which);
             }
-            14 => self.listen(),
+            14 => self.receive(),
             15 => {
                 let n = input.below(32)?;
                 if let Some(owner) = self.open.keys().nth(n).copied() {
                     let now = Instant::now();
                     self.messenger.query(owner, now);
                     let replies = self.messenger.replies();
-                    let unmet = [0, 1].map(|tag| self.messenger.unmet(tag).count());
+                    let unmet = [0, 1].map(|tag| self.messenger.unmatched(tag).count());
                     let _ = (replies, self.messenger.describe(owner, now), unmet);
                 }
             }

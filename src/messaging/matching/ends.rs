@@ -1,4 +1,4 @@
-//! Receives that are taken back, or lose their sender.
+//! Cancelled receives, and those whose sender is disconnected.
 
 use super::{Receives, UNEXPECTED_OVERHEAD};
 use crate::messaging::operation::{Source, Token};
@@ -6,8 +6,8 @@ use crate::messaging::queues::Key;
 use crate::types::Rank;
 
 impl Receives {
-    /// Takes back the receives of `owner`; those that messages are arriving for are given to `arriving`, which must no
-    /// longer write to them.
+    /// Cancels the receives of `owner`. Calls `arriving` for those whose message is arriving; it must stop writing to their
+    /// memory.
     pub fn cancel(&mut self, owner: u32, mut arriving: impl FnMut(u32)) {
         let ops: Vec<u32> = self.ops.iter().filter(|(_, op)| op.recv.token.owner == owner).map(|(i, _)| i).collect();
         for op in ops {
@@ -29,7 +29,7 @@ impl Receives {
         }
     }
 
-    /// Takes back one receive that was just posted and waits.
+    /// Removes a receive that was just posted and is not matched.
     pub fn withdraw(&mut self, op: u32) {
         self.unpost(op);
         self.ops.remove(op);
@@ -44,17 +44,17 @@ impl Receives {
         self.posted.remove(key, op);
     }
 
-    /// The connection to `lost` is gone: takes out every receive that only ranks of `is_lost` could serve; whose they are, and from
-    /// whom. What has come whole stays; what came in part, or was announced, is dropped.
-    pub fn lose(&mut self, lost: Rank, is_lost: impl Fn(Rank) -> bool) -> Vec<(Token, Source)> {
+    /// The connection to `rank` has ended: removes every receive that only disconnected ranks could serve, and returns their
+    /// tokens and sources. Complete unexpected messages stay; partial and announced ones are dropped.
+    pub fn disconnect(&mut self, peer: Rank, is_disconnected: impl Fn(Rank) -> bool) -> Vec<(Token, Source)> {
         let mut ended = Vec::new();
         let ops: Vec<u32> = self
             .ops
             .iter()
             .filter(|(_, op)| match (&op.matched, &op.recv.from) {
-                (Some(rank), _) => *rank == lost,
-                (None, Source::Rank(rank)) => *rank == lost,
-                (None, Source::AnyOf(ranks)) => ranks.contains(&lost) && ranks.iter().all(|r| is_lost(*r)),
+                (Some(rank), _) => *rank == peer,
+                (None, Source::Rank(rank)) => *rank == peer,
+                (None, Source::AnyOf(ranks)) => ranks.contains(&peer) && ranks.iter().all(|r| is_disconnected(*r)),
             })
             .map(|(i, _)| i)
             .collect();
@@ -69,22 +69,22 @@ impl Receives {
             if let Some(op) = self.ops.remove(op)
                 && !op.cancelled
             {
-                let from = if op.matched.is_some() { Source::Rank(lost) } else { op.recv.from };
+                let from = if op.matched.is_some() { Source::Rank(peer) } else { op.recv.from };
                 ended.push((op.recv.token, from));
             }
         }
         let partial: Vec<u32> = self
             .unexpected
             .iter()
-            .filter(|(_, e)| e.from == lost && e.data.as_ref().is_none_or(|d| d.len() < e.envelope.bytes as usize))
+            .filter(|(_, e)| e.from == peer && e.data.as_ref().is_none_or(|d| d.len() < e.envelope.bytes as usize))
             .map(|(i, _)| i)
             .collect();
         for index in partial {
             if let Some(message) = self.unexpected.remove(index) {
                 if message.op.is_none() {
-                    self.refund(lost, UNEXPECTED_OVERHEAD + message.data.as_ref().map_or(0, Vec::len));
+                    self.refund(peer, UNEXPECTED_OVERHEAD + message.data.as_ref().map_or(0, Vec::len));
                 }
-                let key = Key::new(lost, message.envelope.space, message.envelope.slot);
+                let key = Key::new(peer, message.envelope.space, message.envelope.slot);
                 self.unexpected_order.remove(key, index);
                 self.end_turn(key, false);
             }

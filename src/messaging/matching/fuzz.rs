@@ -1,4 +1,4 @@
-//! Fuzz body: matching against a model that keeps plain lists.
+//! Fuzz target: compares matching with a model that uses plain lists.
 
 use std::collections::BTreeSet;
 
@@ -15,37 +15,37 @@ const SOURCES: [&[Rank]; 6] = [&[0], &[1], &[2], &[0, 1], &[1, 2], &[2, 1, 0, 1]
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Message {
     Announced,
-    /// Its first byte has come, its last has not; it has met this receive, or none.
+    /// Arriving: partly received; with the receive that it has matched, if any.
     Half {
         met: Option<u32>,
     },
     Whole,
 }
 
-/// What the matching must do. Messages and receives are known by numbers, in the order in which they began.
+/// The specification of matching. Messages and receives are numbered in the order in which they began.
 #[derive(Default)]
 struct Model {
     /// Receive, ranks, slot.
     posted: Vec<(u32, &'static [Rank], usize)>,
-    /// Receives that have met an announcement, and whether they were taken back since.
+    /// Receives that have matched an announcement, and whether they were cancelled afterwards.
     granted: [[Vec<(u32, bool)>; SLOTS]; RANKS],
-    /// Messages without a receive, or that arrive for one.
+    /// Messages without a receive, or that were still arriving when they matched one.
     unexpected: [[Vec<(u32, Message)>; SLOTS]; RANKS],
-    /// When a rank that has a message waiting began to wait or was last served by a receive from several, whichever is
-    /// later: the one that has waited longest is next.
+    /// For a rank with unexpected messages: when the first was queued, or when a receive from several ranks last took one,
+    /// whichever is later. The rank with the earliest time is next.
     waits_since: [[Option<u32>; SLOTS]; RANKS],
-    /// Receives, and the matching's own number, that a message is going to right now, by the rank that it comes from.
+    /// By rank: the receive into which its message is arriving, and its index in `Receives`.
     into: [Option<(u32, u32)>; RANKS],
-    lost: BTreeSet<Rank>,
+    disconnected: BTreeSet<Rank>,
 }
 
 impl Model {
-    /// The message that a new receive from `rank` meets.
+    /// The message that a new receive from `rank` matches.
     fn waiting(&self, rank: Rank, slot: usize) -> Option<usize> {
         self.unexpected[rank][slot].iter().position(|(_, m)| !matches!(m, Message::Half { met: Some(_) }))
     }
 
-    /// Notes in step `now` who has begun to wait, or waits no more.
+    /// Updates `waits_since` in step `now`.
     fn note_waiting(&mut self, now: u32) {
         for rank in 0..RANKS {
             for slot in 0..SLOTS {
@@ -56,8 +56,8 @@ impl Model {
         }
     }
 
-    /// Takes the receive that a new message from `rank` meets.
-    fn meet(&mut self, rank: Rank, slot: usize) -> Option<u32> {
+    /// Removes and returns the receive that a new message from `rank` matches.
+    fn match_posted(&mut self, rank: Rank, slot: usize) -> Option<u32> {
         if self.waiting(rank, slot).is_some() {
             return None;
         }
@@ -65,7 +65,7 @@ impl Model {
         Some(self.posted.remove(at).0)
     }
 
-    /// Where the message stands that is coming from `rank` and is kept.
+    /// The position of the queued message that is arriving from `rank`.
     fn half(&self, rank: Rank) -> Option<(usize, usize)> {
         (0..SLOTS).find_map(|slot| {
             let at = self.unexpected[rank][slot].iter().position(|(_, m)| matches!(m, Message::Half { .. }))?;
@@ -78,41 +78,41 @@ fn envelope(slot: usize, bytes: usize) -> Envelope {
     Envelope { space: Space::USER, slot: slot as u64, fingerprint: 0, bytes: bytes as u64, more: false }
 }
 
-/// The matching does what the model does, for any order of posts, messages, announcements, cancellations and losses.
+/// Matching behaves like the model, for any order of posts, messages, announcements, cancellations and disconnects.
 pub fn matching(data: &[u8]) {
     let (mut real, mut model, mut next) = (Receives::default(), Model::default(), 0);
-    // The matching's numbers of kept messages.
-    let mut kept: Vec<(u32, u32)> = Vec::new();
+    // The indices of queued messages in `Receives`.
+    let mut queued: Vec<(u32, u32)> = Vec::new();
     let mut input = Input(data);
     while let Some(shape) = input.byte() {
         model.note_waiting(next);
         next += 1;
         let (rank, slot) = (usize::from(shape >> 3) % RANKS, usize::from(shape >> 7));
-        // A rank says one thing after another.
-        let busy = model.half(rank).is_some() || model.into[rank].is_some() || model.lost.contains(&rank);
+        // A rank sends one message after another.
+        let busy = model.half(rank).is_some() || model.into[rank].is_some() || model.disconnected.contains(&rank);
         match shape & 7 {
             0 | 1 => {
                 let ranks = SOURCES[usize::from(shape >> 3 & 15) % SOURCES.len()];
                 let large = shape & 1 == 1;
-                post(&mut real, &mut model, &mut kept, (next, ranks, slot, large));
+                post(&mut real, &mut model, &mut queued, (next, ranks, slot, large));
             }
             2 if !busy => {
-                let met = model.meet(rank, slot);
+                let met = model.match_posted(rank, slot);
                 match (real.arrive(rank, &envelope(slot, 4), false), met) {
                     (Arrival::Op(op), Some(owner)) => {
                         assert_eq!(real.op(op).recv.token.owner, owner);
                         model.into[rank] = Some((owner, op));
                     }
                     (Arrival::Unexpected(index), None) => {
-                        assert!(real.keep(index, &next.to_le_bytes()[..1]).is_none());
+                        assert!(real.append(index, &next.to_le_bytes()[..1]).is_none());
                         model.unexpected[rank][slot].push((next, Message::Half { met: None }));
-                        kept.push((next, index));
+                        queued.push((next, index));
                     }
                     other => panic!("{other:?}"),
                 }
             }
             3 if !busy => {
-                let met = model.meet(rank, slot);
+                let met = model.match_posted(rank, slot);
                 let grant = real.announce(rank, &envelope(slot, EAGER_BYTES + 1));
                 match met {
                     Some(owner) => model.granted[rank][slot].push((owner, false)),
@@ -122,14 +122,14 @@ pub fn matching(data: &[u8]) {
                     }
                 }
             }
-            4 if !busy => announced(&mut real, &mut model, &mut kept, rank, slot),
+            4 if !busy => announced(&mut real, &mut model, &mut queued, rank, slot),
             5 => {
                 if let Some((_, op)) = model.into[rank].take() {
                     assert!(real.finish(op).is_some());
                 } else if let Some((slot, at)) = model.half(rank) {
                     let (number, Message::Half { met }) = model.unexpected[rank][slot][at] else { unreachable!() };
-                    let at_real = kept.iter().position(|(n, _)| *n == number).expect("kept");
-                    let delivered = real.keep(kept.swap_remove(at_real).1, &number.to_le_bytes()[1..]);
+                    let at_real = queued.iter().position(|(n, _)| *n == number).expect("queued");
+                    let delivered = real.append(queued.swap_remove(at_real).1, &number.to_le_bytes()[1..]);
                     let delivered = delivered.map(|(op, from, _, bytes)| {
                         assert_eq!((from, &bytes[..]), (rank, &number.to_le_bytes()[..]));
                         op.recv.token.owner
@@ -138,7 +138,7 @@ pub fn matching(data: &[u8]) {
                         None => model.unexpected[rank][slot][at].1 = Message::Whole,
                         Some(owner) => {
                             model.unexpected[rank][slot].remove(at);
-                            assert_eq!(delivered, (owner != TAKEN_BACK).then_some(owner));
+                            assert_eq!(delivered, (owner != CANCELLED).then_some(owner));
                         }
                     }
                 }
@@ -153,26 +153,28 @@ pub fn matching(data: &[u8]) {
                     if let Message::Half { met: Some(met) } = message
                         && *met == owner
                     {
-                        *met = TAKEN_BACK;
+                        *met = CANCELLED;
                     }
                 }
                 let into = model.into.iter_mut().find(|i| i.is_some_and(|(o, _)| o == owner));
                 let expected = into.and_then(Option::take).map(|(_, op)| op);
                 assert_eq!(arriving, Vec::from_iter(expected));
             }
-            7 if shape >> 3 & 3 == 3 && !model.lost.contains(&rank) => lose(&mut real, &mut model, &mut kept, rank),
+            7 if shape >> 3 & 3 == 3 && !model.disconnected.contains(&rank) => {
+                lose(&mut real, &mut model, &mut queued, rank)
+            }
             _ => {}
         }
     }
 }
 
-/// Stands for a receive that was taken back while its message arrived.
-const TAKEN_BACK: u32 = u32::MAX - 1;
+/// Stands for a receive that was cancelled while its message arrived.
+const CANCELLED: u32 = u32::MAX - 1;
 
 fn post(
     real: &mut Receives,
     model: &mut Model,
-    kept: &mut Vec<(u32, u32)>,
+    queued: &mut Vec<(u32, u32)>,
     (owner, ranks, slot, large): (u32, &'static [Rank], usize, bool),
 ) {
     let from = if let [rank] = ranks { Source::Rank(*rank) } else { Source::AnyOf(ranks.into()) };
@@ -205,7 +207,7 @@ fn post(
             model.posted.push((owner, ranks, slot));
         }
         (Posting::Waits { grant, .. }, Some((rank, at))) => {
-            // It has met a message that is arriving.
+            // It has matched a message that is arriving.
             assert_eq!(grant, None);
             let matched = real.ops().find(|(_, op)| op.recv.token.owner == owner).and_then(|(_, op)| op.matched);
             let place = &mut model.unexpected[rank][slot][at].1;
@@ -220,7 +222,7 @@ fn post(
             assert_eq!(from, rank);
             let (number, message) = model.unexpected[from][slot].remove(at);
             assert_eq!((op.recv.token.owner, message, &data[..]), (owner, Message::Whole, &number.to_le_bytes()[..]));
-            kept.retain(|(n, _)| *n != number);
+            queued.retain(|(n, _)| *n != number);
             real.recycle(data);
         }
         (posting @ Posting::Offered { .. }, _) => panic!("nothing was offered, but: {posting:?}"),
@@ -228,8 +230,8 @@ fn post(
     }
 }
 
-/// An announced message comes.
-fn announced(real: &mut Receives, model: &mut Model, kept: &mut Vec<(u32, u32)>, rank: Rank, slot: usize) {
+/// An announced message arrives.
+fn announced(real: &mut Receives, model: &mut Model, queued: &mut Vec<(u32, u32)>, rank: Rank, slot: usize) {
     let arrival = real.arrive(rank, &envelope(slot, 4), true);
     if !model.granted[rank][slot].is_empty() {
         match (arrival, model.granted[rank][slot].remove(0)) {
@@ -244,37 +246,38 @@ fn announced(real: &mut Receives, model: &mut Model, kept: &mut Vec<(u32, u32)>,
     }
     match (arrival, model.unexpected[rank][slot].iter_mut().find(|(_, m)| *m == Message::Announced)) {
         (Arrival::Unexpected(index), Some((number, message))) => {
-            assert!(real.keep(index, &number.to_le_bytes()[..1]).is_none());
+            assert!(real.append(index, &number.to_le_bytes()[..1]).is_none());
             *message = Message::Half { met: None };
-            kept.push((*number, index));
+            queued.push((*number, index));
         }
         (Arrival::Discard, None) => {}
         other => panic!("{other:?}"),
     }
 }
 
-fn lose(real: &mut Receives, model: &mut Model, kept: &mut Vec<(u32, u32)>, rank: Rank) {
-    model.lost.insert(rank);
+fn lose(real: &mut Receives, model: &mut Model, queued: &mut Vec<(u32, u32)>, rank: Rank) {
+    model.disconnected.insert(rank);
     let mut expected = BTreeSet::new();
-    let is_lost = |ranks: &[Rank]| ranks.contains(&rank) && ranks.iter().all(|r| model.lost.contains(r));
-    expected.extend(model.posted.iter().filter(|(_, ranks, _)| is_lost(ranks)).map(|(owner, ..)| *owner));
+    let is_disconnected =
+        |ranks: &[Rank]| ranks.contains(&rank) && ranks.iter().all(|r| model.disconnected.contains(r));
+    expected.extend(model.posted.iter().filter(|(_, ranks, _)| is_disconnected(ranks)).map(|(owner, ..)| *owner));
     model.posted.retain(|(owner, ..)| !expected.contains(owner));
     for slot in 0..SLOTS {
         let granted = std::mem::take(&mut model.granted[rank][slot]);
         expected.extend(granted.into_iter().filter(|(_, back)| !back).map(|(owner, _)| owner));
         model.unexpected[rank][slot].retain(|(number, message)| {
             if let Message::Half { met: Some(owner) } = message
-                && *owner != TAKEN_BACK
+                && *owner != CANCELLED
             {
                 expected.insert(*owner);
             }
             let whole = *message == Message::Whole;
-            kept.retain(|(n, _)| whole || n != number);
+            queued.retain(|(n, _)| whole || n != number);
             whole
         });
     }
     expected.extend(model.into[rank].take().map(|(owner, _)| owner));
-    let tokens = real.lose(rank, |r| model.lost.contains(&r));
+    let tokens = real.disconnect(rank, |r| model.disconnected.contains(&r));
     let owners: BTreeSet<u32> = tokens.iter().map(|(token, _)| token.owner).collect();
     assert_eq!(owners.len(), tokens.len(), "twice");
     assert_eq!(owners, expected);

@@ -58,11 +58,11 @@ fn an_early_message_waits_for_its_receive_even_while_it_arrives() {
     let mut r = Receives::default();
     let Arrival::Unexpected(first) = r.arrive(3, &envelope(5, 4), false) else { panic!() };
     let Arrival::Unexpected(second) = r.arrive(3, &envelope(5, 2), false) else { panic!() };
-    assert!(r.keep(first, b"ab").is_none());
+    assert!(r.append(first, b"ab").is_none());
     assert!(matches!(r.post(recv(Source::Rank(3), 5, 4, 1), true), Posting::Waits { grant: None, .. }));
-    let (op, from, _, bytes) = r.keep(first, b"cd").unwrap();
+    let (op, from, _, bytes) = r.append(first, b"cd").unwrap();
     assert_eq!((op.recv.token.owner, from, &bytes[..]), (1, 3, &b"abcd"[..]));
-    assert!(r.keep(second, b"ef").is_none());
+    assert!(r.append(second, b"ef").is_none());
     match r.post(recv(any(&[9, 3]), 5, 4, 2), true) {
         Posting::Message { from: 3, data, .. } => assert_eq!(data, b"ef"),
         other => panic!("{other:?}"),
@@ -70,15 +70,15 @@ fn an_early_message_waits_for_its_receive_even_while_it_arrives() {
     assert!(r.is_empty());
 }
 
-/// A message of one byte from each of these ranks comes, and is kept.
-fn keep_from(r: &mut Receives, ranks: &[Rank]) {
+/// Queues an unexpected message of one byte from each of these ranks.
+fn queue_from(r: &mut Receives, ranks: &[Rank]) {
     for rank in ranks {
         let Arrival::Unexpected(e) = r.arrive(*rank, &envelope(5, 1), false) else { panic!() };
-        assert!(r.keep(e, b"x").is_none());
+        assert!(r.append(e, b"x").is_none());
     }
 }
 
-/// Who is served by a receive from any of `ranks`.
+/// The rank whose message a receive from any of `ranks` takes.
 fn serve(r: &mut Receives, ranks: &[Rank]) -> Rank {
     match r.post(recv(any(ranks), 5, 1, 0), true) {
         Posting::Message { from, .. } => from,
@@ -89,7 +89,7 @@ fn serve(r: &mut Receives, ranks: &[Rank]) -> Rank {
 #[test]
 fn receive_from_any_takes_turns() {
     let mut r = Receives::default();
-    (0..3).for_each(|_| keep_from(&mut r, &[0, 1, 2]));
+    (0..3).for_each(|_| queue_from(&mut r, &[0, 1, 2]));
     let served: Vec<Rank> = (0..9).map(|_| serve(&mut r, &[2, 1, 0])).collect();
     assert_eq!(served, [0, 1, 2].repeat(3));
 }
@@ -98,7 +98,7 @@ fn receive_from_any_takes_turns() {
 fn ranks_that_are_silent_or_named_twice_get_no_turn_for_others() {
     let mut r = Receives::default();
     let all = [0, 1, 2, 3, 4, 5, 6, 7];
-    (0..8).for_each(|_| keep_from(&mut r, &[3, 4]));
+    (0..8).for_each(|_| queue_from(&mut r, &[3, 4]));
     let served: Vec<Rank> = (0..8).map(|_| serve(&mut r, &all)).collect();
     assert_eq!(served, [3, 4].repeat(4));
     let served: Vec<Rank> = (0..8).map(|_| serve(&mut r, &[3, 3, 3, 4])).collect();
@@ -109,12 +109,12 @@ fn ranks_that_are_silent_or_named_twice_get_no_turn_for_others() {
 #[test]
 fn a_flood_does_not_pass_over_who_has_one_message_at_a_time() {
     let mut r = Receives::default();
-    keep_from(&mut r, &[0, 0, 0, 0, 1]);
+    queue_from(&mut r, &[0, 0, 0, 0, 1]);
     let mut served = Vec::new();
     for _ in 0..6 {
         served.push(serve(&mut r, &[0, 1, 2]));
-        // Rank 1 sends its next message once the one before was taken.
-        keep_from(&mut r, if served.last() == Some(&1) { &[1] } else { &[0] });
+        // Rank 1 sends its next message after the one before was taken.
+        queue_from(&mut r, if served.last() == Some(&1) { &[1] } else { &[0] });
     }
     assert_eq!(served, [0, 1, 0, 1, 0, 1]);
 }
@@ -122,23 +122,23 @@ fn a_flood_does_not_pass_over_who_has_one_message_at_a_time() {
 #[test]
 fn turns_are_kept_between_receives_from_different_sets_and_slots() {
     let mut r = Receives::default();
-    (0..4).for_each(|_| keep_from(&mut r, &[0, 1, 2, 3]));
+    (0..4).for_each(|_| queue_from(&mut r, &[0, 1, 2, 3]));
     let Arrival::Unexpected(e) = r.arrive(0, &envelope(6, 1), false) else { panic!() };
-    assert!(r.keep(e, b"x").is_none());
+    assert!(r.append(e, b"x").is_none());
     let served: Vec<Rank> = (0..8).map(|i| serve(&mut r, [&[0, 1], &[2, 3]][i % 2])).collect();
     assert_eq!(served, [0, 2, 1, 3, 0, 2, 1, 3]);
-    // What is taken by a receive from one rank, or on another slot, costs it no turn.
+    // Receives from one rank, or on another slot, do not change its turn.
     assert!(matches!(r.post(recv(Source::Rank(0), 5, 1, 0), true), Posting::Message { from: 0, .. }));
     assert!(matches!(r.post(recv(any(&[0, 1]), 6, 1, 0), true), Posting::Message { from: 0, .. }));
     assert_eq!([serve(&mut r, &[0, 1]), serve(&mut r, &[0, 1])], [0, 1]);
 }
 
 #[test]
-fn a_lost_rank_has_no_turn() {
+fn a_disconnected_rank_has_no_turn() {
     let mut r = Receives::default();
     let Arrival::Unexpected(_half) = r.arrive(0, &envelope(5, 2), false) else { panic!() };
-    keep_from(&mut r, &[1]);
-    assert!(r.lose(0, |rank| rank == 0).is_empty());
+    queue_from(&mut r, &[1]);
+    assert!(r.disconnect(0, |rank| rank == 0).is_empty());
     assert_eq!(serve(&mut r, &[0, 1]), 1);
     assert!(r.turns.is_empty());
 }
@@ -159,7 +159,7 @@ fn the_receive_posted_first_is_served_first() {
 fn large_receives_grant_at_once_and_announcements_are_answered_once() {
     let mut r = Receives::default();
     assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0), true), Posting::Waits { grant: Some(1), .. }));
-    // The announcement crossed the grant on the way: no second grant.
+    // The announcement crossed the grant: no second grant.
     assert!(!r.announce(1, &envelope(5, LARGE as u64)));
     let arrival = r.arrive(1, &envelope(5, LARGE as u64), true);
     assert_eq!(owner_of(&r, arrival), 0);
@@ -177,12 +177,12 @@ fn large_receives_grant_at_once_and_announcements_are_answered_once() {
 fn an_announced_message_that_a_grant_set_free_keeps_its_place() {
     let mut r = Receives::default();
     assert!(!r.announce(1, &envelope(5, LARGE as u64)));
-    let Arrival::Unexpected(early) = r.arrive(1, &envelope(5, LARGE as u64), true) else { panic!() };
+    let Arrival::Unexpected(unexpected) = r.arrive(1, &envelope(5, LARGE as u64), true) else { panic!() };
     assert!(matches!(r.arrive(1, &envelope(5, 1), false), Arrival::Unexpected(_)));
     assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 0), true), Posting::Waits { grant: None, .. }));
-    let (op, _, met, bytes) = r.keep(early, &[7; LARGE]).unwrap();
+    let (op, _, met, bytes) = r.append(unexpected, &[7; LARGE]).unwrap();
     assert_eq!((op.recv.token.owner, met.bytes, bytes.len()), (0, LARGE as u64, LARGE));
-    // Not announced at all.
+    // Without an announcement.
     assert_eq!(r.arrive(1, &envelope(6, LARGE as u64), true), Arrival::Discard);
 }
 
@@ -191,7 +191,7 @@ fn a_grant_is_used_up_once() {
     let mut r = Receives::default();
     assert!(matches!(r.post(recv(any(&[1, 2]), 5, LARGE, 0), true), Posting::Waits { grant: None, .. }));
     assert!(matches!(r.post(recv(Source::Rank(1), 5, LARGE, 1), true), Posting::Waits { grant: Some(1), .. }));
-    // The sender used the grant of the second receive for what the first one gets.
+    // The sender used the grant of the second receive for the message that the first one matches.
     let arrival = r.arrive(1, &envelope(5, LARGE as u64), false);
     assert_eq!(owner_of(&r, arrival), 0);
     assert!(r.announce(1, &envelope(5, LARGE as u64)));
@@ -224,16 +224,16 @@ fn cancelled_receives_take_nothing_and_what_was_granted_is_thrown_away() {
 }
 
 #[test]
-fn a_lost_rank_fails_what_only_it_could_serve() {
+fn a_disconnected_rank_fails_what_only_it_could_serve() {
     let mut r = Receives::default();
     r.post(recv(Source::Rank(1), 5, 4, 0), true);
     r.post(recv(Source::Rank(2), 5, 4, 1), true);
     r.post(recv(any(&[1, 2]), 6, 4, 2), true);
     r.post(recv(any(&[1]), 7, 4, 3), true);
     let Arrival::Unexpected(whole) = r.arrive(1, &envelope(9, 1), false) else { panic!() };
-    assert!(r.keep(whole, b"x").is_none());
+    assert!(r.append(whole, b"x").is_none());
     let Arrival::Unexpected(_part) = r.arrive(1, &envelope(10, 2), false) else { panic!() };
-    let mut owners: Vec<u32> = r.lose(1, |rank| rank == 1).iter().map(|(t, _)| t.owner).collect();
+    let mut owners: Vec<u32> = r.disconnect(1, |rank| rank == 1).iter().map(|(t, _)| t.owner).collect();
     owners.sort_unstable();
     assert_eq!(owners, [0, 3]);
     assert!(matches!(r.post(recv(Source::Rank(1), 9, 1, 4), true), Posting::Message { .. }));

@@ -311,7 +311,7 @@ impl TcpConnector {
                     Reason::Version => "it uses another version of the protocol",
                     Reason::Proof => "it could not authenticate this rank as part of its job",
                     Reason::Stranger => "it knows this rank by another address",
-                    Reason::Over => "its context is closed, or has already disconnected from this rank",
+                    Reason::Closed => "its context is closed, or has already disconnected from this rank",
                     Reason::Connected => "it has a connection to this rank already",
                     Reason::NoContext | Reason::OneToken => "it does not know this context",
                 };

@@ -232,7 +232,7 @@ impl transport::Device for Device {
     }
 
     fn accept_error(&self) -> Option<io::Error> {
-        self.shared.listeners.obstacle()
+        self.shared.listeners.accept_error()
     }
 }
 

@@ -98,7 +98,7 @@ impl TcpConnector {
         let answer = if rank >= self.size || rank == self.rank {
             Answer::Refused(Reason::Stranger)
         } else if self.closed.is_some() {
-            Answer::Refused(Reason::Over)
+            Answer::Refused(Reason::Closed)
         } else if self.peer(rank).is_some_and(impostor) {
             self.log(
                 Level::Warning,
@@ -110,7 +110,7 @@ impl TcpConnector {
             match self.entry(rank).state {
                 State::Connecting(_) | State::Handshaking(..) if ours_is_kept => Answer::Yield,
                 State::Established => Answer::Refused(Reason::Connected),
-                State::Closed => Answer::Refused(Reason::Over),
+                State::Closed => Answer::Refused(Reason::Closed),
                 _ => Answer::Accepted,
             }
         };
