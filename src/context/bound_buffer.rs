@@ -8,8 +8,7 @@ use crate::engine::requests::{Ended, Requests, Side};
 use crate::error::{Error, ErrorKind, Result, after};
 use crate::types::{Rank, Slot};
 
-/// One end of a one-sided channel to one peer: what the sending end sends appears in the receiving end of the same slot.
-/// Safe to use from several threads.
+/// One end of a one-sided channel to one peer: the sending end writes into the receiving end of the same slot. Thread-safe.
 pub struct BoundBuffer {
     context: Arc<Context>,
     rank: Rank,
@@ -20,7 +19,7 @@ pub struct BoundBuffer {
     owner: u32,
 }
 
-// SAFETY: the memory is the caller's, who vouches for it; everything else is behind the context's lock.
+// SAFETY: the caller keeps the memory valid until the buffer is dropped, on whichever thread; the context's lock guards the rest.
 unsafe impl Send for BoundBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for BoundBuffer {}
@@ -42,7 +41,7 @@ impl BoundBuffer {
         let mut guard = context.lock()?;
         let owner = guard.requests.enter();
         let bound = match receives {
-            // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
+            // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
             true => unsafe { guard.messenger.bind(rank, slot, memory, bytes, Requests::token(owner, Side::Recv)) },
             false => Ok(()),
         };
@@ -54,7 +53,7 @@ impl BoundBuffer {
         Ok(Self { context: context.clone(), rank, slot, memory, bytes, receives, owner })
     }
 
-    /// Ends every wait, now and later, with `Closed`: the buffer is to be dropped.
+    /// Fails all current and later waits with `Closed`, before the buffer is dropped.
     pub fn close(&self) {
         self.context.close_buffer(self.owner);
     }
@@ -67,7 +66,7 @@ impl BoundBuffer {
         Err(Error::new(ErrorKind::InvalidOperation, format!("this buffer {is}, only one that {not} can do that")))
     }
 
-    /// Writes `bytes` from `offset` of this buffer into the peer's, at `remote_offset`. Returns at once.
+    /// Starts to write `bytes` at `offset` of this buffer into the peer's buffer at `remote_offset`. Does not block.
     pub fn send(&self, offset: usize, bytes: usize, remote_offset: usize) -> Result<()> {
         self.need(false)?;
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
@@ -79,7 +78,7 @@ impl BoundBuffer {
         let mut guard = self.context.lock()?;
         let from = self.memory.wrapping_add(offset);
         let token = Requests::token(self.owner, Side::Send);
-        // SAFETY: as in `new`.
+        // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
         unsafe { guard.messenger.write(self.rank, self.slot, remote_offset as u64, from, bytes, token) };
         self.context.engine().leave(guard);
         Ok(())
@@ -114,13 +113,13 @@ impl BoundBuffer {
         }
     }
 
-    /// Waits until one more `send` has left this buffer.
+    /// Waits until one more `send` of this buffer is sent.
     pub fn wait_send(&self, timeout: Option<Duration>) -> Result<()> {
         self.need(false)?;
         self.wait(Side::Send, timeout).map(|_| ())
     }
 
-    /// Waits until one more write of the peer's has arrived; returns its offset and length.
+    /// Waits for one more write of the peer; returns its offset and length.
     pub fn wait_recv(&self, timeout: Option<Duration>) -> Result<(usize, usize)> {
         self.need(true)?;
         match self.wait(Side::Recv, timeout)? {

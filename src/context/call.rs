@@ -1,4 +1,4 @@
-//! A collective call: from names and pointers to a plan that runs.
+//! Runs a collective call: checks it, selects the algorithm, gets the plan, and executes it.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::wire::fingerprint::{MEASUREMENT, differs, digest, is_earlier, kind, n
 /// How a collective combines elements.
 #[derive(Clone, Copy)]
 pub enum Reduction {
-    /// One of the library's.
+    /// A reduction operation of the library.
     Op(ReduceOp),
-    /// The caller's; must be associative, and commutative but for scan and exscan.
+    /// A function of the caller; must be associative, and also commutative except for scan and exscan.
     User {
-        /// Called only from the thread that made the call.
+        /// Called only on the thread that made the call.
         function: UserFunction,
-        /// Handed to it.
+        /// Passed to `function`.
         user: *mut c_void,
     },
 }
@@ -35,29 +35,29 @@ pub enum Reduction {
 /// A collective call.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
-    /// What is asked, with `rank` and `size` of the context.
+    /// The collective, counts and root; `rank` and `size` must be those of the context.
     pub shape: Shape<'a>,
-    /// Algorithm by name; `None` or `auto` lets the library choose.
+    /// Algorithm by name; with `None` or `auto` the library selects one.
     pub algorithm: Option<&'a str>,
     /// Type of the elements.
     pub dtype: ElementType,
-    /// How they are combined; ignored by collectives that do not reduce.
+    /// How elements are combined; ignored by collectives that do not reduce.
     pub reduction: Reduction,
     /// One pointer for each input of the shape.
     pub inputs: &'a [*const u8],
     /// One pointer for each output of the shape.
     pub outputs: &'a [*mut u8],
-    /// Tells apart calls of one collective that run at the same time on one context. The same on all ranks.
+    /// Distinguishes concurrent calls of one collective on one context. The same on all ranks.
     pub tag: u64,
-    /// Instead of the context's.
+    /// Replaces the context's timeout.
     pub timeout: Option<Duration>,
-    /// Instead of the context's. The same on all ranks.
+    /// Replaces the context's largest segment. The same on all ranks.
     pub max_segment_bytes: Option<usize>,
 }
 
 impl<'a> Call<'a> {
-    /// A call without buffers and with defaults for the rest (sums, by an algorithm of the library's choice, tag 0, the context's
-    /// timeout and segments): for `Call { …, ..Call::new(…) }`.
+    /// A call without buffers, with sum as the operation, automatic selection of the algorithm, tag 0, and the context's timeout
+    /// and segment size. For `Call { …, ..Call::new(…) }`.
     pub const fn new(shape: Shape<'a>, dtype: DataType) -> Self {
         Self {
             shape,
@@ -89,22 +89,22 @@ impl Call<'_> {
         }
     }
 
-    /// Makes a result that is a single contribution what those of several are; see [`reduce::settle`].
+    /// Converts results that are a single contribution as a reduction of several would; see [`reduce::settle`].
     ///
     /// # Safety
-    /// The outputs have as many elements as the shape says.
+    /// The outputs are valid for as many elements as the shape says.
     unsafe fn settle(&self) {
         if let (Reduction::Op(op), ElementType::Known(dtype)) = (self.reduction, self.dtype)
             && self.shape.has_lone_result()
         {
             for (index, output) in self.outputs.iter().enumerate() {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees that each output is valid for its length in the shape.
                 unsafe { reduce::settle(dtype, op, *output, self.shape.output_len(index)) };
             }
         }
     }
 
-    /// Elements that the call is about, on `rank`.
+    /// Elements of the call on `rank`, for error messages.
     fn count(&self, rank: usize) -> usize {
         let shape = &self.shape;
         let total = |counts: &[usize]| counts.iter().sum::<usize>();
@@ -133,38 +133,38 @@ impl Call<'_> {
 }
 
 impl Context {
-    /// The algorithm that `run` would choose for `shape` and `dtype` when asked for `auto`.
+    /// The algorithm that `run` selects for `shape` and `dtype` with `auto`.
     pub fn choose(&self, shape: &Shape<'_>, dtype: DataType) -> &'static str {
-        // Only a name can be wrong.
+        // Only the name of an algorithm can be invalid, and none is given.
         self.tuner().decide(shape, dtype.size(), None).map_or("", |decision| decision.algorithm.name)
     }
 
-    /// What the ranks agreed on when they connected: constants that were measured or came from a file, and its choices.
+    /// The tuning that the ranks agreed on when they connected: constants, measured or from a file, and recorded choices.
     pub fn tuning(&self) -> &Tuning {
         self.tuner().tuning()
     }
 
-    /// What `run` would do for `auto` with a call of so many bytes (as the benchmark counts them), and why.
+    /// The algorithm that `run` selects for a call of so many bytes (as the benchmark counts them), and why.
     pub fn explain(&self, collective: Collective, bytes: usize) -> Explanation {
         self.tuner().explain(collective, bytes)
     }
 
-    /// Runs a collective and returns when this rank's part is done.
+    /// Runs a collective, and returns when this rank's part is done.
     ///
-    /// A call that is wrong in itself is refused before anything is sent. A call that fails later leaves the ranks in states
-    /// that no one knows: the context is broken from then on, the peers that are connected are told, and every later
-    /// collective on it fails; see [`Context::broken`].
+    /// An invalid call is refused before anything is sent. A call that fails later leaves the ranks in undefined states, so the
+    /// context is broken from then on: connected peers are notified, and every later collective on it fails; see
+    /// [`Context::broken`].
     ///
     /// # Safety
-    /// Every pointer of `call` is valid for the elements that the shape says ([`Shape::input_len`],
-    /// [`Shape::output_len`]) until this returns; outputs overlap nothing.
+    /// Every pointer of `call` is valid for the elements that the shape says ([`Shape::input_len`], [`Shape::output_len`]) until
+    /// this returns. Outputs overlap no other buffer.
     pub unsafe fn run(&self, call: &Call<'_>) -> Result<()> {
         let known = self.check(call)?;
-        // SAFETY: the same contract, and the shape was just checked.
+        // SAFETY: the caller guarantees the pointers, and `check` has accepted this call.
         unsafe { self.run_checked(call, known) }
     }
 
-    /// [`Shape::check`]; for [`Context::run_checked`] what the call comes to, where one before it asked for the same.
+    /// Checks the shape, see [`Shape::check`]. Returns the cached preparation if an equal call was prepared before.
     pub(crate) fn check(&self, call: &Call<'_>) -> Result<Option<Prepared>> {
         let known = self.asked(call).as_ref().and_then(|asked| self.prepared.get(asked));
         if known.is_none() {
@@ -180,7 +180,7 @@ impl Context {
         if counts { Asked::of(call, self.tuner(), self.hosts()) } else { None }
     }
 
-    /// [`Context::run`] for a call that has passed `check`, which has found what is `known` of it.
+    /// [`Context::run`] for a call that `check` has accepted; `known` is what that returned.
     ///
     /// # Safety
     /// As for `run`; `check` has accepted this very call.
@@ -203,12 +203,12 @@ impl Context {
             }
             None => self.prepare_and_run(call, started)?,
         }
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller guarantees that the outputs are valid for their lengths in the shape, which `check` has accepted.
         unsafe { call.settle() };
         Ok(())
     }
 
-    /// Runs a call of which nothing is known.
+    /// Runs a call that is not in the cache of prepared calls.
     fn prepare_and_run(&self, call: &Call<'_>, started: Instant) -> Result<()> {
         let (shape, element) = (&call.shape, call.element());
         if (shape.rank, shape.size) != (self.rank, self.size) {
@@ -220,7 +220,7 @@ impl Context {
         let combine = call.combine()?;
         let asked = self.asked(call);
         let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
-        let call = &Call { shape: self.place(shape, base).only(algorithm.uses), ..*call };
+        let call = &Call { shape: self.complete_shape(shape, base).only(algorithm.uses), ..*call };
         let shape = &call.shape;
         let max = call.max_segment_bytes.unwrap_or(usize::MAX);
         let segment = (tuner::segment_bytes(shape, element, segment_bytes.min(max)) / element).max(1);
@@ -241,8 +241,8 @@ impl Context {
         self.execute(&run, plan)
     }
 
-    /// `call` by `algorithm`, in segments of so many elements.
-    #[inline(always)] // Or else it is made in one place and copied to another.
+    /// The run of `call` by `algorithm`, in segments of `segment` elements.
+    #[inline(always)] // Otherwise the result would be built in one place and copied to another.
     fn run_of<'a>(
         &self,
         call: &'a Call<'a>,
@@ -267,8 +267,8 @@ impl Context {
         Run { call, algorithm, binding, started, deadline, timeout }
     }
 
-    /// `shape` with what the caller has left to the context.
-    fn place<'a>(&'a self, shape: &Shape<'a>, base: Option<usize>) -> Shape<'a> {
+    /// `shape` with the context's defaults for fields that the caller has not set.
+    fn complete_shape<'a>(&'a self, shape: &Shape<'a>, base: Option<usize>) -> Shape<'a> {
         let or = |given: &'a [u32], known: &'a [u32]| if given.is_empty() { known } else { given };
         Shape {
             base: base.unwrap_or(shape.base),
@@ -288,7 +288,7 @@ impl Context {
         self.plans.get(shape, algorithm, matches!(binding.combine, Combine::User(..)))
     }
 
-    /// Runs `plan`, as `run` or for it.
+    /// Executes `plan`, which is of the call of `run` or prepares it.
     pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<()> {
         let mut guard = self.lock()?;
         let described = |e: &Error| {
@@ -302,7 +302,7 @@ impl Context {
             Ok(index) => index,
             Err(error) => {
                 let error = described(&error);
-                // The others wait for this rank's part: they hear why it does not come.
+                // The other ranks wait for this one, so they are sent the reason.
                 if guard.broken.is_some() || error.kind() == ErrorKind::ResourceExhausted {
                     let reason = guard.broken.clone().unwrap_or_else(|| error.clone());
                     guard.break_with(&error, Some(&reason));
@@ -315,19 +315,20 @@ impl Context {
         let engine = self.engine();
         let (mut guard, mut over) = engine.finish(guard, index, run.deadline);
         let now = guard.now;
-        // A rank that knows the reason fails first. A call that does not wait does not wait for replies either.
+        // If a peer is known to be in another call, this rank fails at once, before its peers. A call with a zero timeout does
+        // not wait for replies.
         if !over
             && !run.timeout.is_zero()
             && !unexpected(&guard, index).is_some_and(|unexpected| unexpected.awaited)
             && guard.messenger.query(index, now)
         {
-            // Worth more than its time: it tells whose fault the timeout is.
+            // The replies show which rank caused the timeout, so waiting for them is worth the time.
             let known = |core: &mut Core| core.is_over(index) || core.messenger.replies() == Replies::Cause;
             let until = engine.now() + REPLY_TIME;
             guard = engine.wait(guard, until, |core| known(core).then_some(())).0;
             if guard.messenger.replies() == Replies::AllWaiting {
-                // Whoever waits for the culprit itself is to speak first.
-                guard = engine.wait(guard, until + WITNESS_TIME, |core| known(core).then_some(())).0;
+                // A rank that waits for the cause directly should fail first, so that its error is the one that spreads.
+                guard = engine.wait(guard, until + INDIRECT_REPLY_TIME, |core| known(core).then_some(())).0;
             }
             over = guard.is_over(index);
         }
@@ -370,18 +371,18 @@ impl Context {
         Err(error)
     }
 
-    /// The error for a run that has ended well, if somebody has sent more for it, or for one before it on its tag, than was
-    /// expected. Only the v-forms need it: of all other calls the messages say how long they are.
+    /// The error for a completed run if a peer has sent more messages for it, or for an earlier run on its tag, than expected.
+    /// Only needed for gatherv, scatterv and alltoallv; other collectives detect a wrong count by the messages themselves.
     fn left_over(&self, run: &Run<'_>, guard: &Guard<'_>, index: u32) -> Option<Error> {
         if !matches!(run.call.shape.collective, Collective::Gatherv | Collective::Scatterv | Collective::Alltoallv) {
             return None;
         }
-        // A rank may be ahead; and of calls that are not counted nothing is known.
+        // Not an error: messages for later calls, since a peer may be ahead, and for calls without a number.
         let (own, tag) = guard.call(index);
         let is_past = |other: u64| number(own) != 0 && number(other) != 0 && !is_earlier(own, other);
-        let mut unmet = guard.messenger.unmatched(tag).filter(|unmet| unmet.kind == kind(own));
-        let (rank, other, bytes) = unmet.find_map(|unmet| {
-            unmet.message.filter(|(other, _)| is_past(*other)).map(|(other, bytes)| (unmet.from, other, bytes))
+        let mut unmatched = guard.messenger.unmatched(tag).filter(|unmatched| unmatched.kind == kind(own));
+        let (rank, other, bytes) = unmatched.find_map(|unmatched| {
+            unmatched.message.filter(|(other, _)| is_past(*other)).map(|(other, bytes)| (unmatched.from, other, bytes))
         })?;
         let (peer, what) = (guard.messenger.peer_name(rank), explain(digest(other)));
         let text = format!(
@@ -391,40 +392,40 @@ impl Context {
         Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank))
     }
 
-    /// What the run `index` waits for, and what may be the reason that no connection stands.
+    /// Describes what the run `index` waits for, and why peers may be unable to connect.
     fn waits(&self, guard: &Guard<'_>, index: u32) -> String {
         let mut waits = guard.messenger.describe(index, guard.now);
         if waits.is_empty() {
-            // Nobody else can have taken so long.
+            // Only the reduction function can have taken the time.
             waits.push_str("for the caller's reduction function");
         }
         waits + &self.accept_error()
     }
 }
 
-/// What a peer has sent that no call here takes.
+/// A message or grant that matches no call of this rank.
 struct Unexpected {
     from: Rank,
-    /// Whether the run in question waits for that very peer, which must be in another call then.
+    /// Whether the run waits for this peer, which must be in another call then.
     awaited: bool,
-    /// Who sent what.
+    /// Describes the peer and the message.
     text: String,
 }
 
-/// What has come on the tag of the run `index` and belongs to no call here, if anything has.
+/// The most significant message or grant on the tag of the run `index` that matches no call of this rank, if any.
 fn unexpected(guard: &Guard<'_>, index: u32) -> Option<Unexpected> {
     let (own, tag) = guard.call(index);
-    let is_unexpected = |unmet: &Unmatched| match unmet.message {
-        // A rank may be ahead.
-        Some((other, _)) if unmet.kind == kind(own) => {
+    let is_unexpected = |unmatched: &Unmatched| match unmatched.message {
+        // Messages for later calls are expected, since a peer may be ahead.
+        Some((other, _)) if unmatched.kind == kind(own) => {
             differs(own, other) && (digest(own) != digest(other) || is_earlier(other, own))
         }
-        _ => unmet.kind != MEASUREMENT && !guard.runs(unmet.kind, tag),
+        _ => unmatched.kind != MEASUREMENT && !guard.runs(unmatched.kind, tag),
     };
-    let unmet = guard.messenger.unmatched(tag).filter(is_unexpected);
-    let with_wait = unmet.map(|unmet| (!guard.messenger.waits_for(index, unmet.from), unmet));
+    let unmatched = guard.messenger.unmatched(tag).filter(is_unexpected);
+    let with_wait = unmatched.map(|unmatched| (!guard.messenger.waits_for(index, unmatched.from), unmatched));
     let (elsewhere, Unmatched { from, kind, message }) =
-        with_wait.min_by_key(|(elsewhere, unmet)| (*elsewhere, unmet.message.is_none(), unmet.from))?;
+        with_wait.min_by_key(|(elsewhere, unmatched)| (*elsewhere, unmatched.message.is_none(), unmatched.from))?;
     let peer = guard.messenger.peer_name(from);
     let what = match message {
         Some((other, bytes)) => format!("has sent {bytes} bytes of {}", explain(digest(other))),
@@ -437,19 +438,19 @@ fn unexpected(guard: &Guard<'_>, index: u32) -> Option<Unexpected> {
     })
 }
 
-/// A call under way, or what is exchanged for it before it begins.
+/// A call in progress, or an exchange that prepares one.
 #[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub call: &'a Call<'a>,
     pub algorithm: &'static Algorithm,
-    /// What the plan works on.
+    /// Arguments of the execution.
     pub binding: Binding<'a>,
     pub started: Instant,
     pub deadline: Instant,
     pub timeout: Duration,
 }
 
-/// How long after a timeout this rank waits for its peers to tell what they are doing.
+/// How long after a timeout this rank waits for the replies of its peers.
 const REPLY_TIME: Duration = Duration::from_millis(400);
-/// And how much longer if those wait for others in turn.
-const WITNESS_TIME: Duration = Duration::from_millis(250);
+/// How much longer it waits if all those peers wait for other ranks.
+const INDIRECT_REPLY_TIME: Duration = Duration::from_millis(250);

@@ -1,6 +1,6 @@
-//! Ranks compare their calls before a collective, where the context's options ask for it.
+//! Compares the calls of all ranks before a collective, if the context's options ask for it.
 //!
-//! Every rank gathers every rank's record of its call, so all come to the same verdict, and where that is bad none has begun:
+//! Every rank gathers the records of all ranks' calls, so all come to the same result. If the calls differ, no rank starts, and
 //! the context stays usable.
 
 use std::fmt::Write;
@@ -15,16 +15,16 @@ use crate::tuner;
 use crate::types::{ElementType, Rank};
 use crate::wire::fingerprint::Purpose;
 
-/// The environment variable that asks for it.
+/// The environment variable that enables the comparison.
 const VARIABLE: &str = "GLOO_RS_CHECK_CALLS";
 
-/// Numbers in front of a record's counts.
+/// Numbers of a record before its lists.
 const FIELDS: usize = 10;
 
-/// Counts that a message shows of a list.
+/// Most entries of a list in an error.
 const SHOWN: usize = 8;
 
-/// Whether the environment asks for it.
+/// Whether the environment enables the comparison.
 pub(super) fn from_environment() -> Result<bool> {
     match std::env::var_os(VARIABLE).as_deref().map(std::ffi::OsStr::as_encoded_bytes) {
         None | Some(b"" | b"0") => Ok(false),
@@ -36,8 +36,8 @@ pub(super) fn from_environment() -> Result<bool> {
     }
 }
 
-/// What must be the same on all ranks, and the counts that one rank has of others: `FIELDS` numbers, then the sent and the
-/// received counts by rank, zeros where the collective has none; or groups and dims, where the algorithm has them.
+/// The record of a call: `FIELDS` numbers, then two lists with an entry per rank. The lists are the sent and the received counts,
+/// zeros if the collective has none; or groups and dims, if the algorithm uses them.
 fn record(run: &Run<'_>) -> Vec<u64> {
     let Call { shape, dtype, .. } = run.call;
     let Shape { collective, size, .. } = *shape;
@@ -61,13 +61,13 @@ fn record(run: &Run<'_>) -> Vec<u64> {
     ];
     let list = |counts: &[usize]| (0..size).map(|rank| counts.get(rank).copied().unwrap_or(0)).collect::<Vec<_>>();
     let groups: Vec<usize> = shape.groups.iter().map(|group| *group as usize).collect();
-    // A grid whose extents are not 1 has fewer dimensions than ranks.
-    let lists = if places(algorithm) { [&groups, shape.dims] } else { [shape.send_counts, shape.recv_counts] };
+    // A grid has fewer dimensions with extents above 1 than ranks.
+    let lists = if uses_groups(algorithm) { [&groups, shape.dims] } else { [shape.send_counts, shape.recv_counts] };
     [&fields[..], &list(lists[0]), &list(lists[1])].concat().into_iter().map(|n| n as u64).collect()
 }
 
-/// Whether a record's lists are groups and dims.
-fn places(algorithm: &Algorithm) -> bool {
+/// Whether the lists of a record are groups and dims.
+fn uses_groups(algorithm: &Algorithm) -> bool {
     algorithm.uses == Uses::Groups
 }
 
@@ -76,7 +76,7 @@ fn has_root(collective: Collective) -> bool {
     matches!(collective, Reduce | Broadcast | Gather | Gatherv | Scatter | Scatterv)
 }
 
-/// A rank's record as others read it.
+/// The record of one rank's call.
 #[derive(Clone, Copy)]
 struct Record<'a>(&'a [u64]);
 
@@ -95,24 +95,24 @@ impl<'a> Record<'a> {
         lists.split_at(lists.len() / 2)
     }
 
-    /// What all ranks must agree on.
+    /// The fields that must be equal on all ranks.
     fn common(self) -> Vec<u64> {
         use Collective::*;
         let mut fields = self.0[..FIELDS].to_vec();
         match self.collective() {
-            // Each rank has counts of its own.
+            // The counts of these collectives differ between ranks.
             Some(Gatherv | Scatterv | Alltoallv) => fields[6] = 0,
             Some(ReduceScatter | Allgatherv) => {
                 fields[6] = 0;
                 fields.extend(self.counts().1);
             }
-            _ if self.algorithm().is_some_and(places) => fields.extend(&self.0[FIELDS..]),
+            _ if self.algorithm().is_some_and(uses_groups) => fields.extend(&self.0[FIELDS..]),
             _ => {}
         }
         fields
     }
 
-    /// `allreduce ring_segmented of 1000 float32 by sum`; `fully` adds what is the library's choice.
+    /// `allreduce ring_segmented of 1000 float32 by sum`; with `fully` also what the library has selected.
     fn describe(self, fully: bool) -> String {
         use Collective::*;
         let Some(collective) = self.collective() else { return "one that this version does not know".into() };
@@ -135,7 +135,7 @@ impl<'a> Record<'a> {
             if has_root(collective) {
                 write!(text, ", root {}", self.0[4])?;
             }
-            if fully && self.algorithm().is_some_and(places) {
+            if fully && self.algorithm().is_some_and(uses_groups) {
                 let (groups, dims) = self.counts();
                 let dims: Vec<&u64> = dims.iter().filter(|extent| **extent > 0).collect();
                 write!(text, ", groups {}", first_few(groups.iter(), SHOWN, ","))?;
@@ -160,7 +160,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What is wrong with calls of these records, one for each rank; and the first of the ranks that are fewest in what they call.
+/// How the calls differ, if they do, and the rank that is most likely wrong: the first of the smallest group with equal calls.
 fn verdict(records: &[Record<'_>]) -> Option<(String, Option<Rank>)> {
     let mut groups: Vec<(Vec<u64>, Vec<usize>)> = Vec::new();
     for (rank, record) in records.iter().enumerate() {
@@ -173,7 +173,7 @@ fn verdict(records: &[Record<'_>]) -> Option<(String, Option<Rank>)> {
     if groups.len() == 1 {
         return counts_between(records).map(|wrong| (wrong, None));
     }
-    // The odd ones first: they are to blame, as a rule.
+    // The smallest group first, since it is most likely wrong.
     groups.sort_by_key(|(_, ranks)| (ranks.len(), ranks[0]));
     let say = |fully| -> Vec<String> { groups.iter().map(|(_, ranks)| records[ranks[0]].describe(fully)).collect() };
     let mut calls = say(false);
@@ -192,7 +192,7 @@ fn verdict(records: &[Record<'_>]) -> Option<(String, Option<Rank>)> {
     Some((parts.join("; "), odd))
 }
 
-/// Where a rank sends another number of elements than its receiver expects, in calls that agree otherwise.
+/// Describes sends whose count differs from what the receiver expects, in calls that are equal otherwise.
 fn counts_between(records: &[Record<'_>]) -> Option<String> {
     let root = records[0].0[4] as usize;
     let mut wrong = Vec::new();
@@ -220,7 +220,7 @@ fn counts_between(records: &[Record<'_>]) -> Option<String> {
 }
 
 impl Context {
-    /// Compares this rank's call with the others'; fails alike on all ranks if they differ. Collective.
+    /// Compares the calls of all ranks; fails on all ranks if they differ. Collective.
     pub(super) fn compare_calls(&self, run: &Run<'_>) -> Result<()> {
         let own = record(run);
         let mut all = try_zeros::<u64>(own.len().saturating_mul(self.size), "the records of all ranks' calls")?;

@@ -1,15 +1,15 @@
-//! A rank's claim to its place in the job: the first thing that it tells over a store. Without I/O but for the store's.
+//! A rank's claim to its rank, the first thing that it writes to a store. The only I/O is the store's.
 //!
-//! A rank appends its claim to a key of its own, and reads the key back. Where another process's claim lies there, too, both
-//! hear of it: the second at once, the first when it looks, and rank 0, which reads all keys, tells everybody. So two jobs on
-//! one store, two processes with one rank, and what an earlier job has left are not mistaken for this job's ranks.
+//! A rank appends its claim to a key of its own, and reads the key back. If another process has claimed the same rank, both fail:
+//! the second at once, the first when it reads the key; and rank 0, which reads all keys, notifies all ranks. So two jobs on one
+//! store, two processes with one rank, and entries of an earlier job are detected.
 //!
-//! Ranks of two jobs whose claims do not meet, rank 0 of the one and rank 1 of the other, say, are told apart only by what
-//! processes know of their jobs: how many ranks there are, and its name, which the user or the batch system has given (see
-//! [`JOB_VARIABLES`]). Where two jobs are alike in these, a token or a prefix must tell them apart: nothing else does.
+//! Ranks of two jobs that claim different ranks, for example rank 0 of one and rank 1 of the other, are distinguished only by the
+//! number of ranks and the name of the job, which the user or the batch system has given (see [`JOB_VARIABLES`]). If two jobs are
+//! equal in these, only a token or a prefix can separate them.
 //!
-//! A claim is a number of its process that is random (8 bytes), the process's id (4, little-endian), its host's name (64, filled
-//! up with zeros), the number of ranks (4), the job's name (64), and what the rank tells.
+//! A claim is a random number of its process (8 bytes), the process id (4, little-endian), the host name (64, padded with zeros),
+//! the number of ranks (4), the job name (64, padded with zeros), and the content that the rank publishes.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -19,19 +19,19 @@ use crate::rendezvous::Store;
 use crate::sys;
 use crate::types::Rank;
 
-/// Who claims: the first bytes of a claim.
+/// Random number and process id: the first bytes of a claim.
 const OWNER_BYTES: usize = 12;
-/// Of the host's name and the job's.
+/// Length of the host name and of the job name.
 const NAME_BYTES: usize = 64;
 const SIZE_AT: usize = OWNER_BYTES + NAME_BYTES;
 const JOB_AT: usize = SIZE_AT + 4;
 const TOLD_AT: usize = JOB_AT + NAME_BYTES;
 
-/// The first of these environment variables that is set names the job: the user's own, then those of batch systems, which give
-/// all processes of one submission the same (the first is that of a Slurm job of several parts).
+/// The first of these environment variables that is set names the job: the user's own, then those of batch systems, which are the
+/// same for all processes of one submission (`SLURM_HET_JOB_ID` is for heterogeneous Slurm jobs).
 const JOB_VARIABLES: [&str; 5] = ["GLOO_RS_JOB", "SLURM_HET_JOB_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
-/// The name of this process's job, with the variable that it is from; empty where there is none.
+/// The job name of this process, with its variable; empty if there is none.
 fn job() -> Vec<u8> {
     let named = |name: &&str| {
         let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
@@ -40,7 +40,7 @@ fn job() -> Vec<u8> {
     JOB_VARIABLES.iter().find_map(named).unwrap_or_default()
 }
 
-/// The claim of this process to a rank of `size`, which tells `told`.
+/// The claim of this process to a rank of `size`, with this content.
 pub(super) fn make(size: usize, told: &[u8]) -> Result<Vec<u8>> {
     make_for(&job(), size, told)
 }
@@ -64,7 +64,8 @@ fn make_for(job: &[u8], size: usize, told: &[u8]) -> Result<Vec<u8>> {
     Ok([&random[..], &std::process::id().to_le_bytes(), &host, &size, &job, told].concat())
 }
 
-/// Puts a claim behind those that `key` has. A store whose maker cannot append has only the last one of each rank.
+/// Appends a claim to those at `key`. If the store cannot append, it replaces them, so that only the last one of each rank
+/// remains.
 pub(super) fn put(store: &dyn Store, key: &str, claim: &[u8], timeout: Duration) -> Result<()> {
     match store.append_within(key, claim, timeout) {
         Err(error) if error.kind() == ErrorKind::Unsupported => store.set_within(key, claim, timeout),
@@ -72,15 +73,15 @@ pub(super) fn put(store: &dyn Store, key: &str, claim: &[u8], timeout: Duration)
     }
 }
 
-/// What lies at the key of one rank.
+/// The claims to one rank.
 pub(super) struct Claims<'a> {
     rank: Rank,
-    /// At least one; all of one length.
+    /// At least one; all of equal length.
     claims: Vec<&'a [u8]>,
 }
 
 impl<'a> Claims<'a> {
-    /// `value` is of the key of `rank`; claims have `length` bytes.
+    /// Parses the `value` at the key of `rank`; claims have `length` bytes.
     pub(super) fn read(rank: Rank, value: &'a [u8], length: usize) -> Result<Self> {
         if value.is_empty() || !value.len().is_multiple_of(length) {
             let bytes = value.len();
@@ -90,12 +91,12 @@ impl<'a> Claims<'a> {
         Ok(Self { rank, claims: value.chunks_exact(length).collect() })
     }
 
-    /// Whether the process that made `claim` was first.
+    /// Whether the process of `claim` was the first to claim this rank.
     pub(super) fn is_led_by(&self, claim: &[u8]) -> bool {
         self.claims[0][..OWNER_BYTES] == claim[..OWNER_BYTES]
     }
 
-    /// What the one process tells that claims this rank: last, if it does so for another context. Fails if they are several.
+    /// The content of the last claim. Fails if several processes claim this rank.
     pub(super) fn told(&self) -> Result<&'a [u8]> {
         let first = self.claims[0];
         match self.claims.iter().find(|other| other[..OWNER_BYTES] != first[..OWNER_BYTES]) {
@@ -104,14 +105,14 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// Fails if whoever claims this rank knows that it is of another job than the process that made `own`.
+    /// Fails if the last claim is of another job than the claim `own`.
     pub(super) fn is_of_the_same_job(&self, own: &[u8]) -> Result<()> {
         let claim = self.claims[self.claims.len() - 1];
         let (theirs, here) = (size(claim), size(own));
         let differ = if theirs != here {
             format!("is one of {theirs} ranks, and this is a job of {here}")
         } else {
-            // Names from different sources cannot be compared.
+            // Names from different variables cannot be compared.
             let (theirs, here) = (name(&claim[JOB_AT..TOLD_AT]), name(&own[JOB_AT..TOLD_AT]));
             let by = |name: &str| name.split_once('=').map(|(by, _)| by.to_owned());
             if theirs == here || by(&theirs) != by(&here) {
@@ -123,12 +124,12 @@ impl<'a> Claims<'a> {
         Err(Error::new(ErrorKind::Mismatch, text).with_rank(self.rank))
     }
 
-    /// What its process has told before the last time.
+    /// The contents of all claims but the last.
     pub(super) fn told_before(&self) -> impl Iterator<Item = &'a [u8]> {
         self.claims[..self.claims.len() - 1].iter().map(|claim| &claim[TOLD_AT..])
     }
 
-    /// The error for the first of the claims and `other`.
+    /// The error for the first claim and `other`.
     pub(super) fn claimed_twice(&self, other: &[u8]) -> Error {
         let (rank, first, other) = (self.rank, owner(self.claims[0]), owner(other));
         let text = format!("rank {rank} is claimed twice: by {first}, and by {other}; {SEPARATE}");
@@ -136,7 +137,7 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// How it comes to that, and what to do.
+/// Possible causes, and what to do.
 pub(super) const SEPARATE: &str = "two processes have the same rank, another job uses this store, too, or an earlier job has left \
                                    its entries there: give each job and attempt a directory, port or prefix of its own";
 
@@ -145,7 +146,7 @@ fn owner(claim: &[u8]) -> String {
     format!("process {id} on {}", name(&claim[OWNER_BYTES..SIZE_AT]))
 }
 
-/// How many ranks the maker of `claim` believes that there are.
+/// The number of ranks in a claim.
 fn size(claim: &[u8]) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| claim[SIZE_AT + i]))
 }
@@ -196,7 +197,7 @@ mod tests {
                 .is_of_the_same_job(&own)
                 .map_err(|error| error.message().to_owned())
         };
-        // What is not known, or known from somebody else, says nothing.
+        // Unknown names, and names from different variables, are not compared.
         for job in ["SLURM_JOB_ID=17", "", "GLOO_RS_JOB=mine"] {
             assert_eq!(check(job, 2), Ok(()));
         }

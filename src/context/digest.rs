@@ -1,5 +1,5 @@
-//! What every message says of the call that it belongs to, so that ranks that are in different calls notice; and how errors
-//! say it.
+//! Digests of calls: every message of a collective carries one, so that ranks in different calls detect this. Also describes
+//! digests in errors.
 
 use std::hash::{Hash, Hasher};
 
@@ -12,7 +12,7 @@ use crate::wire::fingerprint::{
     self, COMPARISON, Digest, MAX_ALGORITHM, MAX_COLLECTIVE, NO_OPERATION, OPAQUE_TYPE, Purpose, SETUP, USER_OPERATION,
 };
 
-// Where one of these fails, widen the field in `wire/fingerprint.rs`.
+// If one of these assertions fails, widen the field in `wire/fingerprint.rs`.
 const _: () = {
     let mut index = 0;
     while index < Collective::ALL.len() {
@@ -25,10 +25,10 @@ const _: () = {
 };
 
 impl Call<'_> {
-    /// The digest of the call's messages.
+    /// The digest in all messages of the call.
     pub(super) fn digest(&self, algorithm: &Algorithm, segment: usize) -> u64 {
         let shape = &self.shape;
-        // Only what all ranks know.
+        // Only fields that must be equal on all ranks.
         let mut hasher = QuickHasher::default();
         (shape.root, segment, shape.size).hash(&mut hasher);
         if let ElementType::Opaque(bytes) = self.dtype {
@@ -44,8 +44,8 @@ impl Call<'_> {
             Uses::Links => shape.links.hash(&mut hasher),
             Uses::Sizes | Uses::Counts => {}
         }
-        // An average is divided by what this rank believes to be the number of contributions. Added, not hashed, so that no two
-        // numbers look alike.
+        // Every rank divides an average by the number of contributions that it assumes. The number is added, not hashed, so that
+        // different numbers always give different digests.
         let contributions = if shape.average { shape.contributions() } else { 0 };
         let digest = Digest {
             collective: shape.collective as u32,
@@ -60,7 +60,7 @@ impl Call<'_> {
         digest.encode()
     }
 
-    /// How it combines, as a number of the wire's.
+    /// The reduction operation, as encoded in the digest.
     pub(super) fn op_code(&self) -> u32 {
         match self.reduction {
             _ if !self.shape.collective.reduces() => NO_OPERATION,
@@ -70,7 +70,7 @@ impl Call<'_> {
     }
 }
 
-/// What a peer's digest means, for errors.
+/// Describes the call that a peer's digest stands for, for errors.
 pub(super) fn explain(digest: u64) -> String {
     let Digest { collective, algorithm, dtype, operation, rest: _ } = Digest::decode(digest);
     let collective = Collective::ALL.iter().find(|c| **c as u32 == collective);
@@ -93,7 +93,7 @@ pub(super) fn explain(digest: u64) -> String {
     format!("{} {algorithm} of {dtype}{}{sharing}", collective.name(), op_text(operation))
 }
 
-/// What the kind of a peer's call means, for errors.
+/// Describes the kind of a peer's call, for errors.
 pub(super) fn explain_kind(kind: u8) -> String {
     let digest = |collective: &Collective| Digest { collective: *collective as u32, ..Digest::decode(0) }.encode();
     let collective = Collective::ALL.iter().find(|collective| fingerprint::kind(digest(collective)) == kind);
@@ -107,7 +107,7 @@ pub(super) fn explain_kind(kind: u8) -> String {
 
 const UNKNOWN: &str = "one that this version does not know";
 
-/// The reverse of [`Call::op_code`]: ` by sum`, or nothing.
+/// The inverse of [`Call::op_code`]: ` by sum`, or nothing.
 pub(super) fn op_text(code: u32) -> String {
     match code {
         USER_OPERATION => " by a caller's function".into(),

@@ -1,4 +1,4 @@
-//! Measures a link, with the rank at its other end: messages of growing size go there and come back.
+//! Measures a link by messages of increasing size that the rank at the other end returns.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,29 +12,29 @@ use crate::schedule::{Buffer, Builder, Span};
 use crate::types::{DataType, Rank, ReduceOp};
 use crate::wire::fingerprint::Purpose;
 
-/// How often messages of how many bytes go to and fro at most. The very first makes the connection, and does not count.
+/// Message sizes, and the most round trips of each. The very first message makes the connection, and is not counted.
 const SCRIPT: [(usize, usize); 5] = [(8, 21), (8 << 10, 3), (64 << 10, 3), (256 << 10, 3), (1 << 20, 3)];
 const LARGEST: usize = SCRIPT[SCRIPT.len() - 1].0;
 
-/// After so long no more of the script is played; or after so many round trips of the shortest message, if these take longer.
-/// A new connection to a far host holds back what it has not heard of for a round trip, and more flows from message to message.
+/// The measurement ends after this time, or after so many round trips of the shortest message if these take longer. On a new
+/// connection to a distant host, TCP's congestion window limits the rate at first, and grows from message to message.
 const BUDGET: Duration = Duration::from_millis(10);
 const ROUND_TRIPS: u32 = 20;
-/// The shortest message is repeated for so long, but a few times in any case.
+/// The shortest message is repeated for this time, but a few times at least.
 const SHORT: Duration = Duration::from_millis(2);
 const FEW: usize = 3;
-/// No larger message is sent if its bytes would take so long, and as long as four round trips.
+/// A larger message is not sent if it would take both this time and four round trips.
 const LONG: Duration = Duration::from_millis(5);
 
-/// First byte of a message: whether one as long follows, the next of the script, or none.
+/// First byte of a message: whether another of the same size follows, one of the next size, or none.
 const AGAIN: u8 = 0;
 const LARGER: u8 = 1;
 const LAST: u8 = 2;
 
-/// Tells these messages from those of collectives, which they cannot meet: one that nobody took in time may be left.
+/// Separates these messages from those of collectives: one that was not received in time may remain in a queue.
 const DIGEST: u64 = Purpose::Measurement.alone();
 
-/// One side's part in a message that goes to and fro.
+/// One side's schedule for one round trip.
 fn plan(peer: Rank, bytes: usize, asks: bool) -> Arc<Plan> {
     let (input, output) = (Span::new(Buffer::Input(0), 0, bytes), Span::new(Buffer::Output(0), 0, bytes));
     let mut builder = Builder::new();
@@ -48,17 +48,18 @@ fn plan(peer: Rank, bytes: usize, asks: bool) -> Arc<Plan> {
     Arc::new(Plan::new(&builder.build()))
 }
 
-/// What the link to a rank is like.
+/// The measured properties of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Measured {
     pub link: Link,
-    /// o: seconds that it takes this rank to send a short message.
+    /// o of LogGP: the time in seconds that this rank needs to send a short message.
     pub overhead: f64,
 }
 
-/// Plays one side's part in a message, which is as long as the buffers or shorter (who answers sends nothing of its own), until
-/// `until`; how many seconds it took to post it, and to send it if it was to be sent at once. `None` if it did not go well.
-fn play(
+/// Runs one side of a round trip, until `until`. `bytes` is at most the length of the buffers; the answering side returns what it
+/// receives. Returns the seconds that it took to post the message, including sending it if it was sent at once; `None` if it
+/// failed.
+fn exchange(
     context: &Context,
     plan: &Arc<Plan>,
     bytes: usize,
@@ -74,7 +75,7 @@ fn play(
         combine: Combine::Nothing,
         digest: DIGEST,
         tag: 0,
-        // One side may give up in the middle.
+        // One side may time out alone.
         counted: false,
         count: bytes,
     };
@@ -86,16 +87,16 @@ fn play(
     let engine = context.engine();
     let (mut guard, over) = engine.wait(guard, until, |core| core.is_over(index).then_some(()));
     let well = over.is_some() && !guard.has_failed(index);
-    // From here on nothing touches the memory.
+    // The buffers are not accessed afterwards.
     guard.end(index);
     engine.hand_over(guard);
     well.then_some(posted)
 }
 
-/// Rank 0: what the link to `peer` is like, if that plays its part until `until`; with `bandwidth` where that cannot be told.
+/// Rank 0: measures the link to `peer`, if that answers, until `until`. `bandwidth` is used if it could not be measured.
 pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64) -> Option<Measured> {
     let (mut from, mut into) = (vec![1; LARGEST], vec![1; LARGEST]);
-    // The shortest half of a round trip, by size.
+    // By size, the shortest time of half a round trip.
     let mut best: Vec<(usize, f64)> = Vec::new();
     let mut overhead = f64::INFINITY;
     let mut connected = None;
@@ -109,7 +110,7 @@ pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64
             };
             from[0] = follows;
             let sent = Instant::now();
-            let Some(posted) = play(context, &ready, bytes, &from, &mut into, until) else {
+            let Some(posted) = exchange(context, &ready, bytes, &from, &mut into, until) else {
                 return measured(&best, overhead);
             };
             let half = sent.elapsed().as_secs_f64() / 2.0;
@@ -131,11 +132,11 @@ pub(super) fn link(context: &Context, peer: Rank, until: Instant, bandwidth: f64
     measured(&best, overhead)
 }
 
-/// What follows the message of that size that comes after `time` others of it.
+/// The first byte of the message of this size after `time` others of it.
 fn follows(index: usize, time: usize, connected: Instant, until: Instant, best: &[(usize, f64)]) -> u8 {
     let (elapsed, left) = (connected.elapsed(), until.saturating_duration_since(connected));
     let shortest = best.first().map_or(0.0, |shortest| shortest.1);
-    // Not more than half of the time in which the other end plays its part.
+    // At most half of the time for which the other end answers.
     let budget = BUDGET.max(Duration::from_secs_f64(2.0 * shortest) * ROUND_TRIPS).min(left / 2);
     if elapsed > budget {
         return LAST;
@@ -150,24 +151,24 @@ fn follows(index: usize, time: usize, connected: Instant, until: Instant, best: 
     }
 }
 
-/// The link on which messages take these times, by size, the shortest first; with `bandwidth` where these do not tell it, and
-/// `None` where they tell nothing.
+/// The link for these times by size, the shortest message first. Uses `bandwidth` if they do not show it; `None` if there are
+/// none.
 fn fitted(best: &[(usize, f64)], bandwidth: f64) -> Option<Link> {
     let (first, last) = (best.first()?, best.last()?);
     let latency = first.1.max(1e-9);
     let bytes = last.0.saturating_sub(first.0) as f64;
-    // A clock too coarse for it.
+    // The clock may be too coarse for the difference.
     let time = (last.1 - first.1).max(bytes / 1e12);
     Some(Link { latency, bandwidth: if bytes > 0.0 { bytes / time } else { bandwidth } })
 }
 
-/// Plays the part of the rank at the other end of a link that rank `peer` measures, until `until`.
+/// Answers the measurement of rank `peer`, until `until`.
 pub(super) fn answer(context: &Context, peer: Rank, until: Instant) {
     let mut memory = vec![1; LARGEST];
     for (bytes, times) in SCRIPT {
         let ready = plan(peer, bytes, false);
         for _ in 0..times {
-            if play(context, &ready, bytes, &[], &mut memory, until).is_none() {
+            if exchange(context, &ready, bytes, &[], &mut memory, until).is_none() {
                 return;
             }
             match memory[0] {
@@ -179,7 +180,7 @@ pub(super) fn answer(context: &Context, peer: Rank, until: Instant) {
     }
 }
 
-/// Seconds to reduce a byte: floats that are in cache.
+/// Seconds to reduce one byte of floats in cache.
 pub(super) fn gamma() -> Option<f64> {
     const FLOATS: usize = 8 << 10;
     let kernel = reduce::kernel(DataType::Float32, ReduceOp::Sum)?;
@@ -188,7 +189,7 @@ pub(super) fn gamma() -> Option<f64> {
     for _ in 0..20 {
         let began = Instant::now();
         let (into, with) = (into.as_mut_ptr().cast::<u8>(), with.as_ptr().cast::<u8>());
-        // SAFETY: both have so many floats; the result may be the left operand.
+        // SAFETY: both buffers have `FLOATS` floats; the result may be the left operand.
         unsafe { kernel(into, into, with, FLOATS) };
         best = best.min(began.elapsed().as_secs_f64());
     }
@@ -212,8 +213,8 @@ mod tests {
         assert!(noise.bandwidth.is_finite() && noise.bandwidth > 0.0, "{noise:?}");
     }
 
-    /// What a link of that latency and bandwidth gets to carry: how often messages of which size, and for how long.
-    fn played(latency: f64, bandwidth: f64) -> (Vec<usize>, f64) {
+    /// The messages that a link of this latency and bandwidth is measured with: the number of each size, and the total time.
+    fn messages_on(latency: f64, bandwidth: f64) -> (Vec<usize>, f64) {
         let (mut counts, mut best, mut clock) = (vec![0; SCRIPT.len()], Vec::new(), 0.0);
         let now = Instant::now();
         let (mut index, mut time) = (0, 1);
@@ -234,11 +235,11 @@ mod tests {
         }
     }
 
-    /// Bytes that a new TCP connection has on their way before it has heard from the other end. What it hears adds as much again.
+    /// Bytes that a new TCP connection sends before the first acknowledgement. Each acknowledgement adds as many.
     const WINDOW: usize = 10 * 1448;
 
-    /// What a link of that latency and bandwidth is taken for, over a connection that is new.
-    fn taken_for(latency: f64, bandwidth: f64) -> Link {
+    /// The result of measuring a link of this latency and bandwidth over a new connection.
+    fn measured_on(latency: f64, bandwidth: f64) -> Link {
         let (mut window, mut best, mut clock) = (WINDOW, Vec::new(), 0.0);
         let mut half = |bytes: usize| {
             let (mut time, mut left) = (latency, bytes);
@@ -270,10 +271,10 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_a_far_host_is_told_from_a_slow_link() {
+    fn a_distant_host_is_distinguished_from_a_slow_link() {
         for latency in [10e-6, 100e-6, 2e-3, 10e-3] {
             for bandwidth in [12.5e6, 125e6, 1.25e9] {
-                let link = taken_for(latency, bandwidth);
+                let link = measured_on(latency, bandwidth);
                 assert!((link.latency / latency - 1.0).abs() < 0.1, "{link:?} for {latency:e} s, {bandwidth:e} B/s");
                 let ratio = link.bandwidth / bandwidth;
                 assert!((0.4..1.6).contains(&ratio), "{link:?} for {latency:e} s, {bandwidth:e} B/s");
@@ -282,19 +283,19 @@ mod tests {
     }
 
     #[test]
-    fn a_link_carries_what_tells_most_in_a_short_time() {
-        let (counts, took) = played(5e-6, 5e9);
+    fn the_messages_are_those_that_show_most_in_a_short_time() {
+        let (counts, took) = messages_on(5e-6, 5e9);
         assert_eq!(counts, [20, 3, 3, 3, 3]);
         assert!(took < 5e-3, "{took}");
-        let (counts, _) = played(50e-6, 125e6);
+        let (counts, _) = messages_on(50e-6, 125e6);
         assert!(counts[3] > 1 && counts[4] == 0, "a megabyte would take 8 ms: {counts:?}");
-        assert_eq!(played(20e-6, 10e6).0, [20, 3, 0, 0, 0], "64 KiB would take 6.6 ms");
-        // The shortest message alone takes as long as all of them on a near link.
-        let (counts, took) = played(2e-3, 125e6);
+        assert_eq!(messages_on(20e-6, 10e6).0, [20, 3, 0, 0, 0], "64 KiB would take 6.6 ms");
+        // The shortest message alone takes as long as all messages on a fast link.
+        let (counts, took) = messages_on(2e-3, 125e6);
         assert!(counts[0] < 5 && counts[3] == 3 && took < 120e-3, "{counts:?} {took}");
-        let (counts, took) = played(60e-3, 125e6);
+        let (counts, took) = messages_on(60e-3, 125e6);
         assert!(counts[0] >= 2 && took < 0.8, "{counts:?} {took}");
-        // What counts is how long bytes take, not messages; and over a far link what is long there.
+        // Depends on how long bytes take, not messages; over a distant link on more time.
         let next = |extra| {
             let best = [(8, 2e-3), (8 << 10, 2e-3 + extra)];
             follows(1, 2, Instant::now(), Instant::now() + Duration::from_secs(1), &best)

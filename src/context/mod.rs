@@ -52,26 +52,26 @@ pub enum Connect {
     Full,
 }
 
-/// How a context behaves.
+/// Options of a context.
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
-    /// Time that any one operation may take, if the call does not say otherwise: zero does what can be done without waiting,
-    /// and `Duration::MAX` has no end. 30 s by default.
+    /// Timeout of an operation, if the call does not set one. Zero: only what is possible without waiting. `Duration::MAX`: no
+    /// timeout. 30 s by default.
     pub timeout: Duration,
     /// When connections are made.
     pub connect: Connect,
-    /// Largest piece, in bytes, that a collective sends as one message. 1 MiB by default. The same on all ranks.
+    /// Longest message of a collective, in bytes. 1 MiB by default. The same on all ranks.
     pub max_segment_bytes: usize,
-    /// What every rank must have, too, to be let in; an empty one is none. `None` stands for what `GLOO_RS_TOKEN` holds when
-    /// the context is created.
+    /// The job token, which must be equal on all ranks; empty for none. `None`: the value of `GLOO_RS_TOKEN` when the context is
+    /// created.
     pub token: Option<JobToken>,
-    /// Whether ranks compare their calls before each collective, at the price of an allgather, so that calls that differ
-    /// fail on every rank, with a message that says who calls what, and leave the context usable. `None`: as the environment
-    /// variable `GLOO_RS_CHECK_CALLS` says, else not. The same on all ranks.
+    /// Whether ranks compare their calls before each collective, which costs an allgather. Calls that differ then fail on every
+    /// rank, with an error that names the differences, and the context stays usable. `None`: as `GLOO_RS_CHECK_CALLS` says, else
+    /// not. The same on all ranks.
     pub check_calls: Option<bool>,
-    /// Where the constants come from by which algorithms are priced, and choices that were measured: a tuning file's path,
-    /// `measure`, or `default` for built-in constants. `None`: as the environment variable `GLOO_RS_TUNING` says, else
-    /// `measure`. Only rank 0's counts; it decides for all.
+    /// Source of the constants for estimating the cost of algorithms, and of recorded choices: a tuning file's path, `measure`,
+    /// or `default` for built-in constants. `None`: as `GLOO_RS_TUNING` says, else `measure`. Only rank 0's option is used, for
+    /// all ranks.
     pub tuning: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl Default for ContextOptions {
     }
 }
 
-/// What the device's thread reaches of a context.
+/// The part of a context that the device's thread uses.
 struct Shared {
     engine: Engine,
     device: Arc<dyn Device>,
@@ -104,41 +104,41 @@ impl BackgroundProgress for Shared {
         let now = guard.now;
         guard.messenger.arrived(now);
         self.engine.leave(guard);
-        // Whoever waits for this connection waits for no event.
+        // Threads that wait for a connection get no event for it.
         self.engine.wake();
     }
 }
 
-/// What makes the links of a new context with these options, for which nothing is left to the environment.
+/// Creates the connector for a new context. `options` must be complete: nothing is taken from the environment.
 fn connector(device: &Arc<dyn Device>, options: &ContextOptions) -> Result<Box<dyn Connector>> {
     transport::check_process(device.as_ref())?;
     device.clone().connector(options.token.as_ref().unwrap_or(&JobToken::none()))
 }
 
-/// More than any process lives: what a timeout comes to that has no end, or one past the clock's.
+/// Replaces timeouts that are infinite or beyond the clock's range; longer than any process lives.
 const FOREVER: Duration = Duration::from_secs(1 << 35);
 
-/// `u64::MAX`, which is 584 years, for no end.
+/// `u64::MAX` (584 years) if there is no timeout.
 fn nanoseconds(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// One process's membership in a group. Safe to use from several threads.
+/// One process's membership in a group. Thread-safe.
 pub struct Context {
     rank: Rank,
     size: usize,
     options: ContextOptions,
     check_calls: bool,
-    /// What the environment of this rank says; rank 0's counts.
+    /// Tuning variables of this rank's environment; only rank 0's are used.
     overrides: Overrides,
-    /// What all ranks agreed on when they connected.
+    /// The tuning that all ranks agreed on when they connected.
     agreed: OnceLock<Tuner>,
-    /// For contexts that were connected by their pairs, without agreement.
+    /// Used if the context was connected by pairs, without an agreement.
     built_in: OnceLock<Tuner>,
     /// In nanoseconds.
     timeout: AtomicU64,
     slots: AtomicU64,
-    /// The host of each rank, by a number; empty until every rank's is known.
+    /// The host number of each rank; empty until all hosts are known.
     hosts: OnceLock<Box<[u32]>>,
     prepared: PreparedCalls,
     plans: PlanCache,
@@ -164,7 +164,8 @@ impl Context {
         Self::over(connector, device, rank, size, options, overrides)
     }
 
-    /// A context whose links `connector` makes, which `device` has made for it. Nothing of `options` is left to the environment.
+    /// A context whose links `connector`, created by `device`, makes. `options` must be complete: nothing is taken from the
+    /// environment.
     fn over(
         connector: Box<dyn Connector>,
         device: Arc<dyn Device>,
@@ -183,7 +184,7 @@ impl Context {
             device.watch(guard.messenger.connector(), Arc::downgrade(&driven))?
         };
         shared.engine.set_watch(watch);
-        // Peers may have been earlier than the watch.
+        // Peers may have connected before the watch was set.
         shared.arrived();
         Ok(Arc::new(Context {
             rank,
@@ -202,22 +203,22 @@ impl Context {
         }))
     }
 
-    /// This process.
+    /// The rank of this process.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// Processes in the group.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The device that the context was created on.
+    /// The device on which the context was created.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.shared.device
     }
 
-    /// Time that an operation may take by default.
+    /// Default timeout of an operation.
     pub fn timeout(&self) -> Duration {
         match self.timeout.load(Ordering::Relaxed) {
             u64::MAX => Duration::MAX,
@@ -225,12 +226,12 @@ impl Context {
         }
     }
 
-    /// Sets it for operations that begin later.
+    /// Sets the default timeout of operations that start later.
     pub fn set_timeout(&self, timeout: Duration) {
         self.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
     }
 
-    /// Reserves `n` slot numbers for the caller and returns the first; on all ranks the same as long as all ask the same.
+    /// Reserves `n` slot numbers for the caller and returns the first. Equal on all ranks as long as all make the same calls.
     pub fn next_slot(&self, n: u32) -> Slot {
         self.slots.fetch_add(u64::from(n), Ordering::Relaxed)
     }
@@ -246,32 +247,33 @@ impl Context {
         })
     }
 
-    /// The host of each rank, by a number that all ranks know it by; empty before the context is connected over a store.
+    /// The host number of each rank, equal on all ranks; empty until the ranks are known by [`Context::connect`] or its variants.
     pub fn hosts(&self) -> &[u32] {
         self.hosts.get().map_or(&[], |hosts| hosts)
     }
 
-    /// Ends every connection; what waits fails with `Closed`. Later calls fail. Idempotent.
+    /// Closes all connections; operations that wait fail with `Closed`, and later calls fail. Idempotent.
     pub fn close(&self) {
         let closed = Error::new(ErrorKind::Closed, format!("rank {} has closed this context", self.rank));
         let Ok(mut guard) = self.lock() else { return };
-        // What a peer gave up for, while no call was running here, is the reason for those who wait for this rank, too.
+        // If a peer has failed while no call was running here, ranks that wait for this one are sent that reason.
         let reason = guard.broken.clone();
         guard.break_with(&closed, reason.as_ref());
         self.finish_closing(guard);
     }
 
-    /// Whether this process got the context by fork: then it can only drop it, which leaves the parent's connections alone.
+    /// Whether this process inherited the context by fork. Such a context can only be dropped, which leaves the parent's
+    /// connections open.
     pub fn is_inherited(&self) -> bool {
         self.device().is_inherited()
     }
 
-    /// Why collectives cannot run on this context any more, if they cannot.
+    /// Why no collective can run on this context any more, if so.
     pub fn broken(&self) -> Option<Error> {
         self.lock().map_or_else(Some, |guard| guard.broken.clone())
     }
 
-    /// Ends every wait on the buffer `owner`, now and later.
+    /// Fails all current and later waits on the buffer `owner`.
     fn close_buffer(&self, owner: u32) {
         if let Ok(mut guard) = self.lock() {
             guard.requests.close(owner);
@@ -285,9 +287,9 @@ impl Context {
         self.engine().wake();
     }
 
-    /// By what algorithms are chosen.
+    /// The tuner that selects algorithms.
     fn tuner(&self) -> &Tuner {
-        // Calls among more ranks are refused whatever they would be done by.
+        // With more ranks every call is refused, so the tuner does not matter.
         let size = if self.size <= MAX_RANKS { self.size } else { 1 };
         let built_in = || Tuner::built_in(size, self.options.max_segment_bytes);
         self.agreed.get().unwrap_or_else(|| self.built_in.get_or_init(built_in))
@@ -340,7 +342,7 @@ impl Context {
         connected
     }
 
-    /// What here may be the reason that peers do not connect to this rank, for the end of a message.
+    /// Describes why this rank cannot accept connections, if so, for the end of a message.
     fn accept_error(&self) -> String {
         let words = |e| format!("; this process cannot accept connections: {}", error::in_words(&e));
         self.device().accept_error().map_or(String::new(), words)

@@ -1,4 +1,4 @@
-//! The connection to one peer, for control by hand.
+//! The connection to one peer, under the caller's control.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub struct Pair {
 }
 
 impl Context {
-    /// The connection to `rank`, for control by hand.
+    /// The pair for the connection to `rank`.
     pub fn pair(self: &Arc<Self>, rank: Rank) -> Result<Pair> {
         self.check_rank(rank)?;
         if rank == self.rank {
@@ -32,14 +32,14 @@ impl Pair {
         self.rank
     }
 
-    /// What the peer needs to connect: to be brought there by the caller's own means. If neither the device's options nor a
-    /// connected context have said where to listen, this does so at an address that other hosts can reach, if there is one.
+    /// The address that the peer passes to `connect`. The caller transfers it. If neither the device's options nor a connected
+    /// context determine where to listen, this starts to listen at an address that other hosts can reach, if there is one.
     pub fn address(&self) -> Result<Vec<u8>> {
         self.context.listen_anywhere()?;
         Ok(self.context.lock()?.messenger.address())
     }
 
-    /// Connects, given what the peer's `address` returned; until the context's timeout. Both sides must call it.
+    /// Connects to the peer, whose `address` returned `peer`, within the context's timeout. Both sides must call it.
     pub fn connect(&self, peer: &[u8]) -> Result<()> {
         let (deadline, timeout) = self.context.deadline(None);
         let connect = || {
@@ -51,7 +51,7 @@ impl Pair {
         connect().map_err(|error: Error| error.during(CONNECT))
     }
 
-    /// Ends this connection; what waits on it fails.
+    /// Closes this connection; operations that wait for it fail.
     pub fn close(&self) {
         let Ok(mut guard) = self.context.lock() else { return };
         let text = format!("rank {} has closed its pair with rank {}", self.context.rank, self.rank);
@@ -60,13 +60,13 @@ impl Pair {
         self.context.finish_closing(guard);
     }
 
-    /// Whether the connection stands.
+    /// Whether the connection is established.
     pub fn is_connected(&self) -> bool {
         self.context.lock().is_ok_and(|guard| matches!(guard.messenger.is_connected(self.rank), Ok(true)))
     }
 
-    /// How threads behave that wait for nothing but this pair, those under way included. `busy_poll`: they never sleep. Else
-    /// `sync`: they sleep in the system at once instead of polling first. Neither: as other waits of this context.
+    /// Sets how threads wait that wait only for this pair, including current waits. `busy_poll`: they never sleep. Otherwise
+    /// `sync`: they sleep in the system at once instead of polling first. Neither: like other waits of this context.
     pub fn set_sync(&self, sync: bool, busy_poll: bool) -> Result<()> {
         let spin = match (sync, busy_poll) {
             (_, true) => Some(Spin::Forever),
@@ -74,12 +74,12 @@ impl Pair {
             (false, false) => None,
         };
         self.context.lock()?.set_pair_spin(self.rank, spin);
-        // Who sleeps may now be to poll.
+        // A sleeping thread may have to poll from now on.
         self.context.engine().wake();
         Ok(())
     }
 
-    /// A buffer whose contents are written into the peer's receive buffer of the same slot.
+    /// A buffer that is written into the peer's receive buffer of the same slot.
     ///
     /// # Safety
     /// `ptr` is valid for `bytes` until the buffer is dropped.
@@ -87,7 +87,7 @@ impl Pair {
         BoundBuffer::new(&self.context, self.rank, slot, ptr.cast_mut(), bytes, false)
     }
 
-    /// A buffer that the peer's send buffer of the same slot writes into, at any time until it is dropped.
+    /// A buffer into which the peer's send buffer of the same slot writes, at any time until it is dropped.
     ///
     /// # Safety
     /// `ptr` is valid for writes of `bytes` until the buffer is dropped.

@@ -1,4 +1,4 @@
-//! What calls were prepared to, for the next ones that ask for the same.
+//! A cache of prepared calls: algorithm, segment size, digest and plan.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::tuner::Tuner;
 use crate::tuner::file::AUTO;
 use crate::types::{ElementType, Rank};
 
-/// Everything that preparing a call depends on; the context's rank and size aside, which never change.
+/// The cache key: everything that preparing a call depends on, except the context's rank and size, which never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked<'a> {
     count: usize,
@@ -26,16 +26,16 @@ pub(super) struct Asked<'a> {
     destinations: usize,
     algorithm: Option<&'a str>,
     max_segment_bytes: Option<usize>,
-    /// Where the tuner and the ranks' hosts lie in memory, which stay as they are: connecting puts others there.
+    /// The addresses in memory of the tuner and of the hosts' list. Both are immutable; connecting replaces them.
     tuner: usize,
     hosts: usize,
 }
 
 impl<'a> Asked<'a> {
-    /// `None` for a call that has lists of its own: comparing those is no quicker than preparing it. The equal blocks of a
-    /// reduce_scatter are a number.
+    /// `None` for a call with lists, whose comparison would take as long as preparing it. Equal blocks of a reduce_scatter are a
+    /// number.
     pub(super) fn of(call: &Call<'a>, tuner: &Tuner, hosts: &[u32]) -> Option<Self> {
-        // Names every field, so that a new one is not forgotten.
+        // Lists all fields, so that a new one cannot be forgotten.
         let Call {
             shape,
             algorithm,
@@ -89,51 +89,51 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// Where it is kept. Calls that a program makes in turn mostly differ in these.
-    fn place(&self) -> usize {
+    /// The index of the cache entry. Computed from the fields in which the calls of a program mostly differ.
+    fn index(&self) -> usize {
         let mut hasher = QuickHasher::default();
         (self.count, self.collective as u32, self.dtype.code(), self.op, self.root).hash(&mut hasher);
-        hasher.finish() as usize % PLACES
+        hasher.finish() as usize % ENTRIES
     }
 }
 
-/// How a call is done.
+/// The result of preparing a call.
 #[derive(Clone)]
 pub(crate) struct Prepared {
     pub(super) algorithm: &'static Algorithm,
     /// Elements of a segment.
     pub(super) segment: usize,
-    /// What every message of it says.
+    /// The digest in the call's messages.
     pub(super) check: u64,
     pub(super) plan: Arc<Plan>,
 }
 
-/// Calls that were prepared: for each place the last one that belongs there.
-pub(super) struct PreparedCalls(Mutex<Box<[Place; PLACES]>>);
+/// The last prepared call for each index.
+pub(super) struct PreparedCalls(Mutex<Box<[Entry; ENTRIES]>>);
 
-type Place = Option<(Asked<'static>, Prepared)>;
+type Entry = Option<(Asked<'static>, Prepared)>;
 
-const PLACES: usize = 64;
+const ENTRIES: usize = 64;
 
 impl Default for PreparedCalls {
     fn default() -> Self {
-        Self(Mutex::new(Box::new([const { None }; PLACES])))
+        Self(Mutex::new(Box::new([const { None }; ENTRIES])))
     }
 }
 
 impl PreparedCalls {
-    /// What a call that asks for this was prepared to, if that is known.
+    /// The result of preparing an equal call, if it is in the cache.
     pub(super) fn get(&self, asked: &Asked<'_>) -> Option<Prepared> {
         let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        calls[asked.place()].as_ref().filter(|(known, _)| known == asked).map(|(_, prepared)| prepared.clone())
+        calls[asked.index()].as_ref().filter(|(known, _)| known == asked).map(|(_, prepared)| prepared.clone())
     }
 
-    /// Remembers it.
+    /// Adds a prepared call.
     pub(super) fn set(&self, asked: Asked<'_>, prepared: Prepared) {
-        // The caller's text may be gone when it is compared.
+        // The caller's text may be freed before the next comparison.
         let algorithm = asked.algorithm.map(|name| if name == AUTO { AUTO } else { prepared.algorithm.name });
         let asked = Asked { algorithm, ..asked };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[asked.place()] = Some((asked, prepared));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[asked.index()] = Some((asked, prepared));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The text by which one rank names its memory to others.
+//! The text form of keys to remote memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,21 +6,21 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::types::Rank;
 
-/// Names an unbound buffer of another process, for [`UnboundBuffer::put`](super::UnboundBuffer::put) and
-/// [`UnboundBuffer::get`](super::UnboundBuffer::get). As text it is `rkey1:RANK:BYTES:ID`, in decimal digits; `1` is the version of
-/// that form.
+/// Identifies an unbound buffer of another rank, for [`UnboundBuffer::put`](super::UnboundBuffer::put) and
+/// [`UnboundBuffer::get`](super::UnboundBuffer::get). As text it is `rkey1:RANK:BYTES:ID`, in decimal digits; `1` is the version
+/// of this form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteKey {
-    /// Whose.
+    /// The rank that owns the buffer.
     pub rank: Rank,
-    /// Which of its buffers.
+    /// Identifies the buffer on that rank.
     pub id: u32,
-    /// How long that buffer is.
+    /// Length of the buffer.
     pub bytes: usize,
 }
 
 const VERSION: &str = "rkey1";
-/// So much of a text that is no key is shown.
+/// Longest part of an invalid text in an error.
 const SHOWN: usize = 64;
 
 impl fmt::Display for RemoteKey {
@@ -53,7 +53,7 @@ fn parse(text: &str) -> Option<RemoteKey> {
     fields.next().is_none().then_some(RemoteKey { rank, id, bytes })
 }
 
-/// The number that has just these digits: no sign, no zero in front.
+/// Parses decimal digits without sign or leading zero.
 fn number<T: FromStr>(digits: &str) -> Option<T> {
     let canonical = digits == "0" || digits.starts_with(|first: char| matches!(first, '1'..='9'));
     canonical.then(|| digits.parse().ok()).flatten()

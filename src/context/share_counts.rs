@@ -1,7 +1,7 @@
-//! Brings counts that only some ranks know to all, for algorithms that need them.
+//! Distributes counts that only some ranks know, for algorithms that need them on all ranks.
 //!
-//! Gatherv and scatterv: the root broadcasts its list. Alltoallv: every rank gathers everyone's. Each rank then compares what
-//! it was told with its own call. Where they differ it fails, and breaks the context, so that nobody waits for it.
+//! Gatherv and scatterv: the root broadcasts its counts. Alltoallv: all ranks gather the counts of all. Each rank then compares
+//! them with its own call. A rank whose call differs fails, and breaks the context, so that other ranks do not wait for it.
 
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
@@ -10,28 +10,30 @@ use crate::engine::{Binding, Combine};
 use crate::error::{Error, ErrorKind, Result, try_zeros};
 use crate::wire::fingerprint::Purpose;
 
-/// Elements of scratch memory that an algorithm may need for each that is counted: twice for each bit of a rank.
+/// Most elements of scratch memory that an algorithm needs per counted element: two for each bit of a rank.
 const SCRATCH: usize = 2 * usize::BITS as usize;
 
-/// Bytes that memory can have at most.
+/// Most bytes of an allocation.
 const MOST: usize = isize::MAX as usize;
 
-/// What is wrong with the counts that this rank was told.
-fn objection(told: &Shape<'_>, element: usize) -> Option<String> {
-    let elements = told.counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
+/// Why the counts received are invalid, if they are.
+fn invalid_counts(shape: &Shape<'_>, element: usize) -> Option<String> {
+    let elements = shape.counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
     match elements.saturating_mul(SCRATCH).saturating_mul(element) {
-        0..=MOST => told.counts_differ(),
+        0..=MOST => shape.counts_differ(),
         _ => Some(format!("the counts of all ranks together are {elements} elements, which no memory can hold")),
     }
 }
 
 impl Context {
-    /// What [`Shape::counts`] must be for this call. Collective.
+    /// Returns [`Shape::counts`] for this call. Collective.
     pub(super) fn share_counts(&self, run: &Run<'_>) -> Result<Vec<usize>> {
         let shape = &run.call.shape;
         let own = if shape.collective == Collective::Gatherv { shape.recv_counts } else { shape.send_counts };
         let counts = if self.size == 1 { own.to_vec() } else { self.exchange_counts(run, own)? };
-        let Some(why) = objection(&Shape { counts: &counts, ..*shape }, run.binding.element) else { return Ok(counts) };
+        let Some(why) = invalid_counts(&Shape { counts: &counts, ..*shape }, run.binding.element) else {
+            return Ok(counts);
+        };
         let text = format!("{}: {why}", run.call.describe(self.rank, run.algorithm.name));
         let error = Error::new(ErrorKind::Mismatch, text).during(shape.collective.name());
         let mut guard = self.lock()?;
@@ -78,12 +80,12 @@ mod tests {
 
     #[test]
     fn counts_that_no_memory_can_hold_are_refused_before_any_is_asked_for() {
-        let told = |counts| Shape { counts, ..Shape::new(Collective::Gatherv, 1, 3, 2) };
-        assert_eq!(objection(&told(&[1, 2, 3]), 8), None);
-        assert_eq!(objection(&told(&[1 << 52, 2, 3]), 1), None);
-        let huge = objection(&told(&[1 << 54, 2, 3]), 8).unwrap();
+        let shape = |counts| Shape { counts, ..Shape::new(Collective::Gatherv, 1, 3, 2) };
+        assert_eq!(invalid_counts(&shape(&[1, 2, 3]), 8), None);
+        assert_eq!(invalid_counts(&shape(&[1 << 52, 2, 3]), 1), None);
+        let huge = invalid_counts(&shape(&[1 << 54, 2, 3]), 8).unwrap();
         assert_eq!(huge, "the counts of all ranks together are 18014398509481989 elements, which no memory can hold");
-        assert!(objection(&told(&[usize::MAX, 2, usize::MAX]), 16).unwrap().contains("no memory"));
-        assert!(objection(&told(&[1, 5, 3]), 8).unwrap().contains("expects 5 from it"));
+        assert!(invalid_counts(&shape(&[usize::MAX, 2, usize::MAX]), 16).unwrap().contains("no memory"));
+        assert!(invalid_counts(&shape(&[1, 5, 3]), 8).unwrap().contains("expects 5 from it"));
     }
 }

@@ -1,8 +1,8 @@
-//! How the ranks of a context come to agree on what algorithms are chosen by.
+//! How the ranks of a context agree on the tuning by which algorithms are selected.
 //!
-//! Rank 0 alone decides: by the file that it was given, and by what it measures together with one other rank of its host and
-//! one of another host. It publishes the result, and every rank, rank 0 too, goes by what was published. Ranks know from rank
-//! 0's list of addresses whether it is going to measure, so nobody waits in vain.
+//! Rank 0 determines it from its tuning file, and by measurements with one other rank of its host and one rank of another host.
+//! It publishes the result, which all ranks use, including rank 0. From the list of addresses that rank 0 publishes, all ranks
+//! know whether it measures, so none waits in vain.
 
 use std::time::{Duration, Instant};
 
@@ -18,18 +18,18 @@ use crate::tuner::overrides::Overrides;
 use crate::tuner::source::Source;
 use crate::types::Rank;
 
-/// A link is not measured if its other end does not answer for so long. Longer in the library's own tests, which run on machines that
-/// are busy, and want to see what is measured.
+/// How long the other end of a link may take to answer before the link is not measured. Longer in the library's own tests, which
+/// run on busy machines and check the measurements.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 30 } else { 1 });
 
-/// The links that rank 0 measures, each with the rank at its other end.
+/// The ranks at the other end of the links that rank 0 measures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Links {
     local: Option<Rank>,
     remote: Option<Rank>,
 }
 
-/// What of `source` is to be measured, as one byte for the other ranks.
+/// Which links are to be measured for `source`, as one byte for the other ranks.
 pub(super) fn wants(source: &Source) -> u8 {
     let missing = |known: bool, bit: u8| if source.measures && !known { bit } else { 0 };
     missing(source.tuning.local.is_some(), LOCAL) | missing(source.tuning.remote.is_some(), REMOTE)
@@ -39,7 +39,7 @@ const LOCAL: u8 = 1;
 const REMOTE: u8 = 2;
 
 impl Links {
-    /// The links that rank 0 measures if it wants that: to the first other rank of its host, and the first of another host.
+    /// The links that rank 0 measures for `wants`: to the first other rank of its host, and to the first rank of another host.
     pub(super) fn wanted(wants: u8, addresses: &[Address]) -> Self {
         let first = |bit: u8, local: bool| {
             let mut others = addresses.iter().enumerate().skip(1);
@@ -50,7 +50,7 @@ impl Links {
     }
 }
 
-/// How ranks lie on hosts, as all of them see it.
+/// The distribution of ranks over hosts, equal on all ranks.
 pub(super) fn topology(addresses: &[Address]) -> Topology {
     let hosts = address::number_hosts(addresses).into_vec();
     let count = hosts.iter().max().map_or(0, |last| last + 1);
@@ -60,7 +60,7 @@ pub(super) fn topology(addresses: &[Address]) -> Topology {
 }
 
 impl Context {
-    /// Comes to an agreement with all ranks. Rank 0 has the `source`.
+    /// Agrees on the tuning with all ranks. Rank 0 passes `source`.
     pub(super) fn agree(
         &self,
         exchange: &dyn Exchange,
@@ -69,7 +69,7 @@ impl Context {
         addresses: &[Address],
         limit: Limit,
     ) -> Result<Tuner> {
-        // Not to use up what the rest of connecting needs.
+        // Limited, so that enough time is left for the rest of connecting.
         let until = Instant::now() + PATIENCE.min(limit.left() / 4);
         if source.is_none() && [links.local, links.remote].contains(&Some(self.rank)) {
             measure::answer(self, 0, until);
@@ -84,11 +84,11 @@ impl Context {
         Ok(Tuner::new(tuning, overrides, topology(addresses), self.options.max_segment_bytes))
     }
 
-    /// Rank 0: measures what `source` lacks, and writes it all down: the overrides in a line, then the text of a tuning file.
+    /// Rank 0: measures what `source` lacks. Returns the result as text: the overrides in one line, then a tuning file.
     fn publish(&self, source: Source, links: Links, until: Instant) -> String {
         let Source { mut tuning, measures, .. } = source;
         if measures && self.size > 1 {
-            // The other ends wait for as long, each from when it heard of the addresses.
+            // The other ends answer for as long, from when each of them has the addresses.
             let built_in = tuning.constants();
             if let Some(rank) = links.local {
                 let measured = measure::link(self, rank, until, built_in.local.bandwidth);
@@ -98,7 +98,7 @@ impl Context {
                 && let Some(measured) = measure::link(self, rank, until, built_in.remote.bandwidth)
             {
                 tuning.remote = Some(measured.link);
-                // In µs, to the nanosecond.
+                // In µs, rounded to nanoseconds.
                 tuning.constants.entry("overhead_us").or_insert((measured.overhead * 1e9).round() / 1e3);
             }
             tuning.gamma = tuning.gamma.or_else(measure::gamma);

@@ -10,8 +10,8 @@ use crate::error::{Error, ErrorKind, Result, after};
 use crate::messaging::{Recv, Remote, Send, Source};
 use crate::types::{Rank, Slot, Space};
 
-/// A buffer for messages to and from any rank. Safe to use from several threads. When it is dropped, what has not been
-/// received is given up, and what is being sent is copied first.
+/// A buffer for messages to and from any rank. Thread-safe. Dropping it cancels its receives; sends in progress are completed
+/// from a copy.
 pub struct UnboundBuffer {
     context: Arc<Context>,
     memory: *mut u8,
@@ -20,7 +20,7 @@ pub struct UnboundBuffer {
     region: OnceLock<u32>,
 }
 
-// SAFETY: the memory is the caller's, who vouches for it; everything else is behind the context's lock.
+// SAFETY: the caller keeps the memory valid until the buffer is dropped, on whichever thread; the context's lock guards the rest.
 unsafe impl std::marker::Send for UnboundBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for UnboundBuffer {}
@@ -57,13 +57,13 @@ impl UnboundBuffer {
         }
     }
 
-    /// Starts to send `bytes` from `offset` to `to`.
+    /// Starts to send `bytes` at `offset` to `to`.
     pub fn send(&self, to: Rank, slot: Slot, offset: usize, bytes: usize) -> Result<()> {
         self.context.check_rank(to)?;
         let from = self.at(offset, bytes)?.cast_const();
         let mut guard = self.context.lock()?;
         let token = guard.requests.begin(self.owner, Side::Send, &[to]);
-        // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
+        // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
         unsafe {
             guard.messenger.send(Send { to, space: Space::USER, slot, fingerprint: 0, from, bytes, more: false, token })
         };
@@ -71,8 +71,8 @@ impl UnboundBuffer {
         Ok(())
     }
 
-    /// Starts to receive at most `bytes` at `offset`, from whichever of `from` sends first. The list may hold this rank, and
-    /// a rank more than once.
+    /// Starts to receive at most `bytes` at `offset`, from the first of `from` that sends. The list may contain this rank, and a
+    /// rank more than once.
     pub fn recv(&self, from: &[Rank], slot: Slot, offset: usize, bytes: usize) -> Result<()> {
         from.iter().try_for_each(|rank| self.context.check_rank(*rank))?;
         let source = match from {
@@ -84,7 +84,7 @@ impl UnboundBuffer {
         let mut guard = self.context.lock()?;
         let token = guard.requests.begin(self.owner, Side::Recv, from);
         let (space, fingerprint, exact, reduce) = (Space::USER, 0, false, None);
-        // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
+        // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
         unsafe {
             guard.messenger.recv(Recv {
                 from: source,
@@ -134,14 +134,14 @@ impl UnboundBuffer {
         }
     }
 
-    /// Waits until one more send, put or get has completed; the rank it was with, or `None` if the wait was aborted. After a
-    /// timeout the operation goes on, and can be waited for again.
+    /// Waits until one more send, put or get has completed. Returns its rank, or `None` if the wait was aborted. After a timeout
+    /// the operation continues, and can be waited for again.
     pub fn wait_send(&self, timeout: Option<Duration>) -> Result<Option<Rank>> {
         Ok(self.wait(Side::Send, timeout)?.map(|(rank, _)| rank))
     }
 
-    /// Waits until one more receive has completed; the rank it was from and how many bytes came, or `None` if the wait
-    /// was aborted. After a timeout the operation goes on, and can be waited for again.
+    /// Waits until one more receive has completed. Returns its rank and length, or `None` if the wait was aborted. After a
+    /// timeout the operation continues, and can be waited for again.
     pub fn wait_recv(&self, timeout: Option<Duration>) -> Result<Option<(Rank, usize)>> {
         self.wait(Side::Recv, timeout)
     }
@@ -154,28 +154,28 @@ impl UnboundBuffer {
         }
     }
 
-    /// Ends the current or next `wait_send`.
+    /// Aborts the current or next `wait_send`.
     pub fn abort_wait_send(&self) {
         self.abort(Side::Send);
     }
 
-    /// Ends the current or next `wait_recv`.
+    /// Aborts the current or next `wait_recv`.
     pub fn abort_wait_recv(&self) {
         self.abort(Side::Recv);
     }
 
-    /// Ends every wait, now and later, with `Closed`: the buffer is to be dropped.
+    /// Fails all current and later waits with `Closed`, before the buffer is dropped.
     pub fn close(&self) {
         self.context.close_buffer(self.owner);
     }
 
-    /// A key with which other ranks may `put` into this buffer and `get` from it, as long as it lives.
+    /// A key with which other ranks can `put` into this buffer and `get` from it until it is dropped.
     pub fn remote_key(&self) -> Result<RemoteKey> {
         let mut guard = self.context.lock()?;
         let id = match self.region.get() {
             Some(id) => *id,
             None => {
-                // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which unregisters.
+                // SAFETY: the caller keeps the memory valid until the buffer is dropped, which unregisters it.
                 let id = unsafe { guard.messenger.register(self.memory, self.bytes) }?;
                 *self.region.get_or_init(|| id)
             }
@@ -195,27 +195,27 @@ impl UnboundBuffer {
         Ok(Remote { rank: key.rank, region: key.id, offset: remote_offset as u64 })
     }
 
-    /// Writes `bytes` from `offset` into the remote buffer at `remote_offset`. `wait_send` tells when it is there. `slot` is
-    /// accepted as Gloo does, and has no meaning here.
+    /// Starts to write `bytes` at `offset` into the remote buffer at `remote_offset`; `wait_send` returns when they are there.
+    /// `slot` is accepted for compatibility with Gloo, and ignored.
     pub fn put(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
         let (from, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
         let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
-        // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
+        // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
         unsafe { guard.messenger.put(remote, from, bytes, token) };
         self.context.engine().leave(guard);
         Ok(())
     }
 
-    /// Reads `bytes` at `remote_offset` of the remote buffer into `offset`. `wait_send` tells when it is here. `slot` is
-    /// accepted as Gloo does, and has no meaning here.
+    /// Starts to read `bytes` at `remote_offset` of the remote buffer into `offset`; `wait_send` returns when they are here.
+    /// `slot` is accepted for compatibility with Gloo, and ignored.
     pub fn get(&self, key: &RemoteKey, slot: Slot, offset: usize, remote_offset: usize, bytes: usize) -> Result<()> {
         let _ = slot;
         let (into, remote) = (self.at(offset, bytes)?, self.remote(key, remote_offset, bytes)?);
         let mut guard = self.context.lock()?;
         let token = guard.requests.begin(self.owner, Side::Send, &[key.rank]);
-        // SAFETY: the maker of the buffer vouches for its memory until it is dropped, which cancels.
+        // SAFETY: the caller keeps the memory valid until the buffer is dropped, which cancels the operation.
         unsafe { guard.messenger.get(remote, into, bytes, token) };
         self.context.engine().leave(guard);
         Ok(())
