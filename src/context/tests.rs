@@ -1,21 +1,21 @@
-//! Ranks as threads, over loopback.
+//! Contexts on threads, connected over TCP on loopback.
 
 mod agreement;
 mod blocking_store;
 mod contributions;
 mod counts;
+mod disconnects;
 mod edges;
-mod ends;
 mod functions;
+mod listening;
 mod malformed;
 mod numbers;
 mod oob;
-mod places;
 mod prepared;
 mod split;
 mod sync;
 mod tokens;
-mod where_ranks_are;
+mod topology;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn random_bytes(seed: u64, n: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Contexts that know each other's addresses and are not connected yet.
+/// Contexts that have each other's addresses and are not connected yet.
 fn group(size: usize) -> Vec<Arc<Context>> {
     group_with(size, &ContextOptions { timeout: Duration::from_secs(20), ..Default::default() })
 }
@@ -71,8 +71,8 @@ fn await_wait(context: &Context) {
     }
 }
 
-/// Returns when `context` keeps so many bytes of rank 0 that it has not asked for.
-fn await_kept(context: &Context, bytes: usize) {
+/// Returns when `context` has queued so many unexpected bytes from rank 0.
+fn await_queued(context: &Context, bytes: usize) {
     while context.lock().unwrap().messenger.queued_bytes(0) < bytes {
         context.lock().unwrap().progress();
     }
@@ -115,7 +115,7 @@ fn a_send_completes_though_the_receiver_does_not_wait() {
         // SAFETY: the vector outlives the buffer.
         let buffer = unsafe { context.unbound_buffer(data.as_mut_ptr(), bytes).unwrap() };
         let mut done = [0];
-        // SAFETY: likewise.
+        // SAFETY: as above.
         let signal = unsafe { context.unbound_buffer(done.as_mut_ptr(), 1).unwrap() };
         if context.rank() == 0 {
             buffer.send(1, 5, 0, bytes).unwrap();
@@ -123,7 +123,7 @@ fn a_send_completes_though_the_receiver_does_not_wait() {
             signal.send(1, 6, 0, 1).unwrap();
         } else {
             buffer.recv(&[0], 5, 0, bytes).unwrap();
-            // Nobody waits on this context until rank 0 has finished: its own thread must do the work.
+            // No thread waits on this context until rank 0 has finished, so the device's thread must progress it.
             while describe(context, &buffer).contains("receive") {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -236,7 +236,7 @@ fn a_wait_for_a_get_is_ended_as_that_for_a_send() {
         )
     };
     let key = remote.remote_key().unwrap();
-    // Nobody answers while this is held.
+    // Rank 1 does not answer while this lock is held.
     let silent = contexts[1].lock().unwrap();
     own.get(&key, 0, 0, 0, 4).unwrap();
     std::thread::scope(|scope| {
@@ -261,8 +261,8 @@ fn bound_buffers_write_where_they_are_told() {
     let send = unsafe { a.send_buffer(9, from.as_ptr(), 1000).unwrap() };
     send.send(0, 500, 0).unwrap();
     send.wait_send(None).unwrap();
-    // The write comes before there is a buffer for it.
-    await_kept(&contexts[1], 500);
+    // The write arrives before its buffer is bound.
+    await_queued(&contexts[1], 500);
     // SAFETY: as above.
     let recv = unsafe { b.recv_buffer(9, into.as_mut_ptr(), 2000).unwrap() };
     assert_eq!(recv.wait_recv(None).unwrap(), (0, 500));
@@ -285,7 +285,7 @@ fn both_ranks_hear_of_a_write_outside_a_bound_buffer() {
         let (from, mut into, mut other) = (random_bytes(3, 1000), vec![0u8; 2000], [0u8; 4]);
         // SAFETY: the memory outlives the buffers.
         let send = unsafe { a.send_buffer(9, from.as_ptr(), 1000).unwrap() };
-        // SAFETY: as above. What the writer learns, it learns here: its write has left it long before.
+        // SAFETY: as above. The writer gets the error from this buffer, since its write has completed long before.
         let waits = unsafe { a.recv_buffer(8, other.as_mut_ptr(), 4).unwrap() };
         // SAFETY: as above.
         let mut bind = || unsafe { b.recv_buffer(9, into.as_mut_ptr(), 2000).unwrap() };
@@ -293,7 +293,7 @@ fn both_ranks_hear_of_a_write_outside_a_bound_buffer() {
         send.send(0, 1000, 1001).unwrap();
         if early {
             send.wait_send(None).unwrap();
-            await_kept(&contexts[1], 1000);
+            await_queued(&contexts[1], 1000);
         }
         let recv = bound.unwrap_or_else(bind);
         for (error, peer) in [(recv.wait_recv(None), "rank 0"), (waits.wait_recv(None), "rank 1")] {
@@ -301,7 +301,7 @@ fn both_ranks_hear_of_a_write_outside_a_bound_buffer() {
             assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
             assert!(error.message().contains(TEXT) && error.message().contains(peer), "{error}");
         }
-        // And so does whoever comes later.
+        // A later wait fails too.
         send.send(0, 1, 0).unwrap();
         let error = std::iter::repeat_with(|| send.wait_send(None)).find_map(Result::err).unwrap();
         assert!(error.kind() == ErrorKind::Mismatch && error.message().contains(TEXT), "{error}");

@@ -173,7 +173,7 @@ fn what_ends_in_the_last_flush_before_sleeping_is_seen() {
 }
 
 #[test]
-fn connectors_are_told_what_time_it_is_now_though_nobody_was_here_for_long() {
+fn connectors_get_the_current_time_even_after_a_long_pause() {
     let turns = Turns::default();
     let messenger = Messenger::new(0, 2, Box::new(Unconnected::new(None, Some(turns.clone()))), None);
     let engine = Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), Spin::For(Duration::ZERO)).unwrap();
@@ -293,7 +293,7 @@ unsafe extern "C" fn is_asked(_: *mut c_void, _: *const c_void, _: *const c_void
 }
 
 #[test]
-fn who_asks_while_a_function_is_at_work_is_told_of_it() {
+fn a_reply_during_a_reduction_function_says_so() {
     let (ours, peer) = sockets();
     let (engine, _readable) = engine(StreamLink::new(ours, Default::default()), false);
     let mut asks = Asks { engine, peer };

@@ -70,7 +70,7 @@ impl Connector for Unconnected {
 
     fn progress(&mut self, now: Instant, _: &mut Vec<ConnectorEvent>) {
         if let Some(turns) = &self.turns {
-            turns.lock().expect("nobody panics with it").push(now);
+            turns.lock().expect("no thread panics with the lock").push(now);
         }
     }
 
@@ -131,7 +131,7 @@ impl Link for StreamLink {
 
     fn end(self: Box<Self>, last_message: Vec<u8>) {
         let Self { stream, ended } = *self;
-        ended.lock().expect("nobody panics with it").push((stream, last_message));
+        ended.lock().expect("no thread panics with the lock").push((stream, last_message));
     }
 }
 

@@ -1,4 +1,4 @@
-//! All ranks choose as rank 0 says, whatever they themselves measure, or have been given.
+//! All ranks use rank 0's tuning, whatever they measure or are given themselves.
 
 use std::time::Instant;
 
@@ -8,10 +8,10 @@ use crate::context::measure::{self, Measured};
 use crate::rendezvous::InProcessStore;
 use crate::types::DataType;
 
-/// So that links are measured however busy the machine is: a quarter of it may be spent on that.
+/// A quarter of the timeout may be spent on measuring; long enough for a busy machine.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Connects a context for each of these, as its tuning option; all on one store.
+/// Connects one context for each tuning option, over one store.
 pub fn connected(tunings: &[Option<&str>]) -> Vec<Result<Arc<Context>>> {
     let store = InProcessStore::new();
     let connect = |rank: usize, tuning: Option<&str>| {
@@ -28,7 +28,7 @@ pub fn connected(tunings: &[Option<&str>]) -> Vec<Result<Arc<Context>>> {
     })
 }
 
-/// What a context would do for calls of many kinds and sizes.
+/// The algorithms and segment sizes that a context selects for calls of many kinds and sizes.
 pub fn choices(context: &Context) -> Vec<(&'static str, usize, Option<usize>)> {
     let mut choices = Vec::new();
     for &collective in Collective::ALL {
@@ -46,7 +46,7 @@ pub fn choices(context: &Context) -> Vec<(&'static str, usize, Option<usize>)> {
     choices
 }
 
-/// A tuning file in a folder of its own.
+/// A tuning file in its own directory.
 pub fn file(text: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuning.toml");
@@ -119,7 +119,7 @@ fn constants_of_rank_0_s_file_are_everyone_s() {
     }
 }
 
-/// A rank's own time for sending is measured by the messages that tell the latency, and is a part of a round trip.
+/// The send overhead is measured with the same messages as the latency, and is a part of the round trip.
 #[test]
 fn a_rank_measures_how_long_it_takes_to_send() {
     let contexts: Vec<_> = connected(&[Some("default"), None]).into_iter().map(Result::unwrap).collect();
@@ -153,12 +153,12 @@ fn what_is_wrong_with_rank_0_s_file_all_ranks_hear_at_once() {
 #[test]
 fn a_partner_that_does_not_take_part_is_no_error() {
     let store = InProcessStore::new();
-    // A quarter of which is spent on waiting for it.
+    // A quarter of this is the limit for the measurement.
     let options = ContextOptions { timeout: Duration::from_secs(6), ..Default::default() };
     let contexts: Vec<_> = (0..2).map(|rank| Context::new(device(), rank, 2, &options).unwrap()).collect();
     std::thread::scope(|scope| {
         let zero = scope.spawn(|| contexts[0].connect(&*store));
-        // Rank 1 tells where it is, and does nothing more.
+        // Rank 1 publishes its address, and then does nothing.
         use crate::rendezvous::Store;
         let address = || [contexts[1].lock().unwrap().messenger.address(), vec![0]].concat();
         store.set("host/1", &claim::make(contexts.len(), &address()).unwrap()).unwrap();
@@ -176,7 +176,7 @@ fn a_context_that_is_closed_while_it_measures_ends_at_once() {
     let contexts: Vec<_> = (0..3).map(|rank| Context::new(device(), rank, 3, &options).unwrap()).collect();
     std::thread::scope(|scope| {
         use crate::rendezvous::Store;
-        // Rank 1 is silent, and rank 2 waits for what rank 0 will say.
+        // Rank 1 is silent, and rank 2 waits for rank 0's tuning.
         let address = || [contexts[1].lock().unwrap().messenger.address(), vec![0]].concat();
         store.set("host/1", &claim::make(contexts.len(), &address()).unwrap()).unwrap();
         contexts[1].listen_anywhere().unwrap();

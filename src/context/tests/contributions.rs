@@ -1,15 +1,15 @@
-//! Results of a single contribution, and of different numbers of them on each rank.
+//! Results of a single contribution, and of different numbers of contributions on each rank.
 
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::types::{DataType, ReduceOp};
 use Collective::*;
 
-/// Bytes to work on, and to give away.
+/// Input buffers, and output buffers.
 type Buffers = Vec<Vec<u8>>;
 
-/// One call of `collective` on `context`, all of whose buffers have the elements of `inputs`; in place where `outputs` is
-/// given. What its outputs hold afterwards.
+/// Calls `collective` on `context` with buffers as long as those of `inputs`; in place if `outputs` is given. Returns the
+/// outputs.
 fn call(
     context: &Context,
     collective: Collective,
@@ -35,15 +35,15 @@ fn call(
         reduction,
         ..Call::new(shape, dtype)
     };
-    // SAFETY: the vectors are as long as the shape says, or longer, and live until the call returns.
+    // SAFETY: the vectors are at least as long as the shape says, and live until the call returns.
     unsafe { context.run(&call) }.map(|()| outputs)
 }
 
-/// What `parts`, as bits of so many bytes, are in a result by `op`, and what they are in the beginning; each twice as first and
-/// as second part of a complex number.
+/// Elements with the bits `parts`: the inputs, and the expected results of `op` on a single contribution. Each is used as the
+/// real and as the imaginary part of complex numbers.
 fn elements(dtype: DataType, op: ReduceOp) -> (Vec<u8>, Vec<u8>) {
     use DataType::*;
-    // Positive, quiet, without payload; then signalling, with payload, negative; then numbers.
+    // A positive quiet NaN without payload, a negative signalling NaN with payload, then numbers.
     let (width, parts): (usize, Vec<u64>) = match dtype {
         Float16 => (2, vec![0x7E00, 0x7C01, 0xFE55, 0x3C00, 0x8000, 0x7C00, 1]),
         Bfloat16 => (2, vec![0x7FC0, 0x7F81, 0xFFD5, 0x3F80, 0x8000, 0xFF80, 1]),
@@ -92,7 +92,7 @@ fn a_lone_contribution_gives_the_bits_that_combining_gives() {
             let algorithms = collective.algorithms().iter().map(|algorithm| Some(algorithm.name));
             for algorithm in algorithms.chain([None]) {
                 let outputs = if collective == Allreduce { 3 } else { 1 };
-                // Twice: the second call is a prepared one.
+                // Twice, since the second call is prepared.
                 for _ in 0..2 {
                     let results = call(algorithm, std::slice::from_ref(&own), vec![vec![9; own.len()]; outputs]);
                     assert_eq!(results, vec![expected.clone(); outputs], "{what}, {algorithm:?}");
@@ -125,7 +125,7 @@ fn the_first_ranks_of_a_scan_have_what_combining_gives() {
     });
 }
 
-/// Rank 1 contributes what changes nothing.
+/// Rank 1 contributes the identity of the operation.
 #[test]
 fn one_rank_gets_the_bits_that_two_get() {
     let (one, two) = (group(1), group(2));
@@ -185,7 +185,7 @@ fn a_function_of_the_callers_is_not_asked_about_a_lone_contribution() {
 
 const SIZE: usize = 4;
 
-/// A call of 8 float32 with `inputs` buffers of ones on this rank; or in place.
+/// A call with 8 float32 and `inputs` buffers of ones on this rank; or in place.
 fn ones(context: &Context, collective: Collective, algorithm: &str, op: ReduceOp, inputs: usize) -> Result<Vec<f32>> {
     let ones: Vec<u8> = [1f32; 8].iter().flat_map(|one| one.to_le_bytes()).collect();
     let outputs = usize::from(collective != Reduce || context.rank() == 0);
@@ -195,14 +195,14 @@ fn ones(context: &Context, collective: Collective, algorithm: &str, op: ReduceOp
     Ok(results.iter().flat_map(|result| result.chunks_exact(4).map(read)).collect())
 }
 
-/// All algorithms of the collectives that have averages.
+/// All algorithms of the collectives with averages.
 fn cases() -> impl Iterator<Item = (Collective, &'static str)> {
     let all = [Allreduce, Reduce, ReduceScatter].into_iter();
     let named = all.flat_map(|c| c.algorithms().iter().map(move |algorithm| (c, algorithm.name)));
     named.chain([(Allreduce, "auto"), (Reduce, "auto"), (ReduceScatter, "auto")]).filter(|(_, name)| *name != "local")
 }
 
-/// Elements that a rank gets in [`ones`].
+/// Elements in a rank's output in [`ones`].
 fn gets(context: &Context, collective: Collective) -> usize {
     match collective {
         ReduceScatter => 8 / SIZE,
@@ -229,7 +229,7 @@ fn sums_may_have_different_numbers_of_contributions_and_averages_may_not() {
             match ones(context, collective, algorithm, ReduceOp::Average, if rank == 2 { 3 } else { 2 }) {
                 Ok(_) => assert_eq!(gets, 0, "{what}: an average of different numbers of contributions"),
                 Err(error) => {
-                    // It may have heard of it before its call; whoever waits for this rank hears of it now.
+                    // This rank may have failed before its call. Closing notifies ranks that wait for it.
                     context.close();
                     assert!(matches!(error.kind(), ErrorKind::Mismatch | ErrorKind::ConnectionLost), "{what}: {error}");
                 }

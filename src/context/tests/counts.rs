@@ -1,4 +1,4 @@
-//! Algorithms that need the counts of others, and ranks that disagree about them.
+//! Algorithms that need the counts of all ranks, and ranks that disagree about them.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use crate::collective::{Collective, Shape};
 use crate::error::Result;
 use crate::types::DataType;
 
-/// A gatherv to rank 0 up a tree: this rank has `count` elements, the root expects `counts`.
+/// A gatherv to rank 0 by a tree: this rank has `count` elements, the root expects `counts`.
 fn gatherv(context: &Context, counts: &[usize], count: usize, timeout: Duration) -> Result<Vec<u32>> {
     let is_root = context.rank() == 0;
     let mine = if is_root { counts[0] } else { count };
@@ -60,7 +60,7 @@ fn a_rank_with_another_count_says_so_and_nobody_waits_for_it() {
         match result {
             Err(error) if rank == 3 => assert_eq!((error.kind(), error.message()), (ErrorKind::Mismatch, why)),
             Err(error) => assert!(error.message().contains(why), "{error}"),
-            // A rank that has handed on what it had is done.
+            // A rank that has forwarded its part is done.
             Ok(_) => assert!(rank != 0 && rank != 2 && rank != 3, "rank {rank} is done without rank 3"),
         }
     });

@@ -1,4 +1,4 @@
-//! Messages, memory and threads in the orders that go wrong most easily.
+//! Edge cases of the order of messages, memory and threads.
 
 use std::net::TcpListener;
 use std::time::Instant;
@@ -7,11 +7,11 @@ use super::*;
 use crate::net::address::{Address, host};
 
 const LARGE: usize = 200_000;
-/// More than the system keeps for a connection.
+/// More bytes than the system buffers for a connection.
 const HUGE: usize = 40_000_000;
 const SOON: Option<Duration> = Some(Duration::from_secs(5));
 
-/// Contexts that do not know where the others are: what is posted waits.
+/// Contexts without the others' addresses: posted operations wait.
 fn strangers(size: usize) -> Vec<Arc<Context>> {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
     (0..size).map(|rank| Context::new(device(), rank, size, &options).unwrap()).collect()
@@ -33,7 +33,7 @@ fn buffer(context: &Arc<Context>, memory: &mut [u8]) -> UnboundBuffer {
     unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()).unwrap() }
 }
 
-/// Rank 0 hears everything that rank 1 has said so far.
+/// Returns when rank 0 has received all that rank 1 has sent so far.
 fn sync(contexts: &[Arc<Context>]) {
     let (mut from, mut into) = ([7u8], [0u8]);
     let (send, recv) = (buffer(&contexts[1], &mut from), buffer(&contexts[0], &mut into));
@@ -50,8 +50,8 @@ fn a_credit_that_crosses_an_announcement_loses_nothing() {
     let [first, second] = &mut got;
     let sends = [buffer(&contexts[0], &mut small), buffer(&contexts[0], &mut large)];
     let recvs = [buffer(&contexts[1], first), buffer(&contexts[1], second)];
-    // Rank 1 is ready for a large message, but the small one takes its place. What it said of that reaches rank 0 after
-    // rank 0 has announced the large one.
+    // Rank 1 has sent a grant for a large message, but the small one takes the receive. The grant reaches rank 0 after rank 0 has
+    // announced the large one.
     recvs[0].recv(&[0], 5, 0, LARGE).unwrap();
     sends[0].send(1, 5, 0, 10).unwrap();
     sends[1].send(1, 5, 0, LARGE).unwrap();
@@ -111,7 +111,7 @@ fn a_large_message_that_was_granted_is_sent_though_its_buffer_is_dropped() {
     recvs[0].recv(&[0], 4, 0, HUGE).unwrap();
     recvs[1].recv(&[0], 5, 0, LARGE).unwrap();
     sync(&contexts);
-    // The first fills the connection, the second waits behind it.
+    // The first message fills the connection, the second waits behind it.
     huge.send(1, 4, 0, HUGE).unwrap();
     given_up.send(1, 5, 0, LARGE).unwrap();
     drop(given_up);
@@ -128,7 +128,7 @@ fn nothing_is_put_and_got_without_memory() {
     let mut memory = [1u8; 4];
     let remote = buffer(&contexts[1], &mut memory);
     let key = remote.remote_key().unwrap();
-    // SAFETY: no bytes are at stake.
+    // SAFETY: the buffer has no bytes.
     let empty = unsafe { contexts[0].unbound_buffer(std::ptr::null_mut(), 0).unwrap() };
     empty.get(&key, 0, 0, 4, 0).unwrap();
     assert_eq!(empty.wait_send(SOON).unwrap(), Some(1));
@@ -194,7 +194,7 @@ fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next
     let mut into = vec![0u8; BYTES];
     let send = buffer(&contexts[0], &mut from);
     sync(&contexts);
-    // Rank 1 does not listen for a while, so that the connection fills up.
+    // Rank 1 does not read for a while, so that the connection fills up.
     let mut deaf = contexts[1].lock().unwrap();
     for _ in 0..1000 {
         send.send(1, 5, 0, BYTES).unwrap();
@@ -204,7 +204,7 @@ fn what_has_been_sent_arrives_though_the_sender_closes_in_the_middle_of_the_next
         sent += 1;
     }
     assert!((1..1000).contains(&sent), "{sent}");
-    // Something that rank 0 has not read when it closes.
+    // A message that rank 0 has not read when it closes.
     let mut closing = contexts[0].lock().unwrap();
     let token = crate::messaging::Token::CONTEXT;
     let (space, slot, fingerprint) = (crate::types::Space::USER, 1, 0);
@@ -263,7 +263,7 @@ fn a_connection_is_tried_again_though_nobody_waits() {
     let until = Instant::now() + Duration::from_secs(5);
     let mut attempts = 0;
     while attempts < 3 && Instant::now() < until {
-        // Whoever comes is turned away at once.
+        // Every connection is closed at once.
         attempts += usize::from(listener.accept().is_ok());
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -273,7 +273,7 @@ fn a_connection_is_tried_again_though_nobody_waits() {
 #[test]
 fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
     let contexts = strangers(2);
-    // No way leads there from loopback, as the system says at once.
+    // The system refuses this at once, since there is no route from loopback.
     let unreachable =
         Address { identity: [1; 16], sockets: vec![([192, 0, 2, 1], 9).into()], host: host(), cores: 1 }.serialize();
     let pair = contexts[0].pair(1).unwrap();
@@ -292,14 +292,14 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
     });
     let waits = describe(&contexts[0], &stranger);
     let attempts = waits.split("not connected after ").nth(1).and_then(|w| w.split(' ').next());
-    // Two are made before anybody waits, and some ten in two seconds.
+    // Two attempts are made before the wait, and about ten in two seconds.
     assert!(attempts.is_some_and(|n| n.parse::<u32>().unwrap() > 4), "{waits}");
 }
 
-/// With `Connect::Full` no operation waits for the connection, which could say why there is none.
+/// With `Connect::Full` there is no operation that waits for the connection and could describe why there is none.
 #[test]
 fn a_timeout_of_connecting_to_everybody_says_why() {
-    // Full, so that the system leaves whoever connects unanswered.
+    // A full backlog, so that the system does not answer connection attempts.
     let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     full.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     full.listen(0).unwrap();
@@ -316,7 +316,7 @@ fn a_timeout_of_connecting_to_everybody_says_why() {
             "not connected: its host has accepted the connection, but its process has not answered",
         ),
         (full_at, "not connected: no answer from that address"),
-        // No way leads there from loopback, as the system says at once.
+        // The system refuses this at once, since there is no route from loopback.
         (nowhere, "attempts; the last one: cannot connect to rank 1 at 192.0.2.1:9: "),
     ] {
         let contexts = strangers(2);

@@ -1,4 +1,4 @@
-//! Callers' reduction functions: what may go on while one is at work, and what it may do itself.
+//! Callers' reduction functions: what other threads may do while one runs, and what it may call itself.
 
 use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,10 +9,10 @@ use crate::engine::plan::Plan;
 use crate::engine::{Binding, Combine};
 use crate::types::DataType;
 
-/// For what is expected to come; never waited out where all is well.
+/// Timeout for events that must happen; not reached if the test passes.
 const LONG: Duration = Duration::from_secs(20);
 
-/// What the function of a call does before it adds; says whether all is well.
+/// What the function of a call does before it adds; returns whether to succeed.
 type Act<'a> = &'a (dyn Fn() -> bool + Sync);
 
 unsafe extern "C" fn acts_and_adds(
@@ -33,7 +33,7 @@ unsafe extern "C" fn acts_and_adds(
     0
 }
 
-/// An allreduce of one number, whose reduction function is `act`: what came out.
+/// An allreduce of one number whose reduction function calls `act`; returns the result.
 fn sum(context: &Context, tag: u64, timeout: Option<Duration>, inputs: &[i64], act: Act<'_>) -> Result<i64> {
     let mut output = 0i64;
     let pointers: Vec<*const u8> = inputs.iter().map(|input| std::ptr::from_ref(input).cast()).collect();
@@ -50,7 +50,7 @@ fn sum(context: &Context, tag: u64, timeout: Option<Duration>, inputs: &[i64], a
     unsafe { context.run(&call) }.map(|()| output)
 }
 
-/// A function that says that it is at work, and goes on when it is told to.
+/// An `Act` that reports that it has been entered, and waits for a message on `go_on`.
 fn waits(entered: Sender<()>, go_on: Receiver<()>) -> impl Fn() -> bool + Sync {
     let ends = std::sync::Mutex::new((entered, go_on));
     move || {
@@ -70,7 +70,7 @@ fn a_slow_function_holds_up_nobody_else() {
         scope.spawn(|| assert_eq!(sum(&contexts[0], 1, None, &[1], &slow).unwrap(), 3));
         scope.spawn(|| assert_eq!(sum(&contexts[1], 1, None, &[2], &|| true).unwrap(), 3));
         is_entered.recv_timeout(LONG).unwrap();
-        // Its own context, too, does what it is asked for, in time.
+        // Its own context serves other calls meanwhile.
         assert!(contexts[0].shares_host(1).unwrap());
         let mut memory = [0u8; 8];
         // SAFETY: the array outlives the buffer.
@@ -94,7 +94,7 @@ fn closing_does_not_wait_for_a_function_and_fails_its_call() {
         let (entered, is_entered) = channel();
         let (go_on, goes_on) = channel();
         let waits = waits(entered, goes_on);
-        // The error is the same if the function gave up first: whether it did, only it knows.
+        // The error is the same if the function has failed first; only the function can tell.
         let in_time = std::sync::atomic::AtomicBool::new(false);
         let slow = || {
             in_time.store(waits(), Ordering::Relaxed);
@@ -144,7 +144,7 @@ fn a_function_may_close_a_pair() {
         !pair.is_connected()
     };
     std::thread::scope(|scope| {
-        // Two inputs: the function is called before the other rank's number is needed.
+        // Two inputs, so that the function is called before the other rank's number is needed.
         let other = scope.spawn(|| sum(&contexts[1], 0, None, &[3, 4], &|| true));
         let error = sum(&contexts[0], 0, None, &[1, 2], &closes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
@@ -171,7 +171,8 @@ fn a_function_may_make_calls_of_other_collectives_or_with_other_tags() {
             true
         };
         let share = (context.rank() + 1) as i64;
-        // Each calls its function at once, for its own two numbers: nobody waits for one who is not in the inner call.
+        // Each rank calls its function at once, for its own two numbers, so both make the inner call without waiting for each
+        // other.
         let once = std::sync::Once::new();
         let act = || {
             once.call_once(|| assert!(calls()));
@@ -181,7 +182,7 @@ fn a_function_may_make_calls_of_other_collectives_or_with_other_tags() {
     });
 }
 
-/// It could not tell such calls from calls of ranks that disagree.
+/// The comparison cannot distinguish such calls from calls of ranks that disagree.
 #[test]
 fn with_check_calls_one_call_at_a_time_has_a_tag() {
     let options = ContextOptions { check_calls: Some(true), timeout: LONG, ..Default::default() };
@@ -221,7 +222,7 @@ fn a_function_that_takes_longer_than_its_call_may_fails_it() {
 
 static GENERATING: std::sync::Mutex<Option<(Sender<()>, Receiver<()>)>> = std::sync::Mutex::new(None);
 
-/// The first time waits until it is told to go on.
+/// Its first generation waits for a message.
 static SLOW: Algorithm = Algorithm {
     name: "slow",
     generate: |_| {

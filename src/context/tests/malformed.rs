@@ -1,4 +1,4 @@
-//! A peer that has proven itself, and then sends what no peer would.
+//! An authenticated peer that violates the protocol.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::types::{Slot, Space};
 use crate::wire::message::HEADER_BYTES;
 use crate::wire::{Envelope, Message};
 
-/// Rank 1 of two, and a connection that it takes for rank 0's, with the number that headers on it carry.
+/// Rank 1 of two, the peer's end of a connection that it assumes to be rank 0's, and its connection number.
 pub(super) fn victim() -> (Arc<Context>, TcpStream, u32) {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
     let context = Context::new(device(), 1, 2, &options).unwrap();
@@ -72,7 +72,7 @@ fn a_malformed_header_ends_the_connection_with_a_reason() {
             Box::new(header(Message::GetDone { request: 7, refused: false, bytes: 0 })),
             "answered a request that was not made",
         ),
-        // It comes unasked, and fits nowhere.
+        // An unexpected message that is too long.
         (Box::new(header(data(1 << 60))), "sent a message of 1152921504606846976 bytes"),
     ];
     for (header, part) in cases {

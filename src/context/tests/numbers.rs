@@ -1,5 +1,5 @@
-//! Ranks that make different calls of a collective on a tag, or disagree on a root or a count, and then go on as if nothing
-//! were: what the one call has left over never becomes the data of the next.
+//! Ranks that make different calls of a collective on a tag, or disagree on a root or a count, and then continue: messages that
+//! remain of one call never become the data of the next.
 
 use super::*;
 use crate::collective::{Collective, Shape};
@@ -8,10 +8,10 @@ use Collective::*;
 
 const SIZE: usize = 4;
 const COUNT: usize = 4;
-/// Its messages wait for their receives.
+/// Above the eager limit, so that messages wait for their receives.
 const LARGE: usize = 40_000;
 
-/// A call as one rank makes it. What it sends tells which one it is.
+/// A call as one rank makes it. The data that it sends identifies the call.
 #[derive(Clone, Debug)]
 struct Made {
     collective: Collective,
@@ -54,7 +54,7 @@ impl Made {
         }
     }
 
-    /// Makes the call: what comes out.
+    /// Makes the call, and returns the output.
     fn make(&self, context: &Context, tag: u64) -> Result<Vec<u32>> {
         let shape = self.shape(context.rank());
         let input = vec![value(context.rank(), self.label); shape.input_len(0)];
@@ -70,7 +70,7 @@ impl Made {
         unsafe { context.run(&call) }.map(|()| output)
     }
 
-    /// What must come out, if all ranks make this call.
+    /// The expected output if all ranks make this call.
     fn expected(&self, rank: usize) -> Vec<u32> {
         let sum = |ranks: std::ops::Range<usize>| ranks.map(|rank| value(rank, self.label)).sum::<u32>();
         let blocks = |lens: &[usize]| {
@@ -95,8 +95,13 @@ impl Made {
     }
 }
 
-/// What each rank calls. `odd` makes a call of its own, after which nobody gets a wrong result and none hangs.
-fn nobody_gets_what_is_left_over(what: &str, odd: usize, odd_label: u32, calls: impl Fn(usize) -> Vec<Made> + Sync) {
+/// Makes the `calls` of each rank. `odd` makes a different call, after which no rank gets a wrong result or hangs.
+fn no_rank_gets_messages_of_another_call(
+    what: &str,
+    odd: usize,
+    odd_label: u32,
+    calls: impl Fn(usize) -> Vec<Made> + Sync,
+) {
     let contexts = group(SIZE);
     let noticed = std::sync::Mutex::new(Vec::new());
     run(&contexts, |context| {
@@ -110,7 +115,7 @@ fn nobody_gets_what_is_left_over(what: &str, odd: usize, odd_label: u32, calls: 
                 ),
                 Err(error) => {
                     noticed.lock().unwrap().push(error);
-                    // It may have heard of it between two calls; whoever waits for this rank hears of it now.
+                    // This rank may have failed between two calls. Closing notifies ranks that wait for it.
                     context.close();
                     return;
                 }
@@ -120,13 +125,13 @@ fn nobody_gets_what_is_left_over(what: &str, odd: usize, odd_label: u32, calls: 
     let noticed = noticed.into_inner().unwrap();
     let of = |kind| noticed.iter().filter(|error| error.kind() == kind).count();
     assert!(of(ErrorKind::Mismatch) > 0, "{what}: nobody notices: {noticed:#?}");
-    // A connection that is closed with something unread may lose the reason.
+    // The reason may be lost if a connection is closed with unread data.
     assert_eq!(of(ErrorKind::Mismatch) + of(ErrorKind::ConnectionLost), noticed.len(), "{what}: {noticed:#?}");
 }
 
-/// What all call three times, and before that `odd` something else.
+/// All ranks make `usual` three times; before that, `odd` makes `makes`.
 fn after(what: &str, odd: usize, usual: &Made, makes: &Made) {
-    nobody_gets_what_is_left_over(what, odd, 0, |rank| {
+    no_rank_gets_messages_of_another_call(what, odd, 0, |rank| {
         let first = if rank == odd { makes } else { usual };
         let later = (1..4).map(|label| Made { label, ..usual.clone() });
         [first.clone()].into_iter().chain(later).collect()
@@ -190,7 +195,7 @@ fn another_root_once_moves_nothing_to_the_next_call() {
         (Reduce, "flat", 2),
     ];
     for (collective, algorithm, root) in cases {
-        // Whoever sends is done; where two wait for each other, only time tells.
+        // A rank that only sends completes; if two wait for each other, the call times out.
         let odd = if matches!(collective, Broadcast | Scatter | Scatterv) { root } else { 1 };
         let usual = Made::new(collective, algorithm, 0, COUNT);
         let other = Made { root, ..usual.clone() };
@@ -207,14 +212,14 @@ fn a_call_that_one_rank_skips_or_makes_twice_is_noticed_in_the_next_with_another
     let cases = |collectives: [Collective; 3], odd: usize, times: usize| {
         for collective in collectives {
             let what = format!("{} {times} times on rank {odd}", collective.name());
-            nobody_gets_what_is_left_over(&what, odd, 0, |rank| {
+            no_rank_gets_messages_of_another_call(&what, odd, 0, |rank| {
                 let first = vec![make(collective, 0, 0); if rank == odd { times } else { 1 }];
                 let later = (1..7).map(|label| make(collective, if label % 2 == 0 { 0 } else { 3 }, label));
                 first.into_iter().chain(later).collect()
             });
         }
     };
-    // Only whoever need not wait for the others comes to its next call.
+    // Only a rank that need not wait for others reaches its next call.
     let (down, up) = ([Broadcast, Scatter, Scatterv], [Gather, Gatherv, Reduce]);
     cases(down, 1, 0);
     cases(down, 0, 2);
@@ -290,7 +295,7 @@ fn threads_with_tags_of_their_own_never_differ() {
             for thread in 0..THREADS {
                 scope.spawn(move || {
                     for call in 0..300u32 {
-                        // Some tags again and again, some once; in one place of the table, and in different ones.
+                        // Some tags repeatedly, some once; with equal and with different positions in the table.
                         let tag = match call % 3 {
                             0 => thread,
                             1 => 64 * thread,

@@ -1,4 +1,4 @@
-//! Calls that are prepared once, and calls that only look like them.
+//! Prepared calls, and calls that resemble them but differ.
 
 use std::ffi::c_void;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::collective::{Collective, Shape};
 use crate::types::{DataType, ReduceOp};
 
-/// Combines integers by exclusive or with what `user` points to.
+/// Combines integers by exclusive or with the integer at `user`.
 unsafe extern "C" fn mix(
     into: *mut c_void,
     left: *const c_void,
@@ -16,13 +16,13 @@ unsafe extern "C" fn mix(
 ) -> i32 {
     let (into, left, right) = (into.cast::<i32>(), left.cast::<i32>(), right.cast::<i32>());
     for i in 0..n {
-        // SAFETY: all have `n` integers; `user` is one.
+        // SAFETY: all buffers have `n` integers, and `user` points to one.
         unsafe { into.add(i).write(left.add(i).read() ^ right.add(i).read() ^ *user.cast::<i32>()) };
     }
     0
 }
 
-/// A call on `brought`, and what the rank has afterwards.
+/// A call with the input `brought`, and its expected output.
 struct Case {
     call: Call<'static>,
     gives: [i32; COUNT],
@@ -73,7 +73,7 @@ fn check(context: &Context, case: &Case, what: &str) {
         outputs: &[output.as_mut_ptr().cast()],
         ..case.call
     };
-    // SAFETY: the arrays have as many elements as the shape says, or more, and live until the call returns.
+    // SAFETY: the arrays have at least as many elements as the shape says, and live until the call returns.
     unsafe { context.run(&call) }.unwrap();
     assert_eq!(output, case.gives, "{what} on rank {}", context.rank());
     assert!(context.check(&call).unwrap().is_some(), "{what} would be prepared again");

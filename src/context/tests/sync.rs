@@ -1,12 +1,12 @@
-//! Which waits sleep, and which poll: as was set for a pair, or as the context does.
+//! Which waits sleep, and which poll: as set for a pair, or for the context.
 
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::types::DataType;
 
-/// Large enough to wait for its receive.
+/// Above the eager limit, so that the message waits for its receive.
 const LARGE: usize = 200_000;
-/// Looks at a thread that polls, which would be seen asleep if it slept at all.
+/// Checks after which a polling thread is assumed never to sleep.
 const LOOKS: usize = 300;
 
 fn buffer(context: &Arc<Context>, memory: &mut [u8]) -> UnboundBuffer {
@@ -19,7 +19,7 @@ fn is_asleep(context: &Context) -> bool {
     context.lock().unwrap().is_asleep()
 }
 
-/// Runs `wait`, which waits in vain until `end`, and then `meanwhile`: whether it sleeps by then, or never does.
+/// Runs `wait`, which waits until `end`, then `meanwhile`, and checks whether the wait sleeps then, or never.
 fn check(context: &Context, sleeps: bool, wait: impl FnOnce() + Send, meanwhile: impl FnOnce(), end: impl FnOnce()) {
     std::thread::scope(|scope| {
         let waits = scope.spawn(wait);
@@ -31,7 +31,7 @@ fn check(context: &Context, sleeps: bool, wait: impl FnOnce() + Send, meanwhile:
             std::iter::repeat_with(|| is_asleep(context)).any(|asleep| asleep || waits.is_finished())
                 && !waits.is_finished()
         } else {
-            // From when it was last told to poll.
+            // It may sleep until it sees the last change.
             std::iter::repeat_with(|| is_asleep(context)).any(|asleep| !asleep || waits.is_finished());
             waits.is_finished() || (0..LOOKS).any(|_| is_asleep(context))
         };
@@ -93,7 +93,7 @@ fn waits_for_one_pair_only_poll_as_was_set_for_it() {
     let context = &contexts[0];
     let pair = context.pair(1).unwrap();
     context.lock().unwrap().set_spin(Spin::For(Duration::ZERO));
-    // Waits under way included.
+    // Includes current waits.
     check_bound(context, 1, false, || {
         while !is_asleep(context) {}
         pair.set_sync(true, true).unwrap();
@@ -116,7 +116,7 @@ fn receives_count_from_when_none_was_under_way() {
     own.send(0, 1, 1, 1).unwrap();
     assert_eq!(own.wait_recv(None).unwrap(), Some((0, 1)));
     let wait = || assert_eq!(own.wait_recv(None).unwrap(), None);
-    // It began while one with another rank was under way.
+    // Started while an operation with another rank was in progress.
     check(context, false, wait, || (), || own.abort_wait_recv());
     other.send(0, 7, 0, 1).unwrap();
     assert_eq!(own.wait_recv(None).unwrap(), Some((1, 1)));

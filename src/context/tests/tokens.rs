@@ -1,10 +1,10 @@
-//! Job tokens: who has another one is not let in, and is told so.
+//! Job tokens: a rank with another token is refused, and gets an error that says so.
 
 use super::*;
 use crate::context::Connect;
 use crate::rendezvous::InProcessStore;
 
-/// One context for each token, each with a device of its own, connected over one store; what came of it.
+/// Connects one context for each token, each with its own device, over one store; returns contexts and results.
 fn connect_with(tokens: [Option<&str>; 2], connect: Connect) -> Vec<(Arc<Context>, Result<()>)> {
     let store = InProcessStore::new();
     std::thread::scope(|scope| {
@@ -37,7 +37,7 @@ fn one_token_connects() {
 }
 
 #[test]
-fn another_token_is_told_to_both_ranks_at_once() {
+fn both_ranks_fail_at_once_if_their_tokens_differ() {
     for (tokens, parts) in [
         ([Some("swordfish"), Some("herring")], [["job token (GLOO_RS_TOKEN) another one"; 2]; 2]),
         (

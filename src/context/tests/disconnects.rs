@@ -1,4 +1,4 @@
-//! How a peer's end is told, and that none is missed.
+//! Errors when a peer's process ends or a connection is reset.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -23,7 +23,7 @@ fn a_peer_that_says_it_is_connecting_and_ends_is_noticed() {
     let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), 4).unwrap() };
     context.lock().unwrap().messenger.set_peer(0, &address.serialize()).unwrap();
     std::thread::scope(|scope| {
-        // Rank 0 was about to connect, too, says that its connection is the one to keep, and is killed.
+        // Rank 0 connects at the same time, decides that its own connection is used, and is killed.
         scope.spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut acceptor = Acceptor::new([3; 32]);
@@ -47,10 +47,10 @@ fn a_peer_that_says_it_is_connecting_and_ends_is_noticed() {
     });
 }
 
-/// What a message to rank 0 ends with that is sent when the connection was reset, after `last` came on it.
+/// The error of a message to rank 0 that is sent after rank 0 has sent `last` and reset the connection.
 fn send_into_a_reset(last: &[Message]) -> Error {
     let (context, mut stream, connection) = victim();
-    // Nobody reads meanwhile.
+    // The context does not read while this lock is held.
     let mut guard = context.lock().unwrap();
     last.iter().for_each(|message| stream.write_all(&message.encode(connection)).unwrap());
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
@@ -59,7 +59,7 @@ fn send_into_a_reset(last: &[Message]) -> Error {
     let bytes = [0u8; 8];
     let (space, from) = (Space::USER, bytes.as_ptr());
     let send = Send { to: 0, space, slot: 1, fingerprint: 0, from, bytes: 8, more: false, token };
-    // SAFETY: the array outlives the connection, which is over before this returns.
+    // SAFETY: the array outlives the connection, which ends before this returns.
     unsafe { guard.messenger.send(send) };
     let mut events = Vec::new();
     guard.messenger.flush(&mut events);
@@ -70,7 +70,7 @@ fn send_into_a_reset(last: &[Message]) -> Error {
 }
 
 #[test]
-fn a_reset_that_sending_meets_is_told() {
+fn a_reset_that_a_send_detects_is_reported() {
     let error = send_into_a_reset(&[]);
     assert!(error.message().starts_with("the connection to rank 0"), "{error}");
     assert!(error.message().ends_with(" broke while sending: Connection reset by peer (os error 104)"), "{error}");

@@ -1,4 +1,4 @@
-//! Where contexts listen, and which of a peer's addresses they take.
+//! At which addresses contexts listen, and which of a peer's addresses they use.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
@@ -7,7 +7,7 @@ use super::*;
 use crate::net::address::Address;
 use crate::rendezvous::in_process::InProcessStore;
 
-/// A device for which nothing was named listens once it is known where the ranks are.
+/// A device without a given address listens when the ranks' hosts are known.
 #[test]
 fn a_device_listens_on_loopback_once_all_ranks_turn_out_to_be_on_this_host() {
     let store = InProcessStore::new();
@@ -23,7 +23,7 @@ fn a_device_listens_on_loopback_once_all_ranks_turn_out_to_be_on_this_host() {
                 let addresses = device.addresses();
                 assert!(!addresses.is_empty() && addresses.iter().all(|a| a.ip().is_loopback()), "{addresses:?}");
                 assert!(device.interface().is_some());
-                // Another context of the same device goes where its parent's addresses say.
+                // Another context of the same device uses the addresses that its parent determined.
                 let child = Context::new(device.clone(), rank, 3, &options).unwrap();
                 child.connect_from(&context, 7).unwrap();
                 assert_eq!(device.addresses(), addresses);
@@ -39,7 +39,7 @@ fn a_device_listens_on_loopback_once_all_ranks_turn_out_to_be_on_this_host() {
 fn a_pair_listens_when_its_address_is_asked_for() {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
     let device = Device::create(&DeviceOptions::default()).unwrap();
-    // That the device listens for another context already says nothing about this one's peer.
+    // The device listens for another context already, but this peer's address is still unknown.
     let other = Context::new(device.clone(), 0, 1, &options).unwrap();
     other.connect(&*InProcessStore::new()).unwrap();
     let contexts: Vec<_> = (0..2).map(|rank| Context::new(device.clone(), rank, 2, &options).unwrap()).collect();
@@ -54,12 +54,12 @@ fn a_pair_listens_when_its_address_is_asked_for() {
     });
 }
 
-/// A free port of loopback, where nobody listens.
+/// A free port of loopback on which no socket listens.
 fn closed() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Two contexts, and the second's address.
+/// Two contexts, and the second one's address.
 fn two() -> (Vec<Arc<Context>>, Address) {
     let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
     let contexts: Vec<_> = (0..2).map(|rank| Context::new(device(), rank, 2, &options).unwrap()).collect();
@@ -69,7 +69,7 @@ fn two() -> (Vec<Arc<Context>>, Address) {
 
 #[test]
 fn an_address_that_does_not_answer_is_followed_by_the_next() {
-    // 192.0.2.1 is no host's, and from loopback no way leads there.
+    // 192.0.2.1 belongs to no host, and there is no route to it from loopback.
     for useless in [closed(), SocketAddr::from(([192, 0, 2, 1], 9))] {
         let (contexts, mut address) = two();
         address.sockets.insert(0, useless);
@@ -86,7 +86,7 @@ fn a_peer_is_gone_when_it_refuses_at_all_its_addresses() {
     assert_eq!(error.kind(), ErrorKind::ConnectionLost);
     assert!(error.message().contains("rank 1 at 127.0.0.1:") && error.message().contains("is gone"), "{error}");
     assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
-    // One that cannot be reached for another reason may be there all the same.
+    // An address that cannot be reached for another reason may still be valid.
     let (contexts, mut address) = two();
     address.sockets = vec![closed(), SocketAddr::from(([192, 0, 2, 1], 9))];
     contexts[0].set_timeout(Duration::from_secs(3));

@@ -1,4 +1,4 @@
-//! Collectives whose algorithms know where ranks are: on which hosts, or in which groups and grids the caller puts them.
+//! Collectives whose algorithms use the topology: hosts, or groups and grids given by the caller.
 
 use std::sync::Barrier;
 
@@ -7,7 +7,7 @@ use crate::collective::{Collective, Shape};
 use crate::rendezvous::InProcessStore;
 use crate::types::DataType;
 
-/// An allreduce of one number, this rank's own, with what `place` says of groups and dims.
+/// An allreduce of this rank's number, with the groups and dims that `place` sets.
 fn allreduce(context: &Context, algorithm: &str, place: impl Fn(Shape<'static>) -> Shape<'static>) -> Result<i64> {
     let (input, mut output) = (context.rank() as i64, [0i64; 5]);
     let input = [input; 5];
@@ -32,7 +32,7 @@ const ALGORITHMS: [&str; 5] = ["hierarchical", "torus_2d", "torus_nd", "mesh_2d"
 fn groups_are_the_hosts_unless_the_caller_says_otherwise() {
     let contexts = group(6);
     for context in &contexts {
-        // As if it had been told so when it connected.
+        // As if it had been determined by connecting.
         context.hosts.set([0, 1, 0, 1, 1, 2].into()).unwrap();
     }
     run(&contexts, |context| {
@@ -41,10 +41,10 @@ fn groups_are_the_hosts_unless_the_caller_says_otherwise() {
             assert_eq!(allreduce(context, name, |s| Shape { groups: &[7, 7, 7, 8, 8, 8], ..s }).unwrap(), 15, "{name}");
             assert_eq!(allreduce(context, name, |s| Shape { dims: &[3, 2], ..s }).unwrap(), 15, "{name}");
         }
-        // Who gives what is known anyway calls the same as who gives nothing.
+        // Passing the known hosts explicitly is the same call as passing none.
         let given: &[u32] = if context.rank() == 1 { &[0, 1, 0, 1, 1, 2] } else { &[] };
         assert_eq!(allreduce(context, "torus_2d", |s| Shape { groups: given, ..s }).unwrap(), 15);
-        // Others take no notice.
+        // Other algorithms ignore groups.
         let only_here: &[u32] = if context.rank() == 1 { &[0, 1, 0, 1, 1, 3] } else { &[] };
         assert_eq!(allreduce(context, "ring_segmented", |s| Shape { groups: only_here, ..s }).unwrap(), 15);
     });
@@ -60,9 +60,9 @@ fn hosts_are_known_once_connected() {
     assert!(contexts.iter().all(|context| context.hosts() == [0, 0, 0]));
 }
 
-/// Calls with groups and dims of their own on rank 2 fail on all ranks that hear of it, at once.
+/// If rank 2 passes other groups and dims, all ranks that receive its messages fail at once.
 #[test]
-fn ranks_that_differ_are_told() {
+fn ranks_that_differ_are_named() {
     type Odd = fn(Shape<'static>) -> Shape<'static>;
     let odd: [(&str, Odd, &str); 4] = [
         ("torus_2d", |s| Shape { groups: &[0, 0, 1, 2], ..s }, "groups 0,0,1,2, dims none"),
