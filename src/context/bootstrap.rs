@@ -1,9 +1,9 @@
-//! How the ranks of a context find each other.
+//! Connects the ranks of a context: exchanges their addresses and the tuning.
 //!
-//! In two rounds: first every rank tells which host it is on, and from where that reaches the store; then, knowing where the
-//! others are, it listens, and tells at which addresses. Last, rank 0 tells what algorithms are chosen by (see
-//! [`tuning`]). There are three ways to tell: over a [`store`], by an [allgather of the caller's](oob), and
-//! over a connected [context](parent), of which the first round and the last are known.
+//! There are two rounds. In the first, every rank publishes its host, and the local address from which it reaches the store. When
+//! the hosts are known, it listens, and publishes its addresses in the second. Last, rank 0 publishes the tuning by which
+//! algorithms are selected (see [`tuning`]). The exchange is done over a [`store`], by an [allgather of the
+//! caller](oob), or over a connected [context](parent), whose hosts and tuning are known.
 
 mod oob;
 mod parent;
@@ -27,36 +27,37 @@ use oob::ByAllgather;
 use parent::OverContext;
 use store::OverStore;
 
-/// What errors call connecting.
+/// The operation that errors of connecting name.
 pub(super) const CONNECT: &str = "connect";
 
-/// A way in which the ranks of a context tell each other what they need to connect. Every rank calls the methods in this order. A
-/// failure is told to the others where they can hear of it: so the second round is called after a failure, too.
+/// How the ranks of a context exchange what they need to connect. Every rank calls the methods in this order. Other ranks are
+/// notified of a failure where possible, so the second round is called even after a failure.
 pub(super) trait Exchange {
-    /// Where the server is reached that all go through, if there is one.
+    /// The address of the server that all ranks use, if there is one.
     fn server(&self) -> Option<SocketAddr> {
         None
     }
 
-    /// What all ranks choose algorithms by already, if they do.
+    /// The tuning, if all ranks know it already.
     fn agreed(&self) -> Option<Tuner> {
         None
     }
 
-    /// The first round: where everyone is, as far as they know. `own` is what this rank tells, or why it cannot go on.
+    /// The first round: returns the provisional addresses of all ranks. `own` is this rank's content, or the error for which it
+    /// fails.
     fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>>;
 
-    /// The second round: what this rank has told, and what all have, in their order.
+    /// The second round: returns this rank's content, and the contents of all ranks in their order.
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)>;
 
-    /// What rank 0, which alone has `own`, tells all when the second round has gone well.
+    /// After the second round: returns `own` of rank 0, which is the only one that passes it.
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>>;
 }
 
-/// An allgather of the caller's: what this rank gives, and memory for what all ranks give, in their order, each as many bytes.
+/// An allgather of the caller: gets this rank's record, and memory for the records of all ranks, in their order, of equal length.
 pub type AllgatherFunction<'a> = dyn FnMut(&[u8], &mut [u8]) -> Result<()> + 'a;
 
-/// When connecting must be over, and after how long that is.
+/// The deadline of connecting, and the timeout from which it was computed.
 #[derive(Clone, Copy)]
 pub(super) struct Limit {
     pub deadline: Instant,
@@ -64,14 +65,14 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// Zero once it has passed.
+    /// The time until the deadline; zero after it.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 }
 
 impl Context {
-    /// Finds the other ranks over `store`. Collective: every rank calls it, with a store (or prefix) of this context's own.
+    /// Connects the ranks over `store`. Collective: every rank calls it, with a store (or prefix) used only by this context.
     pub fn connect(&self, store: &dyn Store) -> Result<()> {
         let limit = self.limit();
         self.bootstrap(&OverStore { context: self, store, limit }, limit).map_err(|e| {
@@ -79,8 +80,8 @@ impl Context {
         })
     }
 
-    /// Finds the other ranks by an allgather that the caller has. Collective. It is called on this thread, without locks, and twice on
-    /// every rank; if it fails, connecting does, at once. Nothing ends a call of it early: the deadline is looked at between calls.
+    /// Connects the ranks by the caller's allgather. Collective. It is called twice on every rank, on this thread, without locks;
+    /// if it fails, this fails at once. A call of it is not interrupted: the deadline is checked between calls.
     pub fn connect_oob(&self, allgather: &mut AllgatherFunction<'_>) -> Result<()> {
         let limit = self.limit();
         self.bootstrap(&ByAllgather::new(self, allgather, limit), limit).map_err(|e| {
@@ -88,7 +89,7 @@ impl Context {
         })
     }
 
-    /// Finds the other ranks over a connected context of the same ranks, with `tag`. Collective.
+    /// Connects the ranks over a connected context of the same ranks, with `tag`. Collective.
     pub fn connect_from(&self, parent: &Context, tag: u64) -> Result<()> {
         if (parent.rank, parent.size) != (self.rank, self.size) {
             return Err(Error::invalid(format!(
@@ -108,28 +109,29 @@ impl Context {
 
     fn bootstrap(&self, exchange: &dyn Exchange, limit: Limit) -> Result<()> {
         let (server, agreed) = (exchange.server(), exchange.agreed());
-        // First, so that nobody waits for a rank 0 that cannot go on.
+        // Read first: if rank 0 fails here, the other ranks are notified by the exchange.
         let source = if agreed.is_none() { self.source() } else { Ok(None) };
         let wants = source.as_ref().map_or(0, |source| source.as_ref().map_or(0, tuning::wants));
         let provisional = || {
             self.check_open()?;
             source.as_ref().map_err(Error::clone)?;
-            self.tell(self.device().provisional_sockets(server)?, wants)
+            self.set_own_address(self.device().provisional_sockets(server)?, wants)
         };
         let everyone = exchange.provisional_addresses(provisional());
-        let listen = |everyone: Vec<Address>| self.tell(self.device().listen(server, &everyone, self.rank)?, wants);
+        let listen =
+            |everyone: Vec<Address>| self.set_own_address(self.device().listen(server, &everyone, self.rank)?, wants);
         let (own, list) = exchange.addresses(everyone.and_then(listen))?;
         let addresses = self.set_peers(&list, &own)?;
         let tuner = match agreed {
             Some(tuner) => tuner,
-            // The last byte of what rank 0 has told.
+            // The last byte of rank 0's content.
             None => self.agree(exchange, source?, Links::wanted(list[own.len() - 1], &addresses), &addresses, limit)?,
         };
         self.adopt(tuner, &addresses)?;
         self.connect_fully(limit)
     }
 
-    /// Refuses what would connect a context that is closed, or broken otherwise.
+    /// Fails if the context is closed, or broken.
     pub(super) fn check_open(&self) -> Result<()> {
         match self.lock()?.broken.clone() {
             None => Ok(()),
@@ -138,22 +140,22 @@ impl Context {
         }
     }
 
-    /// Makes sure that this rank listens, though nothing is known of the others.
+    /// Makes sure that this rank listens, even if the other ranks are unknown.
     pub(super) fn listen_anywhere(&self) -> Result<()> {
         if self.lock()?.messenger.sockets().is_empty() {
-            self.tell(self.device().listen_anywhere()?, 0)?;
+            self.set_own_address(self.device().listen_anywhere()?, 0)?;
         }
         Ok(())
     }
 
-    /// What this rank tells the others when it is, or may be, found at `sockets`: its address, and what rank 0 wants to measure.
-    fn tell(&self, sockets: Vec<SocketAddr>, wants: u8) -> Result<Vec<u8>> {
+    /// Sets the addresses of this rank. Returns its content for a round: its address, and which links rank 0 measures.
+    fn set_own_address(&self, sockets: Vec<SocketAddr>, wants: u8) -> Result<Vec<u8>> {
         let mut guard = self.lock()?;
         guard.messenger.set_sockets(sockets);
         Ok([guard.messenger.address(), vec![wants]].concat())
     }
 
-    /// Rank 0: what it goes by in tuning.
+    /// Rank 0: the source of the tuning.
     fn source(&self) -> Result<Option<Source>> {
         if self.rank != 0 {
             return Ok(None);
@@ -165,7 +167,7 @@ impl Context {
         source.map(Some)
     }
 
-    /// What all ranks have told; `own` is what this one has.
+    /// Parses the contents of all ranks; `own` is this rank's.
     fn parse(&self, list: &[u8], own: &[u8]) -> Result<Vec<Address>> {
         let length = own.len();
         if list.len() != length * self.size {
@@ -180,22 +182,22 @@ impl Context {
                 format!("the address published for rank {} is another process's: {SEPARATE}", self.rank),
             ));
         }
-        let address = |(rank, told): (usize, &[u8])| {
-            Address::deserialize(&told[..length - 1])
-                .map_err(|e| e.context(format_args!("what rank {rank} tells of itself")).with_rank(rank))
+        let address = |(rank, content): (usize, &[u8])| {
+            Address::deserialize(&content[..length - 1])
+                .map_err(|e| e.context(format_args!("the address published by rank {rank}")).with_rank(rank))
         };
         list.chunks_exact(length).enumerate().map(address).collect()
     }
 
-    /// Where everyone is, as all have told, this rank `own`.
+    /// Sets the addresses of all peers from the contents of all ranks; `own` is this rank's.
     fn set_peers(&self, list: &[u8], own: &[u8]) -> Result<Vec<Address>> {
         let addresses = self.parse(list, own)?;
-        self.meet(&addresses, &Constants::BUILT_IN)?;
+        self.use_addresses(&addresses, &Constants::BUILT_IN)?;
         Ok(addresses)
     }
 
-    /// Everyone is there; threads wait by `constants`.
-    pub(super) fn meet(&self, addresses: &[Address], constants: &Constants) -> Result<()> {
+    /// Sets the addresses of all peers. Threads poll as long as `constants` says.
+    pub(super) fn use_addresses(&self, addresses: &[Address], constants: &Constants) -> Result<()> {
         address::check(addresses)?;
         let _ = self.hosts.set(address::number_hosts(addresses));
         let mut guard = self.lock()?;
@@ -207,7 +209,7 @@ impl Context {
         Ok(())
     }
 
-    /// Goes by `tuner` from now on. What was agreed on first stays.
+    /// Uses `tuner` from now on, unless a tuner was agreed on before.
     pub(crate) fn adopt(&self, tuner: Tuner, addresses: &[Address]) -> Result<()> {
         self.lock()?.set_spin(self.spin(addresses, tuner.constants()));
         let _ = self.agreed.set(tuner);
@@ -221,7 +223,7 @@ impl Context {
         Spin::For(duration(if shares { constants.spin_shared_us } else { constants.spin_us }))
     }
 
-    /// Makes the connections that the options want now.
+    /// Makes all connections, if the options say so.
     pub(super) fn connect_fully(&self, Limit { deadline, timeout }: Limit) -> Result<()> {
         if self.options.connect == Connect::Full {
             for rank in 0..self.size {
@@ -235,7 +237,7 @@ impl Context {
     }
 }
 
-/// So many µs.
+/// A duration in µs.
 pub(super) fn duration(us: f64) -> Duration {
     Duration::from_secs_f64(us * 1e-6)
 }

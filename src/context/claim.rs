@@ -25,7 +25,7 @@ const OWNER_BYTES: usize = 12;
 const NAME_BYTES: usize = 64;
 const SIZE_AT: usize = OWNER_BYTES + NAME_BYTES;
 const JOB_AT: usize = SIZE_AT + 4;
-const TOLD_AT: usize = JOB_AT + NAME_BYTES;
+const CONTENT_AT: usize = JOB_AT + NAME_BYTES;
 
 /// The first of these environment variables that is set names the job: the user's own, then those of batch systems, which are the
 /// same for all processes of one submission (`SLURM_HET_JOB_ID` is for heterogeneous Slurm jobs).
@@ -41,11 +41,11 @@ fn job() -> Vec<u8> {
 }
 
 /// The claim of this process to a rank of `size`, with this content.
-pub(super) fn make(size: usize, told: &[u8]) -> Result<Vec<u8>> {
-    make_for(&job(), size, told)
+pub(super) fn make(size: usize, content: &[u8]) -> Result<Vec<u8>> {
+    make_for(&job(), size, content)
 }
 
-fn make_for(job: &[u8], size: usize, told: &[u8]) -> Result<Vec<u8>> {
+fn make_for(job: &[u8], size: usize, content: &[u8]) -> Result<Vec<u8>> {
     static PROCESS: OnceLock<[u8; 8]> = OnceLock::new();
     let random = match PROCESS.get() {
         Some(random) => *random,
@@ -61,7 +61,7 @@ fn make_for(job: &[u8], size: usize, told: &[u8]) -> Result<Vec<u8>> {
         name
     };
     let (host, job, size) = (cut(host.trim_ascii()), cut(job), (size as u32).to_le_bytes());
-    Ok([&random[..], &std::process::id().to_le_bytes(), &host, &size, &job, told].concat())
+    Ok([&random[..], &std::process::id().to_le_bytes(), &host, &size, &job, content].concat())
 }
 
 /// Appends a claim to those at `key`. If the store cannot append, it replaces them, so that only the last one of each rank
@@ -85,7 +85,7 @@ impl<'a> Claims<'a> {
     pub(super) fn read(rank: Rank, value: &'a [u8], length: usize) -> Result<Self> {
         if value.is_empty() || !value.len().is_multiple_of(length) {
             let bytes = value.len();
-            let text = format!("what rank {rank} tells of itself has {bytes} bytes, not {length}: another version?");
+            let text = format!("the claim of rank {rank} has {bytes} bytes, not {length}: another version?");
             return Err(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
         }
         Ok(Self { rank, claims: value.chunks_exact(length).collect() })
@@ -97,11 +97,11 @@ impl<'a> Claims<'a> {
     }
 
     /// The content of the last claim. Fails if several processes claim this rank.
-    pub(super) fn told(&self) -> Result<&'a [u8]> {
+    pub(super) fn content(&self) -> Result<&'a [u8]> {
         let first = self.claims[0];
         match self.claims.iter().find(|other| other[..OWNER_BYTES] != first[..OWNER_BYTES]) {
             Some(other) => Err(self.claimed_twice(other)),
-            None => Ok(&self.claims[self.claims.len() - 1][TOLD_AT..]),
+            None => Ok(&self.claims[self.claims.len() - 1][CONTENT_AT..]),
         }
     }
 
@@ -113,7 +113,7 @@ impl<'a> Claims<'a> {
             format!("is one of {theirs} ranks, and this is a job of {here}")
         } else {
             // Names from different variables cannot be compared.
-            let (theirs, here) = (name(&claim[JOB_AT..TOLD_AT]), name(&own[JOB_AT..TOLD_AT]));
+            let (theirs, here) = (name(&claim[JOB_AT..CONTENT_AT]), name(&own[JOB_AT..CONTENT_AT]));
             let by = |name: &str| name.split_once('=').map(|(by, _)| by.to_owned());
             if theirs == here || by(&theirs) != by(&here) {
                 return Ok(());
@@ -125,8 +125,8 @@ impl<'a> Claims<'a> {
     }
 
     /// The contents of all claims but the last.
-    pub(super) fn told_before(&self) -> impl Iterator<Item = &'a [u8]> {
-        self.claims[..self.claims.len() - 1].iter().map(|claim| &claim[TOLD_AT..])
+    pub(super) fn earlier_contents(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.claims[..self.claims.len() - 1].iter().map(|claim| &claim[CONTENT_AT..])
     }
 
     /// The error for the first claim and `other`.
@@ -173,13 +173,13 @@ mod tests {
         let value = [&own[..], &again].concat();
         let claims = Claims::read(3, &value, own.len()).unwrap();
         assert!(claims.is_led_by(&again) && !claims.is_led_by(&other));
-        assert_eq!(claims.told().unwrap(), b"two");
-        assert_eq!(claims.told_before().collect::<Vec<_>>(), [b"one"]);
+        assert_eq!(claims.content().unwrap(), b"two");
+        assert_eq!(claims.earlier_contents().collect::<Vec<_>>(), [b"one"]);
 
         let value = [&other[..], &own].concat();
         let claims = Claims::read(3, &value, own.len()).unwrap();
         assert!(!claims.is_led_by(&own));
-        let error = claims.told().unwrap_err();
+        let error = claims.content().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Mismatch);
         let own = format!("and by process {} on ", std::process::id());
         for part in ["rank 3 is claimed twice: by process 77 on node7, ", &own, "prefix of its own"] {

@@ -1,4 +1,5 @@
-//! Collectives of the library's own over a context, by which contexts are made: of a kind that no caller's collective has.
+//! Collectives of the library itself, with which contexts are made. They have a kind of their own, which no caller's collective
+//! has.
 
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
@@ -13,11 +14,12 @@ use crate::wire::fingerprint::Purpose;
 /// Calls of this kind run one at a time.
 const TAG: u64 = 0;
 
-/// What rank 0 tells has fewer bytes.
+/// Most bytes that rank 0 can broadcast.
 const MOST: usize = 64 << 20;
 
 impl Context {
-    /// What this rank tells, or why it cannot go on; and what all tell, in their order. Collective.
+    /// Gathers the contents, or errors, of all ranks. Returns this rank's content, and those of all ranks in their order.
+    /// Collective.
     pub(super) fn gather_setup(&self, own: Result<Vec<u8>>, limit: Limit) -> Result<(Vec<u8>, Vec<u8>)> {
         record::exchange(self.rank, self.size, own, |record, all| {
             let shape = Shape::new(Collective::Allgather, self.rank, self.size, record.len());
@@ -25,7 +27,7 @@ impl Context {
         })
     }
 
-    /// `own` of rank 0, which alone has it. Collective.
+    /// Broadcasts `own` of rank 0, which is the only one that passes it. Collective.
     pub(super) fn broadcast_setup(&self, own: Option<Vec<u8>>, limit: Limit) -> Result<Vec<u8>> {
         if self.size == 1 {
             return Ok(own.unwrap_or_default());
@@ -35,20 +37,23 @@ impl Context {
         self.spread(length.as_ref().map(|length| &length[..]), &mut bytes, limit)?;
         let bytes = usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX);
         if bytes > MOST {
-            return Err(Error::new(ErrorKind::Mismatch, format!("rank 0 tells {bytes} bytes; {MOST} are possible")));
+            return Err(Error::new(
+                ErrorKind::Mismatch,
+                format!("rank 0 broadcasts {bytes} bytes; at most {MOST} are possible"),
+            ));
         }
-        let mut told = try_zeros(bytes, "what rank 0 tells")?;
-        self.spread(own.as_deref(), &mut told, limit)?;
-        Ok(told)
+        let mut content = try_zeros(bytes, "the data that rank 0 broadcasts")?;
+        self.spread(own.as_deref(), &mut content, limit)?;
+        Ok(content)
     }
 
-    fn spread(&self, own: Option<&[u8]>, told: &mut [u8], limit: Limit) -> Result<()> {
+    fn spread(&self, own: Option<&[u8]>, content: &mut [u8], limit: Limit) -> Result<()> {
         let shape = Shape {
             inputs: usize::from(own.is_some()),
-            ..Shape::new(Collective::Broadcast, self.rank, self.size, told.len())
+            ..Shape::new(Collective::Broadcast, self.rank, self.size, content.len())
         };
         let input = own.map(<[u8]>::as_ptr);
-        self.run_setup(shape, "binomial", input.as_slice(), told, limit)
+        self.run_setup(shape, "binomial", input.as_slice(), content, limit)
     }
 
     fn run_setup(

@@ -1,4 +1,5 @@
-//! Telling by an allgather of the caller's, in records of equal length; then rank 0 tells over the context itself.
+//! Exchanges contents by the caller's allgather, in records of equal length; rank 0 broadcasts the tuning over the context
+//! itself.
 
 use std::cell::{Cell, RefCell};
 
@@ -7,12 +8,12 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::Address;
 
-/// The ranks of `context` tell each other by a function of the caller's. A rank that cannot go on takes part all the same, and says
-/// why: whoever waits in the others' functions waits for it.
+/// An exchange by a function of the caller. A rank that has failed calls it too, with its error, because the other ranks wait in
+/// their calls of it.
 pub(super) struct ByAllgather<'a> {
     context: &'a Context,
     function: RefCell<&'a mut AllgatherFunction<'a>>,
-    /// It has failed, and is not called again.
+    /// A call has failed; the function is not called again.
     failed: Cell<bool>,
     limit: Limit,
 }
@@ -22,7 +23,7 @@ impl<'a> ByAllgather<'a> {
         Self { context, function: RefCell::new(function), failed: Cell::new(false), limit }
     }
 
-    /// One call of the function.
+    /// Calls the function once.
     fn exchange(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
         record::exchange(self.context.rank, self.context.size, own, |record, all| {
             let result = (self.function.borrow_mut())(record, all);
@@ -31,7 +32,7 @@ impl<'a> ByAllgather<'a> {
         })
     }
 
-    /// Whether this rank can go on after a call, which may have taken any time.
+    /// Whether this rank can continue after a call, which may have taken any time.
     fn check(&self) -> Result<()> {
         self.context.check_open()?;
         if self.limit.left().is_zero() {
@@ -52,8 +53,8 @@ impl Exchange for ByAllgather<'_> {
         if self.failed.get() {
             return own.map(|own| (own, Vec::new()));
         }
-        let told = self.exchange(own.and_then(|own| self.check().map(|()| own)))?;
-        self.check().map(|()| told)
+        let contents = self.exchange(own.and_then(|own| self.check().map(|()| own)))?;
+        self.check().map(|()| contents)
     }
 
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>> {

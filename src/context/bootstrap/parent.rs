@@ -1,4 +1,4 @@
-//! Telling over a connected context of the same ranks, which know where they are, and what they choose by.
+//! Exchanges addresses over a connected context of the same ranks, whose hosts and tuning are known.
 
 use super::{Exchange, Limit, record};
 use crate::collective::{Collective, Shape};
@@ -8,7 +8,7 @@ use crate::net::address::Address;
 use crate::tuner::Tuner;
 use crate::types::DataType;
 
-/// The ranks of `context` tell each other over `parent`, with `tag`.
+/// An exchange over `parent`, with `tag`.
 pub(super) struct OverContext<'a> {
     pub context: &'a Context,
     pub parent: &'a Context,
@@ -46,7 +46,7 @@ impl Exchange for OverContext<'_> {
 }
 
 impl Context {
-    /// Where all ranks are.
+    /// The addresses of all ranks.
     pub(crate) fn everyone(&self) -> Result<Vec<Address>> {
         let known = self.lock()?.messenger.addresses();
         known.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "that context is not connected to all its ranks"))

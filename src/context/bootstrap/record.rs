@@ -1,7 +1,7 @@
-//! What a rank tells the others where all tell equally much: what it has to say, or why it cannot go on.
+//! Records of equal length, with the content that a rank publishes or the error for which it fails.
 //!
-//! A record is a version (1 byte), the number of an error's kind, or 0 (1), the length of what is told (2, little-endian), the rank
-//! (4) and the number of ranks (4), what is told, and zeros. All of it comes from elsewhere, and is checked.
+//! A record is a version (1 byte), the number of an error's kind, or 0 (1), the length of the content (2, little-endian), the
+//! rank (4), the number of ranks (4), the content, and zeros. Records of other ranks are not trusted.
 
 use crate::error::{Error, ErrorKind, Result, try_zeros};
 use crate::types::Rank;
@@ -9,24 +9,24 @@ use crate::wire::VERSION;
 
 const BYTES: usize = 256;
 const HEADER: usize = 12;
-/// Bytes that can be told.
+/// Most bytes of content.
 pub const MOST: usize = BYTES - HEADER;
 
-/// The record of `rank`, which tells `own`; the end of a long reason is cut off.
+/// The record of `rank` with `own`; a long error text is cut off.
 fn write(rank: Rank, size: usize, own: &Result<Vec<u8>>) -> Vec<u8> {
-    let (kind, told) = match own {
-        Ok(told) => (0, &told[..]),
+    let (kind, content) = match own {
+        Ok(content) => (0, &content[..]),
         Err(error) => (error.kind().number() as u8, error.message().as_bytes()),
     };
-    let told = &told[..told.len().min(MOST)];
-    let [low, high] = (told.len() as u16).to_le_bytes();
+    let content = &content[..content.len().min(MOST)];
+    let [low, high] = (content.len() as u16).to_le_bytes();
     let (rank, size) = ((rank as u32).to_le_bytes(), (size as u32).to_le_bytes());
-    let mut record = [&[VERSION, kind, low, high], &rank[..], &size, told].concat();
+    let mut record = [&[VERSION, kind, low, high], &rank[..], &size, content].concat();
     record.resize(BYTES, 0);
     record
 }
 
-/// What `rank` of `size` tells in `record`.
+/// The content in the `record` of `rank` of `size`.
 fn read(record: &[u8], rank: Rank, size: usize) -> Result<&[u8]> {
     let mismatch = |text: String| Err(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
     let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| record[at + i]));
@@ -39,23 +39,25 @@ fn read(record: &[u8], rank: Rank, size: usize) -> Result<&[u8]> {
     }
     let (its_rank, its_size) = (number(4) as usize, number(8) as usize);
     if its_rank != rank {
-        return mismatch(format!("rank {its_rank} has told where rank {rank} should: the order is not that of ranks"));
+        return mismatch(format!(
+            "the record of rank {its_rank} is in the place of that of rank {rank}: the order is not that of ranks"
+        ));
     }
     if its_size != size {
         return mismatch(format!("rank {rank} is one of {its_size} ranks, and this rank one of {size}"));
     }
-    let told = &record[HEADER..HEADER + length];
+    let content = &record[HEADER..HEADER + length];
     match record[1] {
-        0 => Ok(told),
+        0 => Ok(content),
         kind => {
             let kind = ErrorKind::of_number(kind.into()).unwrap_or(ErrorKind::Mismatch);
-            Err(Error::new(kind, format!("rank {rank}: {}", String::from_utf8_lossy(told))).with_rank(rank))
+            Err(Error::new(kind, format!("rank {rank}: {}", String::from_utf8_lossy(content))).with_rank(rank))
         }
     }
 }
 
-/// What this rank tells, and what all do, in their order, as `gather` brings it: it is given this rank's record, and memory for those
-/// of all. It is called even if this rank fails, which all hear then.
+/// Exchanges records by `gather`, which gets this rank's record, and memory for the records of all. Returns this rank's content,
+/// and the contents of all ranks in their order. `gather` is called even if this rank fails, so that all ranks get its error.
 pub fn exchange(
     rank: Rank,
     size: usize,
@@ -63,7 +65,7 @@ pub fn exchange(
     gather: impl FnOnce(&[u8], &mut [u8]) -> Result<()>,
 ) -> Result<(Vec<u8>, Vec<u8>)> {
     let record = write(rank, size, &own);
-    let mut all = try_zeros(record.len().saturating_mul(size), "what all ranks tell")?;
+    let mut all = try_zeros(record.len().saturating_mul(size), "the records of all ranks")?;
     let gathered = gather(&record, &mut all);
     let own = own?;
     gathered?;
@@ -71,6 +73,6 @@ pub fn exchange(
         let text = format!("what this rank, {rank}, has given has not come back in its place");
         return Err(Error::new(ErrorKind::Mismatch, text));
     }
-    let told = all.chunks_exact(BYTES).enumerate().map(|(rank, record)| read(record, rank, size));
-    Ok((own, told.collect::<Result<Vec<_>>>()?.concat()))
+    let contents = all.chunks_exact(BYTES).enumerate().map(|(rank, record)| read(record, rank, size));
+    Ok((own, contents.collect::<Result<Vec<_>>>()?.concat()))
 }

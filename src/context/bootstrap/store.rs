@@ -1,8 +1,8 @@
-//! Telling over a store.
+//! Exchanges contents over a store.
 //!
-//! In each round every rank puts what it tells into the store, first as a [claim], which it reads back; rank 0 collects it
-//! and puts the list there as one value. Last, rank 0 puts its tuning there. So each rank makes six requests, and rank 0 two large
-//! ones, whatever the number of ranks.
+//! In each round every rank writes its content to the store, in the first round as a [claim], which it reads back. Rank 0
+//! collects the contents and writes the list as one value. Last, rank 0 writes its tuning. So each rank makes six requests, and
+//! rank 0 two large ones, whatever the number of ranks.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -15,38 +15,38 @@ use crate::error::{Error, ErrorKind, Result, after};
 use crate::net::address::Address;
 use crate::rendezvous::Store;
 
-/// What every rank tells every other one over the store.
+/// One exchange between all ranks.
 struct Round {
-    /// With the rank behind it: where a rank tells.
+    /// Prefix of the keys of contents; the rank follows.
     key: &'static str,
-    /// Where all can be read.
+    /// Key of the list.
     list: &'static str,
-    /// What ranks have not done that have not told.
+    /// What ranks without content have not done, for errors.
     missing: &'static str,
 }
 
-/// How long a rank waits for the store before it looks whether its context was closed: at first, and at most.
+/// How long a rank waits for the store before it checks whether its context was closed: at first, and at most.
 const FIRST_TURN: Duration = Duration::from_millis(100);
 const LAST_TURN: Duration = Duration::from_millis(800);
-/// And at least: where a timeout of zero means to wait for ever, it is never asked with that.
+/// The shortest wait. Some stores wait without limit if their timeout is zero.
 const LEAST_TURN: Duration = Duration::from_millis(1);
 
-/// A store that answers later than this after a wait's end is one that does not answer.
+/// A store that returns later than this after a timeout is considered not to answer.
 const LATE: Duration = Duration::from_millis(500);
 
-/// Ranks that one request asks the store for at most.
+/// Most keys in one request.
 const BATCH: usize = 4096;
 
-/// How many missing ranks a message names.
+/// Most missing ranks in an error.
 const MISSING_SHOWN: usize = 16;
 
 const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived" };
-const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not told where they listen" };
+const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not published their addresses" };
 
-/// Where rank 0 publishes its tuning.
+/// Key of rank 0's tuning.
 const TUNING: &str = "tuning";
 
-/// In front of why rank 0 cannot publish a list, which follows the number of the error's kind. No list begins so.
+/// Prefix of an error in place of a list; the number of the error's kind and its text follow. No list begins with it.
 const REFUSAL: &[u8] = b"\0refused: ";
 
 impl Round {
@@ -59,7 +59,7 @@ impl Round {
     }
 }
 
-/// The ranks of `context` tell each other over `store`.
+/// An exchange over `store`.
 pub(super) struct OverStore<'a> {
     pub context: &'a Context,
     pub store: &'a dyn Store,
@@ -73,13 +73,13 @@ impl Exchange for OverStore<'_> {
 
     fn provisional_addresses(&self, own: Result<Vec<u8>>) -> Result<Vec<Address>> {
         let own = own.inspect_err(|error| self.refuse(error))?;
-        self.context.parse(&self.meet(&own)?, &own)
+        self.context.parse(&self.claim_rank(&own)?, &own)
     }
 
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
         let own = own?;
         self.store.set_within(&ADDRESSES.rank_key(self.context.rank), &own, self.limit.left())?;
-        let list = self.exchange(&ADDRESSES, |told| Ok(told.concat()))?;
+        let list = self.exchange(&ADDRESSES, |contents| Ok(contents.concat()))?;
         Ok((own, list))
     }
 
@@ -90,7 +90,7 @@ impl Exchange for OverStore<'_> {
         }
         self.wait_for(|wait| self.store.get(TUNING, wait)).map_err(|error| match error.kind() {
             ErrorKind::Timeout => {
-                error.context(format_args!("{}, rank 0 has not told its tuning", after(timeout))).with_rank(0)
+                error.context(format_args!("{}, rank 0 has not published its tuning", after(timeout))).with_rank(0)
             }
             _ => error,
         })
@@ -98,45 +98,45 @@ impl Exchange for OverStore<'_> {
 }
 
 impl OverStore<'_> {
-    /// Rank 0: tells all why it cannot publish the first list.
+    /// Rank 0: publishes `error` in place of the first list.
     fn refuse(&self, error: &Error) {
         if self.context.rank == 0 {
             let text = [REFUSAL, &[error.kind().number() as u8], error.message().as_bytes()].concat();
-            // What is wrong says more than that the store does not answer either.
+            // The error to report is `error`, even if the store does not answer either.
             let _ = self.store.set_within(HOSTS.list, &text, self.limit.left());
         }
     }
 
-    /// The first round: this rank claims its place, with `own`; what all ranks tell, in their order.
-    fn meet(&self, own: &[u8]) -> Result<Vec<u8>> {
+    /// The first round: claims this rank, with the content `own`. Returns the contents of all ranks in their order.
+    fn claim_rank(&self, own: &[u8]) -> Result<Vec<u8>> {
         let (store, rank) = (self.store, self.context.rank);
         let (key, claim) = (HOSTS.rank_key(rank), claim::make(self.context.size, own)?);
         claim::put(store, &key, &claim, self.limit.left())?;
         let value = self.wait_for(|wait| store.get(&key, wait))?;
         let claims = Claims::read(rank, &value, claim.len())?;
         if !claims.is_led_by(&claim) {
-            // The others are left alone: they may be another job's, which is well.
+            // Other ranks are not notified: they may be those of another, working job.
             return Err(claims.claimed_twice(&claim));
         }
-        // A context of this process that is over may have told before, but the list must be yet to come.
-        let earlier = rank == 0 && claims.told_before().any(|told| !Address::is_same_context(told, own));
+        // An earlier context of this process that has ended may have left a claim, but no list.
+        let earlier = rank == 0 && claims.earlier_contents().any(|content| !Address::is_same_context(content, own));
         if earlier && store.wait(&[HOSTS.list], Duration::ZERO).is_ok() {
             let text = format!("an earlier context of this process has met others there; {SEPARATE}");
             return Err(Error::new(ErrorKind::Mismatch, text));
         }
-        claims.told().inspect_err(|error| self.refuse(error))?;
+        claims.content().inspect_err(|error| self.refuse(error))?;
         let list = |values: Vec<Vec<u8>>| {
-            let told = values.iter().enumerate().map(|(rank, value)| {
+            let contents = values.iter().enumerate().map(|(rank, value)| {
                 let claims = Claims::read(rank, value, claim.len())?;
-                claims.is_of_the_same_job(&claim).and_then(|()| claims.told())
+                claims.is_of_the_same_job(&claim).and_then(|()| claims.content())
             });
-            let told = told.collect::<Result<Vec<_>>>().map(|told| told.concat());
-            told.inspect_err(|error| self.refuse(error))
+            let contents = contents.collect::<Result<Vec<_>>>().map(|contents| contents.concat());
+            contents.inspect_err(|error| self.refuse(error))
         };
         self.exchange(&HOSTS, list)
     }
 
-    /// One round, in which this rank has told: what rank 0 makes of what all ranks have, in their order, by `list`.
+    /// One round, after this rank has written its content: returns the list that rank 0 makes of all contents by `list`.
     fn exchange(&self, round: &Round, list: impl FnOnce(Vec<Vec<u8>>) -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         let (store, size) = (self.store, self.context.size);
         let missing = |e| self.name_missing(round, e);
@@ -162,17 +162,17 @@ impl OverStore<'_> {
         Ok(list)
     }
 
-    /// Waits for the store in turns, to notice that the context is closed meanwhile. A turn that ends without an answer is
-    /// no reason to give up, since the store may come back; whatever else fails is.
+    /// Waits for the store in short turns, so that it notices if the context is closed. A turn that times out is repeated, since
+    /// the store may recover; other errors are returned.
     fn wait_for<T>(&self, wait: impl Fn(Duration) -> Result<T>) -> Result<T> {
         let began = Instant::now();
         let mut turn = FIRST_TURN;
         loop {
             match wait(turn.min(self.limit.left()).max(LEAST_TURN)) {
                 Ok(value) => return Ok(value),
-                // A store that does not answer may end a turn late: not to ask it again after the deadline.
+                // Not repeated after the deadline: a store that does not answer may end a turn late.
                 Err(e) if e.kind() == ErrorKind::Timeout && Instant::now() < self.limit.deadline => {}
-                // The error tells how long the turn took.
+                // The store's error contains only the time of the last turn.
                 Err(e) => return Err(e.context(format_args!("failed after {:.3} s", began.elapsed().as_secs_f64()))),
             }
             if let Some(error) = self.context.broken() {
@@ -182,7 +182,7 @@ impl OverStore<'_> {
         }
     }
 
-    /// Adds the ranks that have not told to a timeout.
+    /// Adds the ranks without content to a timeout.
     fn name_missing(&self, round: &Round, error: Error) -> Error {
         if error.kind() != ErrorKind::Timeout {
             return error;
@@ -198,12 +198,13 @@ impl OverStore<'_> {
         Error::new(ErrorKind::Timeout, message).with_rank(missing[0])
     }
 
-    /// The first ranks that have not told, and whether these are all; `None` if the store does not say, at once, or cannot be asked
-    /// without waiting. Every rank asks at the same moment: for many keys in one request, and for fewer only where one is missing.
+    /// The first ranks without content, and whether these are all; `None` if the store does not answer at once, or cannot be
+    /// asked without waiting. All ranks ask at the same moment, so one request asks for many keys, and fewer only if one is
+    /// missing.
     fn find_missing(&self, round: &Round) -> Option<(Vec<usize>, bool)> {
         let (rank, size) = (self.context.rank, self.context.size);
         let in_time = || Instant::now().saturating_duration_since(self.limit.deadline) < LATE;
-        let all_told = |ranks: Range<usize>| {
+        let all_present = |ranks: Range<usize>| {
             let keys = round.rank_keys(ranks);
             match self.store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), Duration::ZERO) {
                 Ok(()) => Some(true),
@@ -211,8 +212,8 @@ impl OverStore<'_> {
                 Err(_) => None,
             }
         };
-        // What this rank has told is there; a store that does not say so says nothing about the others either.
-        if !in_time() || all_told(rank..rank + 1) != Some(true) {
+        // This rank's content is there; if the store does not confirm this, its other answers mean nothing.
+        if !in_time() || all_present(rank..rank + 1) != Some(true) {
             return None;
         }
         let mut missing = Vec::new();
@@ -226,7 +227,7 @@ impl OverStore<'_> {
                 end = first + BATCH;
             }
             let middle = first.midpoint(end);
-            match all_told(first..end) {
+            match all_present(first..end) {
                 Some(true) => {}
                 Some(false) if end - first == 1 => missing.push(first),
                 Some(false) => unknown.extend([(middle, end), (first, middle)]),

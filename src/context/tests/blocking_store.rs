@@ -1,4 +1,4 @@
-//! Connecting over a caller's store to which a timeout of zero means for ever.
+//! Connecting over a caller's store that waits without limit if the timeout is zero.
 
 use std::ffi::{c_char, c_void};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::*;
 use crate::rendezvous::tests::{c_get, c_multi_get, c_wait, callbacks_over};
 use crate::rendezvous::{InProcessStore, PrefixStore, Store, StoreCallbacks};
 
-/// How often a function was given a timeout of zero.
+/// Number of calls with a timeout of zero.
 static ZEROS: AtomicUsize = AtomicUsize::new(0);
 
 fn look(timeout_ms: i64) {
@@ -17,13 +17,13 @@ fn look(timeout_ms: i64) {
 
 unsafe extern "C" fn get(key: *const c_char, timeout_ms: i64, sink: *mut c_void, user: *mut c_void) -> u32 {
     look(timeout_ms);
-    // SAFETY: called as StoreCallbacks says.
+    // SAFETY: called as [`StoreCallbacks`] requires.
     unsafe { c_get(key, timeout_ms, sink, user) }
 }
 
 unsafe extern "C" fn wait(keys: *const *const c_char, count: usize, timeout_ms: i64, user: *mut c_void) -> u32 {
     look(timeout_ms);
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { c_wait(keys, count, timeout_ms, user) }
 }
 
@@ -35,12 +35,12 @@ unsafe extern "C" fn multi_get(
     user: *mut c_void,
 ) -> u32 {
     look(timeout_ms);
-    // SAFETY: likewise.
+    // SAFETY: as above.
     unsafe { c_multi_get(keys, count, timeout_ms, sink, user) }
 }
 
-/// Does all that waits: ranks that come alone, then ranks that find each other where one was before, and what a program asks itself.
-/// How those failed that were alone.
+/// Exercises all functions that wait: ranks that connect alone, then ranks that connect over the same store, and direct calls.
+/// Returns the errors of the ranks that were alone.
 fn use_up(change: impl Fn(&mut StoreCallbacks)) -> Vec<Error> {
     let base = InProcessStore::new();
     let store: Arc<dyn Store> = Arc::new(callbacks_over(&base, |callbacks| {

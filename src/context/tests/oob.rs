@@ -1,4 +1,4 @@
-//! Contexts that are connected by an allgather of the caller's.
+//! Contexts that are connected by an allgather of the caller.
 
 use std::sync::{Barrier, Mutex};
 use std::thread::ThreadId;
@@ -29,8 +29,8 @@ impl Table {
 /// Each rank's result, and the threads on which its function was called.
 type Ended = (Arc<Context>, Result<()>, Vec<ThreadId>);
 
-/// Connects a context for each of `options` by an allgather, after which `then` may do something to what came: it gets the rank, the
-/// number of the call, and all records.
+/// Connects a context for each of `options` by an allgather. `then` may change its result; it gets the rank, the number of the
+/// call, and all records.
 fn connect(options: &[ContextOptions], then: impl Fn(usize, usize, &mut [u8]) -> Result<()> + Sync) -> Vec<Ended> {
     let size = options.len();
     let table = Table::new(size);
@@ -43,7 +43,7 @@ fn connect(options: &[ContextOptions], then: impl Fn(usize, usize, &mut [u8]) ->
             then(rank, threads.len(), output)
         });
         if result.is_err() {
-            // As who gives up does: the others hear of it at once.
+            // As callers do after an error: peers are notified at once.
             context.close();
         }
         assert!(threads.iter().all(|thread| *thread == std::thread::current().id()));
@@ -110,7 +110,7 @@ fn what_the_function_fails_with_is_what_connecting_fails_with() {
     }
 }
 
-/// Where the records of ranks lie, for two of them.
+/// The records of two ranks.
 fn halves(all: &mut [u8]) -> (&mut [u8], &mut [u8]) {
     all.split_at_mut(all.len() / 2)
 }
@@ -134,7 +134,7 @@ fn what_the_function_brings_is_checked() {
                 let (own, other) = halves(all);
                 other.copy_from_slice(own)
             },
-            "rank 0 has told where rank 1 should",
+            "the record of rank 0 is in the place of that of rank 1",
         ),
         (|all| halves(all).1[8] = 3, "rank 1 is one of 3 ranks, and this rank one of 2"),
         (|all| halves(all).1[2] -= 1, "another size?"),
@@ -152,7 +152,7 @@ fn what_the_function_brings_is_checked() {
             assert!(error.kind() == ErrorKind::Mismatch && error.message().contains(text), "{text}: {error}");
             assert_eq!((calls.len(), ended[1].2.len()), (2, 2));
             if at == 1 {
-                // The other rank, to which nothing was done, hears of it.
+                // The other rank, whose records were not changed, gets the error too.
                 let other = ended[1].1.as_ref().unwrap_err();
                 assert!(other.kind() == ErrorKind::Mismatch && other.message().contains("rank 0: "), "{other}");
                 assert!(other.message().contains(text), "{text}: {other}");

@@ -1,11 +1,11 @@
-//! Contexts out of parts of a context, over TCP.
+//! Splits of a context, over TCP.
 
 use super::agreement::{NARROW, choices, connected, file};
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::types::DataType;
 
-/// The ranks' sum of `own`, with `tag`.
+/// The sum of `own` over all ranks, with `tag`.
 pub fn sum(context: &Context, own: u64, tag: u64) -> u64 {
     let mut sum = 0;
     let call = Call {
@@ -27,7 +27,7 @@ fn a_part_has_what_its_parent_has_and_outlives_it() {
         let ranks = parents.iter().map(|parent| {
             scope.spawn(|| {
                 parent.set_timeout(Duration::from_secs(77));
-                // The last rank is the first.
+                // The last rank becomes the first.
                 let whole = parent.split(Some(4), -(parent.rank() as i32)).unwrap().unwrap();
                 let part = parent.split(Some(u32::from(parent.rank() > 0)), 0).unwrap().unwrap();
                 (whole, part)
