@@ -1,4 +1,4 @@
-//! Two messengers over a link in memory, with the pointers that callers vouch for: small enough for Miri, which knows no sockets.
+//! Two messengers over a link in memory, on memory that the tests own. Small enough for Miri, which does not support sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
@@ -10,10 +10,10 @@ use crate::reduce::{self, Side};
 use crate::transport::{Interest, Link, RemoteMemory};
 use crate::types::{DataType, ReduceOp, Space};
 
-/// What is on its way in one direction.
+/// The bytes in transit in one direction.
 type Pipe = Arc<Mutex<Vec<u8>>>;
 
-/// One side of two pipes, of which a call moves at most so many bytes.
+/// One end of a link; each call transfers at most `bytes`.
 struct Pipes {
     out: Pipe,
     into: Pipe,
