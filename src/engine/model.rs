@@ -319,3 +319,22 @@ fn another_thread_polls_while_a_function_is_at_work() {
         assert!(reduces.join().unwrap());
     });
 }
+
+#[test]
+fn who_waits_for_a_change_is_told_of_it_by_who_made_it() {
+    in_every_order(|| {
+        let job = Job::new();
+        let (receives, waits) = (job.receive(0), job.clone());
+        let waits = thread(move || {
+            let guard = waits.engine.lock();
+            let (guard, seen) = waits.engine.wait(guard, waits.deadline, |core| (core.connecting > 0).then_some(()));
+            waits.engine.hand_over(guard);
+            seen.is_some()
+        });
+        job.engine.lock().connecting = 1;
+        job.engine.wake();
+        assert!(waits.join().unwrap());
+        job.arrives(0);
+        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
+    });
+}
