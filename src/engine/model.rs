@@ -20,7 +20,7 @@ use crate::messaging::testing::Unconnected;
 use crate::messaging::{Recv, Source};
 use crate::transport::{Clock, Interest, Link, RemoteMemory};
 use crate::types::{Slot, Space};
-use crate::wire::fingerprint::fingerprint;
+use crate::wire::fingerprint::{fingerprint, kind};
 use crate::wire::message::HEADER_BYTES;
 use crate::wire::{Envelope, Message};
 
@@ -155,7 +155,7 @@ impl Job {
             let owner = guard.requests.enter();
             let recv = Recv {
                 from: Source::Rank(1),
-                space: Space::User,
+                space: Space::USER,
                 slot,
                 fingerprint: 0,
                 into: std::ptr::null_mut(),
@@ -206,13 +206,19 @@ impl Job {
 
     /// The peer sends a message for a receive.
     fn arrives(&self, slot: Slot) {
-        self.data(Envelope { space: Space::User, slot, fingerprint: 0, bytes: 0, more: false });
+        self.data(Envelope { space: Space::USER, slot, fingerprint: 0, bytes: 0, more: false });
     }
 
     /// The peer sends what is to be reduced.
     fn input_arrives(&self) {
         let fingerprint = fingerprint(DIGEST, 0);
-        self.data(Envelope { space: Space::Collective, slot: 0, fingerprint, bytes: BYTES as u64, more: false });
+        self.data(Envelope {
+            space: Space::collective(kind(DIGEST), 0),
+            slot: 0,
+            fingerprint,
+            bytes: BYTES as u64,
+            more: false,
+        });
     }
 
     fn data(&self, envelope: Envelope) {
@@ -246,13 +252,11 @@ fn thread<R: std::marker::Send + 'static>(work: impl FnOnce() -> R + std::marker
     loom::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).unwrap()
 }
 
-fn in_every_order(model: impl Fn() + Sync + std::marker::Send + 'static) {
+fn in_every_order(model: fn()) {
     let mut loom = loom::model::Builder::new();
     loom.preemption_bound = Some(PREEMPTIONS);
-    loom.check(move || {
-        let model = &model;
-        model();
-    });
+    // Not on loom's first thread, whose stack is small.
+    loom.check(move || thread(model).join().unwrap());
 }
 
 #[test]
@@ -261,7 +265,7 @@ fn a_thread_sleeps_until_its_message_arrives() {
         let job = Job::new();
         let receives = job.receive(0);
         job.arrives(0);
-        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1))));
+        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
     });
 }
 
@@ -273,7 +277,7 @@ fn two_threads_wait_and_each_is_told_of_its_message() {
         job.arrives(0);
         job.arrives(1);
         for receives in receive {
-            assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1))));
+            assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
         }
     });
 }
@@ -298,9 +302,9 @@ fn a_thread_is_told_by_one_that_goes_on_waiting() {
         let job = Job::new();
         let [first, second] = [job.receive(0), job.receive(1)];
         job.arrives(0);
-        assert!(matches!(first.join().unwrap(), Some(Ended::Message(1))));
+        assert!(matches!(first.join().unwrap(), Some(Ended::Message(1, 0))));
         job.arrives(1);
-        assert!(matches!(second.join().unwrap(), Some(Ended::Message(1))));
+        assert!(matches!(second.join().unwrap(), Some(Ended::Message(1, 0))));
     });
 }
 
@@ -311,7 +315,26 @@ fn another_thread_polls_while_a_function_is_at_work() {
         let (reduces, receives) = (job.reduce(), job.receive(0));
         job.input_arrives();
         job.arrives(0);
-        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1))));
+        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
         assert!(reduces.join().unwrap());
+    });
+}
+
+#[test]
+fn who_waits_for_a_change_is_told_of_it_by_who_made_it() {
+    in_every_order(|| {
+        let job = Job::new();
+        let (receives, waits) = (job.receive(0), job.clone());
+        let waits = thread(move || {
+            let guard = waits.engine.lock();
+            let (guard, seen) = waits.engine.wait(guard, waits.deadline, |core| (core.connecting > 0).then_some(()));
+            waits.engine.hand_over(guard);
+            seen.is_some()
+        });
+        job.engine.lock().connecting = 1;
+        job.engine.wake();
+        assert!(waits.join().unwrap());
+        job.arrives(0);
+        assert!(matches!(receives.join().unwrap(), Some(Ended::Message(1, 0))));
     });
 }
