@@ -117,7 +117,7 @@ static void splitting(void) {
 static void a_rank_is_lost(void) {
   gloo_rs_context_t *context = connected_context(), *part = context;
   gloo_rs_status_t status;
-  barrier(context);
+  meet(context);
   if (test_rank == 2) raise(SIGKILL);
   status = gloo_rs_context_split(context, 0, 0, &part);
   CHECK(status == GLOO_RS_ERROR_CONNECTION_LOST || status == GLOO_RS_ERROR_TIMEOUT);
