@@ -61,10 +61,11 @@ pub(super) const NONE: gloo_rs_error_t = gloo_rs_error_t {
     message: c"".as_ptr(),
 };
 
-/// An error and the texts that it points to.
+/// An error, and the texts that it will point to: only in their place, since pointers into a box end when it moves.
 struct Last {
     error: gloo_rs_error_t,
-    _texts: [CString; 2],
+    operation: CString,
+    message: CString,
 }
 
 thread_local! {
@@ -102,17 +103,20 @@ pub(super) fn remember(function: &str, error: &Error) -> gloo_rs_status_t {
         system_error: details.errno.unwrap_or(0),
         bytes_done: details.bytes.0 as u64,
         bytes_wanted: details.bytes.1 as u64,
-        operation: operation.as_ptr(),
-        message: message.as_ptr(),
+        ..NONE
     };
     // While a thread ends, its thread-local values may have been dropped already; then nobody can read the error.
-    let _ = LAST.try_with(|place| *place.borrow_mut() = Some(Last { error: last, _texts: [operation, message] }));
+    let _ = LAST.try_with(|place| *place.borrow_mut() = Some(Last { error: last, operation, message }));
     status
 }
 
 /// The calling thread's last error. Its texts are valid until the next error.
 pub(super) fn last() -> gloo_rs_error_t {
-    let last = LAST.try_with(|place| place.borrow().as_ref().map(|last| last.error));
+    let last = LAST.try_with(|place| {
+        let place = place.borrow();
+        let Last { error, operation, message } = place.as_ref()?;
+        Some(gloo_rs_error_t { operation: operation.as_ptr(), message: message.as_ptr(), ..*error })
+    });
     last.ok().flatten().unwrap_or(NONE)
 }
 
