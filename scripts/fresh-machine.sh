@@ -114,11 +114,12 @@ step "make setup, again"
 as_user make setup | tee "$said"
 grep -q "all is there" "$said" || fail "set-up is not done after set-up"
 
-step "formatting and lints"
-as_user make test-format test-lint
-step "Rust tests: all are built"
 # As make's own, cargo is found.
 with_cargo() { as_user env PATH="$home/.cargo/bin:/usr/local/bin:/usr/bin:/bin" "$@"; }
+step "formatting; lints, of one choice of features"
+as_user make test-format
+with_cargo cargo clippy --locked --all-targets -- -D warnings
+step "Rust tests: all are built"
 cargo_test() { with_cargo cargo test --locked "$@"; }
 cargo_test --no-run
 step "Rust tests: those that need something of the machine"
