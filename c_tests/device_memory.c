@@ -1,4 +1,5 @@
 /* Pointers to device memory are refused, where CUDA's driver is loaded to tell them. */
+#define _DEFAULT_SOURCE /* for MAP_ANONYMOUS */
 #include "harness.h"
 
 #include <dlfcn.h>
