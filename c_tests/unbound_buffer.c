@@ -116,20 +116,24 @@ static void shorter_messages(void) {
   gloo_rs_unbound_buffer_t *buffer = create_buffer(context, data, ROOM);
   int32_t ranks[] = {0, 1}, rank;
   size_t i, bytes;
-  int early;
-  for (early = 0; early < 2; early++) {
+  int unexpected;
+  memset(data, test_rank == 0 ? 0x5a : 0, ROOM);
+  for (unexpected = 0; unexpected < 2; unexpected++) {
     for (i = 0; i < SIZES; i++) {
-      if (test_rank == 1 && early == 0) CHECK_OK(gloo_rs_unbound_buffer_recv(buffer, 0, i, 0, ROOM));
+      if (test_rank == 1 && unexpected == 0) CHECK_OK(gloo_rs_unbound_buffer_recv(buffer, 0, i, 0, ROOM));
       barrier(context);
       if (test_rank == 0) CHECK_OK(gloo_rs_unbound_buffer_send(buffer, 1, i, 0, sizes[i]));
       barrier(context);
-      if (test_rank == 1 && early == 1) CHECK_OK(gloo_rs_unbound_buffer_recv_any(buffer, ranks, 2, i, 0, ROOM));
+      if (test_rank == 1 && unexpected == 1) CHECK_OK(gloo_rs_unbound_buffer_recv_any(buffer, ranks, 2, i, 0, ROOM));
       if (test_rank == 1) {
         rank = -1;
         bytes = SIZE_MAX;
         CHECK_OK(gloo_rs_unbound_buffer_wait_recv(buffer, test_timeout_ms(), &rank, &bytes));
         CHECK_INT(rank, 0);
         CHECK_INT(bytes, sizes[i]);
+        CHECK(bytes == 0 || (data[0] == 0x5a && data[bytes - 1] == 0x5a));
+        CHECK(bytes == ROOM || data[bytes] == 0);
+        memset(data, 0, ROOM);
       } else {
         wait_send(buffer, 1);
       }
