@@ -18,7 +18,7 @@ use crate::collective::{Collective, Shape};
 use crate::engine::plan::PlanCache;
 use crate::messaging::testing::Unconnected;
 use crate::messaging::{Recv, Source};
-use crate::transport::{Clock, Interest, Link, RemoteMemory};
+use crate::transport::{Clock, Interest, Link};
 use crate::types::{Slot, Space};
 use crate::wire::fingerprint::{fingerprint, kind};
 use crate::wire::message::HEADER_BYTES;
@@ -116,10 +116,6 @@ impl Link for Socket {
 
     fn watch(&mut self, _: Interest) -> io::Result<()> {
         Ok(())
-    }
-
-    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
-        None
     }
 
     fn end(self: Box<Self>, _: Vec<u8>) {}

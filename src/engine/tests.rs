@@ -15,7 +15,6 @@ use crate::engine::plan::PlanCache;
 use crate::messaging::Send;
 use crate::messaging::testing::{StreamLink, Turns, Unconnected, sockets};
 use crate::sys::Waker;
-use crate::transport::RemoteMemory;
 use crate::transport::{Clock, Interest, Link, SystemClock};
 use crate::types::Space;
 use crate::wire::Message;
@@ -48,10 +47,6 @@ impl Link for Busy {
         Ok(())
     }
 
-    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
-        None
-    }
-
     fn end(self: Box<Self>, _: Vec<u8>) {}
 }
 
@@ -75,10 +70,6 @@ impl Link for Full {
 
     fn watch(&mut self, _: Interest) -> io::Result<()> {
         Ok(())
-    }
-
-    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
-        None
     }
 
     fn end(self: Box<Self>, _: Vec<u8>) {}

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::matching::EAGER_BYTES;
 use super::*;
 use crate::reduce::{self, Side};
-use crate::transport::{Interest, Link, RemoteMemory};
+use crate::transport::{Interest, Link};
 use crate::types::{DataType, ReduceOp, Space};
 
 /// The bytes in transit in one direction.
@@ -47,10 +47,6 @@ impl Link for Pipes {
 
     fn watch(&mut self, _: Interest) -> io::Result<()> {
         Ok(())
-    }
-
-    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
-        None
     }
 
     fn end(self: Box<Self>, _: Vec<u8>) {}

@@ -11,7 +11,7 @@ use super::Messenger;
 use crate::error::Result;
 use crate::net::address::{self, Address};
 use crate::sys;
-use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link, RemoteMemory};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link};
 use crate::types::Rank;
 
 /// A connector that knows no addresses and makes no connections.
@@ -123,10 +123,6 @@ impl Link for StreamLink {
 
     fn watch(&mut self, _: Interest) -> io::Result<()> {
         Ok(())
-    }
-
-    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
-        None
     }
 
     fn end(self: Box<Self>, last_message: Vec<u8>) {

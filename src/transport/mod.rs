@@ -49,7 +49,9 @@ pub trait Link: Send {
     fn watch(&mut self, interest: Interest) -> io::Result<()>;
 
     /// Access to the peer's memory, if the link supports it. Either both ends of a link do or neither.
-    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory>;
+    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
+        None
+    }
 
     /// Ends the stream in an orderly way: the peer receives all accepted bytes, then `close_notice`, then the end of
     /// the stream. Returns at once; data that the peer cannot accept yet is delivered within time limits of the

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::device::Shared;
 use crate::sys::{self, Epoll};
-use crate::transport::{Interest, Link, RemoteMemory};
+use crate::transport::{Interest, Link};
 use crate::types::Rank;
 
 /// A connection to one peer. The connector's epoll instance watches its socket, with the peer's rank as data.
@@ -51,10 +51,6 @@ impl Link for TcpLink {
             (Interest { readable: false, writable: false }, _) => self.epoll.add(fd, bits, number),
             _ => self.epoll.modify(fd, bits, number),
         }
-    }
-
-    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
-        None
     }
 
     fn end(self: Box<Self>, close_notice: Vec<u8>) {
