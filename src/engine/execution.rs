@@ -325,6 +325,10 @@ impl Execution {
                 }
                 return false;
             }
+            Action::Publish { .. } | Action::Fetch { .. } | Action::FetchReduce { .. } | Action::AwaitReaders => {
+                self.fail("a schedule uses shared memory, which this engine does not");
+                return false;
+            }
             local => {
                 self.do_local(&local, posted, count);
                 self.progress[index as usize].posted = end;

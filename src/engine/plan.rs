@@ -44,7 +44,7 @@ pub struct PlanStep {
     pub action: Action,
     /// Identifies the message between the two ranks; see [`Step::channel`].
     pub channel: u32,
-    /// Elements.
+    /// Elements; see [`Action::progress`].
     pub len: usize,
     after: (u32, u32),
     before: (u32, u32),
@@ -74,7 +74,7 @@ impl Plan {
                 dependents[dependency.step as usize].push(index as u32);
             }
             let after = (begin, dependencies.len() as u32);
-            steps.push(PlanStep { action: *action, channel: *channel, len: action_len(action), after, before: (0, 0) });
+            steps.push(PlanStep { action: *action, channel: *channel, len: action.progress(), after, before: (0, 0) });
         }
         let mut flat = Vec::new();
         for (step, its) in steps.iter_mut().zip(&dependents) {
@@ -101,17 +101,8 @@ impl Plan {
     }
 }
 
-fn action_len(action: &Action) -> usize {
-    match action {
-        Action::Send { from, .. } => from.len,
-        Action::Recv { into, .. } | Action::RecvReduce { into, .. } => into.len,
-        Action::Copy { into, .. } | Action::Reduce { into, .. } => into.len,
-        Action::Divide { span, .. } => span.len,
-    }
-}
-
-/// Returns `schedule` with every receive-and-reduce replaced by a receive into scratch memory and a reduction. For callers'
-/// reduction functions, which only the thread that made the call may run.
+/// Returns `schedule` with every step that receives (or fetches) and reduces replaced by one that receives into scratch memory
+/// and a reduction. For callers' reduction functions, which only the thread that made the call may run.
 pub fn without_receive_and_reduce(schedule: &Schedule) -> Schedule {
     let mut out = Schedule { steps: Vec::with_capacity(schedule.steps.len()), scratch: schedule.scratch };
     // The new index of each step; of the reduction, if the step was replaced by two.
@@ -120,10 +111,16 @@ pub fn without_receive_and_reduce(schedule: &Schedule) -> Schedule {
         let mut after: Vec<Dependency> =
             step.after.iter().map(|d| Dependency { step: place[d.step as usize], shift: d.shift }).collect();
         match step.action {
-            Action::RecvReduce { from, into, with, incoming } => {
+            Action::RecvReduce { into, with, incoming, .. } | Action::FetchReduce { into, with, incoming, .. } => {
                 let arrived = Span { buffer: Buffer::Scratch, offset: out.scratch, len: into.len };
                 out.scratch += into.len;
-                let recv = Action::Recv { from, into: arrived };
+                let recv = match step.action {
+                    Action::FetchReduce { from, publication, at, .. } => {
+                        Action::Fetch { from, publication, at, into: arrived }
+                    }
+                    Action::RecvReduce { from, .. } => Action::Recv { from, into: arrived },
+                    other => other,
+                };
                 after.push(Dependency { step: out.steps.len() as u32, shift: 0 });
                 out.steps.push(Step { action: recv, channel: step.channel, after: Vec::new() });
                 let (left, right) = match incoming {

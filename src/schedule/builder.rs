@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
+use super::{Action, Buffer, Dependency, Readers, Schedule, Side, Span, Step};
 use crate::hash::QuickMap;
 use crate::types::Rank;
 
-/// Collects the steps of one rank. Steps without elements are omitted; both ends of an empty message omit it.
+/// Collects the steps of one rank. Steps without elements are omitted; both ends of an empty message omit it. Empty
+/// publications and fetches are signals and are kept.
 #[derive(Default)]
 pub struct Builder {
     schedule: Schedule,
@@ -19,6 +20,11 @@ pub struct Builder {
     /// Number of messages so far to and from each peer.
     sent: QuickMap<Rank, u32>,
     received: QuickMap<Rank, u32>,
+    /// Number of publications so far, and the last.
+    published: u32,
+    last_published: Option<u32>,
+    /// What has been published since the last [`Builder::await_readers`].
+    readable: Vec<Span>,
     /// The dependencies of the step being added, and which of them are not implied by others. Fields only to reuse
     /// their memory.
     after: Vec<Dependency>,
@@ -93,6 +99,31 @@ impl Builder {
         }
     }
 
+    /// Makes `from` readable for the ranks `to` on this host. Returns the publication's number.
+    pub fn publish(&mut self, to: Readers, from: Span) -> u32 {
+        self.push(Action::Publish { to, from });
+        self.readable.push(from);
+        self.last_published = Some(self.schedule.steps.len() as u32 - 1);
+        self.published += 1;
+        self.published - 1
+    }
+
+    /// Reads the elements of a publication of rank `from` from element `at` on.
+    pub fn fetch(&mut self, from: Rank, publication: u32, at: usize, into: Span) {
+        self.push(Action::Fetch { from: from as u32, publication, at, into });
+    }
+
+    /// Reads as [`Builder::fetch`] and reduces as [`Builder::recv_reduce`].
+    pub fn fetch_reduce(&mut self, from: Rank, publication: u32, at: usize, into: Span, with: Span, incoming: Side) {
+        self.push(Action::FetchReduce { from: from as u32, publication, at, into, with, incoming });
+    }
+
+    /// Waits until all fetches of this rank's publications in the call are done.
+    pub fn await_readers(&mut self) {
+        self.push(Action::AwaitReaders);
+        self.last_published = None;
+    }
+
     /// Returns the schedule.
     pub fn build(self) -> Schedule {
         self.schedule
@@ -101,27 +132,39 @@ impl Builder {
     fn push(&mut self, action: Action) {
         let reads = action.reads().into_iter().flatten();
         debug_assert!(reads.chain(action.writes()).all(|span| span.len == action.elements()), "{action:?}");
-        if action.elements() == 0 {
+        if action.progress() == 0 {
             return;
         }
         let step = self.schedule.steps.len() as u32;
         let mut after = std::mem::take(&mut self.after);
-        // Inputs are never written, so reading them creates no dependency.
-        for span in action.reads().into_iter().flatten().filter(|span| !matches!(span.buffer, Buffer::Input(_))) {
+        let readable = if action == Action::AwaitReaders { std::mem::take(&mut self.readable) } else { Vec::new() };
+        // Whoever writes what was published waits for the readers. Inputs are never written, so reading them creates no
+        // dependency.
+        let reads = action.reads().into_iter().flatten().chain(readable);
+        for span in reads.filter(|span| span.len > 0 && !matches!(span.buffer, Buffer::Input(_))) {
             self.memory.entry(span.buffer).or_default().read(step, span, &mut after);
         }
-        if let Some(span) = action.writes() {
+        if matches!(action, Action::Publish { .. } | Action::AwaitReaders) {
+            after.extend(self.last_published.map(|step| Dependency { step, shift: 0 }));
+            // These two wait for whole steps, although they themselves may have no elements.
+            let steps = &self.schedule.steps;
+            after.iter_mut().for_each(|d| d.shift = d.shift.max(steps[d.step as usize].action.progress() as isize));
+        }
+        if let Some(span) = action.writes().filter(|span| span.len > 0) {
             self.memory.entry(span.buffer).or_default().write(step, span, &mut after);
         }
         // Of several dependencies on one step, the one with the largest shift implies the others.
         after.sort_unstable_by_key(|d: &Dependency| (d.step, std::cmp::Reverse(d.shift)));
         after.dedup_by_key(|d| d.step);
-        self.leave_out_implied(&mut after, action.elements());
+        self.leave_out_implied(&mut after, action.progress());
         let counter = match action.destination() {
             Some(to) => Some(self.sent.entry(to).or_default()),
             None => action.source().map(|from| self.received.entry(from).or_default()),
         };
-        let channel = counter.map_or(0, |next| std::mem::replace(next, *next + 1));
+        let channel = match action {
+            Action::Publish { .. } => self.published,
+            _ => counter.map_or(0, |next| std::mem::replace(next, *next + 1)),
+        };
         self.schedule.steps.push(Step { action, channel, after: after.as_slice().into() });
         after.clear();
         self.after = after;
@@ -134,7 +177,7 @@ impl Builder {
             return;
         }
         let steps = &self.schedule.steps;
-        let elements = |step: u32| steps[step as usize].action.elements() as isize;
+        let elements = |step: u32| steps[step as usize].action.progress() as isize;
         self.needed.clear();
         self.needed.resize(after.len(), true);
         for via in after.iter() {
@@ -322,6 +365,31 @@ mod tests {
         let s = b.build();
         assert_eq!(s.steps.len(), 1);
         assert_eq!(s.steps[0].channel, 0);
+    }
+
+    #[test]
+    fn what_is_published_is_written_after_its_readers_are_done() {
+        let mut b = Builder::new();
+        b.copy(input(0, 8), span(0, 8));
+        assert_eq!(b.publish(Readers::All, span(0, 8)), 0);
+        b.fetch(1, 0, 4, span(4, 4));
+        assert_eq!(b.publish(Readers::One(1), span(4, 0)), 1);
+        b.fetch(1, 1, 0, span(8, 0));
+        b.await_readers();
+        b.copy(input(0, 4), span(2, 4));
+        b.copy(input(0, 4), span(8, 4));
+        let s = b.build();
+        assert_eq!(after(&s, 1), [(0, 8)], "read after write");
+        assert_eq!(after(&s, 2), [(1, 4)], "write after read");
+        assert_eq!(after(&s, 3), [(1, 8)], "publications are in order");
+        assert_eq!(after(&s, 4), []);
+        assert_eq!(after(&s, 5), [(0, 8), (2, 4), (3, 1)], "all publications, and all writers of what was published");
+        assert_eq!(after(&s, 6), [(1, 2), (5, 2)], "written after the readers");
+        assert_eq!(after(&s, 7), []);
+        let channels: Vec<u32> = s.steps.iter().map(|s| s.channel).collect();
+        assert_eq!(channels, [0, 0, 0, 1, 0, 0, 0, 0]);
+        let progress: Vec<usize> = s.steps.iter().map(|s| s.action.progress()).collect();
+        assert_eq!(progress, [8, 8, 4, 1, 1, 1, 4, 4], "signals are steps too");
     }
 
     #[test]

@@ -43,6 +43,15 @@ pub struct Span {
 
 pub use crate::reduce::Side;
 
+/// The ranks that fetch a publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Readers {
+    /// All other ranks on the publishing rank's host.
+    All,
+    /// This rank, which is on the same host.
+    One(u32),
+}
+
 /// The operation of a step.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +68,19 @@ pub enum Action {
     Reduce { left: Span, right: Span, into: Span },
     /// `span = span / by`: the last step of an average.
     Divide { span: Span, by: u32 },
+    /// Makes `from` readable for other ranks on this host. The publications of a rank are numbered in the order of its
+    /// steps; the number is the step's channel. Every rank of `to` fetches from this publication, and no other rank
+    /// does. What is fetched must not be written before that. An empty publication is a signal.
+    Publish { to: Readers, from: Span },
+    /// `into` = the elements of rank `from`'s publication with this number from element `at` on. Waits until it is
+    /// published.
+    Fetch { from: u32, publication: u32, at: usize, into: Span },
+    /// Fetches and reduces: `into = with op fetched` for [`Side::Right`], `fetched op with` for [`Side::Left`]. `with`
+    /// may equal `into`.
+    FetchReduce { from: u32, publication: u32, at: usize, into: Span, with: Span, incoming: Side },
+    /// Waits until all fetches of this rank's publications in this call are done. Every schedule that publishes has
+    /// this step after its last publication.
+    AwaitReaders,
 }
 
 /// Before a step processes its first `p` elements, `step` must have finished its first `p + shift`, clamped to its
@@ -76,8 +98,9 @@ pub struct Dependency {
 pub struct Step {
     /// The operation.
     pub action: Action,
-    /// For steps with a peer: the number of earlier steps of this schedule that send to (or receive from) the same
-    /// peer. The n-th send from rank a to rank b matches the n-th receive of b from a.
+    /// For sends and receives: the number of earlier steps of this schedule that send to (or receive from) the same
+    /// peer. The n-th send from rank a to rank b matches the n-th receive of b from a. For publications: the number of
+    /// earlier publications of this schedule.
     pub channel: u32,
     /// The steps that must make progress first.
     pub after: Vec<Dependency>,
@@ -129,6 +152,16 @@ impl Span {
 }
 
 impl Action {
+    /// The step's progress when it is done: the number of its elements, but 1 if a shared-memory step has none.
+    pub const fn progress(&self) -> usize {
+        if self.is_shared() && self.elements() == 0 { 1 } else { self.elements() }
+    }
+
+    /// Whether this is a step on shared memory. Such a step is executed whole, not in segments.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self, Self::Publish { .. } | Self::Fetch { .. } | Self::FetchReduce { .. } | Self::AwaitReaders)
+    }
+
     /// Number of elements that the step processes.
     pub const fn elements(&self) -> usize {
         match *self {
@@ -137,16 +170,20 @@ impl Action {
             | Self::RecvReduce { into: span, .. }
             | Self::Copy { into: span, .. }
             | Self::Reduce { into: span, .. }
+            | Self::Publish { from: span, .. }
+            | Self::Fetch { into: span, .. }
+            | Self::FetchReduce { into: span, .. }
             | Self::Divide { span, .. } => span.len,
+            Self::AwaitReaders => 0,
         }
     }
 
-    /// The spans that the step reads.
+    /// The spans of this rank that the step reads.
     pub const fn reads(&self) -> [Option<Span>; 2] {
         match *self {
-            Self::Send { from, .. } | Self::Copy { from, .. } => [Some(from), None],
-            Self::Recv { .. } => [None, None],
-            Self::RecvReduce { with, .. } => [Some(with), None],
+            Self::Send { from, .. } | Self::Copy { from, .. } | Self::Publish { from, .. } => [Some(from), None],
+            Self::Recv { .. } | Self::Fetch { .. } | Self::AwaitReaders => [None, None],
+            Self::RecvReduce { with, .. } | Self::FetchReduce { with, .. } => [Some(with), None],
             Self::Reduce { left, right, .. } => [Some(left), Some(right)],
             Self::Divide { span, .. } => [Some(span), None],
         }
@@ -155,9 +192,11 @@ impl Action {
     /// The span that the step writes.
     pub const fn writes(&self) -> Option<Span> {
         match *self {
-            Self::Send { .. } => None,
+            Self::Send { .. } | Self::Publish { .. } | Self::AwaitReaders => None,
             Self::Recv { into, .. }
             | Self::RecvReduce { into, .. }
+            | Self::Fetch { into, .. }
+            | Self::FetchReduce { into, .. }
             | Self::Copy { into, .. }
             | Self::Reduce { into, .. }
             | Self::Divide { span: into, .. } => Some(into),
@@ -176,6 +215,16 @@ impl Action {
     pub const fn source(&self) -> Option<Rank> {
         match *self {
             Self::Recv { from, .. } | Self::RecvReduce { from, .. } => Some(from as Rank),
+            _ => None,
+        }
+    }
+
+    /// The rank and the number of the publication that the step fetches, and its first element there.
+    pub const fn publication(&self) -> Option<(Rank, u32, usize)> {
+        match *self {
+            Self::Fetch { from, publication, at, .. } | Self::FetchReduce { from, publication, at, .. } => {
+                Some((from as Rank, publication, at))
+            }
             _ => None,
         }
     }

@@ -165,6 +165,7 @@ fn a_shifted_or_shortened_span() {
                 Action::Reduce { left, right, into: change(into) },
             ],
             Action::Divide { span, by } => vec![Action::Divide { span: change(span), by }],
+            _ => vec![],
         });
         all.map(|action| with(schedule, step, action)).collect()
     });

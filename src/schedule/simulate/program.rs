@@ -272,6 +272,7 @@ impl Compiler {
                 Action::RecvReduce { .. } => Kind::RecvReduce,
                 Action::Reduce { .. } => Kind::Reduce,
                 Action::Copy { .. } | Action::Divide { .. } => Kind::Free,
+                _ => return Err(too_long(index, "uses shared memory, which cannot be simulated")),
             };
             let peer = step.action.destination().or(step.action.source());
             if let Some(peer) = peer.filter(|&peer| peer >= shared.ranks || peer == rank) {

@@ -96,6 +96,9 @@ impl Program {
         for (index, step) in schedule.steps.iter().enumerate() {
             let action = step.action;
             let error = |what: String| wrong(format!("rank {rank}, step {index} ({action:?}): {what}"));
+            if action.is_shared() {
+                return Err(error("steps on shared memory cannot be verified".into()));
+            }
             let after = self.dependencies.len() as u32;
             for dependency in &step.after {
                 if dependency.step as usize >= index {
@@ -247,6 +250,7 @@ fn kind(action: &Action) -> Kind {
         Action::Copy { .. } => Kind::Copy,
         Action::Reduce { .. } => Kind::Reduce,
         Action::Divide { by, .. } => Kind::Divide(by),
+        Action::Publish { .. } | Action::AwaitReaders | Action::Fetch { .. } | Action::FetchReduce { .. } => Kind::Send,
     }
 }
 
