@@ -10,6 +10,7 @@
 mod conformance;
 #[cfg(any(test, fuzzing))]
 pub mod loopback;
+pub mod shm;
 pub mod tcp;
 
 use std::io::{self, IoSlice, IoSliceMut};

@@ -1,5 +1,8 @@
 //! System calls that the transport needs and the standard library lacks: epoll, eventfd, scatter/gather on sockets,
-//! detection of a fork. All descriptors are close-on-exec. Calls interrupted by a signal are repeated.
+//! detection of a fork, memory that processes share. All descriptors are close-on-exec. Calls interrupted by a signal are repeated.
+
+pub mod process;
+pub mod shared_memory;
 
 use std::ffi::{CStr, c_void};
 use std::io::{self, IoSlice, IoSliceMut};

@@ -1,0 +1,128 @@
+//! Other processes of this host: their descriptors, their memory, and whether they have ended.
+
+use std::fmt;
+use std::fs::Metadata;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use super::{check, retry};
+
+/// A descriptor of another process, or of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The process, by the number that it has for itself.
+    pub process: u32,
+    /// The number of the descriptor there.
+    pub number: u32,
+}
+
+impl fmt::Display for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "descriptor {} of process {}", self.number, self.process)
+    }
+}
+
+impl Descriptor {
+    fn path(self) -> String {
+        format!("/proc/{}/fd/{}", self.process, self.number)
+    }
+
+    /// What it refers to, such as `pipe:[1234]`.
+    pub fn target(self) -> io::Result<String> {
+        Ok(std::fs::read_link(self.path())?.to_string_lossy().into_owned())
+    }
+
+    /// The file behind it.
+    pub fn metadata(self) -> io::Result<Metadata> {
+        std::fs::metadata(self.path())
+    }
+
+    /// Opens the file behind it, without blocking; `access` is `O_RDONLY` or `O_RDWR`. Only a user that may trace the process
+    /// can do that.
+    pub fn open(self, access: libc::c_int) -> io::Result<OwnedFd> {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(access == libc::O_RDWR).custom_flags(libc::O_NONBLOCK);
+        options.open(self.path()).map(OwnedFd::from)
+    }
+}
+
+/// A descriptor that becomes readable when the process ends.
+pub fn open_process(process: u32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes no pointers. `check` ensures that the descriptor is valid, and nothing else owns it. The kernel makes
+    // it close-on-exec.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, process as libc::pid_t, 0);
+        Ok(OwnedFd::from_raw_fd(check(fd as libc::c_int)?))
+    }
+}
+
+/// A pipe: its ends for reading and for writing. Neither blocks.
+pub fn pipe() -> io::Result<[OwnedFd; 2]> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for two descriptors, which are valid after success, and which nothing else owns.
+    unsafe {
+        check(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK))?;
+        Ok(ends.map(|fd| OwnedFd::from_raw_fd(fd)))
+    }
+}
+
+/// Reads another process's memory, from `address` on; returns the number of bytes, which may be less than `bytes`. Needs the
+/// permission to trace that process.
+///
+/// # Safety
+/// `into` is valid for writes of `bytes`.
+pub unsafe fn read_memory(process: u32, address: u64, into: *mut u8, bytes: usize) -> io::Result<usize> {
+    let local = libc::iovec { iov_base: into.cast(), iov_len: bytes };
+    let remote = libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: bytes };
+    // SAFETY: the caller guarantees that the local memory is valid; the kernel checks the remote addresses.
+    retry(|| unsafe { libc::process_vm_readv(process as libc::pid_t, &local, 1, &remote, 1, 0) })
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use crate::sys;
+    use std::os::fd::AsRawFd;
+    use std::time::Duration;
+
+    #[test]
+    fn a_process_that_ends_is_noticed() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = open_process(child.id()).unwrap();
+        assert!(!sys::poll(&[process.as_raw_fd()], Duration::ZERO));
+        child.kill().unwrap();
+        assert!(sys::poll(&[process.as_raw_fd()], Duration::from_secs(60)));
+        child.wait().unwrap();
+        assert_eq!(open_process(child.id()).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn memory_is_read_and_a_bad_address_is_an_error() {
+        let (data, mut into) = ([1u8, 2, 3, 4], [0u8; 4]);
+        // SAFETY: `into` has four bytes.
+        unsafe {
+            assert_eq!(read_memory(std::process::id(), data.as_ptr() as u64, into.as_mut_ptr(), 4).unwrap(), 4);
+            assert_eq!(into, data);
+            let error = read_memory(std::process::id(), 8, into.as_mut_ptr(), 4).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+        }
+    }
+
+    #[test]
+    fn both_ends_of_a_pipe_can_be_opened_again() {
+        let [read, write] = pipe().unwrap();
+        let descriptor = Descriptor { process: std::process::id(), number: write.as_raw_fd() as u32 };
+        assert!(descriptor.target().unwrap().starts_with("pipe:"));
+        let again = descriptor.open(libc::O_RDWR).unwrap();
+        drop(write);
+        // SAFETY: one byte that is valid for reads and writes.
+        unsafe {
+            let mut byte = 7u8;
+            assert_eq!(libc::write(again.as_raw_fd(), (&raw const byte).cast(), 1), 1);
+            assert_eq!(libc::read(read.as_raw_fd(), (&raw mut byte).cast(), 1), 1);
+            assert_eq!(libc::read(read.as_raw_fd(), (&raw mut byte).cast(), 1), -1, "it does not block");
+        }
+    }
+}

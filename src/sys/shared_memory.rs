@@ -1,0 +1,200 @@
+//! Anonymous memory that other processes of the host can map: memfds. They have no name in any file system, and their
+//! pages are freed when the last process that has a descriptor or a mapping ends.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::ptr::NonNull;
+
+use super::check;
+use super::process::Descriptor;
+
+/// The name of the memory, which is shown in `/proc/PID/fd` and `/proc/PID/maps` only.
+const NAME: &CStr = c"gloo_rs";
+/// What `/proc/PID/fd/N` links to.
+const LINK: &str = "/memfd:gloo_rs";
+
+/// Memory shared by a descriptor. It can grow, but never shrink, so an access within its size never raises SIGBUS.
+#[derive(Debug)]
+pub struct SharedMemory(File);
+
+impl SharedMemory {
+    /// Creates empty memory.
+    pub fn create() -> io::Result<Self> {
+        // Linux before 6.3 refuses the flag that the memory holds no code, and later ones may demand it.
+        const NOEXEC_SEAL: libc::c_uint = 8;
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name ends with NUL and is not kept.
+        let create = |flags| check(unsafe { libc::memfd_create(NAME.as_ptr(), flags) });
+        let fd = create(flags | NOEXEC_SEAL).or_else(|_| create(flags))?;
+        // SAFETY: the descriptor was created just now, and nothing else owns it.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        // SAFETY: the call takes no pointers.
+        check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) })?;
+        Ok(Self(file))
+    }
+
+    /// Opens another process's memory for reading. Fails if the descriptor is not such memory, or the memory could shrink.
+    pub fn open(descriptor: Descriptor) -> io::Result<Self> {
+        // Opening a file of another kind could have effects.
+        if !descriptor.target()?.starts_with(LINK) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{descriptor} is no shared memory")));
+        }
+        let file = File::from(descriptor.open(libc::O_RDONLY)?);
+        // SAFETY: the call takes no pointers.
+        let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
+        if seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("the memory of {descriptor} could shrink"),
+            ));
+        }
+        Ok(Self(file))
+    }
+
+    /// Whether `descriptor` is this memory, too.
+    pub fn is(&self, descriptor: Descriptor) -> io::Result<bool> {
+        let (own, other) = (self.0.metadata()?, descriptor.metadata()?);
+        Ok((own.dev(), own.ino()) == (other.dev(), other.ino()))
+    }
+
+    /// The size in bytes.
+    pub fn bytes(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    /// Makes the memory at least `bytes` long. New bytes are zero, and take no memory until they are written.
+    pub fn grow(&self, bytes: u64) -> io::Result<()> {
+        if self.bytes()? >= bytes {
+            return Ok(());
+        }
+        let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: `limit` is a valid rlimit; the call fills it or, on failure, leaves its initial value.
+        unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+        // Beyond the limit the kernel would raise SIGXFSZ.
+        if bytes > limit.rlim_cur {
+            let text = format!("the limit on the size of files, {} bytes, is less than {bytes}", limit.rlim_cur);
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
+        self.0.set_len(bytes)
+    }
+
+    /// Maps the first `bytes`, which must not be accessed beyond the memory's size.
+    pub fn map(&self, bytes: usize, access: Access) -> io::Result<Mapping> {
+        let protection = match access {
+            Access::Read => libc::PROT_READ,
+            Access::Write => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        let null = std::ptr::null_mut();
+        // SAFETY: a mapping at an address chosen by the kernel does not affect existing memory.
+        let start = unsafe { libc::mmap(null, bytes, protection, libc::MAP_SHARED, self.0.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { start: NonNull::new(start.cast()).expect("no mapping is at address 0"), bytes })
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
+
+    /// Reads into `into` from `offset`; returns the number of bytes, which is less only at the end of the memory.
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(into, offset)
+    }
+}
+
+impl AsRawFd for SharedMemory {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// What a mapping permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reads. A write raises SIGSEGV.
+    Read,
+    /// Reads and writes.
+    Write,
+}
+
+/// A mapping of shared memory, until it is dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is not tied to a thread; it hands out raw pointers only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Its first byte, aligned to a page.
+    pub fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this owns the mapping; users of its pointers keep it alive.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    fn own(memory: &impl AsRawFd) -> Descriptor {
+        Descriptor { process: std::process::id(), number: memory.as_raw_fd() as u32 }
+    }
+
+    #[test]
+    fn what_one_mapping_writes_another_reads() {
+        let memory = SharedMemory::create().unwrap();
+        memory.grow(10_000).unwrap();
+        memory.grow(5000).unwrap();
+        assert_eq!(memory.bytes().unwrap(), 10_000);
+        let opened = SharedMemory::open(own(&memory)).unwrap();
+        assert!(opened.is(own(&memory)).unwrap() && opened.is(own(&opened)).unwrap());
+        let [write, read] = [memory.map(10_000, Access::Write).unwrap(), opened.map(10_000, Access::Read).unwrap()];
+        // SAFETY: both mappings are 10,000 bytes long, and nothing else accesses them.
+        unsafe {
+            write.start().add(9_999).write(7);
+            assert_eq!(read.start().add(9_999).read_volatile(), 7);
+        }
+        memory.write_at(b"end", 9_998).unwrap();
+        let mut into = [0; 8];
+        assert_eq!(opened.read_at(&mut into, 9_997).unwrap(), 4);
+        assert_eq!(&into[..4], b"\0end");
+        assert!(opened.write_at(b"x", 0).is_err(), "it was opened for reading");
+    }
+
+    #[test]
+    fn memory_cannot_shrink_and_other_files_are_refused() {
+        let memory = SharedMemory::create().unwrap();
+        memory.grow(4096).unwrap();
+        assert!(memory.0.set_len(100).is_err());
+        let file = File::open("/dev/null").unwrap();
+        let error = SharedMemory::open(own(&file)).unwrap_err();
+        assert!(error.to_string().contains("is no shared memory"), "{error}");
+        assert!(!memory.is(own(&file)).unwrap());
+        // SAFETY: a name that ends with NUL; the descriptor is owned by the file.
+        let plain = unsafe { File::from_raw_fd(check(libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC)).unwrap()) };
+        let error = SharedMemory::open(own(&plain)).unwrap_err();
+        assert!(error.to_string().contains("could shrink"), "{error}");
+    }
+}

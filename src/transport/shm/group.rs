@@ -1,0 +1,261 @@
+//! The ranks of a context on one host that share memory.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use super::segment::{self, OwnSegment, PeerSegment, Secret};
+use crate::error::{Error, Result};
+use crate::sys::ForkMark;
+use crate::sys::process::Descriptor;
+use crate::sys::shared_memory::Mapping;
+use crate::types::Rank;
+
+/// Another rank of the group, as its address says.
+pub struct Candidate {
+    /// Its rank in the context.
+    pub rank: Rank,
+    /// Where its segment is.
+    pub segment: Descriptor,
+    /// What the segment must contain.
+    pub secret: Secret,
+}
+
+/// A rank of a group.
+struct Member {
+    rank: u32,
+    /// Its segment, unless it is this rank.
+    segment: Option<PeerSegment>,
+}
+
+/// The ranks of a context on this host that share memory, this one included. All of them have the same group.
+pub struct HostGroup {
+    members: Box<[Member]>,
+    ranks: Box<[u32]>,
+    index: usize,
+    own: Arc<OwnSegment>,
+    mapping: Mapping,
+    reads_memory: bool,
+    shares_cores: bool,
+    mark: ForkMark,
+}
+
+impl HostGroup {
+    /// Opens the memory of all `others` of this host for `rank`. [`HostGroup::reads_memory`] then says what this rank has found.
+    /// The group can be used after all ranks have succeeded in this, and after [`HostGroup::confirm`].
+    pub fn open(rank: Rank, own: Arc<OwnSegment>, others: &[Candidate], shares_cores: bool) -> Result<Self> {
+        let failed = |e| Error::io("cannot share memory", &e);
+        let count = others.len() + 1;
+        let mapping = own.map(count).map_err(failed)?;
+        let mut members = vec![Member { rank: rank as u32, segment: None }];
+        let mut reads_memory = true;
+        for Candidate { rank, segment, secret } in others {
+            let segment = PeerSegment::open(*segment, secret, count)
+                .map_err(|e| e.context(format_args!("cannot share memory with rank {rank}")).with_rank(*rank))?;
+            reads_memory &= segment.reads_memory(secret);
+            members.push(Member { rank: *rank as u32, segment: Some(segment) });
+        }
+        members.sort_unstable_by_key(|member| member.rank);
+        let ranks: Box<[u32]> = members.iter().map(|member| member.rank).collect();
+        let index = ranks.iter().position(|r| *r as usize == rank).expect("pushed above");
+        let mark = ForkMark::new().map_err(failed)?;
+        Ok(Self { members: members.into(), ranks, index, own, mapping, reads_memory, shares_cores, mark })
+    }
+
+    /// All ranks have opened each other's memory; `reads_memory`: and can read the memory of each other's process.
+    pub fn confirm(mut self, reads_memory: bool) -> Result<Arc<Self>> {
+        for Member { rank, segment } in &self.members {
+            if let Some(segment) = segment {
+                let rank = *rank as Rank;
+                segment.check_size().map_err(|e| e.context(format_args!("rank {rank}")).with_rank(rank))?;
+            }
+        }
+        self.reads_memory = reads_memory;
+        Ok(Arc::new(self))
+    }
+
+    /// Groups of `members` ranks that are threads of this process.
+    #[cfg(any(test, fuzzing))]
+    pub fn in_process(members: usize) -> Vec<Arc<Self>> {
+        let secret = |rank: usize| [rank as u8 + 1; size_of::<Secret>()];
+        let own: Vec<_> = (0..members).map(|rank| Arc::new(OwnSegment::create(&secret(rank)).unwrap())).collect();
+        let candidate = |rank| Candidate { rank, segment: own[rank].descriptor(), secret: secret(rank) };
+        let open = |rank: usize| {
+            let others: Vec<_> = (0..members).filter(|other| *other != rank).map(candidate).collect();
+            Self::open(rank, own[rank].clone(), &others, false).unwrap()
+        };
+        let opened: Vec<_> = (0..members).map(open).collect();
+        let reads = opened.iter().all(Self::reads_memory);
+        opened.into_iter().map(|group| group.confirm(reads).unwrap()).collect()
+    }
+
+    /// The ranks of the members in the context, ascending; this rank included.
+    pub fn ranks(&self) -> &[u32] {
+        &self.ranks
+    }
+
+    /// The position of this rank in [`HostGroup::ranks`].
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The position of `rank`, if it is a member.
+    pub fn index_of(&self, rank: Rank) -> Option<usize> {
+        self.ranks.binary_search(&u32::try_from(rank).ok()?).ok()
+    }
+
+    /// This rank's board: [`segment::BOARD_BYTES`], aligned to a page, zero at first. Valid as long as the group.
+    pub fn own_board(&self) -> *mut u8 {
+        segment::board(&self.mapping)
+    }
+
+    /// The board of the member at `index`, for reading only, unless it is this rank's. Valid as long as the group, and even after
+    /// the member's process has ended. It may change at any time, so what is read there must be atomic, or be ordered after a flag.
+    pub fn board(&self, index: usize) -> *const u8 {
+        segment::board(self.peer(index).map_or(&self.mapping, PeerSegment::mapping))
+    }
+
+    /// Whether every member can read the memory of every other's process.
+    pub fn reads_memory(&self) -> bool {
+        self.reads_memory
+    }
+
+    /// Reads `bytes` from `address` in the process of the member at `index`. If this succeeds, that process had not ended before.
+    /// Fails if any of the memory is not mapped there; then part of `into` may have been written.
+    ///
+    /// # Safety
+    /// `into` is valid for writes of `bytes`.
+    pub unsafe fn read_memory(&self, index: usize, address: u64, into: *mut u8, bytes: usize) -> io::Result<()> {
+        match self.peer(index) {
+            // SAFETY: the caller guarantees that `into` is valid.
+            Some(peer) => unsafe { peer.read_memory(address, into, bytes) },
+            None => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    /// Wakes the member at `index` if it sleeps, after something was published that it may wait for.
+    #[inline]
+    pub fn wake(&self, index: usize) {
+        if let Some(peer) = self.peer(index) {
+            peer.wake();
+        }
+    }
+
+    /// Says whether this rank is about to sleep, so that members that publish something must wake it: [`HostGroup::doorbell`]
+    /// becomes readable. After `true`, look once more at everything that members publish, and only then sleep. Costs a system call
+    /// if it turns from `true` to `false`. Calls must not overlap.
+    pub fn set_sleeping(&self, on: bool) {
+        self.own.set_sleeping(on);
+    }
+
+    /// The descriptor that is readable when a member has woken this rank.
+    pub fn doorbell(&self) -> RawFd {
+        self.own.doorbell()
+    }
+
+    /// Whether the process of the member at `index` has ended. A system call.
+    pub fn has_exited(&self, index: usize) -> bool {
+        self.peer(index).is_some_and(PeerSegment::has_exited)
+    }
+
+    /// The descriptor that is readable when the process of the member at `index` has ended; none for this rank.
+    pub fn process(&self, index: usize) -> Option<RawFd> {
+        self.peer(index).map(PeerSegment::process)
+    }
+
+    /// Whether there are more members than cores on which they may run.
+    pub fn shares_cores(&self) -> bool {
+        self.shares_cores
+    }
+
+    /// Whether this process inherited the group by fork. Then nothing may be written.
+    pub fn is_inherited(&self) -> bool {
+        self.mark.is_child()
+    }
+
+    /// The segment of the member at `index`, unless it is this rank.
+    fn peer(&self, index: usize) -> Option<&PeerSegment> {
+        self.members[index].segment.as_ref()
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use crate::sys;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    #[test]
+    fn members_read_what_each_has_written() {
+        let groups = HostGroup::in_process(3);
+        for (index, group) in groups.iter().enumerate() {
+            assert_eq!((group.ranks(), group.index()), (&[0, 1, 2][..], index));
+            assert_eq!((group.index_of(2), group.index_of(3)), (Some(2), None));
+            assert_eq!(group.own_board().addr() % 4096, 0);
+            // SAFETY: the board is longer, aligned, and accessed by atomics only.
+            unsafe { (*group.own_board().cast::<AtomicU32>()).store(10 + index as u32, Ordering::Relaxed) };
+        }
+        for group in &groups {
+            for index in 0..3 {
+                // SAFETY: as above.
+                let seen = unsafe { (*group.board(index).cast::<AtomicU32>()).load(Ordering::Relaxed) };
+                assert_eq!(seen, 10 + index as u32);
+            }
+        }
+    }
+
+    #[test]
+    fn a_member_that_sleeps_is_woken_and_one_that_polls_is_not() {
+        let groups = HostGroup::in_process(2);
+        let rung = || sys::poll(&[groups[1].doorbell()], Duration::ZERO);
+        groups[0].wake(1);
+        assert!(!rung());
+        groups[1].set_sleeping(true);
+        groups[0].wake(1);
+        groups[0].wake(1);
+        assert!(rung() && !sys::poll(&[groups[0].doorbell()], Duration::ZERO));
+        groups[1].set_sleeping(false);
+        assert!(!rung());
+        groups[0].wake(1);
+        assert!(!rung());
+    }
+
+    #[test]
+    fn the_memory_of_a_member_is_read() {
+        let groups = HostGroup::in_process(2);
+        assert!(!groups[0].has_exited(1));
+        if !groups[0].reads_memory() {
+            return; // The sandbox forbids it.
+        }
+        let (data, mut into) = ([5u8, 6, 7], [0u8; 3]);
+        // SAFETY: `into` has three bytes.
+        unsafe { groups[0].read_memory(1, data.as_ptr() as u64, into.as_mut_ptr(), 3) }.unwrap();
+        assert_eq!(into, data);
+    }
+
+    #[test]
+    fn the_memory_of_another_context_is_refused() {
+        let [one, other] = [1, 2].map(|byte| Arc::new(OwnSegment::create(&[byte; 32]).unwrap()));
+        let refused = |segment: Descriptor, secret: u8| {
+            let others = [Candidate { rank: 4, segment, secret: [secret; 32] }];
+            HostGroup::open(0, one.clone(), &others, false).map(|_| ()).unwrap_err().message().to_owned()
+        };
+        let text = refused(other.descriptor(), 1);
+        assert!(text.contains("with rank 4") && text.contains("another context"), "{text}");
+        let text = refused(Descriptor { number: other.doorbell() as u32, ..other.descriptor() }, 2);
+        assert!(text.contains("is no shared memory"), "{text}");
+        let text = refused(Descriptor { number: 1_000_000, ..other.descriptor() }, 2);
+        assert!(text.contains("cannot open its memory"), "{text}");
+    }
+
+    #[test]
+    fn a_segment_that_has_not_grown_is_refused() {
+        let [one, other] = [1, 2].map(|byte| Arc::new(OwnSegment::create(&[byte; 32]).unwrap()));
+        let others = [Candidate { rank: 1, segment: other.descriptor(), secret: [2; 32] }];
+        let group = HostGroup::open(0, one, &others, false).unwrap();
+        let error = group.confirm(true).map(|_| ()).unwrap_err();
+        assert!(error.message().contains("rank 1: its shared memory has 4096 bytes"), "{error}");
+    }
+}

@@ -1,0 +1,242 @@
+//! The memory of one rank in one context, which this rank alone writes, and its peers map for reading.
+//!
+//! A segment is anonymous: a peer opens it as `/proc/PID/fd/N`, with the numbers in the rank's address. It begins with a header;
+//! the board follows, then a lane for each rank of the host, all without gaps. What a peer reads there is checked like bytes from a
+//! socket, and read once. Only pages that have been written take memory.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys;
+use crate::sys::process::{self, Descriptor};
+use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
+
+/// What proves that a segment is the one of a certain context: only ranks of its job can compute it.
+pub type Secret = [u8; 32];
+
+/// The version of what segments contain.
+const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x01");
+
+/// Bytes of the board, in which a rank publishes data of collectives.
+pub const BOARD_BYTES: usize = 16 << 20;
+/// Offset of the board.
+const BOARD_AT: usize = size_of::<Header>();
+/// Offset of the first lane.
+const LANES_AT: usize = BOARD_AT + BOARD_BYTES;
+/// Bytes for the link to one peer.
+pub const LANE_BYTES: usize = 264 << 10;
+
+/// The first page of a segment. Atomics throughout, since another process may write at any time what is read here.
+#[repr(C, align(4096))]
+struct Header {
+    version: AtomicU64,
+    secret: [AtomicU64; 4],
+    /// Where the secret is in the memory of the process that owns the segment.
+    secret_at: AtomicU64,
+    /// The process's descriptor of its doorbell, a pipe.
+    doorbell: AtomicU32,
+    sleeping: Sleeping,
+}
+
+/// On a cache line of its own: peers read it each time they publish something.
+#[repr(align(64))]
+struct Sleeping(AtomicU32);
+
+/// Bytes of the segment of a rank that shares its host with `members` ranks, itself included.
+fn segment_bytes(members: usize) -> usize {
+    LANES_AT + members * LANE_BYTES
+}
+
+/// A header in mapped memory.
+///
+/// # Safety
+/// `mapping` is at least as long as a header, and lives at least as long as `'a`; so does the memory in it.
+unsafe fn header<'a>(mapping: &Mapping) -> &'a Header {
+    // SAFETY: mappings are aligned to pages, any bytes are a valid header, and it consists of atomics.
+    unsafe { &*mapping.start().cast() }
+}
+
+/// The segment of this rank.
+#[derive(Debug)]
+pub struct OwnSegment {
+    memory: SharedMemory,
+    /// The first page; the whole is mapped when the number of ranks on this host is known.
+    first: Mapping,
+    /// The pipe by which peers wake this rank: its ends for reading and for writing.
+    doorbell: [File; 2],
+}
+
+impl OwnSegment {
+    /// A segment that peers recognise by `secret`.
+    pub fn create(secret: &Secret) -> io::Result<Self> {
+        let memory = SharedMemory::create()?;
+        memory.grow(size_of::<Header>() as u64)?;
+        let doorbell = process::pipe()?.map(File::from);
+        let own = Self { first: memory.map(size_of::<Header>(), Access::Write)?, memory, doorbell };
+        let header = own.header();
+        for (word, bytes) in header.secret.iter().zip(secret.chunks_exact(8)) {
+            word.store(u64::from_ne_bytes(bytes.try_into().expect("8 bytes")), Ordering::Relaxed);
+        }
+        header.secret_at.store(header.secret.as_ptr() as u64, Ordering::Relaxed);
+        header.doorbell.store(own.doorbell[1].as_raw_fd() as u32, Ordering::Relaxed);
+        header.version.store(VERSION, Ordering::Release);
+        Ok(own)
+    }
+
+    /// Where peers find it.
+    pub fn descriptor(&self) -> Descriptor {
+        Descriptor { process: std::process::id(), number: self.memory.as_raw_fd() as u32 }
+    }
+
+    /// The descriptor that is readable when a peer has rung.
+    pub fn doorbell(&self) -> RawFd {
+        self.doorbell[0].as_raw_fd()
+    }
+
+    /// Maps all of it, for `members` ranks on this host.
+    pub(super) fn map(&self, members: usize) -> io::Result<Mapping> {
+        let bytes = segment_bytes(members);
+        self.memory.grow(bytes as u64)?;
+        self.memory.map(bytes, Access::Write)
+    }
+
+    /// Says whether peers must ring after they have published something. After `true` the caller looks once more at everything
+    /// that peers publish before it sleeps.
+    pub(super) fn set_sleeping(&self, on: bool) {
+        let before = self.header().sleeping.0.swap(u32::from(on), Ordering::Relaxed);
+        if on {
+            // Between this rank's store of the flag and its loads of what peers publish; a peer has the counterpart between its
+            // store of what it publishes and its load of the flag. So at least one of the two sees the other's store.
+            fence(Ordering::SeqCst);
+        } else if before != 0 {
+            let mut bytes = [0; 64];
+            while matches!((&self.doorbell[0]).read(&mut bytes), Ok(n) if n == bytes.len()) {}
+        }
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping has the length of a header, which the memory has, too, and lives as long as `self`.
+        unsafe { header(&self.first) }
+    }
+}
+
+/// The segment of a peer, and its process.
+#[derive(Debug)]
+pub(super) struct PeerSegment {
+    memory: SharedMemory,
+    mapping: Mapping,
+    /// The peer's doorbell, open for reading, too: a pipe that nobody can read would raise SIGPIPE.
+    doorbell: File,
+    process: OwnedFd,
+    descriptor: Descriptor,
+}
+
+impl PeerSegment {
+    /// Opens the segment of a peer with `secret`, on a host with `members` ranks. Until [`PeerSegment::check_size`] has succeeded,
+    /// only its header may be accessed.
+    pub fn open(descriptor: Descriptor, secret: &Secret, members: usize) -> Result<Self> {
+        let failed = |doing: &'static str| move |e: io::Error| Error::io(format_args!("cannot {doing}"), &e);
+        let memory = SharedMemory::open(descriptor).map_err(failed("open its memory"))?;
+        let mapping = memory.map(segment_bytes(members), Access::Read).map_err(failed("map its memory"))?;
+        if memory.bytes().map_err(failed("open its memory"))? < size_of::<Header>() as u64 {
+            return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} is too short")));
+        }
+        // SAFETY: the mapping is longer than a header, which the memory has been found to have; it is used before `mapping` is moved.
+        let header = unsafe { header(&mapping) };
+        let theirs = header.secret.each_ref().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+        if header.version.load(Ordering::Acquire) != VERSION || theirs.as_flattened() != secret {
+            return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} is the memory of another context")));
+        }
+        let doorbell = Descriptor { number: header.doorbell.load(Ordering::Relaxed), ..descriptor };
+        if !doorbell.target().map_err(failed("open its doorbell"))?.starts_with("pipe:") {
+            return Err(Error::new(ErrorKind::Mismatch, format!("{doorbell} is no pipe")));
+        }
+        let doorbell = File::from(doorbell.open(libc::O_RDWR).map_err(failed("open its doorbell"))?);
+        let process = process::open_process(descriptor.process).map_err(failed("watch its process"))?;
+        // If the process had ended before its descriptor was opened, another may have its number now.
+        if !memory.is(descriptor).map_err(failed("open its memory"))? {
+            return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} has changed")));
+        }
+        Ok(Self { memory, mapping, doorbell, process, descriptor })
+    }
+
+    /// Fails unless the peer's segment is as long as it must be with `members` ranks on the host.
+    pub fn check_size(&self) -> Result<()> {
+        let bytes = self.memory.bytes().map_err(|e| Error::io("cannot get the size of its memory", &e))?;
+        if bytes < self.mapping.bytes() as u64 {
+            let text = format!("its shared memory has {bytes} bytes instead of {}", self.mapping.bytes());
+            return Err(Error::new(ErrorKind::Mismatch, text));
+        }
+        Ok(())
+    }
+
+    /// Whether the memory of the peer's process can be read, tried with its secret.
+    pub fn reads_memory(&self, secret: &Secret) -> bool {
+        let mut theirs = [0; size_of::<Secret>()];
+        let address = self.header().secret_at.load(Ordering::Relaxed);
+        // SAFETY: `theirs` is as long as is said.
+        let read = unsafe { self.read_memory(address, theirs.as_mut_ptr(), theirs.len()) };
+        read.is_ok() && theirs == *secret
+    }
+
+    /// Reads the memory of the peer's process, which was alive when this had succeeded.
+    ///
+    /// # Safety
+    /// `into` is valid for writes of `bytes`.
+    pub unsafe fn read_memory(&self, address: u64, into: *mut u8, bytes: usize) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            // SAFETY: `done < bytes`, so the rest of `into` is valid for writes of `bytes - done`.
+            let n = unsafe {
+                let address = address.wrapping_add(done as u64);
+                process::read_memory(self.descriptor.process, address, into.add(done), bytes - done)?
+            };
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            done += n;
+        }
+        // The number of a process that has ended may be another's.
+        if self.has_exited() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
+    }
+
+    /// Rings if the peer sleeps, after something was published for it.
+    pub fn wake(&self) {
+        // See `OwnSegment::set_sleeping`.
+        fence(Ordering::SeqCst);
+        if self.header().sleeping.0.load(Ordering::Relaxed) != 0 {
+            // A pipe that is full is readable already.
+            let _ = (&self.doorbell).write(&[0]);
+        }
+    }
+
+    /// Whether the peer's process has ended.
+    pub fn has_exited(&self) -> bool {
+        sys::poll(&[self.process.as_raw_fd()], Duration::ZERO)
+    }
+
+    /// The descriptor that is readable when the peer's process has ended.
+    pub fn process(&self) -> RawFd {
+        self.process.as_raw_fd()
+    }
+
+    /// Its mapping.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping is longer than a header, which the memory has been found to have, and lives as long as `self`.
+        unsafe { header(&self.mapping) }
+    }
+}
+
+/// The board in the mapping of a segment.
+pub(super) fn board(mapping: &Mapping) -> *mut u8 {
+    // SAFETY: every mapping of a whole segment contains the board.
+    unsafe { mapping.start().add(BOARD_AT) }
+}
