@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use crate::collective::{Algorithm, Collective, Shape, Uses};
 use crate::context::Context;
 use crate::context::digest::{explain, explain_kind};
-use crate::context::prepared::{Asked, Prepared};
+use crate::context::prepared::{Asked, Prepared, Selection};
 use crate::engine::plan::{self, Plan};
 use crate::engine::{Binding, Combine, Core, Guard, UserFunction};
 use crate::error::{Details, Error, ErrorKind, Result, after};
 use crate::messaging::{Replies, Unmatched};
 use crate::reduce;
+use crate::tuner::Explanation;
 use crate::tuner::file::Tuning;
-use crate::tuner::{self, Decision, Explanation};
 use crate::types::{DataType, ElementType, Rank, ReduceOp};
 use crate::wire::fingerprint::{MEASUREMENT, differs, digest, is_earlier, kind, number};
 
@@ -74,7 +74,7 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    fn combine(&self) -> Result<Combine> {
+    pub(super) fn combine(&self) -> Result<Combine> {
         if !self.shape.collective.reduces() {
             return Ok(Combine::Nothing);
         }
@@ -89,11 +89,24 @@ impl Call<'_> {
         }
     }
 
+    /// Refuses lists of buffers of other lengths than the shape says.
+    #[inline]
+    pub(super) fn check_buffers(&self) -> Result<()> {
+        let (shape, inputs, outputs) = (&self.shape, self.inputs.len(), self.outputs.len());
+        if (inputs, outputs) == (shape.inputs, shape.outputs) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{inputs} inputs and {outputs} outputs are given for a shape of {} and {}",
+            shape.inputs, shape.outputs
+        )))
+    }
+
     /// Converts results that are a single contribution as a reduction of several would; see [`reduce::settle`].
     ///
     /// # Safety
     /// The outputs are valid for as many elements as the shape says.
-    unsafe fn settle(&self) {
+    pub(super) unsafe fn settle(&self) {
         if let (Reduction::Op(op), ElementType::Known(dtype)) = (self.reduction, self.dtype)
             && self.shape.has_lone_result()
         {
@@ -118,7 +131,7 @@ impl Call<'_> {
     }
 
     /// Bytes of one element.
-    fn element(&self) -> usize {
+    pub(super) fn element(&self) -> usize {
         if self.shape.collective == Collective::Barrier { 1 } else { self.dtype.size() }
     }
 
@@ -186,20 +199,12 @@ impl Context {
     /// As for `run`; `check` has accepted this very call.
     pub(crate) unsafe fn run_checked(&self, call: &Call<'_>, known: Option<Prepared>) -> Result<()> {
         let started = self.engine().now();
-        let shape = &call.shape;
-        if (call.inputs.len(), call.outputs.len()) != (shape.inputs, shape.outputs) {
-            return Err(Error::invalid(format!(
-                "{} inputs and {} outputs are given for a shape of {} and {}",
-                call.inputs.len(),
-                call.outputs.len(),
-                shape.inputs,
-                shape.outputs
-            )));
-        }
+        call.check_buffers()?;
         match known {
             Some(Prepared { algorithm, segment, check, plan }) => {
                 let combine = call.combine()?;
-                self.execute(&self.run_of(call, algorithm, segment, check, combine, started), plan)?;
+                let selection = Selection { algorithm, segment, check, combine };
+                self.execute(&self.run_of(call, selection, started), plan)?;
             }
             None => self.prepare_and_run(call, started)?,
         }
@@ -210,48 +215,24 @@ impl Context {
 
     /// Runs a call that is not in the cache of prepared calls.
     fn prepare_and_run(&self, call: &Call<'_>, started: Instant) -> Result<()> {
-        let (shape, element) = (&call.shape, call.element());
-        if (shape.rank, shape.size) != (self.rank, self.size) {
-            return Err(Error::invalid(format!(
-                "a call for rank {} of {} on a context of rank {} of {}",
-                shape.rank, shape.size, self.rank, self.size
-            )));
-        }
-        let combine = call.combine()?;
         let asked = self.asked(call);
-        let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
-        let call = &Call { shape: self.complete_shape(shape, base).only(algorithm.uses), ..*call };
-        let shape = &call.shape;
-        let max = call.max_segment_bytes.unwrap_or(usize::MAX);
-        let segment = (tuner::segment_bytes(shape, element, segment_bytes.min(max)) / element).max(1);
-        let check = call.digest(algorithm, segment);
-        let run = self.run_of(call, algorithm, segment, check, combine, started);
-        if self.check_calls && self.size > 1 {
+        let (call, selection) = self.select(call)?;
+        let Selection { algorithm, segment, check, .. } = selection;
+        let run = self.run_of(&call, selection, started);
+        if self.compares_calls() {
             self.compare_calls(&run)?;
         }
-        if algorithm.uses == Uses::Counts {
-            let counts = self.share_counts(&run)?;
-            let plan = self.plan(&Shape { counts: &counts, ..*shape }, algorithm, &run.binding)?;
-            return self.execute(&run, plan);
-        }
-        let plan = self.plan(shape, algorithm, &run.binding)?;
-        if let Some(asked) = asked {
+        let plan = self.plan_of(&run)?;
+        if let Some(asked) = asked.filter(|_| algorithm.uses != Uses::Counts) {
             self.prepared.set(asked, Prepared { algorithm, segment, check, plan: plan.clone() });
         }
         self.execute(&run, plan)
     }
 
-    /// The run of `call` by `algorithm`, in segments of `segment` elements.
+    /// The run of `call`, which starts at `started`.
     #[inline(always)] // Otherwise the result would be built in one place and copied to another.
-    fn run_of<'a>(
-        &self,
-        call: &'a Call<'a>,
-        algorithm: &'static Algorithm,
-        segment: usize,
-        check: u64,
-        combine: Combine,
-        started: Instant,
-    ) -> Run<'a> {
+    pub(super) fn run_of<'a>(&self, call: &'a Call<'a>, selection: Selection, started: Instant) -> Run<'a> {
+        let Selection { algorithm, segment, check, combine } = selection;
         let (deadline, timeout) = self.deadline_after(started, call.timeout);
         let binding = Binding {
             inputs: call.inputs,
@@ -268,7 +249,7 @@ impl Context {
     }
 
     /// `shape` with the context's defaults for fields that the caller has not set.
-    fn complete_shape<'a>(&'a self, shape: &Shape<'a>, base: Option<usize>) -> Shape<'a> {
+    pub(super) fn complete_shape<'a>(&'a self, shape: &Shape<'a>, base: Option<usize>) -> Shape<'a> {
         let or = |given: &'a [u32], known: &'a [u32]| if given.is_empty() { known } else { given };
         Shape {
             base: base.unwrap_or(shape.base),
@@ -290,13 +271,17 @@ impl Context {
 
     /// Executes `plan`, which is of the call of `run` or prepares it.
     pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<()> {
+        let (guard, index) = self.begin(run, plan)?;
+        self.complete(run, guard, index)
+    }
+
+    /// Starts `plan`: posts what can be posted without waiting. Returns its index in the engine.
+    #[inline]
+    pub(super) fn begin(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<(Guard<'_>, u32)> {
         let mut guard = self.lock()?;
-        let described = |e: &Error| {
-            e.context(run.call.describe(self.rank, run.algorithm.name)).during(run.call.shape.collective.name())
-        };
-        if self.size > 1 && guard.messenger.is_isolated() && guard.broken.is_none() {
-            let text = "the context is not connected: connect it first, over a store or by its pairs";
-            return Err(described(&Error::new(ErrorKind::InvalidOperation, text)));
+        let described = |e: &Error| self.described(run, e);
+        if let Some(error) = self.unconnected(&guard) {
+            return Err(described(&error));
         }
         let index = match guard.start(plan, &run.binding) {
             Ok(index) => index,
@@ -312,6 +297,12 @@ impl Context {
             }
         };
         guard.begun += u64::from(run.binding.counted);
+        Ok((guard, index))
+    }
+
+    /// Waits until the run `index` is over, and ends it. A failure breaks the context.
+    #[inline]
+    pub(super) fn complete(&self, run: &Run<'_>, guard: Guard<'_>, index: u32) -> Result<()> {
         let engine = self.engine();
         let (mut guard, mut over) = engine.finish(guard, index, run.deadline);
         let now = guard.now;
@@ -363,12 +354,26 @@ impl Context {
             engine.hand_over(guard);
             return Ok(());
         };
-        let error = described(
+        let error = self.described(
+            run,
             &error.context(format_args!("after {:.3} s", engine.now().duration_since(run.started).as_secs_f64())),
         );
         guard.break_with(&error, Some(&error));
         self.finish_closing(guard);
         Err(error)
+    }
+
+    /// The error for a collective if the context was never connected.
+    #[inline]
+    pub(super) fn unconnected(&self, core: &Core) -> Option<Error> {
+        let unconnected = self.size > 1 && core.messenger.is_isolated() && core.broken.is_none();
+        let text = "the context is not connected: connect it first, over a store or by its pairs";
+        unconnected.then(|| Error::new(ErrorKind::InvalidOperation, text))
+    }
+
+    #[cold]
+    pub(super) fn described(&self, run: &Run<'_>, error: &Error) -> Error {
+        error.context(run.call.describe(self.rank, run.algorithm.name)).during(run.call.shape.collective.name())
     }
 
     /// The error for a completed run if a peer has sent more messages for it, or for an earlier run on its tag, than expected.

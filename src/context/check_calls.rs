@@ -220,6 +220,11 @@ fn counts_between(records: &[Record<'_>]) -> Option<String> {
 }
 
 impl Context {
+    /// Whether the ranks compare their calls.
+    pub(super) fn compares_calls(&self) -> bool {
+        self.check_calls && self.size > 1
+    }
+
     /// Compares the calls of all ranks; fails on all ranks if they differ. Collective.
     pub(super) fn compare_calls(&self, run: &Run<'_>) -> Result<()> {
         let own = record(run);

@@ -10,6 +10,7 @@ mod measure;
 mod pair;
 mod prepared;
 mod remote_key;
+mod request;
 mod setup;
 mod share_counts;
 mod split;
@@ -23,7 +24,9 @@ pub use bootstrap::AllgatherFunction;
 pub use bound_buffer::BoundBuffer;
 pub use call::{Call, Reduction};
 pub use pair::Pair;
+pub(crate) use prepared::Prepared;
 pub use remote_key::RemoteKey;
+pub use request::Request;
 pub use unbound_buffer::UnboundBuffer;
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,14 +1,17 @@
-//! A cache of prepared calls: algorithm, segment size, digest and plan.
+//! Prepares calls: algorithm, segment size, digest and plan; and a cache of prepared calls.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::collective::{Algorithm, Collective, Shape};
-use crate::context::Call;
+use crate::collective::{Algorithm, Collective, Shape, Uses};
+use crate::context::Context;
+use crate::context::call::{Call, Run};
+use crate::engine::Combine;
 use crate::engine::plan::Plan;
+use crate::error::{Error, Result};
 use crate::hash::QuickHasher;
-use crate::tuner::Tuner;
 use crate::tuner::file::AUTO;
+use crate::tuner::{self, Decision, Tuner};
 use crate::types::{ElementType, Rank};
 
 /// The cache key: everything that preparing a call depends on, except the context's rank and size, which never change.
@@ -106,6 +109,46 @@ pub(crate) struct Prepared {
     /// The digest in the call's messages.
     pub(super) check: u64,
     pub(super) plan: Arc<Plan>,
+}
+
+/// What is selected for a call, before any communication.
+#[derive(Clone, Copy)]
+pub(super) struct Selection {
+    pub algorithm: &'static Algorithm,
+    /// Elements of a segment.
+    pub segment: usize,
+    /// The digest in the call's messages.
+    pub check: u64,
+    pub combine: Combine,
+}
+
+impl Context {
+    /// Selects the algorithm and the segment size. Returns the call with what that algorithm reads.
+    pub(super) fn select<'a>(&'a self, call: &Call<'a>) -> Result<(Call<'a>, Selection)> {
+        let (shape, element) = (&call.shape, call.element());
+        if (shape.rank, shape.size) != (self.rank, self.size) {
+            return Err(Error::invalid(format!(
+                "a call for rank {} of {} on a context of rank {} of {}",
+                shape.rank, shape.size, self.rank, self.size
+            )));
+        }
+        let combine = call.combine()?;
+        let Decision { algorithm, segment_bytes, base } = self.tuner().decide(shape, element, call.algorithm)?;
+        let call = Call { shape: self.complete_shape(shape, base).only(algorithm.uses), ..*call };
+        let max = call.max_segment_bytes.unwrap_or(usize::MAX);
+        let segment = (tuner::segment_bytes(&call.shape, element, segment_bytes.min(max)) / element).max(1);
+        let check = call.digest(algorithm, segment);
+        Ok((call, Selection { algorithm, segment, check, combine }))
+    }
+
+    /// The plan of a run. Communicates if the algorithm needs counts that only other ranks have.
+    pub(super) fn plan_of(&self, run: &Run<'_>) -> Result<Arc<Plan>> {
+        if run.algorithm.uses == Uses::Counts {
+            let counts = self.share_counts(run)?;
+            return self.plan(&Shape { counts: &counts, ..run.call.shape }, run.algorithm, &run.binding);
+        }
+        self.plan(&run.call.shape, run.algorithm, &run.binding)
+    }
 }
 
 /// The last prepared call for each index.

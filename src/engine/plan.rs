@@ -147,7 +147,7 @@ fn same<T: PartialEq>(a: &[T], b: &[T]) -> bool {
 
 /// All that a plan depends on, in owned memory.
 #[derive(Debug)]
-struct OwnedShape {
+pub struct OwnedShape {
     scalars: Shape<'static>,
     /// `send_counts`, `recv_counts`, `dims`, `counts`.
     counts: [Box<[usize]>; 4],
@@ -156,7 +156,8 @@ struct OwnedShape {
 }
 
 impl OwnedShape {
-    fn new(shape: &Shape<'_>) -> Self {
+    /// A copy of `shape`.
+    pub fn new(shape: &Shape<'_>) -> Self {
         let (none, no_numbers) = (&NOTHING.0[..0], &NOTHING.1[..0]);
         Self {
             scalars: Shape {
@@ -171,6 +172,13 @@ impl OwnedShape {
             counts: [shape.send_counts, shape.recv_counts, shape.dims, shape.counts].map(Box::from),
             numbers: [shape.groups, shape.links].map(Box::from),
         }
+    }
+
+    /// The shape.
+    pub fn get(&self) -> Shape<'_> {
+        let [send_counts, recv_counts, dims, counts] = &self.counts;
+        let [groups, links] = &self.numbers;
+        Shape { send_counts, recv_counts, groups, dims, links, counts, ..self.scalars }
     }
 
     fn is(&self, shape: &Shape<'_>) -> bool {

@@ -47,6 +47,8 @@ mod collective;
 #[cfg(any(test, fuzzing))]
 pub(crate) use collective::fuzz;
 
+mod request;
+
 mod enumeration;
 mod guard;
 mod handle;
@@ -63,6 +65,7 @@ pub use device::*;
 pub use last_error::*;
 pub use launch::*;
 pub use pair::*;
+pub use request::*;
 pub use statistics::*;
 pub use status::*;
 pub use store::*;

@@ -1,12 +1,16 @@
 //! Random collective calls and their expected results.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::idle;
 use crate::collective::{Algorithm, Collective, CollectiveContract, Shape, Uses};
 use crate::context::{Call, Context};
 use crate::error::Result;
 use crate::messaging::matching::EAGER_BYTES;
 use crate::schedule::Buffer;
 use crate::schedule::verify::{Contract, Expect, Leaf};
-use crate::transport::loopback::Random;
+use crate::transport::loopback::{Network, Random};
 use crate::types::{DataType, Rank};
 
 /// A collective call by all ranks.
@@ -18,6 +22,10 @@ pub struct CollectiveCall {
     counts: Vec<usize>,
     in_place: bool,
     segment: Option<usize>,
+    /// How often the call is made.
+    rounds: usize,
+    /// The ranks that make it by a persistent request, as bits.
+    requests: u64,
     seed: i64,
 }
 
@@ -54,7 +62,8 @@ impl CollectiveCall {
         let algorithm = &collective.algorithms()[random.below(collective.algorithms().len())];
         let most = if large && random.one_in(6) { EAGER_BYTES / 8 + 600 } else { 40 };
         let auto = random.one_in(4);
-        Self::new(random, collective, (!auto).then_some(algorithm), size, most)
+        let rounds = if random.one_in(3) { 3 } else { 1 };
+        Self { rounds, ..Self::new(random, collective, (!auto).then_some(algorithm), size, most) }
     }
 
     /// A random small call of another collective.
@@ -73,6 +82,8 @@ impl CollectiveCall {
         size: usize,
         most: usize,
     ) -> Self {
+        // Requests share counts only once, so either all ranks have one or none.
+        let shares_counts = algorithm.is_some_and(|algorithm| algorithm.uses == Uses::Counts);
         Self {
             collective,
             // Not every algorithm supports every number of ranks; `auto` does.
@@ -82,6 +93,12 @@ impl CollectiveCall {
             counts: (0..size).map(|_| random.below(most + 1)).collect(),
             in_place: random.one_in(3),
             segment: random.one_in(2).then(|| 8 * (1 + random.below(64))),
+            rounds: 1,
+            requests: match random.below(3) {
+                0 => 0,
+                1 if !shares_counts => random.bits(),
+                _ => u64::MAX,
+            },
             seed: random.bits() as i64,
         }
     }
@@ -149,52 +166,79 @@ impl CollectiveCall {
         self.counts.iter().map(|count| vec![*count; self.counts.len()]).collect()
     }
 
-    fn leaf(&self, Leaf { rank, input, element }: Leaf) -> i64 {
+    fn leaf(&self, round: usize, Leaf { rank, input, element }: Leaf) -> i64 {
         let mixed = (rank as i64 + 1).wrapping_mul(0x9e37_79b9).wrapping_add(element as i64 * 31 + i64::from(input));
-        self.seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(mixed) >> 8
+        let seed = self.seed.wrapping_add(round as i64);
+        seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(mixed) >> 8
     }
 
-    /// Makes the call on `context`. Returns its buffers, whether or not the call succeeded.
-    pub fn run(&self, context: &Context, tag: u64) -> (Result<()>, Buffers) {
+    /// Makes the call on `context`, in all its rounds. Returns its buffers, whether or not it succeeded. A rank that makes it by a
+    /// request does something else for `between` start and wait.
+    pub fn run(&self, network: &Network, context: &Arc<Context>, tag: u64, between: Duration) -> (Result<()>, Buffers) {
         let rows = self.rows();
         let shapes = self.shapes(&rows);
         let (shape, contract) = (shapes[context.rank()], CollectiveContract::new(&shapes));
         let rank = context.rank();
-        let fill = |buffer: Buffer, length: usize| -> Vec<i64> {
-            (0..length).map(|i| contract.initial(rank, buffer, i).map_or(-1, |leaf| self.leaf(leaf))).collect()
+        let initial = |round: usize, buffer: Buffer, i: usize| {
+            contract.initial(rank, buffer, i).map_or(-1, |leaf| self.leaf(round, leaf))
         };
         let mut buffers = Buffers {
-            inputs: (0..shape.inputs).map(|n| fill(Buffer::Input(n as u32), shape.input_len(n))).collect(),
-            outputs: (0..shape.outputs).map(|n| fill(Buffer::Output(n as u32), shape.output_len(n))).collect(),
+            inputs: (0..shape.inputs).map(|n| vec![0; shape.input_len(n)]).collect(),
+            outputs: (0..shape.outputs).map(|n| vec![0; shape.output_len(n)]).collect(),
         };
-        let before = buffers.outputs.clone();
-        let inputs: Vec<*const u8> = buffers.inputs.iter().map(|b| b.as_ptr().cast()).collect();
-        let outputs: Vec<*mut u8> = buffers.outputs.iter_mut().map(|b| b.as_mut_ptr().cast()).collect();
+        // Only these pointers are used from now on.
+        let inputs: Vec<*mut i64> = buffers.inputs.iter_mut().map(Vec::as_mut_ptr).collect();
+        let outputs: Vec<*mut i64> = buffers.outputs.iter_mut().map(Vec::as_mut_ptr).collect();
         let call = Call {
-            inputs: &inputs,
-            outputs: &outputs,
+            inputs: &inputs.iter().map(|input| input.cast_const().cast()).collect::<Vec<_>>(),
+            outputs: &outputs.iter().map(|output| output.cast()).collect::<Vec<_>>(),
             algorithm: self.algorithm.map(|algorithm| algorithm.name),
             tag,
             max_segment_bytes: self.segment,
             ..Call::new(shape, DataType::Int64)
         };
-        // SAFETY: the vectors have the lengths given by the shape and live until the call returns.
-        let result = unsafe { context.run(&call) };
-        if result.is_ok() {
-            for (number, (output, before)) in buffers.outputs.iter().zip(&before).enumerate() {
-                for (index, value) in output.iter().enumerate() {
-                    let expected = match contract.expected(rank, number as u32, index) {
-                        Expect::Copy(leaf) => self.leaf(leaf),
-                        Expect::Reduced { ranks, element, .. } => {
-                            ranks.fold(0i64, |sum, rank| sum.wrapping_add(self.leaf(Leaf { rank, input: 0, element })))
-                        }
-                        Expect::Untouched => before[index],
-                        Expect::Anything => continue,
-                    };
-                    assert_eq!(*value, expected, "{self}: rank {rank}, element {index}");
+        // SAFETY: the vectors have the lengths given by the shape and live until the request is dropped.
+        let prepare = || unsafe { context.request(&call) };
+        let request = (self.requests >> rank & 1 != 0).then(prepare).transpose();
+        let once = |round: usize| {
+            // SAFETY: the vectors have these lengths, and no call runs.
+            unsafe {
+                for (n, input) in inputs.iter().enumerate() {
+                    (0..shape.input_len(n)).for_each(|i| *input.add(i) = initial(round, Buffer::Input(n as u32), i));
+                }
+                for (n, output) in outputs.iter().enumerate() {
+                    (0..shape.output_len(n)).for_each(|i| *output.add(i) = initial(round, Buffer::Output(n as u32), i));
                 }
             }
-        }
+            match &request {
+                Err(error) => return Err(error.clone()),
+                // SAFETY: the vectors have the lengths given by the shape and live until the call returns.
+                Ok(None) => unsafe { context.run(&call) }?,
+                Ok(Some(request)) => {
+                    request.start()?;
+                    idle(network, context, between);
+                    request.wait()?;
+                }
+            }
+            for (n, output) in outputs.iter().enumerate() {
+                for index in 0..shape.output_len(n) {
+                    let expected = match contract.expected(rank, n as u32, index) {
+                        Expect::Copy(leaf) => self.leaf(round, leaf),
+                        Expect::Reduced { ranks, element, .. } => ranks.fold(0i64, |sum, rank| {
+                            sum.wrapping_add(self.leaf(round, Leaf { rank, input: 0, element }))
+                        }),
+                        Expect::Untouched => initial(round, Buffer::Output(n as u32), index),
+                        Expect::Anything => continue,
+                    };
+                    // SAFETY: the vector has this length, and no call runs.
+                    let value = unsafe { *output.add(index) };
+                    assert_eq!(value, expected, "{self}: rank {rank}, round {round}, element {index}");
+                }
+            }
+            Ok(())
+        };
+        let result = (0..self.rounds).try_for_each(once);
+        drop(request);
         (result, buffers)
     }
 }
@@ -202,7 +246,11 @@ impl CollectiveCall {
 impl std::fmt::Display for CollectiveCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let algorithm = self.algorithm.map_or("auto", |algorithm| algorithm.name);
-        let Self { count, counts, root, in_place, .. } = self;
-        write!(f, "{} {algorithm} of {count} {counts:?}, root {root}, in place {in_place}", self.collective.name())
+        let Self { count, counts, root, in_place, requests, .. } = self;
+        write!(
+            f,
+            "{} {algorithm} of {count} {counts:?}, root {root}, in place {in_place}, requests {requests:x}",
+            self.collective.name()
+        )
     }
 }

@@ -18,6 +18,9 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Additional time for diagnostic queries to peers, and for messages in transit.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// What a rank with a request does between start and wait; longer than some messages take, shorter than others.
+const BETWEEN: Duration = Duration::from_micros(200);
+
 /// A piece of work for all ranks.
 pub enum Work {
     /// A collective call.
@@ -79,14 +82,14 @@ impl Job {
                     let began = network.now();
                     let result = match work {
                         Work::Call(call) => {
-                            let (result, mut buffers) = call.run(context, number as u64 % 2);
+                            let (result, mut buffers) = call.run(network, context, number as u64 % 2, BETWEEN);
                             buffers.seal();
                             returned.borrow_mut().push(ReturnedMemory::Call(buffers));
                             result
                         }
                         Work::Mismatch(call, odd, other) => {
                             let call = if context.rank() == *odd { other } else { call };
-                            let (result, mut buffers) = call.run(context, number as u64 % 2);
+                            let (result, mut buffers) = call.run(network, context, number as u64 % 2, BETWEEN);
                             buffers.seal();
                             returned.borrow_mut().push(ReturnedMemory::Call(buffers));
                             assert!(result.is_err(), "rank {} has not noticed that rank {odd} differs", context.rank());

@@ -76,19 +76,41 @@ pub(super) fn check_local(input: *const u8, inout: *const u8, count: usize, dtyp
     if input == inout { Ok(()) } else { input_range.check_apart(&inout_range) }
 }
 
-/// Runs `call`, whose one output is a part of its input, with an output buffer of the library, and copies that to `output` at the
-/// end. Schedules are verified only for outputs that are apart from the inputs.
-///
-/// # Safety
-/// `output` is valid for writes of the elements of the call's output.
-pub(super) unsafe fn apart(call: &Call<'_>, output: *mut u8, run: impl FnOnce(&Call<'_>) -> Result<()>) -> Result<()> {
-    let bytes = call.shape.output_len(0) * call.dtype.size();
-    let mut memory = try_zeros::<u128>(bytes.div_ceil(size_of::<u128>()), "an output that is a part of the input")?;
-    run(&Call { outputs: &[memory.as_mut_ptr().cast()], ..*call })?;
-    // SAFETY: by the contract, `output` is valid for writes of `bytes`. `memory` has at least `bytes`, and the library has just
-    // allocated it, so the two do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(memory.as_ptr().cast(), output, bytes) };
-    Ok(())
+/// An output buffer of the library for a call whose one output is a part of its input; its elements are copied to that output at
+/// the end. Schedules are verified only for outputs that are apart from the inputs.
+pub(crate) struct Apart {
+    memory: Vec<u128>,
+    output: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: whoever calls `copy_out` guarantees that `output` may be written then, on whichever thread.
+unsafe impl Send for Apart {}
+// SAFETY: as above; no other method uses the pointer.
+unsafe impl Sync for Apart {}
+
+impl Apart {
+    /// For the output of `call`.
+    pub(super) fn new(call: &Call<'_>) -> Result<Self> {
+        let bytes = call.shape.output_len(0) * call.dtype.size();
+        let memory = try_zeros::<u128>(bytes.div_ceil(size_of::<u128>()), "an output that is a part of the input")?;
+        Ok(Self { memory, output: call.outputs[0], bytes })
+    }
+
+    /// The library's buffer. No other pointer to it may be in use.
+    pub(super) fn pointer(&mut self) -> *mut u8 {
+        self.memory.as_mut_ptr().cast()
+    }
+
+    /// Copies the elements to the caller's output.
+    ///
+    /// # Safety
+    /// The output is valid for writes of its elements, and the call does not run.
+    pub(crate) unsafe fn copy_out(&self) {
+        // SAFETY: by the contract, `output` is valid for writes of `bytes`. `memory` has at least `bytes`, and the library has
+        // allocated it, so the two do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(self.memory.as_ptr().cast(), self.output, self.bytes) };
+    }
 }
 
 /// A buffer's address range, and its name in errors.

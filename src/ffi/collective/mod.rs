@@ -14,11 +14,13 @@ mod calls_tests;
 pub(crate) mod fuzz;
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 pub use moving::*;
 pub use options::*;
 pub use reducing::*;
 
+pub(super) use self::buffers::Apart;
 use self::buffers::Form;
 use super::context::gloo_rs_context_t;
 use super::guard::guard;
@@ -26,7 +28,7 @@ use super::status::gloo_rs_status_t;
 use super::types::{element_type, op};
 use super::{handle, pointer};
 use crate::collective::{Collective, Shape};
-use crate::context::{Call, Context, Reduction};
+use crate::context::{Call, Context, Prepared, Reduction, Request};
 use crate::engine::plan;
 use crate::error::{Error, Result, try_zeros};
 use crate::types::{DataType, Rank, ReduceOp};
@@ -77,14 +79,54 @@ unsafe fn with(
 /// # Safety
 /// As for [`run`]; and `inputs` and `outputs` are NULL or valid for reads of as many pointers as this rank uses.
 unsafe fn run_options(context: &Context, collective: Collective, options: &gloo_rs_collective_options_t) -> Result<()> {
+    // SAFETY: by the contract, the pointers in `options` are as `buffers_of` and `run` demand.
+    unsafe {
+        let (inputs, outputs, counts) = buffers_of(context, collective, options)?;
+        run(context, collective, options, inputs, outputs, counts)
+    }
+}
+
+/// The buffers of the options that this rank uses, and the length of its lists of counts.
+///
+/// # Safety
+/// `inputs` and `outputs` are NULL or valid for reads of as many pointers as this rank uses. `*const c_void` and `*const u8` have
+/// the same layout.
+#[inline(always)] // A part of `run_options`.
+unsafe fn buffers_of<'a>(
+    context: &Context,
+    collective: Collective,
+    options: &'a gloo_rs_collective_options_t,
+) -> Result<(&'a [*const u8], &'a [*mut u8], usize)> {
     let used = used(collective, options, context.rank());
-    // SAFETY: by the contract, `inputs` and `outputs` are NULL or valid for reads of as many pointers as this rank
-    // uses, which are valid as `run` demands. `*const c_void` and `*const u8` have the same layout.
+    // SAFETY: by the contract, both lists are NULL or valid for reads of as many pointers as this rank uses.
     unsafe {
         let inputs = pointer::slice(options.inputs.cast::<*const u8>(), used.inputs, "inputs")?;
         let outputs = pointer::slice(options.outputs.cast::<*mut u8>(), used.outputs, "outputs")?;
-        run(context, collective, options, inputs, outputs, used.counts)
+        Ok((inputs, outputs, used.counts))
     }
+}
+
+/// A request of `options`, and what to do when it is complete.
+///
+/// # Safety
+/// The lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or a string. Whenever the request is
+/// active, the buffers are NULL or valid for the elements that the collective demands, and the library alone accesses the
+/// outputs.
+pub(super) unsafe fn request(
+    context: &Arc<Context>,
+    collective: Collective,
+    options: &gloo_rs_collective_options_t,
+) -> Result<(Request, Option<Apart>)> {
+    check_used(options, collective)?;
+    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths.
+    let (inputs, outputs, counts) = unsafe { buffers_of(context, collective, options) }?;
+    let prepare = |call: &Call<'_>, _, apart: Option<Apart>| {
+        // SAFETY: `checked` has checked the call, and passes it with buffers that are valid while the request is active, by the
+        // contract; those in `apart` as long as the request exists.
+        Ok((unsafe { context.request_checked(call) }?, apart))
+    };
+    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a string.
+    unsafe { checked(context, collective, options, inputs, outputs, counts, prepare) }
 }
 
 /// Makes a call of one input, or none, and one output, for the export `function`. `options` contains the other arguments; the
@@ -162,6 +204,36 @@ unsafe fn run(
     outputs: &[*mut u8],
     num_counts: usize,
 ) -> Result<()> {
+    let run = |call: &Call<'_>, known, apart: Option<Apart>| {
+        // SAFETY: `context.check` accepted the call. `buffers::check` accepted the pointers and found every output apart
+        // from all other buffers; by the contract, they are valid until this returns.
+        unsafe { context.run_checked(call, known) }?;
+        if let Some(apart) = apart {
+            // SAFETY: the call has returned. The output is a block of the input, which `buffers::check` accepted; only this
+            // call accesses it until it returns, by the contract.
+            unsafe { apart.copy_out() };
+        }
+        Ok(())
+    };
+    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a string.
+    unsafe { checked(context, collective, options, inputs, outputs, num_counts, run) }
+}
+
+/// Checks a call, and passes it to `then`, with what [`Context::check`] returned, and with the library's buffer for an output that
+/// is a part of the input. Arguments as for [`run`].
+///
+/// # Safety
+/// Lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or a string.
+#[inline(always)] // A part of `run`.
+unsafe fn checked<R>(
+    context: &Context,
+    collective: Collective,
+    options: &gloo_rs_collective_options_t,
+    inputs: &[*const u8],
+    outputs: &[*mut u8],
+    num_counts: usize,
+    then: impl FnOnce(&Call<'_>, Option<Prepared>, Option<Apart>) -> Result<R>,
+) -> Result<R> {
     let (rank, size) = (context.rank(), context.size());
     let dtype = match collective {
         Collective::Barrier => DataType::Uint8.into(),
@@ -226,13 +298,11 @@ unsafe fn run(
         (call.inputs, call.outputs) = (&replaced.0, &replaced.1);
     }
     if form == Form::OwnBlock {
-        // SAFETY: the output is a block of the input, which `buffers::check` accepted; only this call accesses it until
-        // it returns, by the contract.
-        return unsafe { buffers::apart(&call, outputs[0], |call| context.run_checked(call, known)) };
+        let mut apart = Apart::new(&call)?;
+        let output = [apart.pointer()];
+        return then(&Call { outputs: &output, ..call }, known, Some(apart));
     }
-    // SAFETY: `context.check` accepted the call. `buffers::check` accepted the pointers and found every output apart
-    // from all other buffers; by the contract, they are valid until this returns.
-    unsafe { context.run_checked(&call, known) }
+    then(&call, known, None)
 }
 
 fn repeat(count: usize, size: usize) -> Result<Vec<usize>> {
