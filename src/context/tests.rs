@@ -12,6 +12,7 @@ mod malformed;
 mod numbers;
 mod oob;
 mod prepared;
+mod request;
 mod split;
 mod sync;
 mod tokens;

@@ -8,6 +8,7 @@ mod disagreement;
 mod exhaustive;
 mod job;
 mod messages;
+mod requests;
 mod seeds;
 mod split;
 mod timeouts;

@@ -1,0 +1,258 @@
+//! Persistent requests: their states, and what they leave alone.
+
+use std::ffi::c_void;
+use std::sync::mpsc::channel;
+
+use super::*;
+use crate::collective::{Collective, Shape};
+use crate::types::{DataType, ElementType, ReduceOp};
+
+/// The request of an allreduce of `data` in place.
+fn request_of(context: &Arc<Context>, tag: u64, reduction: Reduction, data: &mut [i64]) -> Request {
+    let shape = Shape::new(Collective::Allreduce, context.rank(), context.size(), data.len());
+    let call = Call {
+        outputs: &[data.as_mut_ptr().cast()],
+        tag,
+        reduction,
+        ..Call::new(Shape { inputs: 0, ..shape }, DataType::Int64)
+    };
+    // SAFETY: the callers' arrays are as long as the shape says, outlive the request, and are not used while it is active.
+    unsafe { context.request(&call) }.unwrap()
+}
+
+fn sum(context: &Arc<Context>, tag: u64, data: &mut [i64]) -> Request {
+    request_of(context, tag, Reduction::Op(ReduceOp::Sum), data)
+}
+
+/// What is refused because of the request's state.
+fn assert_refused<T: std::fmt::Debug>(result: Result<T>, why: &str) {
+    let error = result.unwrap_err();
+    assert_eq!((error.kind(), error.details().operation), (ErrorKind::InvalidOperation, "allreduce"), "{error}");
+    assert!(error.message().contains(why), "{error}");
+}
+
+#[test]
+fn every_call_is_refused_in_the_wrong_state_and_changes_nothing() {
+    run(&group(2), |context| {
+        let mut data = [0; 3];
+        let request = sum(context, 5, &mut data);
+        for round in 0..3 {
+            assert_refused(request.wait(), "(24 bytes), tag 5: cannot wait: the request is inactive");
+            assert_refused(request.test(), "cannot test: the request is inactive");
+            data.fill(round + 10);
+            request.start().unwrap();
+            assert_refused(request.start(), "cannot start: the request is active");
+            assert_refused(request.retire(), "cannot free: the request is active");
+            request.wait().unwrap();
+            assert_eq!(data, [2 * (round + 10); 3]);
+        }
+        request.retire().unwrap();
+        assert_refused(request.start(), "the request was freed");
+        assert_refused(request.wait(), "the request was freed");
+        assert!(context.broken().is_none());
+    });
+}
+
+#[test]
+fn a_request_keeps_its_context_and_what_it_was_made_of_need_not_stay() {
+    for persistent in [0, 1] {
+        run(&group(2), |context| {
+            let (rank, context) = (context.rank(), context.clone());
+            let mut own = vec![rank as i64; 3];
+            let mut all = [-1i64; 5];
+            let request = {
+                let (counts, algorithm) = (vec![2, 3], String::from("ring"));
+                let call = Call {
+                    inputs: &vec![own.as_ptr().cast()],
+                    outputs: &vec![all.as_mut_ptr().cast()],
+                    algorithm: Some(&algorithm),
+                    ..Call::new(
+                        Shape { recv_counts: &counts, ..Shape::new(Collective::Allgatherv, rank, 2, 0) },
+                        DataType::Int64,
+                    )
+                };
+                // SAFETY: the buffers are as long as the shape says, outlive the request, and are not used while it is active.
+                let request = unsafe { context.request(&call) }.unwrap();
+                if rank == persistent {
+                    // SAFETY: as above. A plain call matches a request.
+                    (0..2).for_each(|_| unsafe { context.run(&call) }.unwrap());
+                    return;
+                }
+                request
+            };
+            drop(context);
+            for value in [rank as i64, 7] {
+                own.fill(value);
+                request.start().unwrap();
+                request.wait().unwrap();
+                let mut expected = [1 - rank as i64; 5];
+                expected[if rank == 0 { 0..2 } else { 2..5 }].fill(value);
+                assert_eq!(all, expected);
+            }
+        });
+    }
+}
+
+#[test]
+fn what_no_start_could_do_is_refused_when_the_request_is_made() {
+    let connected = group(2);
+    let alone = Context::new(device(), 0, 2, &ContextOptions::default()).unwrap();
+    let mut data = [0i64; 4];
+    let shape = Shape { inputs: 0, ..Shape::new(Collective::Allreduce, 0, 2, 4) };
+    let call = Call { outputs: &[data.as_mut_ptr().cast()], ..Call::new(shape, DataType::Int64) };
+    // SAFETY: no request is started.
+    let made = |context: &Arc<Context>, call: &Call<'_>| unsafe { context.request(call) }.map(drop);
+    made(&connected[0], &call).unwrap();
+    let cases = [
+        (&connected[1], call, "on a context of rank 1 of 2"),
+        (&connected[0], Call { algorithm: Some("nonesuch"), ..call }, "nonesuch"),
+        (&connected[0], Call { outputs: &[], ..call }, "0 outputs are given"),
+        (&connected[0], Call { shape: Shape { outputs: 0, ..shape }, outputs: &[], ..call }, "outputs is 0"),
+        (&connected[0], Call { dtype: ElementType::Opaque(12), ..call }, "is not defined on"),
+        (&alone, call, "the context is not connected"),
+    ];
+    for (context, call, why) in cases {
+        let error = made(context, &call).unwrap_err();
+        assert!(error.message().contains(why), "{error}");
+    }
+    connected[0].close();
+    let error = made(&connected[0], &call).unwrap_err();
+    assert!(error.kind() == ErrorKind::Closed && error.message().contains("the context is broken"), "{error}");
+}
+
+#[test]
+fn closing_between_start_and_wait_fails_the_wait() {
+    let contexts = group(2);
+    let mut data = [[1; 4], [1; 4]];
+    let [own, other] = &mut data;
+    let (request, idle) = (sum(&contexts[0], 0, own), sum(&contexts[0], 1, other));
+    request.start().unwrap();
+    contexts[0].close();
+    assert_refused(request.start(), "the request is active");
+    assert_eq!(request.wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(idle.start().unwrap_err().kind(), ErrorKind::Closed);
+    idle.retire().unwrap();
+    request.retire().unwrap();
+}
+
+#[test]
+fn dropping_an_active_request_releases_its_memory_and_tells_the_peers() {
+    let contexts = group(2);
+    let (mut data, mut mine) = (vec![1; 100_000], [0]);
+    let request = sum(&contexts[0], 0, &mut data);
+    request.start().unwrap();
+    drop(request);
+    assert_eq!(contexts[0].lock().unwrap().messenger.remaining_state(), None);
+    data.fill(7);
+    let error = contexts[0].broken().unwrap();
+    assert!(error.message().contains("rank 0 has dropped an active request"), "{error}");
+    let request = sum(&contexts[1], 0, &mut mine);
+    let error = request.start().and_then(|()| request.wait()).unwrap_err();
+    assert_eq!(error.details().rank, Some(0), "{error}");
+    assert!(data.iter().all(|value| *value == 7));
+}
+
+/// What the function of a call does.
+type Act<'a> = &'a (dyn Fn() + Sync);
+
+unsafe extern "C" fn acts_and_adds(
+    into: *mut c_void,
+    left: *const c_void,
+    right: *const c_void,
+    count: usize,
+    user: *mut c_void,
+) -> i32 {
+    // SAFETY: the tests pass an `Act` that outlives the request.
+    unsafe { (*user.cast::<Act<'_>>())() };
+    for i in 0..count {
+        // SAFETY: the library passes `count` elements of the call's type.
+        unsafe { *into.cast::<i64>().add(i) = *left.cast::<i64>().add(i) + *right.cast::<i64>().add(i) };
+    }
+    0
+}
+
+#[test]
+fn a_reduction_function_runs_on_the_thread_that_waits_or_tests() {
+    run(&group(2), |context| {
+        for waits in [true, false] {
+            let threads = std::sync::Mutex::new(Vec::new());
+            let note = || threads.lock().unwrap().push(std::thread::current().id());
+            let act: Act<'_> = &note;
+            let mut data = [context.rank() as i64 + 1; 2];
+            let user = std::ptr::from_ref(&act).cast_mut().cast();
+            let request = request_of(context, 0, Reduction::User { function: acts_and_adds, user }, &mut data);
+            request.start().unwrap();
+            // Until both have started, and the other's part may have come.
+            let mut nothing = [0];
+            let barrier = sum(context, 9, &mut nothing);
+            barrier.start().unwrap();
+            barrier.wait().unwrap();
+            assert!(threads.lock().unwrap().is_empty(), "the thread that started it ran the function");
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    if waits {
+                        request.wait().unwrap();
+                    } else {
+                        while !request.test().unwrap() {}
+                    }
+                });
+                let id = waiter.thread().id();
+                waiter.join().unwrap();
+                assert_eq!(*threads.lock().unwrap(), [id]);
+            });
+            assert_eq!(data, [3; 2]);
+        }
+    });
+}
+
+#[test]
+fn two_threads_cannot_wait_for_one_request() {
+    let contexts = group(2);
+    let (entered, is_entered) = channel();
+    let entered = std::sync::Mutex::new(entered);
+    let (go_on, goes_on) = channel::<()>();
+    let goes_on = std::sync::Mutex::new(goes_on);
+    let slow = || {
+        entered.lock().unwrap().send(()).unwrap();
+        goes_on.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+    };
+    let quick = || ();
+    let acts: [Act<'_>; 2] = [&slow, &quick];
+    let mut data = [[1], [2]];
+    let [own, other] = &mut data;
+    let function =
+        |act: &Act<'_>| Reduction::User { function: acts_and_adds, user: std::ptr::from_ref(act).cast_mut().cast() };
+    let requests =
+        [request_of(&contexts[0], 0, function(&acts[0]), own), request_of(&contexts[1], 0, function(&acts[1]), other)];
+    requests.iter().for_each(|request| request.start().unwrap());
+    std::thread::scope(|scope| {
+        requests.iter().for_each(|request| drop(scope.spawn(|| request.wait().unwrap())));
+        is_entered.recv_timeout(Duration::from_secs(20)).unwrap();
+        for result in [requests[0].wait(), requests[0].start(), requests[0].test().map(drop), requests[0].retire()] {
+            assert_refused(result, "another thread is in a call on the request");
+        }
+        go_on.send(()).unwrap();
+    });
+    assert_eq!(data, [[3], [3]]);
+}
+
+#[test]
+fn starts_and_waits_of_many_threads_are_apart() {
+    const THREADS: u64 = 4;
+    run(&group(2), |context| {
+        std::thread::scope(|scope| {
+            for tag in 0..THREADS {
+                scope.spawn(move || {
+                    let mut data = vec![0; 1 + 3000 * tag as usize];
+                    let request = sum(context, tag, &mut data);
+                    for round in 0..100 {
+                        data.fill(round + context.rank() as i64);
+                        request.start().unwrap();
+                        request.wait().unwrap();
+                        assert!(data.iter().all(|value| *value == 2 * round + 1));
+                    }
+                });
+            }
+        });
+    });
+}
