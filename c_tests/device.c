@@ -100,6 +100,14 @@ static void failures(void) {
   options.port = (uint16_t)atoi(strchr(address, ':') + 1);
   CHECK_FAILS(gloo_rs_device_create(&options, &other), GLOO_RS_ERROR_IO, strchr(address, ':') + 1);
 
+  gloo_rs_device_options_init(&options, sizeof options);
+  options.shared_memory = (gloo_rs_shared_memory_t)3;
+  CHECK_INVALID(gloo_rs_device_create(&options, &other), "shared_memory is 3");
+  options.shared_memory = GLOO_RS_SHARED_MEMORY_OFF;
+  options.reserved = 1;
+  CHECK_INVALID(gloo_rs_device_create(&options, &other), "reserved is 1");
+  options.reserved = 0;
+
   options.hostname = "\xff";
   CHECK_INVALID(gloo_rs_device_create(&options, &other), "hostname is not UTF-8");
   CHECK_INVALID(gloo_rs_device_create(NULL, NULL), "device is NULL");

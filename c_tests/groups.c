@@ -50,7 +50,7 @@ static void by_an_allgather(void) {
   CHECK_INVALID(gloo_rs_context_connect_oob(NULL, allgather, &exchange), "context is NULL");
   CHECK_INT(exchange.calls, 0);
   CHECK_OK(gloo_rs_context_connect_oob(context, allgather, &exchange));
-  CHECK_INT(exchange.calls, 2);
+  CHECK_INT(exchange.calls, 3);
   check_context(context, test_rank, test_size);
   barrier(context);
   gloo_rs_context_destroy(context);

@@ -157,6 +157,17 @@ typedef enum gloo_rs_log_level_t {
   GLOO_RS_LOG_DETAIL = 3,
 } gloo_rs_log_level_t;
 
+/// Whether the contexts of a device share memory with ranks of the same host. Ranks that are connected pair by pair never do, and
+/// if one rank of a host cannot, or must not, none of that host does; they then use TCP.
+typedef enum gloo_rs_shared_memory_t {
+  /// The environment variable GLOO_RS_SHM decides (1 or 0); on if it is not set.
+  GLOO_RS_SHARED_MEMORY_DEFAULT = 0,
+  /// They share memory if they can.
+  GLOO_RS_SHARED_MEMORY_ON = 1,
+  /// They use TCP.
+  GLOO_RS_SHARED_MEMORY_OFF = 2,
+} gloo_rs_shared_memory_t;
+
 /// When a context connects to its peers.
 typedef enum gloo_rs_connect_t {
   /// To each peer on first use.
@@ -278,6 +289,10 @@ typedef struct gloo_rs_device_options_t {
   /// Called once, on any thread, after the last call of `log`, when the device and everything created from it are
   /// destroyed. Not called if creating the device fails. Must not call this library. May be NULL.
   void (*log_destroy)(void *user);
+  /// GLOO_RS_SHARED_MEMORY_DEFAULT, _ON or _OFF.
+  enum gloo_rs_shared_memory_t shared_memory;
+  /// Must be 0.
+  uint32_t reserved;
 } gloo_rs_device_options_t;
 
 /// Options of a store over TCP. Initialise with gloo_rs_tcp_store_options_init.
@@ -822,8 +837,8 @@ enum gloo_rs_status_t gloo_rs_context_connect(struct gloo_rs_context_t *context,
 
 /// Like gloo_rs_context_connect, without a store: the ranks exchange their addresses through `allgather`, which gets
 /// `user` and must exchange between the same ranks, as MPI_Allgather or a function of a framework does. Every rank
-/// calls `allgather` twice, on the calling thread, with the same `bytes` on all ranks and without holding a lock of the
-/// library; a rank that cannot continue reports it through `allgather`, and the call then fails on all ranks. If
+/// calls `allgather` three times, on the calling thread, with the same `bytes` on all ranks and without holding a lock
+/// of the library; a rank that cannot continue reports it through `allgather`, and the call then fails on all ranks. If
 /// `allgather` fails, it is not called again, and this call fails with the status that it returned, or with
 /// GLOO_RS_ERROR_CALLBACK if that is not the number of an error. Fails with GLOO_RS_ERROR_MISMATCH if the output does
 /// not come from this job's ranks in their order. The library cannot interrupt `allgather`: it checks the context's

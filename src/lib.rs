@@ -5,6 +5,7 @@
 pub mod collective;
 pub mod context;
 pub mod engine;
+pub mod environment;
 pub mod error;
 pub mod ffi;
 #[cfg(any(test, fuzzing))]

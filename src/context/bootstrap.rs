@@ -1,8 +1,9 @@
 //! Connects the ranks of a context: exchanges their addresses and the tuning.
 //!
-//! There are two rounds. In the first, every rank publishes its host, and the local address from which it reaches the store. When
-//! the hosts are known, it listens, and publishes its addresses in the second. Last, rank 0 publishes the tuning by which
-//! algorithms are selected (see [`tuning`]). The exchange is done over a [`store`], by an [allgather of the
+//! There are two or three rounds. In the first, every rank publishes its host, and the local address from which it reaches the store. When
+//! the hosts are known, it listens, and publishes its addresses in the second. If ranks of a host have memory to share, there is a
+//! third, in which every rank says whether it could open that of the others. Last, rank 0 publishes the tuning by which algorithms
+//! are selected (see [`tuning`]). The exchange is done over a [`store`], by an [allgather of the
 //! caller](oob), or over a connected [context](parent), whose hosts and tuning are known.
 
 mod oob;
@@ -21,6 +22,7 @@ use crate::engine::Spin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::address::{self, Address};
 use crate::rendezvous::Store;
+use crate::transport::shm::Sharing;
 use crate::tuner::Tuner;
 use crate::tuner::source::Source;
 use oob::ByAllgather;
@@ -50,7 +52,16 @@ pub(super) trait Exchange {
     /// The second round: returns this rank's content, and the contents of all ranks in their order.
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)>;
 
-    /// After the second round: returns `own` of rank 0, which is the only one that passes it.
+    /// Whether a rank waits in a round until all others take part in it, with no timeout. Then all rounds are made, with the error
+    /// in place of the content of a rank that has failed.
+    fn waits_for_all(&self) -> bool {
+        false
+    }
+
+    /// The third round: returns the contents of all ranks in their order.
+    fn memory(&self, own: Result<Vec<u8>>) -> Result<Vec<u8>>;
+
+    /// Last: returns `own` of rank 0, which is the only one that passes it.
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>>;
 }
 
@@ -80,8 +91,8 @@ impl Context {
         })
     }
 
-    /// Connects the ranks by the caller's allgather. Collective. It is called twice on every rank, on this thread, without locks;
-    /// if it fails, this fails at once. A call of it is not interrupted: the deadline is checked between calls.
+    /// Connects the ranks by the caller's allgather. Collective. It is called three times on every rank, on this thread, without
+    /// locks; if it fails, this fails at once. A call of it is not interrupted: the deadline is checked between calls.
     pub fn connect_oob(&self, allgather: &mut AllgatherFunction<'_>) -> Result<()> {
         let limit = self.limit();
         self.bootstrap(&ByAllgather::new(self, allgather, limit), limit).map_err(|e| {
@@ -120,12 +131,22 @@ impl Context {
         let everyone = exchange.provisional_addresses(provisional());
         let listen =
             |everyone: Vec<Address>| self.set_own_address(self.device().listen(server, &everyone, self.rank)?, wants);
-        let (own, list) = exchange.addresses(everyone.and_then(listen))?;
-        let addresses = self.set_peers(&list, &own)?;
+        let listed = exchange.addresses(everyone.and_then(listen)).and_then(|(own, list)| {
+            let addresses = self.parse(&list, &own)?;
+            // The last byte of rank 0's content.
+            let links = Links::wanted(list[own.len() - 1], &addresses);
+            Ok((self.use_addresses(&addresses, &Constants::BUILT_IN)?, addresses, links))
+        });
+        let shares = |(_, addresses, _): &(_, Vec<Address>, _)| address::any_share_memory(addresses.iter());
+        if exchange.waits_for_all() || listed.as_ref().is_ok_and(shares) {
+            let found = listed.as_ref().map(|(found, ..)| vec![found.number()]).map_err(Error::clone);
+            let found = Sharing::parse(&exchange.memory(found)?, self.size)?;
+            self.lock()?.messenger.share_memory(&found)?;
+        }
+        let (_, addresses, links) = listed?;
         let tuner = match agreed {
             Some(tuner) => tuner,
-            // The last byte of rank 0's content.
-            None => self.agree(exchange, source?, Links::wanted(list[own.len() - 1], &addresses), &addresses, limit)?,
+            None => self.agree(exchange, source?, links, &addresses, limit)?,
         };
         self.adopt(tuner, &addresses)?;
         self.connect_fully(limit)
@@ -189,24 +210,19 @@ impl Context {
         list.chunks_exact(length).enumerate().map(address).collect()
     }
 
-    /// Sets the addresses of all peers from the contents of all ranks; `own` is this rank's.
-    fn set_peers(&self, list: &[u8], own: &[u8]) -> Result<Vec<Address>> {
-        let addresses = self.parse(list, own)?;
-        self.use_addresses(&addresses, &Constants::BUILT_IN)?;
-        Ok(addresses)
-    }
-
-    /// Sets the addresses of all peers. Threads poll as long as `constants` says.
-    pub(super) fn use_addresses(&self, addresses: &[Address], constants: &Constants) -> Result<()> {
+    /// Sets the addresses of all peers, and returns what this rank can share with those of its host. Threads poll as long as
+    /// `constants` says.
+    pub(super) fn use_addresses(&self, addresses: &[Address], constants: &Constants) -> Result<Sharing> {
         address::check(addresses)?;
         let _ = self.hosts.set(address::number_hosts(addresses));
         let mut guard = self.lock()?;
+        let found = guard.messenger.open_memory(addresses);
         for (rank, address) in addresses.iter().enumerate() {
             guard.messenger.set_peer(rank, &address.serialize())?;
         }
         guard.set_spin(self.spin(addresses, constants));
         self.engine().leave(guard);
-        Ok(())
+        Ok(found)
     }
 
     /// Uses `tuner` from now on, unless a tuner was agreed on before.

@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::context::call::{Call, Run};
 use crate::context::digest::op_text;
 use crate::engine::{Binding, Combine};
+use crate::environment;
 use crate::error::{Details, Error, ErrorKind, Result, first_few, try_zeros};
 use crate::tuner;
 use crate::types::{ElementType, Rank};
@@ -26,14 +27,7 @@ const SHOWN: usize = 8;
 
 /// Whether the environment enables the comparison.
 pub(super) fn from_environment() -> Result<bool> {
-    match std::env::var_os(VARIABLE).as_deref().map(std::ffi::OsStr::as_encoded_bytes) {
-        None | Some(b"" | b"0") => Ok(false),
-        Some(b"1") => Ok(true),
-        Some(other) => {
-            let text = String::from_utf8_lossy(other);
-            Err(Error::invalid(format!("{VARIABLE} is {text:?}; it must be 0 or 1")))
-        }
-    }
+    environment::switch(VARIABLE).map(|on| on == Some(true))
 }
 
 /// The record of a call: `FIELDS` numbers, then two lists with an entry per rank. The lists are the sent and the received counts,

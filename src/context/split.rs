@@ -1,12 +1,14 @@
 //! Splits a connected context.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::context::tuning::topology;
 use crate::context::{Context, ContextOptions, connector};
 use crate::error::{Error, ErrorKind, Result};
-use crate::net::address::Address;
+use crate::net::address::{self, Address};
 use crate::transport::Connector;
+use crate::transport::shm::Sharing;
 use crate::types::Rank;
 
 /// Offsets in a rank's content: its color (8 bytes, little-endian; -1 for none), its key (4), and its address, if it has a color.
@@ -24,20 +26,21 @@ struct Member {
     address: Address,
 }
 
-/// Parses the contents of all ranks: the ranks of `color`, in their order in the new context.
-fn members(contents: &[u8], each: usize, color: u32) -> Result<Vec<Member>> {
-    let mut members = Vec::new();
+/// Parses the contents of all ranks: the ranks of each color, in their order in the new context.
+fn parts(contents: &[u8], each: usize) -> Result<HashMap<i64, Vec<Member>>> {
+    let mut parts = HashMap::<i64, Vec<Member>>::new();
     for (rank, content) in contents.chunks_exact(each).enumerate() {
-        if i64::from_le_bytes(std::array::from_fn(|i| content[i])) != i64::from(color) {
+        let color = i64::from_le_bytes(std::array::from_fn(|i| content[i]));
+        if color < 0 {
             continue;
         }
         let key = i32::from_le_bytes(std::array::from_fn(|i| content[KEY_AT + i]));
         let address = Address::deserialize(&content[ADDRESS_AT..])
             .map_err(|e| e.context(format_args!("the address published by rank {rank}")).with_rank(rank))?;
-        members.push(Member { key, rank, address });
+        parts.entry(color).or_default().push(Member { key, rank, address });
     }
-    members.sort_by_key(|member| (member.key, member.rank));
-    Ok(members)
+    parts.values_mut().for_each(|part| part.sort_by_key(|member| (member.key, member.rank)));
+    Ok(parts)
 }
 
 impl Context {
@@ -65,21 +68,38 @@ impl Context {
         let number = color.map_or(-1, i64::from).to_le_bytes();
         let own = own.map(|()| [&number[..], &key.to_le_bytes(), &address.serialize()].concat());
         let (own, contents) = self.gather_setup(own, limit)?;
-        let (Some(color), Some(connector)) = (color, connector) else { return Ok(None) };
         if contents.len() != own.len() * self.size {
             return Err(Error::new(
                 ErrorKind::Mismatch,
                 "the record of a rank is longer or shorter than that of this one: another version?",
             ));
         }
-        let members = members(&contents, own.len(), color)?;
+        let mut parts = parts(&contents, own.len())?;
+        // All ranks of the parent come to the same result.
+        let shares = parts.values().any(|part| address::any_share_memory(part.iter().map(|member| &member.address)));
+        let (Some(color), Some(connector)) = (color, connector) else {
+            if shares {
+                self.gather_setup(Ok(vec![Sharing::Nothing.number()]), limit)?;
+            }
+            return Ok(None);
+        };
+        let members = parts.remove(&i64::from(color)).expect("this rank has passed this color");
         let ranks: Vec<Rank> = members.iter().map(|member| member.rank).collect();
         let addresses: Vec<Address> = members.into_iter().map(|member| member.address).collect();
         let rank = ranks.iter().position(|rank| *rank == self.rank).expect("this rank has passed this color");
         let overrides = self.overrides.clone();
-        let context = Context::over(connector, self.device().clone(), rank, ranks.len(), options, overrides)?;
         let tuner = self.tuner().of_ranks(&ranks, topology(&addresses));
-        context.use_addresses(&addresses, tuner.constants())?;
+        let made = Context::over(connector, self.device().clone(), rank, ranks.len(), options, overrides)
+            .and_then(|context| Ok((context.use_addresses(&addresses, tuner.constants())?, context)));
+        let found = if shares {
+            let own = made.as_ref().map(|(found, _)| vec![found.number()]).map_err(Error::clone);
+            Sharing::parse(&self.gather_setup(own, limit)?.1, self.size)?
+        } else {
+            vec![Sharing::Nothing; self.size]
+        };
+        let (_, context) = made?;
+        let found: Vec<Sharing> = ranks.iter().map(|rank| found[*rank]).collect();
+        context.lock()?.messenger.share_memory(&found)?;
         context.adopt(tuner, &addresses)?;
         context.connect_fully(limit)?;
         Ok(Some(context))

@@ -220,8 +220,8 @@ pub type gloo_rs_allgather_fn_t = Option<
 
 /// Like gloo_rs_context_connect, without a store: the ranks exchange their addresses through `allgather`, which gets
 /// `user` and must exchange between the same ranks, as MPI_Allgather or a function of a framework does. Every rank
-/// calls `allgather` twice, on the calling thread, with the same `bytes` on all ranks and without holding a lock of the
-/// library; a rank that cannot continue reports it through `allgather`, and the call then fails on all ranks. If
+/// calls `allgather` three times, on the calling thread, with the same `bytes` on all ranks and without holding a lock
+/// of the library; a rank that cannot continue reports it through `allgather`, and the call then fails on all ranks. If
 /// `allgather` fails, it is not called again, and this call fails with the status that it returned, or with
 /// GLOO_RS_ERROR_CALLBACK if that is not the number of an error. Fails with GLOO_RS_ERROR_MISMATCH if the output does
 /// not come from this job's ranks in their order. The library cannot interrupt `allgather`: it checks the context's

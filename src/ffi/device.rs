@@ -1,13 +1,16 @@
 //! Devices.
 
 use std::ffi::{CString, c_char, c_void};
+use std::mem::MaybeUninit;
 use std::sync::{Arc, OnceLock};
 
+use super::enumeration::known;
 use super::guard::guard;
 use super::handle::{self, Handle};
 use super::options::{self, Options};
 use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
+use crate::error::Error;
 use crate::log::{Level, LogCallback};
 use crate::transport::tcp::{Device, DeviceOptions};
 
@@ -45,6 +48,21 @@ pub use gloo_rs_log_level_t::*;
 pub type gloo_rs_log_fn_t =
     Option<unsafe extern "C" fn(level: gloo_rs_log_level_t, message: *const c_char, user: *mut c_void)>;
 
+/// Whether the contexts of a device share memory with ranks of the same host. Ranks that are connected pair by pair never do, and
+/// if one rank of a host cannot, or must not, none of that host does; they then use TCP.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum gloo_rs_shared_memory_t {
+    /// The environment variable GLOO_RS_SHM decides (1 or 0); on if it is not set.
+    GLOO_RS_SHARED_MEMORY_DEFAULT = 0,
+    /// They share memory if they can.
+    GLOO_RS_SHARED_MEMORY_ON = 1,
+    /// They use TCP.
+    GLOO_RS_SHARED_MEMORY_OFF = 2,
+}
+
+pub use gloo_rs_shared_memory_t::*;
+
 /// Options of a device: the addresses of this host that it uses, one IPv4 and one IPv6 address where the host has both.
 /// If `interface_name` and `hostname` are NULL, the environment variable GLOO_RS_SOCKET_IFNAME replaces
 /// `interface_name`. If that is not set either, or if it only excludes interfaces, the device starts to listen when its
@@ -72,9 +90,13 @@ pub struct gloo_rs_device_options_t {
     /// Called once, on any thread, after the last call of `log`, when the device and everything created from it are
     /// destroyed. Not called if creating the device fails. Must not call this library. May be NULL.
     pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    /// GLOO_RS_SHARED_MEMORY_DEFAULT, _ON or _OFF.
+    pub shared_memory: MaybeUninit<gloo_rs_shared_memory_t>,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
-// SAFETY: repr(C), a usize first, and integers and pointers only.
+// SAFETY: repr(C), a usize first, then integers, pointers, and an enumeration that may have any number.
 unsafe impl Options for gloo_rs_device_options_t {
     const NAME: &'static str = "gloo_rs_device_options_t";
     const REQUIRED: usize = size_of::<usize>();
@@ -156,12 +178,25 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             let interface = pointer::optional_text(options.interface_name, "interface_name")?;
             (interface, pointer::optional_text(options.hostname, "hostname")?)
         };
+        if options.reserved != 0 {
+            return Err(Error::invalid(format!("reserved is {}; it must be 0", options.reserved)));
+        }
+        // SAFETY: C initialised `shared_memory`, or it has its default.
+        let shared_memory = unsafe {
+            let values = [
+                (GLOO_RS_SHARED_MEMORY_DEFAULT, None),
+                (GLOO_RS_SHARED_MEMORY_ON, Some(true)),
+                (GLOO_RS_SHARED_MEMORY_OFF, Some(false)),
+            ];
+            known(options.shared_memory, "shared_memory", &values)
+        }?;
         let log = Log::new(options.log, options.log_user);
         let created = Device::create(&DeviceOptions {
             interface: interface.map(str::to_owned),
             hostname: hostname.map(str::to_owned),
             port: options.port,
             log: log.as_ref().map(Log::callback),
+            shared_memory,
         })?;
         log.inspect(|log| log.set_destroy(options.log_destroy));
         handle::create(created, out);

@@ -183,7 +183,7 @@ fn options_structs_have_no_padding_at_the_end() {
         };
     }
     check! {
-        gloo_rs_device_options_t.log_destroy: *mut ();
+        gloo_rs_device_options_t.reserved: u32;
         gloo_rs_store_callbacks_t.destroy: *mut ();
         gloo_rs_context_options_t.tuning: *mut ();
         gloo_rs_tcp_store_options_t.log_destroy: *mut ();

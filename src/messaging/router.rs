@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Messenger;
@@ -15,6 +16,7 @@ use super::send::Queued;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Level;
 use crate::net::address::Address;
+use crate::transport::shm::{HostGroup, Sharing};
 use crate::transport::{Connector, ConnectorEvent, Link};
 use crate::types::Rank;
 
@@ -43,6 +45,21 @@ impl Messenger {
     /// The connector, which makes the links of this context.
     pub fn connector(&self) -> &dyn Connector {
         self.connector.as_ref()
+    }
+
+    /// Tries to open the memory of the ranks of this host; see [`Connector::open_memory`].
+    pub fn open_memory(&mut self, addresses: &[Address]) -> Sharing {
+        self.connector.open_memory(addresses)
+    }
+
+    /// Shares memory if all ranks of this host can; `found` is what each rank has found.
+    pub fn share_memory(&mut self, found: &[Sharing]) -> Result<()> {
+        self.connector.share_memory(found)
+    }
+
+    /// The ranks of this host, if they share memory.
+    pub fn host_group(&self) -> Option<&Arc<HostGroup>> {
+        self.connector.host_group()
     }
 
     /// Sets the address of `rank`, as serialized by it.

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use super::interface;
 use crate::error::{Error, Result, first_few};
 use crate::net::handshake::Identity;
+use crate::sys::process::Descriptor;
 use crate::types::Rank;
 use crate::wire::VERSION;
 
@@ -23,10 +24,14 @@ pub struct Address {
     pub host: u64,
     /// Digest of the cores on which the process may run; see [`cores`].
     pub cores: u64,
+    /// The memory that ranks of the same host may open; `None` if it shares none.
+    pub segment: Option<Descriptor>,
 }
 
 const SOCKET_BYTES: usize = 16 + 4 + 2;
-const ADDRESS_BYTES: usize = 1 + 16 + 8 + 8 + MAX_SOCKETS * SOCKET_BYTES;
+/// Offset of the sockets.
+const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 4 + 4;
+const ADDRESS_BYTES: usize = SOCKETS_AT + MAX_SOCKETS * SOCKET_BYTES;
 
 impl Address {
     /// Encodes the address for other ranks. The length is constant; an unused socket is all zeros.
@@ -36,6 +41,10 @@ impl Address {
         out.extend_from_slice(&self.identity);
         out.extend_from_slice(&self.host.to_le_bytes());
         out.extend_from_slice(&self.cores.to_le_bytes());
+        // No process has the number 0.
+        let Descriptor { process, number } = self.segment.unwrap_or(Descriptor { process: 0, number: 0 });
+        out.extend_from_slice(&process.to_le_bytes());
+        out.extend_from_slice(&number.to_le_bytes());
         for socket in self.sockets.iter().take(MAX_SOCKETS) {
             let (ip, scope) = match socket {
                 SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -69,9 +78,18 @@ impl Address {
         };
         Ok(Self {
             identity: bytes[1..17].try_into().expect("16 bytes"),
-            sockets: bytes[33..].chunks_exact(SOCKET_BYTES).map(socket).filter(|s| !s.ip().is_unspecified()).collect(),
+            sockets: bytes[SOCKETS_AT..]
+                .chunks_exact(SOCKET_BYTES)
+                .map(socket)
+                .filter(|s| !s.ip().is_unspecified())
+                .collect(),
             host: u64::from_le_bytes(bytes[17..25].try_into().expect("8 bytes")),
             cores: u64::from_le_bytes(bytes[25..33].try_into().expect("8 bytes")),
+            segment: Some(Descriptor {
+                process: u32::from_le_bytes(bytes[33..37].try_into().expect("4 bytes")),
+                number: u32::from_le_bytes(bytes[37..41].try_into().expect("4 bytes")),
+            })
+            .filter(|segment| segment.process != 0),
         })
     }
 
@@ -127,6 +145,17 @@ pub fn number_hosts(addresses: &[Address]) -> Box<[u32]> {
         *numbers.entry(address.host).or_insert(next)
     };
     addresses.iter().map(number).collect()
+}
+
+/// Whether any host has several of the ranks at `addresses`, all of which have memory to share.
+pub fn any_share_memory<'a>(addresses: impl Iterator<Item = &'a Address>) -> bool {
+    let mut hosts = HashMap::new();
+    for address in addresses {
+        let (ranks, share) = hosts.entry(address.host).or_insert((0, true));
+        *ranks += 1;
+        *share &= address.segment.is_some();
+    }
+    hosts.values().any(|(ranks, share)| *ranks > 1 && *share)
 }
 
 /// Most ranks that a message names.
@@ -194,11 +223,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_survive_encoding(identity: [u8; 16], v4: Option<u32>, v6: Option<u128>, port: u16, host: u64) {
+        fn addresses_survive_encoding(identity: [u8; 16], v4: Option<u32>, v6: Option<u128>, port: u16, host: u64, segment: Option<u32>) {
             let v4 = v4.map(|ip| SocketAddr::new(IpAddr::V4((ip | 1).into()), port));
             let v6 = v6.map(|ip| SocketAddr::new(IpAddr::V6((ip | 1 << 127).into()), port));
+            let segment = segment.map(|number| Descriptor { process: number | 1, number });
             for sockets in [[v4, v6], [v6, v4]] {
-                let address = Address { identity, sockets: sockets.into_iter().flatten().collect(), host, cores: host.rotate_left(7) };
+                let sockets = sockets.into_iter().flatten().collect();
+                let address = Address { identity, sockets, host, cores: host.rotate_left(7), segment };
                 let bytes = address.serialize();
                 prop_assert_eq!(bytes.len(), ADDRESS_BYTES);
                 prop_assert_eq!(Address::deserialize(&bytes).unwrap(), address);
@@ -213,7 +244,7 @@ mod tests {
 
     fn address(host: u64, sockets: &[&str]) -> Address {
         let socket = |ip: &&str| SocketAddr::new(ip.parse().unwrap(), 7);
-        Address { identity: [0; 16], sockets: sockets.iter().map(socket).collect(), host, cores: 1 }
+        Address { identity: [0; 16], sockets: sockets.iter().map(socket).collect(), host, cores: 1, segment: None }
     }
 
     #[test]
@@ -252,6 +283,19 @@ mod tests {
         assert_eq!(on(&[1 << 16 | 1, 2 << 16 | 1, 3 << 16 | 1]), 3);
         assert_eq!(on(&[1 << 16 | 2, 2 << 16 | 2, 1 << 16 | 2, 2 << 16 | 2]), 4);
         assert_eq!((cores() & 0xffff) as usize, std::thread::available_parallelism().unwrap().get());
+    }
+
+    #[test]
+    fn memory_is_shared_on_a_host_if_all_its_ranks_can() {
+        let shares = |ranks: &[(u64, bool)]| {
+            let segment = |has: bool| has.then_some(Descriptor { process: 1, number: 2 });
+            let rank = |(host, has): &(u64, bool)| Address { segment: segment(*has), ..address(*host, &[]) };
+            any_share_memory(ranks.iter().map(rank).collect::<Vec<_>>().iter())
+        };
+        assert!(shares(&[(1, true), (2, false), (1, true)]));
+        assert!(!shares(&[(1, true), (2, true)]));
+        assert!(!shares(&[(1, true), (1, true), (1, false)]));
+        assert!(shares(&[(1, true), (2, true), (1, false), (2, true)]));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::net::address::Address;
 use crate::secret::JobToken;
 use crate::sys;
 use crate::types::Rank;
+use shm::{HostGroup, Sharing};
 
 /// The conditions on a link for which a context waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,6 +159,25 @@ pub trait Connector: Send {
     /// Appends the descriptors of which at least one is readable when [`Connector::progress`] has work. They do not
     /// change during the connector's life.
     fn descriptors(&self, into: &mut Vec<RawFd>);
+
+    /// Tries to open the memory of the ranks of this host; `addresses` are those of all ranks. Called before
+    /// [`Connector::set_peer`], and only if [`Connector::share_memory`] follows when all ranks have done this, or if none of them
+    /// has memory to share. Returns what it has found, for all ranks.
+    fn open_memory(&mut self, addresses: &[Address]) -> Sharing {
+        let _ = addresses;
+        Sharing::Nothing
+    }
+
+    /// Shares memory if all ranks of this host can; `found` is what each rank has found.
+    fn share_memory(&mut self, found: &[Sharing]) -> Result<()> {
+        let _ = found;
+        Ok(())
+    }
+
+    /// The ranks of this host, if they share memory.
+    fn host_group(&self) -> Option<&Arc<HostGroup>> {
+        None
+    }
 
     /// The location of `rank` for messages, for example `10.0.0.1:4455`.
     fn location(&self, rank: Rank) -> Option<String>;

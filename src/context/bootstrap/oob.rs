@@ -57,6 +57,14 @@ impl Exchange for ByAllgather<'_> {
         self.check().map(|()| contents)
     }
 
+    fn waits_for_all(&self) -> bool {
+        true
+    }
+
+    fn memory(&self, own: Result<Vec<u8>>) -> Result<Vec<u8>> {
+        self.addresses(own).map(|(_, list)| list)
+    }
+
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>> {
         self.context.broadcast_setup(own, self.limit)
     }

@@ -26,6 +26,20 @@ impl Exchange for OverContext<'_> {
     }
 
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
+        self.gather(own)
+    }
+
+    fn memory(&self, own: Result<Vec<u8>>) -> Result<Vec<u8>> {
+        self.gather(own).map(|(_, list)| list)
+    }
+
+    fn broadcast(&self, _: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        Err(Error::new(ErrorKind::Internal, "a context's tuning is known"))
+    }
+}
+
+impl OverContext<'_> {
+    fn gather(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
         let (rank, size) = (self.parent.rank, self.parent.size);
         record::exchange(rank, size, own, |record, all| {
             let call = Call {
@@ -38,10 +52,6 @@ impl Exchange for OverContext<'_> {
             // SAFETY: the buffers are as long as the shape says and live until the call returns.
             unsafe { self.parent.run(&call) }
         })
-    }
-
-    fn broadcast(&self, _: Option<Vec<u8>>) -> Result<Vec<u8>> {
-        Err(Error::new(ErrorKind::Internal, "a context's tuning is known"))
     }
 }
 

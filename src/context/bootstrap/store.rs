@@ -1,8 +1,8 @@
 //! Exchanges contents over a store.
 //!
 //! In each round every rank writes its content to the store, in the first round as a [claim], which it reads back. Rank 0
-//! collects the contents and writes the list as one value. Last, rank 0 writes its tuning. So each rank makes six requests, and
-//! rank 0 two large ones, whatever the number of ranks.
+//! collects the contents and writes the list as one value. Last, rank 0 writes its tuning. So each rank makes six requests, eight if
+//! there is a third round, and rank 0 two or three large ones, whatever the number of ranks.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -42,6 +42,8 @@ const MISSING_SHOWN: usize = 16;
 
 const HOSTS: Round = Round { key: "host", list: "hosts", missing: "have not arrived" };
 const ADDRESSES: Round = Round { key: "address", list: "addresses", missing: "have not published their addresses" };
+const MEMORY: Round =
+    Round { key: "memory", list: "shared-memory", missing: "have not said whether they share memory" };
 
 /// Key of rank 0's tuning.
 const TUNING: &str = "tuning";
@@ -78,9 +80,12 @@ impl Exchange for OverStore<'_> {
 
     fn addresses(&self, own: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>)> {
         let own = own?;
-        self.store.set_within(&ADDRESSES.rank_key(self.context.rank), &own, self.limit.left())?;
-        let list = self.exchange(&ADDRESSES, |contents| Ok(contents.concat()))?;
+        let list = self.publish(&ADDRESSES, &own)?;
         Ok((own, list))
+    }
+
+    fn memory(&self, own: Result<Vec<u8>>) -> Result<Vec<u8>> {
+        self.publish(&MEMORY, &own?)
     }
 
     fn broadcast(&self, own: Option<Vec<u8>>) -> Result<Vec<u8>> {
@@ -134,6 +139,12 @@ impl OverStore<'_> {
             contents.inspect_err(|error| self.refuse(error))
         };
         self.exchange(&HOSTS, list)
+    }
+
+    /// One round: writes `own`, and returns the contents of all ranks in their order.
+    fn publish(&self, round: &Round, own: &[u8]) -> Result<Vec<u8>> {
+        self.store.set_within(&round.rank_key(self.context.rank), own, self.limit.left())?;
+        self.exchange(round, |contents| Ok(contents.concat()))
     }
 
     /// One round, after this rank has written its content: returns the list that rank 0 makes of all contents by `list`.

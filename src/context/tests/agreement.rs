@@ -6,6 +6,7 @@ use super::*;
 use crate::collective::{Collective, Constants, Shape};
 use crate::context::measure::{self, Measured};
 use crate::rendezvous::InProcessStore;
+use crate::transport::shm::Sharing;
 use crate::types::DataType;
 
 /// A quarter of the timeout may be spent on measuring; long enough for a busy machine.
@@ -158,12 +159,13 @@ fn a_partner_that_does_not_take_part_is_no_error() {
     let contexts: Vec<_> = (0..2).map(|rank| Context::new(device(), rank, 2, &options).unwrap()).collect();
     std::thread::scope(|scope| {
         let zero = scope.spawn(|| contexts[0].connect(&*store));
-        // Rank 1 publishes its address, and then does nothing.
+        // Rank 1 publishes its address, says that it shares no memory, and then does nothing.
         use crate::rendezvous::Store;
         let address = || [contexts[1].lock().unwrap().messenger.address(), vec![0]].concat();
         store.set("host/1", &claim::make(contexts.len(), &address()).unwrap()).unwrap();
         contexts[1].listen_anywhere().unwrap();
         store.set("address/1", &address()).unwrap();
+        store.set("memory/1", &[Sharing::Nothing.number()]).unwrap();
         zero.join().unwrap().unwrap();
     });
     assert_eq!(contexts[0].tuner().network().local, Constants::BUILT_IN.local);

@@ -17,7 +17,13 @@ fn a_peer_that_says_it_is_connecting_and_ends_is_noticed() {
     let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
     let context = Context::new(device(), 1, 2, &options).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = Address { identity: [9; 16], sockets: vec![listener.local_addr().unwrap()], host: host(), cores: 1 };
+    let address = Address {
+        identity: [9; 16],
+        sockets: vec![listener.local_addr().unwrap()],
+        host: host(),
+        cores: 1,
+        segment: None,
+    };
     let mut memory = [0u8; 4];
     // SAFETY: the array outlives the buffer.
     let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), 4).unwrap() };

@@ -255,7 +255,13 @@ fn a_connection_is_tried_again_though_nobody_waits() {
     let contexts = strangers(2);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
-    let address = Address { identity: [1; 16], sockets: vec![listener.local_addr().unwrap()], host: host(), cores: 1 };
+    let address = Address {
+        identity: [1; 16],
+        sockets: vec![listener.local_addr().unwrap()],
+        host: host(),
+        cores: 1,
+        segment: None,
+    };
     let mut memory = [0u8; 1];
     let send = buffer(&contexts[0], &mut memory);
     contexts[0].lock().unwrap().messenger.set_peer(1, &address.serialize()).unwrap();
@@ -275,7 +281,8 @@ fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
     let contexts = strangers(2);
     // The system refuses this at once, since there is no route from loopback.
     let unreachable =
-        Address { identity: [1; 16], sockets: vec![([192, 0, 2, 1], 9).into()], host: host(), cores: 1 }.serialize();
+        Address { identity: [1; 16], sockets: vec![([192, 0, 2, 1], 9).into()], host: host(), cores: 1, segment: None }
+            .serialize();
     let pair = contexts[0].pair(1).unwrap();
     pair.set_sync(true, false).unwrap();
     let mut memory = [[0u8; 1]; 2];
@@ -320,7 +327,7 @@ fn a_timeout_of_connecting_to_everybody_says_why() {
         (nowhere, "attempts; the last one: cannot connect to rank 1 at 192.0.2.1:9: "),
     ] {
         let contexts = strangers(2);
-        let address = Address { identity: [1; 16], sockets: vec![socket], host: host(), cores: 1 };
+        let address = Address { identity: [1; 16], sockets: vec![socket], host: host(), cores: 1, segment: None };
         contexts[0].set_timeout(Duration::from_millis(1500));
         let error = contexts[0].pair(1).unwrap().connect(&address.serialize()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");

@@ -126,7 +126,7 @@ impl TcpConnector {
         Ok(Self {
             rank: 0,
             size: 0,
-            local: Address { identity, sockets, host: address::host(), cores: address::cores() },
+            local: Address { identity, sockets, host: address::host(), cores: address::cores(), segment: None },
             token: token.clone(),
             log: shared.log.clone(),
             epoll: Epoll::new().map_err(failed)?,

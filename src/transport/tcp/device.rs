@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use self::thread::Thread;
 use super::connector::{Arrivals, TcpConnector};
 use super::link::ClosingSocket;
+use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{self, Level, LogCallback};
 use crate::net::address::Address;
@@ -29,6 +30,7 @@ use crate::net::gate::{self, Listeners};
 use crate::net::handshake::{self, Handle};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll, ForkMark, Waker};
+use crate::transport::shm::{self, ShmConnector};
 use crate::transport::{self, BackgroundProgress, Clock, Connector, SystemClock, Watch};
 use crate::types::Rank;
 
@@ -53,6 +55,9 @@ pub struct DeviceOptions {
     pub port: u16,
     /// Callback for log messages that no call returns.
     pub log: Option<LogCallback>,
+    /// Whether contexts share memory with ranks of this host. `None`: as [`shm::VARIABLE`] says, else yes. If a rank does not, no
+    /// rank of its host does.
+    pub shared_memory: Option<bool>,
 }
 
 struct Entry {
@@ -80,6 +85,7 @@ pub(super) struct Shared {
     listening: Mutex<Vec<Listening>>,
     listeners: Listeners,
     pub(super) log: Option<LogCallback>,
+    shares_memory: bool,
     epoll: Epoll,
     waker: Waker,
     mark: ForkMark,
@@ -120,6 +126,10 @@ impl Device {
             listening: Mutex::default(),
             listeners: Listeners::new(&epoll),
             log: log::or_environment(options.log.clone())?,
+            shares_memory: options
+                .shared_memory
+                .map_or_else(|| environment::switch(shm::VARIABLE), |on| Ok(Some(on)))?
+                != Some(false),
             epoll,
             waker,
             mark,
@@ -165,7 +175,10 @@ impl transport::Device for Device {
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { context: None, number, key: connector.key(), arrivals };
         self.shared.contexts().by_handle.insert(connector.handle(), entry);
-        Ok(Box::new(connector))
+        if !self.shared.shares_memory {
+            return Ok(Box::new(connector));
+        }
+        Ok(Box::new(ShmConnector::over(Box::new(connector), token, self.shared.log.clone())?))
     }
 
     fn watch(
