@@ -212,6 +212,13 @@ impl Core {
         }
     }
 
+    /// Says whether ranks that share memory must wake this one; returns whether there are any. After `true`, progress the context
+    /// once more before the thread sleeps.
+    fn set_sleeping(&self, on: bool) -> bool {
+        let group = self.messenger.host_group();
+        group.inspect(|group| group.set_sleeping(on)).is_some()
+    }
+
     /// Moves data as far as possible without blocking. Returns whether anything was moved.
     pub fn progress(&mut self) -> bool {
         self.turns += 1;

@@ -199,6 +199,7 @@ impl Engine {
                 if let Some(watch) = self.watch.get().filter(|w| w.is_armed()) {
                     watch.disarm();
                 }
+                guard.set_sleeping(false);
             }
             let moved = guard.progress();
             self.notify(&mut guard);
@@ -271,6 +272,13 @@ impl Engine {
             yield_now();
             return guard;
         }
+        if guard.set_sleeping(true) && guard.progress() {
+            // A rank that shares memory had published something before it could see that this one sleeps.
+            guard.set_sleeping(false);
+            self.notify(&mut guard);
+            *idle_since = None;
+            return guard;
+        }
         let until = guard.messenger.next_timer().map_or(deadline, |timer| timer.min(deadline));
         guard.sleeping = Some(spin);
         drop(guard);
@@ -279,6 +287,7 @@ impl Engine {
         }
         guard = self.lock_contended();
         guard.sleeping = None;
+        guard.set_sleeping(false);
         if guard.longest_spin(peer) > spin {
             *idle_since = None;
         }
@@ -319,16 +328,21 @@ impl Engine {
         if !guard.waiting.is_empty() {
             self.ended.notify_all();
         } else if let Some(watch) = self.watch.get() {
-            self.entrust(&guard, watch.as_ref(), guard.messenger.outgoing() > 0);
+            let urgent = guard.messenger.outgoing() > 0;
+            self.entrust(&mut guard, watch.as_ref(), urgent);
         }
     }
 
     /// Arms the watch if `urgent`. While there is a timer, which an armed watch would not see, disarms it: then it checks the
     /// context at every tick.
-    fn entrust(&self, guard: &Guard<'_>, watch: &dyn Watch, urgent: bool) {
+    fn entrust(&self, guard: &mut Guard<'_>, watch: &dyn Watch, urgent: bool) {
         if guard.messenger.next_timer().is_some() {
             watch.disarm();
         } else if urgent {
+            if guard.set_sleeping(true) {
+                guard.serve();
+                self.notify(guard);
+            }
             watch.arm();
         }
     }
@@ -352,9 +366,10 @@ impl Engine {
         // An unarmed watch progresses the context only if nothing has progressed it since the last tick.
         if watch.is_armed() || guard.turns == guard.seen_turns {
             guard.now = self.now();
+            guard.set_sleeping(false);
             guard.serve();
             self.notify(&mut guard);
-            self.entrust(&guard, watch.as_ref(), true);
+            self.entrust(&mut guard, watch.as_ref(), true);
         }
         guard.seen_turns = guard.turns;
     }

@@ -1,11 +1,12 @@
 //! Makes a context's ranks of one host share memory. Another connector makes the links to all other ranks.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::group::{Candidate, HostGroup};
+use super::link::{Port, ShmLink};
 use super::segment::{OwnSegment, Secret};
 use super::{Sharing, VARIABLE};
 use crate::error::{Error, ErrorKind, Result};
@@ -13,10 +14,12 @@ use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address};
 use crate::net::handshake::Identity;
 use crate::secret::{JobToken, SecretKey};
-use crate::sys;
-use crate::transport::{CloseNotice, Connector, ConnectorEvent};
+use crate::sys::{self, Epoll};
+use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link};
 use crate::types::Rank;
 
+/// Once in so many turns the links look whether processes have ended.
+const TURNS: u32 = 1024;
 /// Descriptors that a rank needs for each rank of its host.
 const DESCRIPTORS: usize = 3;
 /// The part of the process's descriptors that the ranks of one context in it take at most: one in so many.
@@ -25,6 +28,7 @@ const PART: u64 = 4;
 /// The connector of one context.
 pub struct ShmConnector {
     rank: Rank,
+    size: usize,
     inner: Box<dyn Connector>,
     /// The inner connector's, with the segment.
     address: Address,
@@ -33,18 +37,56 @@ pub struct ShmConnector {
     own: Option<Arc<OwnSegment>>,
     /// All ranks of the host, until it is known whether all of them can share memory.
     opened: Option<HostGroup>,
+    /// Ranks of the host that must be connected as soon as it is known how.
+    deferred: Vec<Rank>,
     group: Option<Arc<HostGroup>>,
+    /// One for each member of the group.
+    ports: Arc<[Port]>,
+    /// Members whose links have not been reported.
+    fresh: Vec<usize>,
+    /// Readable if a peer has rung, if the process of one has ended, or if the inner connector has work.
+    epoll: Epoll,
+    /// Number of calls of `progress`.
+    turns: u32,
+    /// The group's number when the links were last made to look whether processes have ended.
+    looked: u32,
+    /// Whether some ranks are not members of the group.
+    has_others: bool,
 }
 
 impl ShmConnector {
     /// A connector that leaves the peers that share no memory with this rank to `inner`. Peers have `token`.
     pub fn over(inner: Box<dyn Connector>, token: &JobToken, log: Option<LogCallback>) -> Result<Self> {
         let mut address = inner.address().clone();
+        let failed = |e| Error::io("cannot create a context", &e);
+        let epoll = Epoll::new().map_err(failed)?;
+        let mut descriptors = Vec::new();
+        inner.descriptors(&mut descriptors);
+        for fd in descriptors {
+            epoll.add(fd, sys::READ, 0).map_err(failed)?;
+        }
         let own = OwnSegment::create(&secret(token, &address.identity));
+        let own = own.and_then(|own| epoll.add(own.doorbell(), sys::READ, 0).map(|()| Arc::new(own)));
         let own = own.inspect_err(|e| log_detail(log.as_ref(), &format!("no memory is shared: {e}"))).ok();
-        address.segment = own.as_ref().map(OwnSegment::descriptor);
-        let (token, own) = (token.clone(), own.map(Arc::new));
-        Ok(Self { rank: 0, inner, address, token, log, own, opened: None, group: None })
+        address.segment = own.as_ref().map(|own| own.descriptor());
+        Ok(Self {
+            rank: 0,
+            size: 0,
+            inner,
+            address,
+            token: token.clone(),
+            log,
+            own,
+            opened: None,
+            deferred: Vec::new(),
+            group: None,
+            ports: Arc::new([]),
+            fresh: Vec::new(),
+            epoll,
+            turns: 0,
+            looked: 0,
+            has_others: true,
+        })
     }
 
     /// Opens the memory of all other ranks of this host.
@@ -71,6 +113,24 @@ impl ShmConnector {
         HostGroup::open(self.rank, own.clone(), &others, shares_cores)
     }
 
+    /// The position in the group of `rank`, another member.
+    fn member(&self, rank: Rank) -> Option<usize> {
+        self.group.as_ref().and_then(|group| group.index_of(rank))
+    }
+
+    /// The link to the member at `index`, and the number of the connection.
+    fn link(&self, index: usize) -> Result<(Rank, Box<dyn Link>, u32)> {
+        let group = self.group.as_ref().expect("there is a member");
+        let rank = group.ranks()[index] as Rank;
+        let link = ShmLink::new(group.clone(), index, self.ports.clone(), self.epoll.clone())
+            .map_err(|e| Error::io(format_args!("cannot watch the process of rank {rank}"), &e))?;
+        let theirs = self.inner.peer(rank).map_or([0; 16], |address| address.identity);
+        let identities = [self.address.identity, theirs];
+        let [low, high] = if self.rank < rank { identities } else { [theirs, self.address.identity] };
+        let [a, b, c, d, ..] = SecretKey::derive(&self.token, "gloo_rs shared memory", &low).prove("link", &[&high]);
+        Ok((rank, Box::new(link), u32::from_le_bytes([a, b, c, d])))
+    }
+
     fn log(&self, text: &str) {
         log_detail(self.log.as_ref(), &format!("rank {}: {text}", self.rank));
     }
@@ -94,7 +154,7 @@ fn secret(token: &JobToken, identity: &Identity) -> Secret {
 
 impl Connector for ShmConnector {
     fn set_rank(&mut self, rank: Rank, size: usize) {
-        self.rank = rank;
+        (self.rank, self.size) = (rank, size);
         self.inner.set_rank(rank, size);
     }
 
@@ -120,23 +180,67 @@ impl Connector for ShmConnector {
     }
 
     fn connect(&mut self, rank: Rank) {
-        self.inner.connect(rank);
+        if self.opened.as_ref().is_some_and(|group| group.index_of(rank).is_some()) {
+            self.deferred.push(rank);
+        } else if self.member(rank).is_none() {
+            self.inner.connect(rank);
+        }
     }
 
     fn give_up(&mut self, rank: Rank) {
+        let index = self.member(rank);
+        self.fresh.retain(|fresh| Some(*fresh) != index);
+        self.deferred.retain(|deferred| *deferred != rank);
         self.inner.give_up(rank);
     }
 
     fn close(&mut self, close_notice: Option<CloseNotice>) {
+        for index in std::mem::take(&mut self.fresh) {
+            if let (Ok((_, link, connection)), Some(notice)) = (self.link(index), &close_notice) {
+                link.end(notice(connection));
+            }
+        }
         self.inner.close(close_notice);
     }
 
     fn is_busy(&self) -> bool {
-        self.inner.is_busy()
+        !self.fresh.is_empty() || self.inner.is_busy()
     }
 
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
-        self.inner.progress(now, events);
+        self.turns = self.turns.wrapping_add(1);
+        let rarely = self.turns.is_multiple_of(TURNS);
+        let Some(group) = self.group.clone() else { return self.inner.progress(now, events) };
+        for index in std::mem::take(&mut self.fresh) {
+            events.push(match self.link(index) {
+                Ok((rank, link, connection)) => ConnectorEvent::Established { rank, link, connection },
+                Err(error) => ConnectorEvent::Unreachable { rank: group.ranks()[index] as Rank, error },
+            });
+        }
+        if rarely {
+            group.look_for_exits();
+        }
+        // The links must look.
+        let all = std::mem::replace(&mut self.looked, group.looks()) != group.looks();
+        for (index, port) in self.ports.iter().enumerate() {
+            let of = if all { port.interest() } else { port.ready(&group, index) };
+            if of != Interest::default() {
+                events.push(ConnectorEvent::Ready { rank: group.ranks()[index] as Rank, of });
+            }
+        }
+        // Without peers elsewhere, it has hardly ever work, and to ask it takes a system call.
+        if self.has_others || all || self.inner.is_busy() {
+            let first = events.len();
+            self.inner.progress(now, events);
+            // A member that connects by TCP does not obey the agreement.
+            let is_member = |event: &mut ConnectorEvent| match event {
+                ConnectorEvent::Established { rank, .. } | ConnectorEvent::Unreachable { rank, .. } => {
+                    group.index_of(*rank).is_some()
+                }
+                ConnectorEvent::Ready { .. } => false,
+            };
+            events.extract_if(first.., is_member).for_each(drop);
+        }
     }
 
     fn next_timer(&self) -> Option<Instant> {
@@ -144,7 +248,7 @@ impl Connector for ShmConnector {
     }
 
     fn descriptors(&self, into: &mut Vec<RawFd>) {
-        self.inner.descriptors(into);
+        into.push(self.epoll.as_raw_fd());
     }
 
     fn open_memory(&mut self, addresses: &[Address]) -> Sharing {
@@ -167,16 +271,22 @@ impl Connector for ShmConnector {
 
     fn share_memory(&mut self, found: &[Sharing]) -> Result<()> {
         let Some(opened) = self.opened.take() else { return Ok(()) };
+        let deferred = std::mem::take(&mut self.deferred);
         let least = opened.ranks().iter().map(|rank| (found[*rank as usize], *rank)).min();
         let (least, rank) = least.expect("this rank is one of them");
         if least == Sharing::Nothing {
             self.log(&format!("no memory is shared with the other ranks of this host: rank {rank} cannot"));
+            deferred.into_iter().for_each(|rank| self.inner.connect(rank));
             return Ok(());
         }
         let reads = least == Sharing::Processes;
         let group = opened.confirm(reads)?;
         let how = if reads { "and processes read each other's" } else { "but processes cannot read each other's" };
         self.log(&format!("memory is shared with {} ranks of this host, {how}", group.ranks().len() - 1));
+        self.ports = group.ranks().iter().map(|_| Port::new()).collect();
+        self.fresh = (0..group.ranks().len()).filter(|index| *index != group.index()).collect();
+        self.has_others = group.ranks().len() < self.size;
+        self.looked = group.looks();
         self.group = Some(group);
         Ok(())
     }

@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::segment::{self, OwnSegment, PeerSegment, Secret};
+use super::segment::{self, Lane, OwnSegment, PeerSegment, Secret};
 use crate::error::{Error, Result};
 use crate::sys::ForkMark;
 use crate::sys::process::Descriptor;
@@ -37,6 +38,7 @@ pub struct HostGroup {
     mapping: Mapping,
     reads_memory: bool,
     shares_cores: bool,
+    looks: AtomicU32,
     mark: ForkMark,
 }
 
@@ -59,7 +61,17 @@ impl HostGroup {
         let ranks: Box<[u32]> = members.iter().map(|member| member.rank).collect();
         let index = ranks.iter().position(|r| *r as usize == rank).expect("pushed above");
         let mark = ForkMark::new().map_err(failed)?;
-        Ok(Self { members: members.into(), ranks, index, own, mapping, reads_memory, shares_cores, mark })
+        Ok(Self {
+            members: members.into(),
+            ranks,
+            index,
+            own,
+            mapping,
+            reads_memory,
+            shares_cores,
+            looks: AtomicU32::new(0),
+            mark,
+        })
     }
 
     /// All ranks have opened each other's memory; `reads_memory`: and can read the memory of each other's process.
@@ -145,7 +157,37 @@ impl HostGroup {
     /// becomes readable. After `true`, look once more at everything that members publish, and only then sleep. Costs a system call
     /// if it turns from `true` to `false`. Calls must not overlap.
     pub fn set_sleeping(&self, on: bool) {
-        self.own.set_sleeping(on);
+        if self.own.set_sleeping(on) && !on {
+            self.look_for_exits();
+        }
+    }
+
+    /// Makes all links look soon whether their peer's process has ended.
+    pub(super) fn look_for_exits(&self) {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that changes when links must look whether their peer's process has ended.
+    pub(super) fn looks(&self) -> u32 {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    /// What this rank writes for the link to the member at `index`.
+    pub(super) fn own_lane(&self, index: usize) -> &Lane {
+        // SAFETY: the mapping lives as long as the group; any bytes are a valid lane, and it consists of what may change at any time.
+        unsafe { &*segment::lane(&self.mapping, index) }
+    }
+
+    /// What the member at `index`, another rank, writes for the link to this one.
+    pub(super) fn lane(&self, index: usize) -> &Lane {
+        let mapping = self.peer(index).map_or(&self.mapping, PeerSegment::mapping);
+        // SAFETY: as above; `confirm` has checked that the member's segment contains all lanes.
+        unsafe { &*segment::lane(mapping, self.index) }
+    }
+
+    /// The number of the process of the member at `index`.
+    pub fn process_id(&self, index: usize) -> u32 {
+        self.peer(index).map_or_else(std::process::id, PeerSegment::process_id)
     }
 
     /// The descriptor that is readable when a member has woken this rank.
@@ -184,7 +226,6 @@ impl HostGroup {
 mod tests {
     use super::*;
     use crate::sys;
-    use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
     #[test]

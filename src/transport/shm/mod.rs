@@ -5,6 +5,8 @@
 
 mod connector;
 pub mod group;
+mod link;
+mod ring;
 pub mod segment;
 
 pub use connector::ShmConnector;
@@ -42,3 +44,8 @@ impl Sharing {
         })
     }
 }
+
+// Miri knows no shared memory.
+#[cfg(test)]
+#[cfg(not(any(miri, loom)))]
+mod tests;

@@ -4,12 +4,14 @@
 //! the board follows, then a lane for each rank of the host, all without gaps. What a peer reads there is checked like bytes from a
 //! socket, and read once. Only pages that have been written take memory.
 
+use std::cell::UnsafeCell;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use super::ring::{self, Line};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::sys::process::{self, Descriptor};
@@ -27,8 +29,13 @@ pub const BOARD_BYTES: usize = 16 << 20;
 const BOARD_AT: usize = size_of::<Header>();
 /// Offset of the first lane.
 const LANES_AT: usize = BOARD_AT + BOARD_BYTES;
-/// Bytes for the link to one peer.
-pub const LANE_BYTES: usize = 264 << 10;
+/// Lines of a ring.
+pub const LINES: usize = 4096;
+/// Messages that one peer can read out of this rank's memory at the same time. A prime number, since the place of one in the table is
+/// the remainder of its key, and keys come in rows with all distances.
+pub const REGISTRATIONS: usize = 113;
+/// Most bytes for the end of a link: the rest of a message that has begun, and the close notice.
+pub const LAST_BYTES: usize = (4 << 20) + (64 << 10);
 
 /// The first page of a segment. Atomics throughout, since another process may write at any time what is read here.
 #[repr(C, align(4096))]
@@ -46,9 +53,44 @@ struct Header {
 #[repr(align(64))]
 struct Sleeping(AtomicU32);
 
+/// What the owner of a segment writes for the link to one peer, all zero at first.
+#[repr(C, align(4096))]
+pub(super) struct Lane {
+    /// How far the owner has read the peer's ring.
+    pub consumed: Padded,
+    /// 1 if the owner may wait for room in its ring.
+    pub wants_room: Padded,
+    /// 0 while the link exists, then 1 more than the length of `last`.
+    pub ended: Padded,
+    /// Memory that the peer may read.
+    pub registrations: [Registration; REGISTRATIONS],
+    _rest: [AtomicU64; 36],
+    /// The ring with what the owner sends.
+    pub lines: [Line; LINES],
+    /// The last bytes of the stream, behind those in the ring. Only touched if they are needed.
+    pub last: UnsafeCell<[u8; LAST_BYTES]>,
+}
+
+/// A word with a cache line of its own.
+#[repr(align(64))]
+pub(super) struct Padded(pub ring::AtomicU64);
+
+/// Memory that a peer may read.
+#[repr(C)]
+pub(super) struct Registration {
+    /// 0 if there is none, else the key and 2^32. Written first when a registration ends, and last when one begins.
+    pub stamp: AtomicU64,
+    pub address: AtomicU64,
+    pub bytes: AtomicU64,
+    _rest: AtomicU64,
+}
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(std::mem::offset_of!(Lane, lines) == 4096 && size_of::<Lane>().is_multiple_of(4096));
+
 /// Bytes of the segment of a rank that shares its host with `members` ranks, itself included.
 fn segment_bytes(members: usize) -> usize {
-    LANES_AT + members * LANE_BYTES
+    LANES_AT + members * size_of::<Lane>()
 }
 
 /// A header in mapped memory.
@@ -105,8 +147,8 @@ impl OwnSegment {
     }
 
     /// Says whether peers must ring after they have published something. After `true` the caller looks once more at everything
-    /// that peers publish before it sleeps.
-    pub(super) fn set_sleeping(&self, on: bool) {
+    /// that peers publish before it sleeps. Returns what it said before.
+    pub(super) fn set_sleeping(&self, on: bool) -> bool {
         let before = self.header().sleeping.0.swap(u32::from(on), Ordering::Relaxed);
         if on {
             // Between this rank's store of the flag and its loads of what peers publish; a peer has the counterpart between its
@@ -116,6 +158,7 @@ impl OwnSegment {
             let mut bytes = [0; 64];
             while matches!((&self.doorbell[0]).read(&mut bytes), Ok(n) if n == bytes.len()) {}
         }
+        before != 0
     }
 
     fn header(&self) -> &Header {
@@ -219,6 +262,11 @@ impl PeerSegment {
         sys::poll(&[self.process.as_raw_fd()], Duration::ZERO)
     }
 
+    /// The number of the peer's process.
+    pub fn process_id(&self) -> u32 {
+        self.descriptor.process
+    }
+
     /// The descriptor that is readable when the peer's process has ended.
     pub fn process(&self) -> RawFd {
         self.process.as_raw_fd()
@@ -233,6 +281,14 @@ impl PeerSegment {
         // SAFETY: the mapping is longer than a header, which the memory has been found to have, and lives as long as `self`.
         unsafe { header(&self.mapping) }
     }
+}
+
+/// The lane for the peer at `index` in the mapping of a segment for more members than that.
+pub(super) fn lane(mapping: &Mapping, index: usize) -> *const Lane {
+    let at = LANES_AT + index * size_of::<Lane>();
+    debug_assert!(at < mapping.bytes());
+    // SAFETY: every mapping of a whole segment contains the lanes of all members.
+    unsafe { mapping.start().add(at).cast() }
 }
 
 /// The board in the mapping of a segment.

@@ -1,0 +1,301 @@
+//! A link between two ranks that share memory.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+use super::group::HostGroup;
+use super::ring::{self, Consumer, Producer};
+use super::segment::{LAST_BYTES, LINES, Lane, REGISTRATIONS, Registration};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::{self, Epoll};
+use crate::transport::{Interest, Link, RemoteMemory};
+
+/// From this length on it is faster to read a message out of the sender's memory than to copy it twice.
+const EAGER_BYTES: usize = 16 << 10;
+/// So many times a link finds nothing before it looks whether the peer's process has ended.
+const TURNS: u32 = 1024;
+
+/// What the connector knows of a link.
+pub(super) struct Port {
+    readable: AtomicBool,
+    writable: AtomicBool,
+    /// Where this rank is in the ring to the peer if it waits for room there.
+    waits_at: AtomicU64,
+}
+
+impl Port {
+    /// No link.
+    pub fn new() -> Self {
+        Self { readable: AtomicBool::new(false), writable: AtomicBool::new(false), waits_at: AtomicU64::new(0) }
+    }
+
+    /// For which conditions a context waits.
+    pub fn interest(&self) -> Interest {
+        let [readable, writable] = [&self.readable, &self.writable].map(|flag| flag.load(Ordering::Relaxed));
+        Interest { readable, writable }
+    }
+
+    fn set(&self, Interest { readable, writable }: Interest) {
+        self.readable.store(readable, Ordering::Relaxed);
+        self.writable.store(writable, Ordering::Relaxed);
+    }
+
+    /// The watched conditions that are true now for the link to the member at `index`.
+    pub fn ready(&self, group: &HostGroup, index: usize) -> Interest {
+        let Interest { readable, writable } = self.interest();
+        let (own, theirs) = (group.own_lane(index), group.lane(index));
+        let has_bytes = || {
+            let consumed = own.consumed.0.load(Ordering::Relaxed);
+            // SAFETY: the lane has so many lines.
+            let record = unsafe { ring::has_record(theirs.lines.as_ptr(), LINES, consumed) };
+            record || theirs.ended.0.load(Ordering::Relaxed) != 0
+        };
+        let has_room = || {
+            let consumed = theirs.consumed.0.load(Ordering::Relaxed);
+            ring::has_room(LINES, consumed, self.waits_at.load(Ordering::Relaxed))
+        };
+        Interest { readable: readable && has_bytes(), writable: writable && has_room() }
+    }
+}
+
+/// A link to a member of the group.
+pub struct ShmLink {
+    group: Arc<HostGroup>,
+    /// The peer's position in the group.
+    index: usize,
+    ports: Arc<[Port]>,
+    /// Watches the peer's process.
+    epoll: Epoll,
+    producer: Producer,
+    consumer: Consumer,
+    /// How many of the peer's last bytes have been taken.
+    taken: usize,
+    /// Times that nothing was found.
+    turns: u32,
+    /// The group's number when this link last looked whether the peer's process had ended.
+    looked: u32,
+}
+
+impl ShmLink {
+    /// The only link to the member at `index`, another rank; the connector watches `ports[index]` and `epoll`.
+    pub(super) fn new(group: Arc<HostGroup>, index: usize, ports: Arc<[Port]>, epoll: Epoll) -> io::Result<Self> {
+        let (own, theirs) = (group.own_lane(index), group.lane(index));
+        // SAFETY: the lanes live as long as the group, which the link keeps; there is no other link that writes to this rank's.
+        let (producer, consumer) = unsafe {
+            let producer = Producer::new(own.lines.as_ptr(), LINES, &theirs.consumed.0);
+            (producer, Consumer::new(theirs.lines.as_ptr(), LINES, &own.consumed.0))
+        };
+        let looked = group.looks().wrapping_sub(1);
+        let mut link = Self { group, index, ports, epoll, producer, consumer, taken: 0, turns: 0, looked };
+        link.watch(Interest { readable: true, writable: false })?;
+        Ok(link)
+    }
+
+    fn own(&self) -> &Lane {
+        self.group.own_lane(self.index)
+    }
+
+    fn theirs(&self) -> &Lane {
+        self.group.lane(self.index)
+    }
+
+    fn port(&self) -> &Port {
+        &self.ports[self.index]
+    }
+
+    /// Fails if the peer's process has ended, which is looked at now and then.
+    #[inline]
+    fn look(&mut self) -> io::Result<()> {
+        self.turns += 1;
+        if self.turns < TURNS && self.looked == self.group.looks() {
+            return Ok(());
+        }
+        (self.turns, self.looked) = (0, self.group.looks());
+        if !self.group.has_exited(self.index) {
+            return Ok(());
+        }
+        // Again the next time, after what it had sent has been received.
+        self.turns = TURNS;
+        let text = format!("its process, {}, has ended", self.group.process_id(self.index));
+        Err(io::Error::new(io::ErrorKind::ConnectionReset, text))
+    }
+
+    fn pop(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let (got, crossed) = self.consumer.pop(parts)?;
+        if crossed {
+            // Between this rank's store of its position and its load of the flag; the peer has the counterpart.
+            fence(Ordering::SeqCst);
+            if self.theirs().wants_room.0.load(Ordering::Relaxed) != 0 {
+                self.group.wake(self.index);
+            }
+        }
+        if got == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(got) }
+    }
+
+    /// Takes what follows the ring, `length` bytes.
+    fn receive_last(&mut self, length: u64, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let length = usize::try_from(length).ok().filter(|length| *length <= LAST_BYTES);
+        let Some(length) = length else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "malformed shared memory: the length of its end"));
+        };
+        let mut got = 0;
+        for part in parts {
+            let n = part.len().min(length.saturating_sub(self.taken));
+            // SAFETY: `taken + n <= length <= LAST_BYTES`. A peer that obeys the rules does not write there any more; one that does
+            // not can only change what is copied.
+            unsafe {
+                let from = self.theirs().last.get().cast::<u8>().add(self.taken);
+                std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), n);
+            }
+            self.taken += n;
+            got += n;
+        }
+        Ok(got)
+    }
+
+    /// Ends the link with these bytes.
+    fn finish(&mut self, last: &[u8]) {
+        // A child by fork must leave the parent's memory and epoll instance alone.
+        if self.group.is_inherited() {
+            return;
+        }
+        let _ = self.watch(Interest::default());
+        let own = self.own();
+        // The second call is that of `drop`.
+        if own.ended.0.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        own.registrations.iter().for_each(|registration| registration.stamp.store(0, Ordering::Relaxed));
+        // The caller may write to the memory that was registered.
+        fence(Ordering::Release);
+        // Bytes beyond the room are too many for any peer that is not stuck; it then sees an abrupt end.
+        let last = if last.len() <= LAST_BYTES { last } else { &[] };
+        // SAFETY: the room is this long, and nobody reads it before `ended` is set.
+        unsafe { std::ptr::copy_nonoverlapping(last.as_ptr(), own.last.get().cast(), last.len()) };
+        own.ended.0.store(last.len() as u64 + 1, Ordering::Release);
+        self.group.wake(self.index);
+    }
+
+    fn registration(lane: &Lane, key: u32) -> (&Registration, u64) {
+        (&lane.registrations[key as usize % REGISTRATIONS], 1 << 32 | u64::from(key))
+    }
+}
+
+impl Link for ShmLink {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.theirs().ended.0.load(Ordering::Relaxed) != 0 {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut sent = self.producer.push(parts);
+        if matches!(&sent, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
+            self.port().waits_at.store(self.producer.position(), Ordering::Relaxed);
+            self.own().wants_room.0.store(1, Ordering::Relaxed);
+            // Between this rank's store of the flag and its load of the peer's position; the peer has the counterpart.
+            fence(Ordering::SeqCst);
+            sent = self.producer.push(parts);
+        }
+        if sent.is_ok() {
+            self.own().wants_room.0.store(0, Ordering::Relaxed);
+            self.group.wake(self.index);
+        }
+        sent
+    }
+
+    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self.pop(parts) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            result => return result,
+        }
+        let alive = self.look();
+        let ended = self.theirs().ended.0.load(Ordering::Acquire);
+        if ended == 0 && alive.is_ok() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        // What the peer published before its end.
+        match self.pop(parts) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && ended == 0 => Err(alive.err().unwrap_or(e)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.receive_last(ended - 1, parts),
+            result => result,
+        }
+    }
+
+    fn watch(&mut self, interest: Interest) -> io::Result<()> {
+        let is_any = |Interest { readable, writable }: Interest| readable || writable;
+        let before = self.port().interest();
+        self.port().set(interest);
+        let Some(process) = self.group.process(self.index) else { return Ok(()) };
+        match (is_any(before), is_any(interest)) {
+            (false, true) => self.epoll.add(process, sys::READ, self.index as u64),
+            (true, false) => self.epoll.remove(process),
+            _ => Ok(()),
+        }
+    }
+
+    fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {
+        if self.group.reads_memory() { Some(self) } else { None }
+    }
+
+    fn end(mut self: Box<Self>, close_notice: Vec<u8>) {
+        self.finish(&close_notice);
+    }
+}
+
+impl RemoteMemory for ShmLink {
+    fn eager_bytes(&self) -> usize {
+        EAGER_BYTES
+    }
+
+    unsafe fn register(&mut self, key: u32, memory: *const u8, bytes: usize) -> Result<()> {
+        let (registration, stamp) = Self::registration(self.own(), key);
+        if registration.stamp.load(Ordering::Relaxed) != 0 {
+            return Err(Error::new(
+                ErrorKind::ResourceExhausted,
+                "the table of readable memory has no room for this key",
+            ));
+        }
+        registration.address.store(memory as u64, Ordering::Relaxed);
+        registration.bytes.store(bytes as u64, Ordering::Relaxed);
+        registration.stamp.store(stamp, Ordering::Release);
+        Ok(())
+    }
+
+    fn unregister(&mut self, key: u32) {
+        let (registration, stamp) = Self::registration(self.own(), key);
+        if registration.stamp.load(Ordering::Relaxed) == stamp {
+            registration.stamp.store(0, Ordering::Relaxed);
+            // A peer that has read what is written to the memory, or the registration, from now on sees that it has ended.
+            fence(Ordering::Release);
+        }
+    }
+
+    fn read(&mut self, key: u32, offset: usize, into: &mut [u8]) -> io::Result<usize> {
+        let (registration, stamp) = Self::registration(self.theirs(), key);
+        if registration.stamp.load(Ordering::Acquire) != stamp {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let [address, bytes] = [&registration.address, &registration.bytes].map(|word| word.load(Ordering::Relaxed));
+        let end = (offset as u64).checked_add(into.len() as u64);
+        let read = if end.is_some_and(|end| end <= bytes) {
+            // SAFETY: a slice is valid for writes of its length.
+            unsafe {
+                let address = address.wrapping_add(offset as u64);
+                self.group.read_memory(self.index, address, into.as_mut_ptr(), into.len())
+            }
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        };
+        // See `unregister`.
+        fence(Ordering::Acquire);
+        if registration.stamp.load(Ordering::Relaxed) != stamp {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        read.map(|()| into.len())
+    }
+}
+
+impl Drop for ShmLink {
+    fn drop(&mut self) {
+        self.finish(&[]);
+    }
+}

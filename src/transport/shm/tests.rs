@@ -1,0 +1,138 @@
+//! Links between ranks that share memory, and what happens to them if a peer breaks the rules, or is gone.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::HostGroup;
+use super::link::{Port, ShmLink};
+use super::segment::Lane;
+use crate::sys::{self, Epoll};
+use crate::transport::loopback::Random;
+use crate::transport::{Link, RemoteMemory};
+
+/// Two members and the links between them.
+fn pair() -> ([Arc<HostGroup>; 2], [Box<ShmLink>; 2]) {
+    let groups: [Arc<HostGroup>; 2] = HostGroup::in_process(2).try_into().map_err(|_| "two").unwrap();
+    let link = |group: &Arc<HostGroup>| {
+        let ports = [Port::new(), Port::new()].into_iter().collect();
+        Box::new(ShmLink::new(group.clone(), 1 - group.index(), ports, Epoll::new().unwrap()).unwrap())
+    };
+    let links = groups.each_ref().map(link);
+    (groups, links)
+}
+
+fn receive(link: &mut ShmLink, most: usize) -> io::Result<Vec<u8>> {
+    let mut into = vec![0; most];
+    let n = link.receive(&mut [IoSliceMut::new(&mut into)])?;
+    into.truncate(n);
+    Ok(into)
+}
+
+#[test]
+fn small_messages_keep_to_the_same_few_lines() {
+    let (groups, mut links) = pair();
+    for round in 0..100_000u32 {
+        assert_eq!(links[0].send(&[IoSlice::new(&round.to_ne_bytes())]).unwrap(), 4);
+        assert_eq!(receive(&mut links[1], 100).unwrap(), round.to_ne_bytes());
+    }
+    let lines = &groups[0].own_lane(1).lines;
+    // SAFETY: the lane has so many lines; these were never written, as their stamps are 0.
+    let bytes = unsafe { std::slice::from_raw_parts(lines.as_ptr().cast::<u64>(), lines.len() * 8) };
+    assert!(bytes[8 * 256..].iter().all(|word| *word == 0), "the ring has been used as a whole");
+}
+
+#[test]
+fn who_waits_for_room_is_woken_when_there_is_some() {
+    let (groups, mut links) = pair();
+    let data = vec![7; 1 << 20];
+    let mut sent = 0;
+    while let Ok(n) = links[0].send(&[IoSlice::new(&data)]) {
+        sent += n;
+    }
+    groups[0].set_sleeping(true);
+    let rung = || sys::poll(&[groups[0].doorbell()], std::time::Duration::ZERO);
+    assert!(!rung());
+    let mut got = 0;
+    while !rung() {
+        got += receive(&mut links[1], 1000).unwrap().len();
+    }
+    assert!(got < sent, "only when everything had been received");
+    while let Ok(bytes) = receive(&mut links[1], 1 << 20) {
+        got += bytes.len();
+    }
+    assert_eq!(got, sent);
+    assert!(links[0].send(&[IoSlice::new(&data)]).is_ok());
+}
+
+#[test]
+fn all_places_for_readable_memory_can_be_used_and_no_more() {
+    let (groups, mut links) = pair();
+    if !groups[0].reads_memory() {
+        return; // The sandbox forbids it.
+    }
+    let data: Vec<u8> = (0..=255).collect();
+    let [a, b] = &mut links;
+    // SAFETY: the vector lives longer than the links.
+    let mut register = |key| unsafe { a.register(key, data.as_ptr(), data.len()) };
+    let keys: Vec<u32> = (0..113).map(|i| i * 7 + 5).collect();
+    assert!(keys.iter().all(|key| register(*key).is_ok()));
+    assert!(register(5 + 113 * 7).is_err());
+    let mut into = [0; 2];
+    for key in keys {
+        assert_eq!(b.read(key, 9, &mut into).unwrap(), 2);
+        assert_eq!(into, [9, 10]);
+        assert_eq!(b.read(key + 1, 0, &mut into).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(b.read(key, usize::MAX, &mut into).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}
+
+/// Words that a peer could have written.
+fn scribble(random: &mut Random, lane: &Lane) {
+    let words = std::ptr::from_ref(lane).cast::<std::sync::atomic::AtomicU64>();
+    for _ in 0..random.below(200) {
+        // The first words are the lane's positions and flags, then follow registrations and lines.
+        let at = match random.below(3) {
+            0 => random.below(8) * 4,
+            1 => random.below(512),
+            _ => 512 + 8 * random.below(300),
+        };
+        let word = match random.below(6) {
+            0 => 0,
+            1 => random.bits() & 0xff,
+            2 => random.bits() & 0xffff_ffff,
+            // A stamp of the first lap, with any length.
+            3 => 1 << 16 | random.bits() & 0xffff,
+            4 => 1 << 16 | 1 + random.bits() % 7168,
+            _ => random.bits(),
+        };
+        // SAFETY: within the first 24 KiB of the lane, which is all atomics and bytes that may change at any time.
+        unsafe { (*words.add(at)).store(word, Ordering::Relaxed) };
+    }
+}
+
+/// A rank can only write to its own segment. Whatever it writes there, the other end of the link gets bytes, or an error.
+#[test]
+fn a_peer_that_scribbles_over_its_memory_harms_nobody_else() {
+    let mut random = Random::new(5);
+    let (mut malformed, mut received) = (0, 0);
+    for _ in 0..300 {
+        let (groups, [_scribbler, mut link]) = pair();
+        for _ in 0..30 {
+            scribble(&mut random, groups[0].own_lane(1));
+            let mut into = vec![0; 1 + random.below(20_000)];
+            match link.receive(&mut [IoSliceMut::new(&mut into)]) {
+                Ok(n) => received += n,
+                Err(e) => malformed += u32::from(e.kind() == ErrorKind::InvalidData),
+            }
+            match link.send(&[IoSlice::new(&into)]) {
+                Ok(n) => assert!(n <= into.len()),
+                Err(e) => malformed += u32::from(e.kind() == ErrorKind::InvalidData),
+            }
+            if let Some(memory) = link.remote_memory() {
+                let _ = memory.read(random.below(200) as u32, random.below(1000), &mut into);
+            }
+        }
+    }
+    assert!(malformed > 0 && received > 0);
+}
