@@ -146,6 +146,10 @@ impl Contract for CollectiveContract<'_> {
         }
     }
 
+    fn host(&self, rank: Rank) -> u32 {
+        self.shapes[rank].groups.get(rank).copied().unwrap_or(0)
+    }
+
     fn synchronizes(&self) -> bool {
         self.shapes.iter().any(|shape| shape.collective == Collective::Barrier)
     }

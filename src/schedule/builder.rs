@@ -121,7 +121,6 @@ impl Builder {
     /// Waits until all fetches of this rank's publications in the call are done.
     pub fn await_readers(&mut self) {
         self.push(Action::AwaitReaders);
-        self.last_published = None;
     }
 
     /// Returns the schedule.

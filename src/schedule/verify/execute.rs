@@ -77,6 +77,7 @@ impl<'a> Machine<'a> {
     fn advance(&mut self, index: usize, segment: u32) -> Result<bool> {
         let step = &self.program.steps[index];
         let from = self.done[index];
+        let segment = if step.kind.is_shared() { step.len } else { segment };
         let to = from.saturating_add(segment).min(step.len);
         if from == to || self.blocker(index, to).is_some() {
             return Ok(false);
@@ -90,7 +91,7 @@ impl<'a> Machine<'a> {
             self.compute(recv, from..to, self.program.steps[send].reads[0])?;
             self.finish(peer, to);
         } else {
-            self.compute(index, from..to, NONE)?;
+            self.compute(index, from..to, step.fetched)?;
         }
         self.finish(index, to);
         Ok(true)
@@ -106,21 +107,36 @@ impl<'a> Machine<'a> {
     /// A step that must make progress before `index` may process its first `progress` elements.
     fn blocker(&self, index: usize, progress: u32) -> Option<usize> {
         let waits = |before: &&Before| self.done[before.step as usize] < self.program.required(before, progress);
-        self.program.after(index).iter().find(waits).map(|before| before.step as usize)
+        let local = self.program.after(index).iter().find(waits).map(|before| before.step);
+        let across = || {
+            let open = |&step: &u32| self.done[step as usize] < self.program.steps[step as usize].len;
+            self.program.board.across(index).iter().copied().chain(self.program.board.previous(index)).find(open)
+        };
+        local.or_else(across).map(|step| step as usize)
     }
 
-    /// Computes the elements `range` of step `index`; `incoming` is the address from which the peer sends.
+    /// Computes the elements `range` of step `index`; `incoming` is the address from which the peer sends, or from which
+    /// this step fetches.
     fn compute(&mut self, index: usize, range: Range<u32>, incoming: u32) -> Result<()> {
         let FlatStep { kind, reads: [first, second], write, .. } = self.program.steps[index];
+        if write == NONE {
+            return Ok(());
+        }
         let mut results = std::mem::take(&mut self.results);
         results.clear();
         let mut i = range.start;
         while i < range.end {
             let (result, end) = match kind {
-                Kind::Send | Kind::Recv => self.read(incoming, i, range.end),
+                Kind::Send | Kind::Recv | Kind::Fetch | Kind::Publish | Kind::AwaitReaders => {
+                    self.read(incoming, i, range.end)
+                }
                 Kind::Copy => self.read(first, i, range.end),
-                Kind::RecvReduce(Side::Left) => self.combine(incoming, first, i, range.end),
-                Kind::RecvReduce(Side::Right) => self.combine(first, incoming, i, range.end),
+                Kind::RecvReduce(Side::Left) | Kind::FetchReduce(Side::Left) => {
+                    self.combine(incoming, first, i, range.end)
+                }
+                Kind::RecvReduce(Side::Right) | Kind::FetchReduce(Side::Right) => {
+                    self.combine(first, incoming, i, range.end)
+                }
                 Kind::Reduce => self.combine(first, second, i, range.end),
                 Kind::Divide(by) => {
                     let (value, end) = self.read(first, i, range.end);
@@ -207,16 +223,19 @@ impl<'a> Machine<'a> {
         Ok(in_order)
     }
 
-    /// The length of the longest chain of dependent messages.
+    /// The length of the longest chain of dependent messages and fetches.
     pub fn longest_chain(&self) -> usize {
         let mut chain = vec![0u32; self.program.steps.len()];
         for &index in &self.finished {
             let before = |index: u32| {
-                let after = self.program.after(index as usize).iter();
-                after.map(|before| chain[before.step as usize]).max().unwrap_or(0)
+                let after = self.program.after(index as usize).iter().map(|before| before.step);
+                let all = after.chain(self.program.board.across(index as usize).iter().copied());
+                all.map(|step| chain[step as usize]).max().unwrap_or(0)
             };
-            chain[index as usize] = match self.program.steps[index as usize].peer {
-                NONE => before(index),
+            let FlatStep { kind, peer, .. } = self.program.steps[index as usize];
+            let fetches = matches!(kind, Kind::Fetch | Kind::FetchReduce(_));
+            chain[index as usize] = match peer {
+                NONE => u32::from(fetches) + before(index),
                 peer => 1 + before(index).max(before(peer)),
             };
         }
@@ -237,8 +256,9 @@ impl<'a> Machine<'a> {
             for end in [Some(index), sender].into_iter().flatten() {
                 let rank = program.steps[end as usize].rank;
                 all[rank as usize / 64] |= 1 << (rank % 64);
-                for before in program.after(end as usize) {
-                    let cause = before.step as usize * words;
+                let across = program.board.across(end as usize).iter().copied();
+                for step in program.after(end as usize).iter().map(|before| before.step).chain(across) {
+                    let cause = step as usize * words;
                     all.iter_mut().zip(&known[cause..cause + words]).for_each(|(a, b)| *a |= b);
                 }
             }
@@ -291,7 +311,11 @@ fn initial(program: &Program, contract: &dyn Contract, symbols: &Symbols) -> Pie
 /// The steps that wait for each step: the concatenated lists, and where each begins.
 fn waiters(program: &Program) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0; program.steps.len() + 1];
-    let all = || (0..program.steps.len()).flat_map(|index| program.after(index).iter().map(move |b| (index, b.step)));
+    let before = |index| {
+        let local = program.after(index).iter().map(|before| before.step);
+        local.chain(program.board.across(index).iter().copied()).chain(program.board.previous(index))
+    };
+    let all = || (0..program.steps.len()).flat_map(|index| before(index).map(move |step| (index, step)));
     all().for_each(|(_, before)| first[before as usize + 1] += 1);
     for index in 0..program.steps.len() {
         first[index + 1] += first[index];

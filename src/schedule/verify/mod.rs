@@ -1,16 +1,18 @@
 //! Verifies that the schedules of all ranks together do what the collective requires.
 //!
-//! The verifier does not rely on the builder; schedules are only data. It checks four properties.
+//! The verifier does not rely on the builder; schedules are only data. It checks five properties.
 //! 1. *Form* ([`program`]): spans are inside their buffers, inputs are never written, dependencies refer to earlier
 //!    steps, and every send matches one receive of the same length.
 //! 2. *Order* ([`race`]): on each rank, any two steps that access the same element, one of them writing, are ordered by
 //!    dependencies, element by element and for any segment size. So the result does not depend on timing, on when a
 //!    send reads its buffer, or on when a receive fills it.
-//! 3. *Progress* ([`execute`]): with synchronous sends, which complete only together with their receive, and one
-//!    segment per message, every step finishes. A finished step never blocks another one, so a single execution order
+//! 3. *Shared memory* ([`shared`]): every publication is fetched, within its bounds, by exactly the ranks that it names,
+//!    and what they fetch is not written before they are done, whatever the timing.
+//! 4. *Progress* ([`execute`]): with synchronous sends, which complete only together with their receive, one segment per
+//!    message, and the steps of a rank on shared memory one after the other, every step finishes. A finished step never blocks another one, so a single execution order
 //!    suffices. Messages in segments of any length can do at least what whole messages can: the dependencies of their
 //!    first elements are a subset of those of all elements.
-//! 4. *Result* ([`symbol`]): during that execution each element holds the expression tree by which it was computed. In
+//! 5. *Result* ([`symbol`]): during that execution each element holds the expression tree by which it was computed. In
 //!    the end it must be the one that the [`Contract`] requires: every contribution exactly once, divided exactly once
 //!    if it is an average, and the same tree, hence the same bits, on all ranks.
 //!
@@ -21,6 +23,7 @@ mod execute;
 mod pieces;
 mod program;
 mod race;
+mod shared;
 mod symbol;
 
 #[cfg(test)]
@@ -87,6 +90,11 @@ pub trait Contract {
     /// The required final content of `output` at `index`.
     fn expected(&self, rank: Rank, output: u32, index: usize) -> Expect;
 
+    /// The host of `rank`: ranks fetch publications only within their host.
+    fn host(&self, _rank: Rank) -> u32 {
+        0
+    }
+
     /// Whether the collective is a barrier. Its messages are tokens with undefined contents, and no rank may finish
     /// before it has received, directly or indirectly, a token from every other rank.
     fn synchronizes(&self) -> bool {
@@ -130,8 +138,9 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
     if program.of_rank.len() < contract.ranks() {
         return Err(wrong(format!("{} schedules for {} ranks", program.of_rank.len(), contract.ranks())));
     }
-    program.connect()?;
+    program.connect(contract)?;
     race::check(&program, contract)?;
+    shared::check(&program)?;
     let mut machine = Machine::new(&program, contract);
     machine.run(u32::MAX, false)?;
     let in_order = machine.check(contract)?;
@@ -148,7 +157,7 @@ pub fn verify(schedules: impl IntoIterator<Item: Borrow<Schedule>>, contract: &d
 pub(crate) fn execute_in_segments(schedules: &[Schedule], contract: &dyn Contract) -> Result<()> {
     let mut program = Program::new(contract.ranks());
     schedules.iter().try_for_each(|schedule| program.add(schedule, contract))?;
-    program.connect()?;
+    program.connect(contract)?;
     let mut machine = Machine::new(&program, contract);
     machine.run(u32::MAX, false)?;
     let whole = machine.contents();

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::shared::Board;
 use super::{Contract, Traffic, wrong};
 use crate::error::Result;
 use crate::schedule::{Action, Buffer, Schedule, Side, Span};
@@ -16,6 +17,17 @@ pub(super) enum Kind {
     Copy,
     Reduce,
     Divide(u32),
+    Publish,
+    Fetch,
+    FetchReduce(Side),
+    AwaitReaders,
+}
+
+impl Kind {
+    /// Whether the step is executed whole.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Self::Publish | Self::Fetch | Self::FetchReduce(_) | Self::AwaitReaders)
+    }
 }
 
 /// No address, or no step.
@@ -26,12 +38,15 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) struct FlatStep {
     pub rank: u32,
     pub kind: Kind,
+    /// [`Action::progress`].
     pub len: u32,
     /// Addresses, or [`NONE`].
     pub reads: [u32; 2],
     pub write: u32,
     /// The other end of a message: index in [`Program::steps`].
     pub peer: u32,
+    /// What a fetch reads of another rank's memory.
+    pub fetched: u32,
     /// Index of its first dependency in [`Program::dependencies`]; the next step's first is the end.
     after: u32,
 }
@@ -76,11 +91,13 @@ pub(super) struct Program {
     sends: Vec<Vec<End>>,
     /// For each receiver: the messages that it receives, in the order of its steps.
     receives: Vec<Vec<End>>,
+    pub board: Board,
 }
 
 impl Program {
     pub fn new(ranks: usize) -> Self {
-        Self { ranks, sends: vec![Vec::new(); ranks], receives: vec![Vec::new(); ranks], ..Self::default() }
+        let board = Board::new(ranks);
+        Self { ranks, sends: vec![Vec::new(); ranks], receives: vec![Vec::new(); ranks], board, ..Self::default() }
     }
 
     /// Adds the schedule of the next rank.
@@ -96,9 +113,7 @@ impl Program {
         for (index, step) in schedule.steps.iter().enumerate() {
             let action = step.action;
             let error = |what: String| wrong(format!("rank {rank}, step {index} ({action:?}): {what}"));
-            if action.is_shared() {
-                return Err(error("steps on shared memory cannot be verified".into()));
-            }
+            self.board.add(rank, self.steps.len() as u32, step).map_err(error)?;
             let after = self.dependencies.len() as u32;
             for dependency in &step.after {
                 if dependency.step as usize >= index {
@@ -123,8 +138,10 @@ impl Program {
                 ends.push(End { peer: other as u32, step: self.steps.len() as u32 });
             }
             let locate = |span: Option<Span>| match span {
-                Some(span) => locate(&self.regions[regions..], span).map_err(error),
-                None => Ok(NONE),
+                Some(span) if span.len > 0 || !action.is_shared() => {
+                    locate(&self.regions[regions..], span).map_err(error)
+                }
+                _ => Ok(NONE),
             };
             let [first_read, second_read] = action.reads();
             let flat = FlatStep {
@@ -134,10 +151,11 @@ impl Program {
                 reads: [locate(first_read)?, locate(second_read)?],
                 write: locate(action.writes())?,
                 peer: NONE,
+                fetched: NONE,
                 after,
             };
             check_spans(&action).map_err(error)?;
-            self.steps.push(FlatStep { len: action.elements() as u32, ..flat });
+            self.steps.push(FlatStep { len: action.progress() as u32, ..flat });
         }
         if self.steps.len().max(self.dependencies.len()) >= NONE as usize {
             return Err(wrong("too many steps to verify".into()));
@@ -164,8 +182,9 @@ impl Program {
         Ok(())
     }
 
-    /// Matches the two ends of each message, after all ranks have been added.
-    pub fn connect(&mut self) -> Result<()> {
+    /// Matches the two ends of each message, and fetches and publications, after all ranks have been added.
+    pub fn connect(&mut self, contract: &dyn Contract) -> Result<()> {
+        Board::connect(self, contract)?;
         let (all_sent, all_received) = (std::mem::take(&mut self.sends), std::mem::take(&mut self.receives));
         for (to, (sent, mut received)) in all_sent.into_iter().zip(all_received).enumerate() {
             // The n-th send matches the n-th receive; the messages of each rank are already in order.
@@ -250,7 +269,10 @@ fn kind(action: &Action) -> Kind {
         Action::Copy { .. } => Kind::Copy,
         Action::Reduce { .. } => Kind::Reduce,
         Action::Divide { by, .. } => Kind::Divide(by),
-        Action::Publish { .. } | Action::AwaitReaders | Action::Fetch { .. } | Action::FetchReduce { .. } => Kind::Send,
+        Action::Publish { .. } => Kind::Publish,
+        Action::Fetch { .. } => Kind::Fetch,
+        Action::FetchReduce { incoming, .. } => Kind::FetchReduce(incoming),
+        Action::AwaitReaders => Kind::AwaitReaders,
     }
 }
 
@@ -266,7 +288,7 @@ fn locate(regions: &[Region], span: Span) -> Result<u32, String> {
 /// Checks conditions within a step on which the engine relies.
 fn check_spans(action: &Action) -> Result<(), String> {
     let len = action.elements();
-    if len == 0 {
+    if action.progress() == 0 {
         return Err("has no elements".into());
     }
     let Some(into) = action.writes() else { return Ok(()) };

@@ -1,3 +1,5 @@
+mod shared;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -12,6 +14,7 @@ struct Plain {
     len: usize,
     in_place: bool,
     tokens: bool,
+    host: fn(Rank) -> u32,
     expected: fn(Rank, usize) -> Expect,
 }
 
@@ -37,13 +40,17 @@ impl Contract for Plain {
         (self.expected)(rank, element)
     }
 
+    fn host(&self, rank: Rank) -> u32 {
+        (self.host)(rank)
+    }
+
     fn synchronizes(&self) -> bool {
         self.tokens
     }
 }
 
 fn plain(ranks: usize, len: usize, expected: fn(Rank, usize) -> Expect) -> Plain {
-    Plain { ranks, len, in_place: false, tokens: false, expected }
+    Plain { ranks, len, in_place: false, tokens: false, host: |_| 0, expected }
 }
 
 fn anything(_: Rank, _: usize) -> Expect {

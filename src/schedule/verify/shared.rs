@@ -1,0 +1,270 @@
+//! Checks of publications and their fetches.
+//!
+//! What a rank fetches must be what the publishing rank had there when it published it, whether the engine copies it
+//! then or readers read it in place. So a published element must not be written before all its fetches are done. A
+//! rank knows this after [`Kind::AwaitReaders`], or because something that it received or fetched was sent or published
+//! after the fetch.
+
+use super::program::{Kind, NONE, Program};
+use super::{Contract, wrong};
+use crate::error::Result;
+use crate::schedule::{Action, Readers, Step};
+use crate::types::Rank;
+
+/// A publication.
+struct Publication {
+    step: u32,
+    to: Readers,
+    elements: u32,
+    /// The steps that fetch it, with the first and the end of the elements that each of them reads.
+    fetches: Vec<(u32, u32, u32)>,
+}
+
+/// A fetch of which the publication has not been found yet.
+struct Fetch {
+    step: u32,
+    from: Rank,
+    publication: u32,
+    at: usize,
+    elements: usize,
+}
+
+/// The publications of all ranks.
+#[derive(Default)]
+pub(super) struct Board {
+    /// Of each rank, in order.
+    publications: Vec<Vec<Publication>>,
+    fetches: Vec<Fetch>,
+    /// Each rank's steps that wait for its readers.
+    awaits: Vec<Vec<u32>>,
+    /// For each step the steps of other ranks that must be done first: all lists concatenated, and where each begins.
+    across: Vec<u32>,
+    first: Vec<u32>,
+    /// Each step on shared memory with the one before it of the same rank.
+    order: Vec<(u32, u32)>,
+    /// The rank and the step that were added last.
+    last: Option<(Rank, u32)>,
+}
+
+impl Board {
+    pub fn new(ranks: usize) -> Self {
+        let publications = (0..ranks).map(|_| Vec::new()).collect();
+        Self { publications, awaits: vec![Vec::new(); ranks], ..Self::default() }
+    }
+
+    /// Adds the next step of `rank`; other steps than those on shared memory are ignored.
+    pub fn add(&mut self, rank: Rank, index: u32, step: &Step) -> Result<(), String> {
+        let elements = step.action.elements();
+        if step.action.is_shared() {
+            let earlier = self.last.replace((rank, index)).filter(|(of, _)| *of == rank);
+            self.order.extend(earlier.map(|(_, earlier)| (index, earlier)));
+        }
+        match step.action {
+            Action::Publish { to, .. } => {
+                let next = self.publications[rank].len() as u32;
+                if step.channel != next {
+                    return Err(format!("publication {} where {next} is next", step.channel));
+                }
+                let (elements, fetches) = (elements as u32, Vec::new());
+                self.publications[rank].push(Publication { step: index, to, elements, fetches });
+            }
+            Action::AwaitReaders => self.awaits[rank].push(index),
+            action => {
+                let fetch = |(from, publication, at)| Fetch { step: index, from, publication, at, elements };
+                self.fetches.extend(action.publication().map(fetch));
+            }
+        }
+        Ok(())
+    }
+
+    /// The steps of other ranks that must be done before step `index`: the publication that it fetches, or the fetches
+    /// for which it waits.
+    pub fn across(&self, index: usize) -> &[u32] {
+        let Some(range) = self.first.get(index..index + 2) else { return &[] };
+        &self.across[range[0] as usize..range[1] as usize]
+    }
+
+    /// The step on shared memory before step `index` on its rank, if that is one, too. The engine may execute them one
+    /// after the other, so none may wait, through other ranks, for a later one.
+    pub fn previous(&self, index: usize) -> Option<u32> {
+        let found = self.order.binary_search_by_key(&(index as u32), |&(step, _)| step).ok()?;
+        Some(self.order[found].1)
+    }
+
+    /// Finds the publication of each fetch and checks their form.
+    pub fn connect(program: &mut Program, contract: &dyn Contract) -> Result<()> {
+        let mut board = std::mem::take(&mut program.board);
+        let mut waits = Vec::new();
+        for &Fetch { step, from, publication, at, elements } in &board.fetches {
+            let rank = program.steps[step as usize].rank as usize;
+            let fail = |what| Err(wrong(format!("{} fetches {what}", program.name(step as usize))));
+            if from >= program.ranks || from == rank || contract.host(from) != contract.host(rank) {
+                return fail(format!("from rank {from}, which is not another rank of the same host"));
+            }
+            let Some(of) = board.publications[from].get_mut(publication as usize) else {
+                return fail(format!("publication {publication} of rank {from}, which never publishes it"));
+            };
+            let end = at.checked_add(elements).filter(|&end| end <= of.elements as usize);
+            let Some(end) = end else {
+                return fail(format!(
+                    "from element {at} of publication {publication} of rank {from}, which has {}",
+                    of.elements
+                ));
+            };
+            of.fetches.push((step, at as u32, end as u32));
+            waits.push((step, of.step));
+            if elements > 0 {
+                program.steps[step as usize].fetched = program.steps[of.step as usize].reads[0] + at as u32;
+            }
+            waits.extend(board.awaits[from].iter().map(|&end| (end, step)));
+        }
+        for (rank, publications) in board.publications.iter().enumerate() {
+            for (number, publication) in publications.iter().enumerate() {
+                check_readers(program, contract, rank, number, publication)?;
+            }
+        }
+        if !waits.is_empty() {
+            waits.sort_unstable();
+            board.first =
+                (0..=program.steps.len() as u32).map(|step| waits.partition_point(|w| w.0 < step) as u32).collect();
+            board.across = waits.into_iter().map(|(_, earlier)| earlier).collect();
+        }
+        program.board = board;
+        Ok(())
+    }
+}
+
+/// Checks that exactly the ranks to which `publication` is published fetch it.
+fn check_readers(
+    program: &Program,
+    contract: &dyn Contract,
+    rank: Rank,
+    number: usize,
+    publication: &Publication,
+) -> Result<()> {
+    let mut reads = vec![false; program.ranks];
+    publication.fetches.iter().for_each(|(step, ..)| reads[program.steps[*step as usize].rank as usize] = true);
+    for (reader, reads) in reads.into_iter().enumerate() {
+        let should = match publication.to {
+            Readers::All => reader != rank && contract.host(reader) == contract.host(rank),
+            Readers::One(to) => reader == to as usize,
+        };
+        if reads != should {
+            let does = if reads { "fetches" } else { "does not fetch" };
+            let to = publication.to;
+            return Err(wrong(format!(
+                "rank {reader} {does} publication {number} of rank {rank}, which is for {to:?}"
+            )));
+        }
+    }
+    if let Readers::One(to) = publication.to
+        && to as usize >= program.ranks
+    {
+        return Err(wrong(format!("publication {number} of rank {rank} is for rank {to}, which does not exist")));
+    }
+    Ok(())
+}
+
+/// Checks that the publications of each rank are in order, with a wait for the readers after the last, and that what is
+/// fetched is not written before the fetch is done.
+pub(super) fn check(program: &Program) -> Result<()> {
+    let mut past = Past { program, progress: vec![0; program.steps.len()], visited: Vec::new(), open: Vec::new() };
+    for (rank, publications) in program.board.publications.iter().enumerate() {
+        let Some(last) = publications.last() else { continue };
+        let end = program.board.awaits[rank].last().filter(|&&end| end > last.step);
+        let Some(&end) = end else {
+            return Err(wrong(format!("rank {rank} does not wait for the readers of its last publication")));
+        };
+        let steps: Vec<u32> = publications.iter().map(|publication| publication.step).chain([end]).collect();
+        for pair in steps.windows(2) {
+            past.collect(pair[1], u32::MAX, false);
+            if !past.has(pair[0]) {
+                let [earlier, later] = [pair[0], pair[1]].map(|step| program.name(step as usize));
+                return Err(wrong(format!("{later} does not wait for {earlier}")));
+            }
+        }
+        check_writes(program, &mut past, rank, publications)?;
+    }
+    Ok(())
+}
+
+/// Checks that no step of `rank` writes what is fetched of `publications` before the fetch is done.
+fn check_writes(program: &Program, past: &mut Past<'_>, rank: Rank, publications: &[Publication]) -> Result<()> {
+    let steps = program.of_rank[rank].clone();
+    for (index, step) in steps.clone().zip(&program.steps[steps]).filter(|(_, step)| step.write != NONE) {
+        let (begin, end) = (step.write, step.write + step.len);
+        // Writes before the publication are checked as those before any other reader.
+        let earlier = publications.iter().filter(|p| (p.step as usize) < index && p.elements > 0);
+        for publication in earlier {
+            let base = program.steps[publication.step as usize].reads[0];
+            if base >= end || begin >= base + publication.elements {
+                continue;
+            }
+            for &(fetch, from, to) in &publication.fetches {
+                let (from, to) = ((base + from).max(begin), (base + to).min(end));
+                if from >= to {
+                    continue;
+                }
+                past.collect(index as u32, from - begin + 1, true);
+                if !past.has(fetch) {
+                    let address = program.address_name(from as usize);
+                    let [write, fetch] = [index, fetch as usize].map(|step| program.name(step));
+                    return Err(wrong(format!("{address}: {write} may be before {fetch} has read it")));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What must have happened before a step.
+struct Past<'a> {
+    program: &'a Program,
+    /// For each step: how many of its elements.
+    progress: Vec<u32>,
+    visited: Vec<u32>,
+    open: Vec<(u32, u32)>,
+}
+
+impl Past<'_> {
+    /// Finds what must have happened before `step` processes its first `progress` elements; `across`: also on other
+    /// ranks.
+    fn collect(&mut self, step: u32, progress: u32, across: bool) {
+        self.visited.drain(..).for_each(|step| self.progress[step as usize] = 0);
+        self.visit(step, progress);
+        while let Some((step, progress)) = self.open.pop() {
+            let program = self.program;
+            for before in program.after(step as usize) {
+                self.visit(before.step, program.required(before, progress));
+            }
+            if !across {
+                continue;
+            }
+            for &earlier in program.board.across(step as usize) {
+                self.visit(earlier, u32::MAX);
+            }
+            // What has been received was sent, but what has been sent may not have been received.
+            let peer = program.steps[step as usize].peer;
+            if peer != NONE && program.steps[step as usize].kind != Kind::Send {
+                self.visit(peer, progress);
+            }
+        }
+    }
+
+    fn visit(&mut self, step: u32, progress: u32) {
+        let flat = self.program.steps[step as usize];
+        let progress = if flat.kind.is_shared() && progress > 0 { flat.len } else { progress.min(flat.len) };
+        let known = &mut self.progress[step as usize];
+        if progress > *known {
+            if *known == 0 {
+                self.visited.push(step);
+            }
+            *known = progress;
+            self.open.push((step, progress));
+        }
+    }
+
+    fn has(&self, step: u32) -> bool {
+        self.progress[step as usize] > 0
+    }
+}

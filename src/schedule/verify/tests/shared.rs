@@ -1,0 +1,214 @@
+//! Publications and fetches.
+
+use super::*;
+use crate::schedule::Readers;
+
+/// Three ranks publish their elements, and each reduces those of all in rank order.
+fn published(write: impl Fn(&mut Builder, Rank)) -> Vec<Schedule> {
+    schedules(3, |b, rank| {
+        b.publish(Readers::All, all(IN));
+        let others = (0..3).filter(|&from| from != rank);
+        let parts: Vec<Span> = others
+            .map(|from| {
+                let part = b.scratch(4);
+                b.fetch(from, 0, 0, part);
+                part
+            })
+            .collect();
+        write(b, rank);
+        b.reduce(parts[0], parts[1], all(OUT));
+        b.await_readers();
+    })
+}
+
+/// The step of the last rank that `is` finds.
+fn step_of(schedules: &mut [Schedule], is: impl Fn(&Action) -> bool) -> &mut Step {
+    schedules[2].steps.iter_mut().rev().find(|step| is(&step.action)).unwrap()
+}
+
+#[test]
+fn what_is_published_is_fetched_by_its_readers() {
+    let contract = plain(3, 4, anything);
+    let right = || published(|_, _| ());
+    let report = verify(right(), &contract).unwrap();
+    assert_eq!((report.steps, report.traffic[0].messages), (1, 0));
+    let is_fetch = |action: &Action| matches!(action, Action::Fetch { .. });
+    let changed = |change: fn(&mut Action)| {
+        let mut schedules = right();
+        change(&mut step_of(&mut schedules, is_fetch).action);
+        schedules
+    };
+    let set = |of: fn(&mut u32, &mut u32, &mut usize)| {
+        let mut schedules = right();
+        let Action::Fetch { from, publication, at, .. } = &mut step_of(&mut schedules, is_fetch).action else {
+            panic!()
+        };
+        of(from, publication, at);
+        schedules
+    };
+    refused(&set(|from, _, _| *from = 2), &contract, "from rank 2, which is not another rank of the same host");
+    refused(&set(|from, _, _| *from = 9), &contract, "from rank 9, which is not another rank of the same host");
+    refused(&set(|from, _, _| *from = 0), &contract, "rank 2 does not fetch publication 0 of rank 1, which is for All");
+    refused(&set(|_, publication, _| *publication = 1), &contract, "publication 1 of rank 1, which never publishes it");
+    refused(&set(|_, _, at| *at = 1), &contract, "from element 1 of publication 0 of rank 1, which has 4");
+    refused(&set(|_, _, at| *at = usize::MAX), &contract, "of publication 0 of rank 1, which has 4");
+    let shorter = |action: &mut Action| {
+        let Action::Fetch { into, .. } = action else { panic!() };
+        *into = into.slice(0, 0);
+    };
+    refused(&changed(shorter), &contract, "undefined memory");
+    let apart = Plain { host: |rank| u32::from(rank == 2), ..plain(3, 4, anything) };
+    refused(
+        &right(),
+        &apart,
+        "rank 0, step 2 (Fetch, 4 elements) fetches from rank 2, which is not another rank of the same host",
+    );
+    let for_one = |to: u32| {
+        let mut schedules = right();
+        let publish = step_of(&mut schedules, |action| matches!(action, Action::Publish { .. }));
+        publish.action = Action::Publish { to: Readers::One(to), from: all(IN) };
+        schedules
+    };
+    refused(&for_one(1), &contract, "rank 0 fetches publication 0 of rank 2, which is for One(1)");
+    refused(&for_one(7), &contract, "rank 0 fetches publication 0 of rank 2, which is for One(7)");
+    let mut renumbered = right();
+    step_of(&mut renumbered, |action| matches!(action, Action::Publish { .. })).channel = 1;
+    refused(&renumbered, &contract, "publication 1 where 0 is next");
+}
+
+#[test]
+fn publishing_ends_with_the_wait_for_readers() {
+    let contract = plain(3, 4, anything);
+    let mut without = published(|_, _| ());
+    without[2].steps.pop();
+    refused(&without, &contract, "rank 2 does not wait for the readers of its last publication");
+    let mut before = published(|_, _| ());
+    step_of(&mut before, |action| *action == Action::AwaitReaders).after.clear();
+    refused(&before, &contract, "(AwaitReaders, 1 elements) does not wait for rank 2, step 0");
+    // A wait before a publication never ends, because it is for the fetches of all.
+    let twice = schedules(2, |b, rank| {
+        for number in 0..2 {
+            b.publish(Readers::One(1 - rank as u32), all(IN));
+            b.await_readers();
+            b.fetch(1 - rank, number, 0, all(OUT));
+        }
+    });
+    refused(&twice, &plain(2, 4, anything), "deadlock: ");
+    let unordered = schedules(2, |b, rank| {
+        (0..2).for_each(|_| {
+            b.publish(Readers::One(1 - rank as u32), all(IN));
+        });
+        (0..2).for_each(|number| b.fetch(1 - rank, number, 0, all(OUT)));
+        b.await_readers();
+    });
+    verify(&unordered, &plain(2, 4, anything)).unwrap();
+    let mut unordered = unordered;
+    unordered[1].steps[1].after.clear();
+    refused(&unordered, &plain(2, 4, anything), "(Publish, 4 elements) does not wait for rank 1, step 0");
+}
+
+#[test]
+fn two_ranks_that_fetch_before_they_publish() {
+    let late = schedules(2, |b, rank| {
+        b.fetch(1 - rank, 0, 0, all(OUT));
+        b.publish(Readers::One(1 - rank as u32), all(OUT));
+        b.await_readers();
+    });
+    refused(&late, &plain(2, 4, anything), "deadlock: ");
+}
+
+/// Two ranks swap halves of their outputs in place: `write` is called after rank 1 has fetched from rank 0.
+fn in_place(write: impl Fn(&mut Builder, Rank)) -> Vec<Schedule> {
+    schedules(2, |b, rank| {
+        let kept = b.scratch(4);
+        match rank {
+            0 => {
+                b.publish(Readers::One(1), all(OUT));
+            }
+            _ => b.fetch(0, 0, 0, kept.slice(0, 2)),
+        }
+        write(b, rank);
+        if rank == 0 {
+            b.await_readers();
+        }
+    })
+}
+
+#[test]
+fn what_is_published_is_not_written_before_it_is_read() {
+    let contract = Plain { in_place: true, ..plain(2, 4, anything) };
+    let half = |offset| Span::new(OUT, offset, 2);
+    // Nobody fetches the second half.
+    let free = |b: &mut Builder, rank: Rank| {
+        if rank == 0 {
+            b.copy(half(0), half(2))
+        }
+    };
+    verify(in_place(free), &contract).unwrap();
+    let early = |b: &mut Builder, rank: Rank| {
+        if rank == 0 {
+            b.copy(half(2), half(0))
+        }
+    };
+    refused(&in_place(early), &contract, "may be before rank 1, step 0 (Fetch, 2 elements) has read it");
+    let one_too_many = |b: &mut Builder, rank: Rank| {
+        if rank == 0 {
+            b.copy(half(2).slice(0, 1), Span::new(OUT, 1, 1))
+        }
+    };
+    refused(&in_place(one_too_many), &contract, "rank 0, Output(0), element 1: rank 0");
+    // A message, or a publication, from the reader after its fetch says that it is done.
+    for by_message in [false, true] {
+        for ordered in [false, true] {
+            let told = in_place(|b, rank| {
+                // What the reader has fetched, or something else.
+                let said = if ordered { Span::new(Buffer::Scratch, 0, 2) } else { half(0) };
+                match (rank, by_message) {
+                    (0, true) => b.recv(1, half(0)),
+                    (0, false) => b.fetch(1, 0, 0, half(0)),
+                    (_, true) => b.send(0, said),
+                    (_, false) => {
+                        b.publish(Readers::One(0), said);
+                        b.await_readers();
+                    }
+                }
+            });
+            if ordered {
+                verify(told, &contract).unwrap();
+            } else {
+                refused(&told, &contract, "may be before rank 1, step 0 (Fetch, 2 elements) has read it");
+            }
+        }
+    }
+    let late = schedules(2, |b, rank| {
+        if rank == 0 {
+            b.publish(Readers::One(1), all(OUT));
+            b.await_readers();
+            b.copy(half(2), half(0));
+        } else {
+            let kept = b.scratch(4);
+            b.fetch(0, 0, 0, kept);
+        }
+    });
+    verify(&late, &contract).unwrap();
+    let mut unordered = late;
+    unordered[0].steps[2].after.clear();
+    refused(&unordered, &contract, "does not wait for rank 0, step 0 (Publish, 4 elements)");
+    unordered[0].steps[2].after = vec![Dependency { step: 0, shift: 0 }];
+    refused(&unordered, &contract, "may be before rank 1, step 0 (Fetch, 4 elements) has read it");
+}
+
+/// A send does not say that its message has arrived.
+#[test]
+fn what_was_sent_may_not_have_been_received() {
+    let half = Span::new(OUT, 0, 2);
+    let told = in_place(|b, rank| match rank {
+        0 => {
+            b.send(1, Span::new(OUT, 2, 2));
+            b.copy(Span::new(OUT, 2, 2), half);
+        }
+        _ => b.recv(0, Span::new(Buffer::Scratch, 0, 2)),
+    });
+    let contract = Plain { in_place: true, ..plain(2, 4, anything) };
+    refused(&told, &contract, "may be before rank 1, step 0 (Fetch, 2 elements) has read it");
+}
