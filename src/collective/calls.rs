@@ -26,6 +26,8 @@ pub struct Calls {
     pub base: usize,
     /// See [`Shape::groups`].
     pub groups: Vec<u32>,
+    /// See [`Shape::shared`].
+    pub shared: bool,
     /// See [`Shape::dims`].
     pub dims: Vec<usize>,
     /// See [`Shape::links`].
@@ -74,6 +76,7 @@ impl Calls {
             average: false,
             base: 2,
             groups: Vec::new(),
+            shared: false,
             dims: Vec::new(),
             links: Vec::new(),
             counts: Vec::new(),
@@ -149,6 +152,7 @@ impl Calls {
             base: self.base,
             destinations: if collective == PairwiseExchange { self.ranks.max(1).ilog2() as usize } else { 0 },
             groups: &self.groups,
+            shared: self.shared,
             dims: &self.dims,
             links: &self.links,
             counts: &self.counts,

@@ -4,7 +4,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::schedule::cost::Link;
+use crate::schedule::cost::{Link, SharedMemory};
 
 /// An entry of the table.
 #[derive(Debug)]
@@ -48,6 +48,21 @@ impl Constant {
     /// Sets its value in `constants`.
     pub fn set(&self, constants: &mut Constants, value: f64) {
         *(self.field)(constants) = value;
+    }
+}
+
+impl Constants {
+    /// The memory that the ranks of one host share; `crowded`: they also share cores.
+    pub fn shared_memory(&self, crowded: bool) -> SharedMemory {
+        let signal = if crowded { self.memory_signal_shared_us } else { self.memory_signal_us };
+        SharedMemory {
+            signal: signal * 1e-6,
+            fetch: self.memory_fetch_us * 1e-6,
+            call: self.memory_call_us * 1e-6,
+            copy: self.memory_copy_ns * 1e-9,
+            read: self.memory_read_ns * 1e-9,
+            by_value: self.memory_value_bytes,
+        }
     }
 }
 
@@ -106,6 +121,20 @@ table! {
     byte_cpu_ns = 0.2 in 0.0..=MOST, "fitted to collectives over TCP on one host, 2 to 8 ranks on 2 cores";
     /// Fraction of the other ranks on its core for which a rank that is ready to run waits.
     core_waiting = 0.5 in 0.0..=1.0, "assumed: half of them on average";
+    /// Shared memory: time until a rank that waits sees what another has published.
+    memory_signal_us = 0.15 in 0.0..=MOST, "assumed: two transfers of a cache line between cores";
+    /// The same if ranks share cores.
+    memory_signal_shared_us = 5.0 in 0.0..=MOST, "assumed: a change of threads on a core";
+    /// Shared memory: CPU time of each fetch besides its bytes.
+    memory_fetch_us = 0.05 in 0.0..=MOST, "assumed: a transfer of a cache line between cores";
+    /// Shared memory: CPU time per byte copied into or out of a publication by value.
+    memory_copy_ns = 0.1 in 0.0..=MOST, "assumed: 10 GB/s";
+    /// Shared memory: CPU time of each fetch from another process's memory (a publication by reference) besides its bytes.
+    memory_call_us = 1.0 in 0.0..=MOST, "assumed: a system call";
+    /// Shared memory: CPU time per byte read from another process's memory.
+    memory_read_ns = 0.14 in 0.0..=MOST, "assumed: 7 GB/s";
+    /// Shared memory: the largest publication by value.
+    memory_value_bytes = 16384.0 in 0.0..=1e18, "where both cost the same for one reader";
     /// On one host: fraction of a message's time by which each further message to or from a root extends the total, if
     /// they are concurrent.
     root_turn = 0.5 in 0.0..=1.0, "assumed: half of a link's time is work at either end; agrees with measurements of 2 to 8 ranks";

@@ -27,6 +27,7 @@ mod scan;
 mod scatter;
 mod scatterv;
 mod shape;
+mod shared;
 #[cfg(test)]
 mod tests;
 pub use calls::Calls;
@@ -93,6 +94,8 @@ pub struct Shape<'a> {
     /// neighbours in the first dimension. The product is `size`. Empty: the algorithm chooses, from the groups if they
     /// have equal sizes.
     pub dims: &'a [usize],
+    /// Whether the ranks of each group, without groups all ranks, are those of one host and share memory.
+    pub shared: bool,
     /// For algorithms with [`Uses::Links`]: a `size` × `size` matrix in row-major order of the bandwidth from each
     /// sender (row) to each receiver, in any unit; 0 means no link. Empty: all links are equal.
     pub links: &'a [u32],
@@ -148,6 +151,8 @@ pub enum Uses {
     Links,
     /// [`Shape::counts`].
     Counts,
+    /// [`Shape::shared`], which must be true if there is more than one rank.
+    SharedMemory,
 }
 
 /// The input of a cost formula.

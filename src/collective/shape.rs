@@ -28,6 +28,7 @@ impl Shape<'static> {
             base: 2,
             destinations: 0,
             groups: &[],
+            shared: false,
             dims: &[],
             links: &[],
             counts: &[],
@@ -36,11 +37,12 @@ impl Shape<'static> {
 }
 
 impl Shape<'_> {
-    /// The same call with only those of `groups`, `dims` and `links` that an algorithm with `uses` reads.
+    /// The same call with only those of `groups`, `dims`, `shared` and `links` that an algorithm with `uses` reads.
     pub(crate) fn only(self, uses: Uses) -> Self {
         let (groups, dims) = if uses == Uses::Groups { (self.groups, self.dims) } else { (&[][..], &[][..]) };
         let links = if uses == Uses::Links { self.links } else { &[] };
-        Self { groups, dims, links, ..self }
+        let shared = self.shared && uses == Uses::SharedMemory;
+        Self { groups, dims, shared, links, ..self }
     }
 
     /// Fails with `InvalidArgument` if the shape is invalid. The error names the field.

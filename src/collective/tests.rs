@@ -9,6 +9,7 @@ mod mutations;
 mod prices;
 mod random;
 mod shapes;
+mod shared;
 mod simulated;
 mod sweep;
 mod topology;

@@ -254,6 +254,7 @@ impl Context {
         Shape {
             base: base.unwrap_or(shape.base),
             groups: or(shape.groups, self.hosts()),
+            shared: self.tuner().shares_memory(),
             links: or(shape.links, self.tuner().links()),
             ..*shape
         }

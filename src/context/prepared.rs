@@ -64,6 +64,7 @@ impl<'a> Asked<'a> {
             base,
             destinations,
             groups,
+            shared: _,
             dims,
             links,
             counts,

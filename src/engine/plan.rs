@@ -182,12 +182,12 @@ impl OwnedShape {
     }
 
     fn is(&self, shape: &Shape<'_>) -> bool {
-        let Shape { collective, rank, size, root, count, inputs, outputs, average, base, destinations, .. } =
+        let Shape { collective, rank, size, root, count, inputs, outputs, average, base, destinations, shared, .. } =
             self.scalars;
         let Shape { send_counts, recv_counts, groups, dims, links, counts, .. } = *shape;
         (count, rank, size, root) == (shape.count, shape.rank, shape.size, shape.root)
             && (inputs, outputs, base, destinations) == (shape.inputs, shape.outputs, shape.base, shape.destinations)
-            && (collective, average) == (shape.collective, shape.average)
+            && (collective, average, shared) == (shape.collective, shape.average, shape.shared)
             && self.counts.iter().zip([send_counts, recv_counts, dims, counts]).all(|(own, its)| same(own, its))
             && self.numbers.iter().zip([groups, links]).all(|(own, its)| same(own, its))
     }
@@ -277,6 +277,7 @@ mod tests {
             Shape { recv_counts: &[1], ..shape },
             Shape { recv_counts: &[2], ..shape },
             Shape { groups: &[1], ..shape },
+            Shape { shared: true, ..shape },
             Shape { dims: &[1], ..shape },
             Shape { links: &[1], ..shape },
             Shape { counts: &[1], ..shape },

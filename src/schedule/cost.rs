@@ -33,6 +33,23 @@ pub struct Hop {
     pub gap: f64,
 }
 
+/// The memory that the ranks of one host share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SharedMemory {
+    /// σ: seconds until a rank that waits sees what another has published, or that a reader is done.
+    pub signal: f64,
+    /// CPU seconds of a rank for each fetch, besides its bytes.
+    pub fetch: f64,
+    /// The same for each fetch from a publication by reference.
+    pub call: f64,
+    /// Seconds to copy one byte into or out of a publication by value.
+    pub copy: f64,
+    /// Seconds to read one byte of a publication by reference.
+    pub read: f64,
+    /// Bytes of the largest publication by value.
+    pub by_value: f64,
+}
+
 /// The links between ranks, and the distribution of ranks over hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Network {
@@ -53,6 +70,8 @@ pub struct Network {
     pub consecutive: bool,
     /// Number of cores shared by the ranks of one host.
     pub cores: usize,
+    /// The memory that the ranks of one host share, if they do.
+    pub memory: SharedMemory,
 }
 
 /// The demands of an algorithm on a network.
@@ -62,10 +81,32 @@ pub struct Cost {
     pub path: f64,
     /// Messages (segments) sent by all ranks together.
     pub messages: f64,
-    /// Bytes sent by all ranks together.
+    /// Bytes sent by all ranks together, or fetched.
     pub sent: f64,
     /// Bytes reduced by all ranks together.
     pub reduced: f64,
+}
+
+impl SharedMemory {
+    /// Ranks that do not use shared memory; what they did with it would cost nothing.
+    pub const UNUSED: Self = Self { signal: 0.0, fetch: 0.0, call: 0.0, copy: 0.0, read: 0.0, by_value: 0.0 };
+
+    /// CPU seconds to publish `bytes`.
+    pub fn publish(&self, bytes: f64) -> f64 {
+        if bytes <= self.by_value { bytes * self.copy } else { 0.0 }
+    }
+
+    /// CPU seconds to fetch `bytes` of a publication of `of` bytes.
+    pub fn fetch(&self, of: f64, bytes: f64) -> f64 {
+        let (call, byte) = if of <= self.by_value { (0.0, self.copy) } else { (self.call, self.read) };
+        self.fetch + if bytes > 0.0 { call + bytes * byte } else { 0.0 }
+    }
+
+    /// Seconds from the last fetch from publications of at most `bytes` until their rank knows that. There is nothing to
+    /// wait for if all were by value.
+    pub fn readers(&self, bytes: f64) -> f64 {
+        if bytes <= self.by_value { 0.0 } else { self.signal }
+    }
 }
 
 impl Link {
@@ -101,7 +142,17 @@ impl Hop {
 impl Network {
     /// One rank per host, and no CPU time per message.
     pub const fn flat(link: Link, gamma: f64) -> Self {
-        Self { local: link, remote: link, overhead: 0.0, gap: 0.0, gamma, per_host: 1, consecutive: true, cores: 1 }
+        Self {
+            local: link,
+            remote: link,
+            overhead: 0.0,
+            gap: 0.0,
+            gamma,
+            per_host: 1,
+            consecutive: true,
+            cores: 1,
+            memory: SharedMemory::UNUSED,
+        }
     }
 
     /// The hop between two ranks of one host.

@@ -93,8 +93,7 @@ impl Tuner {
     /// A tuner for ranks with this topology; segments have at most `max_segment_bytes`.
     pub fn new(tuning: Tuning, overrides: Overrides, topology: Topology, max_segment_bytes: usize) -> Self {
         let (network, constants) = (topology.network(&tuning), tuning.constants());
-        let rules =
-            std::array::from_fn(|index| rules(Collective::ALL[index], &tuning, &overrides, topology.hosts.len()));
+        let rules = std::array::from_fn(|index| rules(Collective::ALL[index], &tuning, &overrides, &topology));
         let tables = std::array::from_fn(|_| OnceLock::new());
         Self { tuning, overrides, topology, network, constants, max_segment_bytes, rules, tables }
     }
@@ -141,6 +140,11 @@ impl Tuner {
     pub fn links(&self) -> &[u32] {
         let size = self.topology.hosts.len();
         if self.tuning.links.len() == size * size { &self.tuning.links } else { &[] }
+    }
+
+    /// Whether all ranks are on one host and share memory.
+    pub fn shares_memory(&self) -> bool {
+        self.topology.shares_memory()
     }
 
     /// How to execute a call: with the algorithm called `named`, or with the best one for `auto` and `None`. Fails if
@@ -204,10 +208,9 @@ impl Tuner {
         PricingInput {
             collective,
             bytes,
-            size: self.topology.hosts.len(),
             network: &self.network,
             constants: &self.constants,
-            groups: &self.topology.hosts,
+            topology: &self.topology,
             links: self.links(),
             max_segment_bytes: self.max_segment_bytes,
         }
@@ -235,7 +238,8 @@ impl Tuner {
 }
 
 /// The rules for `collective`, in order of precedence.
-fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, size: usize) -> Vec<Rule> {
+fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, topology: &Topology) -> Vec<Rule> {
+    let size = topology.hosts.len();
     let mut rules: Vec<Rule> = overrides
         .iter()
         .filter(|part| part.collective == collective)
@@ -260,8 +264,7 @@ fn rules(collective: Collective, tuning: &Tuning, overrides: &Overrides, size: u
     for choice in choices {
         let algorithm = collective.algorithms().iter().position(|algorithm| algorithm.name == choice.algorithm);
         // The algorithm may require data that was available where it was measured but is not here.
-        let runs =
-            algorithm.is_none_or(|at| model::can_run(collective, &collective.algorithms()[at], size, &tuning.links));
+        let runs = algorithm.is_none_or(|at| topology.can_run(collective, &collective.algorithms()[at], &tuning.links));
         rules.push(Rule {
             from,
             up_to: choice.up_to,

@@ -15,17 +15,30 @@ pub struct Topology {
     pub hosts: Vec<u32>,
     /// Number of cores shared by the ranks of a host; the minimum, if hosts differ.
     pub cores: usize,
+    /// Whether the ranks of each host share memory.
+    pub shared: bool,
 }
 
 impl Topology {
     /// One rank per host: the assumption before anything is known.
     pub fn one_rank_per_host(size: usize) -> Self {
-        Self { hosts: (0..size as u32).collect(), cores: 1 }
+        Self { hosts: (0..size as u32).collect(), cores: 1, shared: false }
     }
 
-    /// All ranks on one host.
+    /// All ranks on one host, without shared memory.
     pub fn one_host(size: usize, cores: usize) -> Self {
-        Self { hosts: vec![0; size], cores }
+        Self { hosts: vec![0; size], cores, shared: false }
+    }
+
+    /// Whether all ranks are on one host and share memory.
+    pub fn shares_memory(&self) -> bool {
+        self.shared && self.hosts.windows(2).all(|pair| pair[0] == pair[1])
+    }
+
+    /// Whether `auto` may select the algorithm: all data that it requires is available.
+    pub fn can_run(&self, collective: Collective, algorithm: &Algorithm, links: &[u32]) -> bool {
+        can_run(collective, algorithm, self.hosts.len(), links)
+            && (algorithm.uses != Uses::SharedMemory || self.shares_memory())
     }
 
     /// The network model for this topology.
@@ -35,15 +48,17 @@ impl Topology {
         self.hosts.iter().for_each(|host| *counts.entry(*host).or_insert(0) += 1);
         // If the ranks of every host are consecutive, each host begins once.
         let begins = self.hosts.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
+        let per_host = counts.values().copied().max().unwrap_or(1);
         Network {
             local: constants.local,
             remote: constants.remote,
             overhead: (constants.overhead_us * 1e-6).min(constants.remote.latency / 2.0),
             gap: constants.gap_us * 1e-6,
             gamma: constants.gamma,
-            per_host: counts.values().copied().max().unwrap_or(1),
+            per_host,
             consecutive: begins <= counts.len(),
             cores: self.cores.max(1),
+            memory: constants.shared_memory(per_host > self.cores.max(1)),
         }
     }
 }
@@ -76,14 +91,12 @@ pub struct PricingInput<'a> {
     pub collective: Collective,
     /// Size in bytes.
     pub bytes: usize,
-    /// Number of ranks.
-    pub size: usize,
     /// The network model.
     pub network: &'a Network,
     /// The other constants of the cost model.
     pub constants: &'a Constants,
-    /// See [`Shape::groups`].
-    pub groups: &'a [u32],
+    /// The ranks.
+    pub topology: &'a Topology,
     /// See [`Shape::links`].
     pub links: &'a [u32],
     /// Maximum segment size in bytes.
@@ -105,24 +118,30 @@ pub fn bytes(shape: &Shape<'_>, element_bytes: usize) -> usize {
     elements.saturating_mul(element_bytes)
 }
 
-/// Whether `auto` may select the algorithm: all data that it requires is available.
+/// Whether `auto` may select the algorithm where the ranks share memory: all other data that it requires is available.
 pub fn can_run(collective: Collective, algorithm: &Algorithm, size: usize, links: &[u32]) -> bool {
     match algorithm.uses {
         Uses::Counts => false,
         Uses::Links => size > 1 && links.len() == size.saturating_mul(size),
+        Uses::SharedMemory => size > 1,
         // A single rank uses `local`, and only a single rank does.
         Uses::Sizes | Uses::Groups => (algorithm.name == "local") == (collective == Collective::Allreduce && size <= 1),
     }
 }
 
 impl PricingInput<'_> {
+    /// Number of ranks.
+    fn size(&self) -> usize {
+        self.topology.hosts.len()
+    }
+
     /// Every algorithm that can be used, in the order of the collective's list.
     pub fn candidates(&self) -> Vec<PricedAlgorithm> {
         let algorithms = self.collective.algorithms().iter();
         // A graph of links does not tell which of them share a network card.
-        let one_host = self.groups.windows(2).all(|pair| pair[0] == pair[1]);
+        let one_host = self.topology.hosts.windows(2).all(|pair| pair[0] == pair[1]);
         let run = |algorithm: &&Algorithm| {
-            can_run(self.collective, algorithm, self.size, self.links) && (one_host || algorithm.uses != Uses::Links)
+            self.topology.can_run(self.collective, algorithm, self.links) && (one_host || algorithm.uses != Uses::Links)
         };
         let mut candidates: Vec<_> =
             self.in_formula_units(|input| algorithms.filter(run).map(|a| input.price(a)).collect());
@@ -135,7 +154,7 @@ impl PricingInput<'_> {
     /// simulated or, if they have too many messages, none, so that comparisons are fair. All ranks compute the same.
     fn simulate(&self, candidates: &mut [PricedAlgorithm]) {
         let network = self.network;
-        let several = network.per_host > 1 && network.per_host < self.size;
+        let several = network.per_host > 1 && network.per_host < self.size();
         let messages: f64 = candidates.iter().map(|priced| priced.messages).sum();
         let few = (0.0..=self.constants.simulated_messages).contains(&messages);
         if !several || candidates.len() < 2 || !few {
@@ -149,22 +168,28 @@ impl PricingInput<'_> {
 
     /// The cost with the simulated path; `None` if the simulation fails.
     fn simulated(&self, priced: PricedAlgorithm) -> Option<PricedAlgorithm> {
-        let mut calls = Calls::new(self.collective, self.size, self.bytes, 0);
-        calls.groups = self.groups.to_vec();
+        let mut calls = Calls::new(self.collective, self.size(), self.bytes, 0);
+        calls.groups = self.topology.hosts.clone();
+        calls.shared = self.topology.shares_memory();
         calls.base = priced.base.unwrap_or(2);
         let segment_bytes = super::segment_bytes(&calls.shape(0), 1, priced.segment_bytes);
         let (network, memory) = (*self.network, self.constants.simulated_memory_bytes as usize);
-        let options = Options { hosts: self.groups, element_bytes: 1, segment_bytes, memory, ..Options::new(network) };
+        let options =
+            Options { hosts: &self.topology.hosts, element_bytes: 1, segment_bytes, memory, ..Options::new(network) };
         let generate = |rank| (priced.algorithm.generate)(&calls.shape(rank));
-        let path = simulate(self.size, &generate, &options).ok()?.seconds;
+        let path = simulate(self.size(), &generate, &options).ok()?.seconds;
         Some(PricedAlgorithm { path, total: self.waiting() * path + priced.work, ..priced })
     }
 
     /// The factor by which shared cores extend a path: a rank that could proceed waits for others on its core.
     fn waiting(&self) -> f64 {
-        let here = self.network.per_host.min(self.size).max(1);
-        let on_a_core = (here as f64 / self.network.cores as f64).max(1.0);
-        1.0 + (on_a_core - 1.0) * self.constants.core_waiting
+        1.0 + (self.on_a_core() - 1.0) * self.constants.core_waiting
+    }
+
+    /// Ranks that share a core; at least 1.
+    fn on_a_core(&self) -> f64 {
+        let here = self.network.per_host.min(self.size()).max(1);
+        (here as f64 / self.network.cores as f64).max(1.0)
     }
 
     /// The cost of one algorithm.
@@ -174,7 +199,7 @@ impl PricingInput<'_> {
 
     fn in_formula_units<T>(&self, ask: impl FnOnce(&UnitInput<'_>) -> T) -> T {
         use Collective::*;
-        let (size, bytes) = (self.size.max(1), self.bytes);
+        let (size, bytes) = (self.size().max(1), self.bytes);
         let each = bytes.div_ceil(size);
         let counts = match self.collective {
             ReduceScatter | Allgatherv | Gatherv | Scatterv | Alltoallv => vec![each; size],
@@ -190,7 +215,8 @@ impl PricingInput<'_> {
         let shape = Shape {
             send_counts: &counts,
             recv_counts: &counts,
-            groups: self.groups,
+            groups: &self.topology.hosts,
+            shared: self.topology.shares_memory(),
             links: self.links,
             destinations,
             ..Shape::new(self.collective, 0, size, count)
@@ -248,7 +274,11 @@ impl UnitInput<'_> {
         let here = network.per_host.min(shape.size).max(1);
         let (message, byte) = (constants.message_cpu_us * 1e-6, constants.byte_cpu_ns * 1e-9);
         let busy = cost.messages * message + cost.sent * byte + cost.reduced * network.gamma;
-        let work = busy * here as f64 / shape.size as f64 / network.cores.min(here) as f64;
+        let work = match algorithm.uses {
+            // The path is their CPU time.
+            Uses::SharedMemory => (self.input.on_a_core() - self.input.waiting()) * cost.path,
+            _ => busy * here as f64 / shape.size as f64 / network.cores.min(here) as f64,
+        };
         let total = self.input.waiting() * cost.path + work;
         let Cost { path, messages, .. } = cost;
         if total.is_nan() { unpriced } else { PricedAlgorithm { total, path, messages, work, ..unpriced } }

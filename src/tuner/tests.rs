@@ -46,6 +46,33 @@ fn the_selected_algorithm_can_always_run() {
     }
 }
 
+/// With built-in constants, which are assumptions.
+#[test]
+fn ranks_that_share_memory_use_it() {
+    let choice = |topology: &Topology, collective, bytes: usize| {
+        let tuner = Tuner::new(Tuning::default(), Overrides::default(), topology.clone(), MIB);
+        let size = topology.hosts.len();
+        let each = if collective == Collective::Allreduce { bytes } else { bytes.div_ceil(size) };
+        tuner.decide(&shape(collective, size, each), 1, None).unwrap().algorithm.name
+    };
+    for size in [2, 4, 8] {
+        let topology = Topology { shared: true, ..Topology::one_host(size, size) };
+        let sizes = [4, 256, 16 << 20];
+        let chosen = sizes.map(|bytes| choice(&topology, Collective::Allreduce, bytes));
+        assert_eq!(chosen[..2], ["shared_flat"; 2], "{size} ranks");
+        assert_eq!(chosen[2], "shared_slices", "{size} ranks");
+        assert!(sizes.iter().all(|bytes| choice(&topology, Collective::Allgather, *bytes) == "shared_flat"));
+        // Not all of them share memory, or not all are on one host.
+        let apart = [
+            Topology { shared: false, ..topology.clone() },
+            Topology { hosts: (0..size as u32).collect(), ..topology },
+        ];
+        for topology in apart {
+            assert!(sizes.iter().all(|bytes| !choice(&topology, Collective::Allreduce, *bytes).starts_with("shared")));
+        }
+    }
+}
+
 #[test]
 fn a_subset_of_the_ranks_keeps_the_measurements_between_them_and_uses_choices_for_their_number() {
     let links: Vec<u32> = (0..9).collect();
@@ -201,7 +228,7 @@ fn a_choice_is_explained() {
         assert!(candidates.is_sorted_by(|a, b| a.total <= b.total));
         let mut listed: Vec<_> = candidates.iter().map(|priced| priced.algorithm.name).collect();
         let mut known: Vec<_> = Collective::Allreduce.algorithms().iter().map(|algorithm| algorithm.name).collect();
-        known.retain(|name| !["local", "spanning_trees"].contains(name));
+        known.retain(|name| !["local", "spanning_trees", "shared_flat", "shared_slices"].contains(name));
         listed.sort_unstable();
         known.sort_unstable();
         assert_eq!(listed, known);
@@ -215,7 +242,7 @@ fn a_choice_is_explained() {
 fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
     let links = vec![0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0];
     let tuner = |hosts: [u32; 4], choices| {
-        let topology = Topology { hosts: hosts.into(), cores: 4 };
+        let topology = Topology { hosts: hosts.into(), cores: 4, shared: false };
         Tuner::new(Tuning { links: links.clone(), choices, ..Tuning::default() }, Overrides::default(), topology, MIB)
     };
     let priced = |hosts| {
@@ -230,7 +257,7 @@ fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
 
 #[test]
 fn the_network_follows_from_the_topology() {
-    let network = |hosts: &[u32]| Topology { hosts: hosts.into(), cores: 2 }.network(&Tuning::default());
+    let network = |hosts: &[u32]| Topology { hosts: hosts.into(), cores: 2, shared: false }.network(&Tuning::default());
     let shape = |hosts| (network(hosts).per_host, network(hosts).consecutive);
     assert_eq!(shape(&[0, 0, 0]), (3, true));
     assert_eq!(shape(&[0, 0, 1, 1]), (2, true));
@@ -271,14 +298,14 @@ fn double_binary_trees_use_the_best_segment_size() {
     let constants = &Constants::BUILT_IN;
     let network = Network::flat(constants.remote, constants.gamma);
     for (size, bytes) in [(4, MIB), (64, MIB), (4, 64 * MIB), (64, 64 * MIB)] {
+        let topology = Topology::one_rank_per_host(size);
         let best_up_to = |max_segment_bytes| {
             PricingInput {
                 collective,
                 bytes,
-                size,
+                topology: &topology,
                 network: &network,
                 constants,
-                groups: &[],
                 links: &[],
                 max_segment_bytes,
             }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use gloo_rs::collective::Collective;
+use gloo_rs::collective::{Collective, Uses};
 use gloo_rs::context::ContextOptions;
 use gloo_rs::types::{DataType, ReduceOp};
 
@@ -35,7 +35,12 @@ fn odd_calls(collective: Collective) -> Vec<(&'static str, Case)> {
     if has_root {
         odd.push(("root", Case { root: 1, ..usual }));
     }
-    let mut names = collective.algorithms().iter().map(|a| a.name).filter(|name| *name != "local");
+    let mut names = collective
+        .algorithms()
+        .iter()
+        .filter(|a| a.uses != Uses::SharedMemory)
+        .map(|a| a.name)
+        .filter(|name| *name != "local");
     if let Some(name) = names.rfind(|name| Some(*name) != usual.algorithm) {
         odd.push(("algorithm", Case { algorithm: Some(name), ..usual }));
     }

@@ -116,7 +116,7 @@ impl Explain {
         let cores = self.cores.map_or_else(here, |cores| cores as usize);
         let places = match &self.hosts {
             None => Topology::one_host(ranks, cores),
-            Some(hosts) => Topology { hosts: hosts.of_ranks(ranks).map_err(Failure::usage)?, cores },
+            Some(hosts) => Topology { hosts: hosts.of_ranks(ranks).map_err(Failure::usage)?, cores, shared: false },
         };
         let hosts = places.hosts.iter().max().map_or(0, |host| *host as usize + 1);
         let says = |error: Error| error.to_string();

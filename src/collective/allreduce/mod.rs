@@ -13,6 +13,8 @@ mod reduce_broadcast;
 mod ring;
 mod ring_chunked;
 mod ring_segmented;
+mod shared_flat;
+mod shared_slices;
 pub(super) mod spanning_trees;
 mod torus_2d;
 mod torus_nd;
@@ -36,4 +38,6 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     mesh_2d::ALGORITHM,
     spanning_trees::ALGORITHM,
     local::ALGORITHM,
+    shared_flat::ALGORITHM,
+    shared_slices::ALGORITHM,
 ];

@@ -2,7 +2,8 @@
 
 mod bruck;
 mod pairwise;
+mod shared_flat;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[pairwise::ALGORITHM, bruck::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] = &[pairwise::ALGORITHM, bruck::ALGORITHM, shared_flat::ALGORITHM];

@@ -4,7 +4,9 @@
 mod all_to_all;
 mod all_to_one;
 mod dissemination;
+mod shared_flat;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[dissemination::ALGORITHM, all_to_all::ALGORITHM, all_to_one::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] =
+    &[dissemination::ALGORITHM, all_to_all::ALGORITHM, all_to_one::ALGORITHM, shared_flat::ALGORITHM];

@@ -5,6 +5,7 @@ mod double_binary_tree;
 mod one_to_all;
 mod pipelined_chain;
 mod scatter_allgather;
+mod shared_flat;
 
 use super::Algorithm;
 
@@ -14,4 +15,5 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     pipelined_chain::ALGORITHM,
     scatter_allgather::ALGORITHM,
     double_binary_tree::ALGORITHM,
+    shared_flat::ALGORITHM,
 ];

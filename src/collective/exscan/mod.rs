@@ -2,7 +2,8 @@
 //! written.
 
 mod recursive_doubling;
+mod shared_flat;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[recursive_doubling::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] = &[recursive_doubling::ALGORITHM, shared_flat::ALGORITHM];

@@ -4,8 +4,16 @@ mod binomial;
 mod double_binary_tree;
 mod flat;
 mod ring;
+mod shared_flat;
+mod shared_slices;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] =
-    &[ring::ALGORITHM, binomial::ALGORITHM, double_binary_tree::ALGORITHM, flat::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] = &[
+    ring::ALGORITHM,
+    binomial::ALGORITHM,
+    double_binary_tree::ALGORITHM,
+    flat::ALGORITHM,
+    shared_flat::ALGORITHM,
+    shared_slices::ALGORITHM,
+];

@@ -3,7 +3,9 @@
 mod direct;
 mod halving_doubling;
 mod ring;
+mod shared_flat;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[ring::ALGORITHM, halving_doubling::ALGORITHM, direct::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] =
+    &[ring::ALGORITHM, halving_doubling::ALGORITHM, direct::ALGORITHM, shared_flat::ALGORITHM];

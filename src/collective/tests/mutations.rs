@@ -3,7 +3,7 @@
 use super::calls::{Form, Sample, TOPOLOGIES, has_whole_buffers};
 use super::*;
 use crate::schedule::verify::execute_in_segments;
-use crate::schedule::{Action, Schedule, Side, Span};
+use crate::schedule::{Action, Readers, Schedule, Side, Span};
 
 /// A few calls of every algorithm, which together use every kind of step, with three elements per rank.
 fn samples() -> Vec<(Sample, &'static Algorithm)> {
@@ -74,9 +74,13 @@ fn with(schedule: &Schedule, step: usize, action: Action) -> Schedule {
 /// How many elements of `target` must be finished before `step` works on its first `progress` elements.
 fn finished(schedule: &Schedule, step: u32, progress: usize, target: u32) -> usize {
     let before = schedule.steps[step as usize].after.iter().filter(|d| d.step >= target).map(|d| {
-        let len = schedule.steps[d.step as usize].action.elements();
+        let action = &schedule.steps[d.step as usize].action;
+        let len = action.progress();
         match (progress as isize + d.shift).clamp(0, len as isize) as usize {
             0 => 0,
+            // Steps on shared memory are executed whole.
+            _ if action.is_shared() && d.step == target => len,
+            _ if action.is_shared() => finished(schedule, d.step, len, target),
             first if d.step == target => first,
             first => finished(schedule, d.step, first, target),
         }
@@ -88,7 +92,16 @@ fn finished(schedule: &Schedule, step: u32, progress: usize, target: u32) -> usi
 /// harmless.
 fn still_waits(right: &Schedule, damaged: &Schedule, step: usize, target: u32) -> bool {
     let wait = |schedule, progress| finished(schedule, step as u32, progress, target);
-    (1..=right.steps[step].action.elements()).all(|progress| wait(damaged, progress) >= wait(right, progress))
+    let action = &right.steps[step].action;
+    let least = if action.is_shared() { action.progress() } else { 1 };
+    (least..=action.progress()).all(|progress| wait(damaged, progress) >= wait(right, progress))
+}
+
+/// Whether `step` must wait for `target`. The wait for readers also waits for those who write what was published, for the
+/// sake of later writers, and here are none.
+fn matters(schedule: &Schedule, step: usize, target: u32) -> bool {
+    let is_publication = matches!(schedule.steps[target as usize].action, Action::Publish { .. });
+    schedule.steps[step].action != Action::AwaitReaders || is_publication
 }
 
 #[test]
@@ -97,7 +110,8 @@ fn a_dropped_dependency() {
         let drop = |index| {
             let mut damaged = schedule.clone();
             let dropped = damaged.steps[step].after.remove(index);
-            (!still_waits(schedule, &damaged, step, dropped.step)).then_some(damaged)
+            (matters(schedule, step, dropped.step) && !still_waits(schedule, &damaged, step, dropped.step))
+                .then_some(damaged)
         };
         (0..schedule.steps[step].after.len()).filter_map(drop).collect()
     });
@@ -111,7 +125,7 @@ fn a_dependency_one_element_short() {
             let short = &mut damaged.steps[step].after[index];
             short.shift -= 1;
             let target = short.step;
-            (!still_waits(schedule, &damaged, step, target)).then_some(damaged)
+            (matters(schedule, step, target) && !still_waits(schedule, &damaged, step, target)).then_some(damaged)
         };
         (0..schedule.steps[step].after.len()).filter_map(shorten).collect()
     });
@@ -126,6 +140,15 @@ fn another_peer() {
                 Action::Recv { from, into } if peer != from => Action::Recv { from: peer, into },
                 Action::RecvReduce { from, into, with, incoming } if peer != from => {
                     Action::RecvReduce { from: peer, into, with, incoming }
+                }
+                Action::Fetch { from, publication, at, into } if peer != from => {
+                    Action::Fetch { from: peer, publication, at, into }
+                }
+                Action::FetchReduce { from, publication, at, into, with, incoming } if peer != from => {
+                    Action::FetchReduce { from: peer, publication, at, into, with, incoming }
+                }
+                Action::Publish { to: Readers::One(to), from } if peer != to => {
+                    Action::Publish { to: Readers::One(peer), from }
                 }
                 _ => return None,
             };
@@ -154,6 +177,8 @@ fn a_shifted_or_shortened_span() {
                 Action::RecvReduce { from, into, with: change(with), incoming },
                 Action::RecvReduce { from, into: change(into), with: change(with), incoming },
             ],
+            // The own block is published with the others.
+            Action::Copy { .. } if shape.shared && shape.collective == Collective::Alltoall => vec![],
             Action::Copy { from, into } => vec![
                 Action::Copy { from: change(from), into },
                 Action::Copy { from, into: change(into) },
@@ -165,7 +190,22 @@ fn a_shifted_or_shortened_span() {
                 Action::Reduce { left, right, into: change(into) },
             ],
             Action::Divide { span, by } => vec![Action::Divide { span: change(span), by }],
-            _ => vec![],
+            Action::AwaitReaders => vec![],
+            // A signal, or elements that nobody fetches.
+            shared if shared.is_shared() && shared.elements() == 0 => vec![],
+            Action::Publish { to, from } => {
+                let changed = change(from);
+                // Nobody may fetch the last element.
+                if changed.len == from.len { vec![Action::Publish { to, from: changed }] } else { vec![] }
+            }
+            Action::Fetch { from, publication, at, into } => {
+                vec![Action::Fetch { from, publication, at, into: change(into) }]
+            }
+            Action::FetchReduce { from, publication, at, into, with, incoming } => vec![
+                Action::FetchReduce { from, publication, at, into: change(into), with, incoming },
+                Action::FetchReduce { from, publication, at, into, with: change(with), incoming },
+                Action::FetchReduce { from, publication, at, into: change(into), with: change(with), incoming },
+            ],
         });
         all.map(|action| with(schedule, step, action)).collect()
     });
@@ -176,6 +216,12 @@ fn another_action() {
     must_be_caught("another action", |schedule, step, shape| {
         let actions = match schedule.steps[step].action {
             Action::Send { .. } => vec![],
+            Action::Fetch { from, publication, at, into } if shape.collective.reduces() && into.len > 0 => {
+                vec![Action::FetchReduce { from, publication, at, into, with: into, incoming: Side::Left }]
+            }
+            Action::FetchReduce { from, publication, at, into, .. } => {
+                vec![Action::Fetch { from, publication, at, into }]
+            }
             Action::Recv { from, into } if shape.collective.reduces() => {
                 vec![Action::RecvReduce { from, into, with: into, incoming: Side::Left }]
             }
@@ -187,5 +233,62 @@ fn another_action() {
             _ => vec![],
         };
         actions.into_iter().map(|action| with(schedule, step, action)).collect()
+    });
+}
+
+#[test]
+fn another_publication_or_another_part_of_it() {
+    must_be_caught("another publication", |schedule, step, shape| {
+        let (number, at) = match schedule.steps[step].action.publication() {
+            Some((_, number, at)) => (number, at),
+            None => return Vec::new(),
+        };
+        let is_signal = schedule.steps[step].action.elements() == 0;
+        let parts = if is_signal || shape.collective == Collective::Barrier {
+            vec![]
+        } else {
+            vec![at + 1, at.wrapping_sub(1)]
+        };
+        let others = [(number + 1, at), (number.wrapping_sub(1), at)]
+            .into_iter()
+            .chain(parts.into_iter().map(|at| (number, at)));
+        let changed = others.map(|(publication, at)| match schedule.steps[step].action {
+            Action::Fetch { from, into, .. } => Action::Fetch { from, publication, at, into },
+            Action::FetchReduce { from, into, with, incoming, .. } => {
+                Action::FetchReduce { from, publication, at, into, with, incoming }
+            }
+            other => other,
+        });
+        changed.map(|action| with(schedule, step, action)).collect()
+    });
+}
+
+#[test]
+fn no_wait_for_the_readers() {
+    must_be_caught("a missing wait", |schedule, step, _| {
+        if schedule.steps[step].action != Action::AwaitReaders {
+            return Vec::new();
+        }
+        let mut damaged = schedule.clone();
+        damaged.steps.remove(step);
+        for later in &mut damaged.steps[step..] {
+            later.after.retain(|d| d.step != step as u32);
+            later.after.iter_mut().filter(|d| d.step > step as u32).for_each(|d| d.step -= 1);
+        }
+        vec![damaged]
+    });
+}
+
+#[test]
+fn a_publication_for_other_readers() {
+    must_be_caught("other readers", |schedule, step, shape| match schedule.steps[step].action {
+        Action::Publish { to: Readers::All, from } if shape.size > 2 => {
+            let one = Action::Publish { to: Readers::One((shape.rank as u32 + 1) % shape.size as u32), from };
+            vec![with(schedule, step, one)]
+        }
+        Action::Publish { from, .. } if shape.size > 2 => {
+            vec![with(schedule, step, Action::Publish { to: Readers::All, from })]
+        }
+        _ => Vec::new(),
     });
 }

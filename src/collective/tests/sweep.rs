@@ -11,6 +11,8 @@ const ALL_SIZES: usize = 128;
 const LARGE: [usize; 9] = [129, 255, 256, 257, 511, 512, 513, 1023, 1024];
 /// Maximum number of ranks with measured links, whose trees are expensive to compute.
 const MEASURED: usize = 64;
+/// Maximum number of ranks with shared memory: those of one host. All of them fetch from all others.
+const SHARED: usize = 257;
 
 fn prove_form(collective: Collective, algorithm: &Algorithm, size: usize, form: Form) {
     let Some(sample) = Sample::new(collective, algorithm, size, form) else { return };
@@ -53,7 +55,8 @@ fn up_to_128(collective: Collective) {
 
 fn up_to_1024(collective: Collective) {
     for algorithm in collective.algorithms() {
-        for size in LARGE {
+        let most = if algorithm.uses == Uses::SharedMemory { SHARED } else { usize::MAX };
+        for size in LARGE.into_iter().filter(|&size| size <= most) {
             prove_form(collective, algorithm, size, full_form(collective, algorithm, size));
         }
     }

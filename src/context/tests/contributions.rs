@@ -1,7 +1,7 @@
 //! Results of a single contribution, and of different numbers of contributions on each rank.
 
 use super::*;
-use crate::collective::{Collective, Shape};
+use crate::collective::{Collective, Shape, Uses};
 use crate::types::{DataType, ReduceOp};
 use Collective::*;
 
@@ -89,7 +89,8 @@ fn a_lone_contribution_gives_the_bits_that_combining_gives() {
             }
             let call =
                 |algorithm, inputs, outputs| call(&contexts[0], collective, algorithm, by, inputs, outputs).unwrap();
-            let algorithms = collective.algorithms().iter().map(|algorithm| Some(algorithm.name));
+            let algorithms = collective.algorithms().iter();
+            let algorithms = algorithms.filter(|a| a.uses != Uses::SharedMemory).map(|a| Some(a.name));
             for algorithm in algorithms.chain([None]) {
                 let outputs = if collective == Allreduce { 3 } else { 1 };
                 // Twice, since the second call is prepared.
@@ -198,7 +199,8 @@ fn ones(context: &Context, collective: Collective, algorithm: &str, op: ReduceOp
 /// All algorithms of the collectives with averages.
 fn cases() -> impl Iterator<Item = (Collective, &'static str)> {
     let all = [Allreduce, Reduce, ReduceScatter].into_iter();
-    let named = all.flat_map(|c| c.algorithms().iter().map(move |algorithm| (c, algorithm.name)));
+    let messages = |c: Collective| c.algorithms().iter().filter(|algorithm| algorithm.uses != Uses::SharedMemory);
+    let named = all.flat_map(move |c| messages(c).map(move |algorithm| (c, algorithm.name)));
     named.chain([(Allreduce, "auto"), (Reduce, "auto"), (ReduceScatter, "auto")]).filter(|(_, name)| *name != "local")
 }
 

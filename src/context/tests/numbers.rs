@@ -2,7 +2,7 @@
 //! remain of one call never become the data of the next.
 
 use super::*;
-use crate::collective::{Collective, Shape};
+use crate::collective::{Collective, Shape, Uses};
 use crate::types::DataType;
 use Collective::*;
 
@@ -139,7 +139,8 @@ fn after(what: &str, odd: usize, usual: &Made, makes: &Made) {
 }
 
 fn algorithms(collective: Collective) -> impl Iterator<Item = &'static str> {
-    collective.algorithms().iter().map(|algorithm| algorithm.name).filter(|name| *name != "local")
+    let messages = collective.algorithms().iter().filter(|algorithm| algorithm.uses != Uses::SharedMemory);
+    messages.map(|algorithm| algorithm.name).filter(|name| *name != "local")
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::memory::Memory;
 use super::program::{Kind, Program, STATE_BYTES};
 use super::queue::Queue;
 use super::wires::{Net, Waiting};
@@ -44,6 +45,8 @@ enum EventKind {
     CpuDone,
     /// A segment from another host has arrived and waits for the receiver's CPU.
     AwaitsCpu,
+    /// What a step on shared memory waits for has happened.
+    Signalled,
 }
 
 /// Directions of messages, for [`Machine::use_cpu`].
@@ -59,6 +62,7 @@ pub(super) struct Machine<'a> {
     period: usize,
     net: Net,
     queue: Queue,
+    memory: Memory,
     now: u64,
     /// The states of all steps, rank by rank.
     states: Vec<State>,
@@ -104,6 +108,7 @@ impl<'a> Machine<'a> {
             period,
             net,
             queue: Queue::new(),
+            memory: Memory::new(programs, period, options),
             now: 0,
             states: vec![State::default(); steps],
             first,
@@ -161,9 +166,13 @@ impl<'a> Machine<'a> {
                     state.arrived = len.min(state.arrived.saturating_add(self.segment));
                     self.work.push_back(index);
                 }
+                EventKind::Signalled => self.work.push_back(index),
                 event @ (EventKind::Sent | EventKind::Reduced) => {
                     let state = &mut self.states[at];
-                    let count = self.segment.min(len - state.done);
+                    let count = match self.programs[rank].structure.step(index).kind.is_shared() {
+                        true => len,
+                        false => self.segment.min(len - state.done),
+                    };
                     self.done(rank, index, count);
                     if event == EventKind::Sent {
                         self.serve(self.net.route(rank, self.programs[rank].structure.step(index).slot).wire);
@@ -193,7 +202,7 @@ impl<'a> Machine<'a> {
         if begun == len {
             return Ok(false);
         }
-        let end = len.min(begun.saturating_add(self.segment));
+        let end = if step.kind.is_shared() { len } else { len.min(begun.saturating_add(self.segment)) };
         let receives = matches!(step.kind, Kind::Recv | Kind::RecvReduce);
         if receives && (arrived < end || begun - done >= WINDOW.saturating_mul(self.segment)) {
             return Ok(false);
@@ -210,9 +219,14 @@ impl<'a> Machine<'a> {
                 chain = chain.max(other.chain);
             }
         }
+        if step.kind.is_shared() {
+            let Some(published) = self.awaited(rank, index)? else { return Ok(false) };
+            chain = chain.max(published);
+        }
+        let counts = receives || matches!(step.kind, Kind::Send | Kind::Fetch | Kind::FetchReduce);
         let state = &mut self.states[first + index as usize];
         state.begun = end;
-        state.chain = state.chain.max(chain + u32::from(receives || step.kind == Kind::Send));
+        state.chain = state.chain.max(chain + u32::from(counts));
         let count = end - begun;
         match step.kind {
             Kind::Send => self.send(rank, index, begun, end)?,
@@ -223,9 +237,36 @@ impl<'a> Machine<'a> {
                 self.queue.push(begin + duration, pack(EventKind::Reduced, rank, index));
                 self.note(Activity::Reduce, rank, None, (begin, begin + duration), count);
             }
+            Kind::Publish | Kind::Fetch | Kind::FetchReduce => {
+                let duration = self.memory.duration(self.programs, rank, step, len);
+                let begin = self.busy[rank].max(self.now);
+                self.busy[rank] = begin + duration;
+                self.queue.push(begin + duration, pack(EventKind::Reduced, rank, index));
+                if step.kind != Kind::Publish {
+                    let from = self.programs[rank].fetched_from[step.slot as usize];
+                    self.note(Activity::Receive, rank, Some(from), (begin, begin + duration), count);
+                }
+            }
             _ => self.done(rank, index, count),
         }
         Ok(true)
+    }
+
+    /// The longest chain of messages to what a step on shared memory waits for, if that has happened. Otherwise the step
+    /// is tried again then.
+    fn awaited(&mut self, rank: usize, index: u32) -> Result<Option<u32>> {
+        let step = *self.programs[rank].structure.step(index);
+        let since = match step.kind {
+            Kind::Publish => return Ok(Some(0)),
+            Kind::AwaitReaders => self.memory.readers_done(rank, index),
+            _ => self.memory.published(self.programs, rank, step, index)?,
+        };
+        let Some((time, chain)) = since else { return Ok(None) };
+        if time > self.now {
+            self.queue.push(time, pack(EventKind::Signalled, rank, index));
+            return Ok(None);
+        }
+        Ok(Some(chain))
     }
 
     /// Marks `count` more elements of a step as finished.
@@ -236,8 +277,15 @@ impl<'a> Machine<'a> {
             // The window has room again.
             self.work.push_back(index);
         }
+        let chain = state.chain;
         self.finished[rank] = self.finished[rank].max(self.now);
         self.work.extend(self.programs[rank].structure.before(index));
+        let step = *self.programs[rank].structure.step(index);
+        if step.kind.is_shared() {
+            for (waiting, index, time) in self.memory.done(self.programs, rank, step, chain, self.now) {
+                self.queue.push(time, pack(EventKind::Signalled, waiting, index));
+            }
+        }
     }
 
     /// Sends the elements from `begun` to `end` as soon as possible.
@@ -401,6 +449,7 @@ fn unpack(word: u64) -> EventKind {
         2 => EventKind::Sent,
         3 => EventKind::Reduced,
         4 => EventKind::CpuDone,
-        _ => EventKind::AwaitsCpu,
+        5 => EventKind::AwaitsCpu,
+        _ => EventKind::Signalled,
     }
 }

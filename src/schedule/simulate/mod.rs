@@ -8,11 +8,15 @@
 //! other message. A rank reduces one segment at a time; copies cost nothing. Times are integers in picoseconds, and
 //! simultaneous events have a fixed order: the same schedules give the same result on every machine.
 //!
+//! A rank publishes and fetches one step at a time, and reduces at other times, with the CPU times of
+//! [`cost::SharedMemory`](super::cost::SharedMemory).
+//!
 //! Between hosts, every message takes `overhead` of a rank's CPU time before it is sent and after it has arrived; the
 //! rank processes messages and reductions in the order of their requests. There is at least `gap` between two messages
 //! in the same direction. A message's `latency` includes both ranks' CPU time.
 
 mod machine;
+mod memory;
 mod program;
 mod queue;
 #[cfg(test)]
@@ -20,7 +24,7 @@ mod tests;
 mod wires;
 
 use super::Schedule;
-use super::cost::Network;
+use super::cost::{Network, SharedMemory};
 use crate::error::{Error, Result};
 use crate::types::Rank;
 
@@ -104,11 +108,14 @@ impl<'a> Options<'a> {
     }
 
     fn check(&self, ranks: usize) -> Result<()> {
-        let Network { local, remote, gamma, overhead, gap, .. } = self.network;
+        let Network { local, remote, gamma, overhead, gap, memory, .. } = self.network;
         if ranks == 0 {
             return Err(refuse("there are no ranks to simulate".into()));
         }
         let times = [("α", local.latency), ("α", remote.latency), ("γ", gamma), ("o", overhead), ("g", gap)];
+        let SharedMemory { signal, fetch, call, copy, read, by_value: _ } = memory;
+        let times =
+            times.into_iter().chain([signal, fetch, call, copy, read].map(|time| ("a time of shared memory", time)));
         for (what, seconds) in times {
             if !(0.0..=1e6).contains(&seconds) {
                 return Err(refuse(format!("{what} is {seconds} s; it must be 0 to 10⁶ s")));
@@ -167,7 +174,7 @@ pub fn simulate(
         finished: (0..ranks).map(|rank| seconds(machine.finished[rank % period])).collect(),
         steps: machine.longest_chain(),
         messages: machine.segments * (ranks / period) as u64,
-        sent: programs.iter().map(|program| bytes(program.sent)).collect(),
+        sent: sent(&programs).into_iter().map(bytes).collect(),
         reduced: programs.iter().map(|program| bytes(program.reduced)).collect(),
         link_use: if last == 0 { 0.0 } else { machine.busiest() as f64 / last as f64 },
         scratch_bytes: programs.iter().map(|program| bytes(program.scratch as u64)).max().unwrap_or(0) as usize,
@@ -175,20 +182,34 @@ pub fn simulate(
     })
 }
 
+/// The elements that each rank sends, or that are fetched from it.
+fn sent(programs: &[program::Program]) -> Vec<u64> {
+    let mut sent: Vec<u64> = programs.iter().map(|program| program.sent).collect();
+    for program in programs {
+        program.fetched_from.iter().zip(&program.fetched).for_each(|(&from, count)| sent[from as usize] += count);
+    }
+    sent
+}
+
 /// Refuses simulations whose duration in picoseconds might overflow.
 fn check_duration(programs: &[program::Program], options: &Options<'_>) -> Result<()> {
-    let Network { local, remote, gamma, overhead, gap, .. } = options.network;
+    let Network { local, remote, gamma, overhead, gap, memory, .. } = options.network;
     let slowest = options.links.iter().copied().filter(|&bandwidth| bandwidth > 0.0);
     let slowest = slowest.fold(local.bandwidth.min(remote.bandwidth), f64::min);
-    let latency = local.latency.max(remote.latency) + 2.0 * overhead.max(gap);
+    let latency =
+        local.latency.max(remote.latency) + 2.0 * overhead.max(gap) + memory.signal + memory.fetch + memory.call;
+    let byte = memory.copy.max(memory.read);
     // An upper bound: nothing overlaps, both ends' network cards count, and each segment is rounded.
     let longest: f64 = programs
         .iter()
         .map(|program| {
             let (sent, reduced) = (program.sent as f64, program.reduced as f64);
+            let published = program.structure.publications.iter().map(|&step| u64::from(program.lens[step as usize]));
+            let moved = program.fetched.iter().copied().chain(published).sum::<u64>() as f64;
             let segments =
                 program.structure.len() as f64 + sent * options.element_bytes as f64 / options.segment_bytes as f64;
-            segments * (latency + 1e-11) + options.element_bytes as f64 * (2.0 * sent / slowest + reduced * gamma)
+            segments * (latency + 1e-11)
+                + options.element_bytes as f64 * (2.0 * sent / slowest + reduced * gamma + moved * byte)
         })
         .sum();
     match longest < 9e6 {

@@ -22,14 +22,25 @@ pub(super) enum Kind {
     Reduce,
     /// Copies and divisions, which are assumed to cost nothing.
     Free,
+    Publish,
+    Fetch,
+    FetchReduce,
+    AwaitReaders,
+}
+
+impl Kind {
+    /// Whether the step is on shared memory, which is executed whole.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Self::Publish | Self::Fetch | Self::FetchReduce | Self::AwaitReaders)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Step {
     pub kind: Kind,
-    /// The peer's number among those sent to, or received from.
+    /// The peer's number among those sent to, received from, or fetched from.
     pub slot: u32,
-    /// The number of the message among those to or from that peer.
+    /// The number of the message among those to or from that peer; the number of the publication.
     pub channel: u32,
     /// Index of its first dependency in [`Structure::after`]; the next step's first is the end.
     after: u32,
@@ -50,6 +61,8 @@ pub(super) struct Structure {
     first_receive: Vec<u32>,
     /// The receives from each peer, in order.
     receives: Vec<u32>,
+    /// The publications, in order.
+    pub publications: Vec<u32>,
 }
 
 /// The schedule of one rank.
@@ -64,6 +77,9 @@ pub(super) struct Program {
     pub to: Vec<u32>,
     /// Ranks received from, by peer number.
     pub from: Vec<u32>,
+    /// Ranks fetched from, by peer number, and the elements fetched from each.
+    pub fetched_from: Vec<u32>,
+    pub fetched: Vec<u64>,
     pub scratch: usize,
     pub sent: u64,
     pub reduced: u64,
@@ -105,7 +121,12 @@ impl Structure {
 
     fn bytes(&self) -> usize {
         size_of_val(&self.steps[..])
-            + size_of::<u32>() * (self.after.len() + self.before.len() + self.first_receive.len() + self.receives.len())
+            + size_of::<u32>()
+                * (self.after.len()
+                    + self.before.len()
+                    + self.first_receive.len()
+                    + self.receives.len()
+                    + self.publications.len())
     }
 }
 
@@ -256,7 +277,8 @@ impl Compiler {
             return Err(shared.too_much());
         }
         let too_long = |index: usize, what: &str| refuse(format!("rank {rank}, step {index}: {what}"));
-        let (mut to, mut from) = (Peers::default(), Peers::default());
+        let (mut to, mut from, mut fetched_from) = (Peers::default(), Peers::default(), Peers::default());
+        let (mut publications, mut fetched) = (Vec::new(), Vec::new());
         let mut steps = Vec::with_capacity(count + 1);
         let mut lens = Vec::with_capacity(count);
         let mut after = Vec::with_capacity(2 * count);
@@ -265,16 +287,20 @@ impl Compiler {
         let mut incoming = Vec::new();
         let (mut sent, mut reduced) = (0, 0);
         for (index, step) in schedule.steps.iter().enumerate() {
-            let len = step.action.elements();
+            let len = step.action.progress();
             let kind = match step.action {
                 Action::Send { .. } => Kind::Send,
                 Action::Recv { .. } => Kind::Recv,
                 Action::RecvReduce { .. } => Kind::RecvReduce,
                 Action::Reduce { .. } => Kind::Reduce,
                 Action::Copy { .. } | Action::Divide { .. } => Kind::Free,
-                _ => return Err(too_long(index, "uses shared memory, which cannot be simulated")),
+                Action::Publish { .. } => Kind::Publish,
+                Action::Fetch { .. } => Kind::Fetch,
+                Action::FetchReduce { .. } => Kind::FetchReduce,
+                Action::AwaitReaders => Kind::AwaitReaders,
             };
-            let peer = step.action.destination().or(step.action.source());
+            let publication = step.action.publication();
+            let peer = step.action.destination().or(step.action.source()).or(publication.map(|(from, ..)| from));
             if let Some(peer) = peer.filter(|&peer| peer >= shared.ranks || peer == rank) {
                 return Err(too_long(index, &format!("rank {peer} is not a valid peer")));
             }
@@ -288,14 +314,23 @@ impl Compiler {
                     incoming.push((slot, index as u32));
                     slot
                 }
-                _ => 0,
+                _ => publication.map_or(0, |(from, ..)| {
+                    let slot = fetched_from.number(from as u32);
+                    fetched.resize(fetched_from.ranks.len(), 0);
+                    fetched[slot as usize] += step.action.elements() as u64;
+                    slot
+                }),
             };
-            if matches!(kind, Kind::RecvReduce | Kind::Reduce) {
+            let channel = publication.map_or(step.channel, |(_, number, _)| number);
+            if kind == Kind::Publish {
+                publications.push(index as u32);
+            }
+            if matches!(kind, Kind::RecvReduce | Kind::Reduce | Kind::FetchReduce) {
                 reduced += len as u64;
             }
             let len = u32::try_from(len)
                 .map_err(|_| too_long(index, &format!("{len} elements; at most {} can be simulated", u32::MAX)))?;
-            steps.push(Step { kind, slot, channel: step.channel, after: after.len() as u32, before: 0 });
+            steps.push(Step { kind, slot, channel, after: after.len() as u32, before: 0 });
             lens.push(len);
             for dependency in &step.after {
                 after.push(dependency.step);
@@ -307,7 +342,8 @@ impl Compiler {
         let before = invert(&mut steps, &after, dependents);
         let (first_receive, receives) = by_slot(&incoming, from.ranks.len());
         shared.take(STATE_BYTES * count + size_of::<Program>() + 24 * to.ranks.len() + 8 * from.ranks.len())?;
-        let structure = Structure { steps, after, before, first_receive, receives };
+        shared.take(12 * fetched.len())?;
+        let structure = Structure { steps, after, before, first_receive, receives, publications };
         let bytes = structure.bytes();
         let lens_bytes = size_of_val(&lens[..]);
         let shifts_bytes = size_of_val(&shifts[..]);
@@ -317,6 +353,8 @@ impl Compiler {
             shifts: shared.intern(&shared.shifts, &mut self.shifts, shifts, shifts_bytes)?,
             to: to.ranks,
             from: from.ranks,
+            fetched_from: fetched_from.ranks,
+            fetched,
             scratch: schedule.scratch,
             sent,
             reduced,

@@ -241,6 +241,7 @@ pub(super) fn period(programs: &[Program], hosts: &[u32], options: &Options<'_>)
         own.like(its)
             && turned(&own.to, &its.to, rank - rank % period)
             && turned(&own.from, &its.from, rank - rank % period)
+            && turned(&own.fetched_from, &its.fetched_from, rank - rank % period)
     };
     if regular && programs.iter().enumerate().all(alike) { period } else { ranks }
 }

@@ -239,7 +239,8 @@ impl Args {
             ));
         }
         let gap = self.gap.unwrap_or(built_in.gap_us * 1e-6);
-        let far = Network { overhead, gap, ..Network::flat(remote, self.gamma) };
+        let memory = built_in.shared_memory(false);
+        let far = Network { overhead, gap, memory, ..Network::flat(remote, self.gamma) };
         Surroundings::new(ranks, far, local, self.hosts.as_ref(), self.links.as_deref())
     }
 }
@@ -254,6 +255,7 @@ impl<'a> Point<'a> {
         if args.hosts.is_some() {
             calls.groups = surroundings.hosts.clone();
         }
+        calls.shared = surroundings.hosts.iter().all(|host| *host == 0) && surroundings.links.is_empty();
         Ok(Self { args, surroundings, calls })
     }
 

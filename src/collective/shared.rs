@@ -1,0 +1,182 @@
+//! Building blocks of the algorithms on shared memory: every rank publishes what it has, and the others fetch it.
+//!
+//! They need all ranks on one host. A step that waits for another rank takes a fraction of a microsecond if each rank
+//! has a core, and no step waits for more than one rank.
+
+use super::phases::{contribution, relocate, sources};
+use super::{Case, Collective, Shape};
+use crate::error::{Error, ErrorKind, Result};
+use crate::schedule::{Builder, Readers, Schedule, Side, Span};
+
+/// A schedule on shared memory. Fails if the ranks do not share it.
+pub(super) fn begin(shape: &Shape<'_>) -> Result<Builder> {
+    if shape.shared || shape.size == 1 {
+        return Ok(Builder::new());
+    }
+    let text = format!(
+        "{} on rank {}: this algorithm needs shared memory, which the {} ranks of this call do not have: either they are \
+         not all on one host, or one of them could not map another's memory",
+        shape.collective.name(),
+        shape.rank,
+        shape.size
+    );
+    Err(Error::new(ErrorKind::Unsupported, text))
+}
+
+/// `len` elements at `offset` of what this rank contributes to a reduction, in memory that the reduction does not write:
+/// a single input, or a copy.
+pub(super) fn aside(b: &mut Builder, shape: &Shape<'_>, offset: usize, len: usize) -> Span {
+    let sources = sources(shape);
+    if shape.inputs == 1 {
+        return Span::new(sources[0], offset, len);
+    }
+    let copy = b.scratch(len);
+    let own = contribution(b, &sources, offset, len, copy);
+    b.copy(own, copy);
+    copy
+}
+
+/// Reduces the elements from `at` on of the first publication of each of `ranks` into `into`, in rank order. This rank's
+/// own part is `own`, which must not overlap `into` unless it is the first or the only one.
+pub(super) fn reduce_in_order(
+    b: &mut Builder,
+    rank: usize,
+    ranks: impl IntoIterator<Item = usize>,
+    at: usize,
+    own: Span,
+    into: Span,
+) {
+    let mut current = None;
+    for from in ranks {
+        current = Some(match current {
+            None if from == rank => own,
+            None => {
+                b.fetch(from, 0, at, into);
+                into
+            }
+            Some(current) => {
+                if from == rank {
+                    b.reduce(current, own, into);
+                } else {
+                    b.fetch_reduce(from, 0, at, into, current, Side::Right);
+                }
+                into
+            }
+        });
+    }
+    if let Some(current) = current {
+        b.copy(current, into);
+    }
+}
+
+/// The other ranks, beginning with the next: at any time, each rank is read by another one.
+pub(super) fn others(shape: &Shape<'_>) -> impl Iterator<Item = usize> {
+    let Shape { rank, size, .. } = *shape;
+    (1..size).map(move |distance| (rank + distance) % size)
+}
+
+/// The number of the publication for `reader` of a rank that publishes once for each other rank: in the order in which
+/// these read from it, if each reads from [`others`].
+pub(super) fn number(size: usize, publisher: usize, reader: usize) -> u32 {
+    ((publisher + size - reader) % size - 1) as u32
+}
+
+/// Publishes `block` of each other rank for that rank alone; see [`number`].
+pub(super) fn publish_blocks(b: &mut Builder, shape: &Shape<'_>, block: impl Fn(usize) -> Span) {
+    for reader in (1..shape.size).map(|distance| shape.before(distance)) {
+        b.publish(Readers::One(reader as u32), block(reader));
+    }
+}
+
+/// The scans: reduces what the first `count` ranks published. All other ranks fetch from each publication, if only
+/// nothing, so that it has the same readers.
+pub(super) fn prefix(shape: &Shape<'_>, count: usize) -> Result<Schedule> {
+    let mut b = begin(shape)?;
+    let output = shape.output(0);
+    if shape.count == 0 {
+        return Ok(b.build());
+    }
+    let is_last = shape.rank + 1 == shape.size;
+    // In place, the first rank does not overwrite its elements. An exscan does not need those of the last.
+    let own = match shape.rank == 0 || is_last && count < shape.size {
+        true => Span::new(sources(shape)[0], 0, shape.count),
+        false => aside(&mut b, shape, 0, shape.count),
+    };
+    if shape.size > 1 {
+        b.publish(Readers::All, if is_last { own.slice(0, 0) } else { own });
+    }
+    reduce_in_order(&mut b, shape.rank, 0..count, 0, own, output);
+    for from in count.max(shape.rank + 1)..shape.size {
+        b.fetch(from, 0, 0, output.slice(0, 0));
+    }
+    if shape.size > 1 {
+        b.await_readers();
+    }
+    Ok(b.build())
+}
+
+/// A gather: the root fetches `block` (offset and length) of each other rank.
+pub(super) fn collect(shape: &Shape<'_>, block: impl Fn(usize) -> (usize, usize)) -> Result<Schedule> {
+    let mut b = begin(shape)?;
+    if shape.rank != shape.root {
+        let own = shape.input(0);
+        if own.len > 0 {
+            b.publish(Readers::One(shape.root as u32), own);
+            b.await_readers();
+        }
+        return Ok(b.build());
+    }
+    let target = |rank| {
+        let (offset, len) = block(rank);
+        shape.output(0).slice(offset, len)
+    };
+    for from in others(shape).filter(|&from| target(from).len > 0) {
+        b.fetch(from, 0, 0, target(from));
+    }
+    if shape.inputs > 0 {
+        b.copy(shape.input(0), target(shape.rank));
+    }
+    Ok(b.build())
+}
+
+/// A scatter: each rank fetches its block from the root. Only the root knows which blocks are empty, so these are
+/// published, too.
+pub(super) fn distribute(shape: &Shape<'_>, block: impl Fn(usize) -> Span) -> Result<Schedule> {
+    let mut b = begin(shape)?;
+    let output = shape.output(0);
+    if shape.rank != shape.root {
+        b.fetch(shape.root, number(shape.size, shape.root, shape.rank), 0, output);
+        return Ok(b.build());
+    }
+    publish_blocks(&mut b, shape, &block);
+    if shape.size > 1 {
+        b.await_readers();
+    }
+    let own = block(shape.rank);
+    relocate(&mut b, own, output.slice(0, own.len));
+    Ok(b.build())
+}
+
+impl Case<'_> {
+    /// Seconds for a rank that waits for `signals` signals in turn. `published`: numbers of publications and the bytes of
+    /// each. `fetched`: numbers of fetches, the bytes of the publication, and the bytes that are fetched. `reduced`: bytes
+    /// that the rank reduces. Finally it waits for its readers.
+    pub(super) fn shared_path(
+        &self,
+        signals: f64,
+        published: &[(f64, f64)],
+        fetched: &[(f64, f64, f64)],
+        reduced: f64,
+    ) -> f64 {
+        let memory = &self.network.memory;
+        let reducing = self.network.gamma * reduced;
+        let empty = self.shape.collective != Collective::Barrier && fetched.iter().all(|(.., bytes)| *bytes <= 0.0);
+        if self.shape.size == 1 || empty {
+            return reducing;
+        }
+        let publishing: f64 = published.iter().map(|&(number, bytes)| number * memory.publish(bytes)).sum();
+        let fetching: f64 = fetched.iter().map(|&(number, of, bytes)| number * memory.fetch(of, bytes)).sum();
+        let largest = published.iter().map(|&(_, bytes)| bytes).fold(0.0, f64::max);
+        signals * memory.signal + publishing + fetching + reducing + memory.readers(largest)
+    }
+}

@@ -1,0 +1,142 @@
+//! Publications in shared memory.
+
+use super::program::{Kind, Program, Step};
+use super::{Options, picoseconds, refuse};
+use crate::error::Result;
+use crate::hash::QuickMap;
+use crate::schedule::cost::SharedMemory;
+
+/// What the ranks have published and fetched.
+pub(super) struct Memory {
+    costs: SharedMemory,
+    gamma: f64,
+    element: f64,
+    period: usize,
+    /// When each publication became visible, with the longest chain of messages to it. Keyed by rank and number.
+    visible: QuickMap<(u32, u32), (u64, u32)>,
+    /// The fetches that wait for a publication: rank and step.
+    waiting: QuickMap<(u32, u32), Vec<(usize, u32)>>,
+    /// For each rank: the fetches from it that are not done.
+    unread: Vec<usize>,
+    /// For each rank: the time from the last of these until it knows.
+    notice: Vec<u64>,
+    /// For each rank: when the last of its readers was seen to be done.
+    read: Vec<u64>,
+    /// For each rank: its step that waits for the readers.
+    awaits: Vec<Option<u32>>,
+}
+
+impl Memory {
+    pub fn new(programs: &[Program], period: usize, options: &Options<'_>) -> Self {
+        let (costs, element) = (options.network.memory, options.element_bytes as f64);
+        let mut unread = vec![0; period];
+        for program in &programs[..period] {
+            let fetches = (0..program.structure.len() as u32).map(|index| program.structure.step(index));
+            for step in fetches.filter(|step| matches!(step.kind, Kind::Fetch | Kind::FetchReduce)) {
+                unread[program.fetched_from[step.slot as usize] as usize % period] += 1;
+            }
+        }
+        let largest = |program: &Program| {
+            let lens = program.structure.publications.iter().map(|&step| program.lens[step as usize]);
+            picoseconds(costs.readers(f64::from(lens.max().unwrap_or(0)) * element))
+        };
+        let notice: Vec<u64> = programs[..period].iter().map(largest).collect();
+        Self {
+            costs,
+            gamma: options.network.gamma,
+            element,
+            period,
+            visible: QuickMap::default(),
+            waiting: QuickMap::default(),
+            // Nothing is awaited where all publications are by value.
+            unread: unread
+                .into_iter()
+                .zip(&notice)
+                .map(|(unread, &notice)| if notice > 0 { unread } else { 0 })
+                .collect(),
+            notice,
+            read: vec![0; period],
+            awaits: vec![None; period],
+        }
+    }
+
+    /// Picoseconds of CPU time for a publication or a fetch of `len` elements by `rank`.
+    pub fn duration(&self, programs: &[Program], rank: usize, step: Step, len: u32) -> u64 {
+        let bytes = f64::from(len) * self.element;
+        let seconds = match step.kind {
+            Kind::Publish => self.costs.publish(bytes),
+            kind => {
+                let from = &programs[self.publisher(programs, rank, step)];
+                let of = from.lens[from.structure.publications[step.channel as usize] as usize];
+                let reducing = if kind == Kind::FetchReduce { self.gamma * bytes } else { 0.0 };
+                self.costs.fetch(f64::from(of) * self.element, bytes) + reducing
+            }
+        };
+        picoseconds(seconds)
+    }
+
+    /// When what a fetch reads becomes visible, with the longest chain of messages to it; `None` if it has not been
+    /// published. The fetch is then returned by [`Memory::done`].
+    pub fn published(
+        &mut self,
+        programs: &[Program],
+        rank: usize,
+        step: Step,
+        index: u32,
+    ) -> Result<Option<(u64, u32)>> {
+        let from = self.publisher(programs, rank, step);
+        if step.channel as usize >= programs[from].structure.publications.len() {
+            let number = step.channel;
+            return Err(refuse(format!(
+                "rank {rank} fetches publication {number} of rank {from}, which never publishes it"
+            )));
+        }
+        let key = (from as u32, step.channel);
+        let known = self.visible.get(&key).copied();
+        if known.is_none() {
+            self.waiting.entry(key).or_default().push((rank, index));
+        }
+        Ok(known)
+    }
+
+    /// When the readers of `rank` were seen to be done, for its step `index`.
+    pub fn readers_done(&mut self, rank: usize, index: u32) -> Option<(u64, u32)> {
+        self.awaits[rank] = Some(index);
+        (self.unread[rank] == 0).then_some((self.read[rank], 0))
+    }
+
+    /// A publication or a fetch is done: returns the steps that waited for it, with the time at which they know.
+    pub fn done(
+        &mut self,
+        programs: &[Program],
+        rank: usize,
+        step: Step,
+        chain: u32,
+        now: u64,
+    ) -> Vec<(usize, u32, u64)> {
+        match step.kind {
+            Kind::Publish => {
+                let (key, time) = ((rank as u32, step.channel), now + picoseconds(self.costs.signal));
+                self.visible.insert(key, (time, chain));
+                let waiting = self.waiting.remove(&key).unwrap_or_default();
+                waiting.into_iter().map(|(rank, index)| (rank, index, time)).collect()
+            }
+            Kind::AwaitReaders => Vec::new(),
+            _ => {
+                let from = self.publisher(programs, rank, step);
+                if self.unread[from] == 0 {
+                    return Vec::new();
+                }
+                self.unread[from] -= 1;
+                self.read[from] = now + self.notice[from];
+                let last = self.awaits[from].filter(|_| self.unread[from] == 0);
+                last.map(|index| (from, index, self.read[from])).into_iter().collect()
+            }
+        }
+    }
+
+    /// The simulated rank from which a step fetches: ranks of one host are simulated together or not at all.
+    fn publisher(&self, programs: &[Program], rank: usize, step: Step) -> usize {
+        programs[rank].fetched_from[step.slot as usize] as usize % self.period
+    }
+}
