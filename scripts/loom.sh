@@ -1,9 +1,9 @@
 #!/bin/bash
-# Runs the models of src/engine/model.rs through every order of events, by loom.
+# Runs the models of src/engine/model.rs and src/transport/shm/model.rs through every order of events, by loom.
 # usage: scripts/loom.sh [ARGUMENTS OF cargo test...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}"
 # A folder of its own: other flags, other artifacts.
 # The models take moments; what takes time is to optimise.
-exec cargo test --config profile.dev.package.gloo_rs.opt-level=0 --locked --no-default-features --lib --target-dir "${CARGO_TARGET_DIR:-target}/loom" "${@:-engine::model}"
+exec cargo test --config profile.dev.package.gloo_rs.opt-level=0 --locked --no-default-features --lib --target-dir "${CARGO_TARGET_DIR:-target}/loom" "${@:-::model::}"

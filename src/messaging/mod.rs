@@ -149,7 +149,7 @@ impl Messenger {
             paused: Vec::new(),
             events: Vec::with_capacity(EVENTS),
             sent: Vec::with_capacity(EVENTS),
-            connector_events: Vec::new(),
+            connector_events: Vec::with_capacity(EVENTS),
             closed: None,
             queried: Vec::new(),
         }

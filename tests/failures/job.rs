@@ -62,6 +62,8 @@ impl Job {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "one_rank", "--ignored", "--nocapture"])
             .env(VARIABLE, format!("{rank} {} {scenario} {what}", self.store.port()))
+            // These are about connections.
+            .env("GLOO_RS_SHM", if scenario == "descriptors" || what == "reset" { "0" } else { "1" })
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -68,6 +68,7 @@ fn a_rank_is_killed() {
                 " is gone: the connection ended without a goodbye",
                 " broke while receiving: ",
                 " broke while sending: ",
+                " broke while reading its memory: its process, ",
             ];
             assert!(ways.iter().any(|way| seen.contains(way)), "{text}");
             assert!(text.matches(" gave up: ").count() <= 1, "one step from the beginning: {text}");

@@ -87,7 +87,7 @@ fn a_rank_that_has_ended_before_the_first_connection_is_noticed() {
                 let error = count_ranks(&context).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::ConnectionLost);
                 assert!(error.message().contains("rank 1 at 127.0.0.1:"), "{error}");
-                assert!(error.message().contains("is gone: cannot connect to"), "{error}");
+                assert!(error.message().contains("is gone: "), "{error}");
                 assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
             });
         }

@@ -117,8 +117,13 @@ impl ShmLink {
         }
         // Again the next time, after what it had sent has been received.
         self.turns = TURNS;
+        Err(self.exited())
+    }
+
+    #[cold]
+    fn exited(&self) -> io::Error {
         let text = format!("its process, {}, has ended", self.group.process_id(self.index));
-        Err(io::Error::new(io::ErrorKind::ConnectionReset, text))
+        io::Error::new(io::ErrorKind::ConnectionReset, text)
     }
 
     fn pop(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
@@ -290,7 +295,10 @@ impl RemoteMemory for ShmLink {
         if registration.stamp.load(Ordering::Relaxed) != stamp {
             return Err(io::ErrorKind::NotFound.into());
         }
-        read.map(|()| into.len())
+        match read {
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Err(self.exited()),
+            read => read.map(|()| into.len()),
+        }
     }
 }
 

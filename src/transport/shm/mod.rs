@@ -45,6 +45,8 @@ impl Sharing {
     }
 }
 
+#[cfg(all(test, loom))]
+mod model;
 // Miri knows no shared memory.
 #[cfg(test)]
 #[cfg(not(any(miri, loom)))]

@@ -65,7 +65,8 @@ pub struct Line {
 
 #[cfg(all(test, loom))]
 impl Line {
-    fn new() -> Self {
+    /// A line that was never written.
+    pub fn new() -> Self {
         Self { stamp: AtomicU64::new(0), data: Data::new([0; DATA_BYTES]) }
     }
 }

@@ -1,0 +1,107 @@
+//! What two ranks do at the same time in the memory that they share, in every order of events that C11 permits, by loom.
+//! `scripts/loom.sh` runs it.
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering, fence};
+
+use super::ring::{AtomicU64, Consumer, Line, Producer};
+
+/// Lines of a ring.
+const LINES: usize = 4;
+
+/// A ring, what its ends share beside it, and the sleep of one end.
+struct Shared {
+    lines: Vec<Line>,
+    consumed: AtomicU64,
+    sleeping: AtomicBool,
+    rung: AtomicBool,
+}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            lines: (0..LINES).map(|_| Line::new()).collect(),
+            consumed: AtomicU64::new(0),
+            sleeping: AtomicBool::new(false),
+            rung: AtomicBool::new(false),
+        })
+    }
+
+    fn producer(&self) -> Producer {
+        // SAFETY: the threads keep this alive.
+        unsafe { Producer::new(self.lines.as_ptr(), LINES, &self.consumed) }
+    }
+
+    fn consumer(&self) -> Consumer {
+        // SAFETY: as above.
+        unsafe { Consumer::new(self.lines.as_ptr(), LINES, &self.consumed) }
+    }
+}
+
+/// Takes what there is, at most two bytes; none if there is nothing.
+fn pop(consumer: &mut Consumer) -> Vec<u8> {
+    let mut into = [0; 2];
+    match consumer.pop(&mut [IoSliceMut::new(&mut into)]) {
+        Ok((got, _)) => into[..got].to_vec(),
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::WouldBlock);
+            Vec::new()
+        }
+    }
+}
+
+/// More records than the ring has lines, so that lines are used again; loom sees any access that is not ordered.
+#[test]
+fn records_arrive_in_order_and_lines_are_used_again() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let sender = {
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                let mut producer = shared.producer();
+                for byte in 1..=5u8 {
+                    while producer.push(&[IoSlice::new(&[byte])]).is_err() {
+                        loom::thread::yield_now();
+                    }
+                }
+            })
+        };
+        let (mut consumer, mut got) = (shared.consumer(), Vec::new());
+        while got.len() < 5 {
+            let bytes = pop(&mut consumer);
+            if bytes.is_empty() {
+                loom::thread::yield_now();
+            }
+            got.extend(bytes);
+        }
+        assert_eq!(got, [1, 2, 3, 4, 5]);
+        sender.join().unwrap();
+    });
+}
+
+/// A receiver that says that it sleeps, and then finds nothing, is woken.
+#[test]
+fn who_sleeps_is_woken() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let sender = {
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                shared.producer().push(&[IoSlice::new(&[1])]).unwrap();
+                // As `PeerSegment::wake` does.
+                fence(Ordering::SeqCst);
+                if shared.sleeping.load(Ordering::Relaxed) {
+                    shared.rung.store(true, Ordering::Relaxed);
+                }
+            })
+        };
+        // As `OwnSegment::set_sleeping` does.
+        shared.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let seen = pop(&mut shared.consumer());
+        sender.join().unwrap();
+        assert!(!seen.is_empty() || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
+    });
+}
