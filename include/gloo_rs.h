@@ -7,6 +7,7 @@
  * - A device listens on addresses of this host for connections from other ranks.
  * - A store is a key-value store that all ranks can access, through which they find each other.
  * - A context is the membership of one rank in one group. Collectives and messages run on contexts.
+ * - A request is a collective that is prepared once, and then started any number of times.
  *
  * Rules for all functions, unless a comment says otherwise:
  *
@@ -27,7 +28,7 @@
  *   a size of 0 is refused. A program works with later versions of this library, whose structs may be longer. It works with an
  *   earlier version if all fields that the earlier version lacks are zero; otherwise the call fails with
  *   GLOO_RS_ERROR_UNSUPPORTED. Options are read only during the call. They may be NULL for defaults, except in collectives:
- *   gloo_rs_..._with refuses NULL.
+ *   gloo_rs_..._with and gloo_rs_..._init refuse NULL.
  * - Enumerations have the size of int: do not compile with -fshort-enums. A number that is not a value of the enumeration is
  *   refused with GLOO_RS_ERROR_INVALID_ARGUMENT. Flags are bool; in structs, every byte except 0 is true.
  * - Collectives with a root ignore, on other ranks, the arguments that only the root needs. So a program may pass both buffers
@@ -223,6 +224,25 @@ typedef struct gloo_rs_device_t gloo_rs_device_t;
 /// A pair: the connection to one peer, for contexts that the program connects itself and for bound buffers. It keeps
 /// its context's connections alive. Thread-safe.
 typedef struct gloo_rs_pair_t gloo_rs_pair_t;
+
+/// A persistent request: a collective call of one rank that is checked and prepared once, and then started any number of
+/// times, as with MPI's persistent collectives. Every collective has a function gloo_rs_..._init that makes one, with the
+/// options of gloo_rs_..._with, which are copied, lists included. It does not communicate; the context must be connected.
+/// The algorithm is selected then, and used by every start.
+///
+/// A request is inactive. gloo_rs_start makes it active: the call has begun, with what its buffers contain then. It ends
+/// with gloo_rs_wait, or with a gloo_rs_test that sets `*done`, which return what the plain call would return, and make
+/// the request inactive again. While the request is active, its buffers belong to the library: the program must not
+/// change the inputs, nor access the outputs. Otherwise the library does not access them, and they need not exist.
+///
+/// An active request is a running call. It matches calls of the other ranks in the order of the starts, plain calls
+/// included, and no other call of this collective can run on the context with its tag; a start meanwhile fails with
+/// GLOO_RS_ERROR_INVALID_OPERATION. Other calls can. It makes progress while no thread waits for it, as messages of buffers
+/// do, but for a reduction function of the caller, which runs on the thread that calls gloo_rs_wait or gloo_rs_test.
+///
+/// Thread-safe: a call that the state of the request does not allow, also because of a call in another thread, fails with
+/// GLOO_RS_ERROR_INVALID_OPERATION and changes nothing. A request keeps its context's connections alive.
+typedef struct gloo_rs_request_t gloo_rs_request_t;
 
 /// A key-value store that all ranks of a job can access, and through which they find each other. Keys are non-empty
 /// strings of at most 4096 bytes; values are at most 64 MiB of any bytes. Thread-safe.
@@ -918,9 +938,9 @@ enum gloo_rs_status_t gloo_rs_context_broken(const struct gloo_rs_context_t *con
 enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 
 /// Releases the caller's reference to the context. If other threads wait in it (in a collective, in connecting, or in
-/// one of its pairs or buffers), it is closed as by gloo_rs_context_close, and their calls return. Otherwise its pairs
-/// and buffers stay usable until they are destroyed, and the connections close with the last of them. No other thread
-/// may begin a call on the handle meanwhile. NULL is ignored.
+/// one of its pairs, buffers or requests), it is closed as by gloo_rs_context_close, and their calls return. Otherwise
+/// its pairs, buffers and requests stay usable until they are destroyed, and the connections close with the last of
+/// them. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
 
 /// Creates the pair of `context` with `rank`, whether they are connected or not. The caller destroys `*pair` with
@@ -1400,6 +1420,132 @@ GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_barrier(struct gloo_rs_context_t
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_barrier_with(struct gloo_rs_context_t *context,
                                            const struct gloo_rs_collective_options_t *options);
+
+/// Prepares a gloo_rs_allreduce_with as a request, which is inactive. The caller frees `*request` with
+/// gloo_rs_request_free; it is NULL on failure. Fails as the call itself would before data is sent.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_allreduce_init(struct gloo_rs_context_t *context,
+                                             const struct gloo_rs_collective_options_t *options,
+                                             struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_reduce_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_reduce_init(struct gloo_rs_context_t *context,
+                                          const struct gloo_rs_collective_options_t *options,
+                                          struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_reduce_scatter_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_reduce_scatter_init(struct gloo_rs_context_t *context,
+                                                  const struct gloo_rs_collective_options_t *options,
+                                                  struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_scan_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_scan_init(struct gloo_rs_context_t *context,
+                                        const struct gloo_rs_collective_options_t *options,
+                                        struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_exscan_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_exscan_init(struct gloo_rs_context_t *context,
+                                          const struct gloo_rs_collective_options_t *options,
+                                          struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_broadcast_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_broadcast_init(struct gloo_rs_context_t *context,
+                                             const struct gloo_rs_collective_options_t *options,
+                                             struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_gather_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_gather_init(struct gloo_rs_context_t *context,
+                                          const struct gloo_rs_collective_options_t *options,
+                                          struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_gatherv_with; see gloo_rs_allreduce_init. With the algorithm "binomial", the first start of the
+/// request sends the root's counts to all ranks: all of them start such a request for the first time together.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_gatherv_init(struct gloo_rs_context_t *context,
+                                           const struct gloo_rs_collective_options_t *options,
+                                           struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_scatter_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_scatter_init(struct gloo_rs_context_t *context,
+                                           const struct gloo_rs_collective_options_t *options,
+                                           struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_scatterv_with; see gloo_rs_allreduce_init. With the algorithm "binomial", the first start of the
+/// request sends the root's counts to all ranks: all of them start such a request for the first time together.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_scatterv_init(struct gloo_rs_context_t *context,
+                                            const struct gloo_rs_collective_options_t *options,
+                                            struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_allgather_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_allgather_init(struct gloo_rs_context_t *context,
+                                             const struct gloo_rs_collective_options_t *options,
+                                             struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_allgatherv_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_allgatherv_init(struct gloo_rs_context_t *context,
+                                              const struct gloo_rs_collective_options_t *options,
+                                              struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_alltoall_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_alltoall_init(struct gloo_rs_context_t *context,
+                                            const struct gloo_rs_collective_options_t *options,
+                                            struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_alltoallv_with; see gloo_rs_allreduce_init. With the algorithm "bruck", the first start of the
+/// request sends the counts of all ranks to all ranks: all of them start such a request for the first time together.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_alltoallv_init(struct gloo_rs_context_t *context,
+                                             const struct gloo_rs_collective_options_t *options,
+                                             struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_pairwise_exchange_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_pairwise_exchange_init(struct gloo_rs_context_t *context,
+                                                     const struct gloo_rs_collective_options_t *options,
+                                                     struct gloo_rs_request_t **request);
+
+/// Prepares a gloo_rs_barrier_with; see gloo_rs_allreduce_init.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_barrier_init(struct gloo_rs_context_t *context,
+                                           const struct gloo_rs_collective_options_t *options,
+                                           struct gloo_rs_request_t **request);
+
+/// Starts the call of an inactive request, and returns without waiting for it. The timeout of the options, or of the context,
+/// runs from now on. A failure leaves the request inactive.
+///
+/// A start waits for the other ranks in two cases, each rank for the starts of all: with check_calls in the context's options
+/// (every start compares the calls), and where the comment of the init function says so.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_start(struct gloo_rs_request_t *request);
+
+/// Waits until the call of an active request is complete on this rank, and makes the request inactive. Fails as the plain call
+/// would: with GLOO_RS_ERROR_TIMEOUT if the timeout expires, and with the reason if the call has failed since the start; such
+/// a failure breaks the context.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_wait(struct gloo_rs_request_t *request);
+
+/// Sets `*done` to whether the call of an active request is complete on this rank; if so, the request is inactive, as after
+/// gloo_rs_wait. Otherwise the call does what it can without waiting for another rank. If the call has failed, or its timeout
+/// has expired, this fails as gloo_rs_wait does, and the request is inactive.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_test(struct gloo_rs_request_t *request,
+                                   bool *done);
+
+/// Frees an inactive request. An active one is refused with GLOO_RS_ERROR_INVALID_OPERATION, and stays active: wait for it
+/// first. If its context is closed or broken, the wait returns at once. NULL is ignored.
+GLOO_RS_NODISCARD
+enum gloo_rs_status_t gloo_rs_request_free(struct gloo_rs_request_t *request);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Does with README.md's examples what README.md says, and looks at what they print.
+# Does with README.md's examples what README.md says, and looks at what they print. Compiles the examples of docs/semantics.md.
 # usage: scripts/test-readme.sh PREFIX    (where gloo_rs is installed)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,6 +11,10 @@ scripts/extract-examples.sh README.md "$at"
 cmake -S "$at" -B "$at/build" -DCMAKE_PREFIX_PATH="$prefix" \
   -DCMAKE_C_FLAGS="-std=c11 -Wall -Wextra -Wpedantic -Werror" -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wpedantic -Werror" >/dev/null
 cmake --build "$at/build" >/dev/null
+scripts/extract-examples.sh docs/semantics.md "$at/semantics"
+for example in "$at"/semantics/*.c; do
+  cc -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" -c "$example" -o "$example.o"
+done
 
 passed=0
 expect() { # WANTED COMMAND...: what it prints, sorted, without the launcher's marks

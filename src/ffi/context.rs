@@ -38,7 +38,7 @@ pub struct ContextHandle {
     pub(super) waits: Waits,
 }
 
-/// Counts the calls that wait in the pairs and buffers of one context.
+/// Counts the calls that wait in the pairs, buffers and requests of one context.
 #[derive(Clone, Default)]
 pub struct Waits(Arc<AtomicUsize>);
 
@@ -442,9 +442,9 @@ pub unsafe extern "C" fn gloo_rs_context_close(context: *mut gloo_rs_context_t) 
 }
 
 /// Releases the caller's reference to the context. If other threads wait in it (in a collective, in connecting, or in
-/// one of its pairs or buffers), it is closed as by gloo_rs_context_close, and their calls return. Otherwise its pairs
-/// and buffers stay usable until they are destroyed, and the connections close with the last of them. No other thread
-/// may begin a call on the handle meanwhile. NULL is ignored.
+/// one of its pairs, buffers or requests), it is closed as by gloo_rs_context_close, and their calls return. Otherwise
+/// its pairs, buffers and requests stay usable until they are destroyed, and the connections close with the last of
+/// them. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_context_destroy(context: *mut gloo_rs_context_t) {
     guard("gloo_rs_context_destroy", || {
