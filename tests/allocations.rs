@@ -1,4 +1,4 @@
-//! Collectives of shapes that were used before allocate nothing.
+//! Collectives of shapes that were used before allocate nothing, nor do requests that were started before.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,8 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use gloo_rs::collective::{Collective, Shape};
-use gloo_rs::context::{Call, Context, ContextOptions};
+use gloo_rs::context::{Call, Context, ContextOptions, Request};
+use gloo_rs::error::Result;
 use gloo_rs::rendezvous::in_process::InProcessStore;
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
 use gloo_rs::types::DataType;
@@ -43,15 +44,31 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn allreduce(context: &Context, algorithm: &str, input: &[f32], output: &mut [f32]) {
+/// Makes an allreduce with `make`, whose buffers are those of the arguments.
+fn allreduce<T>(
+    context: &Arc<Context>,
+    algorithm: &str,
+    tag: u64,
+    input: &[f32],
+    output: &mut [f32],
+    make: unsafe fn(&Arc<Context>, &Call<'_>) -> Result<T>,
+) -> T {
     let call = Call {
         inputs: &[input.as_ptr().cast()],
         outputs: &[output.as_mut_ptr().cast()],
         algorithm: Some(algorithm),
+        tag,
         ..Call::new(Shape::new(Collective::Allreduce, context.rank(), context.size(), input.len()), DataType::Float32)
     };
-    // SAFETY: the slices are as long as the shape says and live until the call returns.
-    unsafe { context.run(&call) }.unwrap();
+    // SAFETY: the slices are as long as the shape says and outlive the call, or the request.
+    unsafe { make(context, &call) }.unwrap()
+}
+
+/// # Safety
+/// As for [`Context::run`].
+unsafe fn plain(context: &Arc<Context>, call: &Call<'_>) -> Result<()> {
+    // SAFETY: the caller upholds the contract.
+    unsafe { context.run(call) }
 }
 
 /// Rounds in which every shape is used, and rounds after them, in which nothing may be allocated.
@@ -115,10 +132,29 @@ fn the_steady_state_allocates_nothing() {
                 let input = vec![1.5f32; 300_000];
                 let mut output = vec![0f32; 300_000];
                 let algorithms = ["auto", "ring_segmented", "ring_chunked", "recursive_doubling", "halving_doubling"];
+                let counts = [1, 1000, 20_000, 300_000];
+                let mut others = vec![vec![0f32; 300_000]; 2];
+                let requests: Vec<Request> = others
+                    .iter_mut()
+                    .zip(1..)
+                    .flat_map(|(other, tag)| {
+                        let request = |count| {
+                            let (input, output) = (&input[..count], &mut other[..count]);
+                            allreduce(&context, "ring_segmented", tag, input, output, Context::request)
+                        };
+                        counts.map(request)
+                    })
+                    .collect();
                 let mut round = || {
-                    for algorithm in algorithms {
-                        for count in [1, 1000, 20_000, 300_000] {
-                            allreduce(&context, algorithm, &input[..count], &mut output[..count]);
+                    for (n, count) in counts.into_iter().enumerate() {
+                        // Two requests and a plain call at the same time.
+                        let [one, other] = [&requests[n], &requests[counts.len() + n]];
+                        for algorithm in algorithms {
+                            one.start().unwrap();
+                            other.start().unwrap();
+                            allreduce(&context, algorithm, 0, &input[..count], &mut output[..count], plain);
+                            one.wait().unwrap();
+                            other.wait().unwrap();
                         }
                     }
                 };
@@ -134,7 +170,8 @@ fn the_steady_state_allocates_nothing() {
                 let after = ALLOCATIONS.load(Ordering::Relaxed);
                 arrived.wait();
                 assert_eq!(after - before, 0, "allocations in {STEADY} rounds");
-                assert!(output.iter().all(|v| *v == 4.5));
+                drop(requests);
+                assert!([output].iter().chain(&others).flatten().all(|v| *v == 4.5));
             });
         }
     });
