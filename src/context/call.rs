@@ -271,13 +271,14 @@ impl Context {
     }
 
     /// Executes `plan`, which is of the call of `run` or prepares it.
+    #[inline(never)]
     pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<()> {
         let (guard, index) = self.begin(run, plan)?;
         self.complete(run, guard, index)
     }
 
     /// Starts `plan`: posts what can be posted without waiting. Returns its index in the engine.
-    #[inline]
+    #[inline(always)] // Both this and `complete` are parts of `execute`, which costs no more for being in two.
     pub(super) fn begin(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<(Guard<'_>, u32)> {
         let mut guard = self.lock()?;
         let described = |e: &Error| self.described(run, e);
@@ -302,7 +303,7 @@ impl Context {
     }
 
     /// Waits until the run `index` is over, and ends it. A failure breaks the context.
-    #[inline]
+    #[inline(always)] // See `begin`.
     pub(super) fn complete(&self, run: &Run<'_>, guard: Guard<'_>, index: u32) -> Result<()> {
         let engine = self.engine();
         let (mut guard, mut over) = engine.finish(guard, index, run.deadline);

@@ -161,6 +161,13 @@ fn call(input: &mut Input<'_>) -> Option<()> {
         // SAFETY: the buffers are those of the call above, and the context is never destroyed.
         assert_ne!(unsafe { with("fuzz", collective, context, &options) }, GLOO_RS_OK);
     }
+    // SAFETY: as above; the request is started only if the plain call was possible.
+    let made =
+        unsafe { handle::get(context, "context").and_then(|handle| request(&handle.context, collective, &options)) };
+    assert_eq!(made.is_ok(), result.is_ok() && !refused, "a request is refused where the call is, and only there");
+    if let Ok((request, _apart)) = made {
+        request.start().and_then(|()| request.wait()).expect("as the plain call");
+    }
     if let Err(error) = result {
         assert!(!error.message().contains("broken"), "a call that is wrong in itself broke the context: {error}");
         assert!(error.kind() != crate::error::ErrorKind::Internal, "{error}");

@@ -120,13 +120,9 @@ pub(super) unsafe fn request(
     check_used(options, collective)?;
     // SAFETY: by the contract, lists in `options` are valid for reads of their lengths.
     let (inputs, outputs, counts) = unsafe { buffers_of(context, collective, options) }?;
-    let prepare = |call: &Call<'_>, _, apart: Option<Apart>| {
-        // SAFETY: `checked` has checked the call, and passes it with buffers that are valid while the request is active, by the
-        // contract; those in `apart` as long as the request exists.
-        Ok((unsafe { context.request_checked(call) }?, apart))
-    };
-    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a string.
-    unsafe { checked(context, collective, options, inputs, outputs, counts, prepare) }
+    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, `algorithm` is NULL or a string, and the
+    // buffers are valid whenever the request is active.
+    unsafe { checked(context, collective, options, inputs, outputs, counts, Prepare(context)) }
 }
 
 /// Makes a call of one input, or none, and one output, for the export `function`. `options` contains the other arguments; the
@@ -204,36 +200,68 @@ unsafe fn run(
     outputs: &[*mut u8],
     num_counts: usize,
 ) -> Result<()> {
-    let run = |call: &Call<'_>, known, apart: Option<Apart>| {
-        // SAFETY: `context.check` accepted the call. `buffers::check` accepted the pointers and found every output apart
-        // from all other buffers; by the contract, they are valid until this returns.
-        unsafe { context.run_checked(call, known) }?;
+    // SAFETY: by the contract, which is that of `checked` and of `Run`.
+    unsafe { checked(context, collective, options, inputs, outputs, num_counts, Run(context)) }
+}
+
+/// What is done with a checked call.
+trait Purpose {
+    type Output;
+
+    /// `known` is what [`Context::check`] has returned; `apart` the library's buffer for an output that is a part of the input.
+    ///
+    /// # Safety
+    /// The call and its buffers have passed all checks; the buffers stay valid as the purpose demands.
+    unsafe fn fulfil(self, call: &Call<'_>, known: Option<Prepared>, apart: Option<Apart>) -> Result<Self::Output>;
+}
+
+/// Runs the call; its buffers are valid until this returns.
+struct Run<'a>(&'a Context);
+
+impl Purpose for Run<'_> {
+    type Output = ();
+
+    #[inline(always)] // A part of `run`.
+    unsafe fn fulfil(self, call: &Call<'_>, known: Option<Prepared>, apart: Option<Apart>) -> Result<()> {
+        // SAFETY: the call has passed all checks, every output is apart from all other buffers, and by the contract, they are
+        // valid until this returns.
+        unsafe { self.0.run_checked(call, known) }?;
         if let Some(apart) = apart {
-            // SAFETY: the call has returned. The output is a block of the input, which `buffers::check` accepted; only this
-            // call accesses it until it returns, by the contract.
+            // SAFETY: the call has returned. By the contract, only this call accesses the output until it returns.
             unsafe { apart.copy_out() };
         }
         Ok(())
-    };
-    // SAFETY: by the contract, lists in `options` are valid for reads of their lengths, and `algorithm` is NULL or a string.
-    unsafe { checked(context, collective, options, inputs, outputs, num_counts, run) }
+    }
 }
 
-/// Checks a call, and passes it to `then`, with what [`Context::check`] returned, and with the library's buffer for an output that
-/// is a part of the input. Arguments as for [`run`].
+/// Makes a request of the call; its buffers are valid whenever the request is active.
+struct Prepare<'a>(&'a Arc<Context>);
+
+impl Purpose for Prepare<'_> {
+    type Output = (Request, Option<Apart>);
+
+    unsafe fn fulfil(self, call: &Call<'_>, _: Option<Prepared>, apart: Option<Apart>) -> Result<Self::Output> {
+        // SAFETY: the call has passed all checks. By the contract, its buffers are valid whenever the request is active; the one in
+        // `apart`, which is returned, as long as the caller keeps it.
+        Ok((unsafe { self.0.request_checked(call) }?, apart))
+    }
+}
+
+/// Checks a call for a purpose. Arguments as for [`run`].
 ///
 /// # Safety
-/// Lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or a string.
+/// Lists in `options` are NULL or valid for reads of their lengths, `algorithm` is NULL or a string. The buffers are NULL or valid
+/// for the elements that the collective demands, and the library alone accesses the outputs, as long as the purpose demands.
 #[inline(always)] // A part of `run`.
-unsafe fn checked<R>(
+unsafe fn checked<P: Purpose>(
     context: &Context,
     collective: Collective,
     options: &gloo_rs_collective_options_t,
     inputs: &[*const u8],
     outputs: &[*mut u8],
     num_counts: usize,
-    then: impl FnOnce(&Call<'_>, Option<Prepared>, Option<Apart>) -> Result<R>,
-) -> Result<R> {
+    purpose: P,
+) -> Result<P::Output> {
     let (rank, size) = (context.rank(), context.size());
     let dtype = match collective {
         Collective::Barrier => DataType::Uint8.into(),
@@ -300,9 +328,12 @@ unsafe fn checked<R>(
     if form == Form::OwnBlock {
         let mut apart = Apart::new(&call)?;
         let output = [apart.pointer()];
-        return then(&Call { outputs: &output, ..call }, known, Some(apart));
+        // SAFETY: as below; the output is the library's.
+        return unsafe { purpose.fulfil(&Call { outputs: &output, ..call }, known, Some(apart)) };
     }
-    then(&call, known, None)
+    // SAFETY: `context.check` accepted the call. `buffers::check` accepted the pointers and found every output apart from all other
+    // buffers; by the contract, they are valid as the purpose demands.
+    unsafe { purpose.fulfil(&call, known, None) }
 }
 
 fn repeat(count: usize, size: usize) -> Result<Vec<usize>> {
