@@ -71,7 +71,7 @@ fn a_started_call_is_completed_while_no_thread_waits() {
 
 #[test]
 fn the_timeout_begins_with_the_start() {
-    const REST: Duration = Duration::from_millis(400);
+    const REST: Duration = Duration::from_millis(100);
     for waits in [true, false] {
         play(link_model(), 2, &options(false), |network, context| {
             let mut data = [0; 1];

@@ -58,13 +58,13 @@ fn a_request_keeps_its_context_and_what_it_was_made_of_need_not_stay() {
     for persistent in [0, 1] {
         run(&group(2), |context| {
             let (rank, context) = (context.rank(), context.clone());
-            let mut own = vec![rank as i64; 3];
+            let mut own = [rank as i64; 3];
             let mut all = [-1i64; 5];
             let request = {
                 let (counts, algorithm) = (vec![2, 3], String::from("ring"));
                 let call = Call {
-                    inputs: &vec![own.as_ptr().cast()],
-                    outputs: &vec![all.as_mut_ptr().cast()],
+                    inputs: &[own.as_ptr().cast()],
+                    outputs: &[all.as_mut_ptr().cast()],
                     algorithm: Some(&algorithm),
                     ..Call::new(
                         Shape { recv_counts: &counts, ..Shape::new(Collective::Allgatherv, rank, 2, 0) },
@@ -139,17 +139,35 @@ fn closing_between_start_and_wait_fails_the_wait() {
 fn dropping_an_active_request_releases_its_memory_and_tells_the_peers() {
     let contexts = group(2);
     let (mut data, mut mine) = (vec![1; 100_000], [0]);
-    let request = sum(&contexts[0], 0, &mut data);
+    let (request, peer) = (sum(&contexts[0], 0, &mut data), sum(&contexts[1], 0, &mut mine));
     request.start().unwrap();
     drop(request);
     assert_eq!(contexts[0].lock().unwrap().messenger.remaining_state(), None);
     data.fill(7);
     let error = contexts[0].broken().unwrap();
     assert!(error.message().contains("rank 0 has dropped an active request"), "{error}");
-    let request = sum(&contexts[1], 0, &mut mine);
-    let error = request.start().and_then(|()| request.wait()).unwrap_err();
+    let error = peer.start().and_then(|()| peer.wait()).unwrap_err();
     assert_eq!(error.details().rank, Some(0), "{error}");
     assert!(data.iter().all(|value| *value == 7));
+}
+
+#[test]
+fn a_lone_contribution_is_converted_as_by_the_plain_call() {
+    let context = &group(1)[0];
+    let (input, mut output) = ([2u8, 0, 3], [9u8; 3]);
+    let shape = Shape::new(Collective::Allreduce, 0, 1, 3);
+    let call = Call { inputs: &[input.as_ptr()], outputs: &[output.as_mut_ptr()], ..Call::new(shape, DataType::Bool) };
+    // SAFETY: the arrays are as long as the shape says, outlive the request, and are not used while it is active.
+    let request = unsafe { context.request(&call) }.unwrap();
+    for waits in [true, false] {
+        request.start().unwrap();
+        if waits {
+            request.wait().unwrap()
+        } else {
+            assert!(request.test().unwrap())
+        }
+        assert_eq!(std::mem::replace(&mut output, [9; 3]), [1, 0, 1]);
+    }
 }
 
 /// What the function of a call does.
