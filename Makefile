@@ -151,7 +151,7 @@ test-endurance: prefix ## long runs, with memory and descriptors flat
 	$(heading) "Endurance"
 	@scripts/test-c.sh $(local_prefix) endurance
 
-test-instructions: prefix ## instructions from a call to the first byte sent, as recorded
+test-instructions: prefix ## instructions of a small allreduce, as recorded
 	$(heading) "Instructions from the call to the first byte"
 	@scripts/test-instructions.sh $(local_prefix)
 
