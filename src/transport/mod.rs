@@ -6,6 +6,7 @@
 //! links from one thread at a time. They must not block, hold locks for long, or start threads. `docs/links.md`
 //! describes how to write a transport.
 
+pub mod board;
 #[cfg(test)]
 mod conformance;
 #[cfg(any(test, fuzzing))]

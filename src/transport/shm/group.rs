@@ -153,6 +153,14 @@ impl HostGroup {
         }
     }
 
+    /// [`HostGroup::wake`] for all other members.
+    #[inline]
+    pub fn wake_others(&self) {
+        for index in 0..self.members.len() {
+            self.wake(index);
+        }
+    }
+
     /// Says whether this rank is about to sleep, so that members that publish something must wake it: [`HostGroup::doorbell`]
     /// becomes readable. After `true`, look once more at everything that members publish, and only then sleep. Costs a system call
     /// if it turns from `true` to `false`. Calls must not overlap.
@@ -188,6 +196,12 @@ impl HostGroup {
     /// The number of the process of the member at `index`.
     pub fn process_id(&self, index: usize) -> u32 {
         self.peer(index).map_or_else(std::process::id, PeerSegment::process_id)
+    }
+
+    /// Whether members must wake this rank; see [`HostGroup::set_sleeping`].
+    #[inline]
+    pub fn is_sleeping(&self) -> bool {
+        self.own.is_sleeping()
     }
 
     /// The descriptor that is readable when a member has woken this rank.

@@ -24,7 +24,7 @@ pub type Secret = [u8; 32];
 const VERSION: u64 = u64::from_le_bytes(*b"gloo_rs\x01");
 
 /// Bytes of the board, in which a rank publishes data of collectives.
-pub const BOARD_BYTES: usize = 16 << 20;
+pub use crate::transport::board::BOARD_BYTES;
 /// Offset of the board.
 const BOARD_AT: usize = size_of::<Header>();
 /// Offset of the first lane.
@@ -149,7 +149,12 @@ impl OwnSegment {
     /// Says whether peers must ring after they have published something. After `true` the caller looks once more at everything
     /// that peers publish before it sleeps. Returns what it said before.
     pub(super) fn set_sleeping(&self, on: bool) -> bool {
-        let before = self.header().sleeping.0.swap(u32::from(on), Ordering::Relaxed);
+        let flag = &self.header().sleeping.0;
+        let before = flag.load(Ordering::Relaxed);
+        if before != u32::from(on) {
+            // Only then: peers read the flag's cache line with each publication.
+            flag.store(u32::from(on), Ordering::Relaxed);
+        }
         if on {
             // Between this rank's store of the flag and its loads of what peers publish; a peer has the counterpart between its
             // store of what it publishes and its load of the flag. So at least one of the two sees the other's store.
@@ -159,6 +164,12 @@ impl OwnSegment {
             while matches!((&self.doorbell[0]).read(&mut bytes), Ok(n) if n == bytes.len()) {}
         }
         before != 0
+    }
+
+    /// Whether peers must ring.
+    #[inline]
+    pub(super) fn is_sleeping(&self) -> bool {
+        self.header().sleeping.0.load(Ordering::Relaxed) != 0
     }
 
     fn header(&self) -> &Header {

@@ -1,0 +1,200 @@
+//! The layout of a board.
+//!
+//! | offset | content |
+//! |---|---|
+//! | 0 | acknowledgements: for each member, a word for each of its slots |
+//! | [`SLOTS_AT`] | the slots |
+//! | [`CELLS_AT`] | the cells: memory for copies |
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Place, Publication};
+
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
+/// Calls that a rank can have in progress, or that its readers have not acknowledged.
+pub(super) const SLOTS: usize = 64;
+/// Most members of a board: as many as a set has bits.
+pub const MAX_MEMBERS: usize = u64::BITS as usize;
+/// Most publications of a rank in a call.
+pub const MAX_PUBLICATIONS: usize = 64;
+/// Bytes of a publication that fit into the first cache line of a slot.
+pub const INLINE_BYTES: usize = 32;
+/// Calls whose publications are copied at the same time.
+pub(super) const CELLS: usize = 4;
+pub(super) const CELL_BYTES: usize = 2 << 20;
+
+const SLOTS_AT: usize = MAX_MEMBERS * SLOTS * size_of::<AtomicU64>();
+const CELLS_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
+/// Size of a board. Pages that are never written take no memory.
+pub const BOARD_BYTES: usize = CELLS_AT + CELLS * CELL_BYTES;
+
+/// The bits of a stamp that count publications.
+pub(super) const COUNT: u64 = 0xff;
+
+/// How a publication is stored: the two lowest bits of its entry's first word. The other bits are the length in bytes.
+#[derive(Clone, Copy)]
+pub(super) enum Form {
+    Inline = 0,
+    Copied = 1,
+    Address = 2,
+}
+
+const FORM_BITS: u32 = 2;
+
+#[repr(C)]
+struct Entry {
+    form: AtomicU64,
+    /// Offset on the board, or address.
+    place: AtomicU64,
+}
+
+/// A slot; the first cache line suffices for a call with a small publication.
+#[repr(C, align(64))]
+pub(super) struct Slot {
+    pub stamp: AtomicU64,
+    pub tag: AtomicU64,
+    pub fingerprint: AtomicU64,
+    first: AtomicU64,
+    /// The first publication, or its place.
+    inline: Inline,
+    more: [Entry; MAX_PUBLICATIONS - 1],
+}
+
+#[repr(C)]
+union Inline {
+    bytes: std::mem::ManuallyDrop<UnsafeCell<[u8; INLINE_BYTES]>>,
+    place: std::mem::ManuallyDrop<AtomicU64>,
+}
+
+impl Slot {
+    fn place(&self) -> &AtomicU64 {
+        // SAFETY: every bit pattern is a valid number; the union begins with it, aligned.
+        unsafe { &self.inline.place }
+    }
+
+    /// # Safety
+    /// `from` is valid for reads of `bytes`, at most [`INLINE_BYTES`]; this slot is on the own board, and no reader reads its
+    /// memory now.
+    #[inline]
+    pub unsafe fn store_inline(&self, from: *const u8, bytes: usize) {
+        // SAFETY: the caller guarantees the source, and that nothing else accesses the destination, which has room.
+        unsafe { copy_small(from, self.inline.bytes.get().cast(), bytes) };
+        self.first.store(Form::Inline as u64 | (bytes as u64) << FORM_BITS, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn set_entry(&self, number: usize, form: Form, bytes: usize, place: u64) {
+        let word = form as u64 | (bytes as u64) << FORM_BITS;
+        let (form, place_word) = self.entry(number);
+        form.store(word, Ordering::Relaxed);
+        place_word.store(place, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn entry(&self, number: usize) -> (&AtomicU64, &AtomicU64) {
+        match number {
+            0 => (&self.first, self.place()),
+            _ => (&self.more[number - 1].form, &self.more[number - 1].place),
+        }
+    }
+}
+
+/// Copies at most [`INLINE_BYTES`] bytes without a function call.
+///
+/// # Safety
+/// `from` is valid for reads and `into` for writes of `bytes`, and they do not overlap.
+#[inline]
+unsafe fn copy_small(from: *const u8, into: *mut u8, bytes: usize) {
+    let mut at = 0;
+    // SAFETY: each copy is within the first `bytes` bytes, which the caller guarantees.
+    unsafe {
+        while at + 8 <= bytes {
+            into.add(at).cast::<u64>().write_unaligned(from.add(at).cast::<u64>().read_unaligned());
+            at += 8;
+        }
+        if at + 4 <= bytes {
+            into.add(at).cast::<u32>().write_unaligned(from.add(at).cast::<u32>().read_unaligned());
+            at += 4;
+        }
+        while at < bytes {
+            into.add(at).write(from.add(at).read());
+            at += 1;
+        }
+    }
+}
+
+/// A mapped board.
+#[derive(Clone, Copy)]
+pub(super) struct View(*mut u8);
+
+// SAFETY: the memory is shared by design: what several threads or processes access concurrently is atomic, and other bytes are
+// ordered by the stamps and acknowledgements.
+unsafe impl Send for View {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for View {}
+
+impl View {
+    /// # Safety
+    /// `base` is valid for reads of [`BOARD_BYTES`] bytes as long as the view and its copies are used, and aligned to 4096.
+    pub unsafe fn new(base: *mut u8) -> Self {
+        debug_assert!(base.addr().is_multiple_of(4096));
+        Self(base)
+    }
+
+    /// # Panics
+    /// If `at` is not less than [`SLOTS`].
+    #[inline]
+    pub fn slot(&self, at: usize) -> &Slot {
+        assert!(at < SLOTS);
+        // SAFETY: the slots lie within the board, and every bit pattern is a valid slot of atomics and bytes.
+        unsafe { &*self.0.add(SLOTS_AT).cast::<Slot>().add(at) }
+    }
+
+    /// The owner's acknowledgement of what `member` has published in its slot `at`.
+    #[inline]
+    pub fn acknowledgement(&self, member: usize, at: usize) -> &AtomicU64 {
+        assert!(member < MAX_MEMBERS && at < SLOTS);
+        // SAFETY: the acknowledgements lie within the board.
+        unsafe { &*self.0.cast::<AtomicU64>().add(member * SLOTS + at) }
+    }
+
+    pub fn cell_offset(&self, cell: usize) -> usize {
+        CELLS_AT + cell % CELLS * CELL_BYTES
+    }
+
+    /// The address of a byte of the board.
+    pub fn memory(&self, at: usize) -> *mut u8 {
+        debug_assert!(at < BOARD_BYTES);
+        self.0.wrapping_add(at)
+    }
+
+    /// The publication `number` in `slot` of this board; `None` if its place is not in a cell.
+    #[inline]
+    pub fn publication(&self, slot: &Slot, number: u32) -> Option<Publication> {
+        let (form, place) = slot.entry(number as usize % MAX_PUBLICATIONS);
+        let form = form.load(Ordering::Relaxed);
+        let bytes = (form >> FORM_BITS) as usize;
+        let place = match form & ((1 << FORM_BITS) - 1) {
+            0 if bytes <= INLINE_BYTES => {
+                // SAFETY: only the address is taken.
+                Place::Here(unsafe { slot.inline.bytes.get() }.cast_const().cast())
+            }
+            1 => {
+                let at = usize::try_from(place.load(Ordering::Relaxed)).ok()?;
+                let is_inside = at >= CELLS_AT && at.checked_add(bytes)? <= BOARD_BYTES;
+                is_inside.then(|| Place::Here(self.memory(at)))?
+            }
+            2 => Place::There(place.load(Ordering::Relaxed)),
+            _ => return None,
+        };
+        Some(Publication { bytes, place })
+    }
+}
+
+/// Where the slots begin.
+#[cfg(test)]
+pub(super) const fn slots_at() -> usize {
+    SLOTS_AT
+}

@@ -1,0 +1,214 @@
+use super::layout::CELLS;
+use super::*;
+
+/// Boards in ordinary memory.
+struct Memory(Vec<*mut u8>);
+
+const LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(BOARD_BYTES, 4096) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a board has a layout"),
+};
+
+impl Memory {
+    fn new(members: usize) -> Self {
+        // SAFETY: the size is not zero.
+        Self((0..members).map(|_| unsafe { std::alloc::alloc_zeroed(LAYOUT) }).collect())
+    }
+
+    fn boards(&self) -> Vec<Board> {
+        // SAFETY: the memory is as long and aligned as it must be, and outlives the boards in these tests.
+        (0..self.0.len()).map(|index| unsafe { Board::new(&self.0, index) }).collect()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: `new` has allocated it with this layout.
+        self.0.iter().for_each(|base| unsafe { std::alloc::dealloc(*base, LAYOUT) });
+    }
+}
+
+const COPIED: usize = 1 << 16;
+
+fn open(desk: &mut Desk, board: &Board, call: u64, room: usize) -> Seat {
+    let mut seat = Seat::default();
+    desk.open(board, &mut seat, 7, call, room).unwrap();
+    seat
+}
+
+fn publish(board: &Board, seat: &mut Seat, bytes: &[u8]) {
+    // SAFETY: the bytes outlive the board's use in these tests.
+    unsafe { board.publish(seat, bytes.as_ptr(), bytes.len(), COPIED) };
+}
+
+fn content(publication: Publication) -> Vec<u8> {
+    let Place::Here(from) = publication.place else { panic!("not here: {publication:?}") };
+    // SAFETY: the place is valid for so many bytes.
+    unsafe { std::slice::from_raw_parts(from, publication.bytes) }.to_vec()
+}
+
+fn found(board: &Board, seat: &mut Seat, member: usize, number: u32) -> Option<Publication> {
+    board.find(seat, member, number).map(Option::unwrap)
+}
+
+#[test]
+fn what_a_member_publishes_the_others_find() {
+    let memory = Memory::new(2);
+    let boards = memory.boards();
+    let mut desks = [Desk::default(), Desk::default()];
+    let [mut one, mut other] = [0, 1].map(|i| open(&mut desks[i], &boards[i], 1, 4096));
+    assert_eq!(found(&boards[1], &mut other, 0, 0), None);
+    let long = vec![3; 100];
+    publish(&boards[0], &mut one, b"small");
+    publish(&boards[0], &mut one, &long);
+    publish(&boards[0], &mut one, &[]);
+    assert!(!one.is_by_reference());
+    let contents: Vec<_> = (0..3).map(|n| content(found(&boards[1], &mut other, 0, n).unwrap())).collect();
+    assert_eq!(contents, [b"small".to_vec(), long, Vec::new()]);
+    assert_eq!(found(&boards[1], &mut other, 0, 3), None);
+    let huge = vec![1; COPIED + 1];
+    publish(&boards[0], &mut one, &huge);
+    assert!(one.is_by_reference());
+    let place = Place::There(huge.as_ptr().addr() as u64);
+    assert_eq!(found(&boards[1], &mut other, 0, 3), Some(Publication { bytes: huge.len(), place }));
+}
+
+#[test]
+fn calls_are_told_apart_and_found_in_any_slot() {
+    let memory = Memory::new(2);
+    let boards = memory.boards();
+    let mut desks = [Desk::default(), Desk::default()];
+    // Member 0 begins two calls in one order, member 1 in the other.
+    let [mut a0, mut b0] = [1, 2].map(|call| open(&mut desks[0], &boards[0], call, 0));
+    let [mut b1, mut a1] = [2, 1].map(|call| open(&mut desks[1], &boards[1], call, 0));
+    publish(&boards[0], &mut a0, b"a");
+    publish(&boards[0], &mut b0, b"b");
+    for (seat, expected) in [(&mut a1, b"a"), (&mut b1, b"b")] {
+        assert_eq!(found(&boards[1], seat, 0, 0), None, "in the expected slot is another call");
+        boards[1].search(seat, 0);
+        assert_eq!(content(found(&boards[1], seat, 0, 0).unwrap()), expected);
+    }
+    assert_eq!(boards[1].other_call(&a1, 0, |theirs| theirs != 1), Some(2));
+    assert_eq!(boards[1].other_call(&a1, 0, |theirs| theirs > 2), None);
+}
+
+#[test]
+fn slots_and_cells_are_reused_when_all_readers_have_finished() {
+    let memory = Memory::new(3);
+    let boards = memory.boards();
+    let mut desks = [Desk::default(), Desk::default(), Desk::default()];
+    let run = |desks: &mut [Desk; 3], call: u64, readers: std::ops::Range<usize>, room: usize| {
+        let mut seat = open(&mut desks[0], &boards[0], call, room);
+        publish(&boards[0], &mut seat, &[call as u8; 50]);
+        for reader in readers {
+            let mut its = open(&mut desks[reader], &boards[reader], call, 0);
+            boards[reader].search(&mut its, 0);
+            assert_eq!(content(found(&boards[reader], &mut its, 0, 0).unwrap()), [call as u8; 50]);
+            boards[reader].acknowledge(&its, |_| true);
+            desks[reader].close(&its, 0);
+        }
+        desks[0].close(&seat, u64::MAX);
+    };
+    for call in 0..10 * SLOTS as u64 {
+        run(&mut desks, call + 1, 1..3, 64);
+    }
+    // Member 2 reads no more: copies stop when the cells are used up.
+    for call in 0..CELLS as u64 {
+        run(&mut desks, 10_000 + call, 1..2, 64);
+    }
+    let mut seat = Seat::default();
+    assert_eq!(desks[0].open(&boards[0], &mut seat, 7, 20_000, 64), Err(Full::Unread(2)));
+    for call in CELLS as u64..SLOTS as u64 {
+        let mut seat = open(&mut desks[0], &boards[0], 10_000 + call, 0);
+        publish(&boards[0], &mut seat, b"x");
+        desks[0].close(&seat, u64::MAX);
+    }
+    let full = desks[0].open(&boards[0], &mut seat, 7, 20_000, 0);
+    assert!(matches!(full, Err(Full::Unread(1 | 2))), "{full:?}");
+}
+
+#[test]
+fn calls_in_progress_keep_their_slots() {
+    let memory = Memory::new(2);
+    let boards = memory.boards();
+    let mut desk = Desk::default();
+    let seats: Vec<Seat> = (0..SLOTS as u64).map(|call| open(&mut desk, &boards[0], call + 1, 0)).collect();
+    let mut seat = Seat::default();
+    assert_eq!(desk.open(&boards[0], &mut seat, 7, 1000, 0), Err(Full::Occupied));
+    desk.close(&seats[5], 0);
+    desk.open(&boards[0], &mut seat, 7, 1000, 0).unwrap();
+    assert_eq!(desk.open(&boards[0], &mut Seat::default(), 7, 1001, 0), Err(Full::Occupied));
+}
+
+#[test]
+fn a_withdrawn_publication_does_not_stand() {
+    let memory = Memory::new(2);
+    let boards = memory.boards();
+    let mut desks = [Desk::default(), Desk::default()];
+    let [mut one, mut other] = [0, 1].map(|i| open(&mut desks[i], &boards[i], 1, 0));
+    publish(&boards[0], &mut one, &[0; 100]);
+    assert!(found(&boards[1], &mut other, 0, 0).is_some() && boards[1].stands(&other, 0));
+    boards[0].withdraw(&one);
+    assert!(!boards[1].stands(&other, 0));
+    assert_eq!(found(&boards[1], &mut other, 0, 0), None);
+}
+
+#[test]
+fn nonsense_on_a_board_is_refused() {
+    use proptest::prelude::*;
+    let memory = Memory::new(2);
+    let boards = memory.boards();
+    let mut desks = [Desk::default(), Desk::default()];
+    let [mut one, mut other] = [0, 1].map(|i| open(&mut desks[i], &boards[i], 1, 4096));
+    publish(&boards[0], &mut one, &[1; 100]);
+    assert!(found(&boards[1], &mut other, 0, 0).is_some());
+    let (start, other) = (memory.0[0].addr(), std::cell::RefCell::new(other));
+    let words = proptest::collection::vec((0usize..24, prop_oneof![any::<u64>(), 0u64..64, Just(u64::MAX)]), 0..20);
+    proptest!(ProptestConfig::with_cases(if cfg!(miri) { 20 } else { 2000 }), |(words in words, number in 0u32..300)| {
+        for (word, value) in words {
+            // Words of the slot: everything but the stamp, so that the reader goes on.
+            let at = super::layout::slots_at() + (1 + word % 20) * 8;
+            // SAFETY: within the board.
+            unsafe { (*memory.0[0].add(at).cast::<std::sync::atomic::AtomicU64>()).store(value, Ordering::Relaxed) };
+        }
+        if let Some(Some(Publication { bytes, place: Place::Here(from) })) = boards[1].find(&mut other.borrow_mut(), 0, number) {
+            let offset = from.addr() - start;
+            prop_assert!(offset <= BOARD_BYTES && bytes <= BOARD_BYTES - offset, "{bytes} bytes at {offset}");
+        }
+    });
+}
+
+#[test]
+fn members_that_are_threads_exchange_many_calls() {
+    const CALLS: u64 = if cfg!(miri) { 20 } else { 20_000 };
+    let memory = Memory::new(3);
+    let boards = memory.boards();
+    std::thread::scope(|scope| {
+        for board in &boards {
+            scope.spawn(move || {
+                let mut desk = Desk::default();
+                for call in 1..=CALLS {
+                    let mut seat = Seat::default();
+                    let room = if call % 3 == 0 { 128 } else { 0 };
+                    while desk.open(board, &mut seat, call, call, room).is_err() {
+                        std::thread::yield_now();
+                    }
+                    let length = if room > 0 { 100 } else { 8 };
+                    publish(board, &mut seat, &[(call as u8).wrapping_add(board.index() as u8); 100][..length]);
+                    for member in (0..3).filter(|member| *member != board.index()) {
+                        let publication = loop {
+                            if let Some(publication) = found(board, &mut seat, member, 0) {
+                                break publication;
+                            }
+                            board.search(&mut seat, member);
+                            std::thread::yield_now();
+                        };
+                        assert_eq!(content(publication), vec![(call as u8).wrapping_add(member as u8); length]);
+                    }
+                    board.acknowledge(&seat, |_| true);
+                    desk.close(&seat, u64::MAX);
+                }
+            });
+        }
+    });
+}
