@@ -227,6 +227,7 @@ impl Context {
 
     /// Uses `tuner` from now on, unless a tuner was agreed on before.
     pub(crate) fn adopt(&self, tuner: Tuner, addresses: &[Address]) -> Result<()> {
+        let tuner = tuner.with_shared_memory(self.share_memory()?);
         self.lock()?.set_spin(self.spin(addresses, tuner.constants()));
         let _ = self.agreed.set(tuner);
         Ok(())

@@ -118,7 +118,7 @@ impl Call<'_> {
     }
 
     /// Elements of the call on `rank`, for error messages.
-    fn count(&self, rank: usize) -> usize {
+    pub(super) fn count(&self, rank: usize) -> usize {
         let shape = &self.shape;
         let total = |counts: &[usize]| counts.iter().sum::<usize>();
         match shape.collective {
@@ -273,6 +273,9 @@ impl Context {
     /// Executes `plan`, which is of the call of `run` or prepares it.
     #[inline(never)]
     pub(super) fn execute(&self, run: &Run<'_>, plan: Arc<Plan>) -> Result<()> {
+        if let Some(work) = self.shared_work(&plan, &run.binding) {
+            return self.complete_shared(run, &work, &mut self.begin_shared(run, &work)?);
+        }
         let (guard, index) = self.begin(run, plan)?;
         self.complete(run, guard, index)
     }
@@ -288,7 +291,7 @@ impl Context {
         let index = match guard.start(plan, &run.binding) {
             Ok(index) => index,
             Err(error) => {
-                let error = described(&error);
+                let error = self.described(run, &error);
                 // The other ranks wait for this one, so they are sent the reason.
                 if guard.broken.is_some() || error.kind() == ErrorKind::ResourceExhausted {
                     let reason = guard.broken.clone().unwrap_or_else(|| error.clone());
@@ -305,8 +308,13 @@ impl Context {
     /// Waits until the run `index` is over, and ends it. A failure breaks the context.
     #[inline(always)] // See `begin`.
     pub(super) fn complete(&self, run: &Run<'_>, guard: Guard<'_>, index: u32) -> Result<()> {
-        let engine = self.engine();
-        let (mut guard, mut over) = engine.finish(guard, index, run.deadline);
+        let (guard, over) = self.engine().finish(guard, index, run.deadline);
+        self.conclude(run, guard, index, over)
+    }
+
+    /// Ends the run `index`, which is over or has timed out, and returns its result. If it has failed, the context is broken.
+    pub(super) fn conclude(&self, run: &Run<'_>, guard: Guard<'_>, index: u32, over: bool) -> Result<()> {
+        let (mut guard, mut over, engine) = (guard, over, self.engine());
         let now = guard.now;
         // If a peer is known to be in another call, this rank fails at once, before its peers. A call with a zero timeout does
         // not wait for replies.

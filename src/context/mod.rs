@@ -13,6 +13,7 @@ mod remote_key;
 mod request;
 mod setup;
 mod share_counts;
+mod shared;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use std::time::{Duration, Instant};
 use crate::collective::Constants;
 use crate::context::prepared::PreparedCalls;
 use crate::engine::plan::{MAX_RANKS, PlanCache};
+use crate::engine::shared::Shared as SharedMemory;
 use crate::engine::{Engine, Guard, Spin};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
@@ -143,6 +145,8 @@ pub struct Context {
     slots: AtomicU64,
     /// The host number of each rank; empty until all hosts are known.
     hosts: OnceLock<Box<[u32]>>,
+    /// The shared memory of all ranks, if they are on one host.
+    shared_memory: OnceLock<Arc<SharedMemory>>,
     prepared: PreparedCalls,
     plans: PlanCache,
     shared: Arc<Shared>,
@@ -200,6 +204,7 @@ impl Context {
             built_in: OnceLock::new(),
             slots: AtomicU64::new(0),
             hosts: OnceLock::new(),
+            shared_memory: OnceLock::new(),
             prepared: PreparedCalls::default(),
             plans: PlanCache::default(),
             shared,

@@ -7,9 +7,10 @@ use crate::collective::Uses;
 use crate::context::Context;
 use crate::context::call::{Call, Reduction, Run};
 use crate::context::prepared::Selection;
-use crate::engine::Guard;
+use crate::context::shared::SharedCall;
 use crate::engine::plan::{OwnedShape, Plan};
 use crate::error::{Error, ErrorKind, Result};
+use crate::transport;
 use crate::types::ElementType;
 
 /// A prepared collective call. It is inactive until it is started, and again after the wait for it. Thread-safe: calls that its
@@ -27,6 +28,8 @@ pub struct Request {
     /// Empty until the first start if the plan depends on counts of other ranks.
     plan: OnceLock<Arc<Plan>>,
     state: Mutex<State>,
+    /// The call that was started, if the ranks share memory.
+    shared: Mutex<Option<SharedCall>>,
 }
 
 // SAFETY: the caller of `Context::request` keeps the buffers valid, on whichever thread they are used, and passes a function that
@@ -49,8 +52,8 @@ enum State {
 /// A run of a request.
 #[derive(Clone, Copy)]
 struct Started {
-    /// Its index in the engine.
-    index: u32,
+    /// Its index in the engine; `None` if the ranks share memory.
+    index: Option<u32>,
     at: Instant,
     deadline: Instant,
     timeout: Duration,
@@ -97,6 +100,7 @@ impl Context {
             selection,
             plan: plan.map_or_else(OnceLock::new, OnceLock::from),
             state: Mutex::new(State::Inactive),
+            shared: Mutex::default(),
         })
     }
 }
@@ -119,9 +123,9 @@ impl Request {
 
     /// As [`Request::wait`]. After a success, calls `last` while the buffers are still the library's.
     pub(crate) fn wait_and(&self, last: impl FnOnce()) -> Result<()> {
-        let guard = self.context.lock()?;
+        transport::check_process(self.context.device().as_ref())?;
         let started = self.leave_active("wait")?;
-        self.complete(guard, started, last)
+        self.complete(started, last)
     }
 
     /// Whether the call that was started is complete; if so, or if it has failed, this is the wait for it. Does what can be done
@@ -132,17 +136,13 @@ impl Request {
 
     /// As [`Request::test`]. If the call is complete, calls `last` while the buffers are still the library's.
     pub(crate) fn test_and(&self, last: impl FnOnce()) -> Result<bool> {
-        let guard = self.context.lock()?;
+        transport::check_process(self.context.device().as_ref())?;
         let started = self.leave_active("test")?;
-        let engine = self.context.engine();
-        let now = guard.now;
-        let (guard, over) = engine.finish(guard, started.index, now);
-        if !over && now < started.deadline {
-            *self.state() = State::Active(started);
-            engine.hand_over(guard);
-            return Ok(false);
+        if self.is_complete(&started)? {
+            return self.complete(started, last).map(|()| true);
         }
-        self.complete(guard, started, last).map(|()| true)
+        *self.state() = State::Active(started);
+        Ok(false)
     }
 
     /// Refuses an active request; all later calls on an inactive one are refused. For a handle that is about to be freed.
@@ -168,17 +168,71 @@ impl Request {
                 self.plan.get_or_init(|| plan).clone()
             }
         };
-        let (guard, index) = context.begin(&run, plan)?;
-        context.engine().leave(guard);
+        let index = match context.shared_work(&plan, &run.binding) {
+            Some(work) => {
+                let mut call = context.begin_shared(&run, &work)?;
+                // Peers find what it publishes.
+                if !context.test_shared(&run, &work, &mut call)? {
+                    *self.shared_call() = Some(call);
+                }
+                None
+            }
+            None => {
+                let (guard, index) = context.begin(&run, plan)?;
+                context.engine().leave(guard);
+                Some(index)
+            }
+        };
         Ok(Started { index, at: run.started, deadline: run.deadline, timeout: run.timeout })
     }
 
+    /// Does what can be done without waiting. Returns whether the run is over, or its deadline has passed.
+    fn is_complete(&self, started: &Started) -> Result<bool> {
+        let engine = self.context.engine();
+        let Some(index) = started.index else {
+            let (mut shared, call) = (self.shared_call(), self.call());
+            let run = self.run(&call, started);
+            let done = match (self.plan.get(), &mut *shared) {
+                (Some(plan), Some(call)) => match self.context.shared_work(plan, &run.binding) {
+                    Some(work) => self.context.test_shared(&run, &work, call),
+                    None => Ok(true),
+                },
+                _ => Ok(true),
+            };
+            if !matches!(done, Ok(false)) {
+                *shared = None;
+            }
+            return done.inspect_err(|_| *self.state() = State::Inactive);
+        };
+        let guard = self.context.lock()?;
+        let now = guard.now;
+        let (guard, over) = engine.finish(guard, index, now);
+        engine.hand_over(guard);
+        Ok(over || now >= started.deadline)
+    }
+
+    fn run<'a>(&self, call: &'a Call<'a>, started: &Started) -> Run<'a> {
+        let Started { at, deadline, timeout, .. } = *started;
+        Run { deadline, timeout, ..self.context.run_of(call, self.selection, at) }
+    }
+
+    fn shared_call(&self) -> MutexGuard<'_, Option<SharedCall>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits for the run, and ends it. The request becomes inactive.
-    fn complete(&self, guard: Guard<'_>, started: Started, last: impl FnOnce()) -> Result<()> {
+    fn complete(&self, started: Started, last: impl FnOnce()) -> Result<()> {
         let call = self.call();
-        let Started { index, at, deadline, timeout } = started;
-        let run = Run { deadline, timeout, ..self.context.run_of(&call, self.selection, at) };
-        let result = self.context.complete(&run, guard, index);
+        let run = self.run(&call, &started);
+        let result = match (started.index, self.plan.get()) {
+            (Some(index), _) => self.context.lock().and_then(|guard| self.context.complete(&run, guard, index)),
+            (None, Some(plan)) => match (self.shared_call().take(), self.context.shared_work(plan, &run.binding)) {
+                (Some(mut call), Some(work)) => self.context.complete_shared(&run, &work, &mut call),
+                // It has ended already.
+                _ => Ok(()),
+            },
+            (None, None) => Ok(()),
+        };
         if result.is_ok() {
             // SAFETY: the outputs are valid for their lengths in the shape, by the contract of `Context::request`, until the
             // request is inactive.
@@ -239,11 +293,14 @@ impl Drop for Request {
     /// The other ranks would wait for an active request in vain, so the context is broken.
     fn drop(&mut self) {
         let State::Active(started) = *self.state() else { return };
+        if let Some(call) = &mut *self.shared_call() {
+            self.context.drop_shared(call);
+        }
         let Ok(mut guard) = self.context.lock() else { return };
         let text = format!("rank {} has dropped an active request", self.context.rank);
         let error = Error::new(ErrorKind::Closed, text);
         guard.break_with(&error, Some(&error));
-        guard.end(started.index);
+        started.index.map(|index| guard.end(index));
         self.context.finish_closing(guard);
     }
 }

@@ -156,6 +156,14 @@ impl Execution {
         Ok(())
     }
 
+    /// Describes a call that its own thread executes.
+    pub fn attend(&mut self, binding: &Binding<'_>, kind: u8, fingerprint: u64) {
+        (self.plan, self.unfinished, self.reducing, self.failed) = (None, 1, false, None);
+        self.work.clear();
+        self.reductions.clear();
+        (self.kind, self.tag, self.count, self.fingerprint) = (kind, binding.tag, binding.count, fingerprint);
+    }
+
     fn make_room(&mut self, plan: &Plan, element: usize) -> Result<()> {
         let words = plan.scratch.checked_mul(element).map(|bytes| bytes.div_ceil(size_of::<u128>()));
         let steps = plan.steps.len().saturating_sub(self.progress.len());

@@ -11,6 +11,7 @@ mod numbers;
 pub mod plan;
 mod progress;
 pub mod requests;
+pub mod shared;
 mod sync;
 // Its threads are not loom's.
 #[cfg(all(test, not(loom)))]
@@ -26,6 +27,7 @@ use crate::engine::execution::Execution;
 use crate::engine::numbers::Numbers;
 use crate::engine::plan::Plan;
 use crate::engine::requests::Requests;
+use crate::engine::shared::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
@@ -77,6 +79,8 @@ pub struct Core {
     turns: u64,
     seen_turns: u64,
     spin: Spin,
+    /// The shared memory of all ranks, if they are on one host.
+    pub shared: Option<Arc<Shared>>,
     /// Overrides `spin` for waits that involve only this peer.
     pair_spins: QuickMap<Rank, Spin>,
 }
@@ -113,6 +117,19 @@ impl Core {
         let execution = &mut self.executions[index];
         execution.set_owner(index);
         execution.begin(&mut self.messenger);
+        Ok(index)
+    }
+
+    /// Registers a call on shared memory, which its own thread executes, because that thread waits. Returns its index; the call ends
+    /// by [`Core::end`].
+    pub fn attend(&mut self, binding: &Binding<'_>, fingerprint: u64) -> Result<u32> {
+        if let Some(error) = &self.broken {
+            return Err(error.context("the context is broken"));
+        }
+        let mut execution = self.spare.pop().unwrap_or_default();
+        execution.attend(binding, kind(binding.digest), fingerprint);
+        let index = self.executions.insert(execution);
+        self.executions[index].set_owner(index);
         Ok(index)
     }
 
@@ -203,12 +220,19 @@ impl Core {
         if self.broken.is_none() {
             self.broken = Some(error.clone());
         }
+        self.close_shared();
         self.messenger.close(error, notice);
         self.dispatch();
         // Closing the messenger does not fail executions that wait for no peer.
         for (_, execution) in self.executions.iter_mut().filter(|(_, execution)| !execution.is_over()) {
             execution.failed = Some(error.clone());
             self.ended = true;
+        }
+    }
+
+    fn close_shared(&self) {
+        if let Some(shared) = &self.shared {
+            shared.close();
         }
     }
 
@@ -276,6 +300,7 @@ impl Core {
                         e.failed.get_or_insert_with(|| error.clone());
                     });
                     self.broken.get_or_insert(error);
+                    self.close_shared();
                 }
                 Outcome::Queried { rank } => {
                     let doing = self.doing();
@@ -298,36 +323,46 @@ impl Core {
             Outcome::Done { bytes, .. } => {
                 execution.segment_done(token.detail, bytes, &mut self.messenger);
             }
-            Outcome::Mismatch { rank, theirs } => {
-                let (peer, tag) = (self.messenger.peer_name(rank), execution.tag);
-                let [(own, here), (theirs, what)] = [execution.fingerprint, theirs]
-                    .map(|fingerprint| (number(fingerprint), (self.explain)(digest(fingerprint))));
-                let text = if own != theirs && own != 0 && theirs != 0 {
-                    format!(
-                        "{what}, its number {theirs} on tag {tag}, where this rank is in number {own}, {here}: one of them \
-                         has made a call that the other has not, or they differed in an earlier one's root or counts"
-                    )
-                } else if what == here {
-                    format!(
-                        "{what} there too, but its counts, root, segment size or number of averaged inputs differ from \
-                         those here"
-                    )
-                } else {
-                    what
-                };
-                let text = format!("{peer} is in another collective: {text}");
-                // Replaces the error for a broken connection, which the peer's failure has caused, with one that names the
-                // mismatch.
-                if execution.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
-                    execution.failed = Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
-                }
-            }
+            Outcome::Mismatch { rank, theirs } => self.mismatch(token.owner, rank, theirs),
             Outcome::Failed(error) => {
                 execution.failed.get_or_insert(error);
             }
             Outcome::Written { .. } | Outcome::Queried { .. } | Outcome::Replied => {}
         }
+        let execution = &self.executions[token.owner];
         self.ended |= execution.is_over() || execution.wants_function();
+    }
+
+    /// The run `index` fails, since `rank` is in the call with the fingerprint `theirs`.
+    pub fn mismatch(&mut self, index: u32, rank: Rank, theirs: u64) {
+        let execution = &mut self.executions[index];
+        let (peer, tag) = (self.messenger.peer_name(rank), execution.tag);
+        let [(own, here), (theirs, what)] = [execution.fingerprint, theirs]
+            .map(|fingerprint| (number(fingerprint), (self.explain)(digest(fingerprint))));
+        let text = if own != theirs && own != 0 && theirs != 0 {
+            format!(
+                "{what}, its number {theirs} on tag {tag}, where this rank is in number {own}, {here}: one of them \
+                 has made a call that the other has not, or they differed in an earlier one's root or counts"
+            )
+        } else if what == here {
+            format!(
+                "{what} there too, but its counts, root, segment size or number of averaged inputs differ from \
+                 those here"
+            )
+        } else {
+            what
+        };
+        let text = format!("{peer} is in another collective: {text}");
+        // Replaces the error for a broken connection, which the peer's failure has caused, with one that names the
+        // mismatch.
+        if execution.failed.as_ref().is_none_or(|e| e.kind() == ErrorKind::ConnectionLost) {
+            execution.failed = Some(Error::new(ErrorKind::Mismatch, text).with_rank(rank));
+        }
+    }
+
+    /// The run `index` fails with `error`.
+    pub fn fail(&mut self, index: u32, error: Error) {
+        self.executions[index].failed.get_or_insert(error);
     }
 }
 

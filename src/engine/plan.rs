@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::collective::{Algorithm, Shape};
+use crate::engine::shared::program::Program;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{QuickHasher, QuickMap};
 use crate::schedule::{Action, Buffer, Dependency, Schedule, Side, Span, Step};
@@ -59,6 +60,8 @@ pub struct Plan {
     dependents: Box<[u32]>,
     /// Elements of scratch memory.
     pub scratch: usize,
+    /// The schedule for one thread, if all its steps use shared memory.
+    pub program: Option<Program>,
 }
 
 impl Plan {
@@ -87,6 +90,7 @@ impl Plan {
             dependencies: dependencies.into(),
             dependents: flat.into(),
             scratch: schedule.scratch,
+            program: None,
         }
     }
 
@@ -234,7 +238,9 @@ impl PlanCache {
         if apart {
             schedule = without_receive_and_reduce(&schedule);
         }
-        let plan = Arc::new(Plan::new(&schedule));
+        let mut plan = Plan::new(&schedule);
+        plan.program = Program::new(&schedule, shape.size, !apart);
+        let plan = Arc::new(plan);
         let mut plans = lock();
         // Another thread may have added it meanwhile.
         if let Some(plan) = find(&plans) {

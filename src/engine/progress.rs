@@ -28,6 +28,10 @@ pub enum Spin {
 /// A polling thread that makes progress each time reads the clock and checks for contenders once in so many turns.
 const BUSY_TURNS: u32 = 64;
 
+/// How often a thread that does not poll looks for publications in shared memory, at first and after a while.
+const FIRST_NAP: Duration = Duration::from_micros(20);
+const LAST_NAP: Duration = Duration::from_millis(1);
+
 /// The lock on a context's state.
 pub type Guard<'a> = MutexGuard<'a, Core>;
 
@@ -79,6 +83,7 @@ impl Engine {
                 turns: 0,
                 seen_turns: 0,
                 spin,
+                shared: None,
                 pair_spins: QuickMap::default(),
             }),
             clock,
@@ -116,6 +121,21 @@ impl Engine {
         drop(guard);
         self.ended.notify_all();
         self.waker.wake();
+    }
+
+    /// For a thread that waits for peers in shared memory without this lock: peers must not wake the device with everything that
+    /// they publish, so it is not responsible for progress until its next tick.
+    #[cold]
+    pub fn take_over(&self) {
+        let mut guard = self.lock();
+        if !guard.polling {
+            if let Some(watch) = self.watch.get() {
+                watch.disarm();
+            }
+            guard.set_sleeping(false);
+            guard.serve();
+            self.notify(&mut guard);
+        }
     }
 
     /// Progresses what was just posted, then gives the lock back; the polling thread or the watch does the rest.
@@ -173,6 +193,9 @@ impl Engine {
         let mut polling = false;
         let mut busy_turns = 0;
         let mut idle_since: Option<Instant> = None;
+        // Whether peers know that this rank is about to sleep.
+        let mut announced = false;
+        let mut nap = FIRST_NAP;
         let result = loop {
             if let Some(result) = ready(&mut guard) {
                 break Some(result);
@@ -186,9 +209,14 @@ impl Engine {
                 if let Some(result) = ready(&mut guard) {
                     break Some(result);
                 }
-                let left = deadline.saturating_duration_since(self.now());
+                let mut left = deadline.saturating_duration_since(self.now());
                 if left.is_zero() {
                     break None;
+                }
+                if guard.messenger.waits_for_publication() {
+                    // The polling thread does not see what this one waits for in shared memory.
+                    left = left.min(nap);
+                    nap = (2 * nap).min(LAST_NAP);
                 }
                 guard = self.wait_for_notification(guard, peer, left);
                 continue;
@@ -205,6 +233,9 @@ impl Engine {
             self.notify(&mut guard);
             if moved {
                 idle_since = None;
+                if std::mem::take(&mut announced) {
+                    guard.set_sleeping(false);
+                }
                 busy_turns += 1;
                 // The progress may concern only other threads: this thread must still observe its deadline, and release the lock
                 // to them.
@@ -224,10 +255,13 @@ impl Engine {
             if guard.now >= deadline {
                 break None;
             }
-            guard = self.rest(guard, peer, &mut idle_since, deadline);
+            guard = self.rest(guard, peer, &mut idle_since, &mut announced, deadline);
         };
         if polling {
             guard.polling = false;
+        }
+        if announced {
+            guard.set_sleeping(false);
         }
         (guard, result)
     }
@@ -255,6 +289,7 @@ impl Engine {
         mut guard: Guard<'a>,
         peer: Option<Rank>,
         idle_since: &mut Option<Instant>,
+        announced: &mut bool,
         deadline: Instant,
     ) -> Guard<'a> {
         let since = *idle_since.get_or_insert(guard.now);
@@ -272,11 +307,8 @@ impl Engine {
             yield_now();
             return guard;
         }
-        if guard.set_sleeping(true) && guard.progress() {
-            // A rank that shares memory had published something before it could see that this one sleeps.
-            guard.set_sleeping(false);
-            self.notify(&mut guard);
-            *idle_since = None;
+        if !std::mem::replace(announced, true) && guard.set_sleeping(true) {
+            // One turn more: a rank that shares memory may have published something before it could see that this one sleeps.
             return guard;
         }
         let until = guard.messenger.next_timer().map_or(deadline, |timer| timer.min(deadline));
@@ -288,6 +320,7 @@ impl Engine {
         guard = self.lock_contended();
         guard.sleeping = None;
         guard.set_sleeping(false);
+        *announced = false;
         if guard.longest_spin(peer) > spin {
             *idle_since = None;
         }

@@ -16,6 +16,7 @@ use crate::wire::Message;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Wait {
     Receive,
+    Publication,
     Grant,
     Send,
     Answer,
@@ -84,6 +85,9 @@ impl Messenger {
                 }
             }
         }
+        for (_, rank, bytes) in self.shared_waits.iter().filter(|(token, ..)| its(*token)) {
+            add(Wait::Publication, *rank, 0, *bytes, None);
+        }
         for (_, queued) in self.queued_sends.iter().filter(|(_, q)| its(q.send.token)) {
             add(Wait::Grant, queued.send.to, 0, queued.send.bytes, Some((queued.send.space, queued.send.slot)));
         }
@@ -124,6 +128,7 @@ impl Messenger {
             let slot = if *operations > 1 { format!("{slot} and {} more messages", operations - 1) } else { slot };
             match wait {
                 Wait::Receive => format!("to receive {done} of {bytes} bytes from {who}{slot}"),
+                Wait::Publication => format!("for {who} to publish or read {bytes} bytes in shared memory"),
                 Wait::Grant => format!("for {who} to receive: 0 of {bytes} bytes sent{slot}"),
                 Wait::Send => format!("to send {done} of {bytes} bytes to {who}"),
                 Wait::Write => format!("for {who} to write into a buffer of {bytes} bytes{slot}"),

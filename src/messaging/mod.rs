@@ -110,6 +110,8 @@ pub struct Messenger {
     closed: Option<Error>,
     /// Peers to which a query was sent.
     queried: Vec<Rank>,
+    /// Waits for what peers do in shared memory: the operation, the peer, and the bytes that it publishes.
+    shared_waits: Vec<(Token, Rank, usize)>,
 }
 
 // SAFETY: the posters keep the memory behind all pointers valid until the event or the cancellation, on whichever thread the
@@ -152,6 +154,7 @@ impl Messenger {
             connector_events: Vec::with_capacity(EVENTS),
             closed: None,
             queried: Vec::new(),
+            shared_waits: Vec::new(),
         }
     }
 
@@ -203,6 +206,21 @@ impl Messenger {
         }
     }
 
+    /// Starts a wait for `bytes` bytes that `rank` publishes in shared memory, where the caller looks for them. It ends by
+    /// [`Messenger::cancel`], or fails when the peer is disconnected.
+    pub fn wait_for_publication(&mut self, rank: Rank, bytes: usize, token: Token) {
+        if let Some(error) = self.disconnect_error(rank) {
+            return self.event(token, Outcome::Failed(error));
+        }
+        self.connect(rank);
+        self.shared_waits.push((token, rank, bytes));
+    }
+
+    /// Whether anything waits for a publication.
+    pub fn waits_for_publication(&self) -> bool {
+        !self.shared_waits.is_empty()
+    }
+
     /// Cancels all operations of `owner`: no event follows for them, and their memory is not accessed any more.
     pub fn cancel(&mut self, owner: u32) {
         let mut arriving = Vec::new();
@@ -230,6 +248,7 @@ impl Messenger {
             self.outgoing -= peer.cancel(owner);
         }
         self.cancel_queued(owner);
+        self.shared_waits.retain(|(token, ..)| token.owner != owner);
         self.cancel_offers(owner);
         self.cancel_readings(&arriving);
         self.events.retain(|e| e.token.owner != owner);
@@ -304,6 +323,7 @@ impl Messenger {
             (self.regions.len(), "regions"),
             (self.bindings.len(), "bound buffers"),
             (self.unexpected_writes.values().map(Vec::len).sum(), "unexpected writes"),
+            (self.shared_waits.len(), "waits for publications"),
         ];
         let left: Vec<String> = left.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
         (!left.is_empty()).then(|| left.join(", "))

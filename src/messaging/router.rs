@@ -187,6 +187,7 @@ impl Messenger {
             tokens.extend(self.requests.remove(index).filter(|r| !r.cancelled).map(|r| r.token));
         }
         tokens.extend(self.bindings.iter().filter(|(key, _)| key.rank() == rank).map(|(_, b)| b.token));
+        tokens.extend(self.shared_waits.extract_if(.., |(_, peer, _)| *peer == rank).map(|(token, ..)| token));
         for token in tokens {
             self.event(token, Outcome::Failed(error.clone()));
         }
@@ -221,11 +222,9 @@ impl Messenger {
             (None, Source::AnyOf(ranks)) => ranks.first().copied(),
         };
         let servers: BTreeSet<Rank> = self.receives.ops().filter_map(|(_, op)| server(op)).collect();
-        let tokens: Vec<Token> = servers
-            .into_iter()
-            .flat_map(|rank| self.receives.disconnect(rank, |_| true))
-            .map(|(token, _)| token)
-            .collect();
+        let waits = self.shared_waits.drain(..).map(|(token, ..)| token);
+        let receives = servers.into_iter().flat_map(|rank| self.receives.disconnect(rank, |_| true));
+        let tokens: Vec<Token> = waits.chain(receives.map(|(token, _)| token)).collect();
         for token in tokens {
             self.event(token, Outcome::Failed(error.clone()));
         }

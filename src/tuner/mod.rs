@@ -142,6 +142,15 @@ impl Tuner {
         if self.tuning.links.len() == size * size { &self.tuning.links } else { &[] }
     }
 
+    /// The same for ranks that share memory or not.
+    pub fn with_shared_memory(self, shared: bool) -> Self {
+        if self.topology.shared == shared {
+            return self;
+        }
+        let topology = Topology { shared, ..self.topology };
+        Self::new(self.tuning, self.overrides, topology, self.max_segment_bytes)
+    }
+
     /// Whether all ranks are on one host and share memory.
     pub fn shares_memory(&self) -> bool {
         self.topology.shares_memory()

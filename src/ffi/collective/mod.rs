@@ -23,6 +23,7 @@ pub use reducing::*;
 pub(super) use self::buffers::Apart;
 use self::buffers::Form;
 use super::context::gloo_rs_context_t;
+use super::enumeration::number;
 use super::guard::guard;
 use super::status::gloo_rs_status_t;
 use super::types::{element_type, op};
@@ -30,6 +31,7 @@ use super::{handle, pointer};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Prepared, Reduction, Request};
 use crate::engine::plan;
+use crate::engine::shared::{Input, Key};
 use crate::error::{Error, Result, try_zeros};
 use crate::types::{DataType, Rank, ReduceOp};
 
@@ -82,7 +84,7 @@ unsafe fn run_options(context: &Context, collective: Collective, options: &gloo_
     // SAFETY: by the contract, the pointers in `options` are as `buffers_of` and `run` demand.
     unsafe {
         let (inputs, outputs, counts) = buffers_of(context, collective, options)?;
-        run(context, collective, options, inputs, outputs, counts)
+        run(context, collective, options, inputs, outputs, counts, None)
     }
 }
 
@@ -142,6 +144,13 @@ unsafe fn plain(
         // SAFETY: by the contract, `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
         let context = &handle.context;
+        let key = quick_key(collective, &options, input, output);
+        if let Some(key) = &key {
+            // SAFETY: by the contract, the buffers that this rank uses are NULL or valid for their lengths, which `key` determines.
+            if let Some(result) = unsafe { context.run_quick(key, input.cast(), output.cast()) } {
+                return result;
+            }
+        }
         let is_root = usize::try_from(options.root) == Ok(context.rank());
         // NULL stands for in place, where the rank has that form.
         options.num_inputs = match collective {
@@ -156,8 +165,36 @@ unsafe fn plain(
         let (inputs, outputs) = (&[input.cast::<u8>()][..used.inputs], &[output.cast::<u8>()][..used.outputs]);
         // SAFETY: by the contract, the buffers and lists that this rank uses are NULL or valid for their lengths;
         // `used` leaves out the others. `options` has no other pointers: the exports take the rest from `DEFAULTS`.
-        unsafe { run(context, collective, &options, inputs, outputs, used.counts) }
+        unsafe { run(context, collective, &options, inputs, outputs, used.counts, key) }
     })
+}
+
+/// The arguments of a plain call; `None` for a collective with lists, or whose ranks have results of single contributions.
+#[inline]
+fn quick_key(
+    collective: Collective,
+    options: &gloo_rs_collective_options_t,
+    input: *const c_void,
+    output: *mut c_void,
+) -> Option<Key> {
+    use Collective::*;
+    if !matches!(
+        collective,
+        Allreduce | Reduce | ReduceScatter | Broadcast | Allgather | Gather | Scatter | Alltoall | Barrier
+    ) || !options.recv_counts.is_null()
+    {
+        return None;
+    }
+    // SAFETY: C initialised both fields, or they have their defaults.
+    let (dtype, op) = unsafe { (number(options.data_type), number(options.op)) };
+    let input = if input.is_null() {
+        Input::Null
+    } else if input == output.cast_const() {
+        Input::Output
+    } else {
+        Input::Other
+    };
+    Some(Key { collective: collective as u32, dtype, op, root: options.root, count: options.count, input })
 }
 
 /// Numbers of the caller's inputs, outputs and counts that a rank uses in a call.
@@ -199,9 +236,12 @@ unsafe fn run(
     inputs: &[*const u8],
     outputs: &[*mut u8],
     num_counts: usize,
+    key: Option<Key>,
 ) -> Result<()> {
     // SAFETY: by the contract, which is that of `checked` and of `Run`.
-    unsafe { checked(context, collective, options, inputs, outputs, num_counts, Run(context)) }
+    unsafe {
+        checked(context, collective, options, inputs, outputs, num_counts, Run { context, key, inputs: inputs.len() })
+    }
 }
 
 /// What is done with a checked call.
@@ -216,16 +256,27 @@ trait Purpose {
 }
 
 /// Runs the call; its buffers are valid until this returns.
-struct Run<'a>(&'a Context);
+struct Run<'a> {
+    context: &'a Context,
+    /// The arguments of a plain call.
+    key: Option<Key>,
+    /// Number of inputs that were passed.
+    inputs: usize,
+}
 
 impl Purpose for Run<'_> {
     type Output = ();
 
     #[inline(always)] // A part of `run`.
     unsafe fn fulfil(self, call: &Call<'_>, known: Option<Prepared>, apart: Option<Apart>) -> Result<()> {
+        // In place by another address than the output's, the buffers are not what the key says.
+        let is_named = |key: &Key| key.input != Input::Other || call.inputs.len() == self.inputs;
+        if let (Some(key), Some(prepared), None) = (self.key.filter(is_named), &known, &apart) {
+            self.context.remember(key, call, prepared);
+        }
         // SAFETY: the call has passed all checks, every output is apart from all other buffers, and by the contract, they are
         // valid until this returns.
-        unsafe { self.0.run_checked(call, known) }?;
+        unsafe { self.context.run_checked(call, known) }?;
         if let Some(apart) = apart {
             // SAFETY: the call has returned. By the contract, only this call accesses the output until it returns.
             unsafe { apart.copy_out() };

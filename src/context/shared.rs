@@ -1,0 +1,295 @@
+//! Executes calls whose ranks share memory, on the calling thread.
+
+use std::sync::Arc;
+
+use std::sync::atomic::Ordering;
+
+use crate::collective::{Collective, Shape};
+use crate::context::Context;
+use crate::context::call::Run;
+use crate::context::digest::explain;
+use crate::context::prepared::Prepared;
+use crate::engine::plan::Plan;
+use crate::engine::shared::{Call, Key, Known, Refused, Shared, Wait, Work};
+use crate::engine::{Binding, Guard};
+use crate::error::{Error, ErrorKind, Result};
+use crate::messaging::Token;
+use crate::types::DataType;
+use crate::wire::fingerprint::{digest, is_earlier, kind};
+
+/// Most ranks of a context whose collectives use shared memory: with more, each of them would read too many others.
+const MAX_SHARING: usize = 64;
+
+/// How often a thread looks for a publication before it waits with the context's lock, if each rank has its own core: some tens of
+/// microseconds.
+const LOOKS: u32 = 2000;
+/// How often it looks and gives up its core, if ranks share cores.
+const SHARED_LOOKS: u32 = 50;
+/// After so many looks it wakes peers that sleep, and looks at all slots of the peer.
+const LOOKS_AROUND: u32 = 100;
+
+/// A call on shared memory.
+pub(super) struct SharedCall {
+    call: Call,
+    /// Its index in the engine, if it had to wait there.
+    attended: Option<u32>,
+}
+
+impl Context {
+    /// If all ranks share memory, uses it for collectives from now on. Returns whether they do, which all ranks find alike.
+    pub(super) fn share_memory(&self) -> Result<bool> {
+        let mut guard = self.lock()?;
+        let group =
+            guard.messenger.host_group().filter(|group| group.ranks().len() == self.size && group.reads_memory());
+        let Some(group) = group.filter(|_| (2..=MAX_SHARING).contains(&self.size)).cloned() else { return Ok(false) };
+        let shared = self.shared_memory.get_or_init(|| Arc::new(Shared::new(group)));
+        guard.shared = Some(shared.clone());
+        Ok(true)
+    }
+
+    /// What to execute for `plan`, if its ranks share memory.
+    #[inline]
+    pub(super) fn shared_work<'a>(&'a self, plan: &'a Plan, binding: &'a Binding<'a>) -> Option<Work<'a>> {
+        match (&plan.program, self.shared_memory.get()) {
+            (Some(program), Some(shared)) => Some(Work { shared, plan, program, binding }),
+            _ => None,
+        }
+    }
+
+    /// Starts a call without waiting.
+    #[inline]
+    pub(super) fn begin_shared(&self, run: &Run<'_>, work: &Work<'_>) -> Result<SharedCall> {
+        if work.shared.is_asleep() {
+            self.engine().take_over();
+        }
+        let call = Call::start(work).map_err(|refused| self.refused(run, &refused))?;
+        Ok(SharedCall { call, attended: None })
+    }
+
+    /// Waits until `call` is complete, and ends it. A failure breaks the context.
+    pub(super) fn complete_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<()> {
+        loop {
+            let wait = match call.call.advance(work) {
+                Ok(None) => return self.end_shared(call),
+                Ok(Some(wait)) => wait,
+                Err(error) => return self.fail_shared(run, work, call, error),
+            };
+            if !(!run.timeout.is_zero() && look(&mut call.call, work, wait)) {
+                self.wait_shared(run, work, call, wait)?;
+            }
+        }
+    }
+
+    /// Executes `call` as far as possible without waiting. Returns whether it has ended.
+    pub(super) fn test_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
+        match call.call.advance(work) {
+            Ok(None) => self.end_shared(call).map(|()| true),
+            Ok(Some(_)) if self.engine().now() >= run.deadline => self.complete_shared(run, work, call).map(|()| true),
+            Ok(Some(wait)) => {
+                call.call.look_around(work, wait);
+                // A broken context ends the call.
+                let failed = self.lock()?.broken.clone();
+                failed.map_or(Ok(false), |error| self.fail_shared(run, work, call, error).map(|()| true))
+            }
+            Err(error) => self.fail_shared(run, work, call, error).map(|()| true),
+        }
+    }
+
+    #[inline]
+    fn end_shared(&self, call: &SharedCall) -> Result<()> {
+        if let Some(index) = call.attended {
+            self.lock()?.end(index);
+        }
+        Ok(())
+    }
+
+    /// Ends a call with `error`, which breaks the context.
+    #[cold]
+    fn fail_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall, error: Error) -> Result<()> {
+        // Readers find out that the publications are withdrawn.
+        call.call.withdraw(work.shared);
+        let mut guard = self.lock()?;
+        let index = self.attend(run, &mut guard, call)?;
+        guard.fail(index, error);
+        self.conclude(run, guard, index, true)
+    }
+
+    /// Drops a call that was started, and has not ended.
+    pub(super) fn drop_shared(&self, call: &mut SharedCall) {
+        if let Some(shared) = self.shared_memory.get() {
+            call.call.withdraw(shared);
+        }
+    }
+
+    fn attend(&self, run: &Run<'_>, guard: &mut Guard<'_>, call: &mut SharedCall) -> Result<u32> {
+        match call.attended {
+            Some(index) => Ok(index),
+            None => {
+                let index = guard.attend(&run.binding, call.call.fingerprint());
+                Ok(*call.attended.insert(index.map_err(|error| self.described(run, &error))?))
+            }
+        }
+    }
+
+    /// Waits with the context's lock, and progresses the context meanwhile. A failure ends the call.
+    #[cold]
+    fn wait_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall, wait: Wait) -> Result<()> {
+        call.call.look_around(work, wait);
+        let mut guard = self.lock()?;
+        let index = match self.attend(run, &mut guard, call) {
+            Ok(index) => index,
+            Err(error) => {
+                call.call.withdraw(work.shared);
+                return Err(error);
+            }
+        };
+        let rank = wait.member().map(|member| work.shared.rank(member));
+        if let Some(rank) = rank {
+            let bytes = run.binding.count * run.binding.element;
+            guard.messenger.wait_for_publication(rank, bytes, Token { owner: index, detail: 0 });
+        }
+        let own = call.call.fingerprint();
+        let (mut guard, ready) = self.engine().wait_for(guard, rank, run.deadline, |core| {
+            call.call.look_around(work, wait);
+            if call.call.is_ready(work, wait) {
+                return Some(true);
+            }
+            let other = |theirs| kind(theirs) == kind(own) && digest(own) != digest(theirs) && !is_earlier(theirs, own);
+            if let Some(member) = wait.member()
+                && !core.is_over(index)
+                && let Some(theirs) = call.call.other_call(work, member, other)
+            {
+                core.mismatch(index, work.shared.rank(member), theirs);
+            }
+            core.is_over(index).then_some(false)
+        });
+        if ready == Some(true) {
+            guard.messenger.cancel(index);
+            self.engine().hand_over(guard);
+            return Ok(());
+        }
+        call.call.withdraw(work.shared);
+        self.conclude(run, guard, index, ready.is_some())
+    }
+
+    /// Runs a plain call, if an equal one was remembered: its steps from here to the first publication are few. `None` if it must be
+    /// prepared and checked.
+    ///
+    /// # Safety
+    /// As for [`Context::run`], if the arguments are those of the call that was remembered.
+    #[inline]
+    pub unsafe fn run_quick(&self, key: &Key, input: *const u8, output: *mut u8) -> Option<Result<()>> {
+        let shared = self.shared_memory.get().filter(|shared| !shared.is_inherited())?;
+        if shared.is_asleep() {
+            self.engine().take_over();
+        }
+        let (mut call, known) = Call::start_quick(shared, key, input, output)?;
+        // SAFETY: valid until the call has ended, and not used afterwards.
+        let known = unsafe { known.as_ref() };
+        let program = known.plan.program.as_ref()?;
+        let (inputs, outputs) = ([input], [output]);
+        let binding = Binding {
+            inputs: &inputs[..usize::from(known.input.is_some())],
+            outputs: &outputs[..usize::from(known.output.is_some())],
+            element: known.element,
+            segment: usize::MAX,
+            combine: known.combine,
+            digest: known.digest,
+            tag: 0,
+            counted: true,
+            count: known.count,
+        };
+        let work = Work { shared, plan: &known.plan, program, binding: &binding };
+        let waits = self.timeout.load(Ordering::Relaxed) > 0;
+        while let Ok(advanced) = call.advance(&work) {
+            match advanced {
+                None => return Some(Ok(())),
+                Some(wait) if waits && look(&mut call, &work, wait) => {}
+                Some(_) => break,
+            }
+        }
+        Some(self.finish_quick(key, known, &work, call))
+    }
+
+    /// The rest of a quick call that must wait, or has failed.
+    #[cold]
+    fn finish_quick(&self, key: &Key, known: &Known, work: &Work<'_>, call: Call) -> Result<()> {
+        let collective = Collective::ALL[key.collective as usize];
+        let shape = Shape {
+            root: usize::try_from(key.root).unwrap_or_default(),
+            ..Shape::new(collective, self.rank, self.size, key.count)
+        };
+        let dtype = DataType::try_from(key.dtype.wrapping_sub(1)).unwrap_or(DataType::Uint8);
+        let described = super::Call::new(shape, dtype);
+        let algorithm = collective.algorithm(known.algorithm)?;
+        let started = self.engine().now();
+        let (deadline, timeout) = self.deadline_after(started, None);
+        let run = Run { call: &described, algorithm, binding: *work.binding, started, deadline, timeout };
+        self.complete_shared(&run, work, &mut SharedCall { call, attended: None })
+    }
+
+    /// Remembers a plain call that was prepared and checked, for [`Context::run_quick`].
+    pub(crate) fn remember(&self, key: Key, call: &super::Call<'_>, prepared: &Prepared) {
+        let (Some(shared), Some(program)) = (self.shared_memory.get(), &prepared.plan.program) else { return };
+        let (shape, element) = (&call.shape, call.element());
+        let Ok(combine) = call.combine() else { return };
+        if self.check_calls || shape.inputs > 1 || shape.outputs > 1 || shape.has_lone_result() {
+            return;
+        }
+        let bytes = |len: usize| len * element;
+        let known = Known {
+            plan: prepared.plan.clone(),
+            algorithm: prepared.algorithm.name,
+            combine,
+            digest: prepared.check,
+            element,
+            count: call.count(self.rank),
+            input: (shape.inputs > 0).then(|| bytes(shape.input_len(0))),
+            output: (shape.outputs > 0).then(|| bytes(shape.output_len(0))),
+            room: program.room(element),
+            readers: program.readers,
+            align: call.dtype.align(),
+        };
+        shared.remember(key, known);
+    }
+
+    /// The error for a call that does not start.
+    #[cold]
+    fn refused(&self, run: &Run<'_>, refused: &Refused) -> Error {
+        let broken = match self.lock() {
+            Ok(guard) => guard.broken.clone(),
+            Err(error) => return error,
+        };
+        let error = match (refused, broken) {
+            (Refused::Unusable, Some(error)) => error.context("the context is broken"),
+            (Refused::Unusable, None) => Error::new(ErrorKind::Closed, "the context is closed"),
+            (Refused::Running, _) => {
+                let (what, tag) = (explain(run.binding.digest), run.binding.tag);
+                let text = format!("{what} with tag {tag} is running on this context already");
+                Error::new(ErrorKind::InvalidOperation, text)
+            }
+        };
+        self.described(run, &error)
+    }
+}
+
+/// Looks for what the call waits for, for some microseconds. Returns whether it has come.
+#[inline]
+fn look(call: &mut Call, work: &Work<'_>, wait: Wait) -> bool {
+    let shares = work.shared.shares_cores();
+    for turn in 0..if shares { SHARED_LOOKS } else { LOOKS } {
+        if call.is_ready(work, wait) {
+            return true;
+        }
+        if shares {
+            call.look_around(work, wait);
+            std::thread::yield_now();
+        } else {
+            if turn == LOOKS_AROUND {
+                call.look_around(work, wait);
+            }
+            std::hint::spin_loop();
+        }
+    }
+    false
+}

@@ -1,0 +1,201 @@
+//! Collectives of ranks that share memory, executed by the thread that makes the call.
+//!
+//! A schedule whose steps all use shared memory needs no events, queues or lock of the context: the calling thread executes
+//! [operations](program) one after the other. Where it must wait for a peer it polls the peer's board for a short time; the
+//! caller of [`Call::advance`] then waits with the context's lock, as for messages.
+
+pub mod program;
+mod quick;
+mod run;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use quick::{Input, Key, Known};
+pub use run::{Call, Wait, Work};
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::numbers::Numbers;
+use crate::transport::board::{Board, Desk, Full, Members, Seat};
+use crate::transport::shm::HostGroup;
+use crate::types::Rank;
+use quick::Quick;
+
+/// Publications of at most this many bytes are copied into shared memory; readers read longer ones from the publisher's buffer.
+pub const COPIED_BYTES: usize = 256 << 10;
+
+/// The shared memory of a context whose ranks are all on one host.
+pub struct Shared {
+    group: Arc<HostGroup>,
+    board: Board,
+    /// Whether calls may start.
+    usable: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    desk: Desk,
+    numbers: Numbers,
+    begun: u64,
+    quick: Quick,
+    calls: Calls,
+}
+
+/// The workspaces of calls.
+#[derive(Default)]
+struct Calls {
+    /// Of calls in progress, and of those that have ended, until the next call begins. Owned; each is used by its call until that
+    /// has set `ended`.
+    begun: Vec<NonNull<Workspace>>,
+    /// Owned, and used by no call.
+    spare: Vec<NonNull<Workspace>>,
+}
+
+// SAFETY: the pointers are owned, and to values that may be sent; see `Calls::begun`.
+unsafe impl Send for Calls {}
+
+/// Memory of a call that later calls reuse.
+#[derive(Default)]
+struct Workspace {
+    /// Set, as its last access to this, by the thread that makes the call.
+    ended: AtomicBool,
+    /// Kind and tag.
+    line: (u8, u64),
+    /// Whether the call has a slot on the board that must be given back.
+    seated: bool,
+    /// Who reads what the call publishes.
+    readers: Members,
+    seat: Seat,
+    /// The call, if it is a plain one.
+    known: Option<Arc<Known>>,
+    /// Used only through their pointers, so their lengths stay 0.
+    scratch: Vec<u128>,
+    staging: Vec<u128>,
+}
+
+/// Why a call does not start.
+pub enum Refused {
+    /// The context is broken or closed.
+    Unusable,
+    /// A call of this kind is in progress on this tag.
+    Running,
+}
+
+impl Shared {
+    /// The shared memory of `group`, to which all ranks of the context belong.
+    pub fn new(group: Arc<HostGroup>) -> Self {
+        let members = group.ranks().len();
+        let bases: Vec<*mut u8> = (0..members)
+            .map(|member| if member == group.index() { group.own_board() } else { group.board(member).cast_mut() })
+            .collect();
+        // SAFETY: the group keeps the mappings of all members as long as it lives, which is as long as this does. Only this
+        // board writes to the own one.
+        let board = unsafe { Board::new(&bases, group.index()) };
+        Self { group, board, usable: AtomicBool::new(true), state: Mutex::default() }
+    }
+
+    /// No call starts any more. Calls in progress find out when they wait.
+    pub fn close(&self) {
+        self.usable.store(false, Ordering::Release);
+    }
+
+    /// Number of calls that were started.
+    pub fn begun(&self) -> u64 {
+        self.state().begun
+    }
+
+    /// Whether a call of this kind is in progress on `tag`.
+    pub fn runs(&self, kind: u8, tag: u64) -> bool {
+        self.state().calls.runs((kind, tag))
+    }
+
+    /// Whether more ranks than cores take part, so that a waiting thread keeps a core from a rank that it waits for.
+    pub fn shares_cores(&self) -> bool {
+        self.group.shares_cores()
+    }
+
+    /// Remembers a plain call, which later calls with the same arguments start by [`Shared::quick`].
+    pub fn remember(&self, key: Key, known: Known) {
+        self.state().quick.set(key, known);
+    }
+
+    /// Whether peers wake this rank's device with everything that they publish; see [`Engine::take_over`].
+    ///
+    /// [`Engine::take_over`]: crate::engine::Engine::take_over
+    #[inline]
+    pub fn is_asleep(&self) -> bool {
+        self.group.is_sleeping()
+    }
+
+    /// Whether this process inherited the memory by fork.
+    pub fn is_inherited(&self) -> bool {
+        self.group.is_inherited()
+    }
+
+    /// The rank of a member.
+    pub fn rank(&self, member: usize) -> Rank {
+        self.group.ranks()[member] as Rank
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Calls {
+    /// Whether a call on `line` is in progress.
+    fn runs(&self, line: (u8, u64)) -> bool {
+        self.begun.iter().any(|call| {
+            // SAFETY: the list owns it. The line does not change while a call uses it, and `ended` is atomic.
+            let (ended, its) = unsafe { (&(*call.as_ptr()).ended, (*call.as_ptr()).line) };
+            its == line && !ended.load(Ordering::Acquire)
+        })
+    }
+
+    /// The workspace of a new call on `line`; `None` if one is in progress there.
+    #[inline]
+    fn begin(&mut self, desk: &mut Desk, line: (u8, u64)) -> Option<NonNull<Workspace>> {
+        let mut at = 0;
+        while let Some(call) = self.begun.get(at).copied() {
+            let pointer = call.as_ptr();
+            // SAFETY: the list owns it. The line does not change while a call uses it, and `ended` is atomic.
+            if !unsafe { (*pointer).ended.load(Ordering::Acquire) } {
+                // SAFETY: as above.
+                if unsafe { (*pointer).line } == line {
+                    return None;
+                }
+                at += 1;
+                continue;
+            }
+            // SAFETY: its call has ended, so only this list uses it.
+            let workspace = unsafe { &mut *pointer };
+            if std::mem::take(&mut workspace.seated) {
+                desk.close(&workspace.seat, workspace.readers);
+            }
+            self.begun.swap_remove(at);
+            self.spare.push(call);
+        }
+        let workspace = match self.spare.pop() {
+            Some(workspace) => workspace,
+            None => NonNull::from(Box::leak(Box::<Workspace>::default())),
+        };
+        self.begun.push(workspace);
+        // SAFETY: it was spare, so only this list uses it.
+        let free = unsafe { &mut *workspace.as_ptr() };
+        *free.ended.get_mut() = false;
+        free.line = line;
+        Some(workspace)
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        for workspace in self.begun.drain(..).chain(self.spare.drain(..)) {
+            // SAFETY: the lists own what they contain, and no call is left that could use it.
+            drop(unsafe { Box::from_raw(workspace.as_ptr()) });
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Schedules that use nothing but the host's shared memory, compiled for one thread that executes their steps in order.
+
+use std::ops::Range;
+
+use super::COPIED_BYTES;
+use crate::reduce::Side;
+use crate::schedule::{Action, Buffer, Readers, Schedule, Span};
+use crate::transport::board::{INLINE_BYTES, LINE, MAX_PUBLICATIONS, Members};
+
+/// An operand.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// Elements of this rank's buffers.
+    Own(Span),
+    /// Elements of the publication with this number of rank `from`, from element `at` on.
+    Peer { from: u32, publication: u32, at: usize },
+}
+
+/// An operation.
+#[allow(missing_docs)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Publishes a span.
+    Publish(Span),
+    /// `into` = the operands, which are a range of [`Program::operands`], combined from left to right; a copy if there is one.
+    Combine { operands: Range<usize>, into: Span },
+    /// `span = span / by`.
+    Divide { span: Span, by: u32 },
+    /// Waits until the readers have finished, if something was published by reference.
+    AwaitReaders,
+}
+
+/// A compiled schedule.
+#[derive(Debug)]
+pub struct Program {
+    /// What is executed, in this order.
+    pub ops: Box<[Op]>,
+    /// The operands of all operations.
+    pub operands: Box<[Operand]>,
+    /// Elements of each publication.
+    pub published: Box<[usize]>,
+    /// Which members read this rank's publications.
+    pub readers: Members,
+    /// For each member: the last operation that reads its publications.
+    pub last_fetch: Box<[usize]>,
+}
+
+/// A combination that the next steps may extend.
+struct Chain {
+    first: usize,
+    into: Span,
+}
+
+struct Compiler<'a> {
+    schedule: &'a Schedule,
+    ops: Vec<Op>,
+    operands: Vec<Operand>,
+    chain: Option<Chain>,
+}
+
+impl Program {
+    /// Compiles `schedule` of a rank of `members`; `None` if it has other steps than those of one thread and shared memory. `fused`: chains of
+    /// reductions become one operation with many operands, which a kernel combines in one pass.
+    pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
+        let mut compiler = Compiler { schedule, ops: Vec::new(), operands: Vec::new(), chain: None };
+        let (mut readers, mut published) = (0, Vec::new());
+        let mut shared = false;
+        for (index, step) in schedule.steps.iter().enumerate() {
+            shared |= step.action.is_shared();
+            match step.action {
+                Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => return None,
+                Action::Publish { to, from } => {
+                    // Every listed reader fetches from each publication that lists it.
+                    readers |= match to {
+                        Readers::All => Members::MAX,
+                        Readers::One(rank) => Members::from(1u8).checked_shl(rank)?,
+                    };
+                    published.push(from.len);
+                    compiler.finish(Op::Publish(from));
+                }
+                Action::AwaitReaders => compiler.finish(Op::AwaitReaders),
+                Action::Divide { span, by } => compiler.finish(Op::Divide { span, by }),
+                ref action => compiler.combine(index, action, fused),
+            }
+        }
+        compiler.flush();
+        let Compiler { ops, operands, .. } = compiler;
+        let mut last_fetch = vec![0; members];
+        for (index, op) in ops.iter().enumerate() {
+            let Op::Combine { operands: range, .. } = op else { continue };
+            for operand in &operands[range.clone()] {
+                if let Operand::Peer { from, .. } = operand {
+                    last_fetch[*from as usize] = index;
+                }
+            }
+        }
+        (shared && published.len() <= MAX_PUBLICATIONS).then(|| Self {
+            last_fetch: last_fetch.into(),
+            ops: ops.into(),
+            operands: operands.into(),
+            published: published.into(),
+            readers,
+        })
+    }
+}
+
+impl Program {
+    /// Bytes that the publications take on the board, apart from the slot, if elements have `element` bytes.
+    #[inline]
+    pub fn room(&self, element: usize) -> usize {
+        match *self.published {
+            [] => 0,
+            [only] if only * element <= INLINE_BYTES => 0,
+            ref all => {
+                let copied = all.iter().map(|len| len * element).filter(|bytes| *bytes <= COPIED_BYTES);
+                copied.map(|bytes| bytes.next_multiple_of(LINE)).sum()
+            }
+        }
+    }
+}
+
+impl Compiler<'_> {
+    fn flush(&mut self) {
+        if let Some(Chain { first, into }) = self.chain.take() {
+            self.ops.push(Op::Combine { operands: first..self.operands.len(), into });
+        }
+    }
+
+    fn finish(&mut self, op: Op) {
+        self.flush();
+        self.ops.push(op);
+    }
+
+    fn combine(&mut self, index: usize, action: &Action, fused: bool) {
+        let (left, right, into) = match *action {
+            Action::Fetch { from, publication, at, into } => (Operand::Peer { from, publication, at }, None, into),
+            Action::FetchReduce { from, publication, at, into, with, incoming } => {
+                let (peer, own) = (Operand::Peer { from, publication, at }, Operand::Own(with));
+                match incoming {
+                    Side::Left => (peer, Some(own), into),
+                    Side::Right => (own, Some(peer), into),
+                }
+            }
+            Action::Copy { from, into } => (Operand::Own(from), None, into),
+            Action::Reduce { left, right, into } => (Operand::Own(left), Some(Operand::Own(right)), into),
+            _ => return,
+        };
+        let extends = fused && self.extends(index, left, right, into);
+        if !extends {
+            self.flush();
+            self.chain = Some(Chain { first: self.operands.len(), into });
+            self.operands.push(left);
+        }
+        self.operands.extend(right);
+        if let Some(chain) = &mut self.chain {
+            chain.into = into;
+        }
+    }
+
+    /// Whether the step `index` continues the chain: its left operand is the chain's result, which nothing else needs.
+    fn extends(&self, index: usize, left: Operand, right: Option<Operand>, into: Span) -> bool {
+        let Some(chain) = &self.chain else { return false };
+        if left != Operand::Own(chain.into) || matches!(right, Some(Operand::Own(span)) if span.overlaps(chain.into)) {
+            return false;
+        }
+        // The result must not overlap an operand partially: the kernel may write it before it reads the rest.
+        let partial = |operand: &Operand| matches!(operand, Operand::Own(span) if span.overlaps(into) && *span != into);
+        if self.operands[chain.first..].iter().chain(&right).any(partial) {
+            return false;
+        }
+        into == chain.into || self.is_dead(chain.into, index)
+    }
+
+    /// Whether no step after `index` reads `span` before it is written again.
+    fn is_dead(&self, span: Span, index: usize) -> bool {
+        span.buffer == Buffer::Scratch
+            && self.schedule.steps[index + 1..].iter().all(|step| {
+                let reads = step.action.reads().into_iter().flatten();
+                reads.into_iter().all(|read| !read.overlaps(span))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Builder;
+
+    fn out(len: usize) -> Span {
+        Span::new(Buffer::Output(0), 0, len)
+    }
+
+    fn input(len: usize) -> Span {
+        Span::new(Buffer::Input(0), 0, len)
+    }
+
+    fn peer(from: u32) -> Operand {
+        Operand::Peer { from, publication: 0, at: 0 }
+    }
+
+    #[test]
+    fn a_chain_of_reductions_is_one_operation() {
+        let mut b = Builder::new();
+        b.publish(Readers::All, input(8));
+        b.fetch(0, 0, 0, out(8));
+        b.fetch_reduce(1, 0, 0, out(8), out(8), Side::Right);
+        b.reduce(out(8), input(8), out(8));
+        b.fetch_reduce(3, 0, 0, out(8), out(8), Side::Right);
+        b.await_readers();
+        let schedule = b.build();
+        let program = Program::new(&schedule, 4, true).unwrap();
+        assert_eq!(
+            *program.ops,
+            [Op::Publish(input(8)), Op::Combine { operands: 0..4, into: out(8) }, Op::AwaitReaders]
+        );
+        assert_eq!(*program.operands, [peer(0), peer(1), Operand::Own(input(8)), peer(3)]);
+        assert_eq!((program.readers, &*program.published), (u64::MAX, &[8][..]));
+        let program = Program::new(&schedule, 4, false).unwrap();
+        assert_eq!(program.ops.len(), 6, "with a function of the caller: one operation for each step");
+    }
+
+    #[test]
+    fn a_result_that_is_used_twice_is_not_left_out() {
+        let mut b = Builder::new();
+        let aside = b.scratch(8);
+        b.publish(Readers::One(1), input(8));
+        b.fetch(1, 0, 0, aside);
+        b.reduce(aside, input(8), out(8));
+        b.reduce(aside, out(8), Span::new(Buffer::Output(1), 0, 8));
+        b.await_readers();
+        let program = Program::new(&b.build(), 4, true).unwrap();
+        assert_eq!(program.ops.len(), 5, "{:?}", program.ops);
+        assert_eq!(program.readers, 2);
+    }
+
+    #[test]
+    fn a_chain_ends_in_another_place_if_nothing_else_reads_the_first() {
+        let mut b = Builder::new();
+        let aside = b.scratch(8);
+        b.publish(Readers::All, input(8));
+        b.fetch(0, 0, 0, aside);
+        b.fetch_reduce(1, 0, 0, aside, aside, Side::Right);
+        b.reduce(aside, out(8), out(8));
+        b.await_readers();
+        let program = Program::new(&b.build(), 4, true).unwrap();
+        assert_eq!(program.ops[1], Op::Combine { operands: 0..3, into: out(8) });
+    }
+
+    #[test]
+    fn messages_are_not_for_one_thread() {
+        let mut b = Builder::new();
+        b.publish(Readers::All, input(8));
+        b.send(1, input(8));
+        assert!(Program::new(&b.build(), 4, true).is_none());
+        let mut b = Builder::new();
+        b.copy(input(8), out(8));
+        assert!(Program::new(&b.build(), 4, true).is_none(), "nothing is shared");
+    }
+}

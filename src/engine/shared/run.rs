@@ -1,0 +1,551 @@
+//! One run of a program.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use super::program::{Op, Operand, Program};
+use super::{COPIED_BYTES, Full, Key, Known, Refused, Shared, State, Workspace};
+use crate::engine::execution::{Binding, Combine};
+use crate::engine::plan::Plan;
+use crate::error::{Error, ErrorKind, Result};
+use crate::reduce::Kernel;
+use crate::schedule::{Buffer, Span};
+use crate::transport::board::{Members, Place, Publication};
+use crate::wire::fingerprint::{fingerprint, kind};
+
+/// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.
+const STAGED_BYTES: usize = 32 << 10;
+/// Operands whose addresses fit on the stack.
+const FEW: usize = 8;
+
+/// What a call executes, on which memory.
+#[derive(Clone, Copy)]
+pub struct Work<'a> {
+    /// The shared memory.
+    pub shared: &'a Shared,
+    /// The schedule.
+    pub plan: &'a Plan,
+    /// The plan's program.
+    pub program: &'a Program,
+    /// The caller's buffers.
+    pub binding: &'a Binding<'a>,
+}
+
+/// The state of a call that the calling thread executes. All methods are called with the same work. Ends by
+/// [`Call::advance`] or [`Call::withdraw`].
+pub struct Call {
+    /// Not used after the call has ended.
+    workspace: NonNull<Workspace>,
+    fingerprint: u64,
+    /// Bytes of its publications that may be copied.
+    room: usize,
+    /// The next operation.
+    next: usize,
+    /// Whether peers that sleep may not know of the last publication.
+    unannounced: bool,
+}
+
+// SAFETY: the workspace belongs to the call until that has ended, and may be sent.
+unsafe impl Send for Call {}
+
+/// What a call needs to start.
+struct Start {
+    line: (u8, u64),
+    digest: u64,
+    counted: bool,
+    room: usize,
+    readers: Members,
+}
+
+/// What a call waits for.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// A publication of a member.
+    Publication { member: usize, number: u32 },
+    /// The end of a member's reads of this call's publications.
+    Reader { member: usize },
+    /// The end of a member's reads of an earlier call's publications.
+    Earlier { member: usize },
+    /// The end of another call of this rank.
+    Slot,
+}
+
+/// The address of an operand.
+#[derive(Clone, Copy)]
+enum Source {
+    Here(*const u8),
+    There { member: usize, address: u64 },
+}
+
+impl Wait {
+    /// The member for which the call waits.
+    pub fn member(self) -> Option<usize> {
+        match self {
+            Self::Publication { member, .. } | Self::Reader { member } | Self::Earlier { member } => Some(member),
+            Self::Slot => None,
+        }
+    }
+}
+
+impl Call {
+    /// Starts a call.
+    #[inline]
+    pub fn start(work: &Work<'_>) -> std::result::Result<Self, Refused> {
+        let Work { shared, plan, program, binding } = *work;
+        let start = Start {
+            line: (kind(binding.digest), binding.tag),
+            digest: binding.digest,
+            counted: binding.counted,
+            room: program.room(binding.element),
+            readers: program.readers,
+        };
+        let mut call = Self::begin(shared, &mut shared.state(), &start)?;
+        call.workspace().make_scratch(plan.scratch * binding.element);
+        Ok(call)
+    }
+
+    /// Starts the plain call with these arguments, if it was remembered and these buffers can be used. The result describes the
+    /// call, and is valid until that has ended.
+    #[inline]
+    pub fn start_quick(
+        shared: &Shared,
+        key: &Key,
+        input: *const u8,
+        output: *const u8,
+    ) -> Option<(Self, NonNull<Known>)> {
+        let mut state = shared.state();
+        let known = state.quick.get(key).filter(|known| known.fits(input, output))?;
+        let pointer = NonNull::from(&**known);
+        let start = Start {
+            line: (kind(known.digest), 0),
+            digest: known.digest,
+            counted: true,
+            room: known.room,
+            readers: known.readers,
+        };
+        let mut call = Self::begin(shared, &mut state, &start).ok()?;
+        let its = &mut call.workspace().known;
+        if !its.as_deref().is_some_and(|its| std::ptr::eq(its, pointer.as_ptr())) {
+            *its = state.quick.get(key).cloned();
+        }
+        drop(state);
+        // SAFETY: the workspace keeps it alive.
+        let known = unsafe { pointer.as_ref() };
+        if known.plan.scratch > 0 {
+            call.workspace().make_scratch(known.plan.scratch * known.element);
+        }
+        Some((call, pointer))
+    }
+
+    #[inline(always)] // On the path of small collectives.
+    fn begin(shared: &Shared, state: &mut State, start: &Start) -> std::result::Result<Self, Refused> {
+        if !shared.usable.load(Ordering::Acquire) {
+            return Err(Refused::Unusable);
+        }
+        let workspace = state.calls.begin(&mut state.desk, start.line).ok_or(Refused::Running)?;
+        let number = if start.counted { state.numbers.next(start.line) } else { 0 };
+        state.begun += u64::from(start.counted);
+        let mut call = Self {
+            workspace,
+            fingerprint: fingerprint(start.digest, number),
+            room: start.room,
+            next: 0,
+            unannounced: false,
+        };
+        let fingerprint = call.fingerprint;
+        let own = call.workspace();
+        own.readers = start.readers;
+        own.seated = state.desk.open(&shared.board, &mut own.seat, start.line.1, fingerprint, start.room).is_ok();
+        Ok(call)
+    }
+
+    /// The call's fingerprint.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    fn workspace(&mut self) -> &mut Workspace {
+        // SAFETY: the call uses the workspace until it has ended, and calls no method afterwards that uses it.
+        unsafe { self.workspace.as_mut() }
+    }
+
+    /// Executes the call as far as possible without waiting. Returns what it waits for, or `None` when it is done.
+    #[inline]
+    pub fn advance(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
+        if !self.workspace().seated
+            && let Err(wait) = self.sit(work)
+        {
+            return Ok(Some(wait));
+        }
+        while let Some(op) = work.program.ops.get(self.next) {
+            let wait = match op {
+                Op::Publish(from) => {
+                    self.publish(work, from);
+                    None
+                }
+                Op::Combine { operands, into } => self.combine(work, &work.program.operands[operands.clone()], into)?,
+                Op::Divide { span, by } => {
+                    self.divide(work, span, *by)?;
+                    None
+                }
+                Op::AwaitReaders => self.missing_reader(work),
+            };
+            if wait.is_some() {
+                return Ok(wait);
+            }
+            self.next += 1;
+        }
+        self.end(work);
+        Ok(None)
+    }
+
+    /// Occupies a slot, where there was none when the call started.
+    #[cold]
+    fn sit(&mut self, work: &Work<'_>) -> std::result::Result<(), Wait> {
+        let (fingerprint, room, shared) = (self.fingerprint, self.room, work.shared);
+        let own = self.workspace();
+        let opened = shared.state().desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, room);
+        own.seated = opened.is_ok();
+        opened.map_err(|full| match full {
+            Full::Unread(member) => Wait::Earlier { member },
+            Full::Occupied => Wait::Slot,
+        })
+    }
+
+    /// Whether `wait` is over, or may be.
+    #[inline]
+    pub fn is_ready(&mut self, work: &Work<'_>, wait: Wait) -> bool {
+        let board = &work.shared.board;
+        match wait {
+            Wait::Publication { member, number } => board.find(&mut self.workspace().seat, member, number).is_some(),
+            Wait::Reader { .. } => self.missing_reader(work).is_none(),
+            Wait::Earlier { .. } | Wait::Slot => self.sit(work).is_ok(),
+        }
+    }
+
+    /// Looks for the peer in a slot that is not the expected one, and wakes peers that sleep. For a thread that has waited a
+    /// while.
+    #[cold]
+    pub fn look_around(&mut self, work: &Work<'_>, wait: Wait) {
+        self.announce(work);
+        if let Wait::Publication { member, .. } = wait {
+            work.shared.board.search(&mut self.workspace().seat, member);
+        }
+    }
+
+    /// The fingerprint of a call of `member` with this tag for which `differs` says so, while this call waits for it.
+    #[cold]
+    pub fn other_call(&mut self, work: &Work<'_>, member: usize, differs: impl Fn(u64) -> bool) -> Option<u64> {
+        work.shared.board.other_call(&self.workspace().seat, member, differs)
+    }
+
+    fn missing_reader(&mut self, work: &Work<'_>) -> Option<Wait> {
+        let (shared, readers, next) = (work.shared, work.program.readers, self.next);
+        let last_fetch = &work.program.last_fetch;
+        let seat = &self.workspace().seat;
+        if !seat.is_by_reference() {
+            return None;
+        }
+        // The peers' calls wait for this rank's acknowledgement as this call does for theirs.
+        shared.board.acknowledge(seat, |member| last_fetch[member] < next);
+        shared.board.missing_reader(seat, readers).map(|member| Wait::Reader { member })
+    }
+
+    fn pointer(&mut self, work: &Work<'_>, span: &Span) -> *mut u8 {
+        let base = match span.buffer {
+            Buffer::Input(n) => work.binding.inputs[n as usize].cast_mut(),
+            Buffer::Output(n) => work.binding.outputs[n as usize],
+            Buffer::Scratch => self.workspace().scratch.as_mut_ptr().cast(),
+        };
+        // The base of an empty buffer may be null.
+        base.wrapping_add(span.offset * work.binding.element)
+    }
+
+    #[inline]
+    fn publish(&mut self, work: &Work<'_>, from: &Span) {
+        let bytes = from.len * work.binding.element;
+        let from = self.pointer(work, from);
+        let shared = work.shared;
+        // SAFETY: the span lies in the caller's buffers or in scratch memory, both valid until the call has ended, which is after
+        // its readers have finished, or its publications were withdrawn.
+        unsafe { shared.board.publish(&mut self.workspace().seat, from, bytes, COPIED_BYTES) };
+        self.unannounced = true;
+    }
+
+    /// The place of an operand of `bytes`; `None` if it is not published.
+    #[inline(always)] // On the path of small collectives.
+    fn locate(&mut self, work: &Work<'_>, operand: &Operand, bytes: usize) -> Result<Option<Source>> {
+        match *operand {
+            Operand::Own(span) => Ok(Some(Source::Here(self.pointer(work, &span)))),
+            Operand::Peer { from, publication, at } => {
+                let (member, shared) = (from as usize, work.shared);
+                let Some(found) = shared.board.find(&mut self.workspace().seat, member, publication) else {
+                    return Ok(None);
+                };
+                let Publication { bytes: its, place } = found.ok_or_else(|| malformed(shared, member))?;
+                let at = at * work.binding.element;
+                if at.checked_add(bytes).is_none_or(|end| end > its) {
+                    return Err(too_short(shared, member, its, at, bytes));
+                }
+                Ok(Some(match place {
+                    Place::Here(start) => Source::Here(start.wrapping_add(at)),
+                    Place::There(start) => Source::There { member, address: start.wrapping_add(at as u64) },
+                }))
+            }
+        }
+    }
+
+    /// Combines `operands` into `into`, unless it must wait for one of them.
+    #[inline]
+    fn combine(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
+        let bytes = into.len * work.binding.element;
+        // The most frequent case by itself, because it takes a third of the instructions.
+        if let ([left, right], Combine::Kernel(kernel, _)) = (operands, work.binding.combine)
+            && let Some(Source::Here(left)) = self.locate(work, left, bytes)?
+            && let Some(Source::Here(right)) = self.locate(work, right, bytes)?
+        {
+            // SAFETY: both operands and the result are valid for `into.len` elements; by the verified schedule, the result equals
+            // an operand or does not overlap it.
+            unsafe { kernel(self.pointer(work, into), left, right, into.len) };
+            return Ok(None);
+        }
+        self.combine_many(work, operands, into)
+    }
+
+    fn combine_many(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
+        let mut few = [Source::Here(std::ptr::null()); FEW];
+        let mut many = Vec::new();
+        let sources = match few.get_mut(..operands.len()) {
+            Some(few) => few,
+            None => {
+                many.resize(operands.len(), Source::Here(std::ptr::null()));
+                &mut many[..]
+            }
+        };
+        let bytes = into.len * work.binding.element;
+        let mut apart = false;
+        for (source, operand) in sources.iter_mut().zip(operands) {
+            *source = match (self.locate(work, operand, bytes)?, operand) {
+                (Some(source), _) => source,
+                (None, Operand::Peer { from, publication, .. }) => {
+                    return Ok(Some(Wait::Publication { member: *from as usize, number: *publication }));
+                }
+                (None, Operand::Own(_)) => return Err(no_operation()),
+            };
+            apart |= bytes > 0 && matches!(source, Source::There { .. });
+        }
+        let sources = &*sources;
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let into_pointer = self.pointer(work, into);
+        match sources {
+            [Source::Here(from)] => {
+                // SAFETY: both spans are valid for `bytes`, and `copy` permits overlap.
+                unsafe { std::ptr::copy(*from, into_pointer, bytes) };
+            }
+            [Source::There { member, address }] => {
+                // SAFETY: `into` lies in the caller's buffers or in scratch memory.
+                unsafe { read(work.shared, *member, *address, into_pointer, bytes) }?;
+                self.check_stands(work, sources)?;
+            }
+            _ if apart => {
+                self.combine_staged(work, sources, into_pointer, into.len)?;
+                self.check_stands(work, sources)?;
+            }
+            _ => reduce(work.binding, sources, into_pointer, into.len)?,
+        }
+        Ok(None)
+    }
+
+    /// Combines operands of which some must be read from the peers' processes first, piece by piece.
+    fn combine_staged(&mut self, work: &Work<'_>, sources: &[Source], into: *mut u8, count: usize) -> Result<()> {
+        let element = work.binding.element;
+        let piece = (STAGED_BYTES / element).max(1);
+        let stride = (piece * element).next_multiple_of(64);
+        self.workspace().make_staging(stride * sources.len())?;
+        let staging: *mut u8 = self.workspace().staging.as_mut_ptr().cast();
+        let mut local = vec![Source::Here(std::ptr::null()); 0];
+        local.try_reserve(sources.len()).map_err(|_| no_memory(sources.len()))?;
+        let mut done = 0;
+        while done < count {
+            let elements = piece.min(count - done);
+            local.clear();
+            for (index, source) in sources.iter().enumerate() {
+                local.push(match *source {
+                    Source::Here(from) => Source::Here(from.wrapping_add(done * element)),
+                    Source::There { member, address } => {
+                        let place = staging.wrapping_add(index * stride);
+                        let from = address.wrapping_add((done * element) as u64);
+                        // SAFETY: the staging memory has `stride` bytes for each source.
+                        unsafe { read(work.shared, member, from, place, elements * element) }?;
+                        Source::Here(place)
+                    }
+                });
+            }
+            reduce(work.binding, &local, into.wrapping_add(done * element), elements)?;
+            done += elements;
+        }
+        Ok(())
+    }
+
+    fn divide(&mut self, work: &Work<'_>, span: &Span, by: u32) -> Result<()> {
+        let Combine::Kernel(_, Some(divide)) = work.binding.combine else { return Err(no_operation()) };
+        let data = self.pointer(work, span);
+        // SAFETY: the span lies in the caller's buffers or in scratch memory; `by` is not 0 in a verified schedule.
+        unsafe { divide(data, span.len, u64::from(by)) };
+        Ok(())
+    }
+
+    /// Fails if a publisher has withdrawn what was read: it may have read other bytes.
+    fn check_stands(&mut self, work: &Work<'_>, sources: &[Source]) -> Result<()> {
+        for source in sources {
+            if let Source::There { member, .. } = *source {
+                let shared = work.shared;
+                if !shared.board.stands(&self.workspace().seat, member) {
+                    let rank = shared.rank(member);
+                    let text = format!("rank {rank} has ended this call while its memory was read");
+                    return Err(Error::new(ErrorKind::ConnectionLost, text).with_rank(rank));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Wakes peers that sleep, after a publication or an acknowledgement.
+    fn announce(&mut self, work: &Work<'_>) {
+        if std::mem::take(&mut self.unannounced) {
+            work.shared.group.wake_others();
+        }
+    }
+
+    /// Ends the call: it has read all that it needed.
+    #[inline]
+    fn end(&mut self, work: &Work<'_>) {
+        let shared = work.shared;
+        let own = self.workspace();
+        shared.board.acknowledge(&own.seat, |_| true);
+        shared.group.wake_others();
+        own.ended.store(true, Ordering::Release);
+    }
+
+    /// Ends a call that fails: its publications are withdrawn, and its slot is never used again.
+    #[cold]
+    pub fn withdraw(&mut self, shared: &Shared) {
+        let own = self.workspace();
+        if std::mem::take(&mut own.seated) {
+            shared.board.withdraw(&own.seat);
+        }
+        own.ended.store(true, Ordering::Release);
+    }
+}
+
+impl Workspace {
+    fn make_scratch(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.scratch.reserve(bytes.div_ceil(size_of::<u128>()));
+        }
+    }
+
+    fn make_staging(&mut self, bytes: usize) -> Result<()> {
+        self.staging.try_reserve(bytes.div_ceil(size_of::<u128>())).map_err(|_| no_memory(bytes))
+    }
+}
+
+/// # Safety
+/// `into` is valid for writes of `bytes`.
+unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, bytes: usize) -> Result<()> {
+    // SAFETY: the caller guarantees the destination.
+    unsafe { shared.group.read_memory(member, address, into, bytes) }.map_err(|e| {
+        let rank = shared.rank(member);
+        Error::io(&format!("cannot read {bytes} bytes of the memory of rank {rank}"), &e).with_rank(rank)
+    })
+}
+
+/// `into` = the sources combined from left to right, which are all in this process.
+fn reduce(binding: &Binding<'_>, sources: &[Source], into: *mut u8, count: usize) -> Result<()> {
+    match (binding.combine, sources) {
+        (Combine::Kernel(kernel, _), [left, right]) => {
+            // SAFETY: all operands and the result are valid for `count` elements; by the verified schedule, the result equals an
+            // operand or does not overlap it.
+            unsafe { kernel(into, pointer(left), pointer(right), count) };
+            Ok(())
+        }
+        (Combine::Kernel(kernel, _), _) => {
+            // SAFETY: as above.
+            unsafe { fold(kernel, into, sources, count, binding.element) };
+            Ok(())
+        }
+        (Combine::User(function, user), [left, right]) => {
+            let (left, right) = (pointer(left).cast::<c_void>(), pointer(right).cast::<c_void>());
+            // SAFETY: the caller guarantees that the function may be called on this thread, on which it made the call; the
+            // pointers are valid as above.
+            match unsafe { function(into.cast(), left, right, count, user) } {
+                0 => Ok(()),
+                status => {
+                    Err(Error::new(ErrorKind::Callback, format!("the caller's reduction function returned {status}")))
+                }
+            }
+        }
+        _ => Err(no_operation()),
+    }
+}
+
+#[cold]
+fn too_short(shared: &Shared, member: usize, its: usize, at: usize, bytes: usize) -> Error {
+    let rank = shared.rank(member);
+    let text = format!("rank {rank} has published {its} bytes, of which this rank needs {bytes} from byte {at} on");
+    Error::new(ErrorKind::Mismatch, text).with_rank(rank)
+}
+
+/// The address of a source in this process.
+fn pointer(source: &Source) -> *const u8 {
+    match source {
+        Source::Here(pointer) => *pointer,
+        Source::There { .. } => std::ptr::null(),
+    }
+}
+
+/// `into` = the sources combined from left to right, in blocks that stay in cache.
+///
+/// # Safety
+/// All sources are in this process and valid for reads, and `into` for writes, of `count` elements; `into` equals a source or
+/// does not overlap it.
+unsafe fn fold(kernel: Kernel, into: *mut u8, sources: &[Source], count: usize, element: usize) {
+    let mut block = [0u128; 256];
+    let sum: *mut u8 = block.as_mut_ptr().cast();
+    let most = (size_of_val(&block) / element).max(1);
+    let [first, middle @ .., last] = sources else { return };
+    let mut done = 0;
+    while done < count {
+        let n = most.min(count - done);
+        let at = |source: &Source| pointer(source).wrapping_add(done * element);
+        // SAFETY: the caller guarantees the sources and `into`; the block has room for `most` elements, since no type with a kernel
+        // is longer than it. The result is written when all sources of the block but the last were read.
+        unsafe {
+            std::ptr::copy_nonoverlapping(at(first), sum, n * element);
+            middle.iter().for_each(|source| kernel(sum, sum, at(source), n));
+            kernel(into.wrapping_add(done * element), sum, at(last), n);
+        }
+        done += n;
+    }
+}
+
+#[cold]
+fn malformed(shared: &Shared, member: usize) -> Error {
+    let rank = shared.rank(member);
+    let text = format!("what rank {rank} has published in shared memory has an impossible place");
+    Error::new(ErrorKind::Mismatch, text).with_rank(rank)
+}
+
+#[cold]
+fn no_memory(bytes: usize) -> Error {
+    Error::new(ErrorKind::ResourceExhausted, format!("no memory for {bytes} bytes that a collective keeps aside"))
+}
+
+#[cold]
+fn no_operation() -> Error {
+    Error::new(ErrorKind::Internal, "a schedule combines elements, but the call has no operation")
+}

@@ -1,0 +1,132 @@
+use std::sync::Arc;
+
+use super::program::Program;
+use super::*;
+use crate::engine::execution::{Binding, Combine};
+use crate::engine::plan::Plan;
+use crate::reduce;
+use crate::schedule::{Buffer, Builder, Readers, Schedule, Side, Span};
+use crate::transport::shm::HostGroup;
+use crate::types::{DataType, ReduceOp};
+
+/// Every rank publishes its input, and reduces all inputs in the order of ranks.
+fn flat(rank: usize, size: usize, count: usize) -> Schedule {
+    let mut b = Builder::new();
+    let (input, output) = (Span::new(Buffer::Input(0), 0, count), Span::new(Buffer::Output(0), 0, count));
+    b.publish(Readers::All, input);
+    if rank == 0 {
+        b.copy(input, output);
+    } else {
+        b.fetch(0, 0, 0, output);
+    }
+    for other in 1..size {
+        if other == rank {
+            b.reduce(output, input, output);
+        } else {
+            b.fetch_reduce(other, 0, 0, output, output, Side::Right);
+        }
+    }
+    b.await_readers();
+    b.build()
+}
+
+fn binding<'a>(inputs: &'a [*const u8], outputs: &'a [*mut u8], tag: u64) -> Binding<'a> {
+    Binding {
+        inputs,
+        outputs,
+        element: 4,
+        segment: 1,
+        combine: Combine::Kernel(reduce::kernel(DataType::Float32, ReduceOp::Sum).unwrap(), None),
+        digest: 5,
+        tag,
+        counted: true,
+        count: 1,
+    }
+}
+
+fn work<'a>(shared: &'a Shared, plan: &'a Plan, binding: &'a Binding<'a>) -> Work<'a> {
+    Work { shared, plan, program: plan.program.as_ref().unwrap(), binding }
+}
+
+fn run(work: &Work<'_>) {
+    let mut call = Call::start(work).ok().unwrap();
+    while let Some(wait) = call.advance(work).unwrap() {
+        call.look_around(work, wait);
+        std::thread::yield_now();
+    }
+}
+
+fn plan(rank: usize, size: usize, count: usize) -> Plan {
+    let schedule = flat(rank, size, count);
+    let mut plan = Plan::new(&schedule);
+    plan.program = Program::new(&schedule, size, true);
+    plan
+}
+
+fn sums(size: usize, count: usize, calls: usize) {
+    let groups = HostGroup::in_process(size);
+    std::thread::scope(|scope| {
+        for (rank, group) in groups.into_iter().enumerate() {
+            scope.spawn(move || {
+                let shared = Shared::new(group);
+                let plan = plan(rank, size, count);
+                for call in 0..calls {
+                    let input: Vec<f32> = (0..count).map(|i| (i % 100 + rank * 7 + call) as f32).collect();
+                    let mut output = vec![0f32; count];
+                    let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+                    run(&work(&shared, &plan, &binding(&inputs, &outputs, (call % 3) as u64)));
+                    let expected = |i: usize| (size * (i % 100 + call) + 7 * size * (size - 1) / 2) as f32;
+                    let wrong = (0..count).find(|i| output[*i] != expected(*i));
+                    assert_eq!(wrong, None, "{size} ranks, {count} elements, rank {rank}, call {call}: {output:?}");
+                }
+                assert_eq!(shared.begun(), calls as u64);
+            });
+        }
+    });
+}
+
+#[test]
+fn ranks_reduce_what_all_have_published() {
+    for (size, count, calls) in
+        [(2, 1, 1000), (3, 8, 300), (4, 9, 300), (9, 100, 100), (2, 40_000, 50), (3, 100_000, 30)]
+    {
+        sums(size, count, calls);
+    }
+}
+
+#[test]
+fn two_calls_of_a_kind_on_a_tag_are_refused() {
+    let group = HostGroup::in_process(2).remove(0);
+    let shared = Shared::new(group);
+    let plan = plan(0, 2, 1);
+    let (input, mut output) = ([1f32], [0f32]);
+    let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+    let binding = [1, 2].map(|tag| binding(&inputs, &outputs, tag));
+    let start = |binding| Call::start(&work(&shared, &plan, binding));
+    let mut first = start(&binding[0]).ok().unwrap();
+    assert_eq!(
+        first.advance(&work(&shared, &plan, &binding[0])).unwrap(),
+        Some(Wait::Publication { member: 1, number: 0 })
+    );
+    assert!(matches!(start(&binding[0]), Err(Refused::Running)));
+    assert!(start(&binding[1]).is_ok());
+    first.withdraw(&shared);
+    assert!(start(&binding[0]).is_ok());
+    shared.close();
+    assert!(matches!(start(&binding[0]), Err(Refused::Unusable)));
+}
+
+#[test]
+fn a_shorter_publication_is_a_mismatch() {
+    let groups = HostGroup::in_process(2);
+    let shared: Vec<Arc<Shared>> = groups.into_iter().map(|group| Arc::new(Shared::new(group))).collect();
+    let (input, mut output) = (vec![1f32; 8], vec![0f32; 8]);
+    let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+    let binding = binding(&inputs, &outputs, 0);
+    let plans = [plan(0, 2, 8), plan(1, 2, 4)];
+    let [long, short] = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &binding));
+    assert!(Call::start(&short).ok().unwrap().advance(&short).unwrap().is_some());
+    let error = Call::start(&long).ok().unwrap().advance(&long).unwrap_err();
+    assert_eq!(error.details().rank, Some(1));
+    assert!(error.message().contains("has published 16 bytes, of which this rank needs 32"), "{error}");
+}
