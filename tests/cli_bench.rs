@@ -208,8 +208,28 @@ fn a_wrong_result_is_reported_and_fails_the_benchmark() {
 }
 
 #[test]
+fn shared_memory_is_used_where_it_is_demanded_and_not_where_it_is_forbidden() {
+    let over = |transport: &str| {
+        let output = run(&["bench", "allreduce", "--transport", transport, "--sizes", "64Ki", "--json"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let row: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(row["verified"], true);
+        row["transport"].as_str().unwrap().to_owned()
+    };
+    assert_eq!((over("tcp").as_str(), over("shm").as_str()), ("tcp", "shm"));
+    // One of two ranks does not share memory.
+    let script = format!(
+        "if [ $RANK = 1 ]; then export GLOO_RS_SHM=0; fi; exec {} bench allreduce --sizes 4 --json",
+        env!("CARGO_BIN_EXE_gloo-rs")
+    );
+    let output = run(&["run", "-n", "2", "--", "sh", "-c", &script]);
+    let row: Value = serde_json::from_slice(output.stdout.strip_prefix(b"[0] ").unwrap()).unwrap();
+    assert_eq!(row["transport"], "tcp");
+}
+
+#[test]
 fn a_table_for_people() {
-    let output = run(&["bench", "allreduce", "--sizes", "4,64Ki", "--iterations", "2"]);
+    let output = run(&["bench", "allreduce", "--transport", "tcp", "--sizes", "4,64Ki", "--iterations", "2"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<_> = text.lines().collect();
@@ -234,7 +254,7 @@ fn invalid_arguments_are_refused_before_any_rank_starts() {
         ("bench scan --inputs 2", "--inputs is 2; scan takes 1"),
         ("bench pairwise_exchange -n 3", "power of two"),
         ("bench sendrecv --algorithm ring", "sendrecv has none"),
-        ("bench allreduce --transport pigeon", "[possible values: auto, tcp]"),
+        ("bench allreduce --transport pigeon", "[possible values: auto, shm, tcp]"),
     ] {
         let output = run(&args.split(' ').collect::<Vec<_>>());
         assert_eq!(output.status.code(), Some(2), "{args}");

@@ -255,6 +255,13 @@ impl Context {
         })
     }
 
+    /// Whether this rank and `rank`, another one, share memory. Known once connected.
+    pub fn shares_memory(&self, rank: Rank) -> Result<bool> {
+        self.check_rank(rank)?;
+        let guard = self.lock()?;
+        Ok(rank != self.rank && guard.messenger.host_group().is_some_and(|group| group.index_of(rank).is_some()))
+    }
+
     /// The host number of each rank, equal on all ranks; empty until the ranks are known by [`Context::connect`] or its variants.
     pub fn hosts(&self) -> &[u32] {
         self.hosts.get().map_or(&[], |hosts| hosts)

@@ -2,9 +2,11 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use gloo_rs::environment;
 use gloo_rs::net::choice::{Choice, Chosen, Surroundings};
 use gloo_rs::net::interface::{self, Interface};
 use gloo_rs::rendezvous::url;
+use gloo_rs::transport::shm::{self, Sharing, Trial};
 use serde::Serialize;
 
 use crate::Failure;
@@ -28,6 +30,10 @@ pub struct Args {
     /// Print a JSON object
     #[arg(long)]
     json: bool,
+
+    /// Try to share memory with the process that started this one
+    #[arg(long, hide = true, value_name = "SEGMENT")]
+    try_segment: Option<String>,
 }
 
 const FEATURES: &[&str] = if cfg!(feature = "redis") { &["cli", "redis"] } else { &["cli"] };
@@ -43,6 +49,8 @@ struct Info {
     /// The number of cores that this process may use.
     cores: usize,
     interfaces: Vec<Address>,
+    /// The links between two ranks of this host, and why.
+    links_on_host: String,
     /// Where a rank listens if all ranks of its job are on this host.
     one_host: Vec<Listens>,
     /// Where a rank listens if its job is on several hosts.
@@ -67,6 +75,10 @@ struct Listens {
 
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
+    if let Some(segment) = &args.try_segment {
+        let found = Trial::attempt(segment).map(|sharing| sharing.number().to_string());
+        return crate::end(found.map_err(|error| error.to_string().into()).and_then(|text| Ok(crate::print(&text)?)));
+    }
     let here = || {
         let info = info(&args)?;
         let json = || serde_json::to_string(&info).map_err(|error| error.to_string());
@@ -90,12 +102,36 @@ fn info(args: &Args) -> Result<Info, Failure> {
     Ok(Info {
         version: env!("CARGO_PKG_VERSION"),
         features: FEATURES.to_vec(),
-        transports: vec!["tcp"],
+        transports: vec!["shm", "tcp"],
         kernels: gloo_rs::reduce::cpu_features(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         interfaces: interface::interfaces().map_err(says)?.into_iter().map(Address::from).collect(),
+        links_on_host: links_on_host()?,
         one_host: one_host.into_iter().map(Listens::from).collect(),
         several_hosts: several_hosts.into_iter().map(Listens::from).collect(),
+    })
+}
+
+/// The links between two ranks of this host, tried with another process.
+fn links_on_host() -> Result<String, Failure> {
+    if environment::switch(shm::VARIABLE).map_err(|error| error.to_string())? == Some(false) {
+        return Ok(format!("tcp: {} is 0", shm::VARIABLE));
+    }
+    let tried = Trial::create().map_err(|error| error.to_string()).and_then(|trial| {
+        let program = std::env::current_exe().map_err(|error| format!("cannot find this program's file: {error}"))?;
+        let mut other = std::process::Command::new(program);
+        let ended = other.args(["info", "--try-segment", &trial.text]).output();
+        let ended = ended.map_err(|error| format!("cannot start another process: {error}"))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if ended.status.success() { Ok(text(&ended.stdout)) } else { Err(text(&ended.stderr)) }
+    });
+    Ok(match tried {
+        Ok(found) if found == Sharing::Processes.number().to_string() => {
+            "shm: a process here can map another's memory, and read it".to_owned()
+        }
+        Ok(_) => "shm, without reads of the peer's process, which the system forbids: large messages are copied twice"
+            .to_owned(),
+        Err(why) => format!("tcp: {why}"),
     })
 }
 
@@ -146,6 +182,7 @@ fn table(info: &Info) -> String {
         let speed = a.speed_mbps.map(|speed| format!(", {speed} Mbit/s")).unwrap_or_default();
         lines.push(format!("{label:10}  {:width$}  {:addresses$}  {state}{loopback}{speed}", a.interface, a.address));
     }
+    lines.push(format!("links here  {}", info.links_on_host));
     for (label, listens) in [("one host", &info.one_host), ("several", &info.several_hosts)] {
         for (index, Listens { address, interface, why }) in listens.iter().enumerate() {
             let label = if index == 0 { label } else { "" };

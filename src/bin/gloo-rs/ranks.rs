@@ -54,10 +54,17 @@ pub fn says(rank: usize, error: &Error) -> String {
 
 impl Member {
     /// Connects to the other ranks.
-    pub fn join(launch: Launch, timeout: Duration, interface: Option<&str>) -> Result<Self, String> {
+    ///
+    /// `shared_memory` as in [`DeviceOptions`].
+    pub fn join(
+        launch: Launch,
+        timeout: Duration,
+        interface: Option<&str>,
+        shared_memory: Option<bool>,
+    ) -> Result<Self, String> {
         let says = |error: Error| says(launch.rank, &error);
         let interface = interface.map(str::to_owned);
-        let device = Device::create(&DeviceOptions { interface, ..Default::default() }).map_err(says)?;
+        let device = Device::create(&DeviceOptions { interface, shared_memory, ..Default::default() }).map_err(says)?;
         let options = ContextOptions { timeout, ..Default::default() };
         let context = Context::new(device.clone(), launch.rank, launch.size, &options).map_err(says)?;
         context.connect(&*launch.store).map_err(says)?;

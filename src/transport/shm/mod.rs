@@ -13,9 +13,47 @@ pub use connector::ShmConnector;
 pub use group::HostGroup;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys;
+use crate::sys::process::Descriptor;
+use segment::{OwnSegment, Secret};
 
 /// The environment variable that forbids sharing memory.
 pub const VARIABLE: &str = "GLOO_RS_SHM";
+
+/// A segment of this process with which another process tries whether they can share memory.
+pub struct Trial {
+    _segment: OwnSegment,
+    /// For the other process: see [`Trial::attempt`].
+    pub text: String,
+}
+
+impl Trial {
+    /// A new segment.
+    pub fn create() -> Result<Self> {
+        let secret: Secret = sys::random().map_err(|e| Error::io("cannot share memory", &e))?;
+        let segment = OwnSegment::create(&secret).map_err(|e| Error::io("cannot share memory", &e))?;
+        let Descriptor { process, number } = segment.descriptor();
+        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { _segment: segment, text: format!("{process},{number},{secret}") })
+    }
+
+    /// In another process: what it can do with the segment that `text` names.
+    pub fn attempt(text: &str) -> Result<Sharing> {
+        let wrong = || Error::invalid(format!("{text:?} names no segment"));
+        let [process, descriptor, secret] = text.split(',').collect::<Vec<_>>()[..] else { return Err(wrong()) };
+        let number = |text: &str| text.parse().map_err(|_| wrong());
+        let segment = Descriptor { process: number(process)?, number: number(descriptor)? };
+        let mut bytes: Secret = [0; 32];
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            let hex = secret.get(2 * at..2 * at + 2).ok_or_else(wrong)?;
+            *byte = u8::from_str_radix(hex, 16).map_err(|_| wrong())?;
+        }
+        let own = OwnSegment::create(&bytes).map_err(|e| Error::io("cannot share memory", &e))?;
+        let other = [group::Candidate { rank: 0, segment, secret: bytes }];
+        let group = HostGroup::open(1, own.into(), &other, false)?;
+        Ok(if group.reads_memory() { Sharing::Processes } else { Sharing::Segments })
+    }
+}
 
 /// What a rank has found about the memory of the other ranks of its host, which decides what they all do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -102,8 +102,8 @@ fn scribble(random: &mut Random, lane: &Lane) {
             1 => random.bits() & 0xff,
             2 => random.bits() & 0xffff_ffff,
             // A stamp of the first lap, with any length.
-            3 => 1 << 16 | random.bits() & 0xffff,
-            4 => 1 << 16 | 1 + random.bits() % 7168,
+            3 => (1 << 16) | (random.bits() & 0xffff),
+            4 => (1 << 16) | (1 + random.bits() % 7168),
             _ => random.bits(),
         };
         // SAFETY: within the first 24 KiB of the lane, which is all atomics and bytes that may change at any time.

@@ -12,6 +12,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use gloo_rs::collective::{Collective, Uses};
+use gloo_rs::context::Context;
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::schedule::Schedule;
@@ -107,8 +108,10 @@ pub struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Transport {
-    /// The best one that reaches all ranks
+    /// Shared memory between ranks of a host that can, else TCP
     Auto,
+    /// Shared memory; fails if any two ranks have none
+    Shm,
     /// TCP sockets
     Tcp,
 }
@@ -193,8 +196,16 @@ impl Args {
 fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> {
     let launch = ranks::launch(args.ranks, args.timeout)?;
     let request = args.request(launch.size).map_err(Failure::usage)?;
-    let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref())?);
+    let member =
+        member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), args.transport.shared_memory())?);
     let (context, rank) = (&member.context, member.context.rank());
+    let transport = transport(context)?;
+    if args.transport == Transport::Shm && transport != "shm" {
+        return Err(format!(
+            "rank {rank}: --transport is shm, but not all ranks share memory; GLOO_RS_LOG=detail says why"
+        )
+        .into());
+    }
     let barrier = args.subject == Subject::Collective(Collective::Barrier);
     let sizes = if barrier { &[0][..] } else { &args.sizes };
     let progress = Progress::new(args, rank == 0, sizes.len());
@@ -219,6 +230,29 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
     // No rank leaves before the report is written: a launcher may end the others as soon as one has failed.
     largest_of_all_ranks(context, &mut [0.0]).map_err(|error| format!("rank {rank}: {error}"))?;
     Ok(all_right)
+}
+
+impl Transport {
+    /// The option of the device.
+    fn shared_memory(self) -> Option<bool> {
+        match self {
+            Self::Auto => None,
+            Self::Shm => Some(true),
+            Self::Tcp => Some(false),
+        }
+    }
+}
+
+/// The kinds of this rank's links.
+fn transport(context: &Context) -> Result<&'static str, String> {
+    let others = (0..context.size()).filter(|rank| *rank != context.rank());
+    let shares = others.map(|rank| context.shares_memory(rank)).collect::<Result<Vec<_>, _>>();
+    let shares = shares.map_err(|error| error.to_string())?;
+    Ok(match (shares.contains(&true), shares.contains(&false)) {
+        (true, false) => "shm",
+        (true, true) => "shm,tcp",
+        (false, _) => "tcp",
+    })
 }
 
 /// Measures one size on all threads, and combines the results of all ranks.
@@ -287,7 +321,7 @@ fn measure_size(
     Ok(Row {
         collective: args.subject.name(),
         algorithm,
-        transport: "tcp",
+        transport: transport(context)?,
         ranks,
         bytes: first.bytes,
         count: first.bytes / args.dtype.size(),

@@ -136,7 +136,7 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
     let collectives = args.collectives(ranks).map_err(Failure::usage)?;
     // Before other ranks wait for a measurement whose output could not be written.
     let old = if rank == 0 { args.old().map_err(Failure::usage)? } else { Tuning::default() };
-    let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref())?);
+    let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), None)?);
     let says = |error: Error| ranks::says(rank, &error);
 
     let first = rank == 0;
