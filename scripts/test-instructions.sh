@@ -18,6 +18,8 @@ mkdir -p "$at"
 cc -std=gnu11 -O2 -Wall -Wextra -Werror -I"$prefix/include" benches/instructions.c -o "$at/instructions" \
   -L"$prefix/lib" -lgloo_rs -Wl,-rpath,"$prefix/lib"
 
+# Over TCP, also between ranks that could share memory.
+export GLOO_RS_SHM=0
 declare -A counts dumps
 # measure plain|request first|whole
 measure() {
