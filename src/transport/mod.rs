@@ -145,7 +145,7 @@ pub trait Connector: Send {
     fn give_up(&mut self, rank: Rank);
 
     /// Tells the connector that the context is closed. Peers that connect later are refused, after `close_notice` if
-    /// there is one.
+    /// there is one, also once the connector has been dropped if its device exists.
     fn close(&mut self, close_notice: Option<CloseNotice>);
 
     /// Whether [`Connector::progress`] must be called even if the caller tries every link.

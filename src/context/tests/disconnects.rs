@@ -110,6 +110,51 @@ fn who_connects_later_hears_the_reason_and_passes_it_on_as_it_is() {
 }
 
 #[test]
+fn who_connects_after_a_failed_context_was_destroyed_hears_the_reason_too() {
+    let mut contexts = group(3);
+    // A program keeps its device for its next context.
+    let _device = contexts[1].device().clone();
+    let reason = Error::new(ErrorKind::ConnectionLost, "rank 1: rank 0 is gone").with_rank(0);
+    let mut guard = contexts[1].lock().unwrap();
+    guard.break_with(&reason, Some(&reason));
+    contexts[1].finish_closing(guard);
+    drop(contexts.remove(1));
+    let mut memory = [0u8; 4];
+    // SAFETY: the array outlives the buffer.
+    let buffer = unsafe { contexts[1].unbound_buffer(memory.as_mut_ptr(), 4).unwrap() };
+    buffer.recv(&[1], 1, 0, 4).unwrap();
+    let error = buffer.wait_recv(None).unwrap_err();
+    assert!(error.message().ends_with(" gave up: rank 1: rank 0 is gone"), "{error}");
+    assert_eq!(error.details().rank, Some(0), "{error}");
+}
+
+#[test]
+fn a_device_forgets_the_oldest_of_many_contexts_that_failed() {
+    let device = device();
+    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
+    let failed = |_| {
+        let context = Context::new(device.clone(), 0, 2, &options).unwrap();
+        let address = context.lock().unwrap().messenger.address();
+        let reason = Error::new(ErrorKind::ConnectionLost, "rank 0: it has had enough");
+        let mut guard = context.lock().unwrap();
+        guard.break_with(&reason, Some(&reason));
+        context.finish_closing(guard);
+        address
+    };
+    let addresses: Vec<_> = (0..65).map(failed).collect();
+    for (at, expected) in [(0, "has closed its context"), (1, "gave up: rank 0: it has had enough")] {
+        let context = Context::new(self::device(), 1, 2, &options).unwrap();
+        context.lock().unwrap().messenger.set_peer(0, &addresses[at]).unwrap();
+        let mut memory = [0u8; 4];
+        // SAFETY: the array outlives the buffer.
+        let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), 4).unwrap() };
+        buffer.recv(&[0], 1, 0, 4).unwrap();
+        let error = buffer.wait_recv(None).unwrap_err();
+        assert!(error.message().contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn a_closed_context_is_not_connected_again() {
     let store = crate::rendezvous::in_process::InProcessStore::new();
     let options = ContextOptions::default();

@@ -465,6 +465,6 @@ impl Connector for TcpConnector {
 
 impl Drop for TcpConnector {
     fn drop(&mut self) {
-        self.shared.remove_context(&self.handle());
+        self.shared.remove_context(&self.handle(), self.closed.take().flatten());
     }
 }

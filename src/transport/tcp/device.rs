@@ -7,10 +7,10 @@
 
 mod thread;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,17 +27,20 @@ use crate::net::address::Address;
 use crate::net::admission::ConnectionStatistics;
 use crate::net::choice::{Choice, Chosen, Surroundings};
 use crate::net::gate::{self, Listeners};
-use crate::net::handshake::{self, Handle};
+use crate::net::handshake::{self, Answer, Handle};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll, ForkMark, Waker};
 use crate::transport::shm::{self, ShmConnector};
-use crate::transport::{self, BackgroundProgress, Clock, Connector, SystemClock, Watch};
+use crate::transport::{self, BackgroundProgress, Clock, CloseNotice, Connector, SystemClock, Watch};
 use crate::types::Rank;
 
 /// Interval at which the thread makes progress for contexts on which no thread has waited since.
 pub const TICK: Duration = Duration::from_millis(5);
 /// How long a closed connection is kept for the peer to acknowledge all data.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// How many contexts that have failed the device remembers after they have been destroyed.
+const REMEMBERED: usize = 64;
 
 const WAKER: u64 = 0;
 
@@ -65,11 +68,16 @@ struct Entry {
     number: u64,
     key: SecretKey,
     arrivals: Arrivals,
+    /// Of a context that has failed and been destroyed: what peers that connect later are sent, so that they learn why, and
+    /// do not take this rank for the cause.
+    notice: Option<CloseNotice>,
 }
 
 #[derive(Default)]
 struct Contexts {
     by_handle: HashMap<Handle, Entry>,
+    /// Those with a notice, the oldest first.
+    failed: VecDeque<Handle>,
     lingering: Vec<(ClosingSocket, Instant)>,
 }
 
@@ -173,7 +181,7 @@ impl transport::Device for Device {
         let sockets = transport::Device::provisional_sockets(self.as_ref(), None)?;
         let connector = TcpConnector::new(token, sockets, self.shared.clone(), arrivals.clone())?;
         let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { context: None, number, key: connector.key(), arrivals };
+        let entry = Entry { context: None, number, key: connector.key(), arrivals, notice: None };
         self.shared.contexts().by_handle.insert(connector.handle(), entry);
         if !self.shared.shares_memory {
             return Ok(Box::new(connector));
@@ -324,12 +332,36 @@ impl Shared {
         self.waker.wake();
     }
 
-    /// Removes a context.
-    pub(super) fn remove_context(&self, handle: &Handle) {
+    /// Sends `notice` to a peer that connects to a context that has failed.
+    pub(super) fn notify(&self, socket: OwnedFd, connection: u32, notice: &CloseNotice) {
+        let notice = [&Answer::Accepted.encode()[..], &notice(connection)].concat();
+        self.linger(ClosingSocket { socket, notice });
+    }
+
+    /// Removes a context. With a `notice`, it is remembered for peers that connect later.
+    pub(super) fn remove_context(&self, handle: &Handle, notice: Option<CloseNotice>) {
         // In a child process a thread that does not exist there may hold the lock.
-        if !self.mark.is_child() {
-            self.contexts().by_handle.remove(handle);
+        if self.mark.is_child() {
+            return;
         }
+        let mut guard = self.contexts();
+        let contexts = &mut *guard;
+        let (Some(entry), Some(notice)) = (contexts.by_handle.get_mut(handle), notice) else {
+            contexts.by_handle.remove(handle);
+            return;
+        };
+        // What arrives in the old list from now on is dropped, and its peer connects again.
+        let arrivals = std::mem::take(&mut entry.arrivals);
+        (entry.context, entry.notice) = (None, Some(notice.clone()));
+        contexts.failed.push_back(*handle);
+        if contexts.failed.len() > REMEMBERED
+            && let Some(oldest) = contexts.failed.pop_front()
+        {
+            contexts.by_handle.remove(&oldest);
+        }
+        drop(guard);
+        let arrivals = std::mem::take(&mut *arrivals.lock().unwrap_or_else(PoisonError::into_inner));
+        arrivals.into_iter().for_each(|(socket, proven)| self.notify(socket, proven.frames, &notice));
     }
 
     /// Listens on all of `chosen` on which the device does not listen yet. Returns all addresses with their ports.

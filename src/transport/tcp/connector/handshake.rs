@@ -11,7 +11,6 @@ use crate::net::handshake::{
     self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Hello, Identity, NO_PROOF, Proven, Reason,
 };
 use crate::sys;
-use crate::transport::tcp::link::ClosingSocket;
 use crate::transport::{Connector, ConnectorEvent};
 use crate::types::Rank;
 
@@ -91,8 +90,7 @@ impl TcpConnector {
         if rank < self.size
             && let Some(Some(notice)) = &self.closed
         {
-            let notice = [&Answer::Accepted.encode()[..], &notice(proven.frames)].concat();
-            self.shared.linger(ClosingSocket { socket, notice });
+            self.shared.notify(socket, proven.frames, notice);
             return Ok(());
         }
         let answer = if rank >= self.size || rank == self.rank {

@@ -108,8 +108,12 @@ impl Thread {
         for (socket, peer) in self.gate.ready(number) {
             let contexts = self.shared.contexts();
             let Some(entry) = contexts.by_handle.get(&peer.to) else { continue };
-            let (arrivals, context) = (entry.arrivals.clone(), entry.context.clone());
+            let (arrivals, context, notice) = (entry.arrivals.clone(), entry.context.clone(), entry.notice.clone());
             drop(contexts);
+            if let Some(notice) = notice {
+                self.shared.notify(socket, peer.frames, &notice);
+                continue;
+            }
             arrivals.lock().unwrap_or_else(PoisonError::into_inner).push((socket, peer));
             if let Some(context) = context.and_then(|context| context.upgrade()) {
                 context.arrived();
