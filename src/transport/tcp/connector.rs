@@ -2,6 +2,8 @@
 //! connection initiated by the lower rank is kept.
 
 mod handshake;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,12 +27,13 @@ use crate::types::Rank;
 
 /// Timeout for the answer from one of several addresses.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
-/// How long to wait for a peer that is connecting to this rank.
-const YIELD_TIME: Duration = Duration::from_millis(500);
+/// How long to wait for a peer on another host, or on this one, that is connecting to this rank.
+const YIELD_TIME: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(25)];
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(1);
-/// How long a peer may refuse connections before it is considered gone.
-const REFUSAL_TIME: Duration = Duration::from_secs(2);
+/// How long a peer on another host, or on this one, may refuse connections before it is considered gone. On this host the kernel
+/// that refuses knows that nobody listens; the time is for other ranks that have the reason to pass it on.
+const REFUSAL_TIME: [Duration; 2] = [Duration::from_secs(2), Duration::from_millis(20)];
 /// Send buffer in bytes for ranks of the same host. By default the kernel buffers megabytes, which leave the cache
 /// before they are read: 32 MiB between two ranks then take 15 ms instead of 9 ms.
 const LOCAL_SEND_BUFFER: usize = 128 << 10;
@@ -170,6 +173,11 @@ impl TcpConnector {
         self.entry(rank).state = state;
     }
 
+    /// Whether `rank` runs on this host.
+    fn is_here(&self, rank: Rank) -> bool {
+        self.peer(rank).is_some_and(|address| address.host == self.local.host)
+    }
+
     /// The reachable addresses of `rank`, in order of preference.
     fn targets(&self, rank: Rank) -> Vec<SocketAddr> {
         self.peer(rank).map(|address| address.ways_from(&self.local)).unwrap_or_default()
@@ -238,14 +246,14 @@ impl TcpConnector {
     /// Handles a failed attempt: tries the next address, after a delay if all have been tried. An error is final.
     fn retry_later(&mut self, rank: Rank, error: Error, now: Instant) -> Result<()> {
         let targets = self.targets(rank).len().max(1);
-        let name = self.peer_name(rank);
+        let (name, patience) = (self.peer_name(rank), REFUSAL_TIME[usize::from(self.is_here(rank))]);
         let entry = self.entry(rank);
         // The peer listened before it published its address. If its host answers but refuses the connection, the peer
         // is gone.
         let refused = error.kind() == ErrorKind::ConnectionLost;
         entry.refused_since[entry.target] =
             if refused { entry.refused_since[entry.target].or(Some(now)) } else { None };
-        if entry.refused_since[..targets].iter().all(|since| since.is_some_and(|since| now - since >= REFUSAL_TIME)) {
+        if entry.refused_since[..targets].iter().all(|since| since.is_some_and(|since| now - since >= patience)) {
             let text = format!("{name} is gone: {error} ({} attempts)", entry.attempts + 1);
             return Err(Error::new(ErrorKind::ConnectionLost, text).with_errno(error.details().errno));
         }
@@ -298,7 +306,7 @@ impl TcpConnector {
             }
             Ok(Some((Answer::Yield, _))) => {
                 // The peer may abandon its own connection, or end, before that connection arrives here.
-                self.set_state(rank, State::Yielded(now + YIELD_TIME));
+                self.set_state(rank, State::Yielded(now + YIELD_TIME[usize::from(self.is_here(rank))]));
                 Ok(())
             }
             // Another process may use its port now, or the peer is about to end.
@@ -335,7 +343,7 @@ impl TcpConnector {
         // Keepalive detects a host that disappears even if the peer waits longer, and keeps the entries in stateful
         // firewalls.
         let _ = socket2::SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE);
-        if self.peer(rank).is_some_and(|address| address.host == self.local.host) {
+        if self.is_here(rank) {
             // If this fails, the default size remains.
             let _ = socket2::SockRef::from(&socket).set_send_buffer_size(LOCAL_SEND_BUFFER);
         }
