@@ -396,6 +396,12 @@ impl Connector {
         &self.hello
     }
 
+    /// The number that the headers of the connection's frames contain, once the proof has been made: from then on the acceptor may
+    /// consider the connection as established.
+    pub fn connection(&self) -> Option<u32> {
+        self.frames
+    }
+
     /// Number of bytes that the current message still lacks: never read more.
     pub fn wanted(&self) -> usize {
         let challenged = self.have >= ANSWER_BYTES && self.wire[8] == CHALLENGE && self.frames.is_none();

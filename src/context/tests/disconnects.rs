@@ -1,7 +1,7 @@
 //! Errors when a peer's process ends or a connection is reset.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use super::malformed::victim;
@@ -12,37 +12,69 @@ use crate::net::handshake::{self, Accepting, Acceptor, Answer};
 use crate::types::Space;
 use crate::wire::Message;
 
+/// A listener that `context` takes for rank 0.
+fn listen_as_rank_0(context: &Context) -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sockets = vec![listener.local_addr().unwrap()];
+    let address = Address { identity: [9; 16], sockets, host: host(), cores: 1, segment: None };
+    context.lock().unwrap().messenger.set_peer(0, &address.serialize()).unwrap();
+    listener
+}
+
+/// The other rank's connection, which has proven itself and waits for an answer.
+fn accept_as_rank_0(listener: &TcpListener) -> TcpStream {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut acceptor = Acceptor::new([3; 32]);
+    let find = |_: &_| Some(handshake::key(&JobToken::from_environment(), &[9; 16]));
+    loop {
+        let mut bytes = vec![0; acceptor.wanted()];
+        stream.read_exact(&mut bytes).unwrap();
+        match acceptor.take(&bytes, find).unwrap() {
+            Accepting::Waiting => {}
+            Accepting::Send(challenge) => stream.write_all(&challenge).unwrap(),
+            Accepting::Proven(_) => return stream,
+        }
+    }
+}
+
+#[test]
+fn who_accepts_the_connection_of_a_context_that_fails_meanwhile_hears_the_reason() {
+    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
+    let context = Context::new(device(), 1, 2, &options).unwrap();
+    let device = context.device().clone();
+    let listener = listen_as_rank_0(&context);
+    context.lock().unwrap().messenger.connect(0);
+    let rank_0 = std::thread::spawn(move || accept_as_rank_0(&listener));
+    while !rank_0.is_finished() {
+        context.lock().unwrap().progress();
+    }
+    let mut stream = rank_0.join().unwrap();
+    let reason = Error::new(ErrorKind::ConnectionLost, "rank 1: rank 2 is gone");
+    let mut guard = context.lock().unwrap();
+    guard.break_with(&reason, Some(&reason));
+    context.finish_closing(guard);
+    drop(context);
+    stream.write_all(&Answer::Accepted.encode()).unwrap();
+    let mut received = Vec::new();
+    // The other end may be closed already, so that the answer resets the connection.
+    let _ = stream.read_to_end(&mut received);
+    assert!(received.ends_with(b"rank 1: rank 2 is gone"), "{received:?}");
+    drop(device);
+}
+
 #[test]
 fn a_peer_that_says_it_is_connecting_and_ends_is_noticed() {
     let options = ContextOptions { timeout: Duration::from_secs(30), ..Default::default() };
     let context = Context::new(device(), 1, 2, &options).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = Address {
-        identity: [9; 16],
-        sockets: vec![listener.local_addr().unwrap()],
-        host: host(),
-        cores: 1,
-        segment: None,
-    };
+    let listener = listen_as_rank_0(&context);
     let mut memory = [0u8; 4];
     // SAFETY: the array outlives the buffer.
     let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), 4).unwrap() };
-    context.lock().unwrap().messenger.set_peer(0, &address.serialize()).unwrap();
     std::thread::scope(|scope| {
         // Rank 0 connects at the same time, decides that its own connection is used, and is killed.
         scope.spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut acceptor = Acceptor::new([3; 32]);
-            let find = |_: &_| Some(handshake::key(&JobToken::from_environment(), &[9; 16]));
-            loop {
-                let mut bytes = vec![0; acceptor.wanted()];
-                stream.read_exact(&mut bytes).unwrap();
-                match acceptor.take(&bytes, find).unwrap() {
-                    Accepting::Waiting => {}
-                    Accepting::Send(challenge) => stream.write_all(&challenge).unwrap(),
-                    Accepting::Proven(_) => break stream.write_all(&Answer::Yield.encode()).unwrap(),
-                }
-            }
+            let mut stream = accept_as_rank_0(&listener);
+            stream.write_all(&Answer::Yield.encode()).unwrap();
         });
         let started = Instant::now();
         buffer.recv(&[0], 1, 0, 4).unwrap();

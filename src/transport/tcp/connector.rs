@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::device::Shared;
-use super::link::TcpLink;
+use super::link::{ClosingSocket, TcpLink};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
@@ -400,9 +400,17 @@ impl Connector for TcpConnector {
     }
 
     fn close(&mut self, close_notice: Option<CloseNotice>) {
-        self.closed = Some(close_notice);
         self.pending.clear();
-        self.peers.values_mut().for_each(|entry| entry.state = State::Closed);
+        for entry in self.peers.values_mut() {
+            // The peer may have accepted, and would take the end of the connection for the end of this process.
+            if let State::Handshaking(socket, connector) = std::mem::replace(&mut entry.state, State::Closed)
+                && let (Some(connection), Some(notice)) = (connector.connection(), &close_notice)
+            {
+                let _ = self.epoll.remove(socket.as_raw_fd());
+                self.shared.linger(ClosingSocket { socket, notice: notice(connection) });
+            }
+        }
+        self.closed = Some(close_notice);
     }
 
     #[inline]
