@@ -15,6 +15,8 @@ RANKS ?= 2,4,8
 ROUNDS ?= 5
 # More arguments for benches/record.py: --keep goes on where an earlier run stopped.
 RECORD ?=
+# Kills of `make bench-recovery`.
+KILLS ?= 10000
 # More arguments for benches/network.py: --quick leaves out what is not auto.
 NETWORK ?=
 # More arguments for benches/algorithms.py.
@@ -30,7 +32,7 @@ peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
 deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-algorithms bench-network peers install clean test \
+.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-algorithms bench-network bench-recovery peers install clean test \
   test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
@@ -67,6 +69,10 @@ bench-algorithms: setup-bench prefix ## times every algorithm beside what auto c
 bench-network: setup-bench prefix ## times collectives between network namespaces with 1 Gbit/s links, and records it in docs/benchmarks
 	$(heading) "Collectives between hosts with 1 Gbit/s links"
 	@benches/network.py $(local_prefix)/bin/gloo-rs docs/benchmarks $(NETWORK)
+
+bench-recovery: setup-build ## kills ranks in the middle of collectives, KILLS times, and records how soon the others know and go on in docs/benchmarks
+	$(heading) "Ranks that are killed"
+	@benches/recovery.py docs/benchmarks --kills $(KILLS)
 
 peers:
 	@mkdir -p build/peers
@@ -155,7 +161,7 @@ test-instructions: prefix ## instructions of a small allreduce, as recorded
 	$(heading) "Instructions from the call to the first byte"
 	@scripts/test-instructions.sh $(local_prefix)
 
-test-readme: prefix ## README.md's examples
+test-readme: prefix ## the examples of README.md and docs/recovery.md
 	$(heading) "README's examples"
 	@scripts/test-readme.sh $(local_prefix)
 
@@ -172,6 +178,7 @@ test-bench: setup-bench prefix peers ## the benchmark's record, at one small siz
 	@python3 benches/test_report.py
 	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5
+	@benches/recovery.py build/bench-test --kills 12 --ranks 2,4 --dev
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick
 
 test-machine: ## the same as test-fresh, if what sets a machine up has changed since that passed

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Does with README.md's examples what README.md says, and looks at what they print. Compiles the examples of docs/semantics.md.
+# Does with the examples of README.md and docs/recovery.md what these say, and looks at what they print. Compiles the examples
+# of docs/semantics.md.
 # usage: scripts/test-readme.sh PREFIX    (where gloo_rs is installed)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,4 +35,19 @@ rank 1 of 2: 2 ranks, their numbers add up to 1" "$prefix/bin/gloo-rs" run -n 2 
 expect "rank 0 of 1: means 1 and 0" env RANK=0 WORLD_SIZE=1 "$at/build/average"
 expect "rank 0 of 2: means 1 and 0.5
 rank 1 of 2: means 1 and 0.5" "$prefix/bin/gloo-rs" run -n 2 -- "$at/build/average"
+
+# A job that loses a process: no launcher, since launchers end the others then.
+scripts/extract-examples.sh docs/recovery.md "$at"
+cc -std=c11 -Wall -Wextra -Wpedantic -Werror "$at/elastic.c" -o "$at/elastic" -I"$prefix/include" -L"$prefix/lib" -lgloo_rs \
+  -Wl,-rpath,"$prefix/lib"
+lose_one() {
+  export WORLD_SIZE=3 GLOO_RS_STORE=file://$PWD/$at/store
+  RANK=0 timeout 60 "$at/elastic" 1000 &
+  RANK=1 timeout 60 "$at/elastic" 1000 500 &
+  RANK=2 timeout 60 "$at/elastic" 1000 &
+  wait
+}
+expect "rank 0 of 2: 2500 after 1000 steps
+rank 1 of 2: 2500 after 1000 steps" lose_one 2>"$at/elastic.log"
+grep -q "^gloo_rs_allreduce: rank [0-2]: allreduce .* rank [0-2] at " "$at/elastic.log" || { cat "$at/elastic.log" >&2; exit 1; }
 echo "test-readme: $passed passed"
