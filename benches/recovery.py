@@ -43,13 +43,13 @@ def table(jobs):
     return "\n".join(lines)
 
 
-def write(args, jobs):
+def write(args, jobs, load):
     command = f"make bench-recovery KILLS={args.kills}"
     if args.dev:
         command = f"benches/recovery.py docs/benchmarks --dev --kills {args.kills} --transports {','.join(args.transports)}"
     text = f"""# Ranks that are killed
 
-Made by `{command}`, on {report.machine()}, {datetime.date.today()}.
+Made by `{command}`, on {report.machine()}, {datetime.date.today()}; other programs kept {load:.1f} of them busy before.
 
 All ranks are processes of one host, which run random collectives of 4 B to 4 MiB (allreduce, reduce, broadcast, allgather, alltoall,
 reduce_scatter, barrier; `auto` or any algorithm) on one context. At a random moment one of them is killed by SIGKILL. Times are in ms,
@@ -76,9 +76,10 @@ def main():
     if unknown := set(args.transports) - set(TRANSPORTS):
         sys.exit(f"recovery.py: no transport is called {', '.join(sorted(unknown))}")
     args.folder.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
     jobs = [job for transport in args.transports for job in measure(args, transport)]
     (args.folder / "recovery.json").write_text(json.dumps({"seed": args.seed, "jobs": jobs}, indent=1) + "\n")
-    write(args, jobs)
+    write(args, jobs, load)
 
 
 main()

@@ -28,8 +28,8 @@ use support::Random;
 
 /// Timeout of calls that a lost rank must end before.
 const LONG: Duration = Duration::from_secs(5);
-/// Timeout of calls that a stopped rank keeps waiting.
-const SHORT: Duration = Duration::from_millis(300);
+/// Timeout of calls that a stopped rank keeps waiting; others end before it, also on a busy machine.
+const SHORT: Duration = Duration::from_millis(1500);
 /// The longest time from the beginning of the calls to the kill.
 const LATEST_KILL: Duration = Duration::from_millis(10);
 
@@ -49,7 +49,7 @@ fn main() {
         report::print(&latencies, &options);
     }
     if options.wants("stops") {
-        stops(4, 6, &options);
+        stops(4, 4, &options);
     }
     if options.wants("exits") {
         exits(4, 30, &options);
