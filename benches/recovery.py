@@ -18,7 +18,7 @@ import report
 
 # Value of GLOO_RS_SHM.
 TRANSPORTS = {"shm": "1", "tcp": "0"}
-NAMES = {"shm": "shared memory, where this version has it", "tcp": "TCP"}
+NAMES = {"shm": "shared memory", "tcp": "TCP"}
 # Largest 99th percentile of the time to the error, in ms.
 TARGET = 100
 
