@@ -104,6 +104,30 @@ fn collectives_in_place() {
 }
 
 #[test]
+fn the_time_limits_the_number_of_calls() {
+    let iterations = |args: &str| bench(args)[0]["iterations"].as_u64().unwrap();
+    assert_eq!(iterations("allreduce --sizes 4 --seconds 1000"), 3);
+    let output = run(&["bench", "allreduce", "--sizes", "4", "--iterations", "9999", "--seconds", "0", "--json"]);
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(line["iterations"], 5, "{}", stderr(&output));
+    let output = run(&["bench", "allreduce", "--seconds", "1", "--threads", "2"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+#[test]
+fn loops_of_calls_are_measured_when_asked_for() {
+    for collective in Collective::ALL.iter().filter(|c| **c != Collective::PairwiseExchange) {
+        let line = &bench(&format!("{} -n 3 --loop --sizes 1000", collective.name()))[0];
+        assert!(line["loop_us"].as_f64().unwrap() > 0.0, "{line}");
+    }
+    assert!(bench("broadcast -n 3 --loop --in-place --sizes 1000")[0]["loop_us"].is_f64());
+    assert!(bench("sendrecv --loop --threads 2 --sizes 1000")[0]["loop_us"].is_f64());
+    assert!(bench("allreduce --sizes 1000")[0]["loop_us"].is_null());
+    let output = run(&["bench", "allreduce", "--loop", "--in-place"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+#[test]
 fn every_type_and_operation_is_right() {
     for dtype in DataType::ALL {
         bench(&format!("allgatherv -n 2 --dtype {dtype} --sizes 40000"));

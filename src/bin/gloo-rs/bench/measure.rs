@@ -19,6 +19,10 @@ const CONTROL: u64 = 0;
 const LATE: Duration = Duration::from_millis(10);
 /// Number of ranks that are the last one in turn.
 const LATE_RANKS: usize = 8;
+/// Number of loops of back-to-back calls.
+const LOOPS: usize = 10;
+/// Number of calls that are measured at least where the time is limited.
+const FEWEST: usize = 5;
 /// A byte that no result contains.
 const SPOILT: u8 = 0x5a;
 
@@ -29,6 +33,10 @@ pub struct Repetition<'a> {
     pub op: ReduceOp,
     pub warmup: usize,
     pub iterations: usize,
+    /// Time for the iterations: if they would take longer, there are fewer.
+    pub limit: Option<Duration>,
+    /// Whether loops of calls are measured too.
+    pub loops: bool,
     /// Number of this thread in its rank; each has tags of its own.
     pub thread: usize,
     /// Slot of this thread's messages.
@@ -42,6 +50,8 @@ pub struct Repetition<'a> {
 pub struct Measured {
     /// Time of each iteration in µs.
     pub times: Vec<f64>,
+    /// Time of a call in each loop of calls, in µs; empty if none were asked for.
+    pub loops: Vec<f64>,
     /// What was wrong with the result, if anything.
     pub wrong: Option<String>,
 }
@@ -61,19 +71,31 @@ pub fn measure(
         runner.run()?;
         runner.verify().err()
     };
-    let mut times = Vec::with_capacity(repetition.iterations);
-    for iteration in 0..repetition.warmup + repetition.iterations {
+    let (warmup, iterations) = match repetition.limit {
+        None => (repetition.warmup, repetition.iterations),
+        Some(limit) => {
+            let iterations = runner.fitting(limit)?;
+            (repetition.warmup.min(iterations / 5), iterations)
+        }
+    };
+    let mut times = Vec::with_capacity(iterations);
+    for iteration in 0..warmup + iterations {
         let time = runner.timed()?;
-        if iteration >= repetition.warmup {
+        if iteration >= warmup {
             times.push(time);
             progress();
         }
     }
-    if wrong.is_none() {
-        let iterations = repetition.warmup + repetition.iterations;
-        wrong = runner.verify().err().map(|what| format!("after {iterations} more calls, {what}"));
+    let mut loops = Vec::new();
+    if repetition.loops {
+        for _ in 0..LOOPS {
+            loops.push(runner.timed_loop(iterations.div_ceil(LOOPS))?);
+        }
     }
-    Ok(Measured { times, wrong })
+    if wrong.is_none() {
+        wrong = runner.verify().err().map(|what| format!("after {} more calls, {what}", warmup + iterations));
+    }
+    Ok(Measured { times, loops, wrong })
 }
 
 /// Replaces each number by the maximum over all ranks. Every rank calls it with the same number of elements.
@@ -116,6 +138,8 @@ pub struct Runner<'a> {
     /// Only for sendrecv: to send from and to receive into. They point into `inputs` and `outputs`, and must be
     /// dropped before those.
     unbound: Option<(UnboundBuffer, UnboundBuffer)>,
+    /// Whether a call changes its input, because it works in place.
+    overwrites: bool,
     input_pointers: Vec<*const u8>,
     output_pointers: Vec<*mut u8>,
     inputs: Vec<Buffer>,
@@ -148,7 +172,13 @@ impl<'a> Runner<'a> {
         };
         let input_pointers = inputs.iter().map(|buffer| buffer.as_ptr().cast_const()).collect();
         let output_pointers = outputs.iter().map(Buffer::as_ptr).collect();
-        let mut runner = Self { context, work, repetition, unbound, input_pointers, output_pointers, inputs, outputs };
+        let overwrites = work
+            .before
+            .iter()
+            .zip(&work.after)
+            .any(|(before, after)| !before.iter().all(|piece| after.contains(piece)));
+        let mut runner =
+            Self { context, work, repetition, unbound, overwrites, input_pointers, output_pointers, inputs, outputs };
         runner.restore();
         Ok(runner)
     }
@@ -166,11 +196,27 @@ impl<'a> Runner<'a> {
 
     /// Time of the call in µs, on this rank, after a barrier.
     pub fn timed(&mut self) -> Result<f64> {
-        self.restore();
+        if self.overwrites {
+            self.restore();
+        }
+        self.timed_loop(1)
+    }
+
+    /// Time of a call in µs, on this rank, as the average of so many in a row after a barrier.
+    fn timed_loop(&mut self, calls: usize) -> Result<f64> {
         barrier(self.context, self.repetition.thread as u64 * 2 + 1)?;
         let start = Instant::now();
-        self.run()?;
-        Ok(start.elapsed().as_nanos() as f64 / 1e3)
+        for _ in 0..calls {
+            self.run()?;
+        }
+        Ok(start.elapsed().as_nanos() as f64 / 1e3 / calls as f64)
+    }
+
+    /// How many calls fit into the time, by the faster of two; the same number on all ranks.
+    fn fitting(&mut self, limit: Duration) -> Result<usize> {
+        let mut fastest = [self.timed()?.min(self.timed()?)];
+        largest_of_all_ranks(self.context, &mut fastest)?;
+        Ok(((limit.as_secs_f64() * 1e6 / fastest[0]) as usize).max(FEWEST).min(self.repetition.iterations))
     }
 
     /// If the call works in place, writes its input to the outputs again.

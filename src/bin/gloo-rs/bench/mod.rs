@@ -57,6 +57,14 @@ pub struct Args {
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iterations: u32,
 
+    /// Time for those calls: fewer for sizes where they would take longer, but at least 5
+    #[arg(long, value_name = "SECONDS", value_parser = crate::parse::seconds, conflicts_with = "threads")]
+    seconds: Option<Duration>,
+
+    /// Measure loops of back-to-back calls too, without a barrier between calls
+    #[arg(long = "loop")]
+    loops: bool,
+
     /// Number of calls before those
     #[arg(long, default_value_t = 10, value_name = "W")]
     warmup: u32,
@@ -158,6 +166,9 @@ impl Args {
         }
         if self.subject == Subject::SendRecv && self.algorithm != "auto" {
             return Err("--algorithm: sendrecv has none to choose".into());
+        }
+        if self.loops && self.in_place && self.subject != Subject::Collective(Collective::Broadcast) {
+            return Err("--loop: in place, only a broadcast can be called again with the data that it leaves".into());
         }
         let request = Request {
             subject: self.subject,
@@ -278,6 +289,8 @@ fn measure_size(
             op: args.op,
             warmup: args.warmup as usize,
             iterations: args.iterations as usize,
+            limit: args.seconds,
+            loops: args.loops,
             thread,
             slot: slots + thread as u64,
             name: &name,
@@ -298,21 +311,26 @@ fn measure_size(
         std::iter::once(own).chain(joined).collect()
     });
 
-    // The slowest of this rank's threads, then the slowest rank; after the times, whether anything was wrong.
-    let mut slowest = vec![0.0; args.iterations as usize + 1];
+    // The slowest of this rank's threads, then the slowest rank: whether anything was wrong, the loops' times, the others.
+    let (mut slowest, mut loops) = (vec![0.0], 0);
     for (thread, measured) in measured.into_iter().enumerate() {
-        let Measured { times, wrong } = measured.map_err(says)?;
-        slowest.iter_mut().zip(times).for_each(|(slowest, time)| *slowest = time.max(*slowest));
+        let Measured { times, loops: looped, wrong } = measured.map_err(says)?;
+        loops = looped.len();
+        slowest.resize(1 + loops + times.len(), 0.0);
+        let times = looped.into_iter().chain(times);
+        slowest[1..].iter_mut().zip(times).for_each(|(slowest, time)| *slowest = time.max(*slowest));
         if let Some(wrong) = wrong {
-            slowest[args.iterations as usize] = 1.0;
+            slowest[0] = 1.0;
             let size = crate::parse::size_text(first.bytes);
             let message = format!("rank {rank}, thread {thread}: {} of {size}: {wrong}", args.subject.name());
             progress.suspend(|| crate::fail(&message, crate::FAILED));
         }
     }
     largest_of_all_ranks(context, &mut slowest).map_err(says)?;
-    let wrong = slowest.pop() != Some(0.0);
-    let times = Times::of(slowest);
+    let times = slowest.split_off(1 + loops);
+    let iterations = times.len();
+    let times = Times::of(times);
+    let loop_us = (loops > 0).then(|| Times::of(slowest.split_off(1)).p50_us);
     let algorithm = match first.shape() {
         Some(shape) if args.algorithm == "auto" => context.choose(&shape, args.dtype).to_owned(),
         Some(_) => args.algorithm.clone(),
@@ -328,10 +346,11 @@ fn measure_size(
         dtype: args.dtype.name(),
         op: request.reduction().map_or(NO_OP, ReduceOp::name),
         inputs: args.inputs as usize,
-        iterations: args.iterations as usize,
+        iterations,
         times,
+        loop_us,
         bandwidth: Bandwidth::of(args.subject, ranks, first.bytes * args.threads as usize, times.p50_us),
-        verified: !wrong,
+        verified: slowest[0] == 0.0,
     })
 }
 

@@ -22,6 +22,8 @@ pub struct Row {
     pub iterations: usize,
     #[serde(flatten)]
     pub times: Times,
+    /// Time of a call in loops of back-to-back calls, in µs: the median of the loops, each of the slowest rank.
+    pub loop_us: Option<f64>,
     #[serde(flatten)]
     pub bandwidth: Bandwidth,
     pub verified: bool,
@@ -79,13 +81,14 @@ fn bus_factor(subject: Subject, ranks: usize) -> f64 {
     }
 }
 
-const COLUMNS: [(&str, usize); 9] = [
+const COLUMNS: [(&str, usize); 10] = [
     ("size", 10),
     ("count", 12),
     ("min µs", 12),
     ("p50 µs", 12),
     ("p99 µs", 12),
     ("max µs", 12),
+    ("loop µs", 12),
     ("algbw GB/s", 11),
     ("busbw GB/s", 11),
     ("verified", 9),
@@ -101,8 +104,13 @@ pub fn head(row: &Row, threads: usize, in_place: bool) -> String {
         "# {} over {}, {} ranks{threads}, {}{op}{inputs}{suffix}, {} iterations",
         row.collective, row.transport, row.ranks, row.dtype, row.iterations
     );
-    let names: String = COLUMNS.iter().map(|(name, width)| format!("{name:>width$}")).collect();
-    format!("{title}\n{names}  algorithm")
+    format!("{title}\n{}  algorithm", columns(row, &COLUMNS.map(|(name, _)| name.to_owned())))
+}
+
+/// Cells of [`COLUMNS`]; without loops, without theirs.
+fn columns(row: &Row, cells: &[String]) -> String {
+    let shown = cells.iter().zip(COLUMNS).filter(|(_, (name, _))| row.loop_us.is_some() || *name != "loop µs");
+    shown.map(|(cell, (_, width))| format!("{cell:>width$}")).collect()
 }
 
 /// One line of the table.
@@ -116,12 +124,12 @@ pub fn line(row: &Row) -> String {
         format!("{p50_us:.2}"),
         format!("{p99_us:.2}"),
         format!("{max_us:.2}"),
+        row.loop_us.map_or(String::new(), |us| format!("{us:.2}")),
         format!("{algbw_gbs:.3}"),
         format!("{busbw_gbs:.3}"),
         if row.verified { "yes" } else { "NO" }.to_owned(),
     ];
-    let cells: String = cells.iter().zip(COLUMNS).map(|(cell, (_, width))| format!("{cell:>width$}")).collect();
-    format!("{cells}  {}", row.algorithm)
+    format!("{}  {}", columns(row, &cells), row.algorithm)
 }
 
 /// The name of the operation, or of none.
@@ -145,6 +153,7 @@ mod tests {
             inputs: 1,
             iterations: 100,
             times: Times::of(vec![50.0, 40.0, 60.5]),
+            loop_us: None,
             bandwidth: Bandwidth::of(subject, 4, 65536, 50.0),
             verified: true,
         }
@@ -186,7 +195,7 @@ mod tests {
         let json = serde_json::to_string(&row()).unwrap();
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         let fields = "collective algorithm transport ranks bytes count dtype op inputs iterations min_us p50_us p99_us \
-                      max_us algbw_gbs busbw_gbs verified";
+                      max_us loop_us algbw_gbs busbw_gbs verified";
         let mut at = 0;
         for field in fields.split(' ') {
             let position = json.find(&format!("\"{field}\":")).unwrap_or_else(|| panic!("no {field} in {json}"));
@@ -211,8 +220,16 @@ mod tests {
             words,
             ["64Ki", "16384", "40.00", "50.00", "60.50", "60.50", "1.311", "1.966", "yes", "ring_chunked"]
         );
-        let columns = |text: &str| text.chars().take(COLUMNS.iter().map(|(_, width)| width).sum()).collect::<String>();
-        assert!(columns(names).ends_with("verified") && columns(&line).ends_with("yes"));
+        let width: usize = COLUMNS.iter().map(|(_, width)| width).sum();
+        let columns = |text: &str, width| text.chars().take(width).collect::<String>();
+        assert!(columns(names, width - 12).ends_with("verified") && columns(&line, width - 12).ends_with("yes"));
+
+        let looped = Row { loop_us: Some(39.5), ..row };
+        let (head, line) = (super::head(&looped, 1, false), super::line(&looped));
+        let names = head.lines().last().unwrap();
+        assert!(columns(names, width).ends_with("verified") && columns(&line, width).ends_with("yes"));
+        let loops = names.find("loop µs").unwrap() + "loop µs".len();
+        assert!(columns(&line, names[..loops].chars().count()).ends_with(" 39.50"), "{names}\n{line}");
     }
 
     #[test]

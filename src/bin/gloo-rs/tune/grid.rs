@@ -107,8 +107,17 @@ impl<'a> Grid<'a> {
 
         let work = request(collective, context.size()).workload(context.rank(), bytes, 0)?;
         let names = names(collective, &work, &self.left_out);
-        let repetition =
-            Repetition { algorithm: AUTO, op: OP, warmup: 0, iterations: 0, thread: 0, slot: 0, name: "tune" };
+        let repetition = Repetition {
+            algorithm: AUTO,
+            op: OP,
+            warmup: 0,
+            iterations: 0,
+            limit: None,
+            loops: false,
+            thread: 0,
+            slot: 0,
+            name: "tune",
+        };
         let mut runner = Runner::new(context, &work, repetition).map_err(says)?;
         let mut wrong = None;
         // For one call of each: its time, and its time with the barrier before it.

@@ -7,7 +7,7 @@ use gloo_rs::types::DataType;
 use crate::bench::pattern::{PERIOD, decode};
 
 /// A range of a buffer that contains one of the pattern's sequences.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// First element.
     pub(super) start: usize,
