@@ -10,10 +10,10 @@ export PATH := $(shell scripts/rust.sh path)
 
 # Where `make install` puts things; DESTDIR is respected.
 PREFIX ?= /usr/local
-# Numbers of ranks, and rounds, of `make bench`.
-RANKS ?= 2,4,8
-ROUNDS ?= 5
-# More arguments for benches/record.py: --keep goes on where an earlier run stopped.
+# Numbers of ranks, and rounds, of `make bench`; by default 2,4,8 and 5.
+RANKS ?=
+ROUNDS ?=
+# More arguments for benches/record.py: --keep goes on where an earlier run stopped, --quick takes minutes.
 RECORD ?=
 # Kills of `make bench-recovery`.
 KILLS ?= 10000
@@ -27,12 +27,11 @@ SEEDS ?= 20000
 SECONDS_EACH ?= 60
 
 local_prefix := build/prefix
-peers_flags := -std=c++17 -O2 -Wall -Wextra -Werror
 # Pinned and installed by scripts/setup.sh.
 deny := .cache/cargo-deny/bin/cargo-deny --locked --all-features
 heading = @printf '\n==> %s\n'
 
-.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-algorithms bench-network bench-recovery peers install clean test \
+.PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-algorithms bench-network bench-recovery peers install clean test \
   test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-valgrind \
   test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
@@ -58,9 +57,15 @@ prefix: build ## builds library and tool, and installs them into build/prefix
 
 demo: setup-demo test-demo ## trains on handwritten digits with 1 rank and with 4, and compares
 
-bench: setup-bench prefix peers ## times allreduce beside Gloo, Open MPI and the floor, in turn, and records it in docs/benchmarks
-	$(heading) "Benchmarks, beside Gloo, Open MPI and the floor"
-	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks --ranks $(RANKS) --rounds $(ROUNDS) $(RECORD)
+bench: bench-host bench-tcp ## times collectives beside other implementations, in turn, and records that in docs/benchmarks
+
+bench-host: setup-bench prefix peers ## the part of it on one host, beside Open MPI, MPICH, Intel MPI and oneCCL
+	$(heading) "Collectives on one host, beside Open MPI, MPICH, Intel MPI and oneCCL"
+	@benches/record.py host $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks $(if $(RANKS),--ranks $(RANKS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(RECORD)
+
+bench-tcp: setup-bench prefix peers ## the part of it over TCP: allreduce beside Gloo, Open MPI and the floor
+	$(heading) "Allreduce over TCP, beside Gloo, Open MPI and the floor"
+	@benches/record.py tcp $(local_prefix)/bin/gloo-rs build/peers docs/benchmarks $(if $(RANKS),--ranks $(RANKS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(RECORD)
 
 bench-algorithms: setup-bench prefix ## times every algorithm beside what auto chooses, and records it in docs/benchmarks
 	$(heading) "Every algorithm, and what auto chooses"
@@ -75,10 +80,7 @@ bench-recovery: setup-build ## kills ranks in the middle of collectives, KILLS t
 	@benches/recovery.py docs/benchmarks --kills $(KILLS)
 
 peers:
-	@mkdir -p build/peers
-	@g++ $(peers_flags) benches/peers/gloo.cpp -lgloo -o build/peers/gloo_peer
-	@mpicxx.openmpi $(peers_flags) -DOMPI_SKIP_MPICXX benches/peers/openmpi.cpp -o build/peers/openmpi_peer
-	@g++ $(peers_flags) benches/peers/floor.cpp -o build/peers/floor
+	@benches/peers/build.sh build/peers
 
 install: ## installs into PREFIX (default /usr/local); after `make build`, sudo make install builds nothing
 	@scripts/install.sh "$(PREFIX)"
@@ -173,10 +175,12 @@ test-demo: setup-demo prefix ## the digits example
 	$(heading) "Demo: handwritten digits, data-parallel"
 	@scripts/demo.sh $(local_prefix)
 
-test-bench: setup-bench prefix peers ## the benchmark's record, at one small size
-	$(heading) "The benchmark's record"
+test-bench: setup-bench prefix ## the benchmark's records, at small sizes and with few peers
+	$(heading) "The benchmark's records"
 	@python3 benches/test_report.py
-	@benches/record.py $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
+	@benches/peers/build.sh build/peers openmpi gloo floor bare
+	@benches/record.py tcp $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
+	@benches/record.py host $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --quick --sizes 1Ki
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5
 	@benches/recovery.py build/bench-test --kills 12 --ranks 2,4 --dev
 	@benches/network.py $(local_prefix)/bin/gloo-rs build/bench-test --hosts 3 --per-host 2 --size 2Mi --iterations 1 --quick

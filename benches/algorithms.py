@@ -19,8 +19,7 @@ import tempfile
 import plots
 import report
 
-# Maximum ratio of auto's time to the best algorithm's: in the median over sizes, and for any size.
-MEDIAN, WORST = 1.10, 1.30
+MEDIAN, WORST = report.AUTO_MEDIAN, report.AUTO_WORST
 # Collectives with more than one algorithm for `auto` to choose from.
 OTHERS = "reduce,reduce_scatter,broadcast,allgather,gather,scatter,alltoall"
 FIELDS = ["collective", "ranks", "bytes", "algorithm", "us"]

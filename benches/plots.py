@@ -29,24 +29,35 @@ def read(folder, name):
         return list(csv.DictReader(file))
 
 
-def allreduce(tool, folder):
-    """Times and bandwidths of gloo_rs and the other implementations, for each number of ranks."""
-    path = os.path.join(folder, "allreduce.csv")
-    rows = report.load(path) if os.path.exists(path) else []
-    keys = sorted({(row["ranks"], row["bytes"]) for row in rows if row["round"] != "trial"})
-    for ranks in sorted({ranks for ranks, _ in keys}):
-        points = [report.Point(rows, *key) for key in keys if key[0] == ranks]
-        programs = [p for p in ["gloo_rs", *report.PEERS] if all(p in point.best for point in points)]
-        seconds = lambda point, program: point.time(program) / 1e6
-        for name, label, unit, value in [
-            ("time", "median time", "seconds", seconds),
+def collectives(tool, folder, which):
+    """Times, and over TCP bandwidths, of gloo_rs and the other implementations, for each collective and number of ranks."""
+    kind = report.RECORDS[which]
+    path = os.path.join(folder, f"{kind.name}.csv")
+    points = report.points_of(report.load(path)) if os.path.exists(path) else []
+    for collective, ranks in dict.fromkeys((p.collective, p.ranks) for p in points if p.bytes and p.dtype == "float32"):
+        own = [p for p in points if (p.collective, p.dtype, p.ranks) == (collective, "float32", ranks)]
+        for what, label, unit, value in [
+            ("time", "median time", "seconds", lambda point, program: point.time(program) / 1e6),
             ("bandwidth", "bus bandwidth, GB/s", "number", report.Point.bus),
         ]:
-            lines = {p: [[point.bytes, value(point, p)] for point in points] for p in programs}
-            series = [{"name": report.PEERS.get(p, p), "points": line} for p, line in lines.items()]
+            if what not in report.plots_of(kind):
+                continue
+            series = []
+            for program, title in kind.programs().items():
+                line = [[point.bytes, value(point, program)] for point in own if program in point.rows]
+                series += [{"name": title, "points": line}] if line else []
             axes = {"x": {"label": "bytes per rank", "unit": "bytes"}, "y": {"label": label, "unit": unit}}
-            title = f"Allreduce, {ranks} ranks, loopback TCP"
-            draw(tool, folder, f"{name}-{ranks}", {"title": title, **axes, "series": series})
+            name = report.plot_name(kind, collective, ranks, what)
+            title = f"{collective}, {ranks} ranks on one host" + (", TCP" if which == "tcp" else "")
+            draw(tool, folder, name, {"title": title, **axes, "series": series})
+
+
+def host(tool, folder):
+    collectives(tool, folder, "host")
+
+
+def tcp(tool, folder):
+    collectives(tool, folder, "tcp")
 
 
 def algorithms(tool, folder):
@@ -87,5 +98,5 @@ def network(tool, folder):
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    for record in (allreduce, algorithms, network):
+    for record in (host, tcp, algorithms, network):
         record(*sys.argv[1:])

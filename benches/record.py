@@ -1,154 +1,72 @@
 #!/usr/bin/env python3
-"""Measures allreduce over loopback TCP with gloo_rs, Gloo, Open MPI and the floor program. Writes CSV, tables and plots.
+"""Measures gloo_rs beside other implementations on this host. Writes CSV, tables and plots.
 
-    benches/record.py TOOL PEERS OUTPUT_FOLDER [--ranks 2,4,8] [--rounds 5] [--sizes 4,64Ki,...] [--keep] [--budget SECONDS]
+    benches/record.py host|tcp TOOL PEERS OUTPUT_FOLDER [--ranks 2,4,8] [--rounds 5] [--sizes 4,64Ki,...]
+                      [--collectives allreduce,...] [--quick] [--keep] [--budget SECONDS]
 
-PEERS is the folder with gloo_peer, openmpi_peer and floor. The speed of a machine varies over time, so all programs run in every
-round with the same sizes; a figure is the median of the rounds' medians, and a ratio the median of the rounds' ratios. A program
-has many settings: a short trial selects the best few, which run in all rounds, and the best in a round represents the program.
+`host` measures collectives with whatever each implementation has for ranks on one host, `tcp` allreduce over loopback TCP. PEERS is
+the folder that peers/build.sh filled; what is not there is left out.
 
-Results are saved after every point. --keep continues an earlier run of the same command, --budget limits the time of a run.
+The speed of a machine varies over time, so all programs run in every round with the same sizes; a figure is the median of the
+rounds' medians, and a ratio the median of the rounds' ratios. A program has many settings: a short trial selects the best
+few, which run in all rounds, and the best in a round represents the program. A setting that fails is recorded, and left out.
+
+Results are saved after every round. --keep continues an earlier run of the same command, --budget limits the time of a run.
 """
 
 import argparse
 import csv
-import json
 import math
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 
 import plots
+import programs
 import report
+from programs import Cell, Failed, parse
 
-SIZES = "4,1Ki,8Ki,64Ki,512Ki,4Mi,32Mi,256Mi"
-FINALISTS = 2  # settings of a program that run in all rounds
-# Number of measured calls of a run: as many as fit into the time, within these bounds. A median needs at least 15.
-SECONDS, FEWEST, MOST = 0.2, 15, 2000
-TRIAL_SECONDS = 8  # slower settings are not used
-PATIENCE = 120  # seconds for a run in a round
-LARGEST_BUSY = 8 << 20
+# Settings of a program that run in all rounds; others than the best one only if they need at most WITHIN times as long as that
+# where they do best.
+FINALISTS, WITHIN = 2, 1.2
+# Number of measured calls: as many as fit into the time, but at least 5 and at most MOST. A trial has a fifth of the time.
+SECONDS, MOST = {True: 0.04, False: 0.15}, 2000
+# Seconds for a launch, besides what its bytes may take, a slow setting included.
+PATIENCE, SLOWEST_BYTES = 20, 20e6
+# Sizes of one launch: ranks that poll without yielding, or another that waits for them, disturb no later launch.
+GROUPS = [64 << 10, 1 << 40]
+# float16 and bfloat16 are compared with float32 at this number of elements.
+ELEMENTS = 4 << 20
+# Runs of the largest allreduce whose times are compared with each other.
+STEADY_RUNS, STEADY_SIZE, STEADY_RANKS = 10, 256 << 20, 8
 
-
-class Failed(Exception):
-    pass
-
-
-def cores_of(ranks):
-    """The cores of each rank, as gloo-rs binds them; None if there are more ranks than cores."""
-    cores = sorted(os.sched_getaffinity(0))
-    if ranks > len(cores):
-        return None
-    return [set(cores[r * len(cores) // ranks : (r + 1) * len(cores) // ranks]) for r in range(ranks)]
-
-
-def run(commands, patience, cores=None, environment=None):
-    """Runs the commands concurrently, and returns the line of JSON that the first one prints."""
-    processes = []
-    try:
-        for index, command in enumerate(commands):
-            bind = (lambda own=cores[index]: os.sched_setaffinity(0, own)) if cores else None
-            env = os.environ | (environment or {})
-            processes.append(
-                subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=bind, env=env
-                )
-            )
-        deadline = time.monotonic() + patience
-        outputs = [process.communicate(timeout=max(0, deadline - time.monotonic())) for process in processes]
-    except subprocess.TimeoutExpired:
-        raise Failed(f"not done after {patience} s")
-    finally:
-        # A launcher ends its ranks on SIGTERM, which it cannot on SIGKILL.
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-    for process, (_, errors) in zip(processes, outputs):
-        if process.returncode:
-            raise Failed(f"status {process.returncode}: {errors.strip()[-300:]}")
-    return json.loads(next(line for line in outputs[0][0].splitlines() if line.startswith("{")))
+BLOCKS = ["reduce_scatter", "allgather", "alltoall"]
+COLLECTIVES = ["allreduce", *BLOCKS, "broadcast", "barrier"]
+ALLREDUCE = "4,1Ki,8Ki,64Ki,512Ki,4Mi,32Mi,256Mi"
 
 
-class GlooRs:
-    def __init__(self, tool):
-        self.tool = tool
-
-    def settings(self, ranks, size):
-        return [""]
-
-    def measure(self, setting, ranks, size, iterations, patience):
-        command = [self.tool, "bench", "allreduce", "--ranks", str(ranks), "--sizes", str(size), "--json"]
-        line = run([command + ["--iterations", str(iterations), "--warmup", str(iterations // 5 + 2)]], patience)
-        if not line["verified"]:
-            raise Failed("wrong results")
-        return line
+def sizes_of(collective, ranks, quick):
+    """What is measured by default. 32 bytes are one element for each of 8 ranks."""
+    if collective == "allreduce":
+        return {2: ALLREDUCE, 4: "4,1Ki,8Ki,64Ki,512Ki,4Mi,64Mi,256Mi"}.get(ranks, "4,1Ki,8Ki,64Ki,512Ki,4Mi,64Mi")
+    return "32,8Ki,64Ki,4Mi" if quick else "32,1Ki,8Ki,64Ki,512Ki,4Mi" + (",32Mi" if ranks <= 4 else "")
 
 
-class Gloo:
-    """With ranks bound to cores as in gloo_rs, and unbound, because its asynchronous mode has its own thread."""
-
-    def __init__(self, folder):
-        self.peer = os.path.join(folder, "gloo_peer")
-        self.names = subprocess.run([self.peer, "list"], check=True, capture_output=True, text=True).stdout.splitlines()
-
-    def settings(self, ranks, size):
-        # In the synchronous mode both sides write before they read: messages larger than the socket buffers time out.
-        names = [name for name in self.names if "busy" not in name or size <= LARGEST_BUSY]
-        return [name + how for name in names for how in (["", ", unbound"] if cores_of(ranks) else [""])]
-
-    def measure(self, setting, ranks, size, iterations, patience):
-        name = setting.removesuffix(", unbound")
-        cores = cores_of(ranks) if name == setting else None
-        with tempfile.TemporaryDirectory() as store:
-            rest = [str(ranks), store, name, str(size), str(iterations)]
-            return run([[self.peer, str(rank)] + rest for rank in range(ranks)], patience, cores)
-
-
-class OpenMpi:
-    MPIRUN = "mpirun.openmpi --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo"
-
-    def __init__(self, folder):
-        self.peer = os.path.join(folder, "openmpi_peer")
-
-    def settings(self, ranks, size):
-        if cores_of(ranks):
-            return ["--bind-to core", "--bind-to none"]
-        # The default of Open MPI for more ranks than cores.
-        return ["--oversubscribe --bind-to none --mca mpi_yield_when_idle 1"]
-
-    def measure(self, setting, ranks, size, iterations, patience):
-        command = self.MPIRUN.split() + setting.split() + ["-n", str(ranks), self.peer, str(size), str(iterations)]
-        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        return run([command], patience, environment=root)
-
-
-class Floor:
-    def __init__(self, folder):
-        self.peer = os.path.join(folder, "floor")
-
-    def settings(self, ranks, size):
-        if ranks != 2 or not cores_of(2):
-            return []
-        return [f"send buffer {text}" for text in ("default", "64Ki", "128Ki", "256Ki", "512Ki")]
-
-    def measure(self, setting, ranks, size, iterations, patience):
-        text = setting.split()[-1]
-        return run([[self.peer, str(size), str(iterations), str(0 if text == "default" else parse(text))]], patience)
-
-
-def parse(size):
-    for unit, power in (("Ki", 10), ("Mi", 20), ("Gi", 30)):
-        if size.endswith(unit):
-            return int(size[:-2]) << power
-    return int(size)
+def cells(collectives, all_ranks, sizes, quick=False):
+    """What to measure, one launch each. `sizes`, if given, apply to all collectives but barrier."""
+    found = []
+    for ranks in all_ranks:
+        for collective in collectives:
+            text = "0" if collective == "barrier" else sizes or sizes_of(collective, ranks, quick)
+            # Blocks for all ranks are of one length.
+            unit = 4 * ranks if collective in BLOCKS else 1
+            own, last = [max(size // unit, 1) * unit if size else 0 for size in map(parse, text.split(","))], -1
+            for largest in GROUPS:
+                group = tuple(size for size in own if last < size <= largest)
+                found += [Cell(collective, ranks, group)] if group else []
+                last = largest
+    return found
 
 
 class Record:
@@ -166,48 +84,104 @@ class Record:
             writer.writerows(self.rows)
         os.replace(self.path + ".new", self.path)
 
-    def of(self, ranks, size, number):
-        return [row for row in self.rows if (row["ranks"], row["bytes"], row["round"]) == (ranks, size, number)]
+    def of(self, cell, number):
+        key = (cell.collective, cell.dtype, cell.ranks, number)
+        own = [row for row in self.rows if (row["collective"], row["dtype"], row["ranks"], row["round"]) == key]
+        return [row for row in own if row["bytes"] in cell.sizes]
 
 
-def trials(record, programs, ranks, size, check):
-    """Selects what runs in all rounds: a list of (program, setting, iterations)."""
-    chosen = []
-    for name, program in programs.items():
-        done = {row["setting"]: row for row in record.of(ranks, size, "trial") if row["program"] == name}
-        for setting in program.settings(ranks, size):
-            if setting in done:
-                continue
-            check()
-            iterations = 1 if size > LARGEST_BUSY else 3 if size > 512 << 10 else 50 if cores_of(ranks) else 10
-            try:
-                line = program.measure(setting, ranks, size, iterations, TRIAL_SECONDS)
-            except Failed as why:
-                print(f"  {name} {setting}: out, {why}", file=sys.stderr)
-                line = {"p50_us": math.inf}
-            done[setting] = report.row(name, setting, ranks, size, "trial", line)
-            record.add([done[setting]])
-        best = sorted((row for row in done.values() if row["p50_us"] < math.inf), key=lambda row: row["p50_us"])
-        if done and not best:
-            raise SystemExit(f"{name} does not run: {ranks} ranks, {size} bytes")
-        for row in best[:FINALISTS]:
-            fit = int(SECONDS * 1e6 / row["p50_us"])
-            chosen.append((name, row["setting"], min(max(fit, FEWEST), MOST)))
-    return chosen
+class Recorder:
+    def __init__(self, record, known, bare, rounds, quick, check):
+        self.record, self.programs, self.bare, self.check = record, known, bare, check
+        self.rounds, self.quick = rounds, quick
+
+    def measure(self, name, setting, cell, number, line_us, share=1.0):
+        """The rows of one launch; if it failed, also one that says so."""
+        patience = PATIENCE + cell.ranks * sum(cell.sizes) / SLOWEST_BYTES
+        known = {"program": name, "setting": setting, "collective": cell.collective, "dtype": cell.dtype}
+        known |= {"ranks": cell.ranks, "round": number, "line_us": line_us}
+        failure = []
+        try:
+            lines = self.programs[name].measure(setting, cell, MOST, SECONDS[cell.loop] * share, patience)
+        except Failed as why:
+            print(f"  {name} {setting}, {describe(cell)}: failed, {why}", file=sys.stderr)
+            lines, failure = why.lines, [report.row(known | {"bytes": cell.sizes[-1], "failed": str(why)}, {})]
+        return [report.row(known | {"bytes": line["bytes"]}, line) for line in lines] + failure
+
+    def trials(self, cell):
+        """Selects what runs in all rounds: a list of (program, setting). In a quick record that is everything."""
+        chosen = []
+        for name, program in self.programs.items():
+            done = [row for row in self.record.of(cell, "trial") if row["program"] == name]
+            settings = program.settings(cell)
+            if len(settings) > 1 and not self.quick:
+                for setting in settings:
+                    if not any(row["setting"] == setting for row in done):
+                        self.check()
+                        rows = self.measure(name, setting, cell, "trial", None, 0.2)
+                        self.record.add(rows)
+                        done += rows
+                settings = finalists(done, FINALISTS)
+            chosen += [(name, setting) for setting in settings]
+        return chosen
+
+    def cell(self, cell):
+        todo = [number for number in range(self.rounds) if not self.record.of(cell, number)]
+        if not todo:
+            return
+        chosen = self.trials(cell)
+        for number in todo:
+            self.check()
+            line_us = self.bare and self.bare.line()
+            rows = []
+            # Alternate the order, so that no program always runs after the same one.
+            for name, setting in chosen if number % 2 == 0 else chosen[::-1]:
+                rows += self.measure(name, setting, cell, number, line_us)
+            self.record.add(rows)
+        print(report.summary(self.record.rows, cell), file=sys.stderr, flush=True)
+
+
+def describe(cell):
+    sizes = f"{report.human(cell.sizes[0])} to {report.human(cell.sizes[-1])}"
+    return f"{cell.collective} of {cell.dtype}, {cell.ranks} ranks, {sizes}"
+
+
+def finalists(rows, most):
+    """The settings with the best times in a trial: the one that is best on average, then those that are best somewhere."""
+    times = {}
+    for row in rows:
+        if not row["failed"]:
+            times.setdefault(row["setting"], {})[row["bytes"]] = row["p50_us"]
+    if not times:
+        return []
+    best = {size: min(own[size] for own in times.values() if size in own) for own in times.values() for size in own}
+    # A size that a setting lacks, because it failed there, counts as very slow.
+    ratios = {setting: [own.get(size, math.inf) / us for size, us in best.items()] for setting, own in times.items()}
+    mean = lambda setting: sum(math.log(min(ratio, 1e3)) for ratio in ratios[setting])
+    order = sorted(ratios, key=mean)
+    first = order[0]
+    # How many times as long the first one needs where this one does best, compared with it.
+    gain = lambda setting: max(a / b for a, b in zip(ratios[first], ratios[setting]) if b < math.inf)
+    rest = sorted((setting for setting in order[1:] if gain(setting) > 1 / WITHIN), key=gain, reverse=True)
+    return [first, *rest][:most]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", choices=["host", "tcp"])
     parser.add_argument("tool")
     parser.add_argument("peers")
     parser.add_argument("folder")
-    parser.add_argument("--ranks", default="2,4,8")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sizes", default=SIZES)
+    parser.add_argument("--ranks", help="default: 2,4,8; of a quick record, 2,4")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--sizes")
+    parser.add_argument("--collectives", default=",".join(COLLECTIVES))
+    parser.add_argument("--quick", action="store_true", help="one round of everything, few sizes, no trials")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--budget", type=float, default=math.inf)
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    programs.adopt_orphans()
     end = time.monotonic() + args.budget
 
     def check():
@@ -216,37 +190,48 @@ def main():
             sys.exit(75)
 
     os.makedirs(args.folder, exist_ok=True)
-    record = Record(os.path.join(args.folder, "allreduce.csv"), args.keep)
-    programs = {
-        "gloo_rs": GlooRs(args.tool),
-        "gloo": Gloo(args.peers),
-        "openmpi": OpenMpi(args.peers),
-        "floor": Floor(args.peers),
-    }
-    for ranks in map(int, args.ranks.split(",")):
-        for size in map(parse, args.sizes.split(",")):
-            todo = [number for number in range(args.rounds) if not record.of(ranks, size, number)]
-            if not todo:
-                continue
-            chosen = trials(record, programs, ranks, size, check)
-            for number in todo:
-                check()
-                # Alternate the order, so that no program always runs after the same one.
-                order = chosen if number % 2 == 0 else chosen[::-1]
-                rows = []
-                for name, setting, count in order:
-                    try:
-                        line = programs[name].measure(setting, ranks, size, count, PATIENCE)
-                        rows.append(report.row(name, setting, ranks, size, number, line))
-                    except Failed as why:
-                        print(f"  {name} {setting}: failed in round {number}, {why}", file=sys.stderr)
-                failed = {name for name, _, _ in chosen} - {row["program"] for row in rows}
-                if failed:
-                    sys.exit(f"{', '.join(failed)} failed: {ranks} ranks, {size} bytes")
-                record.add(rows)
-            print(report.summary(record.rows, ranks, size), file=sys.stderr)
-        report.write(args.folder, record.rows)
-        plots.allreduce(args.tool, args.folder)
+    there = lambda name: os.path.exists(os.path.join(args.peers, f"{name}_peer"))
+    all_ranks = list(map(int, (args.ranks or ("2,4" if args.quick else "2,4,8")).split(",")))
+    bare = programs.Bare(args.peers) if there("bare") else None
+    if args.record == "tcp":
+        known = {"gloo_rs": programs.GlooRs(args.tool, "tcp")}
+        known |= {"gloo": programs.Gloo(args.peers)} if there("gloo") else {}
+        known |= {"openmpi_tcp": programs.OpenMpiTcp(args.peers, "openmpi")} if there("openmpi") else {}
+        known |= {"floor": programs.TcpFloor(args.peers)} if there("floor") else {}
+        todo = cells(["allreduce"], all_ranks, args.sizes or ALLREDUCE)
+    else:
+        known = {"gloo_rs": programs.GlooRs(args.tool, "auto")}
+        known |= {"openmpi": programs.OpenMpi(args.peers, "openmpi")} if there("openmpi") else {}
+        known |= {"mpich": programs.Mpich(args.peers, "mpich")} if there("mpich") else {}
+        known |= {"impi": programs.IntelMpi(args.peers, "impi")} if there("impi") else {}
+        known |= {"oneccl": programs.OneCcl(args.peers, "oneccl", "impi")} if there("oneccl") else {}
+        known |= {"bare": bare, "memory": programs.MemoryFloor(args.peers)} if bare else {}
+        todo = cells(args.collectives.split(","), all_ranks, args.sizes, args.quick)
+    name = report.RECORDS[args.record].name
+    record = Record(os.path.join(args.folder, f"{name}.csv"), args.keep)
+    rounds = args.rounds or (1 if args.quick else 5)
+    recorder = Recorder(record, known, bare, rounds, args.quick, check)
+
+    def write():
+        report.write(args.record, args.folder, record.rows)
+        plots.collectives(args.tool, args.folder, args.record)
+
+    for cell in todo:
+        recorder.cell(cell)
+        write()
+    if args.record == "host" and not args.sizes and "allreduce" in args.collectives:
+        alone = Recorder(record, {"gloo_rs": known["gloo_rs"]}, bare, rounds, args.quick, check)
+        # All types in every round, so that a round's times are comparable.
+        for number in range(rounds):
+            alone.rounds = number + 1
+            for dtype, size in (("float16", 2), ("bfloat16", 2), ("float32", 4)):
+                alone.cell(Cell("allreduce", 2, (ELEMENTS * size,), dtype))
+        if STEADY_RANKS in all_ranks and not args.quick:
+            alone.rounds = STEADY_RUNS
+            alone.cell(Cell("allreduce", STEADY_RANKS, (STEADY_SIZE,)))
+        write()
+    if any(row["failed"] for row in record.rows if row["program"] == "gloo_rs"):
+        sys.exit("gloo_rs failed somewhere: see the end of the record")
 
 
 if __name__ == "__main__":

@@ -1,79 +1,192 @@
 #!/usr/bin/env python3
 """Writes tables of the measurements of record.py.
 
-    benches/report.py FOLDER
+    benches/report.py host|tcp FOLDER
 
-Reads allreduce.csv in FOLDER and writes allreduce.md.
+Reads host.csv or allreduce.csv in FOLDER and writes host.md or allreduce.md.
 """
 
 import csv
+import dataclasses
 import os
 import platform
 import statistics
 import sys
 
-FIELDS = ["round", "program", "setting", "algorithm", "ranks", "bytes", "iterations"]
-FIELDS += ["min_us", "p50_us", "p99_us", "max_us"]
-PEERS = {"gloo": "Gloo", "openmpi": "Open MPI", "floor": "floor"}
-# By (ranks, bytes): maximum ratio of gloo_rs' time to that of each other implementation.
-TARGETS = {
-    (2, 4): {"gloo": 0.4, "openmpi": 1.0, "floor": 1.5},
-    (2, 64 << 10): {"gloo": 0.75, "openmpi": 1.0, "floor": 1.3},
-    (2, 4 << 20): {"gloo": 1.0, "openmpi": 1.0, "floor": 1.3},
-    (2, 256 << 20): {"gloo": 0.65, "openmpi": 1.0, "floor": 1.4},
-}
-for many in (4, 8):
-    TARGETS |= {(many, 4): {"gloo": 0.5}, (many, 64 << 10): {"gloo": 0.5}, (many, 4 << 20): {"gloo": 0.8}}
-# Maximum ratio of p99 to p50, with more ranks than cores.
-TAIL = 5.0
+FIELDS = ["round", "program", "setting", "collective", "dtype", "transport", "algorithm", "ranks", "bytes", "iterations"]
+FIELDS += ["min_us", "p50_us", "p99_us", "max_us", "loop_us", "line_us", "failed"]
+# From here on, a cache line's exchange shows that the cores share no cache: the time in microseconds.
+FAR = 0.2
+# Below this, a call's time and a loop's are both compared.
+SMALL = 64 << 10
 
 
-def row(program, setting, ranks, size, number, line):
-    """A line of the CSV file, from a line of JSON that a program printed."""
-    known = {"round": number, "program": program, "setting": setting, "ranks": ranks, "bytes": size}
-    return {field: known.get(field, line.get(field)) for field in FIELDS}
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A maximum of the ratio of gloo_rs' time to another's, for sizes in this range; of all peers, to the fastest."""
+
+    collective: str
+    ranks: tuple
+    against: str
+    limit: float
+    smallest: int = 0
+    largest: int = 1 << 40
+    # Only rounds in which the cores shared a cache, or those in which they did not; None for all.
+    far: object = None
+
+    def applies(self, key):
+        collective, dtype, ranks, size = key
+        same = collective == self.collective and dtype == "float32" and ranks in self.ranks
+        return same and self.smallest <= size <= self.largest
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    name: str
+    title: str
+    peers: dict
+    floors: dict
+    targets: list
+    # Maximum ratio of p99 to p50 with more ranks than cores; None for no such target.
+    tail: object
+    text: str
+
+    def programs(self):
+        return {"gloo_rs": "gloo_rs", **self.peers, **self.floors}
+
+
+EXACT = lambda size: {"smallest": size, "largest": size}
+COMMON = """A time is the median iteration's, and an iteration's time its slowest rank's, after a barrier that is not timed; the
+buffers hold numbers other than zero, and results are verified before and after. Up to 64 KiB there is a second time, behind a
+stroke: that of a call in a loop of back-to-back calls without a barrier. All programs run in every round, one after the other. A
+figure is the median over the rounds, and a ratio, ours divided by theirs, the median of the rounds' ratios. A short trial of every
+sensible setting of each program selects what goes through the rounds, and the best in a round stands for the program.
+"""
+OTHERS = ("reduce_scatter", "allgather", "broadcast", "alltoall", "barrier")
+HOST = Kind(
+    name="host",
+    title="Collectives on one host",
+    peers={"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "oneccl": "oneCCL"},
+    floors={"bare": "bare exchange", "memory": "memory floor"},
+    targets=[
+        Target("allreduce", (2,), "peers", 0.8, largest=1 << 10, far=False),
+        Target("allreduce", (2,), "bare", 1.25, largest=1 << 10, far=True),
+        Target("allreduce", (2,), "peers", 0.8, smallest=8 << 10),
+        Target("allreduce", (2,), "memory", 1.5, **EXACT(256 << 20)),
+        Target("allreduce", (4, 8), "peers", 0.7, largest=64 << 20),
+        *(Target(collective, (2, 4), "peers", 0.9) for collective in OTHERS),
+    ],
+    tail=None,
+    text=f"""{COMMON}
+- **Open MPI**, **MPICH**, **Intel MPI** and **oneCCL** (over Intel MPI) are the wheels of PyPI that `benches/peers/build.sh`
+  names, with shared memory, ranks bound to cores and unbound, and more of each one's settings that are the best somewhere.
+- MPICH and oneCCL poll without ever yielding: with more ranks than cores they take 8 ms and more, and are left out. Open MPI
+  yields when idle there (`mpi_yield_when_idle`), Intel MPI by `I_MPI_THREAD_YIELD` or `I_MPI_WAIT_MODE`.
+- The **bare exchange** is two bound processes that copy into a double buffer in shared memory, and add; the **memory floor** the
+  bytes that an allreduce must move at least, divided by the bandwidth that both cores reach together.
+- With more ranks than cores no rank is bound, ours included.
+""",
+)
+TCP = Kind(
+    name="allreduce",
+    title="Allreduce of float32 sums over loopback TCP",
+    peers={"gloo": "Gloo", "openmpi_tcp": "Open MPI, TCP"},
+    floors={"floor": "floor"},
+    targets=[
+        Target("allreduce", (2,), "openmpi_tcp", 0.75),
+        *(Target("allreduce", (2,), "gloo", limit, **EXACT(size))
+          for size, limit in ((4, 0.4), (64 << 10, 0.75), (4 << 20, 1.0), (256 << 20, 0.65))),
+        *(Target("allreduce", (2,), "floor", limit, **EXACT(size))
+          for size, limit in ((4, 1.5), (64 << 10, 1.3), (4 << 20, 1.3), (256 << 20, 1.4))),
+        *(Target("allreduce", (4, 8), "gloo", limit, **EXACT(size))
+          for size, limit in ((4, 0.5), (64 << 10, 0.5), (4 << 20, 0.8))),
+    ],
+    tail=5.0,
+    text=f"""{COMMON}
+- **Gloo** is Debian's `libgloo-dev`: every algorithm it has, asynchronous and busy-polling, with ranks bound to cores as ours
+  are and unbound.
+- **Open MPI** is the wheel of PyPI over its TCP transport (`--mca pml ob1 --mca btl tcp,self`), with its own choice of
+  algorithm; bound and unbound where there are cores enough, and yielding when idle where there are not.
+- The **floor** is two processes, each with a core of its own, that poll one connection and exchange as many bytes each way
+  as the allreduce must, and compute nothing; the best of five sizes of send buffer.
+- With more ranks than cores no rank is bound, ours included.
+""",
+)
+RECORDS = {"host": HOST, "tcp": TCP}
+# Of `auto` to the best single algorithm, as algorithms.py measures them: in the median over sizes, and for any size.
+AUTO_MEDIAN, AUTO_WORST = 1.05, 1.20
+# Of 16-bit floats to as many of float32; and how far single runs may be from their median.
+HALF, STEADY = 0.65, 0.03
+
+
+def row(known, line):
+    """A line of the CSV file, from what is known and a line of JSON that a program printed."""
+    return {field: known.get(field, line.get(field, None if field.endswith("_us") else "")) for field in FIELDS}
 
 
 def load(path):
     def typed(field, text):
         if field in ("ranks", "bytes") or (field == "round" and text != "trial"):
             return int(text)
-        return float(text) if field.endswith("_us") and text else text
+        return (float(text) if text else None) if field.endswith("_us") else text
 
     with open(path, newline="") as file:
         return [{field: typed(field, text) for field, text in line.items()} for line in csv.DictReader(file)]
 
 
-class Point:
-    """The results of all rounds for one number of ranks and one size."""
+def key_of(row):
+    return row["collective"], row["dtype"], row["ranks"], row["bytes"]
 
-    def __init__(self, rows, ranks, size):
-        rows = [r for r in rows if (r["ranks"], r["bytes"]) == (ranks, size) and r["round"] != "trial"]
-        self.ranks, self.bytes = ranks, size
+
+class Point:
+    """The results of all rounds for one collective, type, number of ranks and size."""
+
+    def __init__(self, rows, key):
+        self.key = key
+        self.collective, self.dtype, self.ranks, self.bytes = key
+        rows = [r for r in rows if key_of(r) == key and r["round"] != "trial"]
         self.rounds = sorted({r["round"] for r in rows})
-        self.best = {}
-        for program in ["gloo_rs", *PEERS]:
-            own = [[r for r in rows if r["program"] == program and r["round"] == number] for number in self.rounds]
-            if self.rounds and all(own):
-                self.best[program] = [min(group, key=lambda r: r["p50_us"]) for group in own]
+        self.line = {number: next((r["line_us"] for r in rows if r["round"] == number), None) for number in self.rounds}
+        self.rows = {}  # by program, then by round; only programs that finished every round
+        for program in dict.fromkeys(r["program"] for r in rows):
+            own = [r for r in rows if r["program"] == program and r["p50_us"] is not None and not r["failed"]]
+            by_round = {number: [r for r in own if r["round"] == number] for number in self.rounds}
+            if all(by_round.values()):
+                self.rows[program] = by_round
+
+    def best(self, program, field="p50_us"):
+        """The best setting's row of each round."""
+        groups = self.rows.get(program, {})
+        with_field = {number: [r for r in rows if r[field] is not None] for number, rows in groups.items()}
+        return {number: min(rows, key=lambda r: r[field]) for number, rows in with_field.items() if rows}
 
     def time(self, program, field="p50_us"):
-        return statistics.median(r[field] for r in self.best[program])
+        best = self.best(program, field)
+        return statistics.median(r[field] for r in best.values()) if best else None
 
     def bus(self, program):
         """Bus bandwidth in GB/s as defined by nccl-tests."""
-        return self.bytes / self.time(program) / 1e3 * 2 * (self.ranks - 1) / self.ranks
+        others = (self.ranks - 1) / self.ranks
+        factor = {"allreduce": 2 * others, "broadcast": 1, "barrier": 0}.get(self.collective, others)
+        return self.bytes / self.time(program) / 1e3 * factor
 
     def name(self, program):
-        names = [r["algorithm"] if program == "gloo_rs" else r["setting"] for r in self.best[program]]
+        names = [r["algorithm"] if program == "gloo_rs" else r["setting"] for r in self.best(program).values()]
         return statistics.mode(names)
 
-    def ratio(self, program, of="gloo_rs"):
-        pairs = zip(self.best[of], self.best[program])
-        return statistics.median(ours["p50_us"] / theirs["p50_us"] for ours, theirs in pairs)
+    def ratio(self, program, field="p50_us", of="gloo_rs", far=None):
+        """The median of the rounds' ratios, of all rounds or those of one state of the machine; None if there are none."""
+        ours, theirs = self.best(of, field), self.best(program, field)
+        far_rounds = {number: (self.line[number] or 0) >= FAR for number in self.rounds}
+        rounds = [n for n in ours if n in theirs and (far is None or far_rounds[n] == far)]
+        return statistics.median(ours[n][field] / theirs[n][field] for n in rounds) if rounds else None
 
     def tail(self, program="gloo_rs"):
-        return statistics.median(r["p99_us"] / r["p50_us"] for r in self.best[program])
+        return statistics.median(r["p99_us"] / r["p50_us"] for r in self.best(program).values())
+
+
+def points_of(rows):
+    return [Point(rows, key) for key in sorted({key_of(r) for r in rows if r["round"] != "trial"})]
 
 
 def human(size):
@@ -83,87 +196,202 @@ def human(size):
     return f"{size} B"
 
 
-def summary(rows, ranks, size):
-    point = Point(rows, ranks, size)
-    parts = [f"{PEERS.get(p, p)} {point.time(p):.1f}" for p in point.best]
-    return f"{ranks} ranks, {human(size)}: " + ", ".join(parts) + " µs"
+def number(value):
+    """Microseconds, or ratios, with three digits that matter."""
+    return "" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def summary(rows, cell):
+    own = [point for point in points_of(rows) if point.key[:3] == (cell.collective, cell.dtype, cell.ranks)]
+    lines = []
+    for point in (point for point in own if point.bytes in cell.sizes):
+        parts = [f"{program} {times(point, program)}" for program in point.rows]
+        lines.append(f"{point.collective}, {point.ranks} ranks, {human(point.bytes)}: " + ", ".join(parts) + " µs")
+    return "\n".join(lines)
 
 
 def machine():
     with open("/proc/cpuinfo") as file:
-        model = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+        model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), platform.machine())
     return f"{os.cpu_count()} cores of {model}, Linux {platform.release()}"
 
 
-def target_table(points):
-    """Each target, whether it is met, and the ratio that the floor program would reach."""
-    table = ["| ranks | size | against | at most | measured | met | the floor |", "|---|---|---|---|---|---|---|"]
-    for point in points:
-        targets = TARGETS.get((point.ranks, point.bytes), {})
-        floor = lambda p: f"{point.ratio(p, 'floor'):.2f}" if "floor" in point.best else ""
-        limits = [(PEERS[p], limit, point.ratio(p), floor(p)) for p, limit in targets.items() if p in point.best]
-        if point.ranks in (4, 8):
-            limits.append(("its own p50, for p99", TAIL, point.tail(), ""))
-        for name, limit, ratio, least in limits:
-            met = "yes" if ratio <= limit else "**no**"
-            table.append(f"| {point.ranks} | {human(point.bytes)} | {name} | {limit} | {ratio:.2f} | {met} | {least} |")
+def times(point, program):
+    """A call's time, and a loop's if it was measured."""
+    loop = point.time(program, "loop_us")
+    return number(point.time(program)) + (f" / {number(loop)}" if loop is not None else "")
+
+
+def met(ratios, limit):
+    return "yes" if all(ratio <= limit for ratio in ratios) else "**no**"
+
+
+def judge(kind, target, point):
+    """The name of the other, of peers the fastest, and the ratios by calls and by loops; None if nothing can be compared."""
+    against = [p for p in (kind.peers if target.against == "peers" else [target.against]) if p in point.rows]
+    fields = ["p50_us", "loop_us"] if point.bytes <= SMALL else ["p50_us"]
+    found = []
+    for field in fields:
+        ratios = {p: point.ratio(p, field, far=target.far) for p in against}
+        found.append(max(((r, p) for p, r in ratios.items() if r is not None), default=(None, None)))
+    if found[0][0] is None:
+        return None
+    name = " / ".join(dict.fromkeys(kind.programs()[p] for _, p in found if p))
+    return name, [ratio for ratio, _ in found if ratio is not None]
+
+
+def target_table(kind, points):
+    """Each target, what was measured, and whether it is met."""
+    table = ["| collective | ranks | size | against | at most | measured | met |", "|---|---|---|---|---|---|---|"]
+    for target in kind.targets:
+        for point in (point for point in points if target.applies(point.key)):
+            found = judge(kind, target, point)
+            if not found:
+                continue
+            state = {None: "", True: ", no shared cache", False: ", shared cache"}[target.far]
+            measured = " / ".join(map(number, found[1]))
+            cells = [point.collective, point.ranks, human(point.bytes), found[0] + state, target.limit, measured]
+            table.append(f"| {' | '.join(map(str, cells))} | {met(found[1], target.limit)} |")
+    for point in (p for p in points if kind.tail and p.ranks in (4, 8) and "gloo_rs" in p.rows):
+        cells = [point.collective, point.ranks, human(point.bytes), "its own p50, for p99", kind.tail, number(point.tail())]
+        table.append(f"| {' | '.join(map(str, cells))} | {met([point.tail()], kind.tail)} |")
     return table
 
 
-def size_table(points):
-    peers = [p for p in PEERS if all(p in point.best for point in points)]
-    head = ["size", "gloo_rs p50 µs", "p99 µs", "bus GB/s", "algorithm"]
-    for peer in peers:
-        head += [f"{PEERS[peer]} p50 µs", "p99 µs", "its best", "ratio"]
+def half_table(points):
+    """Sums of 16-bit floats against those of float32 with as many elements."""
+    table = []
+    floats = {(p.ranks, p.bytes): p for p in points if p.collective == "allreduce" and p.dtype == "float32"}
+    for point in (p for p in points if p.dtype != "float32"):
+        whole = floats.get((point.ranks, 2 * point.bytes))
+        if not whole:
+            continue
+        halves, wholes = point.best("gloo_rs"), whole.best("gloo_rs")
+        ratio = statistics.median(halves[n]["p50_us"] / wholes[n]["p50_us"] for n in halves if n in wholes)
+        what = f"own float32, {point.bytes // 2} elements"
+        cells = [f"allreduce of {point.dtype}", point.ranks, human(point.bytes), what, HALF, f"{ratio:.2f}", met([ratio], HALF)]
+        table.append(f"| {' | '.join(map(str, cells))} |")
+    return table
+
+
+def steady_table(points):
+    """How far the slowest and the fastest of many runs are from their median."""
+    table = []
+    for point in (p for p in points if (p.collective, p.ranks, p.bytes) == ("allreduce", 8, 256 << 20)):
+        times = [r["p50_us"] for r in point.best("gloo_rs").values()]
+        off = [us / statistics.median(times) - 1 for us in (min(times), max(times))]
+        measured = " to ".join(f"{100 * part:+.1f} %" for part in off)
+        cells = [f"own median, {len(times)} runs", f"±{100 * STEADY:.0f} %", measured, met(map(abs, off), STEADY)]
+        table.append(f"| allreduce | 8 | 256 MiB | {' | '.join(cells)} |")
+    return table
+
+
+def auto_table(folder):
+    """`auto` against the best single algorithm, from the record of algorithms.py if there is one."""
+    path = os.path.join(folder, "algorithms.csv")
+    if not os.path.exists(path):
+        return []
+    with open(path, newline="") as file:
+        rows = [r for r in csv.DictReader(file) if r["collective"] == "allreduce"]
+    table = []
+    for ranks in dict.fromkeys(r["ranks"] for r in rows):
+        ratios = []
+        for size in dict.fromkeys(r["bytes"] for r in rows if r["ranks"] == ranks):
+            us = {r["algorithm"]: float(r["us"]) for r in rows if (r["ranks"], r["bytes"]) == (ranks, size)}
+            auto = us.pop("auto", None)
+            ratios += [auto / min(us.values())] if auto and us else []
+        for what, ratio, limit in (("median", statistics.median(ratios), AUTO_MEDIAN), ("worst", max(ratios), AUTO_WORST)):
+            best = f"the [best algorithm](algorithms.md), {what}"
+            cells = ["allreduce, `auto`", ranks, "all", best, limit, f"{ratio:.2f}", met([ratio], limit)]
+            table.append(f"| {' | '.join(map(str, cells))} |")
+    return table
+
+
+def size_table(kind, points):
+    others = [p for p in (*kind.peers, *kind.floors) if any(p in point.rows for point in points)]
+    head = ["size", "gloo_rs µs", "p99", "bus GB/s", "algorithm", *(f"{kind.programs()[p]} µs" for p in others)]
+    head += ["the fastest peer's setting", "ratio to it"]
     table = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for point in points:
-        cells = [human(point.bytes), f"{point.time('gloo_rs'):.1f}", f"{point.time('gloo_rs', 'p99_us'):.1f}"]
+    for point in (point for point in points if "gloo_rs" in point.rows):
+        cells = [human(point.bytes) if point.bytes else "", times(point, "gloo_rs"), number(point.time("gloo_rs", "p99_us"))]
         cells += [f"{point.bus('gloo_rs'):.3f}", point.name("gloo_rs")]
-        for p in peers:
-            cells += [f"{point.time(p):.1f}", f"{point.time(p, 'p99_us'):.1f}", point.name(p), f"{point.ratio(p):.2f}"]
+        cells += [times(point, p) if p in point.rows else "" for p in others]
+        peers = [p for p in kind.peers if p in point.rows]
+        fastest = min(peers, key=point.time, default=None)
+        cells += [f"{kind.peers[fastest]}: {point.name(fastest)}", number(point.ratio(fastest))] if fastest else ["", ""]
         table.append("| " + " | ".join(cells) + " |")
     return table
 
 
-def write(folder, rows):
+def state_of(points):
+    """A sentence on the times of a cache line's exchange."""
+    lines = [us for point in points for us in point.line.values() if us]
+    if not lines:
+        return []
+    far = sum(us >= FAR for us in lines)
+    return [
+        f"A cache line's exchange took {min(lines):.2f} to {max(lines):.2f} µs, median {statistics.median(lines):.2f}; it is measured "
+        f"before every round, and in {far} of {len(lines)} it took {FAR} µs or more: the cores shared no cache then.",
+        "",
+    ]
+
+
+def failures(kind, rows):
+    failed = dict.fromkeys((r["program"], r["setting"], r["collective"], r["ranks"], r["failed"]) for r in rows if r["failed"])
+    if not failed:
+        return []
+    text = ["", "## What failed, and was left out there", ""]
+    lines = [(kind.programs()[program], *rest) for program, *rest in failed]
+    return text + [f"- {name} {setting}, {collective}, {ranks} ranks: {why}" for name, setting, collective, ranks, why in lines]
+
+
+def write(which, folder, rows):
     """Writes the tables of all measured points."""
-    keys = sorted({(r["ranks"], r["bytes"]) for r in rows if r["round"] != "trial"})
-    points = [Point(rows, *key) for key in keys]
+    kind = RECORDS[which]
+    points = points_of(rows)
+    if not points:
+        return
     all_ranks = sorted({point.ranks for point in points})
-    rounds = max(len(point.rounds) for point in points)
-    command = f"make bench RANKS={','.join(map(str, all_ranks))} ROUNDS={rounds}"
-    text = f"""# Allreduce of float32 sums over loopback TCP
+    rounds = statistics.mode(len(point.rounds) for point in points)
+    text = f"""# {kind.title}
 
-Made by `{command}`, on {machine()}.
+Made by `make bench-{which} RANKS={','.join(map(str, all_ranks))} ROUNDS={rounds}`, on {machine()}.
 
-A time is the median iteration's, and an iteration's time its slowest rank's; a run has at least 15 iterations after its
-warm-up, and the buffers hold numbers other than zero. All programs run in every round, one after the other, size by size. A
-figure is the median over the rounds of the rounds' p50 or p99, and a ratio, ours divided by theirs, the median of the
-rounds' ratios. Bus bandwidth is that of nccl-tests. [All lines](allreduce.csv).
-
-- **Gloo** is Debian's `libgloo-dev`: a short trial of every algorithm it has, asynchronous and busy-polling, with ranks
-  bound to cores as ours are and unbound; the best two go through the rounds, and the better one in a round stands for Gloo.
-- **Open MPI** is Debian's, over its TCP transport (`--mca pml ob1 --mca btl tcp,self`), with its own choice
-  of algorithm; bound and unbound where there are cores enough, and yielding when idle where there are not.
-- The **floor** is two processes, each with a core of its own, that poll one connection and exchange as many bytes each way
-  as the allreduce must, and compute nothing; the best of five sizes of send buffer, as above.
-- With more ranks than cores no rank is bound, ours included.
-
-## Targets
-
-The last column is the floor's time divided by the peer's: no allreduce over one connection gets below it.
+{kind.text}
+All lines are in [{kind.name}.csv]({kind.name}.csv).{" Over TCP: [allreduce](allreduce.md)." if kind is HOST else ""}
 
 """.splitlines()
-    text += target_table(points)
-    for ranks in all_ranks:
-        own = [point for point in points if point.ranks == ranks]
-        text += ["", f"## {ranks} ranks", "", f"![time](time-{ranks}.svg) ![bus bandwidth](bandwidth-{ranks}.svg)", ""]
-        text += size_table(own)
-    with open(os.path.join(folder, "allreduce.md"), "w") as file:
+    text += state_of(points)
+    text += ["## Targets", ""] + target_table(kind, points)
+    if which == "host":
+        text += half_table(points) + steady_table(points) + auto_table(folder)
+    for collective in dict.fromkeys(p.collective for p in points):
+        for ranks in all_ranks:
+            own = [p for p in points if (p.collective, p.dtype, p.ranks) == (collective, "float32", ranks)]
+            if own:
+                text += ["", f"## {collective}, {ranks} ranks", "", *images(kind, collective, ranks), *size_table(kind, own)]
+    text += failures(kind, rows)
+    with open(os.path.join(folder, f"{kind.name}.md"), "w") as file:
         file.write("\n".join(text) + "\n")
 
 
+def plot_name(kind, collective, ranks, what):
+    """Of a plot's file, without its ending."""
+    return f"{what}-{ranks}" if kind is TCP else f"{kind.name}-{collective}-{ranks}"
+
+
+def images(kind, collective, ranks):
+    if collective == "barrier":
+        return []
+    names = [plot_name(kind, collective, ranks, what) for what in plots_of(kind)]
+    return [" ".join(f"![{name}]({name}.svg)" for name in names), ""]
+
+
+def plots_of(kind):
+    return ["time", "bandwidth"] if kind is TCP else ["time"]
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 3 or sys.argv[1] not in RECORDS:
         sys.exit(__doc__)
-    write(sys.argv[1], load(os.path.join(sys.argv[1], "allreduce.csv")))
+    write(sys.argv[1], sys.argv[2], load(os.path.join(sys.argv[2], f"{RECORDS[sys.argv[1]].name}.csv")))

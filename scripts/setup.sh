@@ -34,11 +34,11 @@ need "$built" g++ g++ --version
 need "$built" make make --version
 need "$built" cmake cmake --version
 need "demo bench test" python3 python3 --version
-need "demo test" python3-pip python3 -m pip --version
-need "demo test" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
+need "demo bench test" python3-pip python3 -m pip --version
+need "demo bench test" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
-need "bench test" openmpi-bin mpirun.openmpi --version
-need "bench test" libopenmpi-dev has_mpi_h
+need test openmpi-bin mpirun.openmpi --version
+need test libopenmpi-dev has_mpi_h
 need "bench test" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V'
 need test abigail-tools abidiff --version
 need test ninja-build ninja --version

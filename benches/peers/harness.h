@@ -1,0 +1,192 @@
+// Shared by these programs: data, verification, timing, and lines of JSON with the fields of `gloo-rs bench --json`.
+//
+// As in `gloo-rs bench`, an iteration's time is that of the slowest rank, after a barrier that is not timed; with LOOP = 1,
+// calls in a row without a barrier between them are timed too. Results are verified before and after.
+
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+using Clock = std::chrono::steady_clock;
+using Run = std::function<void()>;
+
+// What the command line says: COLLECTIVE SIZES ITERATIONS SECONDS LOOP. Sizes are those of a rank's larger buffer in bytes,
+// separated by commas; each is measured with as many calls as SECONDS allow, at most ITERATIONS.
+struct Request {
+  std::string collective;
+  std::vector<size_t> sizes;
+  int iterations;
+  double seconds;
+  bool loop;
+
+  static constexpr const char *USAGE = "COLLECTIVE SIZES ITERATIONS SECONDS LOOP";
+  static constexpr int ARGUMENTS = 5;
+
+  static Request parse(char **arguments) {
+    Request request{arguments[0], {}, std::atoi(arguments[2]), std::atof(arguments[3]), std::atoi(arguments[4]) != 0};
+    std::stringstream sizes(arguments[1]);
+    for (std::string size; std::getline(sizes, size, ',');) request.sizes.push_back(std::strtoull(size.c_str(), nullptr, 10));
+    return request;
+  }
+};
+
+inline float microseconds(Clock::duration time) { return std::chrono::duration<float, std::micro>(time).count(); }
+
+// The smallest time that this percentage of the sorted times does not exceed.
+inline float percentile(const std::vector<float> &sorted, size_t percent) {
+  return sorted[std::max<size_t>((sorted.size() * percent + 99) / 100, 1) - 1];
+}
+
+// `times`: the slowest rank's time of each iteration, in microseconds; `loops`: of a call in each loop, or empty.
+inline void report(const std::string &collective, const std::string &algorithm, int ranks, size_t bytes,
+                   std::vector<float> times, std::vector<float> loops) {
+  std::sort(times.begin(), times.end());
+  std::sort(loops.begin(), loops.end());
+  std::printf("{\"collective\":\"%s\",\"algorithm\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"iterations\":%zu,"
+              "\"min_us\":%.3f,\"p50_us\":%.3f,\"p99_us\":%.3f,\"max_us\":%.3f,\"loop_us\":",
+              collective.c_str(), algorithm.c_str(), ranks, bytes, times.size(), times.front(), percentile(times, 50),
+              percentile(times, 99), times.back());
+  if (loops.empty())
+    std::printf("null}\n");
+  else
+    std::printf("%.4f}\n", percentile(loops, 50));
+  std::fflush(stdout);
+}
+
+// Element `i` of a rank's input. Sums of these over 8 ranks are exact.
+inline float element(size_t i, int rank) { return static_cast<float>(i % 1000) + static_cast<float>(rank) + 0.5f; }
+
+// Memory aligned to a cache line, all of it written.
+class Buffer {
+ public:
+  explicit Buffer(size_t count)
+      : count_(count), data_(static_cast<float *>(std::aligned_alloc(64, (count * sizeof(float) + 64) / 64 * 64))) {
+    if (!data_) throw std::runtime_error("no memory");
+    fill(std::numeric_limits<float>::quiet_NaN());
+  }
+  void fill(float value) { std::fill_n(data(), count_, value); }
+  float *data() { return data_.get(); }
+  size_t size() const { return count_; }
+
+ private:
+  struct Free {
+    void operator()(void *memory) const { std::free(memory); }
+  };
+  size_t count_;
+  std::unique_ptr<float, Free> data_;
+};
+
+// One rank's use of an implementation.
+class Peer {
+ public:
+  Peer(int rank, int size) : rank(rank), size(size) {}
+  virtual ~Peer() = default;
+
+  virtual void barrier() = 0;
+  // Replaces each number by the maximum over all ranks.
+  virtual void largest(std::vector<float> &numbers) = 0;
+  // The call to measure. `count` is the number of elements that each rank contributes for each rank (reduce_scatter,
+  // allgather, alltoall), or of the whole buffer. A broadcast is in place in `out`, from rank 0. May read `in` and write `out`.
+  virtual Run prepare(const std::string &collective, float *in, float *out, size_t count) = 0;
+  // Whether the prepared call takes its input from `out`, besides a broadcast: then it is put there before each call.
+  virtual bool in_place(const std::string &) const { return false; }
+  // Element `i` of the result; `count` as above.
+  virtual float expected(const std::string &collective, size_t i, size_t count) const {
+    const size_t own = static_cast<size_t>(rank) * count;
+    if (collective == "broadcast") return element(i, 0);
+    if (collective == "allgather") return element(i % count, static_cast<int>(i / count));
+    if (collective == "alltoall") return element(own + i % count, static_cast<int>(i / count));
+    float sum = 0;
+    for (int from = 0; from < size; ++from) sum += element(collective == "reduce_scatter" ? own + i : i, from);
+    return sum;
+  }
+
+  void measure(const Request &request, const std::string &algorithm) {
+    for (size_t bytes : request.sizes) measure(request, algorithm, bytes);
+  }
+
+  const int rank, size;
+
+ private:
+  static constexpr int FEWEST = 5, LOOPS = 10;
+
+  void measure(const Request &request, const std::string &algorithm, size_t bytes) {
+    const std::string &collective = request.collective;
+    const bool blocks = collective == "reduce_scatter" || collective == "allgather" || collective == "alltoall";
+    const size_t elements = bytes / sizeof(float), ranks = size;
+    const size_t count = collective == "barrier" ? 0 : std::max<size_t>(blocks ? elements / ranks : elements, 1);
+    const size_t whole = blocks ? count * ranks : count;
+    Buffer in(collective == "allgather" ? count : collective == "broadcast" ? 0 : whole);
+    Buffer out(collective == "reduce_scatter" ? count : whole);
+    for (size_t i = 0; i < in.size(); ++i) in.data()[i] = element(i, rank);
+    if (collective == "broadcast" && rank == 0)
+      for (size_t i = 0; i < out.size(); ++i) out.data()[i] = element(i, rank);
+    const Run run = prepare(collective, in.data(), out.data(), count);
+    const Run restore = in_place(collective) ? Run([&] { std::copy_n(in.data(), in.size(), out.data()); }) : [] {};
+    const auto timed = [&] {
+      restore();
+      return time(run, 1);
+    };
+
+    if (collective == "barrier")
+      verify_barrier(run);
+    else
+      timed();
+    verify(collective, out, count);
+    std::vector<float> fastest{std::min(timed(), timed())};
+    largest(fastest);
+    const double fit = std::max<double>(request.seconds * 1e6 / std::max(fastest[0], 0.01f), FEWEST);
+    const int iterations = static_cast<int>(std::min<double>(fit, request.iterations));
+    for (int i = 0; i < iterations / 5; ++i) timed();
+    std::vector<float> times, loops;
+    for (int i = 0; i < iterations; ++i) times.push_back(timed());
+    largest(times);
+    if (request.loop && !in_place(collective)) {
+      for (int i = 0; i < LOOPS; ++i) loops.push_back(time(run, (iterations + LOOPS - 1) / LOOPS));
+      largest(loops);
+    }
+    verify(collective, out, count);
+    if (rank == 0) report(collective, algorithm, size, whole * sizeof(float), times, loops);
+  }
+
+  // Time of a call, as the average of so many in a row after a barrier.
+  float time(const Run &run, int calls) {
+    barrier();
+    const auto start = Clock::now();
+    for (int call = 0; call < calls; ++call) run();
+    return microseconds(Clock::now() - start) / static_cast<float>(calls);
+  }
+
+  // Checks every 97th element, and the last.
+  void verify(const std::string &collective, Buffer &out, size_t count) const {
+    for (size_t i = 0; i < out.size(); i = i + 97 < out.size() || i + 1 == out.size() ? i + 97 : out.size() - 1)
+      if (out.data()[i] != expected(collective, i, count))
+        throw std::runtime_error("wrong result of " + collective + " at element " + std::to_string(i) + " on rank " +
+                                 std::to_string(rank));
+  }
+
+  // Lets one rank after the other arrive late: none may leave before. Another may start its clock a little after the late one.
+  void verify_barrier(const Run &run) {
+    for (int late = 0; late < size; ++late) {
+      barrier();
+      const auto start = Clock::now();
+      if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      run();
+      if (Clock::now() - start < std::chrono::milliseconds(5)) throw std::runtime_error("a barrier that waits for nobody");
+    }
+  }
+};
