@@ -10,6 +10,15 @@ use super::ring::{AtomicU64, Consumer, Line, Producer};
 
 /// Lines of a ring.
 const LINES: usize = 4;
+/// How often a thread may lose its core where it does not wait. A missing order in the ring shows after one.
+const PREEMPTIONS: usize = 2;
+
+/// Runs `ranks` through every order of events.
+fn model(ranks: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(ranks);
+}
 
 /// A ring, what its ends share beside it, and the sleep of one end.
 struct Shared {
@@ -55,7 +64,7 @@ fn pop(consumer: &mut Consumer) -> Vec<u8> {
 /// More records than the ring has lines, so that lines are used again; loom sees any access that is not ordered.
 #[test]
 fn records_arrive_in_order_and_lines_are_used_again() {
-    loom::model(|| {
+    model(|| {
         let shared = Shared::new();
         let sender = {
             let shared = shared.clone();
@@ -84,7 +93,7 @@ fn records_arrive_in_order_and_lines_are_used_again() {
 /// A receiver that says that it sleeps, and then finds nothing, is woken.
 #[test]
 fn who_sleeps_is_woken() {
-    loom::model(|| {
+    model(|| {
         let shared = Shared::new();
         let sender = {
             let shared = shared.clone();

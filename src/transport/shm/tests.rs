@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::HostGroup;
 use super::link::{Port, ShmLink};
-use super::segment::Lane;
+use super::segment::{LAST_BYTES, Lane};
 use crate::sys::{self, Epoll};
 use crate::transport::loopback::Random;
 use crate::transport::{Link, RemoteMemory};
@@ -135,4 +135,42 @@ fn a_peer_that_scribbles_over_its_memory_harms_nobody_else() {
         }
     }
     assert!(malformed > 0 && received > 0);
+}
+
+#[test]
+fn what_a_peer_cannot_have_written_is_an_error() {
+    type Harm = fn(&Lane);
+    // SAFETY: the first word of a line is its stamp, an atomic.
+    let stamp = |lane: &Lane, bytes: u64| unsafe {
+        let stamp = lane.lines.as_ptr().cast::<std::sync::atomic::AtomicU64>();
+        (*stamp).store((1 << 16) | bytes, Ordering::Relaxed);
+    };
+    let (groups, mut links) = pair();
+    stamp(groups[0].own_lane(1), 128 * 56);
+    assert_eq!(receive(&mut links[1], 128 * 56).unwrap().len(), 128 * 56, "the longest record");
+    let (groups, mut links) = pair();
+    stamp(groups[0].own_lane(1), 128 * 56 + 1);
+    assert_eq!(receive(&mut links[1], 10).unwrap_err().kind(), ErrorKind::InvalidData);
+
+    let (groups, mut links) = pair();
+    groups[0].own_lane(1).ended.0.store(LAST_BYTES as u64 + 2, Ordering::Relaxed);
+    assert_eq!(receive(&mut links[1], 10).unwrap_err().kind(), ErrorKind::InvalidData);
+
+    let positions: [Harm; 2] = [
+        |lane| lane.consumed.0.store(u64::MAX, Ordering::Relaxed),
+        // Back to where it had been before.
+        |lane| lane.consumed.0.store(0, Ordering::Relaxed),
+    ];
+    for harm in positions {
+        let (groups, mut links) = pair();
+        let send = |link: &mut ShmLink| link.send(&[IoSlice::new(&[7; 5000])]);
+        // The ring has been used a few times.
+        for _ in 0..200 {
+            send(&mut links[1]).unwrap();
+            receive(&mut links[0], 5000).unwrap();
+        }
+        harm(groups[0].own_lane(1));
+        let error = (0..1000).find_map(|_| send(&mut links[1]).err()).unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+    }
 }
