@@ -69,6 +69,17 @@ pub(super) fn reduce_in_order(
     }
 }
 
+/// What each rank publishes for reductions in slices: all that it contributes, or of two ranks, only the other's slice, because
+/// copying the rest takes time.
+pub(super) fn awaited(shape: &Shape<'_>, current: Span) -> Span {
+    if shape.size == 2 { current.part(2, 1 - shape.rank) } else { current }
+}
+
+/// Bytes of [`awaited`].
+pub(super) fn awaited_bytes(case: &Case<'_>) -> f64 {
+    if case.shape.size == 2 { case.of(case.shape.count.div_ceil(2)) } else { case.bytes() }
+}
+
 /// The other ranks, beginning with the next: at any time, each rank is read by another one.
 pub(super) fn others(shape: &Shape<'_>) -> impl Iterator<Item = usize> {
     let Shape { rank, size, .. } = *shape;

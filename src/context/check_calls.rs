@@ -223,7 +223,10 @@ impl Context {
     pub(super) fn compare_calls(&self, run: &Run<'_>) -> Result<()> {
         let own = record(run);
         let mut all = try_zeros::<u64>(own.len().saturating_mul(self.size), "the records of all ranks' calls")?;
-        let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
+        let shape = Shape {
+            shared: self.tuner().shares_memory(),
+            ..Shape::new(Collective::Allgather, self.rank, self.size, own.len())
+        };
         let binding = Binding {
             inputs: &[own.as_ptr().cast()],
             outputs: &[all.as_mut_ptr().cast()],

@@ -15,7 +15,7 @@ use crate::engine::{Binding, Guard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Token;
 use crate::types::DataType;
-use crate::wire::fingerprint::{digest, is_earlier, kind};
+use crate::wire::fingerprint::{digest, kind, number};
 
 /// Most ranks of a context whose collectives use shared memory: with more, each of them would read too many others.
 const MAX_SHARING: usize = 64;
@@ -154,7 +154,10 @@ impl Context {
             if call.call.is_ready(work, wait) {
                 return Some(true);
             }
-            let other = |theirs| kind(theirs) == kind(own) && digest(own) != digest(theirs) && !is_earlier(theirs, own);
+            // A peer that is ahead may be in a later call.
+        let other = |theirs| {
+            kind(theirs) == kind(own) && number(theirs) == number(own) && digest(own) != digest(theirs)
+        };
             if let Some(member) = wait.member()
                 && !core.is_over(index)
                 && let Some(theirs) = call.call.other_call(work, member, other)

@@ -10,11 +10,13 @@
 //! only a copy of its own elements of that slice is kept. It fetches slice `s` into its output after rank `s` has
 //! published it, and rank `s` publishes it after it has read that slice of all ranks.
 //!
+//! Of two ranks, each publishes only the slice that the other reduces.
+//!
 //! Steps: `P`, since a slice is fetched after the others were reduced. Every rank reads `2 S (P - 1) / P` bytes and
 //! reduces half of them. Buffers with fewer elements than there are ranks are left to `shared_flat`.
 
 use super::super::phases::{contribution, fan_out, sources};
-use super::super::shared::{begin, others, reduce_in_order};
+use super::super::shared::{awaited, awaited_bytes, begin, others, reduce_in_order};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::shared_flat;
 use crate::error::Result;
@@ -30,8 +32,8 @@ fn cost(case: &Case<'_>) -> Cost {
         return (shared_flat::ALGORITHM.cost)(case);
     }
     let (others, slice) = (ranks - 1.0, case.of(case.shape.count.div_ceil(case.shape.size)));
-    let fetches = [(others, bytes, slice), (others, slice, slice)];
-    let path = case.shared_path(2.0, &[(1.0, bytes), (1.0, slice)], &fetches, others * slice);
+    let fetches = [(others, awaited_bytes(case), slice), (others, slice, slice)];
+    let path = case.shared_path(2.0, &[(1.0, awaited_bytes(case)), (1.0, slice)], &fetches, others * slice);
     Cost { path, messages: 0.0, sent: 2.0 * others * bytes, reduced: others * bytes }
 }
 
@@ -43,7 +45,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let Shape { rank, size, .. } = *shape;
     let output = shape.output(0);
     let current = contribution(&mut b, &sources(shape), 0, output.len, output);
-    b.publish(Readers::All, current);
+    b.publish(Readers::All, awaited(shape, current));
     let slice = output.part(size, rank);
     let mut own = current.part(size, rank);
     // The first operand may be where the result is.
@@ -51,7 +53,8 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         own = b.scratch(slice.len);
         b.copy(slice, own);
     }
-    reduce_in_order(&mut b, rank, 0..size, slice.offset, own, slice);
+    let at = if size == 2 { 0 } else { slice.offset };
+    reduce_in_order(&mut b, rank, 0..size, at, own, slice);
     b.divide(slice, shape.divisor());
     b.publish(Readers::All, slice);
     fan_out(&mut b, shape, slice);

@@ -6,11 +6,13 @@
 //! rank 0, which fetches them. In place, the root fetches a slice into published elements only after the slice's rank
 //! has read them, because it published the slice after that.
 //!
+//! Of two ranks, each publishes only the slice that the other reduces.
+//!
 //! Steps: `P`. A rank reads `S (P - 1) / P` bytes, the root twice as many; it reduces `S (P - 1) / P`. Buffers with fewer
 //! elements than there are ranks are left to `shared_flat`.
 
 use super::super::phases::{contribution, sources};
-use super::super::shared::{begin, others, reduce_in_order};
+use super::super::shared::{awaited, awaited_bytes, begin, others, reduce_in_order};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::shared_flat;
 use crate::error::Result;
@@ -26,8 +28,8 @@ fn cost(case: &Case<'_>) -> Cost {
         return (shared_flat::ALGORITHM.cost)(case);
     }
     let (others, slice) = (ranks - 1.0, case.of(case.shape.count.div_ceil(case.shape.size)));
-    let fetches = [(others, bytes, slice), (others, slice, slice)];
-    let path = case.shared_path(2.0, &[(1.0, bytes), (1.0, slice)], &fetches, others * slice);
+    let fetches = [(others, awaited_bytes(case), slice), (others, slice, slice)];
+    let path = case.shared_path(2.0, &[(1.0, awaited_bytes(case)), (1.0, slice)], &fetches, others * slice);
     Cost { path, messages: 0.0, sent: others * bytes + others * slice, reduced: others * bytes }
 }
 
@@ -42,7 +44,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     // Outputs of other ranks are not written.
     let target = if is_root { shape.output(0) } else { b.scratch(if sources.len() > 1 { count } else { 0 }) };
     let current = contribution(&mut b, &sources, 0, count, target);
-    b.publish(Readers::All, current);
+    b.publish(Readers::All, awaited(shape, current));
     let mut own = current.part(size, rank);
     let slice = if is_root { target.part(size, rank) } else { b.scratch(own.len) };
     // The first operand may be where the result is.
@@ -50,7 +52,8 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         own = b.scratch(slice.len);
         b.copy(slice, own);
     }
-    reduce_in_order(&mut b, rank, 0..size, current.part(size, rank).offset - current.offset, own, slice);
+    let at = if size == 2 { 0 } else { current.part(size, rank).offset - current.offset };
+    reduce_in_order(&mut b, rank, 0..size, at, own, slice);
     b.divide(slice, shape.divisor());
     if is_root {
         for from in others(shape) {

@@ -22,9 +22,10 @@ use crate::transport::board::{Board, Desk, Full, Members, Seat};
 use crate::transport::shm::HostGroup;
 use crate::types::Rank;
 use quick::Quick;
+use run::Source;
 
 /// Publications of at most this many bytes are copied into shared memory; readers read longer ones from the publisher's buffer.
-pub const COPIED_BYTES: usize = 256 << 10;
+pub const COPIED_BYTES: usize = 1 << 20;
 
 /// The shared memory of a context whose ranks are all on one host.
 pub struct Shared {
@@ -74,6 +75,9 @@ struct Workspace {
     /// Used only through their pointers, so their lengths stay 0.
     scratch: Vec<u128>,
     staging: Vec<u128>,
+    /// The operands of an operation: as published, and of a piece that was read from other processes.
+    sources: Vec<Source>,
+    staged: Vec<Source>,
 }
 
 /// Why a call does not start.

@@ -8,16 +8,14 @@ use super::program::{Op, Operand, Program};
 use super::{COPIED_BYTES, Full, Key, Known, Refused, Shared, State, Workspace};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, in_words};
 use crate::reduce::Kernel;
 use crate::schedule::{Buffer, Span};
 use crate::transport::board::{Members, Place, Publication};
 use crate::wire::fingerprint::{fingerprint, kind};
 
 /// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.
-const STAGED_BYTES: usize = 32 << 10;
-/// Operands whose addresses fit on the stack.
-const FEW: usize = 8;
+const STAGED_BYTES: usize = 128 << 10;
 
 /// What a call executes, on which memory.
 #[derive(Clone, Copy)]
@@ -74,7 +72,7 @@ pub enum Wait {
 
 /// The address of an operand.
 #[derive(Clone, Copy)]
-enum Source {
+pub(super) enum Source {
     Here(*const u8),
     There { member: usize, address: u64 },
 }
@@ -214,14 +212,14 @@ impl Call {
         })
     }
 
-    /// Whether `wait` is over, or may be.
+    /// Whether `wait` is over. The call may have to wait for another rank then.
     #[inline]
     pub fn is_ready(&mut self, work: &Work<'_>, wait: Wait) -> bool {
         let board = &work.shared.board;
         match wait {
             Wait::Publication { member, number } => board.find(&mut self.workspace().seat, member, number).is_some(),
-            Wait::Reader { .. } => self.missing_reader(work).is_none(),
-            Wait::Earlier { .. } | Wait::Slot => self.sit(work).is_ok(),
+            Wait::Reader { .. } => self.missing_reader(work) != Some(wait),
+            Wait::Earlier { .. } | Wait::Slot => self.sit(work) != Err(wait),
         }
     }
 
@@ -315,19 +313,24 @@ impl Call {
     }
 
     fn combine_many(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
-        let mut few = [Source::Here(std::ptr::null()); FEW];
-        let mut many = Vec::new();
-        let sources = match few.get_mut(..operands.len()) {
-            Some(few) => few,
-            None => {
-                many.resize(operands.len(), Source::Here(std::ptr::null()));
-                &mut many[..]
-            }
-        };
+        let mut sources = std::mem::take(&mut self.workspace().sources);
+        sources.clear();
+        let result = self.combine_located(work, operands, into, &mut sources);
+        self.workspace().sources = sources;
+        result
+    }
+
+    fn combine_located(
+        &mut self,
+        work: &Work<'_>,
+        operands: &[Operand],
+        into: &Span,
+        sources: &mut Vec<Source>,
+    ) -> Result<Option<Wait>> {
         let bytes = into.len * work.binding.element;
         let mut apart = false;
-        for (source, operand) in sources.iter_mut().zip(operands) {
-            *source = match (self.locate(work, operand, bytes)?, operand) {
+        for operand in operands {
+            let source = match (self.locate(work, operand, bytes)?, operand) {
                 (Some(source), _) => source,
                 (None, Operand::Peer { from, publication, .. }) => {
                     return Ok(Some(Wait::Publication { member: *from as usize, number: *publication }));
@@ -335,8 +338,9 @@ impl Call {
                 (None, Operand::Own(_)) => return Err(no_operation()),
             };
             apart |= bytes > 0 && matches!(source, Source::There { .. });
+            sources.push(source);
         }
-        let sources = &*sources;
+        let sources = &sources[..];
         if bytes == 0 {
             return Ok(None);
         }
@@ -367,8 +371,7 @@ impl Call {
         let stride = (piece * element).next_multiple_of(64);
         self.workspace().make_staging(stride * sources.len())?;
         let staging: *mut u8 = self.workspace().staging.as_mut_ptr().cast();
-        let mut local = vec![Source::Here(std::ptr::null()); 0];
-        local.try_reserve(sources.len()).map_err(|_| no_memory(sources.len()))?;
+        let mut local = std::mem::take(&mut self.workspace().staged);
         let mut done = 0;
         while done < count {
             let elements = piece.min(count - done);
@@ -388,6 +391,7 @@ impl Call {
             reduce(work.binding, &local, into.wrapping_add(done * element), elements)?;
             done += elements;
         }
+        self.workspace().staged = local;
         Ok(())
     }
 
@@ -460,7 +464,8 @@ unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, byte
     // SAFETY: the caller guarantees the destination.
     unsafe { shared.group.read_memory(member, address, into, bytes) }.map_err(|e| {
         let rank = shared.rank(member);
-        Error::io(&format!("cannot read {bytes} bytes of the memory of rank {rank}"), &e).with_rank(rank)
+        let text = format!("cannot read {bytes} bytes of the memory of rank {rank}: {}", in_words(&e));
+        Error::new(ErrorKind::ConnectionLost, text).with_rank(rank).with_errno(e.raw_os_error())
     })
 }
 
