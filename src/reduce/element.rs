@@ -9,6 +9,12 @@ use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub(super) trait Op<T> {
     /// `left op right`.
     fn apply(left: T, right: T) -> T;
+
+    /// `left op right` as an operand of a further `apply`, which makes the single NaN of any NaN.
+    #[inline(always)]
+    fn partial(left: T, right: T) -> T {
+        Self::apply(left, right)
+    }
 }
 
 /// An element type with averages.
@@ -165,7 +171,18 @@ macro_rules! floats {
             if value.is_nan() { $type::from_bits($nan) } else { value }
         }
 
-        op!(Add, $type, |a, b| $one_nan(a + b));
+        impl Op<$type> for Add {
+            #[inline(always)]
+            fn apply(left: $type, right: $type) -> $type {
+                $one_nan(left + right)
+            }
+
+            #[inline(always)]
+            fn partial(left: $type, right: $type) -> $type {
+                left + right
+            }
+        }
+
         op!(Mul, $type, |a, b| $one_nan(a * b));
         quotient!($type, $type, |a, by| $one_nan(a / by));
 

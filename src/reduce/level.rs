@@ -1,6 +1,9 @@
 //! The kernels for each level of CPU features, and the selection of a level.
 
 use super::element::{Add, And, Bf16, Bool, Complex, F16, Max, Min, Mul, Op, Or, Quotient, Xor};
+use super::fused::{self, Loop, PastCaches, Vectorised};
+use super::several::Fused;
+use super::stores::Stores;
 #[cfg(target_arch = "x86_64")]
 use super::x86;
 use super::{Divide, Kernel};
@@ -12,6 +15,8 @@ pub(super) struct Level {
     /// Whether this CPU has the features. The standard library caches the result.
     pub available: fn() -> bool,
     pub kernel: fn(DataType, ReduceOp) -> Option<Kernel>,
+    /// The sum of several inputs in one loop; `None` for `Bool`.
+    pub sum: fn(DataType) -> Option<Fused>,
     pub divide: fn(DataType) -> Option<Divide>,
 }
 
@@ -32,6 +37,7 @@ pub(super) const LEVELS: &[Level] = &[
                 && is_x86_feature_detected!("f16c")
         },
         kernel: |dtype, op| x86::kernel(dtype, op).or_else(|| kernel::<Avx512>(dtype, op)),
+        sum: |dtype| x86::sum(dtype).or_else(|| sum::<Avx512>(dtype)),
         divide: |dtype| x86::divide(dtype).or_else(|| divide::<Avx512>(dtype)),
     },
     #[cfg(target_arch = "x86_64")]
@@ -39,9 +45,16 @@ pub(super) const LEVELS: &[Level] = &[
         name: "avx2",
         available: || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
         kernel: |dtype, op| x86::kernel(dtype, op).or_else(|| kernel::<Avx2>(dtype, op)),
+        sum: |dtype| x86::sum(dtype).or_else(|| sum::<Avx2>(dtype)),
         divide: |dtype| x86::divide(dtype).or_else(|| divide::<Avx2>(dtype)),
     },
-    Level { name: "baseline", available: || true, kernel: kernel::<Baseline>, divide: divide::<Baseline> },
+    Level {
+        name: "baseline",
+        available: || true,
+        kernel: kernel::<Baseline>,
+        sum: sum::<Baseline>,
+        divide: divide::<Baseline>,
+    },
 ];
 
 /// The best level that this CPU supports.
@@ -54,12 +67,15 @@ trait Compile {
     /// The kernel of `O` on elements that consist of `PARTS` independent values of type `T`.
     fn reduce<T: Copy, O: Op<T>, const PARTS: usize>() -> Kernel;
 
+    /// The same of several inputs.
+    fn fused<T: Copy, O: Op<T>, const PARTS: usize>() -> Fused;
+
     /// The division of elements that consist of `PARTS` independent values of type `T`.
     fn divide<T: Quotient, const PARTS: usize>() -> Divide;
 }
 
 macro_rules! compile {
-    ($name:ident $(, $features:literal)?) => {
+    ($name:ident, $stream:ty $(, $features:literal)?) => {
         struct $name;
 
         impl Compile for $name {
@@ -73,7 +89,22 @@ macro_rules! compile {
                 ) {
                     // SAFETY: the caller fulfils the contract of [`Kernel`], that is, `count` elements of `PARTS`
                     // values of type `T` at each pointer.
-                    unsafe { reduce::<T, O>(into.cast(), left.cast(), right.cast(), count * PARTS) }
+                    unsafe { Vectorised::<T, O, $stream, PARTS>::run::<2, false>(into, [left, right], count) }
+                }
+                run::<T, O, PARTS>
+            }
+
+            fn fused<T: Copy, O: Op<T>, const PARTS: usize>() -> Fused {
+                $(#[target_feature(enable = $features)])?
+                unsafe fn run<T: Copy, O: Op<T>, const PARTS: usize>(
+                    into: *mut u8,
+                    inputs: &[*const u8],
+                    count: usize,
+                    stores: Stores,
+                ) {
+                    // SAFETY: the caller fulfils the contract of [`Fused`], that is, `count` elements of `PARTS` values
+                    // of type `T` at each pointer.
+                    unsafe { fused::run::<Vectorised<T, O, $stream, PARTS>>(into, inputs, count, stores) }
                 }
                 run::<T, O, PARTS>
             }
@@ -92,42 +123,11 @@ macro_rules! compile {
 }
 
 // The compiler does not fuse multiplications and additions, so all levels give the same results.
-compile!(Baseline);
+compile!(Baseline, PastCaches);
 #[cfg(target_arch = "x86_64")]
-compile!(Avx2, "avx2,f16c");
+compile!(Avx2, x86::PastCaches, "avx2,f16c");
 #[cfg(target_arch = "x86_64")]
-compile!(Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c");
-
-/// `into[i] = left[i] op right[i]`: a loop that the compiler vectorises.
-///
-/// # Safety
-/// That of [`Kernel`], with `count` values of type `T` at each pointer.
-#[inline(always)]
-unsafe fn reduce<T: Copy, O: Op<T>>(into: *mut T, left: *const T, right: *const T, count: usize) {
-    // The vectorised loop is used only if `into` and the operands are disjoint, which the compiled code checks.
-    // Therefore each in-place loop uses a single pointer for the common buffer.
-    //
-    // SAFETY: the caller guarantees `count` values at every pointer, and that `into` equals an operand or does not
-    // overlap it. All accesses are unaligned reads and writes, and each element is read before it is written.
-    unsafe {
-        if left == into.cast_const() {
-            for i in 0..count {
-                let value = into.add(i);
-                value.write_unaligned(O::apply(value.read_unaligned(), right.add(i).read_unaligned()));
-            }
-        } else if right == into.cast_const() {
-            for i in 0..count {
-                let value = into.add(i);
-                value.write_unaligned(O::apply(left.add(i).read_unaligned(), value.read_unaligned()));
-            }
-        } else {
-            for i in 0..count {
-                let result = O::apply(left.add(i).read_unaligned(), right.add(i).read_unaligned());
-                into.add(i).write_unaligned(result);
-            }
-        }
-    }
-}
+compile!(Avx512, x86::PastCaches, "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c");
 
 /// `data[i] = data[i] / divisor`.
 ///
@@ -226,6 +226,23 @@ where
         ReduceOp::Sum | ReduceOp::Average => Some(C::reduce::<T, Add, 2>()),
         ReduceOp::Product => Some(C::reduce::<Complex<T>, Mul, 1>()),
         _ => None,
+    }
+}
+
+/// Sums of integers do not depend on the signedness, those of complex numbers are those of their parts.
+fn sum<C: Compile>(dtype: DataType) -> Option<Fused> {
+    match dtype {
+        DataType::Int8 | DataType::Uint8 => Some(C::fused::<u8, Add, 1>()),
+        DataType::Int16 | DataType::Uint16 => Some(C::fused::<u16, Add, 1>()),
+        DataType::Int32 | DataType::Uint32 => Some(C::fused::<u32, Add, 1>()),
+        DataType::Int64 | DataType::Uint64 => Some(C::fused::<u64, Add, 1>()),
+        DataType::Float16 => Some(C::fused::<F16, Add, 1>()),
+        DataType::Bfloat16 => Some(C::fused::<Bf16, Add, 1>()),
+        DataType::Float32 => Some(C::fused::<f32, Add, 1>()),
+        DataType::Float64 => Some(C::fused::<f64, Add, 1>()),
+        DataType::Complex64 => Some(C::fused::<f32, Add, 2>()),
+        DataType::Complex128 => Some(C::fused::<f64, Add, 2>()),
+        DataType::Bool => None,
     }
 }
 

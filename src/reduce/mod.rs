@@ -18,14 +18,25 @@
 //! NaN: sums, products and averages return a single NaN, positive, quiet, without payload (`0x7FC00000` in float32).
 //! Otherwise the CPU and the compiler would determine which of two NaNs an addition returns. So these operations
 //! commute to the bit. Minimum and maximum return the bits of a NaN unchanged; of two, the left one's.
+//!
+//! A reduction of several inputs ([`kernel_n`]) gives the bits of a chain of reductions of two, from the left: 16-bit
+//! floats are rounded after each operation.
 
 mod element;
+mod fused;
 mod half;
+#[cfg(target_arch = "x86_64")]
+mod halves;
 mod level;
+mod several;
+mod stores;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+
+pub use several::KernelN;
+pub use stores::{Stores, copy, last_level_cache};
 
 use crate::types::{DataType, ReduceOp};
 
@@ -58,6 +69,14 @@ pub type Divide = unsafe fn(data: *mut u8, count: usize, divisor: u64);
 /// Takes a few nanoseconds. Any number of threads may run kernels concurrently.
 pub fn kernel(dtype: DataType, op: ReduceOp) -> Option<Kernel> {
     (level::best().kernel)(dtype, op)
+}
+
+/// The kernel of `op` on `dtype` for any number of inputs; `None` where [`kernel`] has none.
+///
+/// Sums of up to eight inputs are one loop, which reads each of them once and writes the result once. Other operations,
+/// and more inputs, go through a piece of a result in the first-level cache.
+pub fn kernel_n(dtype: DataType, op: ReduceOp) -> Option<KernelN> {
+    KernelN::new(level::best(), dtype, op)
 }
 
 /// The division for averages; `None` for `Bool`.
@@ -94,8 +113,8 @@ pub unsafe fn settle(dtype: DataType, op: ReduceOp, data: *mut u8, count: usize)
     }
 }
 
-/// The name of the kernels in use: `avx512`, `avx2`, or `baseline` for the features that every CPU of the architecture
-/// has (SSE2 on x86-64, NEON on AArch64).
+/// The name of the kernels in use: `avx512`, `avx2`, or `baseline` for what compilers make of the features that
+/// every CPU of the architecture has.
 pub fn cpu_features() -> &'static str {
     level::best().name
 }

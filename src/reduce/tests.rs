@@ -2,6 +2,7 @@
 //! other means.
 
 mod reference;
+mod several;
 
 use half::{bf16, f16};
 use proptest::prelude::*;
