@@ -2,6 +2,8 @@
 
 use super::element::{Add, And, Bf16, Bool, Complex, F16, Max, Min, Mul, Op, Or, Quotient, Xor};
 use super::fused::{self, Loop, PastCaches, Vectorised};
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::several::Fused;
 use super::stores::Stores;
 #[cfg(target_arch = "x86_64")]
@@ -47,6 +49,14 @@ pub(super) const LEVELS: &[Level] = &[
         kernel: |dtype, op| x86::kernel(dtype, op).or_else(|| kernel::<Avx2>(dtype, op)),
         sum: |dtype| x86::sum(dtype).or_else(|| sum::<Avx2>(dtype)),
         divide: |dtype| x86::divide(dtype).or_else(|| divide::<Avx2>(dtype)),
+    },
+    #[cfg(target_arch = "aarch64")]
+    Level {
+        name: "neon",
+        available: || true,
+        kernel: |dtype, op| neon::kernel(dtype, op).or_else(|| kernel::<Baseline>(dtype, op)),
+        sum: |dtype| neon::sum(dtype).or_else(|| sum::<Baseline>(dtype)),
+        divide: |dtype| neon::divide(dtype).or_else(|| divide::<Baseline>(dtype)),
     },
     Level {
         name: "baseline",

@@ -25,9 +25,11 @@
 mod element;
 mod fused;
 mod half;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod halves;
 mod level;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod several;
 mod stores;
 #[cfg(test)]
@@ -113,7 +115,7 @@ pub unsafe fn settle(dtype: DataType, op: ReduceOp, data: *mut u8, count: usize)
     }
 }
 
-/// The name of the kernels in use: `avx512`, `avx2`, or `baseline` for what compilers make of the features that
+/// The name of the kernels in use: `avx512`, `avx2`, `neon`, or `baseline` for what compilers make of the features that
 /// every CPU of the architecture has.
 pub fn cpu_features() -> &'static str {
     level::best().name
