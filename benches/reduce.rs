@@ -1,17 +1,23 @@
 //! Speed of the reduction kernels in bytes of results per second, compared with memcpy.
 //!
 //! `cargo bench --bench reduce --no-default-features`. The buffers hold random numbers. `apart` reads two buffers and
-//! writes a third; `in_place` writes one of the two, like a receive that reduces.
+//! writes a third; `in_place` writes one of the two, like a receive that reduces; `several` reads 2 to 17.
+//! Results that are `read` are summed up afterwards, as by a caller that uses them.
 
 use std::fmt;
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
-use gloo_rs::reduce;
+use gloo_rs::reduce::{self, Stores};
 use gloo_rs::types::{DataType, ReduceOp};
 
-/// Buffer sizes in bytes: one that fits in the second-level cache, one that does not.
-const SIZES: [usize; 2] = [64 << 10, 32 << 20];
+/// Buffer sizes in bytes: one that fits in the second-level cache, one that exceeds all caches.
+const SIZES: [usize; 2] = [64 << 10, 64 << 20];
+
+/// Sizes around that of the last-level cache, where storing past the caches begins to pay.
+const STORED: [usize; 5] = [4 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20];
+
+const STORES: [Stores; 2] = [Stores::Cached, Stores::Streaming];
 
 struct Case {
     dtype: DataType,
@@ -86,6 +92,101 @@ fn in_place(bencher: Bencher, case: &Case) {
     });
 }
 
+struct Several {
+    case: Case,
+    inputs: usize,
+    stores: Stores,
+}
+
+impl fmt::Display for Several {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} inputs, {:?}", self.case, self.inputs, self.stores)
+    }
+}
+
+fn inputs() -> Vec<Several> {
+    use DataType::*;
+    let mut all = Vec::new();
+    for inputs in [2, 3, 4, 8, 17] {
+        for case in cases(&[Float32, Float16, Bfloat16].map(|dtype| (dtype, ReduceOp::Sum))) {
+            if case.bytes == SIZES[1] {
+                all.push(Several { case: Case { ..case }, inputs, stores: Stores::Streaming });
+            }
+            all.push(Several { case, inputs, stores: Stores::Cached });
+        }
+    }
+    for case in cases(&[(Float32, ReduceOp::Max)]) {
+        all.push(Several { case, inputs: 4, stores: Stores::Cached });
+    }
+    all
+}
+
+/// Per byte of the result, of which each of the inputs has as many.
+#[divan::bench(args = inputs())]
+fn several(bencher: Bencher, several: &Several) {
+    let Several { case: Case { dtype, op, bytes }, inputs, stores } = *several;
+    let inputs: Vec<_> = (0..inputs).map(|seed| random(dtype, bytes, seed as u64)).collect();
+    let pointers: Vec<_> = inputs.iter().map(|input| input.as_ptr()).collect();
+    let mut into = vec![1u8; bytes];
+    let kernel = reduce::kernel_n(dtype, op).expect("the operation is defined on the type");
+    bencher.counter(BytesCount::new(bytes)).bench_local(|| {
+        let into = black_box(&mut into).as_mut_ptr();
+        // SAFETY: the buffers have `bytes` bytes each and are disjoint.
+        unsafe { kernel.run(into, &pointers, bytes / dtype.size(), stores) };
+    });
+}
+
+/// A sum of two, with what follows.
+struct Stored {
+    bytes: usize,
+    stores: Stores,
+    is_read: bool,
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} KiB, {:?}{}", self.bytes >> 10, self.stores, if self.is_read { ", read" } else { "" })
+    }
+}
+
+fn stored() -> Vec<Stored> {
+    let kinds = [false, true].iter().flat_map(|&is_read| STORES.map(|stores| (stores, is_read)));
+    kinds.flat_map(|(stores, is_read)| STORED.map(|bytes| Stored { bytes, stores, is_read })).collect()
+}
+
+#[divan::bench(args = stored())]
+fn add(bencher: Bencher, stored: &Stored) {
+    let Stored { bytes, stores, is_read } = *stored;
+    let (left, right) = (random(DataType::Float32, bytes, 1), random(DataType::Float32, bytes, 2));
+    let mut into = vec![1u8; bytes];
+    let kernel = reduce::kernel_n(DataType::Float32, ReduceOp::Sum).expect("floats have sums");
+    bencher.counter(BytesCount::new(bytes)).bench_local(|| {
+        let pointer = black_box(&mut into).as_mut_ptr();
+        // SAFETY: the three buffers have `bytes` bytes each and are disjoint.
+        unsafe { kernel.run(pointer, &[left.as_ptr(), right.as_ptr()], bytes / 4, stores) };
+        if is_read { sum_up(&into) } else { 0 }
+    });
+}
+
+fn sum_up(bytes: &[u8]) -> u64 {
+    bytes
+        .chunks_exact(8)
+        .map(|chunk| u64::from_ne_bytes(chunk.try_into().expect("eight bytes")))
+        .fold(0, u64::wrapping_add)
+}
+
+#[divan::bench(args = stored())]
+fn copy(bencher: Bencher, stored: &Stored) {
+    let Stored { bytes, stores, is_read } = *stored;
+    let from = random(DataType::Int8, bytes, 1);
+    let mut into = vec![1u8; bytes];
+    bencher.counter(BytesCount::new(bytes)).bench_local(|| {
+        // SAFETY: both buffers have `bytes` bytes and are disjoint.
+        unsafe { reduce::copy(black_box(&mut into).as_mut_ptr(), from.as_ptr(), bytes, stores) };
+        if is_read { sum_up(&into) } else { 0 }
+    });
+}
+
 #[divan::bench(args = SIZES)]
 fn memcpy(bencher: Bencher, bytes: usize) {
     let from = random(DataType::Int8, bytes, 1);
@@ -94,6 +195,6 @@ fn memcpy(bencher: Bencher, bytes: usize) {
 }
 
 fn main() {
-    println!("kernels: {}", reduce::cpu_features());
+    println!("kernels: {}; last-level cache: {} bytes", reduce::cpu_features(), reduce::last_level_cache());
     divan::main();
 }
