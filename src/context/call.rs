@@ -84,7 +84,8 @@ impl Call<'_> {
                 let undefined = || Error::invalid(format!("the operation {op} is not defined on {}", self.dtype));
                 let ElementType::Known(dtype) = self.dtype else { return Err(undefined()) };
                 let kernel = reduce::kernel(dtype, op).filter(|_| op.supports(dtype)).ok_or_else(undefined)?;
-                Ok(Combine::Kernel(kernel, (op == ReduceOp::Average).then(|| reduce::divide(dtype)).flatten()))
+                let divide = (op == ReduceOp::Average).then(|| reduce::divide(dtype)).flatten();
+                Ok(Combine::Kernel(kernel, divide, (dtype, op)))
             }
         }
     }
@@ -349,7 +350,7 @@ impl Context {
             }
             (true, ended) => ended,
             (false, _) => {
-                let (timed_out, begun) = (after(run.timeout), guard.begun);
+                let (timed_out, begun) = (after(run.timeout), guard.calls_begun());
                 let found = unexpected.as_ref().map_or(String::new(), |unexpected| format!("; {}", unexpected.text));
                 let text = format!(
                     "timed out {timed_out}, in collective number {begun} of this context, waiting {waits}{found}"

@@ -62,7 +62,7 @@ impl Context {
         if work.shared.is_asleep() {
             self.engine().take_over();
         }
-        let call = Call::start(work).map_err(|refused| self.refused(run, &refused))?;
+        let call = Call::start(work).map_err(|refused| self.refused(run, work, &refused))?;
         Ok(SharedCall { call, attended: None })
     }
 
@@ -74,7 +74,7 @@ impl Context {
                 Ok(Some(wait)) => wait,
                 Err(error) => return self.fail_shared(run, work, call, error),
             };
-            if !(!run.timeout.is_zero() && look(&mut call.call, work, wait)) {
+            if run.timeout.is_zero() || !look(&mut call.call, work, wait) {
                 self.wait_shared(run, work, call, wait)?;
             }
         }
@@ -155,9 +155,8 @@ impl Context {
                 return Some(true);
             }
             // A peer that is ahead may be in a later call.
-        let other = |theirs| {
-            kind(theirs) == kind(own) && number(theirs) == number(own) && digest(own) != digest(theirs)
-        };
+            let other =
+                |theirs| kind(theirs) == kind(own) && number(theirs) == number(own) && digest(own) != digest(theirs);
             if let Some(member) = wait.member()
                 && !core.is_over(index)
                 && let Some(theirs) = call.call.other_call(work, member, other)
@@ -258,7 +257,7 @@ impl Context {
 
     /// The error for a call that does not start.
     #[cold]
-    fn refused(&self, run: &Run<'_>, refused: &Refused) -> Error {
+    fn refused(&self, run: &Run<'_>, work: &Work<'_>, refused: &Refused) -> Error {
         let broken = match self.lock() {
             Ok(guard) => guard.broken.clone(),
             Err(error) => return error,
@@ -266,6 +265,18 @@ impl Context {
         let error = match (refused, broken) {
             (Refused::Unusable, Some(error)) => error.context("the context is broken"),
             (Refused::Unusable, None) => Error::new(ErrorKind::Closed, "the context is closed"),
+            (Refused::NoMemory, _) => {
+                let (scratch, element) = (work.plan.scratch, run.binding.element);
+                let text =
+                    format!("no memory for {scratch} elements of {element} bytes that the algorithm keeps aside");
+                let error = self.described(run, &Error::new(ErrorKind::ResourceExhausted, text));
+                // The other ranks wait for this one, so they are sent the reason.
+                if let Ok(mut guard) = self.lock() {
+                    guard.break_with(&error, Some(&error));
+                    self.finish_closing(guard);
+                }
+                return error;
+            }
             (Refused::Running, _) => {
                 let (what, tag) = (explain(run.binding.digest), run.binding.tag);
                 let text = format!("{what} with tag {tag} is running on this context already");

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
 use crate::reduce::{Divide, Kernel};
 use crate::schedule::{Action, Buffer, Span};
-use crate::types::Space;
+use crate::types::{DataType, ReduceOp, Space};
 use crate::wire::fingerprint::fingerprint;
 
 /// Combines elements the caller's way: `into[i] = left[i] op right[i]`; returns 0, or anything else to fail the call.
@@ -32,8 +32,8 @@ pub enum Combine {
     /// The collective does not reduce.
     #[default]
     Nothing,
-    /// By a kernel of the library and, for averages, the division.
-    Kernel(Kernel, Option<Divide>),
+    /// By a kernel of the library and, for averages, the division; with the type and the operation.
+    Kernel(Kernel, Option<Divide>, (DataType, ReduceOp)),
     /// By the caller's function, with its `user` pointer.
     User(UserFunction, *mut c_void),
 }
@@ -316,7 +316,7 @@ impl Execution {
                 unsafe { messenger.recv(recv(from, self.pointer(&into, posted), None)) };
             }
             Action::RecvReduce { from, into, with, incoming } => {
-                let Combine::Kernel(kernel, _) = self.combine else {
+                let Combine::Kernel(kernel, ..) = self.combine else {
                     self.fail("a schedule reduces, but the call has no operation");
                     return false;
                 };
@@ -356,13 +356,13 @@ impl Execution {
                 // `copy` permits overlap, which occurs if the caller's buffers are the same memory.
                 unsafe { std::ptr::copy(from, into, count * self.element) };
             }
-            (Action::Reduce { left, right, into }, Combine::Kernel(kernel, _)) => {
+            (Action::Reduce { left, right, into }, Combine::Kernel(kernel, ..)) => {
                 let (into, left, right) = (self.pointer(&into, at), self.pointer(&left, at), self.pointer(&right, at));
                 // SAFETY: the spans are valid as for the copy above; in a verified schedule `into` does not overlap an operand,
                 // or equals it.
                 unsafe { kernel(into, left, right, count) };
             }
-            (Action::Divide { span, by }, Combine::Kernel(_, Some(divide))) => {
+            (Action::Divide { span, by }, Combine::Kernel(_, Some(divide), _)) => {
                 let data = self.pointer(&span, at);
                 // SAFETY: the span is valid as for the copy above, and no other step accesses it meanwhile.
                 unsafe { divide(data, count, u64::from(by)) };

@@ -230,6 +230,11 @@ impl Core {
         }
     }
 
+    /// Number of collectives that were started.
+    pub fn calls_begun(&self) -> u64 {
+        self.begun + self.shared.as_ref().map_or(0, |shared| shared.begun())
+    }
+
     fn close_shared(&self) {
         if let Some(shared) = &self.shared {
             shared.close();
@@ -286,7 +291,7 @@ impl Core {
         });
         let calls: Vec<String> = calls.collect();
         if calls.is_empty() {
-            return format!("it says that it is in no collective, after {} on this context", self.begun);
+            return format!("it says that it is in no collective, after {} on this context", self.calls_begun());
         }
         format!("it says that it is {}", calls.join(" and "))
     }

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::numbers::Numbers;
+use crate::reduce::last_level_cache;
 use crate::transport::board::{Board, Desk, Full, Members, Seat};
 use crate::transport::shm::HostGroup;
 use crate::types::Rank;
@@ -31,6 +32,8 @@ pub const COPIED_BYTES: usize = 1 << 20;
 pub struct Shared {
     group: Arc<HostGroup>,
     board: Board,
+    /// Bytes of the last-level cache.
+    cache_bytes: usize,
     /// Whether calls may start.
     usable: AtomicBool,
     state: Mutex<State>,
@@ -86,6 +89,8 @@ pub enum Refused {
     Unusable,
     /// A call of this kind is in progress on this tag.
     Running,
+    /// There is no memory for what the algorithm keeps aside.
+    NoMemory,
 }
 
 impl Shared {
@@ -98,7 +103,7 @@ impl Shared {
         // SAFETY: the group keeps the mappings of all members as long as it lives, which is as long as this does. Only this
         // board writes to the own one.
         let board = unsafe { Board::new(&bases, group.index()) };
-        Self { group, board, usable: AtomicBool::new(true), state: Mutex::default() }
+        Self { group, board, cache_bytes: last_level_cache(), usable: AtomicBool::new(true), state: Mutex::default() }
     }
 
     /// No call starts any more. Calls in progress find out when they wait.

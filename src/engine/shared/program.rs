@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::COPIED_BYTES;
 use crate::reduce::Side;
 use crate::schedule::{Action, Buffer, Readers, Schedule, Span};
-use crate::transport::board::{INLINE_BYTES, LINE, MAX_PUBLICATIONS, Members};
+use crate::transport::board::{INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, Members};
 
 /// An operand.
 #[allow(missing_docs)]
@@ -161,6 +161,9 @@ impl Compiler<'_> {
     /// Whether the step `index` continues the chain: its left operand is the chain's result, which nothing else needs.
     fn extends(&self, index: usize, left: Operand, right: Option<Operand>, into: Span) -> bool {
         let Some(chain) = &self.chain else { return false };
+        if self.operands.len() - chain.first >= MAX_MEMBERS {
+            return false;
+        }
         if left != Operand::Own(chain.into) || matches!(right, Some(Operand::Own(span)) if span.overlaps(chain.into)) {
             return false;
         }

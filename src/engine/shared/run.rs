@@ -9,13 +9,16 @@ use super::{COPIED_BYTES, Full, Key, Known, Refused, Shared, State, Workspace};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result, in_words};
-use crate::reduce::Kernel;
+use crate::reduce::{self, Stores};
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{Members, Place, Publication};
+use crate::transport::board::{MAX_MEMBERS, Members, Place, Publication};
 use crate::wire::fingerprint::{fingerprint, kind};
 
 /// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.
 const STAGED_BYTES: usize = 128 << 10;
+
+/// From this length on, the stores of results may have to bypass the caches.
+const STREAMED_BYTES: usize = 1 << 20;
 
 /// What a call executes, on which memory.
 #[derive(Clone, Copy)]
@@ -100,7 +103,10 @@ impl Call {
             readers: program.readers,
         };
         let mut call = Self::begin(shared, &mut shared.state(), &start)?;
-        call.workspace().make_scratch(plan.scratch * binding.element);
+        if !call.workspace().make_scratch(plan.scratch, binding.element) {
+            call.withdraw(shared);
+            return Err(Refused::NoMemory);
+        }
         Ok(call)
     }
 
@@ -131,8 +137,9 @@ impl Call {
         drop(state);
         // SAFETY: the workspace keeps it alive.
         let known = unsafe { pointer.as_ref() };
-        if known.plan.scratch > 0 {
-            call.workspace().make_scratch(known.plan.scratch * known.element);
+        if !call.workspace().make_scratch(known.plan.scratch, known.element) {
+            call.withdraw(shared);
+            return None;
         }
         Some((call, pointer))
     }
@@ -300,7 +307,8 @@ impl Call {
     fn combine(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
         let bytes = into.len * work.binding.element;
         // The most frequent case by itself, because it takes a third of the instructions.
-        if let ([left, right], Combine::Kernel(kernel, _)) = (operands, work.binding.combine)
+        if let ([left, right], Combine::Kernel(kernel, ..)) = (operands, work.binding.combine)
+            && bytes < STREAMED_BYTES
             && let Some(Source::Here(left)) = self.locate(work, left, bytes)?
             && let Some(Source::Here(right)) = self.locate(work, right, bytes)?
         {
@@ -359,7 +367,7 @@ impl Call {
                 self.combine_staged(work, sources, into_pointer, into.len)?;
                 self.check_stands(work, sources)?;
             }
-            _ => reduce(work.binding, sources, into_pointer, into.len)?,
+            _ => reduce(work, sources, into_pointer, into.len)?,
         }
         Ok(None)
     }
@@ -388,7 +396,7 @@ impl Call {
                     }
                 });
             }
-            reduce(work.binding, &local, into.wrapping_add(done * element), elements)?;
+            reduce(work, &local, into.wrapping_add(done * element), elements)?;
             done += elements;
         }
         self.workspace().staged = local;
@@ -396,7 +404,7 @@ impl Call {
     }
 
     fn divide(&mut self, work: &Work<'_>, span: &Span, by: u32) -> Result<()> {
-        let Combine::Kernel(_, Some(divide)) = work.binding.combine else { return Err(no_operation()) };
+        let Combine::Kernel(_, Some(divide), _) = work.binding.combine else { return Err(no_operation()) };
         let data = self.pointer(work, span);
         // SAFETY: the span lies in the caller's buffers or in scratch memory; `by` is not 0 in a verified schedule.
         unsafe { divide(data, span.len, u64::from(by)) };
@@ -447,10 +455,14 @@ impl Call {
 }
 
 impl Workspace {
-    fn make_scratch(&mut self, bytes: usize) {
-        if bytes > 0 {
-            self.scratch.reserve(bytes.div_ceil(size_of::<u128>()));
+    /// Makes room for `elements` of `element` bytes. Returns whether there is enough memory.
+    #[inline]
+    fn make_scratch(&mut self, elements: usize, element: usize) -> bool {
+        if elements == 0 {
+            return true;
         }
+        let words = elements.checked_mul(element).map(|bytes| bytes.div_ceil(size_of::<u128>()));
+        words.is_some_and(|words| self.scratch.try_reserve_exact(words).is_ok())
     }
 
     fn make_staging(&mut self, bytes: usize) -> Result<()> {
@@ -470,21 +482,23 @@ unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, byte
 }
 
 /// `into` = the sources combined from left to right, which are all in this process.
-fn reduce(binding: &Binding<'_>, sources: &[Source], into: *mut u8, count: usize) -> Result<()> {
+fn reduce(work: &Work<'_>, sources: &[Source], into: *mut u8, count: usize) -> Result<()> {
+    let Work { shared, binding, .. } = work;
+    let buffers = 2 * shared.board.members() * binding.count * binding.element;
+    let stores = Stores::for_working_set(buffers, shared.cache_bytes);
     match (binding.combine, sources) {
-        (Combine::Kernel(kernel, _), [left, right]) => {
+        (Combine::Kernel(_, _, (dtype, op)), sources) => {
+            let kernel = reduce::kernel_n(dtype, op).ok_or_else(no_operation)?;
+            let mut pointers = [std::ptr::null(); MAX_MEMBERS];
+            let pointers = pointers.get_mut(..sources.len()).ok_or_else(no_operation)?;
+            pointers.iter_mut().zip(sources).for_each(|(pointer, source)| *pointer = here(source));
             // SAFETY: all operands and the result are valid for `count` elements; by the verified schedule, the result equals an
             // operand or does not overlap it.
-            unsafe { kernel(into, pointer(left), pointer(right), count) };
-            Ok(())
-        }
-        (Combine::Kernel(kernel, _), _) => {
-            // SAFETY: as above.
-            unsafe { fold(kernel, into, sources, count, binding.element) };
+            unsafe { kernel.run(into, pointers, count, stores) };
             Ok(())
         }
         (Combine::User(function, user), [left, right]) => {
-            let (left, right) = (pointer(left).cast::<c_void>(), pointer(right).cast::<c_void>());
+            let (left, right) = (here(left).cast::<c_void>(), here(right).cast::<c_void>());
             // SAFETY: the caller guarantees that the function may be called on this thread, on which it made the call; the
             // pointers are valid as above.
             match unsafe { function(into.cast(), left, right, count, user) } {
@@ -506,35 +520,10 @@ fn too_short(shared: &Shared, member: usize, its: usize, at: usize, bytes: usize
 }
 
 /// The address of a source in this process.
-fn pointer(source: &Source) -> *const u8 {
+fn here(source: &Source) -> *const u8 {
     match source {
         Source::Here(pointer) => *pointer,
         Source::There { .. } => std::ptr::null(),
-    }
-}
-
-/// `into` = the sources combined from left to right, in blocks that stay in cache.
-///
-/// # Safety
-/// All sources are in this process and valid for reads, and `into` for writes, of `count` elements; `into` equals a source or
-/// does not overlap it.
-unsafe fn fold(kernel: Kernel, into: *mut u8, sources: &[Source], count: usize, element: usize) {
-    let mut block = [0u128; 256];
-    let sum: *mut u8 = block.as_mut_ptr().cast();
-    let most = (size_of_val(&block) / element).max(1);
-    let [first, middle @ .., last] = sources else { return };
-    let mut done = 0;
-    while done < count {
-        let n = most.min(count - done);
-        let at = |source: &Source| pointer(source).wrapping_add(done * element);
-        // SAFETY: the caller guarantees the sources and `into`; the block has room for `most` elements, since no type with a kernel
-        // is longer than it. The result is written when all sources of the block but the last were read.
-        unsafe {
-            std::ptr::copy_nonoverlapping(at(first), sum, n * element);
-            middle.iter().for_each(|source| kernel(sum, sum, at(source), n));
-            kernel(into.wrapping_add(done * element), sum, at(last), n);
-        }
-        done += n;
     }
 }
 

@@ -36,7 +36,10 @@ fn binding<'a>(inputs: &'a [*const u8], outputs: &'a [*mut u8], tag: u64) -> Bin
         outputs,
         element: 4,
         segment: 1,
-        combine: Combine::Kernel(reduce::kernel(DataType::Float32, ReduceOp::Sum).unwrap(), None),
+        combine: {
+            let (dtype, op) = (DataType::Float32, ReduceOp::Sum);
+            Combine::Kernel(reduce::kernel(dtype, op).unwrap(), None, (dtype, op))
+        },
         digest: 5,
         tag,
         counted: true,
