@@ -85,7 +85,7 @@ fn a_peer_is_gone_when_it_refuses_at_all_its_addresses() {
     let error = contexts[0].pair(1).unwrap().connect(&address.serialize()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionLost);
     assert!(error.message().contains("rank 1 at 127.0.0.1:") && error.message().contains("is gone"), "{error}");
-    assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(started.elapsed() >= Duration::from_millis(20), "{:?}", started.elapsed());
     // An address that cannot be reached for another reason may still be valid.
     let (contexts, mut address) = two();
     address.sockets = vec![closed(), SocketAddr::from(([192, 0, 2, 1], 9))];
