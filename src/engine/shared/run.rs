@@ -71,6 +71,8 @@ pub enum Wait {
     Earlier { member: usize },
     /// The end of another call of this rank.
     Slot,
+    /// Why a member has ended this call while its memory was read, or that its process has ended: its link says so.
+    Reason { member: usize },
 }
 
 /// The address of an operand.
@@ -84,7 +86,10 @@ impl Wait {
     /// The member for which the call waits.
     pub fn member(self) -> Option<usize> {
         match self {
-            Self::Publication { member, .. } | Self::Reader { member } | Self::Earlier { member } => Some(member),
+            Self::Publication { member, .. }
+            | Self::Reader { member }
+            | Self::Earlier { member }
+            | Self::Reason { member } => Some(member),
             Self::Slot => None,
         }
     }
@@ -227,6 +232,7 @@ impl Call {
             Wait::Publication { member, number } => board.find(&mut self.workspace().seat, member, number).is_some(),
             Wait::Reader { .. } => self.missing_reader(work) != Some(wait),
             Wait::Earlier { .. } | Wait::Slot => self.sit(work) != Err(wait),
+            Wait::Reason { .. } => false,
         }
     }
 
@@ -360,12 +366,12 @@ impl Call {
             }
             [Source::There { member, address }] => {
                 // SAFETY: `into` lies in the caller's buffers or in scratch memory.
-                unsafe { read(work.shared, *member, *address, into_pointer, bytes) }?;
-                self.check_stands(work, sources)?;
+                let read = unsafe { read(work.shared, *member, *address, into_pointer, bytes) };
+                return self.check_read(work, sources, read);
             }
             _ if apart => {
-                self.combine_staged(work, sources, into_pointer, into.len)?;
-                self.check_stands(work, sources)?;
+                let read = self.combine_staged(work, sources, into_pointer, into.len);
+                return self.check_read(work, sources, read);
             }
             _ => reduce(work, sources, into_pointer, into.len)?,
         }
@@ -411,19 +417,21 @@ impl Call {
         Ok(())
     }
 
-    /// Fails if a publisher has withdrawn what was read: it may have read other bytes.
-    fn check_stands(&mut self, work: &Work<'_>, sources: &[Source]) -> Result<()> {
+    /// After a read of the memory of peers: if one has withdrawn what was read, which may then have been other bytes or no memory
+    /// at all, or its process has ended, the call waits for the reason, which the peer's link has, or gets.
+    fn check_read(&mut self, work: &Work<'_>, sources: &[Source], read: Result<()>) -> Result<Option<Wait>> {
+        let shared = work.shared;
+        // A process that ends loses its memory before others are told of its end.
+        let ended =
+            read.as_ref().err().map(Error::details).filter(|of| of.errno == Some(libc::ESRCH)).and_then(|of| of.rank);
         for source in sources {
-            if let Source::There { member, .. } = *source {
-                let shared = work.shared;
-                if !shared.board.stands(&self.workspace().seat, member) {
-                    let rank = shared.rank(member);
-                    let text = format!("rank {rank} has ended this call while its memory was read");
-                    return Err(Error::new(ErrorKind::ConnectionLost, text).with_rank(rank));
-                }
+            if let Source::There { member, .. } = *source
+                && (!shared.board.stands(&self.workspace().seat, member) || ended == Some(shared.rank(member)))
+            {
+                return Ok(Some(Wait::Reason { member }));
             }
         }
-        Ok(())
+        read.map(|()| None)
     }
 
     /// Wakes peers that sleep, after a publication or an acknowledgement.

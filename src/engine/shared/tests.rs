@@ -1,3 +1,4 @@
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use super::program::Program;
@@ -132,4 +133,39 @@ fn a_shorter_publication_is_a_mismatch() {
     let error = Call::start(&long).ok().unwrap().advance(&long).unwrap_err();
     assert_eq!(error.details().rank, Some(1));
     assert!(error.message().contains("has published 16 bytes, of which this rank needs 32"), "{error}");
+}
+
+/// What a reduction function of the caller does in [`a_publication_that_is_withdrawn_while_it_is_read`].
+unsafe extern "C" fn withdraws(
+    _into: *mut c_void,
+    _left: *const c_void,
+    _right: *const c_void,
+    _count: usize,
+    user: *mut c_void,
+) -> i32 {
+    // SAFETY: the test passes these.
+    let (call, shared) = unsafe { &mut *user.cast::<(Call, Arc<Shared>)>() };
+    call.withdraw(shared);
+    0
+}
+
+#[test]
+fn a_publication_that_is_withdrawn_while_it_is_read_leaves_the_reason_to_be_waited_for() {
+    let groups = HostGroup::in_process(2);
+    let shared: Vec<Arc<Shared>> = groups.into_iter().map(|group| Arc::new(Shared::new(group))).collect();
+    let count = 10 * COPIED_BYTES;
+    let (input, mut output) = (vec![1f32; count], vec![0f32; count]);
+    let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+    let plain = binding(&inputs, &outputs, 0);
+    let plans = [plan(0, 2, count), plan(1, 2, count)];
+    let publisher = work(&shared[1], &plans[1], &plain);
+    let mut published = Call::start(&publisher).ok().unwrap();
+    assert!(published.advance(&publisher).unwrap().is_some());
+    let mut user = (published, shared[1].clone());
+    let withdrawing = Binding { combine: Combine::User(withdraws, (&raw mut user).cast()), ..plain };
+    let reader = work(&shared[0], &plans[0], &withdrawing);
+    let mut call = Call::start(&reader).ok().unwrap();
+    let wait = call.advance(&reader).unwrap();
+    assert_eq!(wait, Some(Wait::Reason { member: 1 }), "its peer says why over the link, or is seen to have ended");
+    assert!(!call.is_ready(&reader, Wait::Reason { member: 1 }));
 }
