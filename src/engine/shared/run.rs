@@ -224,7 +224,8 @@ impl Call {
         })
     }
 
-    /// Whether `wait` is over. The call may have to wait for another rank then.
+    /// Whether `wait` is over, or may be. The next wait may be of the same kind for another member: a member is waited for by
+    /// itself, so that its end is noticed.
     #[inline]
     pub fn is_ready(&mut self, work: &Work<'_>, wait: Wait) -> bool {
         let board = &work.shared.board;

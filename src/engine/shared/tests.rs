@@ -169,3 +169,58 @@ fn a_publication_that_is_withdrawn_while_it_is_read_leaves_the_reason_to_be_wait
     assert_eq!(wait, Some(Wait::Reason { member: 1 }), "its peer says why over the link, or is seen to have ended");
     assert!(!call.is_ready(&reader, Wait::Reason { member: 1 }));
 }
+
+#[test]
+fn a_wait_for_readers_is_for_one_at_a_time_so_that_the_end_of_each_is_noticed() {
+    let groups = HostGroup::in_process(3);
+    let shared: Vec<Shared> = groups.into_iter().map(Shared::new).collect();
+    let count = 10 * COPIED_BYTES;
+    let input = vec![1f32; count];
+    let mut outputs = vec![vec![0f32; count]; 3];
+    let inputs = [input.as_ptr().cast()];
+    let outputs: Vec<[*mut u8; 1]> = outputs.iter_mut().map(|output| [output.as_mut_ptr().cast()]).collect();
+    let bindings: Vec<_> = outputs.iter().map(|outputs| binding(&inputs, outputs, 0)).collect();
+    let plans: Vec<_> = (0..3).map(|rank| plan(rank, 3, count)).collect();
+    let works: Vec<_> = (0..3).map(|rank| work(&shared[rank], &plans[rank], &bindings[rank])).collect();
+    let mut calls: Vec<_> = works.iter().map(|work| Call::start(work).ok().unwrap()).collect();
+    let waits: Vec<_> = (0..3).rev().map(|rank| calls[rank].advance(&works[rank]).unwrap()).collect();
+    assert_eq!(waits[2], Some(Wait::Reader { member: 1 }));
+    assert!(!calls[0].is_ready(&works[0], Wait::Reader { member: 1 }));
+    calls[1].advance(&works[1]).unwrap();
+    assert!(calls[0].is_ready(&works[0], Wait::Reader { member: 1 }), "rank 1 has read all, and rank 2 nothing");
+    assert_eq!(calls[0].advance(&works[0]).unwrap(), Some(Wait::Reader { member: 2 }));
+}
+
+#[test]
+fn so_is_a_wait_for_readers_of_earlier_calls() {
+    let groups = HostGroup::in_process(3);
+    let shared: Vec<Shared> = groups.into_iter().map(Shared::new).collect();
+    let (input, mut output) = ([1f32], [0f32]);
+    let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+    let binding = binding(&inputs, &outputs, 0);
+    let plans = [0, 1].map(|rank| {
+        let mut b = Builder::new();
+        if rank == 0 {
+            b.publish(Readers::All, Span::new(Buffer::Input(0), 0, 1));
+        } else {
+            b.fetch(0, 0, 0, Span::new(Buffer::Output(0), 0, 1));
+        }
+        let schedule = b.build();
+        let mut plan = Plan::new(&schedule);
+        plan.program = Program::new(&schedule, 3, true);
+        plan
+    });
+    let [root, reader] = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &binding));
+    let mut calls = 0;
+    let (mut call, wait) = loop {
+        let mut call = Call::start(&root).ok().unwrap();
+        match call.advance(&root).unwrap() {
+            Some(wait) => break (call, wait),
+            None => calls += 1,
+        }
+    };
+    assert_eq!(wait, Wait::Earlier { member: 1 });
+    (0..calls).for_each(|_| run(&reader));
+    assert!(call.is_ready(&root, wait), "rank 1 has read all, and rank 2 nothing");
+    assert_eq!(call.advance(&root).unwrap(), Some(Wait::Earlier { member: 2 }));
+}
