@@ -198,6 +198,19 @@ static inline gloo_rs_context_t *connected_context(void) {
 
 static inline void barrier(gloo_rs_context_t *context) { CHECK_OK(gloo_rs_barrier(context)); }
 
+/* Whether the context's ranks can run the algorithm of this name, which needs shared memory if its name says so. */
+static inline int can_run(gloo_rs_context_t *context, const char *algorithm) {
+  gloo_rs_collective_options_t options;
+  gloo_rs_status_t status;
+  if (strcmp(algorithm, "local") == 0) return test_size == 1;
+  if (strncmp(algorithm, "shared_", 7) != 0) return 1;
+  gloo_rs_collective_options_init(&options, sizeof options);
+  options.algorithm = "shared_flat";
+  status = gloo_rs_barrier_with(context, &options);
+  if (status != GLOO_RS_ERROR_UNSUPPORTED) CHECK_OK(status);
+  return status == GLOO_RS_OK;
+}
+
 /* Connects all ranks, and returns once all have come so far: a failure that follows hits nobody in the barrier. */
 static inline void meet(gloo_rs_context_t *context) {
   gloo_rs_store_t *store = open_store();

@@ -350,7 +350,7 @@ impl Context {
             }
             (true, ended) => ended,
             (false, _) => {
-                let (timed_out, begun) = (after(run.timeout), guard.calls_begun());
+                let (timed_out, begun) = (after(run.timeout), guard.begun());
                 let found = unexpected.as_ref().map_or(String::new(), |unexpected| format!("; {}", unexpected.text));
                 let text = format!(
                     "timed out {timed_out}, in collective number {begun} of this context, waiting {waits}{found}"

@@ -11,7 +11,7 @@ use crate::context::digest::explain;
 use crate::context::prepared::Prepared;
 use crate::engine::plan::Plan;
 use crate::engine::shared::{Call, Key, Known, Refused, Shared, Wait, Work};
-use crate::engine::{Binding, Guard};
+use crate::engine::{Binding, Guard, already_running};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Token;
 use crate::types::DataType;
@@ -149,17 +149,22 @@ impl Context {
             guard.messenger.wait_for_publication(rank, bytes, Token { owner: index, detail: 0 });
         }
         let own = call.call.fingerprint();
+        let awaited = match wait {
+            Wait::Publication { member, .. } | Wait::Reader { member } => Some(member),
+            // The member may be in any call: it does not wait for this one.
+            Wait::Earlier { .. } | Wait::Slot => None,
+        };
         let (mut guard, ready) = self.engine().wait_for(guard, rank, run.deadline, |core| {
+            let other =
+                |theirs| kind(theirs) == kind(own) && digest(own) != digest(theirs) && number(theirs) == number(own);
+            // Before the look at what is awaited: a member that is in a later call has done that before, so it is seen then.
+            let others = awaited.and_then(|member| Some((member, call.call.other_call(work, member, other)?)));
             call.call.look_around(work, wait);
             if call.call.is_ready(work, wait) {
                 return Some(true);
             }
-            // A peer that is ahead may be in a later call.
-            let other =
-                |theirs| kind(theirs) == kind(own) && number(theirs) == number(own) && digest(own) != digest(theirs);
-            if let Some(member) = wait.member()
+            if let Some((member, theirs)) = others
                 && !core.is_over(index)
-                && let Some(theirs) = call.call.other_call(work, member, other)
             {
                 core.mismatch(index, work.shared.rank(member), theirs);
             }
@@ -277,11 +282,7 @@ impl Context {
                 }
                 return error;
             }
-            (Refused::Running, _) => {
-                let (what, tag) = (explain(run.binding.digest), run.binding.tag);
-                let text = format!("{what} with tag {tag} is running on this context already");
-                Error::new(ErrorKind::InvalidOperation, text)
-            }
+            (Refused::Running(other), _) => already_running(*other, run.binding.tag, kind(run.binding.digest), explain),
         };
         self.described(run, &error)
     }

@@ -13,6 +13,7 @@ mod numbers;
 mod oob;
 mod prepared;
 mod request;
+mod shared;
 mod split;
 mod sync;
 mod tokens;

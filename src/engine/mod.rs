@@ -59,7 +59,7 @@ pub struct Core {
     pub broken: Option<Error>,
     /// Describes the call that a digest stands for, for errors.
     pub explain: fn(u64) -> String,
-    /// Number of collectives started on this context.
+    /// Number of collectives started on this context, without those on shared memory.
     pub begun: u64,
     /// Counts the calls of each kind on each tag.
     numbers: Numbers,
@@ -94,6 +94,11 @@ pub(crate) enum Next {
 }
 
 impl Core {
+    /// Number of collectives started on this context.
+    pub fn begun(&self) -> u64 {
+        self.begun + self.shared.as_ref().map_or(0, |shared| shared.begun())
+    }
+
     /// Starts a run of `plan` and returns its index. Fails if another call of its kind runs on its tag. A comparison of calls
     /// fails if any call runs on its tag: ranks that start the same two calls in different orders would look like ranks that make
     /// different calls.
@@ -105,12 +110,17 @@ impl Core {
         if let Some((_, other)) =
             self.executions.iter().find(|(_, e)| e.tag == tag && (e.kind == own || own == COMPARISON))
         {
-            return Err(already_running(other, own, self.explain));
+            return Err(already_running(other.fingerprint, tag, own, self.explain));
+        }
+        if let Some(shared) = &self.shared {
+            let claimed = shared.claim((own, tag), binding.digest);
+            claimed.map_err(|other| already_running(other, tag, own, self.explain))?;
         }
         let mut execution = self.spare.pop().unwrap_or_default();
         let number = if binding.counted { self.numbers.next((own, tag)) } else { 0 };
         if let Err(error) = execution.reset(plan, binding, own, number) {
             self.spare.push(execution);
+            self.release(own, tag);
             return Err(error);
         }
         let index = self.executions.insert(execution);
@@ -175,9 +185,18 @@ impl Core {
             self.messenger.cancel(index);
         }
         let mut execution = self.executions.remove(index)?;
+        self.release(execution.kind, execution.tag);
         let failed = execution.failed.take();
         self.spare.push(execution);
         failed
+    }
+
+    /// A call of this kind may start on `tag` again.
+    #[inline]
+    fn release(&self, kind: u8, tag: u64) {
+        if let Some(shared) = &self.shared {
+            shared.release((kind, tag));
+        }
     }
 
     /// Whether a waiting thread polls the links.
@@ -228,11 +247,6 @@ impl Core {
             execution.failed = Some(error.clone());
             self.ended = true;
         }
-    }
-
-    /// Number of collectives that were started.
-    pub fn calls_begun(&self) -> u64 {
-        self.begun + self.shared.as_ref().map_or(0, |shared| shared.begun())
     }
 
     fn close_shared(&self) {
@@ -291,7 +305,7 @@ impl Core {
         });
         let calls: Vec<String> = calls.collect();
         if calls.is_empty() {
-            return format!("it says that it is in no collective, after {} on this context", self.calls_begun());
+            return format!("it says that it is in no collective, after {} on this context", self.begun());
         }
         format!("it says that it is {}", calls.join(" and "))
     }
@@ -371,10 +385,10 @@ impl Core {
     }
 }
 
-/// The error for a call of kind `own` that cannot start while `other` runs.
+/// The error for a call of kind `own` on `tag` that cannot start while a call with the fingerprint `other` runs there.
 #[cold]
-fn already_running(other: &Execution, own: u8, explain: fn(u64) -> String) -> Error {
-    let (what, tag) = (explain(digest(other.fingerprint)), other.tag);
+pub fn already_running(other: u64, tag: u64, own: u8, explain: fn(u64) -> String) -> Error {
+    let what = explain(digest(other));
     let why = if own == COMPARISON {
         ", and check_calls does not tell apart calls that run at the same time with one tag"
     } else {

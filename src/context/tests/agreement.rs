@@ -14,16 +14,24 @@ const LONG: Duration = Duration::from_secs(120);
 
 /// Connects one context for each tuning option, over one store.
 pub fn connected(tunings: &[Option<&str>]) -> Vec<Result<Arc<Context>>> {
+    let options = |tuning: &Option<&str>| ContextOptions {
+        timeout: LONG,
+        tuning: tuning.map(str::to_owned),
+        ..Default::default()
+    };
+    connected_with(&tunings.iter().map(options).collect::<Vec<_>>())
+}
+
+/// Connects one context for each of `options`, over one store.
+pub fn connected_with(options: &[ContextOptions]) -> Vec<Result<Arc<Context>>> {
     let store = InProcessStore::new();
-    let connect = |rank: usize, tuning: Option<&str>| {
-        let tuning = tuning.map(str::to_owned);
-        let options = ContextOptions { timeout: LONG, tuning, ..Default::default() };
-        let context = Context::new(device(), rank, tunings.len(), &options)?;
+    let connect = |rank: usize, own: &ContextOptions| {
+        let context = Context::new(device(), rank, options.len(), own)?;
         context.connect(&*store).map(|()| context)
     };
     let connect = &connect;
     std::thread::scope(|scope| {
-        let ranks = tunings.iter().enumerate().map(|(rank, tuning)| scope.spawn(move || connect(rank, *tuning)));
+        let ranks = options.iter().enumerate().map(|(rank, own)| scope.spawn(move || connect(rank, own)));
         let ranks: Vec<_> = ranks.collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })

@@ -22,6 +22,7 @@ use crate::reduce::last_level_cache;
 use crate::transport::board::{Board, Desk, Full, Members, Seat};
 use crate::transport::shm::HostGroup;
 use crate::types::Rank;
+use crate::wire::fingerprint::COMPARISON;
 use quick::Quick;
 use run::Source;
 
@@ -46,7 +47,12 @@ struct State {
     begun: u64,
     quick: Quick,
     calls: Calls,
+    /// Calls in progress that send messages: kind and tag, and fingerprint.
+    elsewhere: Vec<(Line, u64)>,
 }
+
+/// Kind and tag of a call.
+type Line = (u8, u64);
 
 /// The workspaces of calls.
 #[derive(Default)]
@@ -66,8 +72,8 @@ unsafe impl Send for Calls {}
 struct Workspace {
     /// Set, as its last access to this, by the thread that makes the call.
     ended: AtomicBool,
-    /// Kind and tag.
-    line: (u8, u64),
+    line: Line,
+    fingerprint: u64,
     /// Whether the call has a slot on the board that must be given back.
     seated: bool,
     /// Who reads what the call publishes.
@@ -87,8 +93,8 @@ struct Workspace {
 pub enum Refused {
     /// The context is broken or closed.
     Unusable,
-    /// A call of this kind is in progress on this tag.
-    Running,
+    /// The call with this fingerprint is in progress; see [`excludes`].
+    Running(u64),
     /// There is no memory for what the algorithm keeps aside.
     NoMemory,
 }
@@ -116,9 +122,20 @@ impl Shared {
         self.state().begun
     }
 
-    /// Whether a call of this kind is in progress on `tag`.
-    pub fn runs(&self, kind: u8, tag: u64) -> bool {
-        self.state().calls.runs((kind, tag))
+    /// For a call that sends messages: none that it excludes starts from now on, until [`Shared::release`]. Fails with the
+    /// fingerprint of one that is in progress.
+    pub fn claim(&self, line: Line, fingerprint: u64) -> std::result::Result<(), u64> {
+        let mut state = self.state();
+        if let Some(running) = state.calls.running(line) {
+            return Err(running);
+        }
+        state.elsewhere.push((line, fingerprint));
+        Ok(())
+    }
+
+    /// Ends what [`Shared::claim`] has begun, if anything.
+    pub fn release(&self, line: Line) {
+        self.state().elsewhere.retain(|(its, _)| *its != line);
     }
 
     /// Whether more ranks than cores take part, so that a waiting thread keeps a core from a rank that it waits for.
@@ -155,26 +172,28 @@ impl Shared {
 }
 
 impl Calls {
-    /// Whether a call on `line` is in progress.
-    fn runs(&self, line: (u8, u64)) -> bool {
-        self.begun.iter().any(|call| {
-            // SAFETY: the list owns it. The line does not change while a call uses it, and `ended` is atomic.
-            let (ended, its) = unsafe { (&(*call.as_ptr()).ended, (*call.as_ptr()).line) };
-            its == line && !ended.load(Ordering::Acquire)
+    /// The fingerprint of a call in progress that a new one on `line` excludes.
+    fn running(&self, line: Line) -> Option<u64> {
+        self.begun.iter().find_map(|call| {
+            // SAFETY: the list owns it. Line and fingerprint do not change while a call uses it, and `ended` is atomic.
+            let (ended, its, fingerprint) =
+                unsafe { (&(*call.as_ptr()).ended, (*call.as_ptr()).line, (*call.as_ptr()).fingerprint) };
+            (excludes(line, its) && !ended.load(Ordering::Acquire)).then_some(fingerprint)
         })
     }
 
-    /// The workspace of a new call on `line`; `None` if one is in progress there.
+    /// The workspace of a new call on `line`. Fails with the fingerprint of a call in progress that it excludes.
     #[inline]
-    fn begin(&mut self, desk: &mut Desk, line: (u8, u64)) -> Option<NonNull<Workspace>> {
+    fn begin(&mut self, desk: &mut Desk, line: Line) -> std::result::Result<NonNull<Workspace>, u64> {
         let mut at = 0;
         while let Some(call) = self.begun.get(at).copied() {
             let pointer = call.as_ptr();
             // SAFETY: the list owns it. The line does not change while a call uses it, and `ended` is atomic.
             if !unsafe { (*pointer).ended.load(Ordering::Acquire) } {
-                // SAFETY: as above.
-                if unsafe { (*pointer).line } == line {
-                    return None;
+                // SAFETY: as above; nor does the fingerprint.
+                let (its, fingerprint) = unsafe { ((*pointer).line, (*pointer).fingerprint) };
+                if excludes(line, its) {
+                    return Err(fingerprint);
                 }
                 at += 1;
                 continue;
@@ -196,8 +215,15 @@ impl Calls {
         let free = unsafe { &mut *workspace.as_ptr() };
         *free.ended.get_mut() = false;
         free.line = line;
-        Some(workspace)
+        Ok(workspace)
     }
+}
+
+/// Whether a call on the line `new` cannot start while one on `other` is in progress: calls of one kind need different tags, and
+/// a comparison of calls needs a tag on which nothing runs.
+#[inline]
+fn excludes(new: Line, other: Line) -> bool {
+    new.1 == other.1 && (new.0 == other.0 || new.0 == COMPARISON)
 }
 
 impl Drop for Calls {

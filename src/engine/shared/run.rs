@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use super::program::{Op, Operand, Program};
-use super::{COPIED_BYTES, Full, Key, Known, Refused, Shared, State, Workspace};
+use super::{COPIED_BYTES, Full, Key, Known, Refused, Shared, State, Workspace, excludes};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result, in_words};
@@ -154,7 +154,10 @@ impl Call {
         if !shared.usable.load(Ordering::Acquire) {
             return Err(Refused::Unusable);
         }
-        let workspace = state.calls.begin(&mut state.desk, start.line).ok_or(Refused::Running)?;
+        if let Some((_, other)) = state.elsewhere.iter().find(|(line, _)| excludes(start.line, *line)) {
+            return Err(Refused::Running(*other));
+        }
+        let workspace = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
         let number = if start.counted { state.numbers.next(start.line) } else { 0 };
         state.begun += u64::from(start.counted);
         let mut call = Self {
@@ -166,6 +169,7 @@ impl Call {
         };
         let fingerprint = call.fingerprint;
         let own = call.workspace();
+        own.fingerprint = fingerprint;
         own.readers = start.readers;
         own.seated = state.desk.open(&shared.board, &mut own.seat, start.line.1, fingerprint, start.room).is_ok();
         Ok(call)

@@ -112,7 +112,7 @@ fn two_calls_of_a_kind_on_a_tag_are_refused() {
         first.advance(&work(&shared, &plan, &binding[0])).unwrap(),
         Some(Wait::Publication { member: 1, number: 0 })
     );
-    assert!(matches!(start(&binding[0]), Err(Refused::Running)));
+    assert!(matches!(start(&binding[0]), Err(Refused::Running(_))));
     assert!(start(&binding[1]).is_ok());
     first.withdraw(&shared);
     assert!(start(&binding[0]).is_ok());

@@ -1,0 +1,130 @@
+//! Contexts whose ranks share memory.
+
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+use super::*;
+use crate::collective::{Collective, Shape};
+use crate::types::DataType;
+
+fn connected(size: usize, check_calls: bool) -> Vec<Arc<Context>> {
+    let options =
+        ContextOptions { timeout: Duration::from_secs(20), check_calls: Some(check_calls), ..Default::default() };
+    let contexts: Vec<_> = agreement::connected_with(&vec![options; size]).into_iter().map(Result::unwrap).collect();
+    for context in &contexts {
+        let mut others = (0..size).filter(|rank| *rank != context.rank());
+        assert!(others.all(|rank| context.shares_memory(rank).unwrap()), "the ranks do not share memory");
+    }
+    contexts
+}
+
+/// A call of `count` numbers, in place.
+fn call(context: &Context, collective: Collective, count: usize, tag: u64) -> Call<'static> {
+    let shape = Shape { inputs: 0, ..Shape::new(collective, context.rank(), context.size(), count) };
+    Call { tag, ..Call::new(shape, DataType::Int64) }
+}
+
+fn run_call(context: &Context, call: &Call<'_>) -> Result<Vec<i64>> {
+    let mut cells = vec![context.rank() as i64 + 1; call.shape.count];
+    // SAFETY: the vector is as long as the shape says, and lives until the call returns.
+    unsafe { context.run(&Call { outputs: &[cells.as_mut_ptr().cast()], ..*call }) }.map(|()| cells)
+}
+
+#[test]
+fn calls_are_compared_over_shared_memory() {
+    let contexts = connected(3, true);
+    run(&contexts, |context| {
+        let count = if context.rank() == 2 { 999 } else { 1000 };
+        let error = run_call(context, &call(context, Collective::Allreduce, count, 0)).unwrap_err();
+        assert_eq!((error.kind(), error.details().rank), (ErrorKind::Mismatch, Some(2)), "{error}");
+        assert_eq!(run_call(context, &call(context, Collective::Allreduce, 5, 0)).unwrap(), [6; 5]);
+    });
+}
+
+/// A context, and what a call on it from inside a reduction function has returned.
+struct Inside<'a> {
+    context: &'a Context,
+    algorithm: &'static str,
+    result: Mutex<Option<Result<Vec<i64>>>>,
+}
+
+unsafe extern "C" fn calls_and_adds(
+    into: *mut c_void,
+    left: *const c_void,
+    right: *const c_void,
+    _: usize,
+    user: *mut c_void,
+) -> i32 {
+    // SAFETY: the test passes an `Inside`, which lives until its call returns.
+    let inside = unsafe { &*user.cast::<Inside<'_>>() };
+    let again = Call { algorithm: Some(inside.algorithm), ..call(inside.context, Collective::Allreduce, 1, 4) };
+    *inside.result.lock().unwrap() = Some(run_call(inside.context, &again));
+    // SAFETY: the call is of one number.
+    unsafe { *into.cast::<i64>() = *left.cast::<i64>() + *right.cast::<i64>() };
+    0
+}
+
+#[test]
+fn one_collective_does_not_run_twice_on_a_tag_whether_it_sends_messages_or_not() {
+    let contexts = connected(2, false);
+    for (outer, inner) in [("shared_flat", "ring"), ("ring", "shared_flat"), ("shared_flat", "shared_flat")] {
+        run(&contexts, |context| {
+            let inside = Inside { context, algorithm: inner, result: Mutex::default() };
+            let user = (&raw const inside).cast_mut().cast();
+            let call = Call {
+                algorithm: Some(outer),
+                reduction: Reduction::User { function: calls_and_adds, user },
+                ..call(context, Collective::Allreduce, 1, 4)
+            };
+            assert_eq!(run_call(context, &call).unwrap(), [3]);
+            // With some algorithms only one of two ranks reduces.
+            if let Some(result) = inside.result.into_inner().unwrap() {
+                let error = result.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidOperation, "{error}");
+                let what = format!("allreduce {outer} of int64 by a caller's function with tag 4 is running on this");
+                assert!(error.message().contains(&what), "{outer}, {inner}: {error}");
+            }
+        });
+    }
+    run(&contexts, |context| {
+        for algorithm in ["shared_flat", "ring"] {
+            let call = Call { algorithm: Some(algorithm), ..call(context, Collective::Allreduce, 1, 4) };
+            assert_eq!(run_call(context, &call).unwrap(), [3]);
+        }
+    });
+}
+
+#[test]
+fn a_timeout_counts_the_collectives_on_shared_memory() {
+    let contexts = connected(2, false);
+    run(&contexts, |context| {
+        run_call(context, &call(context, Collective::Allreduce, 1, 0)).unwrap();
+    });
+    let call = Call { timeout: Some(Duration::ZERO), ..call(&contexts[0], Collective::Allreduce, 1, 0) };
+    let error = run_call(&contexts[0], &call).unwrap_err();
+    assert!(error.message().contains("in collective number 2 of this context, waiting for rank 1"), "{error}");
+}
+
+/// Rank 0 waits until rank 1 has read earlier publications, while rank 1 has published another broadcast.
+#[test]
+fn a_call_that_waits_for_room_takes_no_call_on_another_tag_for_its_own() {
+    const MORE_THAN_FIT: usize = 64;
+    let contexts = connected(2, false);
+    let broadcast = |context: &Context, root, count, tag| {
+        let call = call(context, Collective::Broadcast, count, tag);
+        let call = Call { shape: Shape { root, ..call.shape }, algorithm: Some("shared_flat"), ..call };
+        assert_eq!(run_call(context, &call).unwrap(), vec![root as i64 + 1; count]);
+    };
+    run(&contexts, |context| broadcast(context, 1, 1, 0));
+    std::thread::scope(|scope| {
+        let zero = scope.spawn(|| {
+            (0..MORE_THAN_FIT).for_each(|_| broadcast(&contexts[0], 0, 2, 0));
+            broadcast(&contexts[0], 0, 2, 7);
+        });
+        while !zero.is_finished() && !contexts[0].lock().unwrap().is_polled() {
+            std::thread::yield_now();
+        }
+        (0..MORE_THAN_FIT).for_each(|_| broadcast(&contexts[1], 0, 2, 0));
+        broadcast(&contexts[1], 0, 2, 7);
+    });
+}
