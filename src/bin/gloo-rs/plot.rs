@@ -1,7 +1,7 @@
 //! Charts as SVG files, over the `plotters` crate.
 //!
 //! Series differ by colour, and also by marker and dashes, for readers who do not see colours. The colours can be distinguished with
-//! any common colour blindness (Okabe and Ito 2008), and there are as many pairs of marker and dashes as a collective has algorithms.
+//! any common colour blindness (Okabe and Ito 2008), and there are at least as many pairs of marker and dashes as a collective has algorithms.
 //! The series `auto` is a thick black line on top of all others.
 
 use std::path::Path;
@@ -26,7 +26,7 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
 ];
-const MARKERS: usize = 4;
+const MARKERS: usize = 5;
 /// Pixels of a dash and of the gap after it, used in turn when all markers are used; the first is a solid line.
 const DASHES: [Option<(i32, i32)>; 4] = [None, Some((9, 5)), Some((2, 4)), Some((16, 10))];
 
@@ -173,9 +173,8 @@ fn styles(series: &[Series]) -> Vec<(&Series, Style)> {
 impl Style {
     fn of(index: usize) -> Self {
         let dash = DASHES[index / MARKERS % DASHES.len()];
-        // After all pairs of colour and marker, markers repeat with other colours.
-        let colour = COLOURS[(index + index / (MARKERS * 3)) % COLOURS.len()];
-        Self { colour, width: 2, marker: index % MARKERS, dash }
+        // The numbers of colours and of markers have no common divisor, so that markers repeat with other colours.
+        Self { colour: COLOURS[index % COLOURS.len()], width: 2, marker: index % MARKERS, dash }
     }
 
     fn stroke(self) -> ShapeStyle {
@@ -188,7 +187,8 @@ impl Style {
             0 => &[(-5, -2), (-2, -5), (2, -5), (5, -2), (5, 2), (2, 5), (-2, 5), (-5, 2)],
             1 => &[(-4, -4), (4, -4), (4, 4), (-4, 4)],
             2 => &[(0, -6), (6, 5), (-6, 5)],
-            _ => &[(-6, 0), (0, -6), (6, 0), (0, 6)],
+            3 => &[(-6, 0), (0, -6), (6, 0), (0, 6)],
+            _ => &[(0, 6), (6, -5), (-6, -5)],
         };
         Polygon::new(corners, self.colour.filled())
     }
