@@ -15,6 +15,7 @@ use crate::messaging::{Replies, Unmatched};
 use crate::reduce;
 use crate::tuner::Explanation;
 use crate::tuner::file::Tuning;
+use crate::tuner::model::Topology;
 use crate::types::{DataType, ElementType, Rank, ReduceOp};
 use crate::wire::fingerprint::{MEASUREMENT, differs, digest, is_earlier, kind, number};
 
@@ -156,6 +157,11 @@ impl Context {
     /// The tuning that the ranks agreed on when they connected: constants, measured or from a file, and recorded choices.
     pub fn tuning(&self) -> &Tuning {
         self.tuner().tuning()
+    }
+
+    /// The distribution of the ranks over hosts, and whether they share memory, as known to the selection of algorithms.
+    pub fn topology(&self) -> &Topology {
+        self.tuner().topology()
     }
 
     /// The algorithm that `run` selects for a call of so many bytes (as the benchmark counts them), and why.

@@ -151,6 +151,11 @@ impl Tuner {
         Self::new(self.tuning, self.overrides, topology, self.max_segment_bytes)
     }
 
+    /// The distribution of the ranks over hosts.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
     /// Whether all ranks are on one host and share memory.
     pub fn shares_memory(&self) -> bool {
         self.topology.shares_memory()

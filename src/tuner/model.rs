@@ -37,8 +37,16 @@ impl Topology {
 
     /// Whether `auto` may select the algorithm: all data that it requires is available.
     pub fn can_run(&self, collective: Collective, algorithm: &Algorithm, links: &[u32]) -> bool {
-        can_run(collective, algorithm, self.hosts.len(), links)
-            && (algorithm.uses != Uses::SharedMemory || self.shares_memory())
+        let size = self.hosts.len();
+        match algorithm.uses {
+            Uses::Counts => false,
+            Uses::Links => size > 1 && links.len() == size.saturating_mul(size),
+            Uses::SharedMemory => size > 1 && self.shares_memory(),
+            // A single rank uses `local`, and only a single rank does.
+            Uses::Sizes | Uses::Groups => {
+                (algorithm.name == "local") == (collective == Collective::Allreduce && size <= 1)
+            }
+        }
     }
 
     /// The network model for this topology.
@@ -116,17 +124,6 @@ pub fn bytes(shape: &Shape<'_>, element_bytes: usize) -> usize {
         Gatherv | Scatterv | Alltoallv | Barrier => 0,
     };
     elements.saturating_mul(element_bytes)
-}
-
-/// Whether `auto` may select the algorithm where the ranks share memory: all other data that it requires is available.
-pub fn can_run(collective: Collective, algorithm: &Algorithm, size: usize, links: &[u32]) -> bool {
-    match algorithm.uses {
-        Uses::Counts => false,
-        Uses::Links => size > 1 && links.len() == size.saturating_mul(size),
-        Uses::SharedMemory => size > 1,
-        // A single rank uses `local`, and only a single rank does.
-        Uses::Sizes | Uses::Groups => (algorithm.name == "local") == (collective == Collective::Allreduce && size <= 1),
-    }
 }
 
 impl PricingInput<'_> {

@@ -52,6 +52,18 @@ pub fn says(rank: usize, error: &Error) -> String {
     if text.starts_with(&own) { text } else { own + &text }
 }
 
+/// The kinds of this rank's links.
+pub fn transport(context: &Context) -> Result<&'static str, String> {
+    let others = (0..context.size()).filter(|rank| *rank != context.rank());
+    let shares = others.map(|rank| context.shares_memory(rank)).collect::<Result<Vec<_>, _>>();
+    let shares = shares.map_err(|error| error.to_string())?;
+    Ok(match (shares.contains(&true), shares.contains(&false)) {
+        (true, false) => "shm",
+        (true, true) => "shm,tcp",
+        (false, _) => "tcp",
+    })
+}
+
 impl Member {
     /// Connects to the other ranks.
     ///

@@ -11,8 +11,7 @@ pub mod workload;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use gloo_rs::collective::{Collective, Uses};
-use gloo_rs::context::Context;
+use gloo_rs::collective::{Collective, Shape, Uses};
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::schedule::Schedule;
@@ -182,6 +181,8 @@ impl Args {
         request.check()?;
         let work = self.workload(&request, 0, 1, 0)?;
         let Some(shape) = work.shape() else { return Ok(request) };
+        // Whether the ranks really share memory is known when they have connected.
+        let shape = Shape { shared: self.transport != Transport::Tcp, ..shape };
         shape.check().map_err(|error| error.to_string())?;
         if self.algorithm != "auto" {
             let algorithm = shape.collective.algorithm(&self.algorithm);
@@ -210,7 +211,7 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
     let member =
         member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), args.transport.shared_memory())?);
     let (context, rank) = (&member.context, member.context.rank());
-    let transport = transport(context)?;
+    let transport = ranks::transport(context)?;
     if args.transport == Transport::Shm && transport != "shm" {
         return Err(format!(
             "rank {rank}: --transport is shm, but not all ranks share memory; GLOO_RS_LOG=detail says why"
@@ -252,18 +253,6 @@ impl Transport {
             Self::Tcp => Some(false),
         }
     }
-}
-
-/// The kinds of this rank's links.
-fn transport(context: &Context) -> Result<&'static str, String> {
-    let others = (0..context.size()).filter(|rank| *rank != context.rank());
-    let shares = others.map(|rank| context.shares_memory(rank)).collect::<Result<Vec<_>, _>>();
-    let shares = shares.map_err(|error| error.to_string())?;
-    Ok(match (shares.contains(&true), shares.contains(&false)) {
-        (true, false) => "shm",
-        (true, true) => "shm,tcp",
-        (false, _) => "tcp",
-    })
 }
 
 /// Measures one size on all threads, and combines the results of all ranks.
@@ -339,7 +328,7 @@ fn measure_size(
     Ok(Row {
         collective: args.subject.name(),
         algorithm,
-        transport: transport(context)?,
+        transport: ranks::transport(context)?,
         ranks,
         bytes: first.bytes,
         count: first.bytes / args.dtype.size(),

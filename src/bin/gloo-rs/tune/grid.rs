@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use gloo_rs::collective::{Algorithm, Collective, Uses};
+use gloo_rs::collective::{Algorithm, Collective, Shape, Uses};
 use gloo_rs::error::Error;
 use gloo_rs::tuner::file::AUTO;
-use gloo_rs::tuner::model;
+use gloo_rs::tuner::model::{self, Topology};
 use gloo_rs::types::{DataType, ReduceOp};
 
 use super::crossover::Sample;
@@ -106,7 +106,7 @@ impl<'a> Grid<'a> {
         }
 
         let work = request(collective, context.size()).workload(context.rank(), bytes, 0)?;
-        let names = names(collective, &work, &self.left_out);
+        let names = names(collective, &work, context.topology(), &self.left_out);
         let repetition = Repetition {
             algorithm: AUTO,
             op: OP,
@@ -162,7 +162,7 @@ impl<'a> Grid<'a> {
         let links = context.tuning().links.as_slice();
         let free = |name| {
             let algorithm = collective.algorithms().iter().find(|algorithm| algorithm.name == name);
-            algorithm.is_some_and(|algorithm| model::can_run(collective, algorithm, context.size(), links))
+            algorithm.is_some_and(|algorithm| context.topology().can_run(collective, algorithm, links))
         };
         let times = names.into_iter().zip(samples).map(|(name, sample)| Time { name, sample, free: free(name) });
         let times: Vec<_> = times.collect();
@@ -195,9 +195,11 @@ impl<'a> Grid<'a> {
 fn names(
     collective: Collective,
     work: &Workload,
+    topology: &Topology,
     left_out: &BTreeSet<(Collective, &'static str)>,
 ) -> Vec<&'static str> {
-    algorithms(collective, work).filter(|name| !left_out.contains(&(collective, *name))).chain([AUTO]).collect()
+    let measured = |name: &&str| !left_out.contains(&(collective, *name));
+    algorithms(collective, work, topology).filter(measured).chain([AUTO]).collect()
 }
 
 /// Estimated seconds of one call of each algorithm together: by the line through the last two sizes, or steeper.
@@ -237,8 +239,8 @@ fn order(count: usize, round: usize) -> Vec<usize> {
 }
 
 /// The algorithms that support this.
-fn algorithms(collective: Collective, work: &Workload) -> impl Iterator<Item = &'static str> {
-    let shape = work.shape();
+fn algorithms(collective: Collective, work: &Workload, topology: &Topology) -> impl Iterator<Item = &'static str> {
+    let shape = work.shape().map(|shape| Shape { shared: topology.shares_memory(), ..shape });
     // Counts of other ranks are exchanged when it runs.
     let runs = move |a: &Algorithm| shape.as_ref().is_some_and(|shape| (a.generate)(shape).is_ok());
     let can = move |algorithm: &&Algorithm| algorithm.uses == Uses::Counts || runs(algorithm);
@@ -251,9 +253,9 @@ pub fn check(collective: Collective, ranks: usize) -> Result<(), String> {
 }
 
 /// Number of algorithms from which `auto` can select if no links were measured.
-pub fn choice(collective: Collective, ranks: usize) -> usize {
-    let can = |algorithm: &&Algorithm| model::can_run(collective, algorithm, ranks, &[]);
-    if check(collective, ranks).is_ok() { collective.algorithms().iter().filter(can).count() } else { 0 }
+pub fn choice(collective: Collective, topology: &Topology) -> usize {
+    let can = |algorithm: &&Algorithm| topology.can_run(collective, algorithm, &[]);
+    if check(collective, topology.hosts.len()).is_ok() { collective.algorithms().iter().filter(can).count() } else { 0 }
 }
 
 fn request(collective: Collective, ranks: usize) -> Request {
@@ -311,11 +313,16 @@ mod tests {
     #[test]
     fn only_algorithms_that_can_run_are_measured() {
         let work = request(Collective::Allreduce, 4).workload(0, 1024, 0).unwrap();
-        let names: Vec<_> = algorithms(Collective::Allreduce, &work).collect();
-        assert!(names.contains(&"ring_segmented") && !names.contains(&"local"), "{names:?}");
-        assert!(choice(Collective::Allreduce, 4) > 5);
-        assert_eq!(choice(Collective::Scan, 4), 1);
-        assert_eq!(choice(Collective::PairwiseExchange, 3), 0);
+        let apart = Topology::one_host(4, 4);
+        let together = Topology { shared: true, ..apart.clone() };
+        for (topology, shared) in [(&apart, false), (&together, true)] {
+            let names: Vec<_> = algorithms(Collective::Allreduce, &work, topology).collect();
+            assert!(names.contains(&"ring_segmented") && !names.contains(&"local"), "{names:?}");
+            assert_eq!(names.contains(&"shared_slices"), shared, "{names:?}");
+            assert!(choice(Collective::Allreduce, topology) > 5);
+            assert_eq!(choice(Collective::Scan, topology), 1 + usize::from(shared));
+        }
+        assert_eq!(choice(Collective::PairwiseExchange, &Topology::one_host(3, 3)), 0);
         assert!(check(Collective::PairwiseExchange, 3).unwrap_err().contains("power of two"));
     }
 }

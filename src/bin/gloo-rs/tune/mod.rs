@@ -15,6 +15,7 @@ use gloo_rs::collective::Collective;
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::tuner::file::Tuning;
+use gloo_rs::tuner::model::Topology;
 
 use crate::Failure;
 use crate::bench::measure::largest_of_all_ranks;
@@ -97,20 +98,21 @@ pub fn run(args: Args) -> u8 {
         };
     }
     let ranks = args.ranks.unwrap_or(2) as usize;
-    match args.collectives(ranks).and_then(|_| args.old()) {
+    match args.collectives(&Topology::one_host(ranks, 1)).and_then(|_| args.old()) {
         Ok(_) => ranks::start(ranks),
         Err(message) => crate::fail(&message, crate::USAGE),
     }
 }
 
 impl Args {
-    /// The collectives to measure.
-    fn collectives(&self, ranks: usize) -> Result<Vec<Collective>, String> {
+    /// The collectives to measure. Fails if `--collective` names one that this number of ranks does not have.
+    fn collectives(&self, topology: &Topology) -> Result<Vec<Collective>, String> {
+        let ranks = topology.hosts.len();
         if ranks < 2 {
             return Err("one rank alone has nothing to tune; say --ranks 2 or more".into());
         }
         if self.collective.is_empty() {
-            let several = |collective: &Collective| grid::choice(*collective, ranks) > 1;
+            let several = |collective: &Collective| grid::choice(*collective, topology) > 1;
             return Ok(Collective::ALL.iter().copied().filter(several).collect());
         }
         let mut chosen = self.collective.clone();
@@ -133,16 +135,18 @@ impl Args {
 fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> {
     let launch = ranks::launch(args.ranks, args.timeout)?;
     let (rank, ranks) = (launch.rank, launch.size);
-    let collectives = args.collectives(ranks).map_err(Failure::usage)?;
+    // Before it connects: whether the arguments are right. What can be selected is known later.
+    args.collectives(&Topology::one_host(ranks, 1)).map_err(Failure::usage)?;
     // Before other ranks wait for a measurement whose output could not be written.
     let old = if rank == 0 { args.old().map_err(Failure::usage)? } else { Tuning::default() };
     let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), None)?);
     let says = |error: Error| ranks::says(rank, &error);
+    let collectives = args.collectives(member.context.topology())?;
 
     let first = rank == 0;
     let print = |text: String| if first { crate::print(&text) } else { Ok(()) };
     if !args.json {
-        print(report::head(ranks))?;
+        print(report::head(ranks, ranks::transport(&member.context)?))?;
     }
     let plan = plan(&collectives, &args.sizes.0);
     let mut grid = Grid::new(member, args.budget, plan.len());

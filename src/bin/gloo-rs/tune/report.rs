@@ -65,9 +65,9 @@ impl Point {
     }
 }
 
-pub fn head(ranks: usize) -> String {
+pub fn head(ranks: usize, transport: &str) -> String {
     format!(
-        "# {ranks} ranks over tcp, float32, sum\n{:<18} {:>8}  {:<22}{:>12}  {:<22}{:>12} {:>9} verified",
+        "# {ranks} ranks over {transport}, float32, sum\n{:<18} {:>8}  {:<22}{:>12}  {:<22}{:>12} {:>9} verified",
         "collective", "size", "best", "µs", "auto's choice", "µs", "auto/best"
     )
 }
