@@ -1,7 +1,6 @@
 //! At which addresses contexts listen, and which of a peer's addresses they use.
 
 use std::net::{SocketAddr, TcpListener};
-use std::time::Instant;
 
 use super::*;
 use crate::net::address::Address;
@@ -81,15 +80,13 @@ fn an_address_that_does_not_answer_is_followed_by_the_next() {
 fn a_peer_is_gone_when_it_refuses_at_all_its_addresses() {
     let (contexts, mut address) = two();
     address.sockets = vec![closed(), closed()];
-    let started = Instant::now();
     let error = contexts[0].pair(1).unwrap().connect(&address.serialize()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionLost);
     assert!(error.message().contains("rank 1 at 127.0.0.1:") && error.message().contains("is gone"), "{error}");
-    assert!(started.elapsed() >= Duration::from_millis(20), "{:?}", started.elapsed());
     // An address that cannot be reached for another reason may still be valid.
     let (contexts, mut address) = two();
     address.sockets = vec![closed(), SocketAddr::from(([192, 0, 2, 1], 9))];
-    contexts[0].set_timeout(Duration::from_secs(3));
+    contexts[0].set_timeout(Duration::from_millis(500));
     let error = contexts[0].pair(1).unwrap().connect(&address.serialize()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
 }

@@ -1,40 +1,70 @@
 //! How long a connector asks a peer that is not there, by the time that it is told.
 
 use std::io::IoSliceMut;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::error::Error;
 use crate::net::address::{self, Address};
 use crate::secret::JobToken;
 use crate::transport::tcp::{Device, DeviceOptions};
 use crate::transport::{self, ConnectorEvent};
 
-#[test]
-fn a_rank_of_this_host_that_refuses_connections_is_gone_within_a_tenth_of_a_second() {
+/// A free port on which no socket listens.
+fn closed() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// How long a rank at `sockets` is asked before it is unreachable, and why it is; at most 10 s. `here`: it is on this host.
+fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
     let device = Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap();
     let mut connector = transport::Device::connector(device, &JobToken::none()).unwrap();
     connector.set_rank(0, 2);
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    connector
-        .set_peer(
-            1,
-            Address { identity: [9; 16], sockets: vec![nobody], host: address::host(), cores: 1, segment: None },
-        )
-        .unwrap();
+    let host = if here {
+        address::host()
+    } else {
+        // Loopback addresses are not used for another host.
+        connector.set_sockets(vec![SocketAddr::from(([0; 4], 0))]);
+        address::host() ^ 1
+    };
+    connector.set_peer(1, Address { identity: [9; 16], sockets, host, cores: 1, segment: None }).unwrap();
     connector.connect(1);
     let started = Instant::now();
     let mut events = Vec::new();
-    let mut elapsed = Duration::ZERO;
-    let why = loop {
+    (0..10_000).map(Duration::from_millis).find_map(|elapsed| {
         connector.progress(started + elapsed, &mut events);
-        if let Some(ConnectorEvent::Unreachable { rank: 1, error }) = events.pop() {
-            break error;
-        }
-        elapsed += Duration::from_millis(1);
-    };
-    assert!(elapsed >= Duration::from_millis(20) && elapsed <= Duration::from_millis(50), "after {elapsed:?}: {why}");
-    assert!(why.message().contains(" is gone: cannot connect to rank 1 at 127.0.0.1:"), "{why}");
+        events.pop().map(|event| match event {
+            ConnectorEvent::Unreachable { rank: 1, error } => (elapsed, error),
+            _ => panic!("nobody listens there"),
+        })
+    })
+}
+
+#[test]
+fn a_rank_of_this_host_that_refuses_at_all_its_addresses_is_gone_within_a_tenth_of_a_second() {
+    for sockets in [vec![closed()], vec![closed(), closed()]] {
+        let (elapsed, why) = patience(sockets, true).unwrap();
+        assert!((20..=50).contains(&elapsed.as_millis()), "after {elapsed:?}: {why}");
+        assert!(why.message().contains(" is gone: cannot connect to rank 1 at 127.0.0.1:"), "{why}");
+    }
+}
+
+#[test]
+fn a_rank_of_another_host_may_refuse_for_two_seconds() {
+    // A connection to the unspecified address goes to this host.
+    let elsewhere = || SocketAddr::from(([0; 4], closed().port()));
+    for sockets in [vec![elsewhere()], vec![elsewhere(), elsewhere()]] {
+        let (elapsed, why) = patience(sockets, false).unwrap();
+        assert!((2000..=4000).contains(&elapsed.as_millis()), "after {elapsed:?}: {why}");
+        assert!(why.message().contains(" is gone: cannot connect to rank 1 at 0.0.0.0:"), "{why}");
+    }
+}
+
+#[test]
+fn an_address_that_does_not_refuse_may_still_be_valid() {
+    // 192.0.2.1 belongs to no host, and there is no route to it from loopback.
+    assert!(patience(vec![closed(), SocketAddr::from(([192, 0, 2, 1], 9))], true).is_none());
 }
 
 #[test]
