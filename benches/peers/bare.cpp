@@ -77,9 +77,9 @@ class Bare : public Peer {
   unsigned calls_ = 0;
 };
 
-// Half of a round trip: the fastest of a few rounds, since it characterises the machine.
+// Half of a round trip: the fastest of many short rounds, since it characterises the machine, not what else runs there.
 float line(int side, Sequence *sequences) {
-  constexpr unsigned TRIPS = 20'000, ROUNDS = 5;
+  constexpr unsigned TRIPS = 1000, ROUNDS = 200;
   float fastest = std::numeric_limits<float>::max();
   unsigned number = 0;
   for (unsigned round = 0; round < ROUNDS; ++round) {
