@@ -152,7 +152,7 @@ impl Context {
         let awaited = match wait {
             Wait::Publication { member, .. } | Wait::Reader { member } => Some(member),
             // The member may be in any call: it does not wait for this one.
-            Wait::Earlier { .. } | Wait::Slot => None,
+            Wait::Earlier { .. } | Wait::Slot | Wait::Reason { .. } => None,
         };
         let (mut guard, ready) = self.engine().wait_for(guard, rank, run.deadline, |core| {
             let other =

@@ -24,6 +24,14 @@ pub fn connected(tunings: &[Option<&str>]) -> Vec<Result<Arc<Context>>> {
 
 /// Connects one context for each of `options`, over one store.
 pub fn connected_with(options: &[ContextOptions]) -> Vec<Result<Arc<Context>>> {
+    connected_on(&|| device(), options)
+}
+
+/// The same, on a device of its own for each rank.
+pub fn connected_on(
+    device: &(impl Fn() -> Arc<Device> + Sync),
+    options: &[ContextOptions],
+) -> Vec<Result<Arc<Context>>> {
     let store = InProcessStore::new();
     let connect = |rank: usize, own: &ContextOptions| {
         let context = Context::new(device(), rank, options.len(), own)?;
