@@ -143,7 +143,7 @@ impl Shared {
         self.group.shares_cores()
     }
 
-    /// Remembers a plain call, which later calls with the same arguments start by [`Shared::quick`].
+    /// Remembers a plain call, which later calls with the same arguments start by [`Call::start_quick`].
     pub fn remember(&self, key: Key, known: Known) {
         self.state().quick.set(key, known);
     }
