@@ -49,10 +49,11 @@ impl Shared {
     }
 }
 
-/// Takes what there is, at most two bytes; none if there is nothing.
+/// Takes what there is, at most two bytes, into two places; none if there is nothing.
 fn pop(consumer: &mut Consumer) -> Vec<u8> {
     let mut into = [0; 2];
-    match consumer.pop(&mut [IoSliceMut::new(&mut into)]) {
+    let (first, second) = into.split_at_mut(1);
+    match consumer.pop(&mut [IoSliceMut::new(first), IoSliceMut::new(second)]) {
         Ok((got, _)) => into[..got].to_vec(),
         Err(e) => {
             assert_eq!(e.kind(), ErrorKind::WouldBlock);

@@ -243,9 +243,13 @@ impl Consumer {
     pub fn pop(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
         let part_before = self.at / (self.ring.count / PARTS).max(1);
         let mut got = 0;
-        for part in parts {
+        'parts: for part in parts {
             let mut into = &mut part[..];
-            while !into.is_empty() && self.find()? {
+            while !into.is_empty() {
+                if !self.find()? {
+                    // What is published from now on must not go into the next part: this one is not full.
+                    break 'parts;
+                }
                 let n = into.len().min(self.bytes - self.taken);
                 let (now, rest) = into.split_at_mut(n);
                 // SAFETY: `&mut [u8]` is as valid as `&mut [MaybeUninit<u8>]` where only initialised bytes are written.
