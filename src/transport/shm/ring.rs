@@ -89,6 +89,11 @@ fn lines_for(bytes: usize) -> u64 {
     bytes.div_ceil(DATA_BYTES) as u64
 }
 
+/// Lines of the longest record in a ring of `count` lines.
+fn longest(count: u64) -> u64 {
+    RECORD_LINES.min(count / 2)
+}
+
 /// The lines of a ring, and where their reader is.
 #[derive(Clone, Copy)]
 struct Ring {
@@ -153,7 +158,7 @@ impl Producer {
                 self.restart()?;
             }
             // A record does not pass the end of the ring.
-            let most = RECORD_LINES.min(self.ring.count / 2).min(self.ring.count - (self.at & (self.ring.count - 1)));
+            let most = longest(self.ring.count).min(self.ring.count - (self.at & (self.ring.count - 1)));
             let bytes = source.left.min(most as usize * DATA_BYTES);
             let lines = lines_for(bytes);
             if self.limit - self.at < lines {
@@ -194,7 +199,9 @@ impl Producer {
     fn restart(&mut self) -> io::Result<()> {
         let next = (self.at / self.ring.count + 1) * self.ring.count;
         let in_lap = self.at & (self.ring.count - 1);
-        if in_lap > 0 && self.refresh()? {
+        // Until the reader has gone back, too, there are only so many lines. They must be enough for a record: nobody wakes a
+        // reader that sleeps only to go back.
+        if in_lap >= longest(self.ring.count) && self.refresh()? {
             self.ring.line(self.at).stamp.store(stamp(self.at, self.ring.count, 0), Ordering::Release);
             self.at = next;
         }
@@ -205,7 +212,7 @@ impl Producer {
 
 /// Whether a ring with `count` lines whose reader is at `consumed` has room for any record at the sender's position `at`.
 pub fn has_room(count: usize, consumed: u64, at: u64) -> bool {
-    consumed.wrapping_add(count as u64).wrapping_sub(at) >= RECORD_LINES.min(count as u64 / 2)
+    consumed.wrapping_add(count as u64).wrapping_sub(at) >= longest(count as u64)
 }
 
 /// Whether there is a record for a reader at `consumed`.

@@ -42,6 +42,18 @@ fn small_messages_keep_to_the_same_few_lines() {
     assert!(bytes[8 * 256..].iter().all(|word| *word == 0), "the ring has been used as a whole");
 }
 
+/// Who sends into an empty ring does not wait: its reader may sleep until something comes.
+#[test]
+fn there_is_room_in_an_empty_ring_wherever_it_is() {
+    let (_groups, mut links) = pair();
+    let mut random = Random::new(5);
+    for _ in 0..20_000 {
+        let data = vec![7; 1 + random.below(300 * 64)];
+        let sent = links[0].send(&[IoSlice::new(&data)]).unwrap();
+        assert_eq!(receive(&mut links[1], data.len()).unwrap().len(), sent);
+    }
+}
+
 #[test]
 fn who_waits_for_room_is_woken_when_there_is_some() {
     let (groups, mut links) = pair();
