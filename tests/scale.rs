@@ -24,8 +24,10 @@ const PEERS: usize = 15;
 /// Environment variable that makes this binary run as a part of a test.
 const ROLE: &str = "GLOO_RS_TEST_SCALE";
 
+/// A device without shared memory: these tests count connections, and descriptors of connections.
 fn device() -> Result<Arc<Device>> {
-    Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() })
+    let hostname = Some("127.0.0.1".into());
+    Device::create(&DeviceOptions { hostname, shared_memory: Some(false), ..Default::default() })
 }
 
 /// A context that measures nothing, so that only calls make connections.

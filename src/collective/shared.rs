@@ -80,6 +80,13 @@ pub(super) fn awaited_bytes(case: &Case<'_>) -> f64 {
     if case.shape.size == 2 { case.of(case.shape.count.div_ceil(2)) } else { case.bytes() }
 }
 
+/// The path of a reduction in slices with at least as many elements as ranks; see `shared_slices` of allreduce.
+pub(super) fn path_in_slices(case: &Case<'_>) -> f64 {
+    let (others, slice) = (case.ranks() - 1.0, case.of(case.shape.count.div_ceil(case.shape.size)));
+    let fetches = [(others, awaited_bytes(case), slice), (others, slice, slice)];
+    case.shared_path(2.0, &[(1.0, awaited_bytes(case)), (1.0, slice)], &fetches, others * slice)
+}
+
 /// The other ranks, beginning with the next: at any time, each rank is read by another one.
 pub(super) fn others(shape: &Shape<'_>) -> impl Iterator<Item = usize> {
     let Shape { rank, size, .. } = *shape;

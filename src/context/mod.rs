@@ -315,8 +315,13 @@ impl Context {
     }
 
     pub(crate) fn lock(&self) -> Result<Guard<'_>> {
-        transport::check_process(self.shared.device.as_ref())?;
+        self.check_process()?;
         Ok(self.engine().lock())
+    }
+
+    /// Fails in a child by fork.
+    fn check_process(&self) -> Result<()> {
+        transport::check_process(self.shared.device.as_ref())
     }
 
     fn deadline(&self, timeout: Option<Duration>) -> (Instant, Duration) {

@@ -59,6 +59,7 @@ impl Context {
     /// Starts a call without waiting.
     #[inline]
     pub(super) fn begin_shared(&self, run: &Run<'_>, work: &Work<'_>) -> Result<SharedCall> {
+        self.check_process()?;
         if work.shared.is_asleep() {
             self.engine().take_over();
         }
@@ -68,6 +69,7 @@ impl Context {
 
     /// Waits until `call` is complete, and ends it. A failure breaks the context.
     pub(super) fn complete_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<()> {
+        self.check_process()?;
         loop {
             let wait = match call.call.advance(work) {
                 Ok(None) => return self.end_shared(call),
@@ -82,6 +84,7 @@ impl Context {
 
     /// Executes `call` as far as possible without waiting. Returns whether it has ended.
     pub(super) fn test_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
+        self.check_process()?;
         match call.call.advance(work) {
             Ok(None) => self.end_shared(call).map(|()| true),
             Ok(Some(_)) if self.engine().now() >= run.deadline => self.complete_shared(run, work, call).map(|()| true),

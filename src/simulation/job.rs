@@ -192,6 +192,16 @@ impl Job {
     }
 }
 
+/// Links that neither break nor reorder, with little delay.
+pub fn reliable() -> LinkModel {
+    LinkModel {
+        delay: Duration::from_micros(1)..Duration::from_micros(20),
+        capacity: 100_000,
+        piece: 50_000,
+        reads_above: None,
+    }
+}
+
 /// Creates a context for each rank, and gives all of them the addresses.
 pub fn contexts(network: &Network, size: usize, options: &ContextOptions) -> Vec<Arc<Context>> {
     let context = |rank| -> Result<Arc<Context>> {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::idle;
-use super::job::{play, play_on};
+use super::job::{play, play_on, reliable};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Request};
 use crate::error::ErrorKind;
 use crate::messaging::matching::EAGER_BYTES;
-use crate::transport::loopback::{LinkModel, Network, NodeStatus};
+use crate::transport::loopback::{Network, NodeStatus};
 use crate::types::DataType;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -17,15 +17,6 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_millis(100);
 /// Maximum time for which a rank that timed out waits for the replies of its peers.
 const QUERIES: Duration = Duration::from_millis(650);
-
-fn link_model() -> LinkModel {
-    LinkModel {
-        delay: Duration::from_micros(1)..Duration::from_micros(20),
-        capacity: 100_000,
-        piece: 50_000,
-        reads_above: None,
-    }
-}
 
 fn options(check_calls: bool) -> ContextOptions {
     ContextOptions { timeout: TIMEOUT, check_calls: Some(check_calls), ..Default::default() }
@@ -55,7 +46,7 @@ fn time(network: &Network, work: impl FnOnce()) -> Duration {
 fn a_started_call_is_completed_while_no_thread_waits() {
     // Small messages, and those that wait for grants; each step of the ring needs what the step before has received.
     for count in [9, EAGER_BYTES] {
-        play(link_model(), 3, &options(false), |network, context| {
+        play(reliable(), 3, &options(false), |network, context| {
             let mut data = vec![0; count];
             let request = sum(context, "ring", 0, &mut data);
             for round in 0..3 {
@@ -73,7 +64,7 @@ fn a_started_call_is_completed_while_no_thread_waits() {
 fn the_timeout_begins_with_the_start() {
     const REST: Duration = Duration::from_millis(100);
     for waits in [true, false] {
-        play(link_model(), 2, &options(false), |network, context| {
+        play(reliable(), 2, &options(false), |network, context| {
             let mut data = [0; 1];
             if context.rank() == 1 {
                 return idle(network, context, 2 * TIMEOUT);
@@ -103,7 +94,7 @@ fn the_timeout_begins_with_the_start() {
 
 #[test]
 fn other_calls_run_between_start_and_wait() {
-    play(link_model(), 3, &options(false), |network, context| {
+    play(reliable(), 3, &options(false), |network, context| {
         let own = context.rank() as i64;
         let (mut first, mut second, mut third) = ([own; 100], [10 * own; 100], [100 * own; 100]);
         let requests = [
@@ -134,7 +125,7 @@ fn other_calls_run_between_start_and_wait() {
 
 #[test]
 fn a_test_never_waits_and_completes_the_call() {
-    play(link_model(), 2, &options(false), |network, context| {
+    play(reliable(), 2, &options(false), |network, context| {
         let mut data = [context.rank() as i64; 4];
         let request = sum(context, "recursive_doubling", 0, &mut data);
         if context.rank() == 1 {
@@ -160,7 +151,7 @@ fn a_test_never_waits_and_completes_the_call() {
 
 #[test]
 fn a_rank_that_dies_between_start_and_wait_is_named_by_the_waits() {
-    let network = Network::new(1, link_model());
+    let network = Network::new(1, reliable());
     let ended = play_on(&network, 3, &options(false), |network, context| {
         let mut data = [1; 1000];
         if context.rank() == 2 {
@@ -185,7 +176,7 @@ fn a_rank_that_dies_between_start_and_wait_is_named_by_the_waits() {
 
 #[test]
 fn with_check_calls_a_start_waits_for_all_and_says_who_differs() {
-    play(link_model(), 3, &options(true), |network, context| {
+    play(reliable(), 3, &options(true), |network, context| {
         let (mut data, mut other) = ([1; 8], [1; 9]);
         let (request, odd) = (sum(context, "ring", 0, &mut data), sum(context, "ring", 0, &mut other));
         for _ in 0..2 {
@@ -206,7 +197,7 @@ fn with_check_calls_a_start_waits_for_all_and_says_who_differs() {
 
 #[test]
 fn counts_are_shared_by_the_first_start_only() {
-    play(link_model(), 3, &options(false), |network, context| {
+    play(reliable(), 3, &options(false), |network, context| {
         let (rank, counts) = (context.rank(), [1, 2, 3]);
         let (input, mut output) = (vec![rank as i64; counts[rank]], [0i64; 6]);
         let shape = Shape::new(Collective::Gatherv, rank, 3, counts[rank]);

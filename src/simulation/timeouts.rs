@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::idle;
-use super::job::play;
+use super::job::{play, reliable};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, ContextOptions, Reduction};
 use crate::error::{Details, ErrorKind, Result};
 use crate::messaging::matching::EAGER_BYTES;
-use crate::transport::loopback::{LinkModel, Network};
+use crate::transport::loopback::Network;
 use crate::types::{DataType, ReduceOp};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -18,15 +18,6 @@ const LONG: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_millis(1);
 /// Maximum time for which a rank that timed out waits for the replies of its peers; these may query others first.
 const QUERIES: Duration = Duration::from_millis(650);
-
-fn link_model() -> LinkModel {
-    LinkModel {
-        delay: Duration::from_micros(1)..Duration::from_micros(20),
-        capacity: 100_000,
-        piece: 50_000,
-        reads_above: None,
-    }
-}
 
 fn options() -> ContextOptions {
     ContextOptions { timeout: LONG, check_calls: Some(false), ..Default::default() }
@@ -89,7 +80,7 @@ fn timed(network: &Network, call: impl FnOnce() -> Result<()>) -> Timed {
 fn a_silent_rank_is_named_after_the_timeout() {
     const TIMEOUT: Duration = Duration::from_secs(1);
     let call = TestCall { timeout: Some(TIMEOUT), ..ALLREDUCE };
-    let ended = play(link_model(), 3, &options(), |network, context| {
+    let ended = play(reliable(), 3, &options(), |network, context| {
         if context.rank() == 2 {
             idle(network, context, 2 * TIMEOUT);
             return (Ok(()), TIMEOUT);
@@ -123,7 +114,7 @@ fn a_silent_rank_is_named_after_the_timeout() {
 #[test]
 fn a_rank_that_times_out_ends_the_calls_of_ranks_that_wait_for_others() {
     const TIMEOUT: Duration = Duration::from_millis(500);
-    let ended = play(link_model(), 3, &options(), |network, context| {
+    let ended = play(reliable(), 3, &options(), |network, context| {
         // Connect all pairs of ranks.
         TestCall { collective: Collective::Alltoall, algorithm: None, count: 300, ..ALLREDUCE }.make(context).unwrap();
         idle(network, context, SOON);
@@ -166,7 +157,7 @@ fn a_root_that_makes_no_call_is_named_with_the_call() {
         // SAFETY: the array has two elements, as the shape says, and lives until the call returns.
         unsafe { context.run(&call) }
     };
-    let ended = play(link_model(), 3, &options(), |network, context| {
+    let ended = play(reliable(), 3, &options(), |network, context| {
         if context.rank() == 0 {
             idle(network, context, 2 * TIMEOUT);
             return (Ok(()), TIMEOUT);
@@ -190,7 +181,7 @@ fn ranks_in_different_calls_notice_and_say_so() {
         ("another algorithm", TestCall { algorithm: Some("ring_chunked"), ..ALLREDUCE }, "allreduce ring_chunked"),
     ] {
         for size in [2, 4] {
-            let ended = play(link_model(), size, &options(), |network, context: &Arc<Context>| {
+            let ended = play(reliable(), size, &options(), |network, context: &Arc<Context>| {
                 let ended = timed(network, || if context.rank() == 0 { &odd } else { &ALLREDUCE }.make(context));
                 idle(network, context, SOON);
                 // A rank that finished before the mismatch was detected learns of it now.
@@ -240,7 +231,7 @@ fn ranks_in_different_collectives_say_so_at_the_deadline() {
         ),
     ] {
         for size in [2, 4] {
-            let ended = play(link_model(), size, &options(), |network, context: &Arc<Context>| {
+            let ended = play(reliable(), size, &options(), |network, context: &Arc<Context>| {
                 let ended = timed(network, || if context.rank() == 0 { &odd } else { &usual }.make(context));
                 idle(network, context, 2 * TIMEOUT);
                 assert!(context.broken().is_some(), "{what}, {size} ranks");
@@ -352,7 +343,7 @@ fn serve(what: &str, context: &Arc<Context>, memory: &mut [u8]) {
 fn a_timeout_of_zero_takes_no_time_and_takes_what_is_here() {
     for (what, waited) in WAITS {
         for in_time in [false, true] {
-            let ended = play(link_model(), 2, &options(), |network, context| {
+            let ended = play(reliable(), 2, &options(), |network, context| {
                 let mut memory = vec![0u8; if what == "send" { 80_000 } else { 8 }];
                 broadcast(context, None).unwrap();
                 if context.rank() == 1 {
@@ -396,7 +387,7 @@ fn a_timeout_without_end_does_not_end() {
     for (what, _) in WAITS {
         for own in [true, false] {
             let options = ContextOptions { timeout: if own { LONG } else { Duration::MAX }, ..options() };
-            play(link_model(), 2, &options, |network, context| {
+            play(reliable(), 2, &options, |network, context| {
                 let mut memory = vec![0u8; if what == "send" { 80_000 } else { 8 }];
                 broadcast(context, None).unwrap();
                 if context.rank() == 1 {

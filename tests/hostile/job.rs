@@ -53,7 +53,10 @@ impl Job {
                     scope.spawn(move || {
                         let hostname = Some("127.0.0.1".into());
                         let log = Some(log.callback());
-                        let device = Device::create(&DeviceOptions { hostname, log, ..Default::default() }).unwrap();
+                        // The attacks are on connections, which ranks that share memory do not have.
+                        let shared_memory = Some(false);
+                        let options = DeviceOptions { hostname, log, shared_memory, ..Default::default() };
+                        let device = Device::create(&options).unwrap();
                         let options = ContextOptions {
                             timeout: LONG,
                             connect: Connect::Full,

@@ -16,7 +16,7 @@
 //! reduces half of them. Buffers with fewer elements than there are ranks are left to `shared_flat`.
 
 use super::super::phases::{contribution, fan_out, sources};
-use super::super::shared::{awaited, awaited_bytes, begin, others, reduce_in_order};
+use super::super::shared::{awaited, begin, others, path_in_slices, reduce_in_order};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::shared_flat;
 use crate::error::Result;
@@ -31,9 +31,7 @@ fn cost(case: &Case<'_>) -> Cost {
     if case.shape.count < case.shape.size {
         return (shared_flat::ALGORITHM.cost)(case);
     }
-    let (others, slice) = (ranks - 1.0, case.of(case.shape.count.div_ceil(case.shape.size)));
-    let fetches = [(others, awaited_bytes(case), slice), (others, slice, slice)];
-    let path = case.shared_path(2.0, &[(1.0, awaited_bytes(case)), (1.0, slice)], &fetches, others * slice);
+    let (path, others) = (path_in_slices(case), ranks - 1.0);
     Cost { path, messages: 0.0, sent: 2.0 * others * bytes, reduced: others * bytes }
 }
 

@@ -13,16 +13,16 @@ use crate::types::DataType;
 const LONG: Duration = Duration::from_secs(20);
 
 /// What the function of a call does before it adds; returns whether to succeed.
-type Act<'a> = &'a (dyn Fn() -> bool + Sync);
+pub type Act<'a> = &'a (dyn Fn() -> bool + Sync);
 
-unsafe extern "C" fn acts_and_adds(
+pub unsafe extern "C" fn acts_and_adds(
     into: *mut c_void,
     left: *const c_void,
     right: *const c_void,
     count: usize,
     user: *mut c_void,
 ) -> i32 {
-    // SAFETY: `sum` passes an `Act`, which lives until the call returns.
+    // SAFETY: the tests pass an `Act`, which lives until the call has ended.
     if !unsafe { *user.cast::<Act<'_>>() }() {
         return 1;
     }
@@ -51,7 +51,7 @@ fn sum(context: &Context, tag: u64, timeout: Option<Duration>, inputs: &[i64], a
 }
 
 /// An `Act` that reports that it has been entered, and waits for a message on `go_on`.
-fn waits(entered: Sender<()>, go_on: Receiver<()>) -> impl Fn() -> bool + Sync {
+pub fn waits(entered: Sender<()>, go_on: Receiver<()>) -> impl Fn() -> bool + Sync {
     let ends = std::sync::Mutex::new((entered, go_on));
     move || {
         let ends = ends.lock().unwrap();

@@ -1,8 +1,8 @@
 //! Persistent requests: their states, and what they leave alone.
 
-use std::ffi::c_void;
 use std::sync::mpsc::channel;
 
+use super::functions::{Act, acts_and_adds, waits};
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::types::{DataType, ElementType, ReduceOp};
@@ -170,31 +170,15 @@ fn a_lone_contribution_is_converted_as_by_the_plain_call() {
     }
 }
 
-/// What the function of a call does.
-type Act<'a> = &'a (dyn Fn() + Sync);
-
-unsafe extern "C" fn acts_and_adds(
-    into: *mut c_void,
-    left: *const c_void,
-    right: *const c_void,
-    count: usize,
-    user: *mut c_void,
-) -> i32 {
-    // SAFETY: the tests pass an `Act` that outlives the request.
-    unsafe { (*user.cast::<Act<'_>>())() };
-    for i in 0..count {
-        // SAFETY: the library passes `count` elements of the call's type.
-        unsafe { *into.cast::<i64>().add(i) = *left.cast::<i64>().add(i) + *right.cast::<i64>().add(i) };
-    }
-    0
-}
-
 #[test]
 fn a_reduction_function_runs_on_the_thread_that_waits_or_tests() {
     run(&group(2), |context| {
         for waits in [true, false] {
             let threads = std::sync::Mutex::new(Vec::new());
-            let note = || threads.lock().unwrap().push(std::thread::current().id());
+            let note = || {
+                threads.lock().unwrap().push(std::thread::current().id());
+                true
+            };
             let act: Act<'_> = &note;
             let mut data = [context.rank() as i64 + 1; 2];
             let user = std::ptr::from_ref(&act).cast_mut().cast();
@@ -227,14 +211,9 @@ fn a_reduction_function_runs_on_the_thread_that_waits_or_tests() {
 fn two_threads_cannot_wait_for_one_request() {
     let contexts = group(2);
     let (entered, is_entered) = channel();
-    let entered = std::sync::Mutex::new(entered);
-    let (go_on, goes_on) = channel::<()>();
-    let goes_on = std::sync::Mutex::new(goes_on);
-    let slow = || {
-        entered.lock().unwrap().send(()).unwrap();
-        goes_on.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
-    };
-    let quick = || ();
+    let (go_on, goes_on) = channel();
+    let slow = waits(entered, goes_on);
+    let quick = || true;
     let acts: [Act<'_>; 2] = [&slow, &quick];
     let mut data = [[1], [2]];
     let [own, other] = &mut data;

@@ -460,7 +460,8 @@ impl Call {
     #[cold]
     pub fn withdraw(&mut self, shared: &Shared) {
         let own = self.workspace();
-        if std::mem::take(&mut own.seated) {
+        // A child by fork must leave the parent's memory alone.
+        if std::mem::take(&mut own.seated) && !shared.is_inherited() {
             shared.board.withdraw(&own.seat);
         }
         own.ended.store(true, Ordering::Release);

@@ -35,6 +35,8 @@ pub struct ShmConnector {
     token: JobToken,
     log: Option<LogCallback>,
     own: Option<Arc<OwnSegment>>,
+    /// What [`Connector::open_memory`] has found.
+    found: Option<Sharing>,
     /// All ranks of the host, until it is known whether all of them can share memory.
     opened: Option<HostGroup>,
     /// Ranks of the host that must be connected as soon as it is known how.
@@ -77,6 +79,7 @@ impl ShmConnector {
             token: token.clone(),
             log,
             own,
+            found: None,
             opened: None,
             deferred: Vec::new(),
             group: None,
@@ -256,7 +259,11 @@ impl Connector for ShmConnector {
         if here.count() < 2 {
             return Sharing::Nothing;
         }
-        match self.open(addresses) {
+        // Other ranks may know what this one found before its connecting timed out.
+        if let Some(found) = self.found {
+            return found;
+        }
+        let found = match self.open(addresses) {
             Ok(group) => {
                 let found = if group.reads_memory() { Sharing::Processes } else { Sharing::Segments };
                 self.opened = Some(group);
@@ -266,7 +273,8 @@ impl Connector for ShmConnector {
                 self.log(&format!("no memory is shared with the other ranks of this host: {error}"));
                 Sharing::Nothing
             }
-        }
+        };
+        *self.found.insert(found)
     }
 
     fn share_memory(&mut self, found: &[Sharing]) -> Result<()> {

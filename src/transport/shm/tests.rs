@@ -3,13 +3,16 @@
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::HostGroup;
 use super::link::{Port, ShmLink};
 use super::segment::{LAST_BYTES, Lane};
+use crate::secret::JobToken;
 use crate::sys::{self, Epoll};
 use crate::transport::loopback::Random;
-use crate::transport::{Link, RemoteMemory};
+use crate::transport::tcp::{self, DeviceOptions};
+use crate::transport::{Connector, ConnectorEvent, Device, Link, RemoteMemory};
 
 /// Two members and the links between them.
 fn pair() -> ([Arc<HostGroup>; 2], [Box<ShmLink>; 2]) {
@@ -185,4 +188,39 @@ fn what_a_peer_cannot_have_written_is_an_error() {
         let error = (0..1000).find_map(|_| send(&mut links[1]).err()).unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
     }
+}
+
+/// A rank whose connecting has timed out asks again, with what is left of the others' answers.
+#[test]
+fn memory_that_is_shared_is_not_shared_again() {
+    let connector = |rank| {
+        let options =
+            DeviceOptions { hostname: Some("127.0.0.1".into()), shared_memory: Some(true), ..Default::default() };
+        let mut connector = tcp::Device::create(&options).unwrap().connector(&JobToken::none()).unwrap();
+        connector.set_rank(rank, 2);
+        connector
+    };
+    let mut connectors = [connector(0), connector(1)];
+    let addresses = connectors.each_ref().map(|connector| connector.address().clone());
+    let agree = |connectors: &mut [Box<dyn Connector>; 2]| {
+        let found = connectors.each_mut().map(|connector| connector.open_memory(&addresses));
+        connectors.iter_mut().for_each(|connector| connector.share_memory(&found).unwrap());
+    };
+    let mut events = Vec::new();
+    for established in [2, 0, 0] {
+        agree(&mut connectors);
+        let before = events.len();
+        connectors.iter_mut().for_each(|connector| connector.progress(Instant::now(), &mut events));
+        assert_eq!(events.len() - before, established);
+    }
+    // The links are those that were established first.
+    let mut links = events.into_iter().filter_map(|event| match event {
+        ConnectorEvent::Established { link, .. } => Some(link),
+        _ => None,
+    });
+    let [mut here, mut there] = [links.next().unwrap(), links.next().unwrap()];
+    assert_eq!(here.send(&[IoSlice::new(b"hello")]).unwrap(), 5);
+    let mut into = [0; 5];
+    assert_eq!(there.receive(&mut [IoSliceMut::new(&mut into)]).unwrap(), 5);
+    assert_eq!(&into, b"hello");
 }
