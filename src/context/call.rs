@@ -323,6 +323,10 @@ impl Context {
     pub(super) fn conclude(&self, run: &Run<'_>, guard: Guard<'_>, index: u32, over: bool) -> Result<()> {
         let (mut guard, mut over, engine) = (guard, over, self.engine());
         let now = guard.now;
+        if !over {
+            guard.detect_other_calls();
+            over = guard.is_over(index);
+        }
         // If a peer is known to be in another call, this rank fails at once, before its peers. A call with a zero timeout does
         // not wait for replies.
         if !over

@@ -15,7 +15,7 @@ use crate::engine::{Binding, Guard, already_running};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Token;
 use crate::types::DataType;
-use crate::wire::fingerprint::{digest, kind, number};
+use crate::wire::fingerprint::kind;
 
 /// Most ranks of a context whose collectives use shared memory: with more, each of them would read too many others.
 const MAX_SHARING: usize = 64;
@@ -151,25 +151,10 @@ impl Context {
             let bytes = run.binding.count * run.binding.element;
             guard.messenger.wait_for_publication(rank, bytes, Token { owner: index, detail: 0 });
         }
-        let own = call.call.fingerprint();
-        let awaited = match wait {
-            Wait::Publication { member, .. } | Wait::Reader { member } => Some(member),
-            // The member may be in any call: it does not wait for this one.
-            Wait::Earlier { .. } | Wait::Slot | Wait::Reason { .. } => None,
-        };
         let (mut guard, ready) = self.engine().wait_for(guard, rank, run.deadline, |core| {
-            let other =
-                |theirs| kind(theirs) == kind(own) && digest(own) != digest(theirs) && number(theirs) == number(own);
-            // Before the look at what is awaited: a member that is in a later call has done that before, so it is seen then.
-            let others = awaited.and_then(|member| Some((member, call.call.other_call(work, member, other)?)));
             call.call.look_around(work, wait);
             if call.call.is_ready(work, wait) {
                 return Some(true);
-            }
-            if let Some((member, theirs)) = others
-                && !core.is_over(index)
-            {
-                core.mismatch(index, work.shared.rank(member), theirs);
             }
             core.is_over(index).then_some(false)
         });

@@ -33,13 +33,16 @@ use crate::hash::QuickMap;
 use crate::messaging::{Event, Messenger, Outcome, Token};
 use crate::slab::Slab;
 use crate::types::Rank;
-use crate::wire::fingerprint::{COMPARISON, digest, kind, number};
+use crate::wire::fingerprint::{COMPARISON, digest, kind, number, replaces};
 
 /// Token owners from this number on are buffers, lower ones are executions.
 pub(crate) const FIRST_BUFFER: u32 = 0x4000_0000;
 
 /// Most running calls that a reply to a query lists.
 const MAX_REPORTED: usize = 2;
+
+/// Once in so many turns, a thread that polls looks whether other ranks make another call than this one.
+const DETECTION_TURNS: u64 = 1024;
 
 /// The state of a context, guarded by the engine's lock.
 pub struct Core {
@@ -112,12 +115,15 @@ impl Core {
         {
             return Err(already_running(other.fingerprint, tag, own, self.explain));
         }
-        if let Some(shared) = &self.shared {
-            let claimed = shared.claim((own, tag), binding.digest);
-            claimed.map_err(|other| already_running(other, tag, own, self.explain))?;
-        }
+        let number = match &self.shared {
+            Some(shared) => {
+                let claimed = shared.claim((own, tag), binding.digest, binding.counted);
+                claimed.map_err(|other| already_running(other, tag, own, self.explain))?
+            }
+            None if binding.counted => self.numbers.next((own, tag)),
+            None => 0,
+        };
         let mut execution = self.spare.pop().unwrap_or_default();
-        let number = if binding.counted { self.numbers.next((own, tag)) } else { 0 };
         if let Err(error) = execution.reset(plan, binding, own, number) {
             self.spare.push(execution);
             self.release(own, tag);
@@ -257,14 +263,36 @@ impl Core {
 
     /// Says whether ranks that share memory must wake this one; returns whether there are any. After `true`, progress the context
     /// once more before the thread sleeps.
-    fn set_sleeping(&self, on: bool) -> bool {
-        let group = self.messenger.host_group();
-        group.inspect(|group| group.set_sleeping(on)).is_some()
+    fn set_sleeping(&mut self, on: bool) -> bool {
+        let shares = self.messenger.host_group().inspect(|group| group.set_sleeping(on)).is_some();
+        if on {
+            self.detect_other_calls();
+        }
+        shares
+    }
+
+    /// Fails calls in whose place a rank makes another one that this rank does not meet: in shared memory if this one receives
+    /// messages, or by messages if this one is in shared memory.
+    pub fn detect_other_calls(&mut self) {
+        let Some(shared) = &self.shared else { return };
+        let running = self.executions.iter().filter(|(_, e)| !e.is_over() && number(e.fingerprint) != 0);
+        let found = running.filter_map(|(index, e)| {
+            let messages = || self.messenger.unmatched(e.tag).filter_map(|one| Some((one.from, one.message?.0)));
+            let message = || messages().find(|(_, theirs)| replaces(*theirs, e.fingerprint));
+            let (rank, theirs) = shared.other_call(e.tag, e.fingerprint).or_else(message)?;
+            Some((index, rank, theirs))
+        });
+        let found: Vec<_> = found.collect();
+        self.ended |= !found.is_empty();
+        found.into_iter().for_each(|(index, rank, theirs)| self.mismatch(index, rank, theirs));
     }
 
     /// Moves data as far as possible without blocking. Returns whether anything was moved.
     pub fn progress(&mut self) -> bool {
         self.turns += 1;
+        if self.turns.is_multiple_of(DETECTION_TURNS) {
+            self.detect_other_calls();
+        }
         let moved = self.messenger.progress(self.now, &mut self.events);
         self.ended |= moved && self.connecting > 0;
         // An operation that completes in the last flush counts as movement: otherwise the thread that waits for it would sleep.

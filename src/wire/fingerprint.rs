@@ -190,6 +190,11 @@ pub const fn differs(a: u64, b: u64) -> bool {
     a != b && (digest(a) != digest(b) || (number(a) != 0 && number(b) != 0))
 }
 
+/// Whether `a` and `b` are the same call by kind and number, on one tag, but differ in what ranks must agree on.
+pub const fn replaces(a: u64, b: u64) -> bool {
+    kind(a) == kind(b) && number(a) == number(b) && number(a) != 0 && digest(a) != digest(b)
+}
+
 /// Whether `a` belongs to an earlier call than `b`, of one kind on one tag; numbers wrap, so the shorter distance decides.
 pub const fn is_earlier(a: u64, b: u64) -> bool {
     number(a).wrapping_sub(number(b)) & MAX_NUMBER > MAX_NUMBER / 2

@@ -133,3 +133,68 @@ fn a_call_that_waits_for_room_takes_no_call_on_another_tag_for_its_own() {
         broadcast(&contexts[1], 0, 2, 7);
     });
 }
+
+/// Ranks 0 and 1 make the same call by different algorithms. Rank `first` is asleep in its call, or has ended it, before the other
+/// one begins. Returns the result of each.
+fn differing(first: usize, collective: Collective, count: usize, algorithms: [&str; 2]) -> [Result<Vec<i64>>; 2] {
+    let contexts = connected(2, false);
+    let make = |context: &Context, algorithm, count| {
+        run_call(context, &Call { algorithm: Some(algorithm), ..call(context, collective, count, 3) })
+    };
+    // Calls of both kinds, in different numbers.
+    for algorithm in ["shared_flat", algorithms[0], algorithms[1]] {
+        run(&contexts, |context| drop(make(context, algorithm, 3).unwrap()));
+    }
+    std::thread::scope(|scope| {
+        let one = |rank: usize| make(&contexts[rank], algorithms[rank], count);
+        let early = scope.spawn(move || one(first));
+        while !early.is_finished() && !contexts[first].lock().unwrap().is_asleep() {
+            std::thread::yield_now();
+        }
+        let (late, early) = (one(1 - first), early.join().unwrap());
+        if first == 0 { [early, late] } else { [late, early] }
+    })
+}
+
+#[test]
+fn a_rank_in_shared_memory_and_one_that_sends_messages_find_that_their_calls_differ() {
+    const LARGE: usize = 1 << 18;
+    let calls =
+        [(Collective::Broadcast, "binomial"), (Collective::Reduce, "binomial"), (Collective::Allreduce, "ring")];
+    for ((collective, messages), count) in calls.into_iter().flat_map(|call| [(call, 4), (call, LARGE)]) {
+        for (algorithms, first) in [[messages, "shared_flat"], ["shared_flat", messages]]
+            .into_iter()
+            .flat_map(|algorithms| [(algorithms, 0), (algorithms, 1)])
+        {
+            let results = differing(first, collective, count, algorithms);
+            let what = format!("{} of {count} by {algorithms:?}, rank {first} first", collective.name());
+            assert!(results.iter().any(Result::is_err), "{what}");
+            for (rank, result) in results.into_iter().enumerate() {
+                let Err(error) = result else { continue };
+                assert_eq!(error.kind(), ErrorKind::Mismatch, "{what}: {error}");
+                let [own, theirs] = [rank, 1 - rank].map(|rank| format!("{} {}", collective.name(), algorithms[rank]));
+                let found = if error.is_reported_by_peer() { &own } else { &theirs };
+                let text = error.message();
+                assert!(text.contains(&own) && text.contains(&theirs), "{what}: {error}");
+                assert!(text.contains(&format!("is in another collective: {found} of int64")), "{what}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn that_calls_differ_is_found_when_no_time_is_left_to_wait() {
+    for algorithms in [["binomial", "shared_flat"], ["shared_flat", "binomial"]] {
+        let contexts = connected(2, false);
+        let call = |rank: usize| {
+            let call = call(&contexts[rank], Collective::Broadcast, 1, 0);
+            run_call(
+                &contexts[rank],
+                &Call { algorithm: Some(algorithms[rank]), timeout: Some(Duration::ZERO), ..call },
+            )
+        };
+        assert!(call(0).is_ok());
+        let error = call(1).unwrap_err();
+        assert_eq!((error.kind(), error.details().rank), (ErrorKind::Mismatch, Some(0)), "{algorithms:?}: {error}");
+    }
+}

@@ -22,7 +22,7 @@ use crate::reduce::last_level_cache;
 use crate::transport::board::{Board, Desk, Full, Members, Seat};
 use crate::transport::shm::HostGroup;
 use crate::types::Rank;
-use crate::wire::fingerprint::COMPARISON;
+use crate::wire::fingerprint::{COMPARISON, replaces};
 use quick::Quick;
 use run::Source;
 
@@ -50,6 +50,10 @@ struct State {
     /// Calls in progress that send messages: kind and tag, and fingerprint.
     elsewhere: Vec<(Line, u64)>,
 }
+
+/// After so many calls with messages of one kind on one tag, ended calls are removed from the board: far fewer than there are numbers,
+/// so that no later call has the number of one of them.
+const FORGOTTEN: u32 = 1 << 20;
 
 /// Kind and tag of a call.
 type Line = (u8, u64);
@@ -122,15 +126,32 @@ impl Shared {
         self.state().begun
     }
 
-    /// For a call that sends messages: none that it excludes starts from now on, until [`Shared::release`]. Fails with the
-    /// fingerprint of one that is in progress.
-    pub fn claim(&self, line: Line, fingerprint: u64) -> std::result::Result<(), u64> {
+    /// For a call that sends messages: none that it excludes starts from now on, until [`Shared::release`]. Returns its number if it
+    /// is `counted`, else 0. Fails with the fingerprint of one that is in progress.
+    pub fn claim(&self, line: Line, digest: u64, counted: bool) -> std::result::Result<u32, u64> {
         let mut state = self.state();
         if let Some(running) = state.calls.running(line) {
             return Err(running);
         }
-        state.elsewhere.push((line, fingerprint));
-        Ok(())
+        state.elsewhere.push((line, digest));
+        if !counted {
+            return Ok(0);
+        }
+        let number = state.numbers.next(line);
+        if number.is_multiple_of(FORGOTTEN) {
+            let State { calls, desk, .. } = &mut *state;
+            calls.leave(desk);
+            desk.forget(&self.board);
+        }
+        Ok(number)
+    }
+
+    /// A member that makes another call in place of that with this tag and fingerprint, and the fingerprint of its call.
+    #[cold]
+    pub fn other_call(&self, tag: u64, fingerprint: u64) -> Option<(Rank, u64)> {
+        let differs = |theirs| replaces(theirs, fingerprint);
+        let other = |member| Some((self.rank(member), self.board.other_call(tag, member, differs)?));
+        (0..self.board.members()).filter(|member| *member != self.board.index()).find_map(other)
     }
 
     /// Ends what [`Shared::claim`] has begun, if anything.
@@ -180,6 +201,22 @@ impl Calls {
                 unsafe { (&(*call.as_ptr()).ended, (*call.as_ptr()).line, (*call.as_ptr()).fingerprint) };
             (excludes(line, its) && !ended.load(Ordering::Acquire)).then_some(fingerprint)
         })
+    }
+
+    /// Gives back the slots of calls that have ended.
+    #[cold]
+    fn leave(&mut self, desk: &mut Desk) {
+        for call in &self.begun {
+            let pointer = call.as_ptr();
+            // SAFETY: the list owns it, and `ended` is atomic.
+            if unsafe { (*pointer).ended.load(Ordering::Acquire) } {
+                // SAFETY: its call has ended, so only this list uses it.
+                let workspace = unsafe { &mut *pointer };
+                if std::mem::take(&mut workspace.seated) {
+                    desk.close(&workspace.seat, workspace.readers);
+                }
+            }
+        }
     }
 
     /// The workspace of a new call on `line`. Fails with the fingerprint of a call in progress that it excludes.

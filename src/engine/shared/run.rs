@@ -251,12 +251,6 @@ impl Call {
         }
     }
 
-    /// The fingerprint of a call of `member` with this tag for which `differs` says so, while this call waits for it.
-    #[cold]
-    pub fn other_call(&mut self, work: &Work<'_>, member: usize, differs: impl Fn(u64) -> bool) -> Option<u64> {
-        work.shared.board.other_call(&self.workspace().seat, member, differs)
-    }
-
     fn missing_reader(&mut self, work: &Work<'_>) -> Option<Wait> {
         let (shared, readers, next) = (work.shared, work.program.readers, self.next);
         let last_fetch = &work.program.last_fetch;

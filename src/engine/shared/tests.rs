@@ -9,6 +9,7 @@ use crate::reduce;
 use crate::schedule::{Buffer, Builder, Readers, Schedule, Side, Span};
 use crate::transport::shm::HostGroup;
 use crate::types::{DataType, ReduceOp};
+use crate::wire::fingerprint::kind;
 
 /// Every rank publishes its input, and reduces all inputs in the order of ranks.
 fn flat(rank: usize, size: usize, count: usize) -> Schedule {
@@ -96,6 +97,28 @@ fn ranks_reduce_what_all_have_published() {
     {
         sums(size, count, calls);
     }
+}
+
+#[test]
+fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
+    let shared: Vec<Shared> = HostGroup::in_process(2).into_iter().map(Shared::new).collect();
+    let (input, mut output) = ([1f32], [0f32]);
+    let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+    let binding = binding(&inputs, &outputs, 0);
+    let plans = [0, 1].map(|rank| plan(rank, 2, 1));
+    let works = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &binding));
+    let mut calls = works.each_ref().map(|work| Call::start(work).ok().unwrap());
+    let own = calls[0].fingerprint();
+    assert!(calls[0].advance(&works[0]).unwrap().is_some());
+    assert!(calls[1].advance(&works[1]).unwrap().is_none() && calls[0].advance(&works[0]).unwrap().is_none());
+    let line = (kind(own), binding.tag);
+    let seen = || shared[0].other_call(binding.tag, own ^ 1);
+    assert_eq!(seen(), Some((1, own)));
+    for _ in 1..FORGOTTEN {
+        shared[1].claim(line, 7, true).unwrap();
+        shared[1].release(line);
+    }
+    assert_eq!(seen(), None);
 }
 
 #[test]

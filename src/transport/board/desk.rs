@@ -1,5 +1,7 @@
 //! Which slots and cells of a rank's own board are in use. Guarded by a lock of the board's user.
 
+use std::sync::atomic::Ordering;
+
 use super::layout::{CELL_BYTES, CELLS, SLOTS};
 use super::{Board, Members, Seat, hash};
 
@@ -73,6 +75,16 @@ impl Desk {
     pub fn close(&mut self, seat: &Seat, readers: Members) {
         let unread = readers != 0 && seat.published > 0;
         self.slots[seat.slot] = Use { hash: seat.hash, open: false, unread, readers };
+    }
+
+    /// Removes all calls that have ended, and that all readers have acknowledged.
+    #[cold]
+    pub fn forget(&mut self, board: &Board) {
+        for at in 0..SLOTS {
+            if !self.slots[at].open && self.unread(board, at).is_none() {
+                board.own.slot(at).stamp.store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     #[inline]

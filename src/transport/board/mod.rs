@@ -215,16 +215,15 @@ impl Board {
         }
     }
 
-    /// The fingerprint of a call with the tag of `seat` in which `member` takes part and for which `differs` says so.
+    /// The fingerprint of a call with this tag in which `member` takes part, or did, and for which `differs` says so.
     #[cold]
-    pub fn other_call(&self, seat: &Seat, member: usize, differs: impl Fn(u64) -> bool) -> Option<u64> {
+    pub fn other_call(&self, of: u64, member: usize, differs: impl Fn(u64) -> bool) -> Option<u64> {
         (0..SLOTS).find_map(|at| {
             let slot = self.members[member].slot(at);
             let stamp = slot.stamp.load(Ordering::Acquire) & !layout::COUNT;
             let (tag, fingerprint) = (slot.tag.load(Ordering::Relaxed), slot.fingerprint.load(Ordering::Relaxed));
             // The hash shows that the two words and the stamp belong together.
-            (stamp != 0 && tag == seat.tag && stamp == hash(tag, fingerprint) && differs(fingerprint))
-                .then_some(fingerprint)
+            (stamp != 0 && tag == of && stamp == hash(tag, fingerprint) && differs(fingerprint)).then_some(fingerprint)
         })
     }
 

@@ -88,8 +88,29 @@ fn calls_are_told_apart_and_found_in_any_slot() {
         boards[1].search(seat, 0);
         assert_eq!(content(found(&boards[1], seat, 0, 0).unwrap()), expected);
     }
-    assert_eq!(boards[1].other_call(&a1, 0, |theirs| theirs != 1), Some(2));
-    assert_eq!(boards[1].other_call(&a1, 0, |theirs| theirs > 2), None);
+    assert_eq!(boards[1].other_call(a1.tag, 0, |theirs| theirs != 1), Some(2));
+    assert_eq!(boards[1].other_call(a1.tag, 0, |theirs| theirs > 2), None);
+}
+
+#[test]
+fn calls_that_have_ended_are_forgotten_and_others_are_not() {
+    let memory = Memory::new(2);
+    let boards = memory.boards();
+    let mut desks = [Desk::default(), Desk::default()];
+    let [mut ended, mut unread, mut open] = [1, 2, 3].map(|call| open(&mut desks[0], &boards[0], call, 0));
+    for seat in [&mut ended, &mut unread, &mut open] {
+        publish(&boards[0], seat, b"x");
+    }
+    let mut its = self::open(&mut desks[1], &boards[1], 1, 0);
+    assert!(found(&boards[1], &mut its, 0, 0).is_some());
+    boards[1].acknowledge(&its, |_| true);
+    for seat in [&ended, &unread] {
+        desks[0].close(seat, u64::MAX);
+    }
+    let known = |call| boards[1].other_call(its.tag, 0, |theirs| theirs == call).is_some();
+    assert_eq!([1, 2, 3].map(known), [true; 3]);
+    desks[0].forget(&boards[0]);
+    assert_eq!([1, 2, 3].map(known), [false, true, true]);
 }
 
 #[test]
