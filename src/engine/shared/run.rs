@@ -43,7 +43,7 @@ pub struct Call {
     room: usize,
     /// The next operation.
     next: usize,
-    /// Whether peers that sleep may not know of the last publication.
+    /// Whether peers that sleep may not know of the last publication or acknowledgement.
     unannounced: bool,
 }
 
@@ -204,7 +204,7 @@ impl Call {
                     self.divide(work, span, *by)?;
                     None
                 }
-                Op::AwaitReaders => self.missing_reader(work),
+                Op::AwaitReaders => self.await_readers(work),
             };
             if wait.is_some() {
                 return Ok(wait);
@@ -251,16 +251,21 @@ impl Call {
         }
     }
 
-    fn missing_reader(&mut self, work: &Work<'_>) -> Option<Wait> {
-        let (shared, readers, next) = (work.shared, work.program.readers, self.next);
-        let last_fetch = &work.program.last_fetch;
+    fn await_readers(&mut self, work: &Work<'_>) -> Option<Wait> {
+        let (next, last_fetch) = (self.next, &work.program.last_fetch);
         let seat = &self.workspace().seat;
         if !seat.is_by_reference() {
             return None;
         }
         // The peers' calls wait for this rank's acknowledgement as this call does for theirs.
-        shared.board.acknowledge(seat, |member| last_fetch[member] < next);
-        shared.board.missing_reader(seat, readers).map(|member| Wait::Reader { member })
+        work.shared.board.acknowledge(seat, |member| last_fetch[member] < next);
+        self.unannounced = true;
+        self.missing_reader(work)
+    }
+
+    fn missing_reader(&mut self, work: &Work<'_>) -> Option<Wait> {
+        let missing = work.shared.board.missing_reader(&self.workspace().seat, work.program.readers);
+        missing.map(|member| Wait::Reader { member })
     }
 
     fn pointer(&mut self, work: &Work<'_>, span: &Span) -> *mut u8 {

@@ -1,5 +1,6 @@
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::program::Program;
 use super::*;
@@ -7,6 +8,7 @@ use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::reduce;
 use crate::schedule::{Buffer, Builder, Readers, Schedule, Side, Span};
+use crate::sys;
 use crate::transport::shm::HostGroup;
 use crate::types::{DataType, ReduceOp};
 use crate::wire::fingerprint::kind;
@@ -246,4 +248,29 @@ fn so_is_a_wait_for_readers_of_earlier_calls() {
     (0..calls).for_each(|_| run(&reader));
     assert!(call.is_ready(&root, wait), "rank 1 has read all, and rank 2 nothing");
     assert_eq!(call.advance(&root).unwrap(), Some(Wait::Earlier { member: 2 }));
+}
+
+#[test]
+fn a_peer_that_sleeps_until_its_publications_are_read_is_woken_before_the_call_of_the_reader_ends() {
+    let groups = HostGroup::in_process(3);
+    let shared: Vec<Shared> = groups.iter().cloned().map(Shared::new).collect();
+    let count = COPIED_BYTES / 4 + 1;
+    let input = vec![1f32; count];
+    let mut outputs = vec![vec![0f32; count]; 3];
+    let inputs = [input.as_ptr().cast()];
+    let outputs: Vec<[*mut u8; 1]> = outputs.iter_mut().map(|output| [output.as_mut_ptr().cast()]).collect();
+    let bindings: Vec<_> = outputs.iter().map(|outputs| binding(&inputs, outputs, 0)).collect();
+    let plans: Vec<_> = (0..3).map(|rank| plan(rank, 3, count)).collect();
+    let works: Vec<_> = (0..3).map(|rank| work(&shared[rank], &plans[rank], &bindings[rank])).collect();
+    let mut calls: Vec<_> = works.iter().map(|work| Call::start(work).ok().unwrap()).collect();
+    let wait = calls[0].advance(&works[0]).unwrap().unwrap();
+    calls[0].look_around(&works[0], wait);
+    (1..3).for_each(|rank| assert!(calls[rank].advance(&works[rank]).unwrap().is_some()));
+    groups[1].set_sleeping(true);
+    let wait = calls[0].advance(&works[0]).unwrap().unwrap();
+    assert_eq!(wait, Wait::Reader { member: 1 }, "rank 0 has read what the others have published");
+    let rung = || sys::poll(&[groups[1].doorbell()], Duration::ZERO);
+    assert!(!rung());
+    calls[0].look_around(&works[0], wait);
+    assert!(rung());
 }
