@@ -172,7 +172,7 @@ impl Request {
             Some(work) => {
                 let mut call = context.begin_shared(&run, &work)?;
                 // Peers find what it publishes.
-                if !context.test_shared(&run, &work, &mut call)? {
+                if !context.advance_shared(&run, &work, &mut call)? {
                     *self.shared_call() = Some(call);
                 }
                 None

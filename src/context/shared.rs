@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use crate::collective::{Collective, Shape};
 use crate::context::Context;
@@ -33,6 +34,14 @@ pub(super) struct SharedCall {
     call: Call,
     /// Its index in the engine, if it had to wait there.
     attended: Option<u32>,
+    /// What it waits for in the engine.
+    awaited: Option<Wait>,
+}
+
+impl SharedCall {
+    fn new(call: Call) -> Self {
+        Self { call, attended: None, awaited: None }
+    }
 }
 
 impl Context {
@@ -64,7 +73,7 @@ impl Context {
             self.engine().take_over();
         }
         let call = Call::start(work).map_err(|refused| self.refused(run, work, &refused))?;
-        Ok(SharedCall { call, attended: None })
+        Ok(SharedCall::new(call))
     }
 
     /// Waits until `call` is complete, and ends it. A failure breaks the context.
@@ -77,24 +86,40 @@ impl Context {
                 Err(error) => return self.fail_shared(run, work, call, error),
             };
             if run.timeout.is_zero() || !look(&mut call.call, work, wait) {
-                self.wait_shared(run, work, call, wait)?;
+                self.wait_shared(run, work, call, wait, run.deadline)?;
             }
+        }
+    }
+
+    /// Executes `call` as far as possible without waiting, and without a look at what else happens. Returns whether it has ended.
+    pub(super) fn advance_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
+        match call.call.advance(work) {
+            Ok(None) => self.end_shared(call).map(|()| true),
+            Ok(Some(wait)) => {
+                call.call.look_around(work, wait);
+                Ok(false)
+            }
+            Err(error) => self.fail_shared(run, work, call, error).map(|()| true),
         }
     }
 
     /// Executes `call` as far as possible without waiting. Returns whether it has ended.
     pub(super) fn test_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
         self.check_process()?;
-        match call.call.advance(work) {
-            Ok(None) => self.end_shared(call).map(|()| true),
-            Ok(Some(_)) if self.engine().now() >= run.deadline => self.complete_shared(run, work, call).map(|()| true),
-            Ok(Some(wait)) => {
-                call.call.look_around(work, wait);
-                // A broken context ends the call.
-                let failed = self.lock()?.broken.clone();
-                failed.map_or(Ok(false), |error| self.fail_shared(run, work, call, error).map(|()| true))
+        loop {
+            let wait = match call.call.advance(work) {
+                Ok(None) => return self.end_shared(call).map(|()| true),
+                Ok(Some(wait)) => wait,
+                Err(error) => return self.fail_shared(run, work, call, error).map(|()| true),
+            };
+            let now = self.engine().now();
+            if now >= run.deadline {
+                return self.complete_shared(run, work, call).map(|()| true);
             }
-            Err(error) => self.fail_shared(run, work, call, error).map(|()| true),
+            // Progresses the context, so that the call fails when its peer has.
+            if !self.wait_shared(run, work, call, wait, now)? {
+                return Ok(false);
+            }
         }
     }
 
@@ -122,6 +147,7 @@ impl Context {
         if let Some(shared) = self.shared_memory.get() {
             call.call.withdraw(shared);
         }
+        let _ = self.end_shared(call);
     }
 
     fn attend(&self, run: &Run<'_>, guard: &mut Guard<'_>, call: &mut SharedCall) -> Result<u32> {
@@ -134,9 +160,17 @@ impl Context {
         }
     }
 
-    /// Waits with the context's lock, and progresses the context meanwhile. A failure ends the call.
+    /// Waits with the context's lock, and progresses the context meanwhile, until `until`, the call's deadline or an earlier time.
+    /// Returns whether the wait may be over. A failure ends the call.
     #[cold]
-    fn wait_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall, wait: Wait) -> Result<()> {
+    fn wait_shared(
+        &self,
+        run: &Run<'_>,
+        work: &Work<'_>,
+        call: &mut SharedCall,
+        wait: Wait,
+        until: Instant,
+    ) -> Result<bool> {
         call.call.look_around(work, wait);
         let mut guard = self.lock()?;
         let index = match self.attend(run, &mut guard, call) {
@@ -147,11 +181,17 @@ impl Context {
             }
         };
         let rank = wait.member().map(|member| work.shared.rank(member));
-        if let Some(rank) = rank {
-            let bytes = run.binding.count * run.binding.element;
-            guard.messenger.wait_for_publication(rank, bytes, Token { owner: index, detail: 0 });
+        let earlier = call.awaited.replace(wait);
+        if earlier != Some(wait) {
+            if earlier.is_some() {
+                guard.messenger.cancel(index);
+            }
+            if let Some(rank) = rank {
+                let bytes = run.binding.count * run.binding.element;
+                guard.messenger.wait_for_publication(rank, bytes, Token { owner: index, detail: 0 });
+            }
         }
-        let (mut guard, ready) = self.engine().wait_for(guard, rank, run.deadline, |core| {
+        let (mut guard, ready) = self.engine().wait_for(guard, rank, until, |core| {
             call.call.look_around(work, wait);
             if call.call.is_ready(work, wait) {
                 return Some(true);
@@ -160,11 +200,14 @@ impl Context {
         });
         if ready == Some(true) {
             guard.messenger.cancel(index);
+            call.awaited = None;
+        }
+        if ready == Some(true) || (ready.is_none() && until < run.deadline) {
             self.engine().hand_over(guard);
-            return Ok(());
+            return Ok(ready.is_some());
         }
         call.call.withdraw(work.shared);
-        self.conclude(run, guard, index, ready.is_some())
+        self.conclude(run, guard, index, ready.is_some()).map(|()| true)
     }
 
     /// Runs a plain call, if an equal one was remembered: its steps from here to the first publication are few. `None` if it must be
@@ -220,7 +263,7 @@ impl Context {
         let started = self.engine().now();
         let (deadline, timeout) = self.deadline_after(started, None);
         let run = Run { call: &described, algorithm, binding: *work.binding, started, deadline, timeout };
-        self.complete_shared(&run, work, &mut SharedCall { call, attended: None })
+        self.complete_shared(&run, work, &mut SharedCall::new(call))
     }
 
     /// Remembers a plain call that was prepared and checked, for [`Context::run_quick`].

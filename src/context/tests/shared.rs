@@ -183,6 +183,20 @@ fn a_rank_in_shared_memory_and_one_that_sends_messages_find_that_their_calls_dif
 }
 
 #[test]
+fn a_test_of_a_request_finds_that_a_peer_has_left() {
+    let contexts = connected(2, false);
+    let mut cell = [1i64];
+    let call = Call { outputs: &[cell.as_mut_ptr().cast()], ..call(&contexts[0], Collective::Allreduce, 1, 0) };
+    // SAFETY: the array outlives the request, and is not used while it is active.
+    let request = unsafe { contexts[0].request(&call) }.unwrap();
+    request.start().unwrap();
+    assert!(!request.test().unwrap());
+    contexts[1].close();
+    let error = (0..10_000).find_map(|_| request.test().err()).expect("a failure");
+    assert_eq!((error.kind(), error.details().rank), (ErrorKind::ConnectionLost, Some(1)), "{error}");
+}
+
+#[test]
 fn that_calls_differ_is_found_when_no_time_is_left_to_wait() {
     for algorithms in [["binomial", "shared_flat"], ["shared_flat", "binomial"]] {
         let contexts = connected(2, false);
