@@ -211,6 +211,18 @@ impl Core {
         self.polling
     }
 
+    /// Number of threads that wait and do not poll.
+    #[cfg(test)]
+    pub(crate) fn count_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Number of calls of `progress`.
+    #[cfg(test)]
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns
+    }
+
     /// Whether the polling thread sleeps in the system.
     #[cfg(test)]
     pub(crate) fn is_asleep(&self) -> bool {

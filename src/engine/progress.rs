@@ -28,9 +28,9 @@ pub enum Spin {
 /// A polling thread that makes progress each time reads the clock and checks for contenders once in so many turns.
 const BUSY_TURNS: u32 = 64;
 
-/// How often a thread that does not poll looks for publications in shared memory, at first and after a while.
+/// How often a thread that does not poll looks for publications in shared memory while another one polls, at first and after a while.
 const FIRST_NAP: Duration = Duration::from_micros(20);
-const LAST_NAP: Duration = Duration::from_millis(1);
+const LAST_NAP: Duration = Duration::from_micros(200);
 
 /// The lock on a context's state.
 pub type Guard<'a> = MutexGuard<'a, Core>;
@@ -213,8 +213,9 @@ impl Engine {
                 if left.is_zero() {
                     break None;
                 }
-                if guard.messenger.waits_for_publication() {
-                    // The polling thread does not see what this one waits for in shared memory.
+                // The polling thread does not see what this one waits for in shared memory. If it sleeps, whatever a peer publishes
+                // wakes it, and it notifies this thread; but not if this thread waits for no peer.
+                if guard.messenger.waits_for_publication() && (guard.sleeping.is_none() || peer.is_none()) {
                     left = left.min(nap);
                     nap = (2 * nap).min(LAST_NAP);
                 }
@@ -319,6 +320,8 @@ impl Engine {
         }
         guard = self.lock_contended();
         guard.sleeping = None;
+        // A peer may have published what another thread waits for.
+        guard.ended |= guard.messenger.waits_for_publication();
         guard.set_sleeping(false);
         *announced = false;
         if guard.longest_spin(peer) > spin {

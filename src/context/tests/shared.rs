@@ -197,6 +197,37 @@ fn a_test_of_a_request_finds_that_a_peer_has_left() {
 }
 
 #[test]
+fn a_thread_that_waits_while_another_one_sleeps_in_the_system_is_notified_and_does_not_look_by_itself() {
+    let contexts = connected(2, false);
+    let sum = |rank: usize, tag| {
+        let timeout = Some(Duration::from_secs(if tag == 1 { 20 } else { 3600 }));
+        run_call(&contexts[rank], &Call { timeout, ..call(&contexts[rank], Collective::Allreduce, 1, tag) })
+    };
+    std::thread::scope(|scope| {
+        let polls = scope.spawn(|| sum(0, 1));
+        while !contexts[0].lock().unwrap().is_asleep() {
+            std::thread::yield_now();
+        }
+        let waits = scope.spawn(|| sum(0, 2));
+        while contexts[0].lock().unwrap().count_waiting() == 0 {
+            std::thread::yield_now();
+        }
+        // The first look may have been set before the other thread slept.
+        let turns = || contexts[0].lock().unwrap().turns();
+        let is_still = |_: &u32| {
+            let before = turns();
+            std::thread::sleep(Duration::from_millis(20));
+            turns() == before
+        };
+        let still = (0..20).find(is_still);
+        assert_eq!(sum(1, 2).unwrap(), [3]);
+        assert_eq!(waits.join().unwrap().unwrap(), [3]);
+        assert_eq!((sum(1, 1).unwrap(), polls.join().unwrap().unwrap()), (vec![3], vec![3]));
+        assert!(still.is_some(), "it looks by itself");
+    });
+}
+
+#[test]
 fn that_calls_differ_is_found_when_no_time_is_left_to_wait() {
     for algorithms in [["binomial", "shared_flat"], ["shared_flat", "binomial"]] {
         let contexts = connected(2, false);
