@@ -309,6 +309,49 @@ fn info_describes_this_host() {
     assert!(text.contains("one host    127.0.0.1 on lo: all ranks are on this host") && text.contains(&line), "{text}");
 }
 
+/// A filter by which the system call `number` fails with `errno`.
+fn forbids(number: libc::c_long, errno: libc::c_int) -> [libc::sock_filter; 4] {
+    let code = |parts: u32| parts as u16;
+    let step = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
+    [
+        // The number comes first in what a filter sees.
+        step(code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), 0),
+        libc::sock_filter { jf: 1, ..step(code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K), number as u32) },
+        step(code(libc::BPF_RET | libc::BPF_K), libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(code(libc::BPF_RET | libc::BPF_K), libc::SECCOMP_RET_ALLOW),
+    ]
+}
+
+#[test]
+fn info_says_why_ranks_of_this_host_share_no_memory() {
+    let unreadable = "shm, without reads of the peer's process, so large messages are copied twice: process_vm_readv: ";
+    let cases = [
+        (libc::SYS_process_vm_readv, libc::EPERM, unreadable),
+        (libc::SYS_memfd_create, libc::ENOSYS, "tcp: cannot share memory: memfd_create: Function not implemented"),
+        (libc::SYS_pidfd_open, libc::ENOSYS, "tcp: cannot watch its process by pidfd_open: Function not implemented"),
+    ];
+    for (number, errno, expected) in cases {
+        let mut filter = forbids(number, errno);
+        let forbid = move || {
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            // SAFETY: prctl is async-signal-safe, and reads the program, which lives until it returns.
+            let done = unsafe {
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                    && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+            };
+            if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        };
+        let mut command = gloo_rs(&["info", "--json"]);
+        // SAFETY: the closure only calls prctl.
+        let output = unsafe { command.env_remove("GLOO_RS_SHM").pre_exec(forbid) }.output().unwrap();
+        let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(info["links_on_host"].as_str().unwrap().starts_with(expected), "{info}");
+    }
+    let output = gloo_rs(&["info"]).env("GLOO_RS_SHM", "0").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\nlinks here  tcp: GLOO_RS_SHM is 0\nlinks away  tcp: "), "{text}");
+}
+
 #[test]
 fn info_shows_where_a_rank_would_listen_for_a_list_and_a_store() {
     let text = String::from_utf8(run(&["info", "--interface", "127.0.0.0/8"]).stdout).unwrap();

@@ -79,6 +79,21 @@ pub unsafe fn read_memory(process: u32, address: u64, into: *mut u8, bytes: usiz
     retry(|| unsafe { libc::process_vm_readv(process as libc::pid_t, &local, 1, &remote, 1, 0) })
 }
 
+/// Says for messages why [`read_memory`] has failed with `error`, as far as the system tells.
+pub fn why_unreadable(error: &io::Error) -> String {
+    let file = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let scope = file("/proc/sys/kernel/yama/ptrace_scope");
+    let filtered =
+        file("/proc/self/status").lines().any(|line| line.strip_prefix("Seccomp:").map(str::trim) == Some("2"));
+    let why = match scope.trim() {
+        _ if !matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => String::new(),
+        "" | "0" if filtered => ", perhaps by the seccomp filter of this process, as in some containers".to_owned(),
+        "" | "0" => String::new(),
+        scope => format!(", perhaps since kernel.yama.ptrace_scope is {scope}"),
+    };
+    format!("process_vm_readv: {error}{why}")
+}
+
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests {

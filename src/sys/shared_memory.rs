@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 
 use super::check;
 use super::process::Descriptor;
+use crate::error::in_words;
 
 /// The name of the memory, which is shown in `/proc/PID/fd` and `/proc/PID/maps` only.
 const NAME: &CStr = c"gloo_rs";
@@ -28,7 +29,8 @@ impl SharedMemory {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name ends with NUL and is not kept.
         let create = |flags| check(unsafe { libc::memfd_create(NAME.as_ptr(), flags) });
-        let fd = create(flags | NOEXEC_SEAL).or_else(|_| create(flags))?;
+        let named = |e| io::Error::new(io::Error::kind(&e), format!("memfd_create: {}", in_words(&e)));
+        let fd = create(flags | NOEXEC_SEAL).or_else(|_| create(flags)).map_err(named)?;
         // SAFETY: the descriptor was created just now, and nothing else owns it.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         // SAFETY: the call takes no pointers.

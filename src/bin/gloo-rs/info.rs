@@ -6,7 +6,7 @@ use gloo_rs::environment;
 use gloo_rs::net::choice::{Choice, Chosen, Surroundings};
 use gloo_rs::net::interface::{self, Interface};
 use gloo_rs::rendezvous::url;
-use gloo_rs::transport::shm::{self, Sharing, Trial};
+use gloo_rs::transport::shm::{self, Trial};
 use serde::Serialize;
 
 use crate::Failure;
@@ -51,6 +51,8 @@ struct Info {
     interfaces: Vec<Address>,
     /// The links between two ranks of this host, and why.
     links_on_host: String,
+    /// The links to ranks of other hosts, and why.
+    links_to_other_hosts: &'static str,
     /// Where a rank listens if all ranks of its job are on this host.
     one_host: Vec<Listens>,
     /// Where a rank listens if its job is on several hosts.
@@ -76,8 +78,8 @@ struct Listens {
 /// Runs the command and returns the exit status.
 pub fn run(args: Args) -> u8 {
     if let Some(segment) = &args.try_segment {
-        let found = Trial::attempt(segment).map(|sharing| sharing.number().to_string());
-        return crate::end(found.map_err(|error| error.to_string().into()).and_then(|text| Ok(crate::print(&text)?)));
+        let unreadable = Trial::attempt(segment).map_err(|error| error.to_string().into());
+        return crate::end(unreadable.and_then(|why| Ok(crate::print(&why.unwrap_or_default())?)));
     }
     let here = || {
         let info = info(&args)?;
@@ -107,6 +109,7 @@ fn info(args: &Args) -> Result<Info, Failure> {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         interfaces: interface::interfaces().map_err(says)?.into_iter().map(Address::from).collect(),
         links_on_host: links_on_host()?,
+        links_to_other_hosts: "tcp: ranks of different hosts share no memory",
         one_host: one_host.into_iter().map(Listens::from).collect(),
         several_hosts: several_hosts.into_iter().map(Listens::from).collect(),
     })
@@ -123,14 +126,12 @@ fn links_on_host() -> Result<String, Failure> {
         let ended = other.args(["info", "--try-segment", &trial.text]).output();
         let ended = ended.map_err(|error| format!("cannot start another process: {error}"))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        if ended.status.success() { Ok(text(&ended.stdout)) } else { Err(text(&ended.stderr)) }
+        let says = |error: String| error.strip_prefix("gloo-rs: ").map(str::to_owned).unwrap_or(error);
+        if ended.status.success() { Ok(text(&ended.stdout)) } else { Err(says(text(&ended.stderr))) }
     });
     Ok(match tried {
-        Ok(found) if found == Sharing::Processes.number().to_string() => {
-            "shm: a process here can map another's memory, and read it".to_owned()
-        }
-        Ok(_) => "shm, without reads of the peer's process, which the system forbids: large messages are copied twice"
-            .to_owned(),
+        Ok(why) if why.is_empty() => "shm: a process here can map another's memory, and read it".to_owned(),
+        Ok(why) => format!("shm, without reads of the peer's process, so large messages are copied twice: {why}"),
         Err(why) => format!("tcp: {why}"),
     })
 }
@@ -183,6 +184,7 @@ fn table(info: &Info) -> String {
         lines.push(format!("{label:10}  {:width$}  {:addresses$}  {state}{loopback}{speed}", a.interface, a.address));
     }
     lines.push(format!("links here  {}", info.links_on_host));
+    lines.push(format!("links away  {}", info.links_to_other_hosts));
     for (label, listens) in [("one host", &info.one_host), ("several", &info.several_hosts)] {
         for (index, Listens { address, interface, why }) in listens.iter().enumerate() {
             let label = if index == 0 { label } else { "" };

@@ -289,7 +289,11 @@ impl Connector for ShmConnector {
         }
         let reads = least == Sharing::Processes;
         let group = opened.confirm(reads)?;
-        let how = if reads { "and processes read each other's" } else { "but processes cannot read each other's" };
+        let why = || group.unreadable().map_or_else(|| format!("rank {rank} cannot"), str::to_owned);
+        let how = match reads {
+            true => "and processes read each other's".to_owned(),
+            false => format!("but processes cannot read each other's: {}", why()),
+        };
         self.log(&format!("memory is shared with {} ranks of this host, {how}", group.ranks().len() - 1));
         self.ports = group.ranks().iter().map(|_| Port::new()).collect();
         self.fresh = (0..group.ranks().len()).filter(|index| *index != group.index()).collect();

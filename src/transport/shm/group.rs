@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::segment::{self, Lane, OwnSegment, PeerSegment, Secret};
 use crate::error::{Error, Result};
 use crate::sys::ForkMark;
-use crate::sys::process::Descriptor;
+use crate::sys::process::{self, Descriptor};
 use crate::sys::shared_memory::Mapping;
 use crate::types::Rank;
 
@@ -37,6 +37,8 @@ pub struct HostGroup {
     own: Arc<OwnSegment>,
     mapping: Mapping,
     reads_memory: bool,
+    /// Why this rank cannot read the memory of another's process, if so.
+    unreadable: Option<String>,
     shares_cores: bool,
     looks: AtomicU32,
     mark: ForkMark,
@@ -50,11 +52,13 @@ impl HostGroup {
         let count = others.len() + 1;
         let mapping = own.map(count).map_err(failed)?;
         let mut members = vec![Member { rank: rank as u32, segment: None }];
-        let mut reads_memory = true;
+        let mut unreadable = None;
         for Candidate { rank, segment, secret } in others {
             let segment = PeerSegment::open(*segment, secret, count)
                 .map_err(|e| e.context(format_args!("cannot share memory with rank {rank}")).with_rank(*rank))?;
-            reads_memory &= segment.reads_memory(secret);
+            if let Err(e) = segment.try_reading(secret) {
+                unreadable.get_or_insert_with(|| process::why_unreadable(&e));
+            }
             members.push(Member { rank: *rank as u32, segment: Some(segment) });
         }
         members.sort_unstable_by_key(|member| member.rank);
@@ -67,7 +71,8 @@ impl HostGroup {
             index,
             own,
             mapping,
-            reads_memory,
+            reads_memory: unreadable.is_none(),
+            unreadable,
             shares_cores,
             looks: AtomicU32::new(0),
             mark,
@@ -130,6 +135,11 @@ impl HostGroup {
     /// Whether every member can read the memory of every other's process.
     pub fn reads_memory(&self) -> bool {
         self.reads_memory
+    }
+
+    /// Why this rank cannot read the memory of another's process, if so.
+    pub fn unreadable(&self) -> Option<&str> {
+        self.unreadable.as_deref()
     }
 
     /// Reads `bytes` from `address` in the process of the member at `index`. If this succeeds, that process had not ended before.

@@ -14,8 +14,8 @@ pub use group::HostGroup;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
-use crate::sys::process::Descriptor;
-use segment::{OwnSegment, Secret};
+use crate::sys::process::{self, Descriptor};
+use segment::{OwnSegment, PeerSegment, Secret};
 
 /// The environment variable that forbids sharing memory.
 pub const VARIABLE: &str = "GLOO_RS_SHM";
@@ -37,8 +37,9 @@ impl Trial {
         Ok(Self { _segment: segment, text: format!("{process},{number},{secret}") })
     }
 
-    /// In another process: what it can do with the segment that `text` names.
-    pub fn attempt(text: &str) -> Result<Sharing> {
+    /// In another process: opens the segment that `text` names. Returns why it cannot read the memory of its process, if so; fails
+    /// if the two cannot share memory.
+    pub fn attempt(text: &str) -> Result<Option<String>> {
         let wrong = || Error::invalid(format!("{text:?} names no segment"));
         let [process, descriptor, secret] = text.split(',').collect::<Vec<_>>()[..] else { return Err(wrong()) };
         let number = |text: &str| text.parse().map_err(|_| wrong());
@@ -48,10 +49,8 @@ impl Trial {
             let hex = secret.get(2 * at..2 * at + 2).ok_or_else(wrong)?;
             *byte = u8::from_str_radix(hex, 16).map_err(|_| wrong())?;
         }
-        let own = OwnSegment::create(&bytes).map_err(|e| Error::io("cannot share memory", &e))?;
-        let other = [group::Candidate { rank: 0, segment, secret: bytes }];
-        let group = HostGroup::open(1, own.into(), &other, false)?;
-        Ok(if group.reads_memory() { Sharing::Processes } else { Sharing::Segments })
+        let peer = PeerSegment::open(segment, &bytes, 2)?;
+        Ok(peer.try_reading(&bytes).err().map(|e| process::why_unreadable(&e)))
     }
 }
 

@@ -210,7 +210,7 @@ impl PeerSegment {
             return Err(Error::new(ErrorKind::Mismatch, format!("{doorbell} is no pipe")));
         }
         let doorbell = File::from(doorbell.open(libc::O_RDWR).map_err(failed("open its doorbell"))?);
-        let process = process::open_process(descriptor.process).map_err(failed("watch its process"))?;
+        let process = process::open_process(descriptor.process).map_err(failed("watch its process by pidfd_open"))?;
         // If the process had ended before its descriptor was opened, another may have its number now.
         if !memory.is(descriptor).map_err(failed("open its memory"))? {
             return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} has changed")));
@@ -228,13 +228,13 @@ impl PeerSegment {
         Ok(())
     }
 
-    /// Whether the memory of the peer's process can be read, tried with its secret.
-    pub fn reads_memory(&self, secret: &Secret) -> bool {
+    /// Tries with its secret whether the memory of the peer's process can be read; fails with the reason if not.
+    pub fn try_reading(&self, secret: &Secret) -> io::Result<()> {
         let mut theirs = [0; size_of::<Secret>()];
         let address = self.header().secret_at.load(Ordering::Relaxed);
         // SAFETY: `theirs` is as long as is said.
-        let read = unsafe { self.read_memory(address, theirs.as_mut_ptr(), theirs.len()) };
-        read.is_ok() && theirs == *secret
+        unsafe { self.read_memory(address, theirs.as_mut_ptr(), theirs.len()) }?;
+        if theirs == *secret { Ok(()) } else { Err(io::Error::other("it reads other memory than its own")) }
     }
 
     /// Reads the memory of the peer's process, which was alive when this had succeeded.
