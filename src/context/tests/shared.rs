@@ -182,18 +182,38 @@ fn a_rank_in_shared_memory_and_one_that_sends_messages_find_that_their_calls_dif
     }
 }
 
+/// Starts a call as a request, then does something else, and then only tests the request, until that fails.
+fn fails_when_tested(context: &Arc<Context>, call: &Call<'_>, then: impl FnOnce()) -> Error {
+    let mut cell = [1i64];
+    // SAFETY: the array outlives the request, and is not used while it is active.
+    let request = unsafe { context.request(&Call { outputs: &[cell.as_mut_ptr().cast()], ..*call }) }.unwrap();
+    request.start().unwrap();
+    assert!(!request.test().unwrap());
+    then();
+    (0..10_000).find_map(|_| request.test().err()).expect("a failure")
+}
+
 #[test]
 fn a_test_of_a_request_finds_that_a_peer_has_left() {
     let contexts = connected(2, false);
-    let mut cell = [1i64];
-    let call = Call { outputs: &[cell.as_mut_ptr().cast()], ..call(&contexts[0], Collective::Allreduce, 1, 0) };
-    // SAFETY: the array outlives the request, and is not used while it is active.
-    let request = unsafe { contexts[0].request(&call) }.unwrap();
-    request.start().unwrap();
-    assert!(!request.test().unwrap());
-    contexts[1].close();
-    let error = (0..10_000).find_map(|_| request.test().err()).expect("a failure");
+    let call = call(&contexts[0], Collective::Allreduce, 1, 0);
+    let error = fails_when_tested(&contexts[0], &call, || contexts[1].close());
     assert_eq!((error.kind(), error.details().rank), (ErrorKind::ConnectionLost, Some(1)), "{error}");
+}
+
+#[test]
+fn a_test_of_a_request_finds_that_calls_differ() {
+    for algorithms in [["binomial", "shared_flat"], ["shared_flat", "binomial"]] {
+        let contexts = connected(2, false);
+        let calls = [0, 1].map(|rank| Call {
+            algorithm: Some(algorithms[rank]),
+            ..call(&contexts[rank], Collective::Broadcast, 1, 0)
+        });
+        let error = fails_when_tested(&contexts[1], &calls[1], || {
+            run_call(&contexts[0], &calls[0]).unwrap();
+        });
+        assert_eq!((error.kind(), error.details().rank), (ErrorKind::Mismatch, Some(0)), "{algorithms:?}: {error}");
+    }
 }
 
 #[test]
