@@ -344,6 +344,8 @@ static void any_order_of_ends(void) {
 /* Rank 1 does not start; its part comes when rank 0 has closed. */
 static void closed_between(void) {
   gloo_rs_context_t *context = connected_context();
+  gloo_rs_store_t *store = open_store();
+  const char *key = "closed";
   gloo_rs_request_t *request = sum(context, 0, 1000, 0), *other = sum(context, 1, 1000, 1);
   meet(context);
   if (test_rank == 0) {
@@ -352,7 +354,12 @@ static void closed_between(void) {
     CHECK_FAILS(gloo_rs_request_free(request), GLOO_RS_ERROR_INVALID_OPERATION, "the request is active");
     CHECK_FAILS(gloo_rs_wait(request), GLOO_RS_ERROR_CLOSED, "rank 0 has closed this context");
     CHECK_FAILS(gloo_rs_start(request), GLOO_RS_ERROR_CLOSED, "the context is broken");
+    CHECK_OK(gloo_rs_store_set(store, key, "", 0));
+  } else {
+    /* If its peer is gone, rank 0 may find that before it closes. */
+    CHECK_OK(gloo_rs_store_wait(store, &key, 1, test_timeout_ms()));
   }
+  gloo_rs_store_destroy(store);
   gloo_rs_context_destroy(context);
   CHECK_OK(gloo_rs_request_free(other));
   CHECK_OK(gloo_rs_request_free(request));
