@@ -10,17 +10,19 @@ at=$PWD/build/c_tests/$kind
 rm -rf "$at"
 mkdir -p "$at"
 options=(-DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug)
+at_once=1
 label=$kind
 targets=()
 case $kind in
   plain) label=native ;;
-  valgrind) options+=(-DGLOO_RS_TESTS_VALGRIND=ON) ;;
+  # Valgrind runs one thread at a time, so each program leaves cores idle.
+  valgrind) options+=(-DGLOO_RS_TESTS_VALGRIND=ON) at_once=$(nproc) ;;
   endurance) targets=(--target endurance) ;;
   *) echo "test-c: no kind of tests is called $kind" >&2 && exit 2 ;;
 esac
 cmake -S c_tests -B "$at" "${options[@]}" >/dev/null
 cmake --build "$at" "${targets[@]}" >/dev/null
-if ! ctest --test-dir "$at" -L "$label" --output-on-failure --no-tests=error "${@:3}"; then
+if ! ctest --test-dir "$at" -L "$label" --parallel "$at_once" --output-on-failure --no-tests=error "${@:3}"; then
   [ "$kind" != valgrind ] ||
     find "$at/valgrind" -name '*.log' -size +0 -exec sh -c 'echo "--- $1"; cat "$1"' _ {} \;
   exit 1
