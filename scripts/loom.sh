@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs the models of src/engine/model.rs and src/transport/shm/model.rs through every order of events, by loom.
+# Runs the models in src/engine/, src/transport/board/ and src/transport/shm/ through every order of events, by loom.
 # usage: scripts/loom.sh [ARGUMENTS OF cargo test...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

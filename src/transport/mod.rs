@@ -12,6 +12,7 @@ mod conformance;
 #[cfg(any(test, fuzzing))]
 pub mod loopback;
 pub mod shm;
+mod sync;
 pub mod tcp;
 
 use std::io::{self, IoSlice, IoSliceMut};

@@ -6,29 +6,28 @@
 //! | [`SLOTS_AT`] | the slots |
 //! | [`CELLS_AT`] | the cells: memory for copies |
 
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::{Place, Publication};
+use crate::transport::sync::{AtomicU64, Data, Ordering};
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
-/// Calls that a rank can have in progress, or that its readers have not acknowledged.
-pub(super) const SLOTS: usize = 64;
+/// Calls that a rank can have in progress, or that its readers have not acknowledged. The models have fewer, so that they are used
+/// again soon.
+pub(super) const SLOTS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 /// Most members of a board: as many as a set has bits.
 pub const MAX_MEMBERS: usize = u64::BITS as usize;
 /// Most publications of a rank in a call.
-pub const MAX_PUBLICATIONS: usize = 64;
+pub const MAX_PUBLICATIONS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 /// Bytes of a publication that fit into the first cache line of a slot.
 pub const INLINE_BYTES: usize = 32;
 /// Calls whose publications are copied at the same time.
-pub(super) const CELLS: usize = 4;
-pub(super) const CELL_BYTES: usize = 2 << 20;
+pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
+pub(super) const CELL_BYTES: usize = if cfg!(all(test, loom)) { LINE } else { 2 << 20 };
 
 const SLOTS_AT: usize = MAX_MEMBERS * SLOTS * size_of::<AtomicU64>();
 const CELLS_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
 /// Size of a board. Pages that are never written take no memory.
-pub const BOARD_BYTES: usize = CELLS_AT + CELLS * CELL_BYTES;
+pub const BOARD_BYTES: usize = CELLS_AT + CELLS * size_of::<Data<Cell>>();
 
 /// The bits of a stamp that count publications.
 pub(super) const COUNT: u64 = 0xff;
@@ -62,25 +61,52 @@ pub(super) struct Slot {
     more: [Entry; MAX_PUBLICATIONS - 1],
 }
 
+/// Memory for copies.
+#[repr(C, align(64))]
+pub(super) struct Cell([u8; CELL_BYTES]);
+
 #[repr(C)]
+#[cfg(not(all(test, loom)))]
 union Inline {
-    bytes: std::mem::ManuallyDrop<UnsafeCell<[u8; INLINE_BYTES]>>,
+    bytes: std::mem::ManuallyDrop<Data<[u8; INLINE_BYTES]>>,
     place: std::mem::ManuallyDrop<AtomicU64>,
 }
 
-impl Slot {
-    fn place(&self) -> &AtomicU64 {
-        // SAFETY: every bit pattern is a valid number; the union begins with it, aligned.
-        unsafe { &self.inline.place }
+#[cfg(not(all(test, loom)))]
+impl Inline {
+    fn bytes(&self) -> &Data<[u8; INLINE_BYTES]> {
+        // SAFETY: every bit pattern is a valid array.
+        unsafe { &self.bytes }
     }
 
+    fn place(&self) -> &AtomicU64 {
+        // SAFETY: every bit pattern is a valid number; the union begins with it, aligned.
+        unsafe { &self.place }
+    }
+}
+
+#[cfg(all(test, loom))]
+struct Inline(Data<[u8; INLINE_BYTES]>, AtomicU64);
+
+#[cfg(all(test, loom))]
+impl Inline {
+    fn bytes(&self) -> &Data<[u8; INLINE_BYTES]> {
+        &self.0
+    }
+
+    fn place(&self) -> &AtomicU64 {
+        &self.1
+    }
+}
+
+impl Slot {
     /// # Safety
     /// `from` is valid for reads of `bytes`, at most [`INLINE_BYTES`]; this slot is on the own board, and no reader reads its
     /// memory now.
     #[inline]
     pub unsafe fn store_inline(&self, from: *const u8, bytes: usize) {
         // SAFETY: the caller guarantees the source, and that nothing else accesses the destination, which has room.
-        unsafe { copy_small(from, self.inline.bytes.get().cast(), bytes) };
+        self.inline.bytes().with_mut(|into| unsafe { copy_small(from, into.cast(), bytes) });
         self.first.store(Form::Inline as u64 | (bytes as u64) << FORM_BITS, Ordering::Relaxed);
     }
 
@@ -95,7 +121,7 @@ impl Slot {
     #[inline]
     fn entry(&self, number: usize) -> (&AtomicU64, &AtomicU64) {
         match number {
-            0 => (&self.first, self.place()),
+            0 => (&self.first, self.inline.place()),
             _ => (&self.more[number - 1].form, &self.more[number - 1].place),
         }
     }
@@ -160,14 +186,28 @@ impl View {
         unsafe { &*self.0.cast::<AtomicU64>().add(member * SLOTS + at) }
     }
 
-    pub fn cell_offset(&self, cell: usize) -> usize {
-        CELLS_AT + cell % CELLS * CELL_BYTES
+    #[inline]
+    fn cell(&self, cell: usize) -> &Data<Cell> {
+        assert!(cell < CELLS);
+        // SAFETY: the cells lie within the board, and every bit pattern is a valid cell of bytes.
+        unsafe { &*self.0.add(CELLS_AT).cast::<Data<Cell>>().add(cell) }
     }
 
-    /// The address of a byte of the board.
-    pub fn memory(&self, at: usize) -> *mut u8 {
-        debug_assert!(at < BOARD_BYTES);
-        self.0.wrapping_add(at)
+    /// Copies `bytes` bytes at `from` to the byte `at` of the cell, and returns their offset on the board.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `bytes`; `at + bytes` is at most [`CELL_BYTES`]; this is the own board, and nothing else accesses
+    /// this part of the cell now.
+    #[inline]
+    pub unsafe fn store_copied(&self, cell: usize, at: usize, from: *const u8, bytes: usize) -> usize {
+        self.cell(cell).with_mut(|memory| {
+            // SAFETY: the caller guarantees the source, that the destination lies in the cell, and that nothing else accesses it.
+            unsafe {
+                let into = memory.cast::<u8>().add(at);
+                std::ptr::copy_nonoverlapping(from, into, bytes);
+                into.addr() - self.0.addr()
+            }
+        })
     }
 
     /// The publication `number` in `slot` of this board; `None` if its place is not in a cell.
@@ -177,14 +217,11 @@ impl View {
         let form = form.load(Ordering::Relaxed);
         let bytes = (form >> FORM_BITS) as usize;
         let place = match form & ((1 << FORM_BITS) - 1) {
-            0 if bytes <= INLINE_BYTES => {
-                // SAFETY: only the address is taken.
-                Place::Here(unsafe { slot.inline.bytes.get() }.cast_const().cast())
-            }
+            0 if bytes <= INLINE_BYTES => Place::Here(slot.inline.bytes().with(|bytes| bytes.cast())),
             1 => {
                 let at = usize::try_from(place.load(Ordering::Relaxed)).ok()?;
                 let is_inside = at >= CELLS_AT && at.checked_add(bytes)? <= BOARD_BYTES;
-                is_inside.then(|| Place::Here(self.memory(at)))?
+                is_inside.then(|| Place::Here(self.0.wrapping_add(at)))?
             }
             2 => Place::There(place.load(Ordering::Relaxed)),
             _ => return None,
@@ -193,8 +230,44 @@ impl View {
     }
 }
 
+/// For the models, in whose memory words are more than their bytes.
+#[cfg(all(test, loom))]
+impl View {
+    /// Makes a board of `members` in memory that is written for the first time.
+    pub fn make(&self, members: usize) {
+        let word = || AtomicU64::new(0);
+        for member in 0..members {
+            for at in 0..SLOTS {
+                // SAFETY: the memory is as long as a board, and nothing else accesses it yet.
+                unsafe { std::ptr::from_ref(self.acknowledgement(member, at)).cast_mut().write(word()) };
+            }
+        }
+        for at in 0..SLOTS {
+            let inline = Inline(Data::new([0; INLINE_BYTES]), word());
+            let more = std::array::from_fn(|_| Entry { form: word(), place: word() });
+            let slot = Slot { stamp: word(), tag: word(), fingerprint: word(), first: word(), inline, more };
+            // SAFETY: as above.
+            unsafe { std::ptr::from_ref(self.slot(at)).cast_mut().write(slot) };
+        }
+        for at in 0..CELLS {
+            // SAFETY: as above.
+            unsafe { std::ptr::from_ref(self.cell(at)).cast_mut().write(Data::new(Cell([0; CELL_BYTES]))) };
+        }
+    }
+
+    /// The bytes at `from`, a place on this board, of which loom sees that they are read.
+    pub fn content(&self, from: *const u8, bytes: usize) -> Vec<u8> {
+        // SAFETY: whoever calls this has found so many bytes there.
+        let read = || unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec();
+        match from.addr() - self.0.addr() {
+            at if at < CELLS_AT => self.slot((at - SLOTS_AT) / size_of::<Slot>()).inline.bytes().with(|_| read()),
+            at => self.cell((at - CELLS_AT) / size_of::<Data<Cell>>()).with(|_| read()),
+        }
+    }
+}
+
 /// Where the slots begin.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(super) const fn slots_at() -> usize {
     SLOTS_AT
 }

@@ -18,14 +18,15 @@
 
 mod desk;
 mod layout;
-#[cfg(test)]
+#[cfg(all(test, loom))]
+pub(in crate::transport) mod model;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use desk::{Desk, Full};
 pub use layout::{BOARD_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS};
 
-use std::sync::atomic::{Ordering, fence};
-
+use crate::transport::sync::{Ordering, fence};
 use layout::{CELL_BYTES, Form, SLOTS, View};
 
 /// The boards of the ranks that share memory. Members are numbered from 0.
@@ -155,10 +156,9 @@ impl Board {
             // SAFETY: the caller guarantees `bytes` at `from`. No reader reads the slot's memory before the stamp is stored.
             unsafe { slot.store_inline(from, bytes) };
         } else if bytes <= copied.min(seat.room - seat.used) {
-            let at = self.own.cell_offset(seat.cell) + seat.used;
             // SAFETY: the caller guarantees `bytes` at `from`. This seat alone uses its cell, which has room for them. No reader
             // reads them before the stamp is stored.
-            unsafe { std::ptr::copy_nonoverlapping(from, self.own.memory(at), bytes) };
+            let at = unsafe { self.own.store_copied(seat.cell, seat.used, from, bytes) };
             slot.set_entry(number as usize, Form::Copied, bytes, at as u64);
             seat.used += bytes.next_multiple_of(layout::LINE);
         } else {

@@ -4,9 +4,12 @@
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, Ordering, fence};
+use loom::sync::atomic::{AtomicBool, Ordering};
 
-use super::ring::{AtomicU64, Consumer, Line, Producer};
+use super::ring::{Consumer, Line, Producer};
+use super::segment::Sleeping;
+use crate::transport::board::model::{Member, Memory};
+use crate::transport::sync::AtomicU64;
 
 /// Lines of a ring.
 const LINES: usize = 4;
@@ -24,7 +27,7 @@ fn model(ranks: impl Fn() + Sync + Send + 'static) {
 struct Shared {
     lines: Vec<Line>,
     consumed: AtomicU64,
-    sleeping: AtomicBool,
+    sleeping: Sleeping,
     rung: AtomicBool,
 }
 
@@ -33,9 +36,16 @@ impl Shared {
         Arc::new(Self {
             lines: (0..LINES).map(|_| Line::new()).collect(),
             consumed: AtomicU64::new(0),
-            sleeping: AtomicBool::new(false),
+            sleeping: Sleeping::new(),
             rung: AtomicBool::new(false),
         })
+    }
+
+    /// As `PeerSegment::wake`.
+    fn wake(&self) {
+        if self.sleeping.must_be_woken() {
+            self.rung.store(true, Ordering::Relaxed);
+        }
     }
 
     fn producer(&self) -> Producer {
@@ -100,18 +110,60 @@ fn who_sleeps_is_woken() {
             let shared = shared.clone();
             loom::thread::spawn(move || {
                 shared.producer().push(&[IoSlice::new(&[1])]).unwrap();
-                // As `PeerSegment::wake` does.
-                fence(Ordering::SeqCst);
-                if shared.sleeping.load(Ordering::Relaxed) {
-                    shared.rung.store(true, Ordering::Relaxed);
-                }
+                shared.wake();
             })
         };
-        // As `OwnSegment::set_sleeping` does.
-        shared.sleeping.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        shared.sleeping.set(true);
         let seen = pop(&mut shared.consumer());
         sender.join().unwrap();
         assert!(!seen.is_empty() || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
+    });
+}
+
+/// So is a rank that sleeps until a member of its board has published something.
+#[test]
+fn who_sleeps_is_woken_by_a_publication() {
+    model(|| {
+        let (memory, shared) = (Memory::new(2), Shared::new());
+        let mut publisher = Member::new(&memory, 0);
+        let publisher = {
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                let mut seat = publisher.open(1, 0);
+                publisher.publish(&mut seat, &[1]);
+                shared.wake();
+            })
+        };
+        let mut reader = Member::new(&memory, 1);
+        let mut seat = reader.open(1, 0);
+        shared.sleeping.set(true);
+        let seen = reader.board.find(&mut seat, 0, 0).is_some();
+        publisher.join().unwrap();
+        assert!(seen || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
+    });
+}
+
+/// And one that sleeps until its readers have finished.
+#[test]
+fn who_sleeps_is_woken_by_an_acknowledgement() {
+    model(|| {
+        let (memory, shared) = (Memory::new(2), Shared::new());
+        let mut publisher = Member::new(&memory, 0);
+        let mut own = publisher.open(1, 0);
+        publisher.publish(&mut own, &[1]);
+        let mut reader = Member::new(&memory, 1);
+        let reader = {
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                let mut seat = reader.open(1, 0);
+                reader.find(&mut seat, 0, 0);
+                reader.board.acknowledge(&seat, |_| true);
+                shared.wake();
+            })
+        };
+        shared.sleeping.set(true);
+        let seen = publisher.board.missing_reader(&own, u64::MAX).is_none();
+        reader.join().unwrap();
+        assert!(seen || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
     });
 }

@@ -11,39 +11,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
-pub use sync::AtomicU64;
-use sync::{Data, Ordering};
-
-/// What the two ends meet at: the memory that they share, or, compiled for `cfg(loom)`, what loom runs through every order of
-/// events with.
-mod sync {
-    #[cfg(not(all(test, loom)))]
-    pub use std::sync::atomic::{AtomicU64, Ordering};
-
-    #[cfg(all(test, loom))]
-    pub use loom::sync::atomic::{AtomicU64, Ordering};
-
-    #[cfg(all(test, loom))]
-    pub use loom::cell::UnsafeCell as Data;
-
-    /// Bytes that one side writes and the other reads.
-    #[cfg(not(all(test, loom)))]
-    #[repr(transparent)]
-    pub struct Data<T>(std::cell::UnsafeCell<T>);
-
-    #[cfg(not(all(test, loom)))]
-    impl<T> Data<T> {
-        #[inline]
-        pub fn with<R>(&self, body: impl FnOnce(*const T) -> R) -> R {
-            body(self.0.get())
-        }
-
-        #[inline]
-        pub fn with_mut<R>(&self, body: impl FnOnce(*mut T) -> R) -> R {
-            body(self.0.get())
-        }
-    }
-}
+use crate::transport::sync::{AtomicU64, Data, Ordering};
 
 /// Bytes of data in a line.
 const DATA_BYTES: usize = 56;

@@ -8,14 +8,15 @@ use std::cell::UnsafeCell;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::ring::{self, Line};
+use super::ring::Line;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::sys::process::{self, Descriptor};
 use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
+use crate::transport::sync;
 
 /// What proves that a segment is the one of a certain context: only ranks of its job can compute it.
 pub type Secret = [u8; 32];
@@ -51,7 +52,46 @@ struct Header {
 
 /// On a cache line of its own: peers read it each time they publish something.
 #[repr(align(64))]
-struct Sleeping(AtomicU32);
+pub(super) struct Sleeping(sync::AtomicU32);
+
+impl Sleeping {
+    /// For the owner; returns what it said before. After `true` it looks at everything that peers publish before it sleeps.
+    pub fn set(&self, on: bool) -> bool {
+        let before = self.is_set();
+        if before != on {
+            // Only then: peers read the flag's cache line with each publication.
+            self.0.store(u32::from(on), Ordering::Relaxed);
+        }
+        if on {
+            // Between this rank's store of the flag and its loads of what peers publish; a peer has the counterpart between its
+            // store of what it publishes and its load of the flag. So at least one of the two sees the other's store.
+            sync::fence(Ordering::SeqCst);
+        }
+        before
+    }
+
+    /// For the owner.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// For a peer that has published something: whether it must ring.
+    #[inline]
+    pub fn must_be_woken(&self) -> bool {
+        // See `set`.
+        sync::fence(Ordering::SeqCst);
+        self.is_set()
+    }
+}
+
+#[cfg(all(test, loom))]
+impl Sleeping {
+    /// Of a rank that is awake.
+    pub fn new() -> Self {
+        Self(sync::AtomicU32::new(0))
+    }
+}
 
 /// What the owner of a segment writes for the link to one peer, all zero at first.
 #[repr(C, align(4096))]
@@ -73,7 +113,7 @@ pub(super) struct Lane {
 
 /// A word with a cache line of its own.
 #[repr(align(64))]
-pub(super) struct Padded(pub ring::AtomicU64);
+pub(super) struct Padded(pub sync::AtomicU64);
 
 /// Memory that a peer may read.
 #[repr(C)]
@@ -149,27 +189,18 @@ impl OwnSegment {
     /// Says whether peers must ring after they have published something. After `true` the caller looks once more at everything
     /// that peers publish before it sleeps. Returns what it said before.
     pub(super) fn set_sleeping(&self, on: bool) -> bool {
-        let flag = &self.header().sleeping.0;
-        let before = flag.load(Ordering::Relaxed);
-        if before != u32::from(on) {
-            // Only then: peers read the flag's cache line with each publication.
-            flag.store(u32::from(on), Ordering::Relaxed);
-        }
-        if on {
-            // Between this rank's store of the flag and its loads of what peers publish; a peer has the counterpart between its
-            // store of what it publishes and its load of the flag. So at least one of the two sees the other's store.
-            fence(Ordering::SeqCst);
-        } else if before != 0 {
+        let before = self.header().sleeping.set(on);
+        if before && !on {
             let mut bytes = [0; 64];
             while matches!((&self.doorbell[0]).read(&mut bytes), Ok(n) if n == bytes.len()) {}
         }
-        before != 0
+        before
     }
 
     /// Whether peers must ring.
     #[inline]
     pub(super) fn is_sleeping(&self) -> bool {
-        self.header().sleeping.0.load(Ordering::Relaxed) != 0
+        self.header().sleeping.is_set()
     }
 
     fn header(&self) -> &Header {
@@ -260,9 +291,7 @@ impl PeerSegment {
 
     /// Rings if the peer sleeps, after something was published for it.
     pub fn wake(&self) {
-        // See `OwnSegment::set_sleeping`.
-        fence(Ordering::SeqCst);
-        if self.header().sleeping.0.load(Ordering::Relaxed) != 0 {
+        if self.header().sleeping.must_be_woken() {
             // A pipe that is full is readable already.
             let _ = (&self.doorbell).write(&[0]);
         }

@@ -1,0 +1,251 @@
+//! What the members of a board do at the same time, in every order of events that C11 permits, by loom. `scripts/loom.sh` runs it.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::sync::Arc;
+
+use loom::thread::{JoinHandle, spawn, yield_now};
+
+use super::layout::View;
+use super::*;
+use crate::transport::sync::{AtomicU64, Data};
+
+/// How often a thread may lose its core where it does not wait. A missing order on the board shows after one.
+const PREEMPTIONS: usize = 2;
+
+/// Runs `members` through every order of events.
+fn model(members: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(members);
+}
+
+/// The memory of some members.
+pub(in crate::transport) struct Memory(Vec<*mut u8>);
+
+// SAFETY: the boards order all accesses to it, which the models show.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+const LAYOUT: Layout = match Layout::from_size_align(BOARD_BYTES, 4096) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a board has a layout"),
+};
+
+impl Memory {
+    pub fn new(members: usize) -> Arc<Self> {
+        let base = |_| {
+            // SAFETY: the size is not zero.
+            let base = unsafe { alloc(LAYOUT) };
+            // SAFETY: it is as long and aligned as it must be.
+            unsafe { View::new(base) }.make(members);
+            base
+        };
+        Arc::new(Self((0..members).map(base).collect()))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: `new` has allocated it with this layout.
+        self.0.iter().for_each(|base| unsafe { dealloc(*base, LAYOUT) });
+    }
+}
+
+/// The tag of a call, so that calls that follow each other in a slot differ in it.
+fn tag(call: u64) -> u64 {
+    call / 2 % 2
+}
+
+/// A member: its board and its calls.
+pub(in crate::transport) struct Member {
+    memory: Arc<Memory>,
+    pub board: Board,
+    desk: Desk,
+}
+
+impl Member {
+    pub fn new(memory: &Arc<Memory>, index: usize) -> Self {
+        // SAFETY: the memory is as long and aligned as it must be, and lives as long as this.
+        let board = unsafe { Board::new(&memory.0, index) };
+        Self { memory: memory.clone(), board, desk: Desk::default() }
+    }
+
+    /// Occupies a slot for a call, as soon as there is one.
+    pub fn open(&mut self, call: u64, room: usize) -> Seat {
+        let mut seat = Seat::default();
+        while self.desk.open(&self.board, &mut seat, tag(call), call, room).is_err() {
+            yield_now();
+        }
+        seat
+    }
+
+    pub fn publish(&self, seat: &mut Seat, bytes: &[u8]) {
+        // SAFETY: the bytes are copied, or live as long as the model.
+        unsafe { self.board.publish(seat, bytes.as_ptr(), bytes.len(), LINE) };
+    }
+
+    /// Waits for a publication, in whichever slot it is.
+    pub fn find(&self, seat: &mut Seat, member: usize, number: u32) -> Publication {
+        loop {
+            self.board.search(seat, member);
+            if let Some(found) = self.board.find(seat, member, number) {
+                return found.expect("its place is possible");
+            }
+            yield_now();
+        }
+    }
+
+    /// The content of a publication by value.
+    fn content(&self, member: usize, publication: Publication) -> Vec<u8> {
+        let Place::Here(from) = publication.place else { panic!("not here: {publication:?}") };
+        // SAFETY: as in `new`.
+        unsafe { View::new(self.memory.0[member]) }.content(from, publication.bytes)
+    }
+}
+
+/// Member 0 makes calls, more than it has slots and cells, and publishes in both; loom sees any access that is not ordered.
+fn publisher(memory: &Arc<Memory>, calls: u64, readers: Members) -> JoinHandle<()> {
+    let mut member = Member::new(memory, 0);
+    spawn(move || {
+        for call in 1..=calls {
+            let mut seat = member.open(call, LINE);
+            member.publish(&mut seat, &small(call));
+            member.publish(&mut seat, &large(call));
+            member.desk.close(&seat, readers);
+        }
+    })
+}
+
+/// What is published in line.
+fn small(call: u64) -> [u8; 3] {
+    [call as u8; 3]
+}
+
+/// What is published in a cell.
+fn large(call: u64) -> [u8; 40] {
+    [call as u8 + 100; 40]
+}
+
+/// Reads what member 0 publishes.
+fn read(reader: &mut Member, call: u64) {
+    let mut seat = reader.open(call, 0);
+    let first = reader.find(&mut seat, 0, 0);
+    assert_eq!(reader.content(0, first), small(call));
+    let second = reader.find(&mut seat, 0, 1);
+    assert_eq!(reader.content(0, second), large(call));
+    reader.board.acknowledge(&seat, |_| true);
+    reader.desk.close(&seat, 0);
+}
+
+#[test]
+fn publications_are_read_whole_and_their_memory_is_used_again() {
+    const CALLS: u64 = 3;
+    model(|| {
+        let memory = Memory::new(2);
+        let publisher = publisher(&memory, CALLS, Members::MAX);
+        let mut reader = Member::new(&memory, 1);
+        (1..=CALLS).for_each(|call| read(&mut reader, call));
+        publisher.join().unwrap();
+    });
+}
+
+#[test]
+fn memory_is_used_again_when_all_readers_have_finished() {
+    model(|| {
+        let memory = Memory::new(3);
+        let mut publisher = Member::new(&memory, 0);
+        let mut calls = |call| {
+            let mut seat = publisher.open(call, LINE);
+            publisher.publish(&mut seat, &small(call));
+            publisher.publish(&mut seat, &large(call));
+            publisher.desk.close(&seat, Members::MAX);
+        };
+        calls(1);
+        let readers = [1, 2].map(|index| {
+            let mut reader = Member::new(&memory, index);
+            spawn(move || read(&mut reader, 1))
+        });
+        // The only cell is used again.
+        calls(2);
+        readers.map(|reader| reader.join().unwrap());
+    });
+}
+
+/// A member that is in another call than the one that it looks for finds out nothing else than in which one.
+#[test]
+fn a_look_at_a_slot_that_is_used_again_sees_one_call_or_none() {
+    const CALLS: u64 = 3;
+    // A call of the same tag as the last two, which the publisher never makes.
+    const OTHER: u64 = 7;
+    model(|| {
+        let memory = Memory::new(2);
+        let publisher = publisher(&memory, CALLS, 0);
+        let mut reader = Member::new(&memory, 1);
+        let mut seat = reader.open(OTHER, 0);
+        assert_eq!(reader.board.find(&mut seat, 0, 0), None);
+        let seen = reader.board.other_call(&seat, 0, |_| true);
+        assert!(seen.is_none_or(|call| call <= CALLS && tag(call) == tag(OTHER)), "{seen:?}");
+        publisher.join().unwrap();
+    });
+}
+
+/// Memory that is published by its address may be written when the readers have finished.
+#[test]
+fn what_is_published_by_reference_does_not_change_while_it_is_read() {
+    model(|| {
+        let memory = Memory::new(2);
+        // In place of bytes that the reader reads by the operating system.
+        let data = Arc::new(Data::new(1));
+        let mut member = Member::new(&memory, 0);
+        let its = data.clone();
+        let publisher = spawn(move || {
+            let mut seat = member.open(1, 0);
+            its.with_mut(|data| {
+                // SAFETY: loom fails if anything else accesses it now.
+                unsafe { *data = 2 };
+            });
+            member.publish(&mut seat, &[0; LINE]);
+            assert!(seat.is_by_reference());
+            while member.board.missing_reader(&seat, Members::MAX).is_some() {
+                yield_now();
+            }
+            its.with_mut(|data| {
+                // SAFETY: as above.
+                unsafe { *data = 3 };
+            });
+        });
+        let mut reader = Member::new(&memory, 1);
+        let mut seat = reader.open(1, 0);
+        assert!(matches!(reader.find(&mut seat, 0, 0).place, Place::There(_)));
+        // SAFETY: as above.
+        assert_eq!(data.with(|data| unsafe { *data }), 2);
+        reader.board.acknowledge(&seat, |_| true);
+        publisher.join().unwrap();
+    });
+}
+
+/// A reader that was not fast enough finds out that it may have read something else.
+#[test]
+fn what_was_read_before_it_was_withdrawn_stands() {
+    model(|| {
+        let memory = Memory::new(2);
+        // The reader may read it while it is written.
+        let data = Arc::new(AtomicU64::new(2));
+        let mut member = Member::new(&memory, 0);
+        let its = data.clone();
+        let publisher = spawn(move || {
+            let mut seat = member.open(1, 0);
+            member.publish(&mut seat, &[0; LINE]);
+            member.board.withdraw(&seat);
+            its.store(3, Ordering::Relaxed);
+        });
+        let mut reader = Member::new(&memory, 1);
+        let mut seat = reader.open(1, 0);
+        if reader.board.find(&mut seat, 0, 0).is_some() {
+            let read = data.load(Ordering::Relaxed);
+            assert!(read == 2 || !reader.board.stands(&seat, 0));
+        }
+        publisher.join().unwrap();
+    });
+}
