@@ -1,6 +1,7 @@
 //! The bodies of the fuzz targets in `fuzz/`: each accepts any bytes, and panics if a requirement is violated. Built
 //! for fuzzing and for this crate's own tests, which run every body on the corpus in `fuzz/corpus/`.
 
+pub use crate::engine::shared::fuzz::shared_memory;
 pub use crate::ffi::fuzz::options;
 pub use crate::messaging::fuzz::{exchange, frames};
 pub use crate::messaging::matching::fuzz::matching;
@@ -18,6 +19,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("handshake", handshake),
     ("matching", matching),
     ("options", options),
+    ("shared_memory", shared_memory),
     ("store_protocol", store_protocol),
     ("store_url", store_url),
 ];

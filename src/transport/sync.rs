@@ -16,6 +16,12 @@ pub struct Data<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(all(test, loom)))]
 impl<T> Data<T> {
+    /// Outside of shared memory.
+    #[cfg(test)]
+    pub fn new(data: T) -> Self {
+        Self(std::cell::UnsafeCell::new(data))
+    }
+
     /// Calls `body`, which reads.
     #[inline]
     pub fn with<R>(&self, body: impl FnOnce(*const T) -> R) -> R {

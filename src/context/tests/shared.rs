@@ -2,9 +2,12 @@
 
 use std::ffi::c_void;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 use crate::collective::{Collective, Shape};
+use crate::transport::board::{BOARD_BYTES, PLACES};
+use crate::transport::loopback::Random;
 use crate::types::DataType;
 
 fn connected(size: usize, check_calls: bool) -> Vec<Arc<Context>> {
@@ -262,4 +265,76 @@ fn that_calls_differ_is_found_when_no_time_is_left_to_wait() {
         let error = call(1).unwrap_err();
         assert_eq!((error.kind(), error.details().rank), (ErrorKind::Mismatch, Some(0)), "{algorithms:?}: {error}");
     }
+}
+
+/// Writes words into the memory that a rank shares, as only this rank can, until `over`.
+fn scribble(context: &Context, seed: u64, over: &AtomicBool) {
+    const PAGE: usize = 4096;
+    let group = context.lock().unwrap().messenger.host_group().unwrap().clone();
+    let (memory, bytes) = group.own_memory();
+    let (board, lane) = (PAGE, PAGE + BOARD_BYTES);
+    let mut random = Random::new(seed);
+    while !over.load(Ordering::Relaxed) {
+        for _ in 0..random.below(4) {
+            let at = match random.below(8) {
+                // The header, acknowledgements, the first slots, the link to rank 0, the lines of its ring, and anything.
+                0 => random.below(PAGE),
+                1 => board + random.below(2 * PAGE),
+                2 | 3 => board + PLACES[0] + random.below(4) * PLACES[1] + random.below(128),
+                4 => lane + random.below(256),
+                5 => lane + random.below(PAGE),
+                6 => lane + PAGE + random.below(64) * 64,
+                _ => random.below(bytes),
+            };
+            // SAFETY: within the memory, aligned, and kept by the group; others access it by atomics, or as bytes.
+            let word = unsafe { &*memory.add(at & !7).cast::<AtomicU64>() };
+            let value = match random.below(6) {
+                0 => random.bits() & 0xff,
+                1 => random.bits() & 0xffff_ffff,
+                // A stamp of one of the ring's first laps.
+                2 => ((1 + random.bits() % 4) << 16) | random.bits() % 8000,
+                3 => word.load(Ordering::Relaxed) ^ 1 << (random.bits() % 64),
+                4 => word.load(Ordering::Relaxed).wrapping_add(random.bits() % 5),
+                _ => random.bits(),
+            };
+            word.store(value, Ordering::Relaxed);
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Whatever a rank writes there, the calls of others end: with an error, or a result, which may be wrong.
+#[test]
+fn a_rank_that_scribbles_over_the_memory_that_it_shares_harms_nobody_else() {
+    const CALLS: [(&str, usize); 6] = [
+        ("shared_flat", 1),
+        ("ring", 10),
+        ("shared_slices", 3000),
+        ("ring", 2000),
+        ("shared_flat", 300_000),
+        ("ring", 100_000),
+    ];
+    let mut failed = 0;
+    for seed in 0..20 {
+        let contexts = connected(2, false);
+        contexts.iter().for_each(|context| context.set_timeout(Duration::from_millis(200)));
+        let over = AtomicBool::new(false);
+        let calls = |context: &Context| {
+            (0..60).find_map(|n| {
+                let (algorithm, count) = CALLS[n % CALLS.len()];
+                let call = Call { algorithm: Some(algorithm), ..call(context, Collective::Allreduce, count, 0) };
+                run_call(context, &call).err()
+            })
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| scribble(&contexts[1], seed, &over));
+            scope.spawn(|| calls(&contexts[1]));
+            if let Some(error) = calls(&contexts[0]) {
+                assert!(!matches!(error.kind(), ErrorKind::Internal | ErrorKind::InvalidArgument), "{error}");
+                failed += 1;
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+    assert!(failed > 0, "nothing that was written had an effect");
 }

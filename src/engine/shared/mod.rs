@@ -4,6 +4,8 @@
 //! [operations](program) one after the other. Where it must wait for a peer it polls the peer's board for a short time; the
 //! caller of [`Call::advance`] then waits with the context's lock, as for messages.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod program;
 mod quick;
 mod run;

@@ -266,8 +266,6 @@ impl View {
     }
 }
 
-/// Where the slots begin.
-#[cfg(all(test, not(loom)))]
-pub(super) const fn slots_at() -> usize {
-    SLOTS_AT
-}
+/// Where the slots begin, the bytes of one, and where the cells begin.
+#[cfg(any(test, fuzzing))]
+pub const PLACES: [usize; 3] = [SLOTS_AT, size_of::<Slot>(), CELLS_AT];

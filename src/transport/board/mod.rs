@@ -24,6 +24,8 @@ pub(in crate::transport) mod model;
 mod tests;
 
 pub use desk::{Desk, Full};
+#[cfg(any(test, fuzzing))]
+pub use layout::PLACES;
 pub use layout::{BOARD_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS};
 
 use crate::transport::sync::{Ordering, fence};
@@ -262,8 +264,9 @@ impl Board {
     /// reference find out afterwards; see [`Board::stands`].
     #[cold]
     pub fn withdraw(&self, seat: &Seat) {
-        self.own.slot(seat.slot).stamp.store(0, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.own.slot(seat.slot).stamp.store(0, Ordering::Relaxed);
+        // A peer that has read what is written to the memory from now on sees that.
+        fence(Ordering::Release);
     }
 }
 

@@ -190,6 +190,12 @@ impl HostGroup {
         self.looks.load(Ordering::Relaxed)
     }
 
+    /// All memory that this rank shares, and its length.
+    #[cfg(test)]
+    pub fn own_memory(&self) -> (*mut u8, usize) {
+        (self.mapping.start(), self.mapping.bytes())
+    }
+
     /// What this rank writes for the link to the member at `index`.
     pub(super) fn own_lane(&self, index: usize) -> &Lane {
         // SAFETY: the mapping lives as long as the group; any bytes are a valid lane, and it consists of what may change at any time.

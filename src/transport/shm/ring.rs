@@ -8,6 +8,9 @@
 //! A sender that finds the ring empty goes back to its beginning (a record without data says so), so a pair that exchanges small
 //! messages keeps to the same few lines, which stay in the cache.
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
@@ -31,7 +34,7 @@ pub struct Line {
     data: Data<[u8; DATA_BYTES]>,
 }
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
 impl Line {
     /// A line that was never written.
     pub fn new() -> Self {

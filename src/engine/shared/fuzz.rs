@@ -1,0 +1,284 @@
+//! A fuzz target: the calls of a rank while another rank of its group writes anything into the memory that it shares.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::{Call, Shared, Wait, Work};
+use crate::collective::{Collective, Shape};
+use crate::engine::execution::{Binding, Combine};
+use crate::engine::plan::{Plan, PlanCache};
+use crate::fuzzing::Input;
+use crate::reduce;
+use crate::transport::board::{BOARD_BYTES, Board, PLACES};
+use crate::transport::shm::HostGroup;
+use crate::types::{DataType, ReduceOp};
+
+const MEMBERS: usize = 3;
+/// The member that scribbles; it makes calls, too, so that the others do not wait for it in vain.
+const SCRIBBLER: usize = 1;
+/// Limits the time of one run.
+const MAX_STEPS: usize = 200;
+const ELEMENT: usize = size_of::<f32>();
+
+/// The calls that the ranks make.
+const CALLS: [(Collective, &str); 8] = [
+    (Collective::Allreduce, "shared_flat"),
+    (Collective::Allreduce, "shared_slices"),
+    (Collective::Reduce, "shared_slices"),
+    (Collective::Broadcast, "shared_flat"),
+    (Collective::Allgather, "shared_flat"),
+    (Collective::Gather, "shared_flat"),
+    (Collective::Alltoall, "shared_flat"),
+    (Collective::Scan, "shared_flat"),
+];
+
+/// Numbers of elements: published in line, and in a cell; the last one is reduced in several pieces if it is read by reference.
+const COUNTS: [usize; 4] = [1, 8, 100, 40_000];
+
+const LAYOUT: Layout = match Layout::from_size_align(BOARD_BYTES, 4096) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a board has a layout"),
+};
+
+/// A board in memory of its own, so that a sanitizer detects an access beyond it.
+struct Memory(NonNull<u8>);
+
+impl Memory {
+    fn new() -> Self {
+        // SAFETY: the size is not zero.
+        Self(NonNull::new(unsafe { alloc_zeroed(LAYOUT) }).expect("memory for a board"))
+    }
+
+    /// As at first, apart from the cells.
+    fn clear(&self) {
+        (0..PLACES[2]).step_by(8).for_each(|at| self.word(at).store(0, Ordering::Relaxed));
+    }
+
+    /// The word that contains the byte `at`.
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < BOARD_BYTES);
+        // SAFETY: within the board, and aligned; what lies there may change at any time.
+        unsafe { &*self.0.as_ptr().cast::<AtomicU64>().add(at / 8) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: `new` has allocated it with this layout.
+        unsafe { dealloc(self.0.as_ptr(), LAYOUT) };
+    }
+}
+
+thread_local! {
+    /// To make them takes longer than a run.
+    static HOST: (Vec<Arc<HostGroup>>, Vec<Memory>) =
+        (HostGroup::in_process(MEMBERS), (0..MEMBERS).map(|_| Memory::new()).collect());
+}
+
+/// A rank, and the call that it makes.
+struct Rank {
+    rank: usize,
+    shared: Shared,
+    plans: PlanCache,
+    running: Option<Running>,
+}
+
+/// A call. Its buffers are as long as they must be, and freed when it ends, so that a sanitizer detects other accesses.
+struct Running {
+    call: Option<Call>,
+    wait: Option<Wait>,
+    plan: Arc<Plan>,
+    tag: u64,
+    count: usize,
+    user: bool,
+    input: Vec<f32>,
+    output: Vec<f32>,
+}
+
+/// A reduction function of the caller's, which finds elements where the ABI says that they are.
+unsafe extern "C" fn sum(
+    into: *mut c_void,
+    left: *const c_void,
+    right: *const c_void,
+    count: usize,
+    _: *mut c_void,
+) -> i32 {
+    let (into, left, right) = (into.cast::<f32>(), left.cast::<f32>(), right.cast::<f32>());
+    assert!(into.is_aligned() && left.is_aligned() && right.is_aligned());
+    for i in 0..count {
+        // SAFETY: the engine guarantees `count` elements.
+        unsafe { into.add(i).write(left.add(i).read() + right.add(i).read()) };
+    }
+    0
+}
+
+impl Running {
+    /// Calls `body` with what the call executes.
+    fn with<R>(&mut self, shared: &Shared, body: impl FnOnce(&mut Option<Call>, &Work<'_>) -> R) -> R {
+        let (inputs, outputs) = ([self.input.as_ptr().cast()], [self.output.as_mut_ptr().cast()]);
+        let (dtype, op) = (DataType::Float32, ReduceOp::Sum);
+        let combine = match self.user {
+            true => Combine::User(sum, std::ptr::null_mut()),
+            false => Combine::Kernel(reduce::kernel(dtype, op).expect("a kernel"), None, (dtype, op)),
+        };
+        let binding = Binding {
+            inputs: &inputs,
+            outputs: &outputs,
+            element: ELEMENT,
+            segment: usize::MAX,
+            combine,
+            digest: 5,
+            counted: true,
+            tag: self.tag,
+            count: self.count,
+        };
+        let program = self.plan.program.as_ref().expect("its steps use shared memory");
+        body(&mut self.call, &Work { shared, plan: &self.plan, program, binding: &binding })
+    }
+}
+
+impl Rank {
+    fn new(group: Arc<HostGroup>, boards: &[Memory]) -> Self {
+        let bases: Vec<_> = boards.iter().map(|memory| memory.0.as_ptr()).collect();
+        let rank = group.index();
+        // SAFETY: the memory is as long and aligned as it must be, and outlives the ranks.
+        let board = unsafe { Board::new(&bases, rank) };
+        // Results of the longest calls are stored past the caches.
+        let cache_bytes = COUNTS[3] * ELEMENT;
+        let usable = AtomicBool::new(true);
+        let shared = Shared { group, board, cache_bytes, usable, state: Mutex::default() };
+        Self { rank, shared, plans: PlanCache::default(), running: None }
+    }
+
+    fn start(&mut self, input: &mut Input<'_>) -> Option<()> {
+        let ((collective, algorithm), count) = (input.pick(&CALLS)?, input.pick(&COUNTS)?);
+        let shape_bits = input.byte()?;
+        if self.running.is_some() {
+            return Some(());
+        }
+        let (tag, user) = (u64::from(shape_bits & 1), shape_bits & 2 != 0);
+        let shape = Shape { shared: true, ..Shape::new(collective, self.rank, MEMBERS, count) };
+        let algorithm = collective.algorithm(algorithm).expect("an algorithm");
+        let plan = self.plans.get(&shape, algorithm, user).expect("a plan");
+        let input = vec![1f32; if shape.inputs > 0 { shape.input_len(0) } else { 0 }];
+        let output = vec![0f32; if shape.outputs > 0 { shape.output_len(0) } else { 0 }];
+        let mut running = Running { call: None, wait: None, plan, tag, count, user, input, output };
+        running.with(&self.shared, |call, work| *call = Call::start(work).ok());
+        self.running = Some(running);
+        Some(())
+    }
+
+    /// Goes on with the call, if there is one.
+    fn advance(&mut self) {
+        let (rank, shared) = (self.rank, &self.shared);
+        let Some(running) = &mut self.running else { return };
+        let wait = running.wait;
+        let ended = running.with(shared, |call, work| {
+            let call = call.as_mut().expect("nothing else runs");
+            if let Some(wait) = wait {
+                call.look_around(work, wait);
+                shared.other_call(work.binding.tag, call.fingerprint());
+                if !call.is_ready(work, wait) {
+                    return Ok(Some(wait));
+                }
+            }
+            call.advance(work)
+        });
+        match ended {
+            Ok(None) => self.running = None,
+            Ok(wait) => running.wait = wait,
+            Err(error) => {
+                // It is the scribbler's fault, except on the scribbler itself, and if a rank is in another call.
+                let culprit = error.details().rank;
+                assert!(culprit.is_some_and(|culprit| culprit < MEMBERS && culprit != rank), "{error}");
+                self.withdraw();
+            }
+        }
+    }
+
+    fn withdraw(&mut self) {
+        if let Some(mut call) = self.running.take().and_then(|running| running.call) {
+            call.withdraw(&self.shared);
+        }
+    }
+}
+
+/// Whatever a rank writes into the memory that it shares, the calls of the others end, fail, or wait, access no memory but their
+/// buffers and the boards, and an error names the rank that it is about.
+pub fn shared_memory(data: &[u8]) {
+    HOST.with(|(groups, boards)| {
+        boards.iter().for_each(Memory::clear);
+        groups.iter().for_each(|group| group.set_sleeping(false));
+        let mut ranks: Vec<Rank> = groups.iter().map(|group| Rank::new(group.clone(), boards)).collect();
+        let mut input = Input(data);
+        for _ in 0..MAX_STEPS {
+            if step(&mut ranks, &boards[SCRIBBLER], &mut input).is_none() {
+                break;
+            }
+        }
+        ranks.iter_mut().for_each(Rank::withdraw);
+    });
+}
+
+fn step(ranks: &mut [Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()> {
+    match input.below(8)? {
+        // All start the same call, so that its steps are met.
+        0 | 1 => {
+            let same = input.take(3)?;
+            ranks.iter_mut().try_for_each(|rank| rank.start(&mut Input(same)))?;
+        }
+        2 => ranks[input.below(MEMBERS)?].start(input)?,
+        3 | 4 => ranks[input.below(MEMBERS)?].advance(),
+        5 => ranks.iter_mut().for_each(Rank::advance),
+        6 => {
+            for _ in 0..=input.below(4)? {
+                scribble(ranks, memory, input)?;
+            }
+        }
+        _ => match input.below(4)? {
+            // Its peers ring a doorbell that it never answers.
+            0 => ranks[SCRIBBLER].shared.group.set_sleeping(true),
+            1 => ranks[SCRIBBLER].shared.group.set_sleeping(false),
+            _ => ranks[input.below(MEMBERS)?].withdraw(),
+        },
+    }
+    Some(())
+}
+
+/// Writes a word.
+fn scribble(ranks: &[Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()> {
+    let [slots, slot_bytes, cells] = PLACES;
+    let at = match input.below(8)? {
+        // What it acknowledges.
+        0 => input.below(MEMBERS)? * 64 * 8 + input.below(4)? * 8,
+        // Of its first slots: the first cache line, and some of what follows.
+        1..=5 => slots + input.below(3)? * slot_bytes + input.below(16)? * 8,
+        _ => u32::from_le_bytes(input.array()?) as usize % BOARD_BYTES,
+    };
+    let small = u64::from(input.byte()?);
+    let own = memory.0.as_ptr().addr() as u64;
+    let word = memory.word(at);
+    let value = match input.below(10)? {
+        0 => small,
+        // A form and a length.
+        1 => small % 4 | u64::from(input.byte()?) << 2,
+        2 => small % 4 | ((COUNTS[3] * ELEMENT) as u64) << 2,
+        3 => small % 4 | u64::from_le_bytes(input.array()?) & !3,
+        // A place: about the end of the board, in the first cell, in this process, and in no process.
+        4 => BOARD_BYTES as u64 - small * 4,
+        5 => cells as u64 + small,
+        6 => own + small * 8,
+        7 => u64::MAX - small,
+        // What was there, as a stamp or an acknowledgement of more or less; and what another rank has there.
+        8 => word.load(Ordering::Relaxed) & !0xff | small,
+        _ => match ranks[0].running.as_ref().and_then(|running| Some(running.call.as_ref()?.fingerprint())) {
+            Some(fingerprint) if small & 1 == 0 => fingerprint,
+            _ => u64::from_le_bytes(input.array()?),
+        },
+    };
+    word.store(value, Ordering::Relaxed);
+    Some(())
+}
