@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs under Miri, which finds undefined behaviour, the library's own tests of what has unsafe code and needs no system: the C ABI's
-# pointers, options and handles, messages, the wire, reductions of several inputs. Tests that it cannot run, or not in minutes, say so themselves.
+# pointers, options and handles, messages, the wire, reductions of several inputs, boards and rings in ordinary memory. Tests that it cannot run, or not in minutes, say so themselves.
 # usage: scripts/miri.sh setup                       installs Miri
 #        scripts/miri.sh [ARGUMENTS OF THE TESTS...]
 set -euo pipefail
@@ -19,7 +19,7 @@ if [ "${1:-}" = setup ]; then
 fi
 tests=("$@")
 if ((${#tests[@]} == 0)); then
-  tests=(ffi:: messaging:: reduce::tests::several schedule::builder wire::)
+  tests=(ffi:: messaging:: reduce::tests::several schedule::builder transport::board transport::shm::ring wire::)
 fi
 # Few cases of random tests, and no files that remember failures: Miri keeps files and clocks of this machine from the tests.
 export MIRIFLAGS="-Zmiri-env-set=PROPTEST_CASES=8 -Zmiri-env-set=PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 ${MIRIFLAGS:-}"

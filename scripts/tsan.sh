@@ -45,7 +45,7 @@ if [ "${1:-}" = rust ]; then
   shift
   tests=("$@")
   if ((${#tests[@]} == 0)); then
-    tests=(--lib --test stress --test failures -- engine:: context:: everything_at_once rank)
+    tests=(--lib --test stress --test failures -- engine:: context:: transport::board transport::shm everything_at_once rank)
   fi
   exec cargo "+$toolchain" test "${for_tsan[@]}" "${tests[@]}"
 fi
