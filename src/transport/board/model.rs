@@ -170,7 +170,7 @@ fn memory_is_used_again_when_all_readers_have_finished() {
         });
         // The only cell is used again.
         write(&mut publisher, 2, LINE, Members::MAX);
-        readers.map(|reader| reader.join().unwrap());
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
 }
 

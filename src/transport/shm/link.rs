@@ -128,12 +128,8 @@ impl ShmLink {
 
     fn pop(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let (got, crossed) = self.consumer.pop(parts)?;
-        if crossed {
-            // Between this rank's store of its position and its load of the flag; the peer has the counterpart.
-            fence(Ordering::SeqCst);
-            if self.theirs().wants_room.0.load(Ordering::Relaxed) != 0 {
-                self.group.wake(self.index);
-            }
+        if crossed && self.theirs().wants_room.must_be_woken() {
+            self.group.wake(self.index);
         }
         if got == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(got) }
     }
@@ -195,13 +191,11 @@ impl Link for ShmLink {
         let mut sent = self.producer.push(parts);
         if matches!(&sent, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
             self.port().waits_at.store(self.producer.position(), Ordering::Relaxed);
-            self.own().wants_room.0.store(1, Ordering::Relaxed);
-            // Between this rank's store of the flag and its load of the peer's position; the peer has the counterpart.
-            fence(Ordering::SeqCst);
+            self.own().wants_room.set(true);
             sent = self.producer.push(parts);
         }
         if sent.is_ok() {
-            self.own().wants_room.0.store(0, Ordering::Relaxed);
+            self.own().wants_room.set(false);
             self.group.wake(self.index);
         }
         sent

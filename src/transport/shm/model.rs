@@ -6,8 +6,8 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 
-use super::ring::{Consumer, Line, Producer};
-use super::segment::Sleeping;
+use super::ring::{Consumer, Line, Producer, has_room};
+use super::segment::Waiting;
 use crate::transport::board::model::{Member, Memory};
 use crate::transport::sync::AtomicU64;
 
@@ -27,7 +27,8 @@ fn model(ranks: impl Fn() + Sync + Send + 'static) {
 struct Shared {
     lines: Vec<Line>,
     consumed: AtomicU64,
-    sleeping: Sleeping,
+    sleeping: Waiting,
+    wants_room: Waiting,
     rung: AtomicBool,
 }
 
@@ -36,7 +37,8 @@ impl Shared {
         Arc::new(Self {
             lines: (0..LINES).map(|_| Line::new()).collect(),
             consumed: AtomicU64::new(0),
-            sleeping: Sleeping::new(),
+            sleeping: Waiting::new(),
+            wants_room: Waiting::new(),
             rung: AtomicBool::new(false),
         })
     }
@@ -117,6 +119,38 @@ fn who_sleeps_is_woken() {
         let seen = pop(&mut shared.consumer());
         sender.join().unwrap();
         assert!(!seen.is_empty() || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
+    });
+}
+
+/// So is a sender that says that it wants room and that it sleeps, and then finds none.
+#[test]
+fn who_waits_for_room_is_woken() {
+    model(|| {
+        let shared = Shared::new();
+        let mut producer = shared.producer();
+        let mut sent = 0;
+        while producer.push(&[IoSlice::new(&[1])]).is_ok() {
+            sent += 1;
+        }
+        let receiver = {
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                let (mut consumer, mut into) = (shared.consumer(), [0; LINES]);
+                let (got, crossed) = consumer.pop(&mut [IoSliceMut::new(&mut into)]).unwrap();
+                assert_eq!(got, sent);
+                if crossed && shared.wants_room.must_be_woken() {
+                    shared.wake();
+                }
+            })
+        };
+        shared.wants_room.set(true);
+        let mut seen = producer.push(&[IoSlice::new(&[1])]).is_ok();
+        if !seen {
+            shared.sleeping.set(true);
+            seen = has_room(LINES, shared.consumed.load(Ordering::Relaxed), producer.position());
+        }
+        receiver.join().unwrap();
+        assert!(seen || shared.rung.load(Ordering::Relaxed), "nobody would wake it");
     });
 }
 

@@ -47,24 +47,24 @@ struct Header {
     secret_at: AtomicU64,
     /// The process's descriptor of its doorbell, a pipe.
     doorbell: AtomicU32,
-    sleeping: Sleeping,
+    sleeping: Waiting,
 }
 
-/// On a cache line of its own: peers read it each time they publish something.
+/// Whether a rank waits, so that a peer that does what it waits for must wake it. On a cache line of its own: peers read it often.
 #[repr(align(64))]
-pub(super) struct Sleeping(sync::AtomicU32);
+pub(super) struct Waiting(sync::AtomicU32);
 
-impl Sleeping {
-    /// For the owner; returns what it said before. After `true` it looks at everything that peers publish before it sleeps.
+impl Waiting {
+    /// For the owner; returns what it said before. After `true` it looks once more at what it waits for.
     pub fn set(&self, on: bool) -> bool {
         let before = self.is_set();
         if before != on {
-            // Only then: peers read the flag's cache line with each publication.
+            // Only then: the cache line stays with the peers that read it.
             self.0.store(u32::from(on), Ordering::Relaxed);
         }
         if on {
-            // Between this rank's store of the flag and its loads of what peers publish; a peer has the counterpart between its
-            // store of what it publishes and its load of the flag. So at least one of the two sees the other's store.
+            // Between this rank's store of the flag and its loads of what it waits for; a peer has the counterpart between its
+            // store of that and its load of the flag. So at least one of the two sees the other's store.
             sync::fence(Ordering::SeqCst);
         }
         before
@@ -76,7 +76,7 @@ impl Sleeping {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// For a peer that has published something: whether it must ring.
+    /// For a peer that has stored what the owner may wait for: whether it must wake it.
     #[inline]
     pub fn must_be_woken(&self) -> bool {
         // See `set`.
@@ -86,8 +86,8 @@ impl Sleeping {
 }
 
 #[cfg(all(test, loom))]
-impl Sleeping {
-    /// Of a rank that is awake.
+impl Waiting {
+    /// Of a rank that does not wait.
     pub fn new() -> Self {
         Self(sync::AtomicU32::new(0))
     }
@@ -98,8 +98,8 @@ impl Sleeping {
 pub(super) struct Lane {
     /// How far the owner has read the peer's ring.
     pub consumed: Padded,
-    /// 1 if the owner may wait for room in its ring.
-    pub wants_room: Padded,
+    /// Whether the owner may wait for room in its ring.
+    pub wants_room: Waiting,
     /// 0 while the link exists, then 1 more than the length of `last`.
     pub ended: Padded,
     /// Memory that the peer may read.
