@@ -290,7 +290,7 @@ fn scribble(context: &Context, seed: u64, over: &AtomicBool) {
                 0 => random.bits() & 0xff,
                 1 => random.bits() & 0xffff_ffff,
                 // A stamp of one of the ring's first laps.
-                2 => ((1 + random.bits() % 4) << 16) | random.bits() % 8000,
+                2 => ((1 + random.bits() % 4) << 16) | (random.bits() % 8000),
                 3 => word.load(Ordering::Relaxed) ^ 1 << (random.bits() % 64),
                 4 => word.load(Ordering::Relaxed).wrapping_add(random.bits() % 5),
                 _ => random.bits(),

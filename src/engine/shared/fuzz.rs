@@ -264,9 +264,9 @@ fn scribble(ranks: &[Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()
     let value = match input.below(10)? {
         0 => small,
         // A form and a length.
-        1 => small % 4 | u64::from(input.byte()?) << 2,
-        2 => small % 4 | ((COUNTS[3] * ELEMENT) as u64) << 2,
-        3 => small % 4 | u64::from_le_bytes(input.array()?) & !3,
+        1 => (small % 4) | (u64::from(input.byte()?) << 2),
+        2 => (small % 4) | (((COUNTS[3] * ELEMENT) as u64) << 2),
+        3 => (small % 4) | (u64::from_le_bytes(input.array()?) & !3),
         // A place: about the end of the board, in the first cell, in this process, and in no process.
         4 => BOARD_BYTES as u64 - small * 4,
         5 => cells as u64 + small,
