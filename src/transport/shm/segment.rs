@@ -32,6 +32,8 @@ const BOARD_AT: usize = size_of::<Header>();
 const LANES_AT: usize = BOARD_AT + BOARD_BYTES;
 /// Lines of a ring.
 pub const LINES: usize = 4096;
+/// Most reads that empty the doorbell.
+const DOORBELL_READS: u32 = 64;
 /// Messages that one peer can read out of this rank's memory at the same time. A prime number, since the place of one in the table is
 /// the remainder of its key, and keys come in rows with all distances.
 pub const REGISTRATIONS: usize = 113;
@@ -191,8 +193,11 @@ impl OwnSegment {
     pub(super) fn set_sleeping(&self, on: bool) -> bool {
         let before = self.header().sleeping.set(on);
         if before && !on {
+            // A peer that rings without end must not keep this rank here.
             let mut bytes = [0; 64];
-            while matches!((&self.doorbell[0]).read(&mut bytes), Ok(n) if n == bytes.len()) {}
+            let mut reads = 0..DOORBELL_READS;
+            let mut read = || matches!((&self.doorbell[0]).read(&mut bytes), Ok(n) if n == bytes.len());
+            while reads.next().is_some() && read() {}
         }
         before
     }
