@@ -40,17 +40,18 @@ static _Thread_local int until_first = 0;
 static int connection = -1;
 
 /* Dumps here, because callgrind resumes collection when a signal handler returns. */
-static void reached_first(void) {
-  if (!until_first) return;
-  CALLGRIND_TOGGLE_COLLECT;
-  CALLGRIND_DUMP_STATS;
-  CALLGRIND_TOGGLE_COLLECT;
+static void dump_first(void) {
+  if (until_first) CALLGRIND_DUMP_STATS;
   until_first = 0;
 }
 
 /* Replaces the C library's function in the whole program, as do the next two. */
 ssize_t send(int fd, const void *bytes, size_t count, int flags) {
-  reached_first();
+  if (until_first) {
+    CALLGRIND_TOGGLE_COLLECT;
+    dump_first();
+    CALLGRIND_TOGGLE_COLLECT;
+  }
   if (is_main) connection = fd;
   return sendto(fd, bytes, count, flags, NULL, 0);
 }
@@ -105,7 +106,8 @@ static void find_shared(void) {
 
 static void stored(int signal, siginfo_t *info, void *context) {
   (void)context;
-  reached_first();
+  CALLGRIND_TOGGLE_COLLECT;
+  dump_first();
   if ((char *)info->si_addr < shared.start || (char *)info->si_addr >= shared.start + shared.bytes ||
       mprotect(shared.start, shared.bytes, PROT_READ | PROT_WRITE) != 0) {
     (void)!write(2, "instructions: access to no memory\n", 34);

@@ -16,7 +16,7 @@ static HOST_GRANULES: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 /// Refuses a pointer to memory of a CUDA device, which the CPU cannot read, if the driver is loaded in this process. Managed and
 /// pinned memory are accepted. `what` names the pointer in the error.
-#[inline]
+#[inline(always)] // On the path of small collectives.
 pub fn check_host(pointer: *const u8, what: impl FnOnce() -> String) -> Result<()> {
     let granule = pointer.addr() >> GRANULE_BITS;
     let known = &HOST_GRANULES[granule % HOST_GRANULES.len()];
@@ -24,11 +24,18 @@ pub fn check_host(pointer: *const u8, what: impl FnOnce() -> String) -> Result<(
     if known.load(Ordering::Relaxed) == granule {
         return Ok(());
     }
+    query(pointer, what)
+}
+
+/// [`check_host`] for memory that is not known.
+#[cold]
+fn query(pointer: *const u8, what: impl FnOnce() -> String) -> Result<()> {
+    let granule = pointer.addr() >> GRANULE_BITS;
     if is_cuda_device(pointer) {
         let text = format!("{} ({pointer:p}) is memory of a CUDA device; copy it to host memory first", what());
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
-    known.store(granule, Ordering::Relaxed);
+    HOST_GRANULES[granule % HOST_GRANULES.len()].store(granule, Ordering::Relaxed);
     Ok(())
 }
 

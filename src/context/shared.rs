@@ -11,7 +11,7 @@ use crate::context::call::Run;
 use crate::context::digest::explain;
 use crate::context::prepared::Prepared;
 use crate::engine::plan::Plan;
-use crate::engine::shared::{Call, Key, Known, Refused, Shared, Wait, Work};
+use crate::engine::shared::{Call, First, Key, Known, Pair, Refused, Room, Shared, Start, Wait, Work};
 use crate::engine::{Binding, Guard, already_running};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Token;
@@ -218,12 +218,17 @@ impl Context {
     #[inline]
     pub unsafe fn run_quick(&self, key: &Key, input: *const u8, output: *mut u8) -> Option<Result<()>> {
         let shared = self.shared_memory.get().filter(|shared| !shared.is_inherited())?;
+        // SAFETY: by the contract, the buffers are valid until this returns.
+        let (mut call, known) = unsafe { Call::start_quick(shared, key, input, output) }?;
+        // SAFETY: valid until the call has ended, and not used afterwards.
+        let known = unsafe { known.as_ref() };
         if shared.is_asleep() {
             self.engine().take_over();
         }
-        let (mut call, known) = Call::start_quick(shared, key, input, output)?;
-        // SAFETY: valid until the call has ended, and not used afterwards.
-        let known = unsafe { known.as_ref() };
+        // SAFETY: `known` and the buffers are the same.
+        if unsafe { call.finish_pair(shared, known, output) } {
+            return Some(Ok(()));
+        }
         let program = known.plan.program.as_ref()?;
         let (inputs, outputs) = ([input], [output]);
         let binding = Binding {
@@ -232,7 +237,7 @@ impl Context {
             element: known.element,
             segment: usize::MAX,
             combine: known.combine,
-            digest: known.digest,
+            digest: known.start.digest,
             tag: 0,
             counted: true,
             count: known.count,
@@ -252,12 +257,12 @@ impl Context {
     /// The rest of a quick call that must wait, or has failed.
     #[cold]
     fn finish_quick(&self, key: &Key, known: &Known, work: &Work<'_>, call: Call) -> Result<()> {
-        let collective = Collective::ALL[key.collective as usize];
+        let collective = Collective::ALL[usize::from(key.collective())];
         let shape = Shape {
-            root: usize::try_from(key.root).unwrap_or_default(),
-            ..Shape::new(collective, self.rank, self.size, key.count)
+            root: usize::try_from(key.root()).unwrap_or_default(),
+            ..Shape::new(collective, self.rank, self.size, key.count())
         };
-        let dtype = DataType::try_from(key.dtype.wrapping_sub(1)).unwrap_or(DataType::Uint8);
+        let dtype = DataType::try_from(u32::from(key.dtype()).wrapping_sub(1)).unwrap_or(DataType::Uint8);
         let described = super::Call::new(shape, dtype);
         let algorithm = collective.algorithm(known.algorithm)?;
         let started = self.engine().now();
@@ -274,19 +279,25 @@ impl Context {
         if self.check_calls || shape.inputs > 1 || shape.outputs > 1 || shape.has_lone_result() {
             return;
         }
-        let bytes = |len: usize| len * element;
+        let room = |len: usize| Room::new(len * element, call.dtype.align());
+        let first = First::of(&prepared.plan, program, element);
         let known = Known {
             plan: prepared.plan.clone(),
             algorithm: prepared.algorithm.name,
             combine,
-            digest: prepared.check,
+            start: Start {
+                line: (kind(prepared.check), 0),
+                digest: prepared.check,
+                counted: true,
+                room: program.room(element),
+                readers: program.readers,
+            },
             element,
             count: call.count(self.rank),
-            input: (shape.inputs > 0).then(|| bytes(shape.input_len(0))),
-            output: (shape.outputs > 0).then(|| bytes(shape.output_len(0))),
-            room: program.room(element),
-            readers: program.readers,
-            align: call.dtype.align(),
+            input: (shape.inputs > 0).then(|| room(shape.input_len(0))),
+            output: (shape.outputs > 0).then(|| room(shape.output_len(0))),
+            pair: first.and_then(|first| Pair::of(program, &first, element, combine)),
+            first,
         };
         shared.remember(key, known);
     }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::wire::fingerprint::next_number;
+use crate::wire::fingerprint::{MAX_NUMBER, next_number};
 
 /// Lines in the direct-mapped cache.
 const RECENT: usize = 64;
@@ -47,15 +47,20 @@ impl Numbers {
     #[inline]
     pub fn next(&mut self, line: Line) -> u32 {
         let recent = &mut self.recent[position(line)];
-        if recent.0 != line || recent.1 == 0 {
+        if recent.0 != line || recent.1.wrapping_sub(1) >= MAX_NUMBER - 1 {
             return self.fetch(line);
         }
-        recent.1 = next_number(recent.1);
+        recent.1 += 1;
         recent.1
     }
 
     #[cold]
     fn fetch(&mut self, line: Line) -> u32 {
+        let recent = &mut self.recent[position(line)];
+        if *recent == (line, MAX_NUMBER) {
+            recent.1 = next_number(MAX_NUMBER);
+            return recent.1;
+        }
         let number = match self.take(line) {
             Some(number) => next_number(number),
             None => u32::from(!self.dropped),

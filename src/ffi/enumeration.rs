@@ -17,6 +17,15 @@ pub(super) unsafe fn number<T>(value: MaybeUninit<T>) -> u32 {
     unsafe { value.as_ptr().cast::<u32>().read() }
 }
 
+/// The value of an enumeration of C with this number.
+pub(super) fn from_number<T>(number: u32) -> MaybeUninit<T> {
+    const { assert!(size_of::<T>() == size_of::<u32>() && align_of::<T>() == align_of::<u32>()) };
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: `value` has the size and alignment of a `u32`, and may have any bytes.
+    unsafe { value.as_mut_ptr().cast::<u32>().write(number) };
+    value
+}
+
 /// A flag in a struct from C: every byte except 0 is true.
 ///
 /// # Safety
@@ -37,14 +46,4 @@ pub(super) unsafe fn known<T: Copy, V: Copy>(value: MaybeUninit<T>, field: &str,
     found
         .map(|(_, value)| *value)
         .ok_or_else(|| Error::invalid(format!("{field} is {number}, which is not a value of its enumeration")))
-}
-
-/// An enumeration from C with the value `number`.
-#[cfg(any(test, fuzzing))]
-pub(super) fn from_number<T>(number: u32) -> MaybeUninit<T> {
-    const { assert!(size_of::<T>() == size_of::<u32>()) };
-    let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: `value` has the size of a `u32` and may hold any bytes.
-    unsafe { value.as_mut_ptr().cast::<u32>().write_unaligned(number) };
-    value
 }

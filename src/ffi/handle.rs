@@ -51,6 +51,7 @@ pub(super) fn create<H: Handle>(inner: H::Inner, out: Out<*mut H>) {
 ///
 /// # Safety
 /// `handle` is NULL, or points to readable memory that no other thread is destroying.
+#[inline]
 pub(super) unsafe fn get<H: Handle>(handle: *const H, what: &str) -> Result<Arc<Block<H::Inner>>> {
     let block: *const Block<H::Inner> = handle.cast();
     check::<H>(block, what)?;
@@ -89,13 +90,20 @@ pub(super) unsafe fn take<H: Handle>(handle: *mut H, what: &str) -> Result<Optio
     Ok(Some(unsafe { Arc::from_raw(block) }))
 }
 
+#[inline(always)] // On the path of small collectives.
 fn check<H: Handle>(block: *const Block<H::Inner>, what: &str) -> Result<()> {
     if block.is_null() {
-        return Err(Error::invalid(format!("{what} is NULL")));
+        return Err(null(what));
     }
     if block.is_aligned() { Ok(()) } else { Err(wrong::<H>(what)) }
 }
 
+#[cold]
+fn null(what: &str) -> Error {
+    Error::invalid(format!("{what} is NULL"))
+}
+
+#[cold]
 fn wrong<H: Handle>(what: &str) -> Error {
     Error::invalid(format!("{what} is not a live {}: it is a handle of another type, or was destroyed", H::NAME))
 }

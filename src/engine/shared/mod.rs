@@ -12,8 +12,8 @@ mod run;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use quick::{Input, Key, Known};
-pub use run::{Call, Wait, Work};
+pub use quick::{First, Key, Known, Pair, Room};
+pub use run::{Call, Start, Wait, Work};
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,8 +84,10 @@ struct Workspace {
     seated: bool,
     /// Who reads what the call publishes.
     readers: Members,
+    /// Bytes of its publications that may be copied.
+    room: usize,
     seat: Seat,
-    /// The call, if it is a plain one.
+    /// The last plain call in this workspace, which may be the call.
     known: Option<Arc<Known>>,
     /// Used only through their pointers, so their lengths stay 0.
     scratch: Vec<u128>,
@@ -213,18 +215,34 @@ impl Calls {
             // SAFETY: the list owns it, and `ended` is atomic.
             if unsafe { (*pointer).ended.load(Ordering::Acquire) } {
                 // SAFETY: its call has ended, so only this list uses it.
-                let workspace = unsafe { &mut *pointer };
-                if std::mem::take(&mut workspace.seated) {
-                    desk.close(&workspace.seat, workspace.readers);
-                }
+                unsafe { &mut *pointer }.leave(desk);
             }
         }
     }
 
     /// The workspace of a new call on `line`. Fails with the fingerprint of a call in progress that it excludes.
-    #[inline]
+    #[inline(always)] // On the path of small collectives.
     fn begin(&mut self, desk: &mut Desk, line: Line) -> std::result::Result<NonNull<Workspace>, u64> {
-        let mut at = 0;
+        let workspace = match *self.begun {
+            // SAFETY: the list owns it, and `ended` is atomic.
+            [only] if unsafe { (*only.as_ptr()).ended.load(Ordering::Acquire) } => {
+                // SAFETY: its call has ended, so only this list uses it.
+                unsafe { &mut *only.as_ptr() }.leave(desk);
+                only
+            }
+            _ => self.find(desk, line)?,
+        };
+        // SAFETY: no call uses it, so only this list does.
+        let free = unsafe { &mut *workspace.as_ptr() };
+        *free.ended.get_mut() = false;
+        free.line = line;
+        Ok(workspace)
+    }
+
+    /// A workspace for [`Calls::begin`], in the list of calls in progress.
+    #[cold]
+    fn find(&mut self, desk: &mut Desk, line: Line) -> std::result::Result<NonNull<Workspace>, u64> {
+        let (mut at, mut free) = (0, None);
         while let Some(call) = self.begun.get(at).copied() {
             let pointer = call.as_ptr();
             // SAFETY: the list owns it. The line does not change while a call uses it, and `ended` is atomic.
@@ -238,23 +256,32 @@ impl Calls {
                 continue;
             }
             // SAFETY: its call has ended, so only this list uses it.
-            let workspace = unsafe { &mut *pointer };
-            if std::mem::take(&mut workspace.seated) {
-                desk.close(&workspace.seat, workspace.readers);
+            unsafe { &mut *pointer }.leave(desk);
+            if free.is_none() {
+                // Stays in the list for the new call.
+                free = Some(call);
+                at += 1;
+            } else {
+                self.begun.swap_remove(at);
+                self.spare.push(call);
             }
-            self.begun.swap_remove(at);
-            self.spare.push(call);
         }
-        let workspace = match self.spare.pop() {
-            Some(workspace) => workspace,
-            None => NonNull::from(Box::leak(Box::<Workspace>::default())),
-        };
-        self.begun.push(workspace);
-        // SAFETY: it was spare, so only this list uses it.
-        let free = unsafe { &mut *workspace.as_ptr() };
-        *free.ended.get_mut() = false;
-        free.line = line;
-        Ok(workspace)
+        Ok(free.unwrap_or_else(|| {
+            let spare = self.spare.pop();
+            let workspace = spare.unwrap_or_else(|| NonNull::from(Box::leak(Box::<Workspace>::default())));
+            self.begun.push(workspace);
+            workspace
+        }))
+    }
+}
+
+impl Workspace {
+    /// Gives back the slot of a call that has ended.
+    #[inline]
+    fn leave(&mut self, desk: &mut Desk) {
+        if std::mem::take(&mut self.seated) {
+            desk.close(&self.seat, self.readers);
+        }
     }
 }
 

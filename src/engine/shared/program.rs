@@ -44,6 +44,9 @@ pub struct Program {
     pub readers: Members,
     /// For each member: the last operation that reads its publications.
     pub last_fetch: Box<[usize]>,
+    /// If all that the first operation does is to copy these elements to scratch memory, so that others can read them: see
+    /// [`Program::skips_copy`].
+    aside: Option<Span>,
 }
 
 /// A combination that the next steps may extend.
@@ -96,6 +99,7 @@ impl Program {
             }
         }
         (shared && published.len() <= MAX_PUBLICATIONS).then(|| Self {
+            aside: aside(schedule.scratch, &ops, &operands, &published),
             last_fetch: last_fetch.into(),
             ops: ops.into(),
             operands: operands.into(),
@@ -106,6 +110,14 @@ impl Program {
 }
 
 impl Program {
+    /// The elements that take the place of all scratch memory, if the first operation need not be executed, since elements have
+    /// `element` bytes.
+    #[inline]
+    pub fn skips_copy(&self, element: usize) -> Option<Span> {
+        // Such a publication is a copy itself.
+        self.aside.filter(|_| self.published.iter().all(|len| len * element <= COPIED_BYTES))
+    }
+
     /// Bytes that the publications take on the board, apart from the slot, if elements have `element` bytes.
     #[inline]
     pub fn room(&self, element: usize) -> usize {
@@ -118,6 +130,31 @@ impl Program {
             }
         }
     }
+}
+
+/// See [`Program::aside`]. The elements are then published, the only publication, and combined with others in place; nothing else
+/// reads the copy. What is combined may replace one of its operands.
+fn aside(scratch: usize, ops: &[Op], operands: &[Operand], published: &[usize]) -> Option<Span> {
+    let [
+        Op::Combine { operands: copied, into: copy },
+        Op::Publish(_),
+        Op::Combine { operands: combined, into },
+        rest @ ..,
+    ] = ops
+    else {
+        return None;
+    };
+    let [Operand::Own(own)] = operands[copied.clone()] else { return None };
+    let is_scratch = |span: &Span| span.buffer == Buffer::Scratch;
+    let reads = |operand: &Operand| matches!(operand, Operand::Own(span) if is_scratch(span));
+    let uses = |op: &Op| match op {
+        Op::Combine { operands: range, into } => is_scratch(into) || operands[range.clone()].iter().any(reads),
+        Op::Divide { span, .. } | Op::Publish(span) => is_scratch(span),
+        Op::AwaitReaders => false,
+    };
+    let in_place = operands[combined.clone()].iter().all(|operand| !reads(operand) || *operand == Operand::Own(*copy));
+    let is_all = is_scratch(copy) && (copy.offset, copy.len) == (0, scratch);
+    (is_all && published.len() == 1 && *into == own && in_place && !rest.iter().any(uses)).then_some(own)
 }
 
 impl Compiler<'_> {
@@ -248,6 +285,34 @@ mod tests {
         b.await_readers();
         let program = Program::new(&b.build(), 4, true).unwrap();
         assert_eq!(program.ops[1], Op::Combine { operands: 0..3, into: out(8) });
+    }
+
+    #[test]
+    fn a_copy_is_left_out_where_the_publication_is_one() {
+        let schedule = |count, twice| {
+            let mut b = Builder::new();
+            let aside = b.scratch(count);
+            b.copy(out(count), aside);
+            b.publish(Readers::All, aside);
+            b.fetch(0, 0, 0, out(count));
+            b.reduce(out(count), aside, out(count));
+            if twice {
+                b.copy(aside, Span::new(Buffer::Output(1), 0, count));
+            }
+            b.await_readers();
+            b.build()
+        };
+        let program = |count, twice| Program::new(&schedule(count, twice), 2, true).unwrap();
+        assert_eq!(program(8, false).skips_copy(4), Some(out(8)));
+        assert_eq!(program(8, true).skips_copy(4), None, "the result replaces what is read afterwards");
+        let most = COPIED_BYTES / 4;
+        assert_eq!(program(most, false).skips_copy(4), Some(out(most)));
+        assert_eq!(program(most + 1, false).skips_copy(4), None, "others read it where it is");
+        assert_eq!(
+            Program::new(&schedule(8, false), 2, false).unwrap().skips_copy(4),
+            None,
+            "two operations write the output"
+        );
     }
 
     #[test]

@@ -1,38 +1,74 @@
 //! A cache of plain calls: what a call with the same arguments, but for the buffers, needs to start.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use crate::engine::execution::Combine;
 use crate::engine::plan::Plan;
 use crate::memory;
-use crate::transport::board::Members;
+use crate::reduce::Kernel;
+use crate::schedule::{Buffer, Span};
+use crate::transport::board::INLINE_BYTES;
+
+use super::program::{Op, Operand, Program};
+use super::run::Start;
 
 /// The arguments of a plain call, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// The collective's number.
-    pub collective: u32,
-    /// The data type's number.
-    pub dtype: u32,
-    /// The operation's number.
-    pub op: u32,
-    /// The root.
-    pub root: i32,
-    /// Number of elements.
-    pub count: usize,
-    /// The input.
-    pub input: Input,
+    /// From the lowest byte on: the collective's number, the data type's, the operation's, and the buffers; then the root.
+    what: u64,
+    count: usize,
 }
 
-/// The input of a plain call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// NULL.
-    Null,
-    /// The same address as the output.
-    Output,
-    /// Another address.
-    Other,
+/// A buffer of a call.
+#[derive(Clone, Copy)]
+pub struct Room {
+    /// Its length in bytes.
+    pub bytes: usize,
+    /// Bits that are 0 in its address.
+    unaligned: usize,
+    /// One less than its address is at most this.
+    most: usize,
+}
+
+/// The first publication of a call, in the slot itself, if nothing comes before it.
+#[derive(Clone, Copy)]
+pub struct First {
+    /// Whether it is of the input, else of the output.
+    pub input: bool,
+    /// Where it begins there, in bytes.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub bytes: usize,
+    /// Where what takes the place of scratch memory begins there, else the same as `offset`.
+    pub scratch: usize,
+    /// The elements that it is of, as the program names them.
+    span: Span,
+    /// The operation after it.
+    pub next: usize,
+}
+
+/// What a call executes after its first publication, if it is one combination of what it has published with a publication of
+/// another member. As the program has the publication's copy, it waits for no reader.
+#[derive(Clone, Copy)]
+pub struct Pair {
+    /// The member, and the number of its publication.
+    pub member: usize,
+    /// See `member`.
+    pub publication: u32,
+    /// Where the operand begins and ends in that publication, in bytes.
+    pub at: usize,
+    /// See `at`.
+    pub end: usize,
+    /// Whether the own operand is the left one.
+    pub is_left: bool,
+    /// Where the result begins in the output, in bytes.
+    pub into: usize,
+    /// Number of elements.
+    pub count: usize,
+    /// Combines them.
+    pub kernel: Kernel,
 }
 
 /// A call of which all is known but the buffers.
@@ -43,22 +79,20 @@ pub struct Known {
     pub algorithm: &'static str,
     /// How elements are combined.
     pub combine: Combine,
-    /// Digest of the call.
-    pub digest: u64,
+    /// What the call needs to start.
+    pub start: Start,
     /// Bytes of one element.
     pub element: usize,
     /// Elements of the call, for error messages.
     pub count: usize,
-    /// Bytes of the input, and of the output, if the call uses them.
-    pub input: Option<usize>,
+    /// The input, and the output, if the call uses them.
+    pub input: Option<Room>,
     /// See `input`.
-    pub output: Option<usize>,
-    /// Bytes that the publications take on the board.
-    pub room: usize,
-    /// Who reads this rank's publications.
-    pub readers: Members,
-    /// The alignment of the buffers.
-    pub align: usize,
+    pub output: Option<Room>,
+    /// The first publication, if it needs no preparation.
+    pub first: Option<First>,
+    /// The rest of the call.
+    pub pair: Option<Pair>,
 }
 
 // SAFETY: `combine` is a kernel of the library.
@@ -72,11 +106,62 @@ pub struct Quick([Option<(Key, Arc<Known>)>; ENTRIES]);
 
 const ENTRIES: usize = 32;
 
+/// Of a key's buffers: the input is NULL; it is also the output.
+const NO_INPUT: u64 = 1 << 24;
+const IN_PLACE: u64 = 1 << 25;
+
 impl Key {
+    /// `None` if a number is that of no type or operation.
+    #[inline]
+    pub fn new(
+        collective: u8,
+        (dtype, op): (u32, u32),
+        root: i32,
+        count: usize,
+        input: *const c_void,
+        output: *const c_void,
+    ) -> Option<Self> {
+        if dtype | op > u32::from(u8::MAX) {
+            return None;
+        }
+        let buffers = (u64::from(input.is_null()) * NO_INPUT) | (u64::from(input == output) * IN_PLACE);
+        let numbers = u64::from(collective) | u64::from(dtype) << 8 | u64::from(op) << 16;
+        Some(Self { what: numbers | buffers | u64::from(root as u32) << 32, count })
+    }
+
+    /// The collective's number.
+    pub fn collective(&self) -> u8 {
+        self.what as u8
+    }
+
+    /// The data type's number.
+    pub fn dtype(&self) -> u8 {
+        (self.what >> 8) as u8
+    }
+
+    /// The operation's number.
+    pub fn op(&self) -> u8 {
+        (self.what >> 16) as u8
+    }
+
+    /// The root.
+    pub fn root(&self) -> i32 {
+        (self.what >> 32) as i32
+    }
+
+    /// Number of elements.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether the input is not NULL, and has another address than the output.
+    pub fn has_other_input(&self) -> bool {
+        self.what & (NO_INPUT | IN_PLACE) == 0
+    }
+
+    #[inline]
     fn position(&self) -> usize {
-        let mixed = (self.count as u64 ^ u64::from(self.collective) << 40 ^ u64::from(self.dtype) << 48)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> 59) as usize % ENTRIES
+        ((self.what ^ self.count as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59) as usize % ENTRIES
     }
 }
 
@@ -93,21 +178,127 @@ impl Quick {
     }
 }
 
+impl First {
+    /// Of a plan with `program`, and elements of `element` bytes. None of a call that needs scratch memory, since it may not get any.
+    pub fn of(plan: &Plan, program: &Program, element: usize) -> Option<Self> {
+        let aside = program.skips_copy(element);
+        if aside.is_none() && plan.scratch > 0 {
+            return None;
+        }
+        let at = usize::from(aside.is_some());
+        let Some(&Op::Publish(span)) = program.ops.get(at) else { return None };
+        let mut from = span;
+        if let Some(aside) = aside {
+            if from.buffer != Buffer::Scratch {
+                return None;
+            }
+            (from.buffer, from.offset) = (aside.buffer, aside.offset + from.offset);
+        }
+        let input = match from.buffer {
+            Buffer::Input(_) => true,
+            Buffer::Output(_) => false,
+            Buffer::Scratch => return None,
+        };
+        let (offset, bytes) = (from.offset * element, from.len * element);
+        let scratch = aside.map_or(offset, |aside| aside.offset * element);
+        (bytes <= INLINE_BYTES).then_some(Self { input, offset, bytes, scratch, span, next: at + 1 })
+    }
+}
+
+impl Pair {
+    /// Of a program whose first publication is `first`, with elements of `element` bytes.
+    pub fn of(program: &Program, first: &First, element: usize, combine: Combine) -> Option<Self> {
+        let [Op::Combine { operands, into }, Op::AwaitReaders] = &program.ops[first.next..] else { return None };
+        let Combine::Kernel(kernel, ..) = combine else { return None };
+        let (own, peer, is_left) = match program.operands[operands.clone()] {
+            [Operand::Own(own), peer] => (own, peer, true),
+            [peer, Operand::Own(own)] => (own, peer, false),
+            _ => return None,
+        };
+        let Operand::Peer { from, publication, at } = peer else { return None };
+        if own != first.span || first.scratch != first.offset || !matches!(into.buffer, Buffer::Output(_)) {
+            return None;
+        }
+        let (at, bytes) = (at * element, into.len * element);
+        let (member, end, count) = (from as usize, at + bytes, into.len);
+        Some(Self { member, publication, at, end, is_left, into: into.offset * element, count, kernel })
+    }
+}
+
+impl Room {
+    /// A buffer of `bytes` that is aligned to `align`.
+    pub fn new(bytes: usize, align: usize) -> Self {
+        match bytes {
+            // Never accessed, so any address will do.
+            0 => Self { bytes, unaligned: 0, most: usize::MAX },
+            _ => Self { bytes, unaligned: align - 1, most: (isize::MAX as usize - bytes).wrapping_sub(1) },
+        }
+    }
+
+    /// Whether the buffer can be at `pointer`.
+    #[inline(always)] // On the path of small collectives.
+    fn fits(&self, pointer: *const u8) -> bool {
+        let address = pointer.addr();
+        address & self.unaligned == 0
+            && address.wrapping_sub(1) <= self.most
+            && memory::check_host(pointer, String::new).is_ok()
+    }
+}
+
 impl Known {
     /// Whether these are buffers in host memory that the call may use.
-    #[inline]
+    #[inline(always)] // On the path of small collectives.
     pub fn fits(&self, input: *const u8, output: *const u8) -> bool {
-        let ok = |pointer: *const u8, bytes: usize| {
-            bytes == 0
-                || (!pointer.is_null()
-                    && pointer.addr() & (self.align - 1) == 0
-                    && pointer.addr().checked_add(bytes).is_some_and(|end| end <= isize::MAX as usize)
-                    && memory::check_host(pointer, String::new).is_ok())
-        };
-        let apart = match (self.input, self.output) {
-            (Some(i), Some(o)) => input.addr() + i <= output.addr() || output.addr() + o <= input.addr(),
-            _ => true,
-        };
-        self.input.is_none_or(|bytes| ok(input, bytes)) && self.output.is_none_or(|bytes| ok(output, bytes)) && apart
+        self.output.is_none_or(|room| room.fits(output))
+            && self.input.is_none_or(|room| {
+                let apart = |other: Room| {
+                    let (i, o) = (input.addr(), output.addr());
+                    i.wrapping_add(room.bytes) <= o || o.wrapping_add(other.bytes) <= i
+                };
+                room.fits(input) && self.output.is_none_or(apart)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_different_arguments_differ() {
+        let [a, b] = [8, 16].map(std::ptr::without_provenance::<c_void>);
+        let null = std::ptr::null();
+        let key = |dtype, op, root, count, input, output| Key::new(3, (dtype, op), root, count, input, output);
+        let keys = [
+            key(1, 2, 0, 5, a, b),
+            key(2, 1, 0, 5, a, b),
+            key(1, 2, -1, 5, a, b),
+            key(1, 2, 1, 5, a, b),
+            key(1, 2, 0, 6, a, b),
+            key(1, 2, 0, 5, null, b),
+            key(1, 2, 0, 5, a, a),
+            key(1, 2, 0, 5, null, null),
+            Key::new(4, (1, 2), 0, 5, a, b),
+        ];
+        for (index, one) in keys.iter().enumerate() {
+            assert!(one.is_some() && !keys[index + 1..].contains(one), "{one:?}");
+        }
+        assert_eq!(key(1, 2, 0, 5, a, b), key(1, 2, 0, 5, b, a), "only whether they are equal");
+        assert_eq!((key(256, 2, 0, 5, a, b), key(1, 256, 0, 5, a, b)), (None, None));
+        let key = key(200, 7, -2, 9, a, b).unwrap();
+        assert_eq!((key.collective(), key.dtype(), key.op(), key.root(), key.count()), (3, 200, 7, -2, 9));
+    }
+
+    #[test]
+    fn a_buffer_is_aligned_and_within_the_address_space() {
+        let cells = [0u64; 4];
+        let (start, bytes) = (cells.as_ptr().cast::<u8>(), size_of_val(&cells));
+        let fits = |bytes, address| Room::new(bytes, 8).fits(std::ptr::without_provenance(address));
+        assert!(Room::new(bytes, 8).fits(start));
+        assert!(!Room::new(bytes, 8).fits(start.wrapping_add(4)));
+        assert!(!fits(8, 0));
+        let most = isize::MAX as usize - 7;
+        assert!(fits(7, most) && !fits(8, most) && !fits(8, 0usize.wrapping_sub(8)));
+        assert!(fits(0, 0) && fits(0, 3), "never accessed");
     }
 }

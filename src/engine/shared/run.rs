@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::program::{Op, Operand, Program};
@@ -39,24 +40,30 @@ pub struct Call {
     /// Not used after the call has ended.
     workspace: NonNull<Workspace>,
     fingerprint: u64,
-    /// Bytes of its publications that may be copied.
-    room: usize,
     /// The next operation.
     next: usize,
+    /// The scratch memory, or what takes its place.
+    scratch: *mut u8,
     /// Whether peers that sleep may not know of the last publication or acknowledgement.
     unannounced: bool,
 }
 
-// SAFETY: the workspace belongs to the call until that has ended, and may be sent.
+// SAFETY: the workspace belongs to the call until that has ended, and may be sent; `scratch` is in it or in a buffer of the caller.
 unsafe impl Send for Call {}
 
 /// What a call needs to start.
-struct Start {
-    line: (u8, u64),
-    digest: u64,
-    counted: bool,
-    room: usize,
-    readers: Members,
+#[derive(Clone, Copy)]
+pub struct Start {
+    /// Kind and tag.
+    pub line: (u8, u64),
+    /// Digest of the call.
+    pub digest: u64,
+    /// Whether calls of this kind are counted.
+    pub counted: bool,
+    /// Bytes that the publications take on the board.
+    pub room: usize,
+    /// Who reads this rank's publications.
+    pub readers: Members,
 }
 
 /// What a call waits for.
@@ -107,8 +114,9 @@ impl Call {
             room: program.room(binding.element),
             readers: program.readers,
         };
-        let mut call = Self::begin(shared, &mut shared.state(), &start)?;
-        if !call.workspace().make_scratch(plan.scratch, binding.element) {
+        let mut call = Self::new(Self::begin(shared, &mut shared.state(), &start)?);
+        let aside = program.skips_copy(binding.element).map(|span| call.pointer(work, &span));
+        if !call.make_scratch(aside, plan, binding.element) {
             call.withdraw(shared);
             return Err(Refused::NoMemory);
         }
@@ -116,41 +124,111 @@ impl Call {
     }
 
     /// Starts the plain call with these arguments, if it was remembered and these buffers can be used. The result describes the
-    /// call, and is valid until that has ended.
-    #[inline]
-    pub fn start_quick(
+    /// call, and is valid until that has ended. What is done before the first publication is kept short.
+    ///
+    /// # Safety
+    /// The buffers are valid for their lengths until the call has ended.
+    #[inline(always)] // On the path of small collectives.
+    pub unsafe fn start_quick(
         shared: &Shared,
         key: &Key,
         input: *const u8,
-        output: *const u8,
+        output: *mut u8,
     ) -> Option<(Self, NonNull<Known>)> {
         let mut state = shared.state();
         let known = state.quick.get(key).filter(|known| known.fits(input, output))?;
         let pointer = NonNull::from(&**known);
-        let start = Start {
-            line: (kind(known.digest), 0),
-            digest: known.digest,
-            counted: true,
-            room: known.room,
-            readers: known.readers,
-        };
-        let mut call = Self::begin(shared, &mut state, &start).ok()?;
-        let its = &mut call.workspace().known;
-        if !its.as_deref().is_some_and(|its| std::ptr::eq(its, pointer.as_ptr())) {
-            *its = state.quick.get(key).cloned();
+        // SAFETY: the cache keeps it alive as long as the lock is held, and then the workspace does.
+        let known = unsafe { pointer.as_ref() };
+        // What is constant takes fewer instructions.
+        let start = Start { line: (known.start.line.0, 0), counted: true, ..known.start };
+        let (workspace, fingerprint) = Self::begin(shared, &mut state, &start).ok()?;
+        // SAFETY: the call uses the workspace until it has ended.
+        let own = unsafe { &mut *workspace.as_ptr() };
+        let mut published = None;
+        if let Some(first) = &known.first
+            && own.seated
+        {
+            let base = if first.input { input.cast_mut() } else { output };
+            let from = base.wrapping_add(first.offset);
+            // SAFETY: the caller guarantees the buffer, which is long enough for what the program publishes.
+            unsafe { shared.board.publish_small(&mut own.seat, from, first.bytes) };
+            published = Some((first.next, base.wrapping_add(first.scratch)));
+        }
+        if !own.known.as_deref().is_some_and(|own| std::ptr::eq(own, known)) {
+            own.keep(state.quick.get(key));
         }
         drop(state);
-        // SAFETY: the workspace keeps it alive.
-        let known = unsafe { pointer.as_ref() };
-        if !call.workspace().make_scratch(known.plan.scratch, known.element) {
+        let (next, scratch) = match published {
+            Some(published) => published,
+            None => Self::prepare(shared, (workspace, fingerprint), known, input, output)?,
+        };
+        Some((Self { workspace, fingerprint, next, scratch, unannounced: published.is_some() }, pointer))
+    }
+
+    /// Makes scratch memory for a plain call that has not published anything. Returns its first operation, and the memory.
+    #[cold]
+    fn prepare(
+        shared: &Shared,
+        begun: (NonNull<Workspace>, u64),
+        known: &Known,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Option<(usize, *mut u8)> {
+        let program = known.plan.program.as_ref()?;
+        let aside = program.skips_copy(known.element).map(|span| {
+            let base = if let Buffer::Input(_) = span.buffer { input.cast_mut() } else { output };
+            base.wrapping_add(span.offset * known.element)
+        });
+        let mut call = Self::new(begun);
+        if !call.make_scratch(aside, &known.plan, known.element) {
             call.withdraw(shared);
             return None;
         }
-        Some((call, pointer))
+        Some((call.next, call.scratch))
+    }
+
+    /// Executes the rest of a plain call that combines two operands after its first publication, if the peer has published its
+    /// own. Returns whether the call has ended; if not, it is to be advanced.
+    ///
+    /// # Safety
+    /// `known` and the buffers are those of [`Call::start_quick`].
+    #[inline(always)] // On the path of small collectives.
+    pub unsafe fn finish_pair(&mut self, shared: &Shared, known: &Known, output: *mut u8) -> bool {
+        let Some(pair) = &known.pair else { return false };
+        let own = self.workspace();
+        match shared.board.find(&mut own.seat, pair.member, pair.publication) {
+            Some(Some(Publication { bytes, place: Place::Here(start) })) if pair.end <= bytes && self.unannounced => {
+                let (own, peer) = (self.scratch.cast_const(), start.wrapping_add(pair.at));
+                let (left, right) = if pair.is_left { (own, peer) } else { (peer, own) };
+                // SAFETY: as for other combinations; `end` is that of the operand in the publication, and `scratch` is the other.
+                unsafe { (pair.kernel)(output.wrapping_add(pair.into), left, right, pair.count) };
+            }
+            _ => return false,
+        }
+        self.end(shared);
+        true
+    }
+
+    /// Makes scratch memory, unless it is not needed because `aside` takes its place. Returns whether there is enough memory.
+    fn make_scratch(&mut self, aside: Option<*mut u8>, plan: &Plan, element: usize) -> bool {
+        if let Some(aside) = aside {
+            // The first operation is the copy.
+            (self.scratch, self.next) = (aside, 1);
+            return true;
+        }
+        let own = self.workspace();
+        let made = own.make_scratch(plan.scratch, element);
+        self.scratch = own.scratch.as_mut_ptr().cast();
+        made
     }
 
     #[inline(always)] // On the path of small collectives.
-    fn begin(shared: &Shared, state: &mut State, start: &Start) -> std::result::Result<Self, Refused> {
+    fn begin(
+        shared: &Shared,
+        state: &mut State,
+        start: &Start,
+    ) -> std::result::Result<(NonNull<Workspace>, u64), Refused> {
         if !shared.usable.load(Ordering::Acquire) {
             return Err(Refused::Unusable);
         }
@@ -160,19 +238,18 @@ impl Call {
         let workspace = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
         let number = if start.counted { state.numbers.next(start.line) } else { 0 };
         state.begun += u64::from(start.counted);
-        let mut call = Self {
-            workspace,
-            fingerprint: fingerprint(start.digest, number),
-            room: start.room,
-            next: 0,
-            unannounced: false,
-        };
-        let fingerprint = call.fingerprint;
-        let own = call.workspace();
+        let fingerprint = fingerprint(start.digest, number);
+        // SAFETY: the call uses the workspace from now on.
+        let own = unsafe { &mut *workspace.as_ptr() };
         own.fingerprint = fingerprint;
         own.readers = start.readers;
+        own.room = start.room;
         own.seated = state.desk.open(&shared.board, &mut own.seat, start.line.1, fingerprint, start.room).is_ok();
-        Ok(call)
+        Ok((workspace, fingerprint))
+    }
+
+    fn new((workspace, fingerprint): (NonNull<Workspace>, u64)) -> Self {
+        Self { workspace, fingerprint, next: 0, scratch: std::ptr::null_mut(), unannounced: false }
     }
 
     /// The call's fingerprint.
@@ -211,16 +288,16 @@ impl Call {
             }
             self.next += 1;
         }
-        self.end(work);
+        self.end(work.shared);
         Ok(None)
     }
 
     /// Occupies a slot, where there was none when the call started.
     #[cold]
     fn sit(&mut self, work: &Work<'_>) -> std::result::Result<(), Wait> {
-        let (fingerprint, room, shared) = (self.fingerprint, self.room, work.shared);
+        let (fingerprint, shared) = (self.fingerprint, work.shared);
         let own = self.workspace();
-        let opened = shared.state().desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, room);
+        let opened = shared.state().desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, own.room);
         own.seated = opened.is_ok();
         opened.map_err(|full| match full {
             Full::Unread(member) => Wait::Earlier { member },
@@ -268,11 +345,12 @@ impl Call {
         missing.map(|member| Wait::Reader { member })
     }
 
-    fn pointer(&mut self, work: &Work<'_>, span: &Span) -> *mut u8 {
+    #[inline(always)] // On the path of small collectives.
+    fn pointer(&self, work: &Work<'_>, span: &Span) -> *mut u8 {
         let base = match span.buffer {
             Buffer::Input(n) => work.binding.inputs[n as usize].cast_mut(),
             Buffer::Output(n) => work.binding.outputs[n as usize],
-            Buffer::Scratch => self.workspace().scratch.as_mut_ptr().cast(),
+            Buffer::Scratch => self.scratch,
         };
         // The base of an empty buffer may be null.
         base.wrapping_add(span.offset * work.binding.element)
@@ -330,6 +408,7 @@ impl Call {
         self.combine_many(work, operands, into)
     }
 
+    #[inline(never)]
     fn combine_many(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
         let mut sources = std::mem::take(&mut self.workspace().sources);
         sources.clear();
@@ -446,9 +525,8 @@ impl Call {
     }
 
     /// Ends the call: it has read all that it needed.
-    #[inline]
-    fn end(&mut self, work: &Work<'_>) {
-        let shared = work.shared;
+    #[inline(always)] // On the path of small collectives.
+    fn end(&mut self, shared: &Shared) {
         let own = self.workspace();
         shared.board.acknowledge(&own.seat, |_| true);
         shared.group.wake_others();
@@ -468,6 +546,12 @@ impl Call {
 }
 
 impl Workspace {
+    /// Keeps the description of its call alive.
+    #[cold]
+    fn keep(&mut self, known: Option<&Arc<Known>>) {
+        self.known = known.cloned();
+    }
+
     /// Makes room for `elements` of `element` bytes. Returns whether there is enough memory.
     #[inline]
     fn make_scratch(&mut self, elements: usize, element: usize) -> bool {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::program::Program;
 use super::*;
+use crate::collective::{Collective, Shape};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::reduce;
@@ -99,6 +100,37 @@ fn ranks_reduce_what_all_have_published() {
         [(2, 1, 1000), (3, 8, 300), (4, 9, 300), (9, 100, 100), (2, 40_000, 50), (3, 100_000, 30)]
     {
         sums(size, count, calls);
+    }
+}
+
+/// In place: what is published is a copy of the output, in shared memory itself or in scratch memory.
+#[test]
+fn ranks_reduce_in_place_what_all_have_published() {
+    let algorithm = Collective::Allreduce.algorithm("shared_flat").unwrap();
+    for (size, count, copies) in
+        [(2, 1, true), (3, 9, true), (2, COPIED_BYTES / 4, true), (2, COPIED_BYTES / 4 + 1, false)]
+    {
+        let groups = HostGroup::in_process(size);
+        std::thread::scope(|scope| {
+            for (rank, group) in groups.into_iter().enumerate() {
+                scope.spawn(move || {
+                    let shared = Shared::new(group);
+                    let shape =
+                        Shape { inputs: 0, shared: true, ..Shape::new(Collective::Allreduce, rank, size, count) };
+                    let schedule = (algorithm.generate)(&shape).unwrap();
+                    let mut plan = Plan::new(&schedule);
+                    plan.program = Program::new(&schedule, size, true);
+                    assert_eq!(plan.program.as_ref().unwrap().skips_copy(4).is_some(), copies, "{count} elements");
+                    for call in 0..5 {
+                        let mut cells: Vec<f32> = (0..count).map(|i| (i % 100 + rank * 7 + call) as f32).collect();
+                        run(&work(&shared, &plan, &binding(&[], &[cells.as_mut_ptr().cast()], 0)));
+                        let expected = |i: usize| (size * (i % 100 + call) + 7 * size * (size - 1) / 2) as f32;
+                        let wrong = (0..count).find(|i| cells[*i] != expected(*i));
+                        assert_eq!(wrong, None, "{size} ranks, {count} elements, rank {rank}, call {call}");
+                    }
+                });
+            }
+        });
     }
 }
 

@@ -23,15 +23,16 @@ pub use reducing::*;
 pub(super) use self::buffers::Apart;
 use self::buffers::Form;
 use super::context::gloo_rs_context_t;
-use super::enumeration::number;
-use super::guard::guard;
-use super::status::gloo_rs_status_t;
+use super::enumeration::{from_number, number};
+use super::guard::{guard, guarded};
+use super::last_error::remember;
+use super::status::{GLOO_RS_OK, gloo_rs_status_t};
 use super::types::{element_type, op};
 use super::{handle, pointer};
 use crate::collective::{Collective, Shape};
 use crate::context::{Call, Context, Prepared, Reduction, Request};
 use crate::engine::plan;
-use crate::engine::shared::{Input, Key};
+use crate::engine::shared::Key;
 use crate::error::{Error, Result, try_zeros};
 use crate::types::{DataType, Rank, ReduceOp};
 
@@ -127,50 +128,122 @@ pub(super) unsafe fn request(
     unsafe { checked(context, collective, options, inputs, outputs, counts, Prepare(context)) }
 }
 
-/// Makes a call of one input, or none, and one output, for the export `function`. `options` contains the other arguments; the
+/// Makes a call of one input, or none, and one output, for the export `function`. `options` returns the other arguments; the
 /// length of its lists is the context's size.
 ///
 /// # Safety
 /// `context` is NULL or a live handle. The buffers and lists that this rank uses are as [`run`] demands.
+#[inline(always)] // So that the options are made only if they are needed.
 unsafe fn plain(
     function: &str,
     collective: Collective,
     context: *mut gloo_rs_context_t,
     input: *const c_void,
     output: *mut c_void,
-    mut options: gloo_rs_collective_options_t,
+    options: impl Fn() -> gloo_rs_collective_options_t,
 ) -> gloo_rs_status_t {
-    guard(function, || {
+    // SAFETY: by the contract, which is that of both.
+    unsafe {
+        match quick_key(collective, &options(), input, output) {
+            Some(key) => quick(context, key, input, output),
+            None => unkeyed(function, collective, context, input, output, options),
+        }
+    }
+}
+
+/// Makes a plain call that has no key.
+///
+/// # Safety
+/// As for [`plain`].
+#[cold]
+unsafe fn unkeyed(
+    function: &str,
+    collective: Collective,
+    context: *mut gloo_rs_context_t,
+    input: *const c_void,
+    output: *mut c_void,
+    options: impl Fn() -> gloo_rs_collective_options_t,
+) -> gloo_rs_status_t {
+    // SAFETY: by the contract.
+    guard(function, || unsafe { prepared(collective, context, input, output, options(), None) })
+}
+
+/// Makes the plain call `key`. All its arguments fit into registers.
+///
+/// # Safety
+/// As for [`plain`].
+#[inline(never)]
+unsafe fn quick(
+    context: *mut gloo_rs_context_t,
+    key: Key,
+    input: *const c_void,
+    output: *mut c_void,
+) -> gloo_rs_status_t {
+    let mut made = true;
+    let result = guarded(|| {
         // SAFETY: by the contract, `context` is NULL or a live handle.
         let handle = unsafe { handle::get(context, "context") }?;
-        let context = &handle.context;
-        let key = quick_key(collective, &options, input, output);
-        if let Some(key) = &key {
-            // SAFETY: by the contract, the buffers that this rank uses are NULL or valid for their lengths, which `key` determines.
-            if let Some(result) = unsafe { context.run_quick(key, input.cast(), output.cast()) } {
-                return result;
-            }
+        // SAFETY: by the contract, the buffers that this rank uses are NULL or valid for their lengths, which `key` determines.
+        let result = unsafe { handle.context.run_quick(&key, input.cast(), output.cast()) };
+        made = result.is_some();
+        result.unwrap_or(Ok(()))
+    });
+    let collective = Collective::ALL[usize::from(key.collective())];
+    let result = match result {
+        Ok(()) if made => return GLOO_RS_OK,
+        Ok(()) => {
+            let (data_type, op) = (from_number(u32::from(key.dtype())), from_number(u32::from(key.op())));
+            let (count, root) = (key.count(), key.root());
+            let options = gloo_rs_collective_options_t { count, data_type, op, root, ..DEFAULTS };
+            // SAFETY: by the contract; `key` has the other arguments.
+            guarded(|| unsafe { prepared(collective, context, input, output, options, Some(key)) })
         }
-        let is_root = usize::try_from(options.root) == Ok(context.rank());
-        // NULL stands for in place, where the rank has that form.
-        options.num_inputs = match collective {
-            Collective::Broadcast | Collective::Barrier => 0,
-            Collective::Alltoallv | Collective::PairwiseExchange => 1,
-            Collective::Gather | Collective::Gatherv if !is_root => 1,
-            _ => usize::from(!input.is_null()),
-        };
-        options.num_outputs = usize::from(collective != Collective::Barrier);
-        options.num_counts = context.size();
-        let used = used(collective, &options, context.rank());
-        let (inputs, outputs) = (&[input.cast::<u8>()][..used.inputs], &[output.cast::<u8>()][..used.outputs]);
-        // SAFETY: by the contract, the buffers and lists that this rank uses are NULL or valid for their lengths;
-        // `used` leaves out the others. `options` has no other pointers: the exports take the rest from `DEFAULTS`.
-        unsafe { run(context, collective, &options, inputs, outputs, used.counts, key) }
-    })
+        failed => failed,
+    };
+    result.map_or_else(|error| failed(collective, &error), |()| GLOO_RS_OK)
+}
+
+/// Stores the error of a plain call.
+#[cold]
+fn failed(collective: Collective, error: &Error) -> gloo_rs_status_t {
+    remember(&format!("gloo_rs_{}", collective.name()), error)
+}
+
+/// Prepares and makes a plain call.
+///
+/// # Safety
+/// As for [`plain`].
+#[inline(never)]
+unsafe fn prepared(
+    collective: Collective,
+    context: *mut gloo_rs_context_t,
+    input: *const c_void,
+    output: *mut c_void,
+    mut options: gloo_rs_collective_options_t,
+    key: Option<Key>,
+) -> Result<()> {
+    // SAFETY: by the contract, `context` is NULL or a live handle.
+    let handle = unsafe { handle::get(context, "context") }?;
+    let context = &handle.context;
+    let is_root = usize::try_from(options.root) == Ok(context.rank());
+    // NULL stands for in place, where the rank has that form.
+    options.num_inputs = match collective {
+        Collective::Broadcast | Collective::Barrier => 0,
+        Collective::Alltoallv | Collective::PairwiseExchange => 1,
+        Collective::Gather | Collective::Gatherv if !is_root => 1,
+        _ => usize::from(!input.is_null()),
+    };
+    options.num_outputs = usize::from(collective != Collective::Barrier);
+    options.num_counts = context.size();
+    let used = used(collective, &options, context.rank());
+    let (inputs, outputs) = (&[input.cast::<u8>()][..used.inputs], &[output.cast::<u8>()][..used.outputs]);
+    // SAFETY: by the contract, the buffers and lists that this rank uses are NULL or valid for their lengths;
+    // `used` leaves out the others. `options` has no other pointers: the exports take the rest from `DEFAULTS`.
+    unsafe { run(context, collective, &options, inputs, outputs, used.counts, key) }
 }
 
 /// The arguments of a plain call; `None` for a collective with lists, or whose ranks have results of single contributions.
-#[inline]
+#[inline(always)] // A part of `plain`.
 fn quick_key(
     collective: Collective,
     options: &gloo_rs_collective_options_t,
@@ -186,15 +259,8 @@ fn quick_key(
         return None;
     }
     // SAFETY: C initialised both fields, or they have their defaults.
-    let (dtype, op) = unsafe { (number(options.data_type), number(options.op)) };
-    let input = if input.is_null() {
-        Input::Null
-    } else if input == output.cast_const() {
-        Input::Output
-    } else {
-        Input::Other
-    };
-    Some(Key { collective: collective as u32, dtype, op, root: options.root, count: options.count, input })
+    let numbers = unsafe { (number(options.data_type), number(options.op)) };
+    Key::new(collective as u8, numbers, options.root, options.count, input, output)
 }
 
 /// Numbers of the caller's inputs, outputs and counts that a rank uses in a call.
@@ -270,7 +336,7 @@ impl Purpose for Run<'_> {
     #[inline(always)] // A part of `run`.
     unsafe fn fulfil(self, call: &Call<'_>, known: Option<Prepared>, apart: Option<Apart>) -> Result<()> {
         // In place by another address than the output's, the buffers are not what the key says.
-        let is_named = |key: &Key| key.input != Input::Other || call.inputs.len() == self.inputs;
+        let is_named = |key: &Key| !key.has_other_input() || call.inputs.len() == self.inputs;
         if let (Some(key), Some(prepared), None) = (self.key.filter(is_named), &known, &apart) {
             self.context.remember(key, call, prepared);
         }

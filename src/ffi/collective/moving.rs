@@ -19,7 +19,7 @@ pub unsafe extern "C" fn gloo_rs_broadcast(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     root: i32,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, data_type, root, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, data_type, root, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `buffer`, where this rank uses it, is
     // NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_broadcast", Collective::Broadcast, context, std::ptr::null(), buffer, options) }
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn gloo_rs_gather(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     root: i32,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, data_type, root, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, data_type, root, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_gather", Collective::Gather, context, input, output, options) }
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn gloo_rs_gatherv(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     root: i32,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, recv_counts: counts, data_type, root, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, recv_counts: counts, data_type, root, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above; `counts` likewise, for one value per rank.
     unsafe { plain("gloo_rs_gatherv", Collective::Gatherv, context, input, output, options) }
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn gloo_rs_scatter(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     root: i32,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, data_type, root, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, data_type, root, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_scatter", Collective::Scatter, context, input, output, options) }
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn gloo_rs_scatterv(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     root: i32,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, send_counts: counts, data_type, root, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, send_counts: counts, data_type, root, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above; `counts` likewise, for one value per rank.
     unsafe { plain("gloo_rs_scatterv", Collective::Scatterv, context, input, output, options) }
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn gloo_rs_allgather(
     count: usize,
     data_type: MaybeUninit<gloo_rs_data_type_t>,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, data_type, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, data_type, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_allgather", Collective::Allgather, context, input, output, options) }
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn gloo_rs_allgatherv(
     counts: *const usize,
     data_type: MaybeUninit<gloo_rs_data_type_t>,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { recv_counts: counts, data_type, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { recv_counts: counts, data_type, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above; `counts` likewise, for one value per rank.
     unsafe { plain("gloo_rs_allgatherv", Collective::Allgatherv, context, input, output, options) }
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn gloo_rs_alltoall(
     count: usize,
     data_type: MaybeUninit<gloo_rs_data_type_t>,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, data_type, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, data_type, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_alltoall", Collective::Alltoall, context, input, output, options) }
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn gloo_rs_alltoallv(
     recv_counts: *const usize,
     data_type: MaybeUninit<gloo_rs_data_type_t>,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { send_counts, recv_counts, data_type, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { send_counts, recv_counts, data_type, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above; `send_counts` and `recv_counts` likewise,
     // for one value per rank.
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn gloo_rs_pairwise_exchange(
     destinations: usize,
     data_type: MaybeUninit<gloo_rs_data_type_t>,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, destinations, data_type, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, destinations, data_type, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_pairwise_exchange", Collective::PairwiseExchange, context, input, output, options) }
@@ -325,7 +325,9 @@ pub unsafe extern "C" fn gloo_rs_pairwise_exchange_with(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_barrier(context: *mut gloo_rs_context_t) -> gloo_rs_status_t {
     // SAFETY: the header demands that `context` is NULL or a live handle.
-    unsafe { plain("gloo_rs_barrier", Collective::Barrier, context, std::ptr::null(), std::ptr::null_mut(), DEFAULTS) }
+    unsafe {
+        plain("gloo_rs_barrier", Collective::Barrier, context, std::ptr::null(), std::ptr::null_mut(), || DEFAULTS)
+    }
 }
 
 /// Like gloo_rs_barrier, with an algorithm, a timeout or a tag. There are no buffers and no data type.

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use super::{DEFAULTS, buffers, gloo_rs_collective_options_t, plain, with};
+use super::{DEFAULTS, buffers, gloo_rs_collective_options_t, plain, unkeyed, with};
 use crate::collective::Collective;
 use crate::error::Error;
 use crate::ffi::context::gloo_rs_context_t;
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn gloo_rs_allreduce(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_allreduce", Collective::Allreduce, context, input, output, options) }
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn gloo_rs_reduce(
     op: MaybeUninit<gloo_rs_op_t>,
     root: i32,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, data_type, op, root, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, data_type, op, root, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_reduce", Collective::Reduce, context, input, output, options) }
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn gloo_rs_reduce_scatter(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_reduce_scatter", Collective::ReduceScatter, context, input, output, options) }
@@ -110,10 +110,10 @@ pub unsafe extern "C" fn gloo_rs_reduce_scatterv(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { recv_counts: counts, data_type, op, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { recv_counts: counts, data_type, op, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above; `counts` likewise, for one value per rank.
-    unsafe { plain("gloo_rs_reduce_scatterv", Collective::ReduceScatter, context, input, output, options) }
+    unsafe { unkeyed("gloo_rs_reduce_scatterv", Collective::ReduceScatter, context, input, output, options) }
 }
 
 /// Like gloo_rs_reduce_scatter with `count`, or like gloo_rs_reduce_scatterv with `recv_counts`; with any number of
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn gloo_rs_scan(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_scan", Collective::Scan, context, input, output, options) }
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn gloo_rs_exscan(
     data_type: MaybeUninit<gloo_rs_data_type_t>,
     op: MaybeUninit<gloo_rs_op_t>,
 ) -> gloo_rs_status_t {
-    let options = gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
+    let options = move || gloo_rs_collective_options_t { count, data_type, op, ..DEFAULTS };
     // SAFETY: the header demands that `context` is NULL or a live handle, and `input` and `output`, where this rank
     // uses them, are NULL or valid for the elements that are stated above.
     unsafe { plain("gloo_rs_exscan", Collective::Exscan, context, input, output, options) }

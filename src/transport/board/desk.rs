@@ -44,7 +44,7 @@ pub enum Full {
 impl Desk {
     /// Occupies a slot for the call with this tag and fingerprint, and describes it in `seat`. `room`: bytes of its publications
     /// that may be copied.
-    #[inline]
+    #[inline(always)] // On the path of small collectives.
     pub fn open(
         &mut self,
         board: &Board,
@@ -53,16 +53,22 @@ impl Desk {
         fingerprint: u64,
         room: usize,
     ) -> Result<(), Full> {
-        let slot = self.free_slot(board)?;
-        let room = room.min(CELL_BYTES);
-        let cell = if room > 0 { self.free_cell(board)? } else { 0 };
+        let mut slot = self.next % SLOTS;
+        if self.slots[slot].open || self.slots[slot].unread {
+            slot = self.find_slot(board)? % SLOTS;
+        }
+        let (room, cell) = match room {
+            0 => (0, 0),
+            _ => (room.min(CELL_BYTES), self.free_cell(board)?),
+        };
         seat.slot = slot;
         seat.hash = hash(tag, fingerprint);
         (seat.tag, seat.fingerprint) = (tag, fingerprint);
         (seat.published, seat.by_reference) = (0, false);
-        (seat.cell, seat.used, seat.room) = (cell, 0, room);
+        (seat.used, seat.room) = (0, room);
         seat.found = 0;
         if room > 0 {
+            seat.cell = cell;
             self.cells[cell] = (slot, seat.hash);
         }
         self.slots[slot] = Use { hash: seat.hash, open: true, unread: true, readers: 0 };
@@ -73,8 +79,8 @@ impl Desk {
     /// Ends the call of `seat`, whose publications `readers` read.
     #[inline]
     pub fn close(&mut self, seat: &Seat, readers: Members) {
-        let unread = readers != 0 && seat.published > 0;
-        self.slots[seat.slot] = Use { hash: seat.hash, open: false, unread, readers };
+        let its = &mut self.slots[seat.slot % SLOTS];
+        (its.open, its.unread, its.readers) = (false, readers != 0 && seat.published > 0, readers);
     }
 
     /// Removes all calls that have ended, and that all readers have acknowledged.
@@ -85,15 +91,6 @@ impl Desk {
                 board.own.slot(at).stamp.store(0, Ordering::Relaxed);
             }
         }
-    }
-
-    #[inline]
-    fn free_slot(&mut self, board: &Board) -> Result<usize, Full> {
-        let next = self.next;
-        if !self.slots[next].open && !self.slots[next].unread {
-            return Ok(next);
-        }
-        self.find_slot(board)
     }
 
     #[cold]

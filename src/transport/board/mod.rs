@@ -108,7 +108,7 @@ pub enum Place {
 /// Upper bits of the stamp: everything but the number of publications. Never 0, which is the stamp of an unused slot.
 fn hash(tag: u64, fingerprint: u64) -> u64 {
     let mixed = (tag ^ fingerprint.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ fingerprint;
-    (mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) | 1 << 63) & !layout::COUNT
+    mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) & !layout::COUNT | (layout::COUNT + 1)
 }
 
 impl Board {
@@ -150,14 +150,15 @@ impl Board {
         let slot = self.own.slot(seat.slot);
         let number = seat.published;
         debug_assert!((number as usize) < MAX_PUBLICATIONS);
+        if number == 0 && bytes <= INLINE_BYTES {
+            // SAFETY: as the caller guarantees.
+            return unsafe { self.publish_small(seat, from, bytes) };
+        }
         if number == 0 {
             slot.tag.store(seat.tag, Ordering::Relaxed);
             slot.fingerprint.store(seat.fingerprint, Ordering::Relaxed);
         }
-        if number == 0 && bytes <= INLINE_BYTES {
-            // SAFETY: the caller guarantees `bytes` at `from`. No reader reads the slot's memory before the stamp is stored.
-            unsafe { slot.store_inline(from, bytes) };
-        } else if bytes <= copied.min(seat.room - seat.used) {
+        if bytes <= copied.min(seat.room - seat.used) {
             // SAFETY: the caller guarantees `bytes` at `from`. This seat alone uses its cell, which has room for them. No reader
             // reads them before the stamp is stored.
             let at = unsafe { self.own.store_copied(seat.cell, seat.used, from, bytes) };
@@ -169,6 +170,21 @@ impl Board {
         }
         seat.published = number + 1;
         slot.stamp.store(seat.hash | seat.published, Ordering::Release);
+    }
+
+    /// Publishes `bytes` bytes at `from` as the first publication of `seat`, in the slot itself.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `bytes`, at most [`INLINE_BYTES`].
+    #[inline(always)] // On the path of small collectives.
+    pub unsafe fn publish_small(&self, seat: &mut Seat, from: *const u8, bytes: usize) {
+        let slot = self.own.slot(seat.slot % SLOTS);
+        slot.tag.store(seat.tag, Ordering::Relaxed);
+        slot.fingerprint.store(seat.fingerprint, Ordering::Relaxed);
+        // SAFETY: the caller guarantees `bytes` at `from`. No reader reads the slot's memory before the stamp is stored.
+        unsafe { slot.store_inline(from, bytes) };
+        seat.published = 1;
+        slot.stamp.store(seat.hash | 1, Ordering::Release);
     }
 
     /// The publication `number` of `member` in the call of `seat`; `None` if it is not published, as far as a look at one slot
