@@ -16,6 +16,8 @@ use crate::error::in_words;
 const NAME: &CStr = c"gloo_rs";
 /// What `/proc/PID/fd/N` links to.
 const LINK: &str = "/memfd:gloo_rs";
+/// Length and alignment of a huge page on most systems.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// Memory shared by a descriptor. It can grow, but never shrink, so an access within its size never raises SIGBUS.
 #[derive(Debug)]
@@ -85,17 +87,21 @@ impl SharedMemory {
 
     /// Maps the first `bytes`, which must not be accessed beyond the memory's size.
     pub fn map(&self, bytes: usize, access: Access) -> io::Result<Mapping> {
-        let protection = match access {
-            Access::Read => libc::PROT_READ,
-            Access::Write => libc::PROT_READ | libc::PROT_WRITE,
-        };
-        let null = std::ptr::null_mut();
         // SAFETY: a mapping at an address chosen by the kernel does not affect existing memory.
-        let start = unsafe { libc::mmap(null, bytes, protection, libc::MAP_SHARED, self.0.as_raw_fd(), 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Mapping { start: NonNull::new(start.cast()).expect("no mapping is at address 0"), bytes })
+        unsafe { Mapping::new(std::ptr::null_mut(), bytes, access.protection(), libc::MAP_SHARED, self.0.as_raw_fd()) }
+    }
+
+    /// [`SharedMemory::map`] for large amounts of data: with huge pages, if the memory is as long as one and the system allows
+    /// them.
+    pub fn map_data(&self, bytes: usize, access: Access) -> io::Result<Mapping> {
+        Mapping::for_data(bytes, access, libc::MAP_SHARED, self.0.as_raw_fd())
+    }
+
+    /// Frees the pages. The bytes become zero, and may still be accessed.
+    pub fn clear(&self) -> io::Result<()> {
+        let (mode, bytes) = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, self.bytes()?);
+        // SAFETY: the call takes no pointers.
+        check(unsafe { libc::fallocate(self.0.as_raw_fd(), mode, 0, bytes as libc::off_t) }).map(drop)
     }
 
     /// Writes all of `data` at `offset`.
@@ -124,7 +130,16 @@ pub enum Access {
     Write,
 }
 
-/// A mapping of shared memory, until it is dropped.
+impl Access {
+    fn protection(self) -> libc::c_int {
+        match self {
+            Self::Read => libc::PROT_READ,
+            Self::Write => libc::PROT_READ | libc::PROT_WRITE,
+        }
+    }
+}
+
+/// A mapping of memory, until it is dropped.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -137,6 +152,58 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// Zeroed memory of this process for large amounts of data, as [`SharedMemory::map_data`].
+    pub fn private(bytes: usize) -> io::Result<Self> {
+        Self::for_data(bytes, Access::Write, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    fn for_data(bytes: usize, access: Access, flags: libc::c_int, fd: RawFd) -> io::Result<Self> {
+        let null = std::ptr::null_mut();
+        if bytes < HUGE_PAGE {
+            // SAFETY: a mapping at an address chosen by the kernel does not affect existing memory.
+            return unsafe { Self::new(null, bytes, access.protection(), flags, fd) };
+        }
+        let room = bytes.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let reserve = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: as above.
+        let reserved = unsafe { Self::new(null, room, libc::PROT_NONE, reserve, -1) }?;
+        let before = reserved.start().align_offset(HUGE_PAGE);
+        let pages = bytes.next_multiple_of(page_bytes());
+        let start = reserved.start().wrapping_add(before);
+        // SAFETY: the range lies in the reserved memory, which nothing else uses.
+        let mapping = unsafe { Self::new(start.cast(), bytes, access.protection(), flags | libc::MAP_FIXED, fd) }?;
+        std::mem::forget(reserved);
+        // SAFETY: the rest of the reserved memory; the advice does not change what the memory contains. Without huge pages the
+        // memory can be used as well.
+        unsafe {
+            if before > 0 {
+                libc::munmap(start.wrapping_sub(before).cast(), before);
+            }
+            if room > before + pages {
+                libc::munmap(start.wrapping_add(pages).cast(), room - before - pages);
+            }
+            libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE);
+        }
+        Ok(mapping)
+    }
+
+    /// # Safety
+    /// `at` is NULL, or the flags contain `MAP_FIXED`, and nothing uses the `bytes` at `at`.
+    unsafe fn new(
+        at: *mut libc::c_void,
+        bytes: usize,
+        protection: libc::c_int,
+        flags: libc::c_int,
+        fd: RawFd,
+    ) -> io::Result<Self> {
+        // SAFETY: by the contract, this does not affect memory that is in use.
+        let start = unsafe { libc::mmap(at, bytes, protection, flags, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { start: NonNull::new(start.cast()).expect("no mapping is at address 0"), bytes })
+    }
+
     /// Its first byte, aligned to a page.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -153,6 +220,13 @@ impl Drop for Mapping {
         // SAFETY: this owns the mapping; users of its pointers keep it alive.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// Bytes of a page.
+fn page_bytes() -> usize {
+    // SAFETY: the call takes no pointers.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).expect("every system has pages")
 }
 
 #[cfg(test)]
@@ -183,6 +257,33 @@ mod tests {
         assert_eq!(opened.read_at(&mut into, 9_997).unwrap(), 4);
         assert_eq!(&into[..4], b"\0end");
         assert!(opened.write_at(b"x", 0).is_err(), "it was opened for reading");
+    }
+
+    #[test]
+    fn memory_for_data_is_zero_aligned_to_huge_pages_and_gives_its_pages_back() {
+        for bytes in [1, 5000, HUGE_PAGE, 3 * HUGE_PAGE + 1] {
+            let memory = SharedMemory::create().unwrap();
+            memory.grow(bytes as u64).unwrap();
+            let shared = memory.map_data(bytes, Access::Write).unwrap();
+            let read = memory.map_data(bytes, Access::Read).unwrap();
+            for mapping in [&shared, &Mapping::private(bytes).unwrap()] {
+                assert_eq!(mapping.bytes(), bytes);
+                assert_eq!(mapping.start().addr() % if bytes < HUGE_PAGE { 4096 } else { HUGE_PAGE }, 0);
+                // SAFETY: the mapping has so many bytes, and nothing else accesses them.
+                unsafe {
+                    assert!(std::slice::from_raw_parts(mapping.start(), bytes).iter().all(|byte| *byte == 0));
+                    mapping.start().write_bytes(7, bytes);
+                }
+            }
+            // SAFETY: as above.
+            let last = || unsafe { read.start().add(bytes - 1).read_volatile() };
+            assert_eq!(last(), 7);
+            memory.clear().unwrap();
+            assert_eq!((last(), memory.bytes().unwrap()), (0, bytes as u64));
+        }
+        for bytes in [1 << 60, usize::MAX - HUGE_PAGE, usize::MAX] {
+            assert_eq!(Mapping::private(bytes).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        }
     }
 
     #[test]
