@@ -27,6 +27,7 @@ use crate::net::address::Address;
 use crate::secret::JobToken;
 use crate::sys;
 use crate::types::Rank;
+use shm::segment::OwnSegment;
 use shm::{HostGroup, Sharing};
 
 /// The conditions on a link for which a context waits.
@@ -178,6 +179,11 @@ pub trait Connector: Send {
 
     /// The ranks of this host, if they share memory.
     fn host_group(&self) -> Option<&Arc<HostGroup>> {
+        None
+    }
+
+    /// The segment that this rank may share with those of its host.
+    fn segment(&self) -> Option<&Arc<OwnSegment>> {
         None
     }
 

@@ -23,6 +23,7 @@ use super::numbers::Numbers;
 use crate::reduce::last_level_cache;
 use crate::transport::board::{Board, Desk, Full, Members, Seat};
 use crate::transport::shm::HostGroup;
+use crate::transport::shm::allocations::InPlace;
 use crate::types::Rank;
 use crate::wire::fingerprint::{COMPARISON, replaces};
 use quick::Quick;
@@ -30,6 +31,8 @@ use run::Source;
 
 /// Publications of at most this many bytes are copied into shared memory; readers read longer ones from the publisher's buffer.
 pub const COPIED_BYTES: usize = 1 << 20;
+/// The same for publications in memory that the publisher's context has allocated, which readers read without the system's help.
+const COPIED_IN_PLACE_BYTES: usize = 8 << 10;
 
 /// The shared memory of a context whose ranks are all on one host.
 pub struct Shared {
@@ -95,6 +98,8 @@ struct Workspace {
     /// The operands of an operation: as published, and of a piece that was read from other processes.
     sources: Vec<Source>,
     staged: Vec<Source>,
+    /// Keeps memory of peers mapped while an operation reads it.
+    in_place: Vec<InPlace>,
 }
 
 /// Why a call does not start.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::program::{Op, Operand, Program};
-use super::{COPIED_BYTES, Full, Key, Known, Refused, Shared, State, Workspace, excludes};
+use super::{COPIED_BYTES, COPIED_IN_PLACE_BYTES, Full, Key, Known, Refused, Shared, State, Workspace, excludes};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result, in_words};
@@ -86,7 +86,15 @@ pub enum Wait {
 #[derive(Clone, Copy)]
 pub(super) enum Source {
     Here(*const u8),
-    There { member: usize, address: u64 },
+    There {
+        member: usize,
+        address: u64,
+    },
+    /// Memory of a member's process that is mapped here.
+    InPlace {
+        member: usize,
+        from: *const u8,
+    },
 }
 
 impl Wait {
@@ -361,9 +369,11 @@ impl Call {
         let bytes = from.len * work.binding.element;
         let from = self.pointer(work, from);
         let shared = work.shared;
+        let in_place = bytes > COPIED_IN_PLACE_BYTES && shared.group.has_allocated(from, bytes);
+        let copied = if in_place { COPIED_IN_PLACE_BYTES } else { COPIED_BYTES };
         // SAFETY: the span lies in the caller's buffers or in scratch memory, both valid until the call has ended, which is after
         // its readers have finished, or its publications were withdrawn.
-        unsafe { shared.board.publish(&mut self.workspace().seat, from, bytes, COPIED_BYTES) };
+        unsafe { shared.board.publish(&mut self.workspace().seat, from, bytes, copied) };
         self.unannounced = true;
     }
 
@@ -414,6 +424,7 @@ impl Call {
         sources.clear();
         let result = self.combine_located(work, operands, into, &mut sources);
         self.workspace().sources = sources;
+        self.workspace().in_place.clear();
         result
     }
 
@@ -437,28 +448,49 @@ impl Call {
             apart |= bytes > 0 && matches!(source, Source::There { .. });
             sources.push(source);
         }
-        let sources = &sources[..];
         if bytes == 0 {
             return Ok(None);
         }
+        if apart {
+            sources.iter_mut().for_each(|source| self.map(work, source, bytes));
+        }
+        let sources = &sources[..];
         let into_pointer = self.pointer(work, into);
         match sources {
             [Source::Here(from)] => {
                 // SAFETY: both spans are valid for `bytes`, and `copy` permits overlap.
                 unsafe { std::ptr::copy(*from, into_pointer, bytes) };
             }
+            [Source::InPlace { from, .. }] => {
+                // SAFETY: `into` lies in the caller's buffers or in scratch memory, and `from` is mapped until the operation has ended.
+                unsafe { reduce::copy(into_pointer, *from, bytes, stores(work)) };
+                return self.check_read(work, sources, Ok(()));
+            }
             [Source::There { member, address }] => {
                 // SAFETY: `into` lies in the caller's buffers or in scratch memory.
                 let read = unsafe { read(work.shared, *member, *address, into_pointer, bytes) };
                 return self.check_read(work, sources, read);
             }
-            _ if apart => {
+            _ if sources.iter().any(|source| matches!(source, Source::There { .. })) => {
                 let read = self.combine_staged(work, sources, into_pointer, into.len);
                 return self.check_read(work, sources, read);
             }
-            _ => reduce(work, sources, into_pointer, into.len)?,
+            _ => {
+                let read = reduce(work, sources, into_pointer, into.len);
+                return self.check_read(work, sources, read);
+            }
         }
         Ok(None)
+    }
+
+    /// Finds `source` in this process, if it lies in memory that its process shares.
+    fn map(&mut self, work: &Work<'_>, source: &mut Source, bytes: usize) {
+        if let Source::There { member, address } = *source
+            && let Some(here) = work.shared.group.in_place(member, address, bytes)
+        {
+            *source = Source::InPlace { member, from: here.start() };
+            self.workspace().in_place.push(here);
+        }
     }
 
     /// Combines operands of which some must be read from the peers' processes first, piece by piece.
@@ -475,7 +507,9 @@ impl Call {
             local.clear();
             for (index, source) in sources.iter().enumerate() {
                 local.push(match *source {
-                    Source::Here(from) => Source::Here(from.wrapping_add(done * element)),
+                    Source::Here(from) | Source::InPlace { from, .. } => {
+                        Source::Here(from.wrapping_add(done * element))
+                    }
                     Source::There { member, address } => {
                         let place = staging.wrapping_add(index * stride);
                         let from = address.wrapping_add((done * element) as u64);
@@ -508,7 +542,7 @@ impl Call {
         let ended =
             read.as_ref().err().map(Error::details).filter(|of| of.errno == Some(libc::ESRCH)).and_then(|of| of.rank);
         for source in sources {
-            if let Source::There { member, .. } = *source
+            if let Source::There { member, .. } | Source::InPlace { member, .. } = *source
                 && (!shared.board.stands(&self.workspace().seat, member) || ended == Some(shared.rank(member)))
             {
                 return Ok(Some(Wait::Reason { member }));
@@ -578,11 +612,17 @@ unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, byte
     })
 }
 
-/// `into` = the sources combined from left to right, which are all in this process.
-fn reduce(work: &Work<'_>, sources: &[Source], into: *mut u8, count: usize) -> Result<()> {
+/// How the results of the call are stored.
+fn stores(work: &Work<'_>) -> Stores {
     let Work { shared, binding, .. } = work;
     let buffers = 2 * shared.board.members() * binding.count * binding.element;
-    let stores = Stores::for_working_set(buffers, shared.cache_bytes);
+    Stores::for_working_set(buffers, shared.cache_bytes)
+}
+
+/// `into` = the sources combined from left to right, which are all in this process.
+fn reduce(work: &Work<'_>, sources: &[Source], into: *mut u8, count: usize) -> Result<()> {
+    let binding = work.binding;
+    let stores = stores(work);
     match (binding.combine, sources) {
         (Combine::Kernel(_, _, (dtype, op)), sources) => {
             let kernel = reduce::kernel_n(dtype, op).ok_or_else(no_operation)?;
@@ -619,7 +659,7 @@ fn too_short(shared: &Shared, member: usize, its: usize, at: usize, bytes: usize
 /// The address of a source in this process.
 fn here(source: &Source) -> *const u8 {
     match source {
-        Source::Here(pointer) => *pointer,
+        Source::Here(pointer) | Source::InPlace { from: pointer, .. } => *pointer,
         Source::There { .. } => std::ptr::null(),
     }
 }

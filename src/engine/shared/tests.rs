@@ -209,11 +209,21 @@ unsafe extern "C" fn withdraws(
 
 #[test]
 fn a_publication_that_is_withdrawn_while_it_is_read_leaves_the_reason_to_be_waited_for() {
-    let groups = HostGroup::in_process(2);
-    let shared: Vec<Arc<Shared>> = groups.into_iter().map(|group| Arc::new(Shared::new(group))).collect();
     let count = 10 * COPIED_BYTES;
-    let (input, mut output) = (vec![1f32; count], vec![0f32; count]);
-    let (inputs, outputs) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+    let input = vec![1f32; count];
+    withdrawn_while_it_is_read(HostGroup::in_process(2), input.as_ptr().cast(), count);
+    let groups = HostGroup::in_process(2);
+    let allocations = groups[1].allocations();
+    let input = allocations.allocate(4 * count).unwrap();
+    withdrawn_while_it_is_read(groups, input.as_ptr(), count);
+    // SAFETY: nothing uses it any more.
+    unsafe { allocations.free_all() };
+}
+
+fn withdrawn_while_it_is_read(groups: Vec<Arc<HostGroup>>, input: *const u8, count: usize) {
+    let shared: Vec<Arc<Shared>> = groups.into_iter().map(|group| Arc::new(Shared::new(group))).collect();
+    let mut output = vec![0f32; count];
+    let (inputs, outputs) = ([input], [output.as_mut_ptr().cast()]);
     let plain = binding(&inputs, &outputs, 0);
     let plans = [plan(0, 2, count), plan(1, 2, count)];
     let publisher = work(&shared[1], &plans[1], &plain);

@@ -307,6 +307,10 @@ impl Connector for ShmConnector {
         self.group.as_ref()
     }
 
+    fn segment(&self) -> Option<&Arc<OwnSegment>> {
+        self.own.as_ref()
+    }
+
     fn location(&self, rank: Rank) -> Option<String> {
         self.inner.location(rank)
     }

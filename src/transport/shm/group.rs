@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::allocations::{InPlace, Views};
 use super::segment::{self, Lane, OwnSegment, PeerSegment, Secret};
 use crate::error::{Error, Result};
 use crate::sys::ForkMark;
@@ -27,6 +28,8 @@ struct Member {
     rank: u32,
     /// Its segment, unless it is this rank.
     segment: Option<PeerSegment>,
+    /// What is mapped of its allocations.
+    views: Views,
 }
 
 /// The ranks of a context on this host that share memory, this one included. All of them have the same group.
@@ -51,7 +54,7 @@ impl HostGroup {
         let failed = |e| Error::io("cannot share memory", &e);
         let count = others.len() + 1;
         let mapping = own.map(count).map_err(failed)?;
-        let mut members = vec![Member { rank: rank as u32, segment: None }];
+        let mut members = vec![Member { rank: rank as u32, segment: None, views: Views::default() }];
         let mut unreadable = None;
         for Candidate { rank, segment, secret } in others {
             let segment = PeerSegment::open(*segment, secret, count)
@@ -59,7 +62,7 @@ impl HostGroup {
             if let Err(e) = segment.try_reading(secret) {
                 unreadable.get_or_insert_with(|| process::why_unreadable(&e));
             }
-            members.push(Member { rank: *rank as u32, segment: Some(segment) });
+            members.push(Member { rank: *rank as u32, segment: Some(segment), views: Views::default() });
         }
         members.sort_unstable_by_key(|member| member.rank);
         let ranks: Box<[u32]> = members.iter().map(|member| member.rank).collect();
@@ -81,7 +84,7 @@ impl HostGroup {
 
     /// All ranks have opened each other's memory; `reads_memory`: and can read the memory of each other's process.
     pub fn confirm(mut self, reads_memory: bool) -> Result<Arc<Self>> {
-        for Member { rank, segment } in &self.members {
+        for Member { rank, segment, .. } in &self.members {
             if let Some(segment) = segment {
                 let rank = *rank as Rank;
                 segment.check_size().map_err(|e| e.context(format_args!("rank {rank}")).with_rank(rank))?;
@@ -104,6 +107,24 @@ impl HostGroup {
         let opened: Vec<_> = (0..members).map(open).collect();
         let reads = opened.iter().all(Self::reads_memory);
         opened.into_iter().map(|group| group.confirm(reads).unwrap()).collect()
+    }
+
+    /// What this rank allocates for the others.
+    #[cfg(test)]
+    pub fn allocations(&self) -> super::Allocations {
+        super::Allocations::new(Some(self.own.clone()))
+    }
+
+    /// The table of what this rank has allocated.
+    #[cfg(test)]
+    pub(super) fn own_table(&self) -> &super::allocations::Table {
+        self.own.allocations()
+    }
+
+    /// How many allocations of the member at `index` this rank has mapped.
+    #[cfg(test)]
+    pub fn mapped(&self, index: usize) -> usize {
+        self.members[index].views.mapped()
     }
 
     /// The ranks of the members in the context, ascending; this rank included.
@@ -142,12 +163,31 @@ impl HostGroup {
         self.unreadable.as_deref()
     }
 
-    /// Reads `bytes` from `address` in the process of the member at `index`. If this succeeds, that process had not ended before.
-    /// Fails if any of the memory is not mapped there; then part of `into` may have been written.
+    /// The `bytes` from `address` on in the process of the member at `index`, if they lie in memory that it has allocated by
+    /// [`Allocations`](super::Allocations), and that this rank can map.
+    pub fn in_place(&self, index: usize, address: u64, bytes: usize) -> Option<InPlace> {
+        let Member { segment, views, .. } = &self.members[index];
+        views.find(segment.as_ref()?, address, bytes)
+    }
+
+    /// Whether others can find the `bytes` at `from`, which this rank has allocated, in place.
+    pub fn has_allocated(&self, from: *const u8, bytes: usize) -> bool {
+        self.own.allocations().contains(from.addr() as u64, bytes as u64)
+    }
+
+    /// Reads `bytes` from `address` in the process of the member at `index`. If this succeeds, that process had not ended before it
+    /// was read, or the memory is [in place](HostGroup::in_place). Fails if any of the memory is not mapped there; then part of
+    /// `into` may have been written.
     ///
     /// # Safety
     /// `into` is valid for writes of `bytes`.
     pub unsafe fn read_memory(&self, index: usize, address: u64, into: *mut u8, bytes: usize) -> io::Result<()> {
+        if let Some(here) = self.in_place(index, address, bytes) {
+            // SAFETY: the caller guarantees that `into` is valid, and `here` has so many bytes. A member that changes them meanwhile
+            // can only change what is copied.
+            unsafe { std::ptr::copy_nonoverlapping(here.start(), into, bytes) };
+            return Ok(());
+        }
         match self.peer(index) {
             // SAFETY: the caller guarantees that `into` is valid.
             Some(peer) => unsafe { peer.read_memory(address, into, bytes) },

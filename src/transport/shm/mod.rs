@@ -1,14 +1,16 @@
 //! Ranks of one host that share memory.
 //!
 //! Each rank of a context has a [`segment`], memory that it alone writes and that the other ranks of its host map for reading.
-//! A [`group`] is what these ranks have of each other.
+//! A [`group`] is what these ranks have of each other. A rank's [`allocations`] are memory of their own, which others read in place.
 
+pub mod allocations;
 mod connector;
 pub mod group;
 mod link;
 mod ring;
 pub mod segment;
 
+pub use allocations::Allocations;
 pub use connector::ShmConnector;
 pub use group::HostGroup;
 

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::allocations::Table;
 use super::ring::Line;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
@@ -50,6 +51,7 @@ struct Header {
     /// The process's descriptor of its doorbell, a pipe.
     doorbell: AtomicU32,
     sleeping: Waiting,
+    allocations: Table,
 }
 
 /// Whether a rank waits, so that a peer that does what it waits for must wake it. On a cache line of its own: peers read it often.
@@ -127,6 +129,8 @@ pub(super) struct Registration {
     _rest: AtomicU64,
 }
 
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(size_of::<Header>() == 4096);
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::offset_of!(Lane, lines) == 4096 && size_of::<Lane>().is_multiple_of(4096));
 
@@ -206,6 +210,11 @@ impl OwnSegment {
     #[inline]
     pub(super) fn is_sleeping(&self) -> bool {
         self.header().sleeping.is_set()
+    }
+
+    /// The table of the memory that this rank has allocated for data.
+    pub(super) fn allocations(&self) -> &Table {
+        &self.header().allocations
     }
 
     fn header(&self) -> &Header {
@@ -315,6 +324,11 @@ impl PeerSegment {
     /// The descriptor that is readable when the peer's process has ended.
     pub fn process(&self) -> RawFd {
         self.process.as_raw_fd()
+    }
+
+    /// The table of the memory that the peer has allocated for data.
+    pub fn allocations(&self) -> &Table {
+        &self.header().allocations
     }
 
     /// Its mapping.
