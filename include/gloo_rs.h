@@ -580,7 +580,8 @@ const char *gloo_rs_algorithms(const char *collective);
 /// other numbers.
 const char *gloo_rs_status_name(enum gloo_rs_status_t status);
 
-/// Frees memory that this library allocated for the caller, as gloo_rs_store_get does. NULL is ignored.
+/// Frees memory that this library allocated for the caller, as gloo_rs_store_get does; not that of
+/// gloo_rs_alloc. NULL is ignored.
 void gloo_rs_free(void *memory);
 
 /// Returns the bytes of one element of `data_type`; 0 for numbers that are no type.
@@ -942,6 +943,22 @@ enum gloo_rs_status_t gloo_rs_context_close(struct gloo_rs_context_t *context);
 /// its pairs, buffers and requests stay usable until they are destroyed, and the connections close with the last of
 /// them. No other thread may begin a call on the handle meanwhile. NULL is ignored.
 void gloo_rs_context_destroy(struct gloo_rs_context_t *context);
+
+/// Allocates `bytes` of memory for data and sets `*memory` to it, as MPI_Alloc_mem and ncclMemAlloc do. It is zero, and
+/// aligned to a page at least. The context need not be connected.
+///
+/// In calls on `context`, ranks of this host that share memory read long data in it where it is, without a copy. So it
+/// pays for the buffers of large collectives; up to 64 such buffers of 16 KiB or more are shared, further ones are
+/// ordinary memory, as all are where ranks share no memory. The memory may be passed to calls on any context and used
+/// like any other; a child by fork shares it with its parent. Free it with gloo_rs_dealloc: what is left is freed with
+/// the context and its pairs, buffers and requests, whichever is destroyed last. Fails with
+/// GLOO_RS_ERROR_RESOURCE_EXHAUSTED if there is not so much memory; `*memory` is NULL on failure.
+GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_alloc(struct gloo_rs_context_t *context, size_t bytes, void **memory);
+
+/// Frees memory of gloo_rs_alloc, which must have been allocated on the same context. Nobody uses it any more: no call
+/// on it runs, and no buffer or request contains it. NULL is ignored. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT for
+/// other memory, and for memory that was freed.
+enum gloo_rs_status_t gloo_rs_dealloc(struct gloo_rs_context_t *context, void *memory);
 
 /// Creates the pair of `context` with `rank`, whether they are connected or not. The caller destroys `*pair` with
 /// gloo_rs_pair_destroy; it is NULL on failure.

@@ -1,5 +1,6 @@
 //! A context: one process's membership in a group of ranks.
 
+mod alloc;
 mod bootstrap;
 mod bound_buffer;
 mod call;
@@ -42,6 +43,7 @@ use crate::engine::{Engine, Guard, Spin};
 use crate::error::{self, Error, ErrorKind, Result};
 use crate::messaging::Messenger;
 use crate::secret::JobToken;
+use crate::transport::shm::Allocations;
 use crate::transport::{self, BackgroundProgress, Connector, Device};
 use crate::tuner::Tuner;
 use crate::tuner::overrides::Overrides;
@@ -147,6 +149,8 @@ pub struct Context {
     hosts: OnceLock<Box<[u32]>>,
     /// The shared memory of all ranks, if they are on one host.
     shared_memory: OnceLock<Arc<SharedMemory>>,
+    /// Memory for data of the caller.
+    allocations: Allocations,
     prepared: PreparedCalls,
     plans: PlanCache,
     shared: Arc<Shared>,
@@ -181,6 +185,7 @@ impl Context {
         options: ContextOptions,
         overrides: Overrides,
     ) -> Result<Arc<Context>> {
+        let allocations = Allocations::new(connector.segment().cloned());
         let messenger = Messenger::new(rank, size, connector, device.log());
         let spin = Spin::For(bootstrap::duration(Constants::BUILT_IN.spin_us));
         let engine = Engine::new(messenger, device.clock(), digest::explain, spin)?;
@@ -205,6 +210,7 @@ impl Context {
             slots: AtomicU64::new(0),
             hosts: OnceLock::new(),
             shared_memory: OnceLock::new(),
+            allocations,
             prepared: PreparedCalls::default(),
             plans: PlanCache::default(),
             shared,
@@ -376,5 +382,10 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         self.close();
+        // A child by fork leaves the parent's memory alone.
+        if !self.is_inherited() {
+            // SAFETY: `alloc` demands that the memory is not accessed any more. Operations have ended with the context.
+            unsafe { self.allocations.free_all() };
+        }
     }
 }

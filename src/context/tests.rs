@@ -1,6 +1,7 @@
 //! Contexts on threads, connected over TCP on loopback.
 
 mod agreement;
+mod alloc;
 mod blocking_store;
 mod contributions;
 mod counts;

@@ -37,6 +37,8 @@ mod launch;
 
 mod context;
 
+mod alloc;
+
 mod pair;
 
 mod buffer;
@@ -58,6 +60,7 @@ mod pointer;
 #[cfg(test)]
 mod tests;
 
+pub use alloc::*;
 pub use buffer::*;
 pub use collective::*;
 pub use context::*;

@@ -146,7 +146,8 @@ pub unsafe extern "C" fn gloo_rs_status_name(status: MaybeUninit<gloo_rs_status_
     name.map_or(c"unknown status", |(_, name)| name).as_ptr()
 }
 
-/// Frees memory that this library allocated for the caller, as gloo_rs_store_get does. NULL is ignored.
+/// Frees memory that this library allocated for the caller, as gloo_rs_store_get does; not that of
+/// gloo_rs_alloc. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_free(memory: *mut c_void) {
     // SAFETY: the header demands that `memory` is NULL or from this library, which allocates it by `malloc`

@@ -10,7 +10,7 @@ use crate::transport::board::{BOARD_BYTES, PLACES};
 use crate::transport::loopback::Random;
 use crate::types::DataType;
 
-fn connected(size: usize, check_calls: bool) -> Vec<Arc<Context>> {
+pub(super) fn connected(size: usize, check_calls: bool) -> Vec<Arc<Context>> {
     let options =
         ContextOptions { timeout: Duration::from_secs(20), check_calls: Some(check_calls), ..Default::default() };
     let device = || {

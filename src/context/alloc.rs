@@ -1,0 +1,30 @@
+//! Memory for data, which the other ranks of the host read where it is.
+
+use std::ptr::NonNull;
+
+use super::Context;
+use crate::error::Result;
+use crate::transport;
+
+impl Context {
+    /// Allocates `bytes` of zeroed memory, for data of calls on any context: aligned to a page at least, and with huge pages where the
+    /// system allows that. In calls on this context, ranks that share memory with this one read it in place; if memory
+    /// cannot be shared, it is ordinary memory. It may be used until it is freed by [`Context::dealloc`], or with the context. Fails with
+    /// `ResourceExhausted` if there is not so much memory.
+    ///
+    /// A child by fork shares the memory with its parent, like memory mapped with `MAP_SHARED`.
+    pub fn alloc(&self, bytes: usize) -> Result<NonNull<u8>> {
+        transport::check_process(self.device().as_ref())?;
+        self.allocations.allocate(bytes)
+    }
+
+    /// Frees memory of [`Context::alloc`]. Fails with `InvalidArgument` if this context has not allocated it, or it was freed.
+    ///
+    /// # Safety
+    /// Nothing in this process accesses the memory any more; no call or buffer uses it.
+    pub unsafe fn dealloc(&self, memory: *mut u8) -> Result<()> {
+        transport::check_process(self.device().as_ref())?;
+        // SAFETY: the caller guarantees it.
+        unsafe { self.allocations.free(memory) }
+    }
+}
