@@ -104,6 +104,14 @@ fn collectives_in_place() {
 }
 
 #[test]
+fn buffers_of_the_context() {
+    for collective in ["allreduce", "alltoall", "broadcast", "sendrecv"] {
+        bench(&format!("{collective} -n 3 --alloc --sizes 4,100Ki,4Mi"));
+    }
+    bench("allreduce -n 2 --alloc --in-place --threads 2 --sizes 4Mi");
+}
+
+#[test]
 fn the_time_limits_the_number_of_calls() {
     let iterations = |args: &str| bench(args)[0]["iterations"].as_u64().unwrap();
     assert_eq!(iterations("allreduce --sizes 4 --seconds 1000"), 3);

@@ -2,7 +2,9 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
+use gloo_rs::context::Context;
 use gloo_rs::error::{Error, ErrorKind, Result};
 
 /// Bytes of a guard before and after the buffer; also the alignment, that of a cache line.
@@ -15,19 +17,24 @@ pub struct Buffer {
     /// The allocation, which begins with a guard.
     base: NonNull<u8>,
     layout: Layout,
+    /// The context that has allocated it, if one has.
+    owner: Option<Arc<Context>>,
 }
 
 impl Buffer {
-    /// `len` bytes, all of them written, so that the system has allocated their pages.
-    pub fn new(len: usize) -> Result<Self> {
+    /// `len` bytes, all of them written, so that the system has allocated their pages; by `owner` if that is not `None`.
+    pub fn new(len: usize, owner: Option<&Arc<Context>>) -> Result<Self> {
         let refused = || Error::new(ErrorKind::ResourceExhausted, format!("no memory for a buffer of {len} bytes"));
         let total = len.checked_add(2 * GUARD).ok_or_else(refused)?;
         let layout = Layout::from_size_align(total, GUARD).map_err(|_| refused())?;
-        // SAFETY: the size of the layout is not zero, since it includes the guards.
-        let base = NonNull::new(unsafe { alloc(layout) }).ok_or_else(refused)?;
+        let base = match owner {
+            Some(context) => context.alloc(total)?,
+            // SAFETY: the size of the layout is not zero, since it includes the guards.
+            None => NonNull::new(unsafe { alloc(layout) }).ok_or_else(refused)?,
+        };
         // SAFETY: the allocation has this length.
         unsafe { base.write_bytes(UNTOUCHED, total) };
-        Ok(Self { base, layout })
+        Ok(Self { base, layout, owner: owner.cloned() })
     }
 
     pub fn len(&self) -> usize {
@@ -67,8 +74,13 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed only here.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+        // SAFETY: allocated by the context, or with this layout, and freed only here.
+        unsafe {
+            match &self.owner {
+                Some(context) => drop(context.dealloc(self.base.as_ptr())),
+                None => dealloc(self.base.as_ptr(), self.layout),
+            }
+        }
     }
 }
 
@@ -79,7 +91,7 @@ mod tests {
     #[test]
     fn a_write_beside_the_buffer_is_noticed() {
         for len in [0, 1, 100] {
-            let mut buffer = Buffer::new(len).unwrap();
+            let mut buffer = Buffer::new(len, None).unwrap();
             buffer.bytes_mut().fill(1);
             assert_eq!(buffer.as_ptr() as usize % GUARD, 0);
             assert_eq!(buffer.check_guards(), Ok(()));

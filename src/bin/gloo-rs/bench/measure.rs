@@ -35,6 +35,8 @@ pub struct Repetition<'a> {
     pub iterations: usize,
     /// Time for the iterations: if they would take longer, there are fewer.
     pub limit: Option<Duration>,
+    /// Whether the context allocates the buffers.
+    pub alloc: bool,
     /// Whether loops of calls are measured too.
     pub loops: bool,
     /// Number of this thread in its rank; each has tags of its own.
@@ -150,15 +152,16 @@ impl<'a> Runner<'a> {
     /// Allocates and fills the buffers.
     pub fn new(context: &'a Arc<Context>, work: &'a Workload, repetition: Repetition<'a>) -> Result<Self> {
         let size = work.dtype.size();
+        let owner = repetition.alloc.then_some(context);
         let mut inputs = Vec::new();
         for (index, pieces) in work.inputs.iter().enumerate() {
-            let mut buffer = Buffer::new(work.input_len(index) * size)?;
+            let mut buffer = Buffer::new(work.input_len(index) * size, owner)?;
             fill(buffer.bytes_mut(), pieces, size);
             inputs.push(buffer);
         }
         let mut outputs = Vec::new();
         for index in 0..work.before.len() {
-            outputs.push(Buffer::new(work.output_len(index) * size)?);
+            outputs.push(Buffer::new(work.output_len(index) * size, owner)?);
         }
         let unbound = match work.shape() {
             Some(_) => None,

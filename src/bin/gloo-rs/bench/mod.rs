@@ -88,6 +88,10 @@ pub struct Args {
     #[arg(long)]
     in_place: bool,
 
+    /// Allocate the buffers by the context (gloo_rs_alloc), so that ranks that share memory read them in place
+    #[arg(long)]
+    alloc: bool,
+
     /// The root, for collectives with a root
     #[arg(long, default_value_t = 0, value_name = "R")]
     root: u32,
@@ -230,7 +234,9 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
             let line = match (args.json, index) {
                 (true, _) => serde_json::to_string(&row).map_err(|error| error.to_string())?,
                 (false, 0) => {
-                    let head = report::head(&row, args.threads as usize, args.in_place);
+                    let buffers = [(args.in_place, ", in place"), (args.alloc, ", of gloo_rs_alloc")];
+                    let buffers: String = buffers.iter().filter(|(is, _)| *is).map(|(_, text)| *text).collect();
+                    let head = report::head(&row, args.threads as usize, &buffers);
                     format!("{head}\n{}", report::line(&row))
                 }
                 (false, _) => report::line(&row),
@@ -279,6 +285,7 @@ fn measure_size(
             warmup: args.warmup as usize,
             iterations: args.iterations as usize,
             limit: args.seconds,
+            alloc: args.alloc,
             loops: args.loops,
             thread,
             slot: slots + thread as u64,

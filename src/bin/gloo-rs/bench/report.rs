@@ -94,14 +94,13 @@ const COLUMNS: [(&str, usize); 10] = [
     ("verified", 9),
 ];
 
-/// The head of the table.
-pub fn head(row: &Row, threads: usize, in_place: bool) -> String {
+/// The head of the table. `buffers`: what is special about them, each after a comma.
+pub fn head(row: &Row, threads: usize, buffers: &str) -> String {
     let op = if row.op == NO_OP { String::new() } else { format!(", {}", row.op) };
     let inputs = if row.inputs > 1 { format!(", {} buffers", row.inputs) } else { String::new() };
     let threads = if threads > 1 { format!(", {threads} threads") } else { String::new() };
-    let suffix = if in_place { ", in place" } else { "" };
     let title = format!(
-        "# {} over {}, {} ranks{threads}, {}{op}{inputs}{suffix}, {} iterations",
+        "# {} over {}, {} ranks{threads}, {}{op}{inputs}{buffers}, {} iterations",
         row.collective, row.transport, row.ranks, row.dtype, row.iterations
     );
     format!("{title}\n{}  algorithm", columns(row, &COLUMNS.map(|(name, _)| name.to_owned())))
@@ -211,7 +210,7 @@ mod tests {
     #[test]
     fn table_columns_are_aligned_with_their_names() {
         let row = row();
-        let head = head(&row, 2, true);
+        let head = head(&row, 2, ", in place");
         let (title, names) = head.split_once('\n').unwrap();
         assert_eq!(title, "# allreduce over tcp, 4 ranks, 2 threads, float32, sum, in place, 100 iterations");
         let line = line(&row);
@@ -225,7 +224,7 @@ mod tests {
         assert!(columns(names, width - 12).ends_with("verified") && columns(&line, width - 12).ends_with("yes"));
 
         let looped = Row { loop_us: Some(39.5), ..row };
-        let (head, line) = (super::head(&looped, 1, false), super::line(&looped));
+        let (head, line) = (super::head(&looped, 1, ""), super::line(&looped));
         let names = head.lines().last().unwrap();
         assert!(columns(names, width).ends_with("verified") && columns(&line, width).ends_with("yes"));
         let loops = names.find("loop µs").unwrap() + "loop µs".len();

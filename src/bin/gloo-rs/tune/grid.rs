@@ -113,6 +113,7 @@ impl<'a> Grid<'a> {
             warmup: 0,
             iterations: 0,
             limit: None,
+            alloc: false,
             loops: false,
             thread: 0,
             slot: 0,

@@ -20,7 +20,7 @@ const MESSAGES: usize = 4;
 pub fn measure(member: &Member) -> Result<Vec<u32>> {
     let context = &member.context;
     let (rank, ranks) = (context.rank(), context.size());
-    let memory = Buffer::new(MESSAGE)?;
+    let memory = Buffer::new(MESSAGE, None)?;
     // SAFETY: `memory` has this length, is used only through `buffer`, and is dropped after it.
     let buffer = unsafe { context.unbound_buffer(memory.as_ptr(), MESSAGE) }?;
     let mut links = vec![0.0; ranks * ranks];
