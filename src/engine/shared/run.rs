@@ -365,11 +365,13 @@ impl Call {
     }
 
     #[inline]
-    fn publish(&mut self, work: &Work<'_>, from: &Span) {
-        let bytes = from.len * work.binding.element;
-        let from = self.pointer(work, from);
+    fn publish(&mut self, work: &Work<'_>, span: &Span) {
+        let bytes = span.len * work.binding.element;
+        let from = self.pointer(work, span);
         let shared = work.shared;
-        let in_place = bytes > COPIED_IN_PLACE_BYTES && shared.group.has_allocated(from, bytes);
+        // What takes the place of scratch memory may be replaced at once, so it is copied.
+        let is_aside = span.buffer == Buffer::Scratch;
+        let in_place = bytes > COPIED_IN_PLACE_BYTES && !is_aside && shared.group.has_allocated(from, bytes);
         let copied = if in_place { COPIED_IN_PLACE_BYTES } else { COPIED_BYTES };
         // SAFETY: the span lies in the caller's buffers or in scratch memory, both valid until the call has ended, which is after
         // its readers have finished, or its publications were withdrawn.

@@ -134,6 +134,40 @@ fn ranks_reduce_in_place_what_all_have_published() {
     }
 }
 
+/// Memory that is read in place is published by a copy all the same, if the result replaces it.
+#[test]
+fn ranks_reduce_in_place_in_memory_that_others_could_read() {
+    const COUNT: usize = 4096;
+    let groups = HostGroup::in_process(2);
+    let allocations = groups.iter().map(|group| group.allocations()).collect::<Vec<_>>();
+    let cells: Vec<*mut f32> = allocations.iter().map(|own| own.allocate(4 * COUNT).unwrap().as_ptr().cast()).collect();
+    for (rank, cells) in cells.iter().enumerate() {
+        // SAFETY: so many were allocated.
+        unsafe { std::slice::from_raw_parts_mut(*cells, COUNT) }.fill(rank as f32 + 1.0);
+    }
+    let shared: Vec<Shared> = groups.into_iter().map(Shared::new).collect();
+    let plans = [0, 1].map(|rank| {
+        let shape = Shape { inputs: 0, shared: true, ..Shape::new(Collective::Allreduce, rank, 2, COUNT) };
+        let schedule = (Collective::Allreduce.algorithm("shared_flat").unwrap().generate)(&shape).unwrap();
+        let mut plan = Plan::new(&schedule);
+        plan.program = Program::new(&schedule, 2, true);
+        plan
+    });
+    let outputs = [0, 1].map(|rank: usize| [cells[rank].cast::<u8>()]);
+    let bindings = [0, 1].map(|rank| binding(&[], &outputs[rank], 0));
+    let works = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &bindings[rank]));
+    let mut calls = works.each_ref().map(|work| Call::start(work).ok().unwrap());
+    assert!(calls[0].advance(&works[0]).unwrap().is_some(), "it waits for the other");
+    assert!(calls[1].advance(&works[1]).unwrap().is_none() && calls[0].advance(&works[0]).unwrap().is_none());
+    for (cells, own) in cells.iter().zip(&allocations) {
+        // SAFETY: so many were allocated, and no call uses them any more.
+        unsafe {
+            assert!(std::slice::from_raw_parts(*cells, COUNT).iter().all(|cell| *cell == 3.0));
+            own.free_all();
+        }
+    }
+}
+
 #[test]
 fn a_call_of_long_ago_is_not_taken_for_one_that_has_its_number_again() {
     let shared: Vec<Shared> = HostGroup::in_process(2).into_iter().map(Shared::new).collect();
