@@ -41,8 +41,14 @@ impl Shape<'_> {
     pub(crate) fn only(self, uses: Uses) -> Self {
         let (groups, dims) = if uses == Uses::Groups { (self.groups, self.dims) } else { (&[][..], &[][..]) };
         let links = if uses == Uses::Links { self.links } else { &[] };
-        let shared = self.shared && uses == Uses::SharedMemory;
+        let shared = self.shared && matches!(uses, Uses::SharedMemory | Uses::Groups);
         Self { groups, dims, shared, links, ..self }
+    }
+
+    /// The ranks of this rank's group, in ascending order.
+    pub(crate) fn sharing(&self) -> Vec<Rank> {
+        let group = |rank: Rank| self.groups.get(rank);
+        (0..self.size).filter(|rank| group(*rank) == group(self.rank)).collect()
     }
 
     /// Fails with `InvalidArgument` if the shape is invalid. The error names the field.

@@ -3,12 +3,16 @@
 //! Steps are processed in segments from the front of their spans. A segment is posted when the prefixes that it depends on are
 //! done, so dependent steps are pipelined.
 
+mod memory;
+
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use crate::engine::plan::Plan;
+use crate::engine::shared::Shared;
+use crate::engine::shared::part::Part;
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::{Messenger, Recv, ReduceInto, Send, Source, Token};
 use crate::reduce::{Divide, Kernel};
@@ -76,6 +80,10 @@ pub struct Execution {
     /// Elements of the call, for error messages.
     pub count: usize,
     owner: u32,
+    /// The steps on shared memory, if there are any, whose scratch memory all steps use then.
+    part: Option<Part>,
+    /// The memory that they use.
+    shared: Option<Arc<Shared>>,
     /// The error, if it has failed.
     pub failed: Option<Error>,
 }
@@ -130,10 +138,21 @@ pub struct Binding<'a> {
 }
 
 impl Execution {
-    /// Prepares for a run of `plan`. Allocates only if no earlier run needed as much memory.
-    pub fn reset(&mut self, plan: Arc<Plan>, binding: &Binding<'_>, kind: u8, number: u32) -> Result<()> {
+    /// Prepares for a run of `plan`; `shared` is the memory that ranks of this host share. Allocates only if no earlier run needed as
+    /// much memory.
+    pub fn reset(
+        &mut self,
+        plan: Arc<Plan>,
+        binding: &Binding<'_>,
+        kind: u8,
+        number: u32,
+        shared: Option<&Arc<Shared>>,
+    ) -> Result<()> {
         let n = plan.steps.len();
-        self.make_room(&plan, binding.element)?;
+        self.fingerprint = fingerprint(binding.digest, number);
+        let scratch = if plan.shared_steps.is_some() { 0 } else { plan.scratch };
+        self.make_room(&plan, scratch, binding.element)?;
+        self.enter_memory(&plan, binding, shared)?;
         self.progress.clear();
         self.progress.resize(n, Progress::default());
         self.unfinished = n;
@@ -147,7 +166,6 @@ impl Execution {
         self.element = binding.element;
         self.segment = binding.segment.max(1);
         self.combine = binding.combine;
-        self.fingerprint = fingerprint(binding.digest, number);
         self.kind = kind;
         self.tag = binding.tag;
         self.count = binding.count;
@@ -164,8 +182,8 @@ impl Execution {
         (self.kind, self.tag, self.count, self.fingerprint) = (kind, binding.tag, binding.count, fingerprint);
     }
 
-    fn make_room(&mut self, plan: &Plan, element: usize) -> Result<()> {
-        let words = plan.scratch.checked_mul(element).map(|bytes| bytes.div_ceil(size_of::<u128>()));
+    fn make_room(&mut self, plan: &Plan, scratch: usize, element: usize) -> Result<()> {
+        let words = scratch.checked_mul(element).map(|bytes| bytes.div_ceil(size_of::<u128>()));
         let steps = plan.steps.len().saturating_sub(self.progress.len());
         let before = self.scratch.capacity();
         let mut room =
@@ -177,8 +195,7 @@ impl Execution {
             }
             return Ok(());
         }
-        let text = format!("no memory for {} elements of {element} bytes that the algorithm keeps aside", plan.scratch);
-        Err(Error::new(ErrorKind::ResourceExhausted, text))
+        Err(no_room(scratch, element))
     }
 
     /// Sets the owner in the tokens of this execution's operations.
@@ -248,7 +265,10 @@ impl Execution {
         let base = match span.buffer {
             Buffer::Input(n) => self.inputs[n as usize].cast_mut(),
             Buffer::Output(n) => self.outputs[n as usize],
-            Buffer::Scratch => self.scratch.as_mut_ptr().cast(),
+            Buffer::Scratch => match &mut self.part {
+                Some(part) => part.scratch(),
+                None => self.scratch.as_mut_ptr().cast(),
+            },
         };
         // The base of an empty buffer may be null.
         base.wrapping_add((span.offset + at) * self.element)
@@ -269,6 +289,7 @@ impl Execution {
         while let Some(index) = all.next().or_else(|| self.work.pop_front()) {
             while self.failed.is_none() && self.step(plan, index, messenger) {}
         }
+        self.announce(plan);
     }
 
     /// Posts or executes the next segment of a step if its dependencies are met. Returns whether the following segment may be
@@ -279,7 +300,7 @@ impl Execution {
         if posted == step.len {
             return false;
         }
-        let end = step.len.min(posted + self.segment);
+        let end = if step.action.is_shared() { step.len } else { step.len.min(posted + self.segment) };
         for dependency in plan.after(step) {
             let other = dependency.step as usize;
             let need = (end as isize).saturating_add(dependency.shift).clamp(0, plan.steps[other].len as isize);
@@ -334,7 +355,7 @@ impl Execution {
                 return false;
             }
             Action::Publish { .. } | Action::Fetch { .. } | Action::FetchReduce { .. } | Action::AwaitReaders => {
-                self.fail("a schedule uses shared memory, which this engine does not");
+                self.step_in_memory(plan, index, messenger);
                 return false;
             }
             local => {
@@ -372,6 +393,15 @@ impl Execution {
     }
 
     fn fail(&mut self, text: &str) {
-        self.failed = Some(Error::new(ErrorKind::Internal, text));
+        self.failed = Some(internal(text));
     }
+}
+
+fn internal(text: &str) -> Error {
+    Error::new(ErrorKind::Internal, text)
+}
+
+fn no_room(elements: usize, element: usize) -> Error {
+    let text = format!("no memory for {elements} elements of {element} bytes that the algorithm keeps aside");
+    Error::new(ErrorKind::ResourceExhausted, text)
 }

@@ -82,7 +82,7 @@ pub struct Core {
     turns: u64,
     seen_turns: u64,
     spin: Spin,
-    /// The shared memory of all ranks, if they are on one host.
+    /// The memory that the ranks of this host share, if the ranks of each host do.
     pub shared: Option<Arc<Shared>>,
     /// Overrides `spin` for waits that involve only this peer.
     pair_spins: QuickMap<Rank, Spin>,
@@ -124,7 +124,7 @@ impl Core {
             None => 0,
         };
         let mut execution = self.spare.pop().unwrap_or_default();
-        if let Err(error) = execution.reset(plan, binding, own, number) {
+        if let Err(error) = execution.reset(plan, binding, own, number, self.shared.as_ref()) {
             self.spare.push(execution);
             self.release(own, tag);
             return Err(error);
@@ -191,6 +191,7 @@ impl Core {
             self.messenger.cancel(index);
         }
         let mut execution = self.executions.remove(index)?;
+        execution.leave_memory(over);
         self.release(execution.kind, execution.tag);
         let failed = execution.failed.take();
         self.spare.push(execution);
@@ -308,7 +309,24 @@ impl Core {
         let moved = self.messenger.progress(self.now, &mut self.events);
         self.ended |= moved && self.connecting > 0;
         // An operation that completes in the last flush counts as movement: otherwise the thread that waits for it would sleep.
-        self.dispatch() | moved
+        let handled = self.dispatch();
+        self.look_in_memory() | handled | moved
+    }
+
+    /// Goes on with the runs of which a peer has done in shared memory what they wait for. Returns whether there are any.
+    fn look_in_memory(&mut self) -> bool {
+        if self.shared.is_none() {
+            return false;
+        }
+        let mut any = false;
+        for (_, execution) in self.executions.iter_mut().filter(|(_, execution)| execution.waits_in_memory()) {
+            any |= execution.look(&mut self.messenger);
+            self.ended |= execution.is_over() || execution.wants_function();
+        }
+        if any {
+            self.dispatch();
+        }
+        any
     }
 
     /// `progress`, for threads that do not return soon: no descriptor becomes readable when more of an offered message can be
@@ -383,9 +401,7 @@ impl Core {
                 execution.segment_done(token.detail, bytes, &mut self.messenger);
             }
             Outcome::Mismatch { rank, theirs } => self.mismatch(token.owner, rank, theirs),
-            Outcome::Failed(error) => {
-                execution.failed.get_or_insert(error);
-            }
+            Outcome::Failed(error) => execution.operation_failed(token.detail, error, &mut self.messenger),
             Outcome::Written { .. } | Outcome::Queried { .. } | Outcome::Replied => {}
         }
         let execution = &self.executions[token.owner];

@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::collective::{Algorithm, Shape};
+use crate::engine::shared::part::SharedSteps;
 use crate::engine::shared::program::Program;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::{QuickHasher, QuickMap};
@@ -60,8 +61,10 @@ pub struct Plan {
     dependents: Box<[u32]>,
     /// Elements of scratch memory.
     pub scratch: usize,
-    /// The schedule for one thread, if all its steps use shared memory.
+    /// The schedule for one thread, if all ranks are on one host and all steps use shared memory.
     pub program: Option<Program>,
+    /// The steps on shared memory, if there are messages, too.
+    pub shared_steps: Option<SharedSteps>,
 }
 
 impl Plan {
@@ -91,6 +94,7 @@ impl Plan {
             dependents: flat.into(),
             scratch: schedule.scratch,
             program: None,
+            shared_steps: None,
         }
     }
 
@@ -239,7 +243,13 @@ impl PlanCache {
             schedule = without_receive_and_reduce(&schedule);
         }
         let mut plan = Plan::new(&schedule);
-        plan.program = Program::new(&schedule, shape.size, !apart);
+        if shape.shared {
+            let members = shape.sharing();
+            match members.len() == shape.size {
+                true => plan.program = Program::new(&schedule, shape.size, !apart),
+                false => plan.shared_steps = SharedSteps::new(&schedule, &members),
+            }
+        }
         let plan = Arc::new(plan);
         let mut plans = lock();
         // Another thread may have added it meanwhile.

@@ -207,13 +207,19 @@ impl Messenger {
     }
 
     /// Starts a wait for `bytes` bytes that `rank` publishes in shared memory, where the caller looks for them. It ends by
-    /// [`Messenger::cancel`], or fails when the peer is disconnected.
+    /// [`Messenger::end_wait_for_publication`] or [`Messenger::cancel`], or fails when the peer is disconnected.
     pub fn wait_for_publication(&mut self, rank: Rank, bytes: usize, token: Token) {
         if let Some(error) = self.disconnect_error(rank) {
             return self.event(token, Outcome::Failed(error));
         }
         self.connect(rank);
         self.shared_waits.push((token, rank, bytes));
+    }
+
+    /// Ends the wait for a publication with this token.
+    pub fn end_wait_for_publication(&mut self, token: Token) {
+        self.shared_waits.retain(|(its, ..)| *its != token);
+        self.events.retain(|event| event.token != token);
     }
 
     /// Whether anything waits for a publication.

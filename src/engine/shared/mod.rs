@@ -6,6 +6,7 @@
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod part;
 pub mod program;
 mod quick;
 mod run;
@@ -34,7 +35,7 @@ pub const COPIED_BYTES: usize = 1 << 20;
 /// The same for publications in memory that the publisher's context has allocated, which readers read without the system's help.
 const COPIED_IN_PLACE_BYTES: usize = 8 << 10;
 
-/// The shared memory of a context whose ranks are all on one host.
+/// The memory that a context's ranks on this host share.
 pub struct Shared {
     group: Arc<HostGroup>,
     board: Board,
@@ -113,7 +114,7 @@ pub enum Refused {
 }
 
 impl Shared {
-    /// The shared memory of `group`, to which all ranks of the context belong.
+    /// The shared memory of `group`.
     pub fn new(group: Arc<HostGroup>) -> Self {
         let members = group.ranks().len();
         let bases: Vec<*mut u8> = (0..members)

@@ -41,11 +41,11 @@ pub struct Call {
     workspace: NonNull<Workspace>,
     fingerprint: u64,
     /// The next operation.
-    next: usize,
+    pub(super) next: usize,
     /// The scratch memory, or what takes its place.
-    scratch: *mut u8,
+    pub(super) scratch: *mut u8,
     /// Whether peers that sleep may not know of the last publication or acknowledgement.
-    unannounced: bool,
+    pub(super) unannounced: bool,
 }
 
 // SAFETY: the workspace belongs to the call until that has ended, and may be sent; `scratch` is in it or in a buffer of the caller.
@@ -110,19 +110,27 @@ impl Wait {
     }
 }
 
-impl Call {
-    /// Starts a call.
+impl Start {
+    /// Of the call in `work`.
     #[inline]
-    pub fn start(work: &Work<'_>) -> std::result::Result<Self, Refused> {
-        let Work { shared, plan, program, binding } = *work;
-        let start = Start {
+    pub fn new(work: &Work<'_>) -> Self {
+        let Work { program, binding, .. } = *work;
+        Self {
             line: (kind(binding.digest), binding.tag),
             digest: binding.digest,
             counted: binding.counted,
             room: program.room(binding.element),
             readers: program.readers,
-        };
-        let mut call = Self::new(Self::begin(shared, &mut shared.state(), &start)?);
+        }
+    }
+}
+
+impl Call {
+    /// Starts a call.
+    #[inline]
+    pub fn start(work: &Work<'_>) -> std::result::Result<Self, Refused> {
+        let Work { shared, plan, program, binding } = *work;
+        let mut call = Self::new(Self::begin(shared, &mut shared.state(), &Start::new(work))?);
         let aside = program.skips_copy(binding.element).map(|span| call.pointer(work, &span));
         if !call.make_scratch(aside, plan, binding.element) {
             call.withdraw(shared);
@@ -247,16 +255,28 @@ impl Call {
         let number = if start.counted { state.numbers.next(start.line) } else { 0 };
         state.begun += u64::from(start.counted);
         let fingerprint = fingerprint(start.digest, number);
+        Self::occupy(shared, state, workspace, start, fingerprint);
+        Ok((workspace, fingerprint))
+    }
+
+    /// Uses `workspace` for a call, which gets a slot if there is one.
+    #[inline(always)] // As above.
+    pub(super) fn occupy(
+        shared: &Shared,
+        state: &mut State,
+        workspace: NonNull<Workspace>,
+        start: &Start,
+        fingerprint: u64,
+    ) {
         // SAFETY: the call uses the workspace from now on.
         let own = unsafe { &mut *workspace.as_ptr() };
         own.fingerprint = fingerprint;
         own.readers = start.readers;
         own.room = start.room;
         own.seated = state.desk.open(&shared.board, &mut own.seat, start.line.1, fingerprint, start.room).is_ok();
-        Ok((workspace, fingerprint))
     }
 
-    fn new((workspace, fingerprint): (NonNull<Workspace>, u64)) -> Self {
+    pub(super) fn new((workspace, fingerprint): (NonNull<Workspace>, u64)) -> Self {
         Self { workspace, fingerprint, next: 0, scratch: std::ptr::null_mut(), unannounced: false }
     }
 
@@ -265,7 +285,7 @@ impl Call {
         self.fingerprint
     }
 
-    fn workspace(&mut self) -> &mut Workspace {
+    pub(super) fn workspace(&mut self) -> &mut Workspace {
         // SAFETY: the call uses the workspace until it has ended, and calls no method afterwards that uses it.
         unsafe { self.workspace.as_mut() }
     }
@@ -279,30 +299,37 @@ impl Call {
             return Ok(Some(wait));
         }
         while let Some(op) = work.program.ops.get(self.next) {
-            let wait = match op {
-                Op::Publish(from) => {
-                    self.publish(work, from);
-                    None
-                }
-                Op::Combine { operands, into } => self.combine(work, &work.program.operands[operands.clone()], into)?,
-                Op::Divide { span, by } => {
-                    self.divide(work, span, *by)?;
-                    None
-                }
-                Op::AwaitReaders => self.await_readers(work),
-            };
+            let wait = self.execute(work, op)?;
             if wait.is_some() {
                 return Ok(wait);
             }
-            self.next += 1;
         }
         self.end(work.shared);
         Ok(None)
     }
 
+    /// Executes `op`, the next operation, or returns what it waits for.
+    #[inline(always)] // On the path of small collectives.
+    pub(super) fn execute(&mut self, work: &Work<'_>, op: &Op) -> Result<Option<Wait>> {
+        let wait = match op {
+            Op::Publish(from) => {
+                self.publish(work, from);
+                None
+            }
+            Op::Combine { operands, into } => self.combine(work, &work.program.operands[operands.clone()], into)?,
+            Op::Divide { span, by } => {
+                self.divide(work, span, *by)?;
+                None
+            }
+            Op::AwaitReaders => self.await_readers(work),
+        };
+        self.next += usize::from(wait.is_none());
+        Ok(wait)
+    }
+
     /// Occupies a slot, where there was none when the call started.
     #[cold]
-    fn sit(&mut self, work: &Work<'_>) -> std::result::Result<(), Wait> {
+    pub(super) fn sit(&mut self, work: &Work<'_>) -> std::result::Result<(), Wait> {
         let (fingerprint, shared) = (self.fingerprint, work.shared);
         let own = self.workspace();
         let opened = shared.state().desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, own.room);
@@ -562,7 +589,7 @@ impl Call {
 
     /// Ends the call: it has read all that it needed.
     #[inline(always)] // On the path of small collectives.
-    fn end(&mut self, shared: &Shared) {
+    pub fn end(&mut self, shared: &Shared) {
         let own = self.workspace();
         shared.board.acknowledge(&own.seat, |_| true);
         shared.group.wake_others();
@@ -590,7 +617,7 @@ impl Workspace {
 
     /// Makes room for `elements` of `element` bytes. Returns whether there is enough memory.
     #[inline]
-    fn make_scratch(&mut self, elements: usize, element: usize) -> bool {
+    pub(super) fn make_scratch(&mut self, elements: usize, element: usize) -> bool {
         if elements == 0 {
             return true;
         }

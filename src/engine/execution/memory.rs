@@ -1,0 +1,127 @@
+//! The steps of a run on memory that ranks of one host share.
+
+use std::sync::Arc;
+
+use super::{Binding, Execution, internal, no_room};
+use crate::engine::plan::Plan;
+use crate::engine::shared::part::{Part, SharedSteps};
+use crate::engine::shared::{Refused, Shared, Work};
+use crate::error::{Error, Result};
+use crate::messaging::{Messenger, Token};
+use crate::wire::fingerprint::digest;
+
+/// The detail in the token of a wait for what a peer does in shared memory. Others are indices of steps.
+const MEMORY: u32 = u32::MAX;
+
+impl Execution {
+    /// Starts the steps of `plan` on shared memory, if there are any.
+    pub(super) fn enter_memory(
+        &mut self,
+        plan: &Plan,
+        binding: &Binding<'_>,
+        shared: Option<&Arc<Shared>>,
+    ) -> Result<()> {
+        let Some(steps) = &plan.shared_steps else { return Ok(()) };
+        let shared = shared.ok_or_else(|| internal("a schedule uses shared memory, which this rank does not have"))?;
+        let work = Work { shared, plan, program: &steps.program, binding };
+        let part = Part::start(&work, self.fingerprint).map_err(|refused| match refused {
+            Refused::NoMemory => no_room(plan.scratch, binding.element),
+            Refused::Running(_) | Refused::Unusable => internal("a call with its tag uses the shared memory"),
+        })?;
+        (self.part, self.shared) = (Some(part), Some(shared.clone()));
+        Ok(())
+    }
+
+    /// Executes a step on shared memory if it is the next one, or waits for what it needs.
+    pub(super) fn step_in_memory(&mut self, plan: &Plan, index: u32, messenger: &mut Messenger) {
+        let its_turn = |part: &Part, steps: &SharedSteps| part.next(steps) == Some(index);
+        let act = |part: &mut Part, steps: &SharedSteps, work: &Work<'_>| {
+            its_turn(part, steps).then(|| part.execute(work).map(|done| (done, part.awaited(work.shared))))
+        };
+        match self.in_memory(plan, act) {
+            None => self.fail("a schedule uses shared memory, which this run does not"),
+            Some(None) => {}
+            Some(Some(Err(error))) => self.failed = Some(error),
+            Some(Some(Ok((true, _)))) => {
+                let len = plan.steps[index as usize].len;
+                self.progress[index as usize].posted = len;
+                self.advance_done(plan, index, len);
+                self.work.extend(self.next_in_memory(plan));
+            }
+            Some(Some(Ok((false, rank)))) => {
+                if let Some(rank) = rank {
+                    messenger.wait_for_publication(rank, self.count * self.element, self.memory_token());
+                }
+            }
+        }
+    }
+
+    fn next_in_memory(&self, plan: &Plan) -> Option<u32> {
+        self.part.as_ref()?.next(plan.shared_steps.as_ref()?)
+    }
+
+    fn memory_token(&self) -> Token {
+        Token { owner: self.owner, detail: MEMORY }
+    }
+
+    /// Whether it waits for what a peer does in shared memory.
+    pub fn waits_in_memory(&self) -> bool {
+        self.failed.is_none() && self.part.as_ref().is_some_and(Part::waits)
+    }
+
+    /// Looks for what it waits for in shared memory. If that has come, goes on, and returns true.
+    pub fn look(&mut self, messenger: &mut Messenger) -> bool {
+        let Some(plan) = self.plan.take() else { return false };
+        let found = self.in_memory(&plan, |part, _, work| part.look(work)) == Some(true);
+        if found {
+            messenger.end_wait_for_publication(self.memory_token());
+            self.work.extend(self.next_in_memory(&plan));
+            self.work_off(&plan, messenger, false);
+        }
+        self.plan = Some(plan);
+        found
+    }
+
+    /// An operation has failed. A peer for which it waits in shared memory may have done before what it waits for.
+    pub fn operation_failed(&mut self, detail: u32, error: Error, messenger: &mut Messenger) {
+        if detail != MEMORY || !self.look(messenger) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Ends the use of shared memory; `well`: all steps are done.
+    pub fn leave_memory(&mut self, well: bool) {
+        if let (Some(part), Some(shared)) = (self.part.take(), self.shared.take()) {
+            if well { part.end(&shared) } else { part.withdraw(&shared) }
+        }
+    }
+
+    /// Lets peers know of the last steps.
+    pub(super) fn announce(&mut self, plan: &Plan) {
+        if self.part.is_some() {
+            self.in_memory(plan, |part, _, work| part.announce(work));
+        }
+    }
+
+    /// Calls `act` for the steps on shared memory, if there are any.
+    fn in_memory<R>(&mut self, plan: &Plan, act: impl FnOnce(&mut Part, &SharedSteps, &Work<'_>) -> R) -> Option<R> {
+        let (part, shared, steps) = (self.part.as_mut()?, self.shared.as_ref()?, plan.shared_steps.as_ref()?);
+        let binding = Binding {
+            inputs: &self.inputs,
+            outputs: &self.outputs,
+            element: self.element,
+            segment: self.segment,
+            combine: self.combine,
+            digest: digest(self.fingerprint),
+            tag: self.tag,
+            counted: true,
+            count: self.count,
+        };
+        Some(act(part, steps, &Work { shared, plan, program: &steps.program, binding: &binding }))
+    }
+}
+
+// Miri knows no shared memory, and the threads are not loom's.
+#[cfg(all(test, not(any(miri, loom))))]
+#[path = "memory_tests.rs"]
+mod tests;

@@ -1,0 +1,168 @@
+//! The steps on shared memory of a call that also sends messages, which the engine executes in the order of the list, beside its
+//! messages. Where one of them must wait for a peer, whoever progresses the context looks for what it needs.
+
+use std::mem::MaybeUninit;
+
+use super::program::Program;
+use super::run::Start;
+use super::{Call, Refused, Shared, Wait, Work, Workspace};
+use crate::error::Result;
+use crate::schedule::{Action, Readers, Schedule, Step};
+use crate::types::Rank;
+
+/// The steps on shared memory of a schedule, compiled.
+#[derive(Debug)]
+pub struct SharedSteps {
+    /// One operation for each of them; its ranks are members.
+    pub program: Program,
+    /// The steps' indices in the schedule.
+    steps: Box<[u32]>,
+}
+
+impl SharedSteps {
+    /// Compiles those of `schedule`, for a rank of a host with the ranks `members`, in ascending order. `None` if it has none.
+    pub fn new(schedule: &Schedule, members: &[Rank]) -> Option<Self> {
+        let member = |rank: u32| members.binary_search(&(rank as Rank)).ok().map(|member| member as u32);
+        let (mut own, mut steps) = (Schedule::default(), Vec::new());
+        for (index, step) in schedule.steps.iter().enumerate().filter(|(_, step)| step.action.is_shared()) {
+            let action = match step.action {
+                Action::Publish { to: Readers::One(rank), from } => {
+                    Action::Publish { to: Readers::One(member(rank)?), from }
+                }
+                Action::Fetch { from, publication, at, into } => {
+                    Action::Fetch { from: member(from)?, publication, at, into }
+                }
+                Action::FetchReduce { from, publication, at, into, with, incoming } => {
+                    Action::FetchReduce { from: member(from)?, publication, at, into, with, incoming }
+                }
+                other => other,
+            };
+            own.steps.push(Step { action, channel: step.channel, after: Vec::new() });
+            steps.push(index as u32);
+        }
+        let program = Program::new(&own, members.len(), false)?;
+        debug_assert_eq!(program.ops.len(), steps.len(), "one operation for each step");
+        Some(Self { program, steps: steps.into() })
+    }
+}
+
+/// The steps on shared memory of a call in progress. All methods are called with the same work. Ends by [`Part::end`] or
+/// [`Part::withdraw`].
+pub struct Part {
+    call: Call,
+    /// What its next step waits for.
+    wait: Option<Wait>,
+    /// Whether peers may not know of the last steps.
+    unannounced: bool,
+}
+
+impl Part {
+    /// Starts the steps of a call for which [`Shared::claim`] has succeeded.
+    pub fn start(work: &Work<'_>, fingerprint: u64) -> std::result::Result<Self, Refused> {
+        Ok(Self { call: Call::join(work, fingerprint)?, wait: None, unannounced: false })
+    }
+
+    /// The index of the step that is executed next, unless it waits.
+    pub fn next(&self, steps: &SharedSteps) -> Option<u32> {
+        steps.steps.get(self.call.next).copied().filter(|_| self.wait.is_none())
+    }
+
+    /// Executes the next step. Returns whether it is done; otherwise it waits.
+    pub fn execute(&mut self, work: &Work<'_>) -> Result<bool> {
+        self.wait = self.call.execute_next(work)?;
+        self.unannounced |= self.wait.is_none();
+        Ok(self.wait.is_none())
+    }
+
+    /// Lets peers know what this rank has published, and what it does not read any more.
+    pub fn announce(&mut self, work: &Work<'_>) {
+        if std::mem::take(&mut self.unannounced) {
+            self.call.acknowledge_finished(work);
+        }
+    }
+
+    /// Whether the next step waits.
+    pub fn waits(&self) -> bool {
+        self.wait.is_some()
+    }
+
+    /// The rank for which the next step waits.
+    pub fn awaited(&self, shared: &Shared) -> Option<Rank> {
+        self.wait.and_then(Wait::member).map(|member| shared.rank(member))
+    }
+
+    /// Looks for what the next step waits for, which then waits no more. Looks everywhere, since whoever looked in vain may sleep.
+    pub fn look(&mut self, work: &Work<'_>) -> bool {
+        let Some(wait) = self.wait else { return false };
+        self.call.look_around(work, wait);
+        let found = self.call.is_ready(work, wait);
+        self.wait = self.wait.filter(|_| !found);
+        found
+    }
+
+    /// The memory that the call keeps aside.
+    pub fn scratch(&self) -> *mut u8 {
+        self.call.scratch
+    }
+
+    /// Ends a call of which all steps are done.
+    pub fn end(mut self, shared: &Shared) {
+        self.call.end(shared);
+    }
+
+    /// Ends a call that fails.
+    pub fn withdraw(mut self, shared: &Shared) {
+        self.call.withdraw(shared);
+    }
+}
+
+impl Call {
+    /// Starts the steps on shared memory of a call that also sends messages, and for which [`Shared::claim`] has succeeded.
+    /// `work` has the program of these steps.
+    fn join(work: &Work<'_>, fingerprint: u64) -> std::result::Result<Self, Refused> {
+        let Work { shared, plan, binding, .. } = *work;
+        let start = Start::new(work);
+        let mut call = {
+            let state = &mut *shared.state();
+            let workspace = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
+            Self::occupy(shared, state, workspace, &start, fingerprint);
+            Self::new((workspace, fingerprint))
+        };
+        if !call.workspace().make_clear_scratch(plan.scratch, binding.element) {
+            call.withdraw(shared);
+            return Err(Refused::NoMemory);
+        }
+        call.scratch = call.workspace().scratch.as_mut_ptr().cast();
+        Ok(call)
+    }
+
+    /// Executes the next operation, if there is one. Returns what it waits for, or `None` when it is done.
+    fn execute_next(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
+        if !self.workspace().seated
+            && let Err(wait) = self.sit(work)
+        {
+            return Ok(Some(wait));
+        }
+        work.program.ops.get(self.next).map_or(Ok(None), |op| self.execute(work, op))
+    }
+
+    /// Lets peers know what was published, and that this rank does not read any more from those of which it has fetched all.
+    fn acknowledge_finished(&mut self, work: &Work<'_>) {
+        let (last_fetch, next) = (&work.program.last_fetch, self.next);
+        work.shared.board.acknowledge(&self.workspace().seat, |member| last_fetch[member] < next);
+        work.shared.group.wake_others();
+        self.unannounced = false;
+    }
+}
+
+impl Workspace {
+    /// As [`Workspace::make_scratch`], and nothing in it is what this process has freed, for messages of it.
+    fn make_clear_scratch(&mut self, elements: usize, element: usize) -> bool {
+        let before = self.scratch.capacity();
+        let made = self.make_scratch(elements, element);
+        if self.scratch.capacity() > before {
+            self.scratch.spare_capacity_mut().fill(MaybeUninit::zeroed());
+        }
+        made
+    }
+}
