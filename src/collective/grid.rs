@@ -78,6 +78,11 @@ impl Grid {
         }
     }
 
+    /// Whether the ranks of each row share memory.
+    pub fn shares_rows(&self, shape: &Shape<'_>) -> bool {
+        self.grouped && shape.shared
+    }
+
     /// The row of `rank` and its position in that row.
     pub fn find(&self, rank: Rank) -> (usize, usize) {
         let position = |row: &Vec<Rank>| row.iter().position(|other| *other == rank);

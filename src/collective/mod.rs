@@ -145,7 +145,7 @@ pub struct Algorithm {
 pub enum Uses {
     /// None.
     Sizes,
-    /// [`Shape::groups`] and [`Shape::dims`].
+    /// [`Shape::groups`], [`Shape::dims`] and [`Shape::shared`].
     Groups,
     /// [`Shape::links`].
     Links,

@@ -1,6 +1,6 @@
 //! Building blocks of the algorithms on shared memory: every rank publishes what it has, and the others fetch it.
 //!
-//! They need all ranks on one host. A step that waits for another rank takes a fraction of a microsecond if each rank
+//! They need all ranks on one host; algorithms for several hosts use some of them within each. A step that waits for another rank takes a fraction of a microsecond if each rank
 //! has a core, and no step waits for more than one rank.
 
 use super::phases::{contribution, relocate, sources};
@@ -10,7 +10,8 @@ use crate::schedule::{Builder, Readers, Schedule, Side, Span};
 
 /// A schedule on shared memory. Fails if the ranks do not share it.
 pub(super) fn begin(shape: &Shape<'_>) -> Result<Builder> {
-    if shape.shared || shape.size == 1 {
+    let one_host = shape.groups.windows(2).all(|pair| pair[0] == pair[1]);
+    if shape.shared && one_host || shape.size == 1 {
         return Ok(Builder::new());
     }
     let text = format!(

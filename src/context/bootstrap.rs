@@ -138,9 +138,11 @@ impl Context {
             Ok((self.use_addresses(&addresses, &Constants::BUILT_IN)?, addresses, links))
         });
         let shares = |(_, addresses, _): &(_, Vec<Address>, _)| address::any_share_memory(addresses.iter());
+        // What each rank has found; none if no rank has memory to share.
+        let mut found = Vec::new();
         if exchange.waits_for_all() || listed.as_ref().is_ok_and(shares) {
-            let found = listed.as_ref().map(|(found, ..)| vec![found.number()]).map_err(Error::clone);
-            let found = Sharing::parse(&exchange.memory(found)?, self.size)?;
+            let own = listed.as_ref().map(|(found, ..)| vec![found.number()]).map_err(Error::clone);
+            found = Sharing::parse(&exchange.memory(own)?, self.size)?;
             self.lock()?.messenger.share_memory(&found)?;
         }
         let (_, addresses, links) = listed?;
@@ -148,7 +150,7 @@ impl Context {
             Some(tuner) => tuner,
             None => self.agree(exchange, source?, links, &addresses, limit)?,
         };
-        self.adopt(tuner, &addresses)?;
+        self.adopt(tuner, &addresses, &found)?;
         self.connect_fully(limit)
     }
 
@@ -225,9 +227,9 @@ impl Context {
         Ok(found)
     }
 
-    /// Uses `tuner` from now on, unless a tuner was agreed on before.
-    pub(crate) fn adopt(&self, tuner: Tuner, addresses: &[Address]) -> Result<()> {
-        let tuner = tuner.with_shared_memory(self.share_memory()?);
+    /// Uses `tuner` from now on, unless a tuner was agreed on before. `found`: what each rank can share with those of its host.
+    pub(crate) fn adopt(&self, tuner: Tuner, addresses: &[Address], found: &[Sharing]) -> Result<()> {
+        let tuner = tuner.with_shared_memory(self.share_memory(found)?);
         self.lock()?.set_spin(self.spin(addresses, tuner.constants()));
         let _ = self.agreed.set(tuner);
         Ok(())

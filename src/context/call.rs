@@ -255,13 +255,18 @@ impl Context {
         Run { call, algorithm, binding, started, deadline, timeout }
     }
 
-    /// `shape` with the context's defaults for fields that the caller has not set.
-    pub(super) fn complete_shape<'a>(&'a self, shape: &Shape<'a>, base: Option<usize>) -> Shape<'a> {
+    /// `shape`, for an algorithm with `uses`, with the context's defaults for fields that the caller has not set.
+    pub(super) fn complete_shape<'a>(&'a self, shape: &Shape<'a>, base: Option<usize>, uses: Uses) -> Shape<'a> {
         let or = |given: &'a [u32], known: &'a [u32]| if given.is_empty() { known } else { given };
         Shape {
             base: base.unwrap_or(shape.base),
             groups: or(shape.groups, self.hosts()),
-            shared: self.tuner().shares_memory(),
+            shared: match uses {
+                Uses::Groups => {
+                    self.tuner().topology().shared && (shape.groups.is_empty() || shape.groups == self.hosts())
+                }
+                _ => self.tuner().shares_memory(),
+            },
             links: or(shape.links, self.tuner().links()),
             ..*shape
         }

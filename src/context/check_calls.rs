@@ -223,7 +223,7 @@ impl Context {
     pub(super) fn compare_calls(&self, run: &Run<'_>) -> Result<()> {
         let own = record(run);
         let mut all = try_zeros::<u64>(own.len().saturating_mul(self.size), "the records of all ranks' calls")?;
-        let shape = self.complete_shape(&Shape::new(Collective::Allgather, self.rank, self.size, own.len()), None);
+        let shape = Shape::new(Collective::Allgather, self.rank, self.size, own.len());
         let binding = Binding {
             inputs: &[own.as_ptr().cast()],
             outputs: &[all.as_mut_ptr().cast()],
@@ -235,7 +235,8 @@ impl Context {
             ..run.binding
         };
         let algorithm = self.tuner().decide(&shape, size_of::<u64>(), None)?.algorithm;
-        let plan = self.plan(&shape.only(algorithm.uses), algorithm, &binding)?;
+        let shape = self.complete_shape(&shape, None, algorithm.uses).only(algorithm.uses);
+        let plan = self.plan(&shape, algorithm, &binding)?;
         self.execute(&Run { binding, ..*run }, plan)?;
         let records: Vec<Record<'_>> = all.chunks_exact(own.len()).map(Record).collect();
         let Some((wrong, odd)) = verdict(&records) else { return Ok(()) };

@@ -147,7 +147,7 @@ pub struct Context {
     slots: AtomicU64,
     /// The host number of each rank; empty until all hosts are known.
     hosts: OnceLock<Box<[u32]>>,
-    /// The shared memory of all ranks, if they are on one host.
+    /// The shared memory of all ranks, if they are on one host. Collectives on nothing else run in line.
     shared_memory: OnceLock<Arc<SharedMemory>>,
     /// Memory for data of the caller.
     allocations: Allocations,

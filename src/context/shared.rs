@@ -1,7 +1,7 @@
 //! Executes calls whose ranks share memory, on the calling thread.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -15,10 +15,11 @@ use crate::engine::shared::{Call, First, Key, Known, Pair, Refused, Room, Shared
 use crate::engine::{Binding, Guard, already_running};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Token;
+use crate::transport::shm::Sharing;
 use crate::types::DataType;
 use crate::wire::fingerprint::kind;
 
-/// Most ranks of a context whose collectives use shared memory: with more, each of them would read too many others.
+/// Most ranks of a host whose collectives use shared memory: with more, each of them would read too many others.
 const MAX_SHARING: usize = 64;
 
 /// How often a thread looks for a publication before it waits with the context's lock, if each rank has its own core: some tens of
@@ -45,14 +46,22 @@ impl SharedCall {
 }
 
 impl Context {
-    /// If all ranks share memory, uses it for collectives from now on. Returns whether they do, which all ranks find alike.
-    pub(super) fn share_memory(&self) -> Result<bool> {
+    /// Uses the memory that ranks share for collectives from now on, if those of each host do; `found`: what each rank can share with
+    /// those of its host. Returns whether they do, which all ranks find alike.
+    pub(super) fn share_memory(&self, found: &[Sharing]) -> Result<bool> {
+        if !all_share(self.hosts(), found) {
+            return Ok(false);
+        }
         let mut guard = self.lock()?;
-        let group =
-            guard.messenger.host_group().filter(|group| group.ranks().len() == self.size && group.reads_memory());
-        let Some(group) = group.filter(|_| (2..=MAX_SHARING).contains(&self.size)).cloned() else { return Ok(false) };
-        let shared = self.shared_memory.get_or_init(|| Arc::new(Shared::new(group)));
-        guard.shared = Some(shared.clone());
+        // A rank may be alone on its host.
+        if let (None, Some(group)) = (&guard.shared, guard.messenger.host_group().cloned()) {
+            let all_here = group.ranks().len() == self.size;
+            let shared = Arc::new(Shared::new(group));
+            if all_here {
+                let _ = self.shared_memory.set(shared.clone());
+            }
+            guard.shared = Some(shared);
+        }
         Ok(true)
     }
 
@@ -328,6 +337,15 @@ impl Context {
         };
         self.described(run, &error)
     }
+}
+
+/// Whether a host has several ranks, and the ranks of each host can read each other's memory. `hosts`: the host of each rank.
+fn all_share(hosts: &[u32], found: &[Sharing]) -> bool {
+    let mut ranks = HashMap::new();
+    hosts.iter().for_each(|host| *ranks.entry(host).or_insert(0) += 1);
+    let most = ranks.values().copied().max().unwrap_or(0);
+    let shares = |(host, sharing): (&u32, &Sharing)| ranks[host] == 1 || *sharing == Sharing::Processes;
+    (2..=MAX_SHARING).contains(&most) && hosts.len() == found.len() && hosts.iter().zip(found).all(shares)
 }
 
 /// Looks for what the call waits for, for some microseconds. Returns whether it has come.

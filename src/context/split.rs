@@ -100,7 +100,7 @@ impl Context {
         let (_, context) = made?;
         let found: Vec<Sharing> = ranks.iter().map(|rank| found[*rank]).collect();
         context.lock()?.messenger.share_memory(&found)?;
-        context.adopt(tuner, &addresses)?;
+        context.adopt(tuner, &addresses, &found)?;
         context.connect_fully(limit)?;
         Ok(Some(context))
     }

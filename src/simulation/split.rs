@@ -31,7 +31,7 @@ fn never_poll(context: &Context) {
     let constants = [("spin_us", 0.0), ("spin_shared_us", 0.0)].into();
     let tuning = Tuning { constants, ..Tuning::default() };
     let tuner = Tuner::new(tuning, Default::default(), Topology::one_host(context.size(), 1), 1 << 20);
-    context.adopt(tuner, &context.everyone().unwrap()).unwrap();
+    context.adopt(tuner, &context.everyone().unwrap(), &[]).unwrap();
 }
 
 /// `own` of all ranks, in their order.

@@ -167,7 +167,7 @@ impl PricingInput<'_> {
     fn simulated(&self, priced: PricedAlgorithm) -> Option<PricedAlgorithm> {
         let mut calls = Calls::new(self.collective, self.size(), self.bytes, 0);
         calls.groups = self.topology.hosts.clone();
-        calls.shared = self.topology.shares_memory();
+        calls.shared = self.topology.shared;
         calls.base = priced.base.unwrap_or(2);
         let segment_bytes = super::segment_bytes(&calls.shape(0), 1, priced.segment_bytes);
         let (network, memory) = (*self.network, self.constants.simulated_memory_bytes as usize);
@@ -213,7 +213,7 @@ impl PricingInput<'_> {
             send_counts: &counts,
             recv_counts: &counts,
             groups: &self.topology.hosts,
-            shared: self.topology.shares_memory(),
+            shared: self.topology.shared,
             links: self.links,
             destinations,
             ..Shape::new(self.collective, 0, size, count)

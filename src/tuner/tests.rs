@@ -73,6 +73,30 @@ fn ranks_that_share_memory_use_it() {
     }
 }
 
+/// With built-in constants, which are assumptions.
+#[test]
+fn hosts_whose_ranks_share_memory_combine_in_it() {
+    let mut seen = Vec::new();
+    for (hosts, per_host) in [(2, 2), (2, 8), (4, 4)] {
+        let numbers = (0..hosts * per_host).map(|rank| (rank / per_host) as u32).collect();
+        let apart = Topology { hosts: numbers, cores: per_host, shared: false };
+        let together = Topology { shared: true, ..apart.clone() };
+        for bytes in [64 << 10, MIB, 16 * MIB] {
+            let [apart, together] = [&apart, &together].map(|topology| {
+                let tuner = Tuner::new(Tuning::default(), Overrides::default(), topology.clone(), MIB);
+                tuner.explain(Collective::Allreduce, bytes).chosen
+            });
+            let ratio = together.total / apart.total;
+            let in_memory = ["hierarchical", "torus_2d", "torus_nd"].contains(&together.algorithm.name);
+            let names = (apart.algorithm.name, together.algorithm.name);
+            // Large buffers are pipelined better by messages alone, if a host has few ranks.
+            let better = if bytes > MIB { ratio <= 1.0 } else { in_memory && ratio < 0.97 };
+            seen.push((better, format!("{hosts}x{per_host}, {bytes}: {ratio:.3}, {names:?}")));
+        }
+    }
+    assert!(seen.iter().all(|(better, _)| *better), "{seen:#?}");
+}
+
 #[test]
 fn a_subset_of_the_ranks_keeps_the_measurements_between_them_and_uses_choices_for_their_number() {
     let links: Vec<u32> = (0..9).collect();

@@ -11,6 +11,10 @@
 //! its group's sum to 3 and receives the other half of 3's; each adds its own, and they exchange these complete halves.
 //! Then 0 sends everything to 1 and 2, and 3 to 4 and 5.
 //!
+//! If the ranks of each group share memory, a member publishes its elements there. Its leader fetches and reduces them in rank
+//! order, each part when the ring needs it, and publishes each part of the result when the ring has completed it. Only leaders send
+//! messages then.
+//!
 //! Steps: `2 (m - 1) + 2`, counting the concurrent receives of a leader from its `n - 1` members as one. A leader sends
 //! `2 S (m - 1) / m` bytes to other groups and `S` to each of its members; a member sends `S`.
 
@@ -21,42 +25,88 @@ use super::super::{Algorithm, Case, Shape, Uses};
 use super::reduce_broadcast;
 use crate::error::Result;
 use crate::schedule::cost::Cost;
-use crate::schedule::{Builder, Schedule, Side};
+use crate::schedule::{Builder, Readers, Schedule, Side, Span};
+use crate::types::Rank;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "hierarchical", generate, cost, uses: Uses::Groups };
+
+/// Most publications of a leader.
+const MOST_PARTS: usize = 32;
 
 fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = Builder::new();
     let groups = groups(shape);
-    let group = groups.iter().find(|group| group.contains(&shape.rank)).expect("every rank is in a group");
-    let (leader, members) = (group[0], &group[1..]);
+    let home = groups.iter().position(|group| group.contains(&shape.rank)).expect("every rank is in a group");
+    let (leader, members) = (groups[home][0], &groups[home][1..]);
     let output = shape.output(0);
+    let in_memory = uses_memory(shape, &groups) && !members.is_empty() && shape.count > 0;
     let mut current = contribution(&mut b, &sources(shape), 0, output.len, output);
     if shape.rank != leader {
-        b.send(leader, current);
-        b.recv(leader, output);
+        if in_memory {
+            b.publish(Readers::One(leader as u32), current);
+            for (number, part) in (0..).zip(published(output, groups.len(), home)) {
+                b.fetch(leader, number, 0, part);
+            }
+            b.await_readers();
+        } else {
+            b.send(leader, current);
+            b.recv(leader, output);
+        }
         fan_out(&mut b, shape, output);
         return Ok(b.build());
     }
-    for &member in members {
-        b.recv_reduce(member, output, current, Side::Right);
-        current = output;
+    if !in_memory {
+        for &member in members {
+            b.recv_reduce(member, output, current, Side::Right);
+            current = output;
+        }
     }
     let ring = Ring::new(groups.iter().map(|group| group[0]).collect(), leader);
     let chunk = |position| output.part(ring.len(), position);
     let own = chunk(ring.position());
-    let complete = ring.reduce_scatter(&mut b, |_, position| {
+    let complete = ring.reduce_scatter(&mut b, |b, position| {
         let into = chunk(position);
-        (current.slice(into.offset, into.len), into)
+        let mut current = current.slice(into.offset, into.len);
+        for &member in members.iter().filter(|_| in_memory && into.len > 0) {
+            b.fetch_reduce(member, 0, into.offset, into, current, Side::Right);
+            current = into;
+        }
+        (current, into)
     });
     b.copy(complete, own);
     b.divide(own, shape.divisor());
-    ring.allgather(&mut b, own, chunk, |_, _| ());
-    for &member in members {
-        b.send(member, output);
+    let in_parts = in_memory && groups.len() <= MOST_PARTS;
+    let publish = |b: &mut Builder, part: Span| {
+        if in_parts && part.len > 0 {
+            b.publish(Readers::All, part);
+        }
+    };
+    publish(&mut b, own);
+    ring.allgather(&mut b, own, chunk, publish);
+    if in_memory {
+        if !in_parts {
+            b.publish(Readers::All, output);
+        }
+        b.await_readers();
+    } else {
+        members.iter().for_each(|&member| b.send(member, output));
     }
     fan_out(&mut b, shape, output);
     Ok(b.build())
+}
+
+/// Whether ranks of a group share memory. If there is only one group, algorithms on nothing but shared memory are better.
+fn uses_memory(shape: &Shape<'_>, groups: &[Vec<Rank>]) -> bool {
+    shape.shared && groups.len() > 1
+}
+
+/// What the leader of group `home` publishes of the result, in the order in which the ring completes it.
+fn published(output: Span, groups: usize, home: usize) -> Vec<Span> {
+    if groups > MOST_PARTS {
+        return vec![output];
+    }
+    let parts = (0..groups).map(|distance| output.part(groups, (home + groups - distance) % groups));
+    parts.filter(|part| part.len > 0).collect()
 }
 
 /// In the group `α + S/B + (n-1)γS`, between leaders `2(m-1)(α + S/(mB)) + (m-1)γS/m`, in the group `α + S/B`. With one
@@ -70,7 +120,17 @@ fn cost(case: &Case<'_>) -> Cost {
     let longest = groups.iter().map(Vec::len).max().unwrap_or(1);
     let members = longest as f64 - 1.0;
     let segment = bytes.min(case.segment_bytes as f64);
-    let mut path = 0.0;
+    // Only leaders use the network.
+    let shared = SharedLink { sharing: 1.0, ..SharedLink::near(case, longest, groups.len()) };
+    let chunk = bytes / leaders;
+    let rings = shared.rings(case, groups.len(), chunk);
+    let between = 2.0 * leaders * (leaders - 1.0) * case.pieces(chunk);
+    let reduced = (ranks - 1.0) * bytes;
+    if uses_memory(case.shape, &groups) {
+        let path = in_memory(case, members, leaders, rings);
+        return Cost { path, messages: between, sent: 2.0 * reduced, reduced };
+    }
+    let mut path = rings;
     if members > 0.0 && bytes > 0.0 {
         let link = SharedLink::in_groups(case, longest).link;
         // On one host each member has its own link to the leader; otherwise they share the leader's network card.
@@ -80,11 +140,23 @@ fn cost(case: &Case<'_>) -> Cost {
             + (arrive(bytes) + at_once * gamma * segment).max(segment / link.bandwidth + members * gamma * bytes);
         path += link.latency + arrive(bytes);
     }
-    // Only leaders use the network.
-    let shared = SharedLink { sharing: 1.0, ..SharedLink::near(case, longest, groups.len()) };
-    let chunk = bytes / leaders;
-    path += shared.rings(case, groups.len(), chunk);
-    let messages = 2.0 * (ranks - leaders) * case.pieces(bytes) + 2.0 * leaders * (leaders - 1.0) * case.pieces(chunk);
-    let reduced = (ranks - 1.0) * bytes;
+    let messages = 2.0 * (ranks - leaders) * case.pieces(bytes) + between;
     Cost { path, messages, sent: 2.0 * reduced, reduced }
+}
+
+/// Seconds if each group of a leader and `members` shares memory, and the ring of `leaders` alone takes `rings`. A leader receives the
+/// first part when it has reduced that part and the one that it sends; it goes on to reduce the others before it combines what it has
+/// received. At the end the members fetch the last part.
+fn in_memory(case: &Case<'_>, members: f64, leaders: f64, rings: f64) -> f64 {
+    let (bytes, memory) = (case.bytes(), &case.network.memory);
+    if members == 0.0 || bytes <= 0.0 {
+        return rings;
+    }
+    let part = bytes / leaders;
+    let published = if leaders <= MOST_PARTS as f64 { part } else { bytes };
+    let combine = members * (memory.fetch(bytes, part) + case.network.gamma * part);
+    let step = rings / (2.0 * (leaders - 1.0));
+    let first = memory.publish(bytes) + memory.signal + (2.0 * combine).max(leaders * combine - step);
+    let last = memory.publish(published) + memory.signal + memory.fetch(published, published);
+    first + rings + last + memory.readers(bytes)
 }

@@ -15,6 +15,10 @@
 //! the first row has a cut at 4, the second at 2, 4 and 6, so there are four ranges and columns: rank 0 shares the
 //! first with rank 2 and the second with rank 3.
 //!
+//! If rows are hosts whose ranks share memory, the reduce-scatter and the allgather along a row are those of `shared_slices`:
+//! every rank publishes its elements and reduces its chunk of those of all, in rank order, and later publishes the complete chunk
+//! and fetches the others. Messages are sent only along columns.
+//!
 //! Steps: `2 (n - 1) + 2 (m - 1)` for `m` rows of at most `n`. With equal rows every rank sends `2 S (n - 1) / n + 2 (S
 //! / n) (m - 1) / m` bytes, which is `2 S (P - 1) / P`.
 
@@ -23,10 +27,11 @@ use std::collections::BTreeSet;
 use super::super::grid::Grid;
 use super::super::phases::{contribution, fan_out, sources};
 use super::super::ring::Ring;
+use super::super::shared::reduce_in_order;
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
-use crate::schedule::{Builder, Schedule, Span, split};
+use crate::schedule::{Builder, Readers, Schedule, Span, split};
 use crate::types::Rank;
 
 const NAME: &str = "torus_2d";
@@ -51,16 +56,39 @@ pub(super) fn over(shape: &Shape<'_>, grid: &Grid) -> Schedule {
     let ring = Ring::new(grid.rows[row].clone(), shape.rank);
     let chunk = |position| output.part(ring.len(), position);
     let own = chunk(position);
-    let current = ring.reduce_scatter(&mut b, |b, position| {
-        let into = chunk(position);
-        (contribution(b, &sources, into.offset, into.len, into), into)
-    });
+    let in_memory = grid.shares_rows(shape) && ring.len() > 1 && shape.count > 0;
+    let current = if in_memory {
+        let all = contribution(&mut b, &sources, 0, output.len, output);
+        b.publish(Readers::All, all);
+        let mut current = all.slice(own.offset, own.len);
+        // The first operand may be where the result is.
+        if current == own && position > 0 {
+            current = b.scratch(own.len);
+            b.copy(own, current);
+        }
+        reduce_in_order(&mut b, shape.rank, grid.rows[row].iter().copied(), own.offset, current, own);
+        own
+    } else {
+        ring.reduce_scatter(&mut b, |b, position| {
+            let into = chunk(position);
+            (contribution(b, &sources, into.offset, into.len, into), into)
+        })
+    };
     for (offset, len) in uncut(shape, grid, own) {
         let owners = grid.rows.iter().map(|row| row[part_at(output.len, row.len(), offset)]).collect();
         let column = Column { owners, row, extents: &grid.columns };
         column.allreduce(&mut b, shape, current.slice(offset - own.offset, len), output.slice(offset, len));
     }
-    ring.allgather(&mut b, own, chunk, |b, chunk| fan_out(b, shape, chunk));
+    if in_memory {
+        b.publish(Readers::All, own);
+        for other in (1..ring.len()).map(|distance| (position + distance) % ring.len()) {
+            b.fetch(grid.rows[row][other], 1, 0, chunk(other));
+            fan_out(&mut b, shape, chunk(other));
+        }
+        b.await_readers();
+    } else {
+        ring.allgather(&mut b, own, chunk, |b, chunk| fan_out(b, shape, chunk));
+    }
     b.build()
 }
 
@@ -124,10 +152,14 @@ impl Column<'_> {
 /// the ranks of a host share its network card.
 pub(super) fn price(case: &Case<'_>, grid: &Grid) -> Cost {
     let (ranks, rows, bytes) = (case.ranks(), grid.rows.len() as f64, case.bytes());
-    let along = |row: &Vec<Rank>| grid.row_link(case).rings(case, row.len(), bytes / row.len() as f64);
+    let in_memory = grid.shares_rows(case.shape);
+    let along = |row: &Vec<Rank>| match in_memory {
+        true => in_shared_memory(case, row.len() as f64),
+        false => grid.row_link(case).rings(case, row.len(), bytes / row.len() as f64),
+    };
     let mut path = grid.rows.iter().map(along).fold(0.0, f64::max);
     let of_row = |row: &Vec<Rank>| row.len() as f64 * (row.len() as f64 - 1.0) * case.pieces(bytes / row.len() as f64);
-    let mut messages = 2.0 * grid.rows.iter().map(of_row).sum::<f64>();
+    let mut messages = if in_memory { 0.0 } else { 2.0 * grid.rows.iter().map(of_row).sum::<f64>() };
     let ranges = ranges(grid);
     let mut part = bytes;
     let mut before = 1;
@@ -148,6 +180,16 @@ pub(super) fn price(case: &Case<'_>, grid: &Grid) -> Cost {
     }
     let reduced = (ranks - 1.0) * bytes;
     Cost { path, messages, sent: 2.0 * reduced, reduced }
+}
+
+/// Seconds along a row of `length` ranks that share memory, as for `shared_slices`.
+fn in_shared_memory(case: &Case<'_>, length: f64) -> f64 {
+    let (bytes, others, slice) = (case.bytes(), length - 1.0, case.bytes() / length);
+    if others == 0.0 {
+        return 0.0;
+    }
+    let fetches = [(others, bytes, slice), (others, slice, slice)];
+    case.shared_path(2.0, &[(1.0, bytes), (1.0, slice)], &fetches, others * slice)
 }
 
 /// The number of ranges between the rows' cuts: the number of different fractions `i / n`.

@@ -18,7 +18,7 @@ pub(super) struct Form {
 }
 
 /// Number of variants of groups, grids and links.
-pub(super) const TOPOLOGIES: usize = 6;
+pub(super) const TOPOLOGIES: usize = 8;
 
 /// A call in one of its forms.
 #[derive(Debug)]
@@ -156,6 +156,8 @@ fn set_topology(calls: &mut Calls, kind: usize) {
             calls.dims = vec![size / short, short];
         }
         4 => calls.groups = groups(|rank, size| size - rank),
+        6 => (calls.groups, calls.shared) = (groups(|rank, _| rank / 4), true),
+        7 => (calls.groups, calls.shared) = (groups(|rank, size| rank % (size / 3 + 1)), true),
         _ => {}
     }
 }

@@ -282,11 +282,11 @@ fn no_wait_for_the_readers() {
 #[test]
 fn a_publication_for_other_readers() {
     must_be_caught("other readers", |schedule, step, shape| match schedule.steps[step].action {
-        Action::Publish { to: Readers::All, from } if shape.size > 2 => {
+        Action::Publish { to: Readers::All, from } if shape.sharing().len() > 2 => {
             let one = Action::Publish { to: Readers::One((shape.rank as u32 + 1) % shape.size as u32), from };
             vec![with(schedule, step, one)]
         }
-        Action::Publish { from, .. } if shape.size > 2 => {
+        Action::Publish { from, .. } if shape.sharing().len() > 2 => {
             vec![with(schedule, step, Action::Publish { to: Readers::All, from })]
         }
         _ => Vec::new(),

@@ -83,3 +83,87 @@ fn formulas_agree_with_the_simulator() {
     assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert!(compared > 100);
 }
+
+/// The algorithms on several hosts whose ranks share memory.
+const BETWEEN_HOSTS: [&str; 3] = ["hierarchical", "torus_2d", "torus_nd"];
+
+/// Whether ranks send messages only to other hosts.
+fn sends_to_other_hosts_only(shapes: &[Shape<'_>], algorithm: &Algorithm) -> bool {
+    let groups = shapes[0].groups;
+    let mut sends = shapes.iter().flat_map(|shape| {
+        let steps = (algorithm.generate)(shape).unwrap().steps;
+        steps.into_iter().filter_map(|step| Some((shape.rank, step.action.destination()?))).collect::<Vec<_>>()
+    });
+    sends.all(|(from, to)| groups[from] != groups[to])
+}
+
+#[test]
+fn hosts_of_ranks_that_share_memory_exchange_messages_with_other_hosts_only() {
+    for name in BETWEEN_HOSTS {
+        let algorithm = Collective::Allreduce.algorithm(name).unwrap();
+        for size in RANKS {
+            for (n, groups) in super::topology::groupings(size).iter().enumerate() {
+                for (m, count) in counts(size).into_iter().enumerate() {
+                    let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
+                    let some = match size {
+                        1..=5 => 0..forms.len(),
+                        6..=12 => (n + m) % forms.len()..(n + m) % forms.len() + 1,
+                        _ if m == (n + size) % 6 => (n + size) % forms.len()..(n + size) % forms.len() + 1,
+                        _ => 0..0,
+                    };
+                    for (inputs, outputs) in forms[some].iter().copied() {
+                        let average = (n + m + inputs).is_multiple_of(2);
+                        let call = shape(Collective::Allreduce, size, count);
+                        let call = Shape { inputs, outputs, average, groups, shared: true, ..call };
+                        let shapes = all_ranks(call, |_| ());
+                        if let Err(error) = verify_all(&shapes, algorithm) {
+                            panic!("{name}, {size} ranks in {groups:?}, {call:?}: {error}");
+                        }
+                        let hosts: std::collections::BTreeSet<_> = groups.iter().collect();
+                        if hosts.len() > 1 && hosts.len() < size {
+                            assert!(sends_to_other_hosts_only(&shapes, algorithm), "{name}, {groups:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn formulas_for_several_hosts_agree_with_the_simulator() {
+    let memory = SharedMemory { signal: 2e-7, fetch: 5e-8, call: 1e-6, copy: 1e-10, read: 1.5e-10, by_value: 1e6 };
+    let remote = Link { latency: 2e-5, bandwidth: 1e9 };
+    let mut wrong = Vec::new();
+    for name in ["hierarchical", "torus_2d"] {
+        let algorithm = Collective::Allreduce.algorithm(name).unwrap();
+        for (hosts, per_host) in [(2, 2), (2, 4), (4, 2), (8, 8)] {
+            for (bytes, gamma) in [(1 << 10, 1e-10), (1 << 16, 0.0), (1 << 20, 1e-10), (1 << 24, 1e-10)] {
+                let size = hosts * per_host;
+                let mut calls = Calls::new(Collective::Allreduce, size, bytes / 4, 0);
+                calls.groups = (0..size).map(|rank| (rank / per_host) as u32).collect();
+                calls.shared = true;
+                let network = Network { per_host, cores: per_host, memory, ..Network::flat(remote, gamma) };
+                let options = Options { hosts: &calls.groups, ..Options::new(network) };
+                let result = simulate(size, &|rank| (algorithm.generate)(&calls.shape(rank)), &options).unwrap();
+                let cost = (algorithm.cost)(&Case {
+                    shape: &calls.shape(0),
+                    element_bytes: 4,
+                    segment_bytes: options.segment_bytes,
+                    network: &network,
+                    constants: &Constants::BUILT_IN,
+                });
+                let ratio = cost.path / result.seconds;
+                let sent = result.sent.iter().sum::<u64>() as f64;
+                let reduced = result.reduced.iter().sum::<u64>() as f64;
+                let moved = (cost.sent / sent, cost.reduced / reduced, cost.messages / result.messages as f64);
+                // The formula of the torus assumes that rows and columns do not overlap.
+                if !(0.93..1.25).contains(&ratio) || [moved.0, moved.1, moved.2].iter().any(|r| (r - 1.0).abs() > 1e-6)
+                {
+                    wrong.push(format!("{name} {hosts}x{per_host} {bytes} {gamma}: {ratio:.3}, {moved:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

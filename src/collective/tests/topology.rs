@@ -6,7 +6,7 @@ use crate::schedule::verify::Traffic;
 const COUNT: usize = 4;
 
 /// All kinds of groups: none, one, one per rank, equal and uneven, consecutive and interleaved.
-fn groupings(size: usize) -> Vec<Vec<u32>> {
+pub(super) fn groupings(size: usize) -> Vec<Vec<u32>> {
     let number = |of: fn(usize, usize) -> usize| (0..size).map(|rank| of(rank, size) as u32).collect::<Vec<u32>>();
     vec![
         vec![],
