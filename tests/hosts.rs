@@ -3,6 +3,8 @@
 #[path = "failures/calls.rs"]
 #[allow(dead_code)]
 mod calls;
+#[path = "hosts/memory.rs"]
+mod memory;
 #[path = "support/netns.rs"]
 mod netns;
 
