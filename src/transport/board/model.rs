@@ -187,7 +187,7 @@ fn a_look_at_a_slot_that_is_used_again_sees_one_call_or_none() {
         let mut reader = Member::new(&memory, 1);
         let mut seat = reader.open(OTHER, 0);
         assert_eq!(reader.board.find(&mut seat, 0, 0), None);
-        let seen = reader.board.other_call(&seat, 0, |_| true);
+        let seen = reader.board.other_call(tag(OTHER), 0, |_| true);
         assert!(seen.is_none_or(|call| call <= CALLS && tag(call) == tag(OTHER)), "{seen:?}");
         publisher.join().unwrap();
     });
