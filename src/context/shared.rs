@@ -189,18 +189,16 @@ impl Context {
                 return Err(error);
             }
         };
-        let rank = wait.member().map(|member| work.shared.rank(member));
+        let rank = work.shared.rank(wait.member());
         let earlier = call.awaited.replace(wait);
         if earlier != Some(wait) {
             if earlier.is_some() {
                 guard.messenger.cancel(index);
             }
-            if let Some(rank) = rank {
-                let bytes = run.binding.count * run.binding.element;
-                guard.messenger.wait_for_publication(rank, bytes, Token { owner: index, detail: 0 });
-            }
+            let bytes = run.binding.count * run.binding.element;
+            guard.messenger.wait_for_publication(rank, bytes, Token { owner: index, detail: 0 });
         }
-        let (mut guard, ready) = self.engine().wait_for(guard, rank, until, |core| {
+        let (mut guard, ready) = self.engine().wait_for(guard, Some(rank), until, |core| {
             call.call.look_around(work, wait);
             if call.call.is_ready(work, wait) {
                 return Some(true);

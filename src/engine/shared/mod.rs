@@ -86,6 +86,8 @@ struct Workspace {
     fingerprint: u64,
     /// Whether the call has a slot on the board that must be given back.
     seated: bool,
+    /// Whether it had one from the beginning, with memory for copies of all that may be copied.
+    copies: bool,
     /// Who reads what the call publishes.
     readers: Members,
     /// Bytes of its publications that may be copied.

@@ -88,7 +88,7 @@ impl Part {
 
     /// The rank for which the next step waits.
     pub fn awaited(&self, shared: &Shared) -> Option<Rank> {
-        self.wait.and_then(Wait::member).map(|member| shared.rank(member))
+        self.wait.map(|wait| shared.rank(wait.member()))
     }
 
     /// Looks for what the next step waits for, which then waits no more. Looks everywhere, since whoever looked in vain may sleep.
@@ -139,7 +139,7 @@ impl Call {
     /// Executes the next operation, if there is one. Returns what it waits for, or `None` when it is done.
     fn execute_next(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
         if !self.workspace().seated
-            && let Err(wait) = self.sit(work)
+            && let Some(wait) = self.sit(work)?
         {
             return Ok(Some(wait));
         }
@@ -149,7 +149,7 @@ impl Call {
     /// Lets peers know what was published, and that this rank does not read any more from those of which it has fetched all.
     fn acknowledge_finished(&mut self, work: &Work<'_>) {
         let (last_fetch, next) = (&work.program.last_fetch, self.next);
-        work.shared.board.acknowledge(&self.workspace().seat, |member| last_fetch[member] < next);
+        work.shared.board.acknowledge(&mut self.workspace().seat, |member| last_fetch[member] < next);
         work.shared.group.wake_others();
         self.unannounced = false;
     }

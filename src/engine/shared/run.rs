@@ -12,7 +12,7 @@ use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result, in_words};
 use crate::reduce::{self, Stores};
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{MAX_MEMBERS, Members, Place, Publication};
+use crate::transport::board::{MAX_MEMBERS, Members, Place, Publication, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
 
 /// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.
@@ -76,8 +76,6 @@ pub enum Wait {
     Reader { member: usize },
     /// The end of a member's reads of an earlier call's publications.
     Earlier { member: usize },
-    /// The end of another call of this rank.
-    Slot,
     /// Why a member has ended this call while its memory was read, or that its process has ended: its link says so.
     Reason { member: usize },
 }
@@ -99,13 +97,12 @@ pub(super) enum Source {
 
 impl Wait {
     /// The member for which the call waits.
-    pub fn member(self) -> Option<usize> {
+    pub fn member(self) -> usize {
         match self {
             Self::Publication { member, .. }
             | Self::Reader { member }
             | Self::Earlier { member }
-            | Self::Reason { member } => Some(member),
-            Self::Slot => None,
+            | Self::Reason { member } => member,
         }
     }
 }
@@ -131,7 +128,8 @@ impl Call {
     pub fn start(work: &Work<'_>) -> std::result::Result<Self, Refused> {
         let Work { shared, plan, program, binding } = *work;
         let mut call = Self::new(Self::begin(shared, &mut shared.state(), &Start::new(work))?);
-        let aside = program.skips_copy(binding.element).map(|span| call.pointer(work, &span));
+        let aside = program.skips_copy(binding.element).filter(|_| call.workspace().copies);
+        let aside = aside.map(|span| call.pointer(work, &span));
         if !call.make_scratch(aside, plan, binding.element) {
             call.withdraw(shared);
             return Err(Refused::NoMemory);
@@ -163,7 +161,7 @@ impl Call {
         let own = unsafe { &mut *workspace.as_ptr() };
         let mut published = None;
         if let Some(first) = &known.first
-            && own.seated
+            && own.copies
         {
             let base = if first.input { input.cast_mut() } else { output };
             let from = base.wrapping_add(first.offset);
@@ -192,11 +190,11 @@ impl Call {
         output: *mut u8,
     ) -> Option<(usize, *mut u8)> {
         let program = known.plan.program.as_ref()?;
-        let aside = program.skips_copy(known.element).map(|span| {
+        let mut call = Self::new(begun);
+        let aside = program.skips_copy(known.element).filter(|_| call.workspace().copies).map(|span| {
             let base = if let Buffer::Input(_) = span.buffer { input.cast_mut() } else { output };
             base.wrapping_add(span.offset * known.element)
         });
-        let mut call = Self::new(begun);
         if !call.make_scratch(aside, &known.plan, known.element) {
             call.withdraw(shared);
             return None;
@@ -273,7 +271,8 @@ impl Call {
         own.fingerprint = fingerprint;
         own.readers = start.readers;
         own.room = start.room;
-        own.seated = state.desk.open(&shared.board, &mut own.seat, start.line.1, fingerprint, start.room).is_ok();
+        let opened = state.desk.open(&shared.board, &mut own.seat, start.line.1, fingerprint, start.room);
+        (own.seated, own.copies) = (opened.is_ok(), opened.is_ok_and(|copies| copies));
     }
 
     pub(super) fn new((workspace, fingerprint): (NonNull<Workspace>, u64)) -> Self {
@@ -294,7 +293,7 @@ impl Call {
     #[inline]
     pub fn advance(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
         if !self.workspace().seated
-            && let Err(wait) = self.sit(work)
+            && let Some(wait) = self.sit(work)?
         {
             return Ok(Some(wait));
         }
@@ -327,17 +326,18 @@ impl Call {
         Ok(wait)
     }
 
-    /// Occupies a slot, where there was none when the call started.
+    /// Occupies a slot, where there was none when the call started. Returns what the call waits for, if there is none now.
     #[cold]
-    pub(super) fn sit(&mut self, work: &Work<'_>) -> std::result::Result<(), Wait> {
+    pub(super) fn sit(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
         let (fingerprint, shared) = (self.fingerprint, work.shared);
         let own = self.workspace();
         let opened = shared.state().desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, own.room);
         own.seated = opened.is_ok();
-        opened.map_err(|full| match full {
-            Full::Unread(member) => Wait::Earlier { member },
-            Full::Occupied => Wait::Slot,
-        })
+        match opened {
+            Ok(_) => Ok(None),
+            Err(Full::Unread(member)) => Ok(Some(Wait::Earlier { member })),
+            Err(Full::Occupied) => Err(too_many()),
+        }
     }
 
     /// Whether `wait` is over, or may be. The next wait may be of the same kind for another member: a member is waited for by
@@ -348,7 +348,7 @@ impl Call {
         match wait {
             Wait::Publication { member, number } => board.find(&mut self.workspace().seat, member, number).is_some(),
             Wait::Reader { .. } => self.missing_reader(work) != Some(wait),
-            Wait::Earlier { .. } | Wait::Slot => self.sit(work) != Err(wait),
+            Wait::Earlier { .. } => !matches!(self.sit(work), Ok(Some(its)) if its == wait),
             Wait::Reason { .. } => false,
         }
     }
@@ -365,7 +365,7 @@ impl Call {
 
     fn await_readers(&mut self, work: &Work<'_>) -> Option<Wait> {
         let (next, last_fetch) = (self.next, &work.program.last_fetch);
-        let seat = &self.workspace().seat;
+        let seat = &mut self.workspace().seat;
         if !seat.is_by_reference() {
             return None;
         }
@@ -591,7 +591,7 @@ impl Call {
     #[inline(always)] // On the path of small collectives.
     pub fn end(&mut self, shared: &Shared) {
         let own = self.workspace();
-        shared.board.acknowledge(&own.seat, |_| true);
+        shared.board.acknowledge(&mut own.seat, |_| true);
         shared.group.wake_others();
         own.ended.store(true, Ordering::Release);
     }
@@ -703,6 +703,14 @@ fn malformed(shared: &Shared, member: usize) -> Error {
 #[cold]
 fn no_memory(bytes: usize) -> Error {
     Error::new(ErrorKind::ResourceExhausted, format!("no memory for {bytes} bytes that a collective keeps aside"))
+}
+
+#[cold]
+fn too_many() -> Error {
+    let text = format!(
+        "{SLOTS} calls of this context in shared memory are in progress or unread by other ranks: the most that can be"
+    );
+    Error::new(ErrorKind::ResourceExhausted, text)
 }
 
 #[cold]

@@ -1,6 +1,6 @@
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::program::Program;
 use super::*;
@@ -72,6 +72,15 @@ fn plan(rank: usize, size: usize, count: usize) -> Plan {
     plan
 }
 
+/// Allreduce in place.
+fn in_place(rank: usize, size: usize, count: usize) -> Plan {
+    let shape = Shape { inputs: 0, shared: true, ..Shape::new(Collective::Allreduce, rank, size, count) };
+    let schedule = (Collective::Allreduce.algorithm("shared_flat").unwrap().generate)(&shape).unwrap();
+    let mut plan = Plan::new(&schedule);
+    plan.program = Program::new(&schedule, size, true);
+    plan
+}
+
 fn sums(size: usize, count: usize, calls: usize) {
     let groups = HostGroup::in_process(size);
     std::thread::scope(|scope| {
@@ -106,7 +115,6 @@ fn ranks_reduce_what_all_have_published() {
 /// In place: what is published is a copy of the output, in shared memory itself or in scratch memory.
 #[test]
 fn ranks_reduce_in_place_what_all_have_published() {
-    let algorithm = Collective::Allreduce.algorithm("shared_flat").unwrap();
     for (size, count, copies) in
         [(2, 1, true), (3, 9, true), (2, COPIED_BYTES / 4, true), (2, COPIED_BYTES / 4 + 1, false)]
     {
@@ -115,11 +123,7 @@ fn ranks_reduce_in_place_what_all_have_published() {
             for (rank, group) in groups.into_iter().enumerate() {
                 scope.spawn(move || {
                     let shared = Shared::new(group);
-                    let shape =
-                        Shape { inputs: 0, shared: true, ..Shape::new(Collective::Allreduce, rank, size, count) };
-                    let schedule = (algorithm.generate)(&shape).unwrap();
-                    let mut plan = Plan::new(&schedule);
-                    plan.program = Program::new(&schedule, size, true);
+                    let plan = in_place(rank, size, count);
                     assert_eq!(plan.program.as_ref().unwrap().skips_copy(4).is_some(), copies, "{count} elements");
                     for call in 0..5 {
                         let mut cells: Vec<f32> = (0..count).map(|i| (i % 100 + rank * 7 + call) as f32).collect();
@@ -146,13 +150,7 @@ fn ranks_reduce_in_place_in_memory_that_others_could_read() {
         unsafe { std::slice::from_raw_parts_mut(*cells, COUNT) }.fill(rank as f32 + 1.0);
     }
     let shared: Vec<Shared> = groups.into_iter().map(Shared::new).collect();
-    let plans = [0, 1].map(|rank| {
-        let shape = Shape { inputs: 0, shared: true, ..Shape::new(Collective::Allreduce, rank, 2, COUNT) };
-        let schedule = (Collective::Allreduce.algorithm("shared_flat").unwrap().generate)(&shape).unwrap();
-        let mut plan = Plan::new(&schedule);
-        plan.program = Program::new(&schedule, 2, true);
-        plan
-    });
+    let plans = [0, 1].map(|rank| in_place(rank, 2, COUNT));
     let outputs = [0, 1].map(|rank: usize| [cells[rank].cast::<u8>()]);
     let bindings = [0, 1].map(|rank| binding(&[], &outputs[rank], 0));
     let works = [0, 1].map(|rank| work(&shared[rank], &plans[rank], &bindings[rank]));
@@ -325,6 +323,62 @@ fn so_is_a_wait_for_readers_of_earlier_calls() {
     (0..calls).for_each(|_| run(&reader));
     assert!(call.is_ready(&root, wait), "rank 1 has read all, and rank 2 nothing");
     assert_eq!(call.advance(&root).unwrap(), Some(Wait::Earlier { member: 2 }));
+}
+
+/// If calls waited for memory on the board that others of their rank have, they would wait for ever here.
+#[test]
+fn ranks_that_start_many_calls_in_different_orders_do_not_wait_for_each_other() {
+    const CALLS: usize = 300;
+    // One that is published in the slot, one that is copied, and one that is combined in place if it is copied.
+    type MakePlan = fn(usize, usize, usize) -> Plan;
+    for (case, (count, plan)) in
+        [(1, plan as MakePlan), (100, plan), (1, in_place), (100, in_place)].into_iter().enumerate()
+    {
+        let groups = HostGroup::in_process(2);
+        std::thread::scope(|scope| {
+            for (rank, group) in groups.into_iter().enumerate() {
+                scope.spawn(move || {
+                    let shared = Shared::new(group);
+                    let plan = plan(rank, 2, count);
+                    let data = |call| [(); 2].map(|()| vec![(call + rank) as f32; count]);
+                    let mut data: Vec<[Vec<f32>; 2]> = (0..CALLS).map(data).collect();
+                    let pointers = |[input, output]: &mut [Vec<f32>; 2]| {
+                        ([input.as_ptr().cast::<u8>()], [output.as_mut_ptr().cast::<u8>()])
+                    };
+                    let pointers: Vec<_> = data.iter_mut().map(pointers).collect();
+                    let bindings: Vec<_> = pointers
+                        .iter()
+                        .zip(0..)
+                        .map(|((inputs, outputs), tag)| binding(inputs, outputs, tag))
+                        .collect();
+                    let works: Vec<_> = bindings.iter().map(|binding| work(&shared, &plan, binding)).collect();
+                    let order = |n: usize| if rank == 0 { n } else { CALLS - 1 - n };
+                    let start = |n: usize| (n, Call::start(&works[n]).ok().unwrap());
+                    let mut calls: Vec<_> = (0..CALLS).map(order).map(start).collect();
+                    let mut ended = [false; CALLS];
+                    let deadline = Instant::now() + Duration::from_secs(60);
+                    // Every call goes on as far as it can before another one is waited for.
+                    while ended.contains(&false) {
+                        for (n, call) in &mut calls {
+                            if ended[*n] {
+                                continue;
+                            }
+                            match call.advance(&works[*n]).unwrap() {
+                                Some(wait) => call.look_around(&works[*n], wait),
+                                None => ended[*n] = true,
+                            }
+                        }
+                        let count = ended.iter().filter(|ended| **ended).count();
+                        assert!(Instant::now() < deadline, "case {case}, rank {rank}: only {count} calls have ended");
+                        std::thread::yield_now();
+                    }
+                    let right = |call: usize| vec![(2 * call + 1) as f32; count];
+                    let wrong = data.iter().enumerate().find(|(call, [_, output])| *output != right(*call));
+                    assert_eq!(wrong.map(|(call, _)| call), None, "case {case}, rank {rank}");
+                });
+            }
+        });
+    }
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::layout::{CELL_BYTES, CELLS, SLOTS};
+use super::layout::{CELL_BYTES, CELLS, FEW, SLOTS};
 use super::{Board, Members, Seat, hash};
+use crate::wire::fingerprint::kind;
 
 /// The last call in a slot.
 #[derive(Clone, Copy, Default)]
@@ -19,7 +20,8 @@ struct Use {
 
 /// The use of a board's slots and cells.
 pub struct Desk {
-    slots: [Use; SLOTS],
+    /// A power of two, at most [`SLOTS`].
+    slots: Vec<Use>,
     /// The slot that the next call tries first.
     next: usize,
     /// The slot whose call has used each cell last, and its stamp.
@@ -28,22 +30,25 @@ pub struct Desk {
 
 impl Default for Desk {
     fn default() -> Self {
-        Self { slots: [Use::default(); SLOTS], next: 0, cells: [(0, 0); CELLS] }
+        Self { slots: vec![Use::default(); FEW], next: 0, cells: [(0, 0); CELLS] }
     }
 }
 
 /// Why a call cannot get a slot now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// This member has not read an earlier call's publications.
+    /// This member has not read the publications of an earlier call of the same kind on the same tag.
     Unread(usize),
-    /// Calls of this rank occupy all slots.
+    /// There are no more slots.
     Occupied,
 }
 
 impl Desk {
     /// Occupies a slot for the call with this tag and fingerprint, and describes it in `seat`. `room`: bytes of its publications
-    /// that may be copied.
+    /// that may be copied. Returns whether there is memory for so many copies; if not, all publications are by reference.
+    ///
+    /// A call waits for nothing but what was published by earlier calls of its kind on its tag, which all ranks make in the same
+    /// order. If it waited for the end of other calls, ranks that begin calls in different orders might wait for each other.
     #[inline(always)] // On the path of small collectives.
     pub fn open(
         &mut self,
@@ -52,41 +57,42 @@ impl Desk {
         tag: u64,
         fingerprint: u64,
         room: usize,
-    ) -> Result<(), Full> {
-        let mut slot = self.next % SLOTS;
+    ) -> Result<bool, Full> {
+        let mut slot = self.next;
         if self.slots[slot].open || self.slots[slot].unread {
-            slot = self.find_slot(board)? % SLOTS;
+            slot = self.find_slot(board, (tag, fingerprint))?;
         }
-        let (room, cell) = match room {
-            0 => (0, 0),
-            _ => (room.min(CELL_BYTES), self.free_cell(board)?),
+        let cell = match room {
+            0 => None,
+            _ => self.free_cell(board, (tag, fingerprint))?,
         };
         seat.slot = slot;
         seat.hash = hash(tag, fingerprint);
         (seat.tag, seat.fingerprint) = (tag, fingerprint);
         (seat.published, seat.by_reference) = (0, false);
-        (seat.used, seat.room) = (0, room);
+        (seat.used, seat.room) = (0, 0);
         seat.found = 0;
-        if room > 0 {
-            seat.cell = cell;
+        if let Some(cell) = cell {
+            (seat.cell, seat.room) = (cell, CELL_BYTES);
             self.cells[cell] = (slot, seat.hash);
         }
         self.slots[slot] = Use { hash: seat.hash, open: true, unread: true, readers: 0 };
-        self.next = (slot + 1) % SLOTS;
-        Ok(())
+        seat.ring = self.slots.len();
+        self.next = (slot + 1) & (seat.ring - 1);
+        Ok(room <= seat.room)
     }
 
     /// Ends the call of `seat`, whose publications `readers` read.
     #[inline]
     pub fn close(&mut self, seat: &Seat, readers: Members) {
-        let its = &mut self.slots[seat.slot % SLOTS];
+        let its = &mut self.slots[seat.slot];
         (its.open, its.unread, its.readers) = (false, readers != 0 && seat.published > 0, readers);
     }
 
     /// Removes all calls that have ended, and that all readers have acknowledged.
     #[cold]
     pub fn forget(&mut self, board: &Board) {
-        for at in 0..SLOTS {
+        for at in 0..self.slots.len() {
             if !self.slots[at].open && self.unread(board, at).is_none() {
                 board.own.slot(at).stamp.store(0, Ordering::Relaxed);
             }
@@ -94,20 +100,36 @@ impl Desk {
     }
 
     #[cold]
-    fn find_slot(&mut self, board: &Board) -> Result<usize, Full> {
-        let (mut first, mut full) = (None, Full::Occupied);
+    fn find_slot(&mut self, board: &Board, call: (u64, u64)) -> Result<usize, Full> {
+        let (mut first, mut behind) = (None, None);
+        let slots = self.slots.len();
         // All slots, because the acknowledgements of several lie in one cache line.
-        for at in (self.next..self.next + SLOTS).map(|at| at % SLOTS) {
+        for at in (self.next..self.next + slots).map(|at| at % slots) {
             match self.unread(board, at) {
                 Some(_) if first.is_some() => break,
-                Some(member) => full = Full::Unread(member),
+                Some(member) if is_of_a_kind(board, at, call) => behind = Some(member),
                 None if !self.slots[at].open => {
                     first.get_or_insert(at);
                 }
-                None => {}
+                _ => {}
             }
         }
-        first.ok_or(full)
+        match (first, behind) {
+            (Some(at), _) => Ok(at),
+            (None, Some(member)) => Err(Full::Unread(member)),
+            (None, None) => self.add_slots(board),
+        }
+    }
+
+    /// Doubles the number of slots. Returns the first new one.
+    fn add_slots(&mut self, board: &Board) -> Result<usize, Full> {
+        let slots = self.slots.len();
+        if slots == SLOTS {
+            return Err(Full::Occupied);
+        }
+        self.slots.resize(2 * slots, Use::default());
+        board.own.set_slots(2 * slots);
+        Ok(slots)
     }
 
     /// A member that has not read the last call in the slot `at`.
@@ -121,8 +143,9 @@ impl Desk {
         behind
     }
 
-    fn free_cell(&mut self, board: &Board) -> Result<usize, Full> {
-        let mut full = Full::Occupied;
+    /// A free cell, if there is one.
+    fn free_cell(&mut self, board: &Board, call: (u64, u64)) -> Result<Option<usize>, Full> {
+        let mut behind = None;
         // The first that is free: calls that follow each other use two cells in turns, which stay in cache.
         for cell in 0..CELLS {
             let (slot, hash) = self.cells[cell];
@@ -132,10 +155,19 @@ impl Desk {
             }
             // If the slot has another call since, the cell's call was acknowledged before.
             match self.unread(board, slot).filter(|_| last.hash == hash) {
-                None => return Ok(cell),
-                Some(member) => full = Full::Unread(member),
+                None => return Ok(Some(cell)),
+                Some(member) if is_of_a_kind(board, slot, call) => behind = Some(member),
+                Some(_) => {}
             }
         }
-        Err(full)
+        behind.map_or(Ok(None), |member| Err(Full::Unread(member)))
     }
+}
+
+/// Whether the last call in this rank's slot `at`, which has published something, was of the same kind and on the same tag as that
+/// with this tag and fingerprint.
+fn is_of_a_kind(board: &Board, at: usize, (tag, fingerprint): (u64, u64)) -> bool {
+    let slot = board.own.slot(at);
+    let its = slot.fingerprint.load(Ordering::Relaxed);
+    slot.tag.load(Ordering::Relaxed) == tag && kind(its) == kind(fingerprint)
 }

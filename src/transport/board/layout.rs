@@ -2,7 +2,8 @@
 //!
 //! | offset | content |
 //! |---|---|
-//! | 0 | acknowledgements: for each member, a word for each of its slots |
+//! | 0 | the number of slots that are used |
+//! | [`ACKNOWLEDGEMENTS_AT`] | acknowledgements: for each [`FEW`] slots, for each member, a word for each of its slots |
 //! | [`SLOTS_AT`] | the slots |
 //! | [`CELLS_AT`] | the cells: memory for copies |
 
@@ -11,9 +12,11 @@ use crate::transport::sync::{AtomicU64, Data, Ordering};
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
-/// Calls that a rank can have in progress, or that its readers have not acknowledged. The models have fewer, so that they are used
-/// again soon.
-pub(super) const SLOTS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
+/// Most calls that a rank can have in progress, or that its readers have not acknowledged. The models have fewer, so that they are
+/// used again soon.
+pub const SLOTS: usize = if cfg!(all(test, loom)) { 2 } else { 4096 };
+/// Slots that are used at first; then twice as many whenever they do not suffice.
+pub(super) const FEW: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
 /// Most members of a board: as many as a set has bits.
 pub const MAX_MEMBERS: usize = u64::BITS as usize;
 /// Most publications of a rank in a call.
@@ -24,7 +27,8 @@ pub const INLINE_BYTES: usize = 32;
 pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 pub(super) const CELL_BYTES: usize = if cfg!(all(test, loom)) { LINE } else { 2 << 20 };
 
-const SLOTS_AT: usize = MAX_MEMBERS * SLOTS * size_of::<AtomicU64>();
+const ACKNOWLEDGEMENTS_AT: usize = LINE;
+const SLOTS_AT: usize = (ACKNOWLEDGEMENTS_AT + MAX_MEMBERS * SLOTS * size_of::<AtomicU64>()).next_multiple_of(LINE);
 const CELLS_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
 /// Size of a board. Pages that are never written take no memory.
 pub const BOARD_BYTES: usize = CELLS_AT + CELLS * size_of::<Data<Cell>>();
@@ -182,8 +186,25 @@ impl View {
     #[inline]
     pub fn acknowledgement(&self, member: usize, at: usize) -> &AtomicU64 {
         assert!(member < MAX_MEMBERS && at < SLOTS);
+        let index = (at / FEW * MAX_MEMBERS + member) * FEW + at % FEW;
         // SAFETY: the acknowledgements lie within the board.
-        unsafe { &*self.0.cast::<AtomicU64>().add(member * SLOTS + at) }
+        unsafe { &*self.0.add(ACKNOWLEDGEMENTS_AT).cast::<AtomicU64>().add(index) }
+    }
+
+    /// How many of the owner's slots may be in use.
+    pub fn slots(&self) -> usize {
+        (self.slots_word().load(Ordering::Relaxed) as usize).clamp(FEW, SLOTS)
+    }
+
+    /// Lets others know how many slots are in use from now on, before one of the new ones is. Whoever sees a publication in one of them
+    /// because of its stamp or of a wake-up sees this.
+    pub fn set_slots(&self, slots: usize) {
+        self.slots_word().store(slots as u64, Ordering::Relaxed);
+    }
+
+    fn slots_word(&self) -> &AtomicU64 {
+        // SAFETY: the board begins with it.
+        unsafe { &*self.0.cast::<AtomicU64>() }
     }
 
     #[inline]
@@ -236,9 +257,11 @@ impl View {
     /// Makes a board of `members` in memory that is written for the first time.
     pub fn make(&self, members: usize) {
         let word = || AtomicU64::new(0);
+        // SAFETY: the memory is as long as a board, and nothing else accesses it yet.
+        unsafe { std::ptr::from_ref(self.slots_word()).cast_mut().write(word()) };
         for member in 0..members {
             for at in 0..SLOTS {
-                // SAFETY: the memory is as long as a board, and nothing else accesses it yet.
+                // SAFETY: as above.
                 unsafe { std::ptr::from_ref(self.acknowledgement(member, at)).cast_mut().write(word()) };
             }
         }
@@ -266,6 +289,6 @@ impl View {
     }
 }
 
-/// Where the slots begin, the bytes of one, and where the cells begin.
+/// Where the acknowledgements and the slots begin, the bytes of a slot, and where the cells begin.
 #[cfg(any(test, fuzzing))]
-pub const PLACES: [usize; 3] = [SLOTS_AT, size_of::<Slot>(), CELLS_AT];
+pub const PLACES: [usize; 4] = [ACKNOWLEDGEMENTS_AT, SLOTS_AT, size_of::<Slot>(), CELLS_AT];

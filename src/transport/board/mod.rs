@@ -26,10 +26,10 @@ mod tests;
 pub use desk::{Desk, Full};
 #[cfg(any(test, fuzzing))]
 pub use layout::PLACES;
-pub use layout::{BOARD_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS};
+pub use layout::{BOARD_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, SLOTS};
 
 use crate::transport::sync::{Ordering, fence};
-use layout::{CELL_BYTES, Form, SLOTS, View};
+use layout::{CELL_BYTES, Form, View};
 
 /// The boards of the ranks that share memory. Members are numbered from 0.
 pub struct Board {
@@ -46,6 +46,8 @@ pub struct Board {
 #[derive(Debug, Default)]
 pub struct Seat {
     slot: usize,
+    /// The number of this rank's slots.
+    ring: usize,
     /// The stamp without publications.
     hash: u64,
     tag: u64,
@@ -57,7 +59,7 @@ pub struct Seat {
     room: usize,
     /// Whether a publication is by reference.
     by_reference: bool,
-    /// The members whose slots were found.
+    /// The members whose slots were found, and are not acknowledged.
     found: Members,
     /// For each of them: its slot.
     slots: PerMember,
@@ -70,7 +72,7 @@ pub type Members = u64;
 
 /// A number for each member.
 #[derive(Clone, Debug)]
-struct PerMember([u8; MAX_MEMBERS]);
+struct PerMember([u16; MAX_MEMBERS]);
 
 impl Default for PerMember {
     fn default() -> Self {
@@ -193,7 +195,8 @@ impl Board {
     pub fn find(&self, seat: &mut Seat, member: usize, number: u32) -> Option<Option<Publication>> {
         let known = seat.found >> member & 1 != 0;
         let at = match known {
-            false => (seat.slot + usize::from(seat.ahead.0[member])) % SLOTS,
+            // Most ranks have equal numbers of slots.
+            false => (seat.slot + usize::from(seat.ahead.0[member])) & (seat.ring - 1) & (SLOTS - 1),
             true => usize::from(seat.slots.0[member]) % SLOTS,
         };
         let view = &self.members[member];
@@ -208,7 +211,7 @@ impl Board {
                 return None;
             }
             seat.found |= 1 << member;
-            seat.slots.0[member] = at as u8;
+            seat.slots.0[member] = at as u16;
         }
         Some(view.publication(slot, number))
     }
@@ -219,15 +222,15 @@ impl Board {
         if seat.has_found(member) {
             return;
         }
-        for at in 0..SLOTS {
+        for at in 0..self.members[member].slots() {
             let slot = self.members[member].slot(at);
             if slot.stamp.load(Ordering::Acquire) & !layout::COUNT == seat.hash
                 && slot.tag.load(Ordering::Relaxed) == seat.tag
                 && slot.fingerprint.load(Ordering::Relaxed) == seat.fingerprint
             {
                 seat.found |= 1 << member;
-                seat.slots.0[member] = at as u8;
-                seat.ahead.0[member] = ((at + SLOTS - seat.slot) % SLOTS) as u8;
+                seat.slots.0[member] = at as u16;
+                seat.ahead.0[member] = ((at + SLOTS - seat.slot) % SLOTS) as u16;
                 return;
             }
         }
@@ -236,7 +239,7 @@ impl Board {
     /// The fingerprint of a call with this tag in which `member` takes part, or did, and for which `differs` says so.
     #[cold]
     pub fn other_call(&self, of: u64, member: usize, differs: impl Fn(u64) -> bool) -> Option<u64> {
-        (0..SLOTS).find_map(|at| {
+        (0..self.members[member].slots()).find_map(|at| {
             let slot = self.members[member].slot(at);
             let stamp = slot.stamp.load(Ordering::Acquire) & !layout::COUNT;
             let (tag, fingerprint) = (slot.tag.load(Ordering::Relaxed), slot.fingerprint.load(Ordering::Relaxed));
@@ -255,11 +258,13 @@ impl Board {
     }
 
     /// Acknowledges the publications of the members of which one was found and for which `finished` says so: this rank does not
-    /// read them any more.
+    /// read them any more. Each is acknowledged once: the member may then use its slot for another call, whose acknowledgement a
+    /// second one would replace.
     #[inline]
-    pub fn acknowledge(&self, seat: &Seat, finished: impl Fn(usize) -> bool) {
+    pub fn acknowledge(&self, seat: &mut Seat, finished: impl Fn(usize) -> bool) {
         for member in each(seat.found).filter(|member| finished(*member)) {
             let at = usize::from(seat.slots.0[member]);
+            seat.found &= !(1 << member);
             self.own.acknowledgement(member, at).store(seat.hash, Ordering::Release);
         }
     }
@@ -298,10 +303,10 @@ impl Seat {
         self.fingerprint
     }
 
-    /// Whether the slot of `member` was found.
+    /// Whether the slot of `member` was found, and is not acknowledged.
     pub fn has_found(&self, member: usize) -> bool {
         self.found >> member & 1 != 0
     }
 }
 
-const _: () = assert!(SLOTS < u8::MAX as usize && CELL_BYTES > 0);
+const _: () = assert!(SLOTS <= u16::MAX as usize && SLOTS.is_power_of_two() && CELL_BYTES > 0);

@@ -71,7 +71,7 @@ impl Member {
         Self { memory: memory.clone(), board, desk: Desk::default() }
     }
 
-    /// Occupies a slot for a call, as soon as there is one.
+    /// Occupies a slot for a call, as soon as there is one. The call may have no memory for copies.
     pub fn open(&mut self, call: u64, room: usize) -> Seat {
         let mut seat = Seat::default();
         while self.desk.open(&self.board, &mut seat, tag(call), call, room).is_err() {
@@ -130,9 +130,12 @@ fn read(reader: &mut Member, call: u64, room: usize) {
     assert_eq!(reader.content(0, first), small(call));
     if room > 0 {
         let second = reader.find(&mut seat, 0, 1);
-        assert_eq!(reader.content(0, second), large(call));
+        // By reference if an earlier call on another tag has the cell.
+        if let Place::Here(_) = second.place {
+            assert_eq!(reader.content(0, second), large(call));
+        }
     }
-    reader.board.acknowledge(&seat, |_| true);
+    reader.board.acknowledge(&mut seat, |_| true);
     reader.desk.close(&seat, 0);
 }
 
@@ -163,13 +166,13 @@ fn memory_is_used_again_when_all_readers_have_finished() {
     model(|| {
         let memory = Memory::new(3);
         let mut publisher = Member::new(&memory, 0);
-        write(&mut publisher, 1, LINE, Members::MAX);
+        write(&mut publisher, 2, LINE, Members::MAX);
         let readers = [1, 2].map(|index| {
             let mut reader = Member::new(&memory, index);
-            spawn(move || read(&mut reader, 1, LINE))
+            spawn(move || read(&mut reader, 2, LINE))
         });
         // The only cell is used again.
-        write(&mut publisher, 2, LINE, Members::MAX);
+        write(&mut publisher, 3, LINE, Members::MAX);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
 }
@@ -223,7 +226,7 @@ fn what_is_published_by_reference_does_not_change_while_it_is_read() {
         assert!(matches!(reader.find(&mut seat, 0, 0).place, Place::There(_)));
         // SAFETY: as above.
         assert_eq!(data.with(|data| unsafe { *data }), 2);
-        reader.board.acknowledge(&seat, |_| true);
+        reader.board.acknowledge(&mut seat, |_| true);
         publisher.join().unwrap();
     });
 }

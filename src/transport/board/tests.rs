@@ -1,4 +1,4 @@
-use super::layout::CELLS;
+use super::layout::{CELLS, FEW};
 use super::*;
 
 /// Boards in ordinary memory.
@@ -32,7 +32,7 @@ const COPIED: usize = 1 << 16;
 
 fn open(desk: &mut Desk, board: &Board, call: u64, room: usize) -> Seat {
     let mut seat = Seat::default();
-    desk.open(board, &mut seat, 7, call, room).unwrap();
+    assert_eq!(desk.open(board, &mut seat, 7, call, room), Ok(true));
     seat
 }
 
@@ -103,7 +103,7 @@ fn calls_that_have_ended_are_forgotten_and_others_are_not() {
     }
     let mut its = self::open(&mut desks[1], &boards[1], 1, 0);
     assert!(found(&boards[1], &mut its, 0, 0).is_some());
-    boards[1].acknowledge(&its, |_| true);
+    boards[1].acknowledge(&mut its, |_| true);
     for seat in [&ended, &unread] {
         desks[0].close(seat, u64::MAX);
     }
@@ -125,7 +125,7 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
             let mut its = open(&mut desks[reader], &boards[reader], call, 0);
             boards[reader].search(&mut its, 0);
             assert_eq!(content(found(&boards[reader], &mut its, 0, 0).unwrap()), [call as u8; 50]);
-            boards[reader].acknowledge(&its, |_| true);
+            boards[reader].acknowledge(&mut its, |_| true);
             desks[reader].close(&its, 0);
         }
         desks[0].close(&seat, u64::MAX);
@@ -139,13 +139,42 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
     }
     let mut seat = Seat::default();
     assert_eq!(desks[0].open(&boards[0], &mut seat, 7, 20_000, 64), Err(Full::Unread(2)));
-    for call in CELLS as u64..SLOTS as u64 {
+    assert_eq!(desks[0].open(&boards[0], &mut seat, 8, 20_000, 64), Ok(false), "calls on other tags do not wait");
+    desks[0].close(&seat, 0);
+    for call in CELLS as u64..FEW as u64 {
         let mut seat = open(&mut desks[0], &boards[0], 10_000 + call, 0);
         publish(&boards[0], &mut seat, b"x");
         desks[0].close(&seat, u64::MAX);
     }
     let full = desks[0].open(&boards[0], &mut seat, 7, 20_000, 0);
     assert!(matches!(full, Err(Full::Unread(1 | 2))), "{full:?}");
+    assert_eq!(desks[0].open(&boards[0], &mut seat, 8, 20_000, 0), Ok(true), "calls on other tags do not wait");
+}
+
+/// A reader that acknowledges a publication before its call ends must not do so again then.
+#[test]
+fn an_acknowledgement_is_not_replaced_by_that_of_the_call_before_in_the_slot() {
+    let memory = Memory::new(2);
+    let boards = memory.boards();
+    let mut desks = [Desk::default(), Desk::default()];
+    let mut last = Seat::default();
+    let mut readers = Vec::new();
+    for call in 1..=FEW as u64 + 1 {
+        let mut seat = open(&mut desks[0], &boards[0], call, 0);
+        publish(&boards[0], &mut seat, b"x");
+        let mut its = open(&mut desks[1], &boards[1], call, 0);
+        boards[1].search(&mut its, 0);
+        assert!(found(&boards[1], &mut its, 0, 0).is_some());
+        boards[1].acknowledge(&mut its, |member| member == 0);
+        assert_eq!(boards[0].missing_reader(&seat, Members::MAX), None);
+        desks[0].close(&seat, Members::MAX);
+        readers.push(its);
+        last = seat;
+    }
+    let first = &mut readers[0];
+    assert_eq!(first.slots.0[0] as usize, last.slot, "the last call uses the first one's slot again");
+    boards[1].acknowledge(first, |_| true);
+    assert_eq!(boards[0].missing_reader(&last, Members::MAX), None);
 }
 
 #[test]
@@ -153,7 +182,17 @@ fn calls_in_progress_keep_their_slots() {
     let memory = Memory::new(2);
     let boards = memory.boards();
     let mut desk = Desk::default();
-    let seats: Vec<Seat> = (0..SLOTS as u64).map(|call| open(&mut desk, &boards[0], call + 1, 0)).collect();
+    let mut seats: Vec<Seat> = (0..SLOTS as u64).map(|call| open(&mut desk, &boards[0], call + 1, 0)).collect();
+    let mut desk_of_other = Desk::default();
+    for call in [1, FEW as u64 + 1, SLOTS as u64] {
+        publish(&boards[0], &mut seats[call as usize - 1], &call.to_ne_bytes());
+        let mut its = open(&mut desk_of_other, &boards[1], call, 0);
+        boards[1].search(&mut its, 0);
+        assert_eq!(content(found(&boards[1], &mut its, 0, 0).unwrap()), call.to_ne_bytes());
+        boards[1].acknowledge(&mut its, |_| true);
+    }
+    let unread = |call: usize| boards[0].missing_reader(&seats[call], Members::MAX);
+    assert_eq!([0, 1, FEW, SLOTS - 1].map(unread), [None, Some(1), None, None]);
     let mut seat = Seat::default();
     assert_eq!(desk.open(&boards[0], &mut seat, 7, 1000, 0), Err(Full::Occupied));
     desk.close(&seats[5], 0);
@@ -188,7 +227,7 @@ fn nonsense_on_a_board_is_refused() {
     proptest!(ProptestConfig::with_cases(if cfg!(miri) { 20 } else { 2000 }), |(words in words, number in 0u32..300)| {
         for (word, value) in words {
             // Words of the slot: everything but the stamp, so that the reader goes on.
-            let at = PLACES[0] + (1 + word % 20) * 8;
+            let at = PLACES[1] + (1 + word % 20) * 8;
             // SAFETY: within the board.
             unsafe { (*memory.0[0].add(at).cast::<std::sync::atomic::AtomicU64>()).store(value, Ordering::Relaxed) };
         }
@@ -226,7 +265,7 @@ fn members_that_are_threads_exchange_many_calls() {
                         };
                         assert_eq!(content(publication), vec![(call as u8).wrapping_add(member as u8); length]);
                     }
-                    board.acknowledge(&seat, |_| true);
+                    board.acknowledge(&mut seat, |_| true);
                     desk.close(&seat, u64::MAX);
                 }
             });

@@ -191,7 +191,7 @@ fn who_sleeps_is_woken_by_an_acknowledgement() {
             loom::thread::spawn(move || {
                 let mut seat = reader.open(1, 0);
                 reader.find(&mut seat, 0, 0);
-                reader.board.acknowledge(&seat, |_| true);
+                reader.board.acknowledge(&mut seat, |_| true);
                 shared.wake();
             })
         };
