@@ -161,7 +161,7 @@ typedef enum gloo_rs_log_level_t {
 /// Whether the contexts of a device share memory with ranks of the same host. Ranks that are connected pair by pair never do, and
 /// if one rank of a host cannot, or must not, none of that host does; they then use TCP.
 typedef enum gloo_rs_shared_memory_t {
-  /// The environment variable GLOO_RS_SHM decides (1 or 0); off if it is not set.
+  /// The environment variable GLOO_RS_SHM decides (1 or 0); on if it is not set.
   GLOO_RS_SHARED_MEMORY_DEFAULT = 0,
   /// They share memory if they can.
   GLOO_RS_SHARED_MEMORY_ON = 1,

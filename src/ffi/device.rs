@@ -53,7 +53,7 @@ pub type gloo_rs_log_fn_t =
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum gloo_rs_shared_memory_t {
-    /// The environment variable GLOO_RS_SHM decides (1 or 0); off if it is not set.
+    /// The environment variable GLOO_RS_SHM decides (1 or 0); on if it is not set.
     GLOO_RS_SHARED_MEMORY_DEFAULT = 0,
     /// They share memory if they can.
     GLOO_RS_SHARED_MEMORY_ON = 1,

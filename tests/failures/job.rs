@@ -63,7 +63,7 @@ impl Job {
             .args(["--exact", "one_rank", "--ignored", "--nocapture"])
             .env(VARIABLE, format!("{rank} {} {scenario} {what}", self.store.port()))
             // These are about connections.
-            .env("GLOO_RS_SHM", "0")
+            .env("GLOO_RS_SHM", if scenario == "descriptors" || what == "reset" { "0" } else { "1" })
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

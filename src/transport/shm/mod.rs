@@ -19,7 +19,7 @@ use crate::sys;
 use crate::sys::process::{self, Descriptor};
 use segment::{OwnSegment, PeerSegment, Secret};
 
-/// The environment variable that allows (1) or forbids (0) sharing memory.
+/// The environment variable that forbids sharing memory.
 pub const VARIABLE: &str = "GLOO_RS_SHM";
 
 /// A segment of this process with which another process tries whether they can share memory.

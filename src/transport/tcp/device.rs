@@ -58,7 +58,7 @@ pub struct DeviceOptions {
     pub port: u16,
     /// Callback for log messages that no call returns.
     pub log: Option<LogCallback>,
-    /// Whether contexts share memory with ranks of this host. `None`: as [`shm::VARIABLE`] says, else no. If a rank does not, no
+    /// Whether contexts share memory with ranks of this host. `None`: as [`shm::VARIABLE`] says, else yes. If a rank does not, no
     /// rank of its host does.
     pub shared_memory: Option<bool>,
 }
@@ -137,7 +137,7 @@ impl Device {
             shares_memory: options
                 .shared_memory
                 .map_or_else(|| environment::switch(shm::VARIABLE), |on| Ok(Some(on)))?
-                == Some(true),
+                != Some(false),
             epoll,
             waker,
             mark,
