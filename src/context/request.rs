@@ -1,5 +1,6 @@
 //! Persistent requests: a collective call that is checked and prepared once, and then started and waited for any number of times.
 
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -7,8 +8,9 @@ use crate::collective::Uses;
 use crate::context::Context;
 use crate::context::call::{Call, Reduction, Run};
 use crate::context::prepared::Selection;
-use crate::context::shared::SharedCall;
+use crate::context::shared::{Begun, SharedCall};
 use crate::engine::plan::{OwnedShape, Plan};
+use crate::engine::shared::{Known, Shared, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport;
 use crate::types::ElementType;
@@ -27,9 +29,20 @@ pub struct Request {
     selection: Selection,
     /// Empty until the first start if the plan depends on counts of other ranks.
     plan: OnceLock<Arc<Plan>>,
-    state: Mutex<State>,
-    /// The call that was started, if the ranks share memory.
-    shared: Mutex<Option<SharedCall>>,
+    /// Empty if the call cannot be started in few steps.
+    quick: Option<Quick>,
+    /// A [`State`].
+    state: AtomicU8,
+    /// The call that was started, if it has not ended. Locked only by the thread that has made the request busy.
+    running: Mutex<Option<(Running, Times)>>,
+}
+
+/// What a call on shared memory needs to start in few steps.
+struct Quick {
+    shared: Arc<Shared>,
+    known: Known,
+    /// The input, if there is one, and the output.
+    buffers: (*const u8, *mut u8),
 }
 
 // SAFETY: the caller of `Context::request` keeps the buffers valid, on whichever thread they are used, and passes a function that
@@ -39,21 +52,29 @@ unsafe impl Send for Request {}
 unsafe impl Sync for Request {}
 
 #[derive(Clone, Copy)]
+#[repr(u8)]
 enum State {
     Inactive,
     /// A thread is in a call of `start`, `wait` or `test`.
     Busy,
     /// Started, and not waited for.
-    Active(Started),
+    Active,
+    /// As [`State::Active`], but the call has ended.
+    Complete,
     /// See [`Request::retire`].
     Retired,
 }
 
-/// A run of a request.
+/// A call that was started.
+enum Running {
+    /// Its index in the engine.
+    Messages(u32),
+    Shared(SharedCall),
+}
+
+/// When a call was started, and when it fails.
 #[derive(Clone, Copy)]
-struct Started {
-    /// Its index in the engine; `None` if the ranks share memory.
-    index: Option<u32>,
+struct Times {
     at: Instant,
     deadline: Instant,
     timeout: Duration,
@@ -88,7 +109,12 @@ impl Context {
         }
         let is_local = selection.algorithm.uses != Uses::Counts;
         let plan = is_local.then(|| self.plan_of(&run)).transpose()?;
+        let known = plan.as_ref().and_then(|plan| self.known(&call, selection.algorithm, selection.check, plan));
+        let (input, output) = (call.inputs.first(), call.outputs.first());
+        let buffers = (input.copied().unwrap_or(std::ptr::null()), output.copied().unwrap_or(std::ptr::null_mut()));
+        let shared = self.shared_memory.get().cloned();
         Ok(Request {
+            quick: shared.zip(known).map(|(shared, known)| Quick { shared, known, buffers }),
             context: self.clone(),
             shape: OwnedShape::new(&call.shape),
             dtype: call.dtype,
@@ -99,8 +125,8 @@ impl Context {
             timeout: call.timeout,
             selection,
             plan: plan.map_or_else(OnceLock::new, OnceLock::from),
-            state: Mutex::new(State::Inactive),
-            shared: Mutex::default(),
+            state: AtomicU8::new(State::Inactive as u8),
+            running: Mutex::default(),
         })
     }
 }
@@ -110,22 +136,56 @@ impl Request {
     /// ranks must send first is an exception: with `check_calls`, every start waits until all ranks have started the call; so does
     /// the first start if the algorithm depends on counts that only other ranks have.
     pub fn start(&self) -> Result<()> {
-        self.enter("start", |state| matches!(state, State::Inactive).then_some(()))?;
-        let started = self.begin();
-        *self.state() = started.as_ref().map_or(State::Inactive, |started| State::Active(*started));
-        started.map(drop)
+        self.start_quick().unwrap_or_else(|| self.start_any())
+    }
+
+    /// Starts the call if that takes few steps. If not, does nothing: [`Request::start_any`] starts it, or fails.
+    #[inline(always)] // On the path of small collectives.
+    pub(crate) fn start_quick(&self) -> Option<Result<()>> {
+        let quick = self.quick.as_ref().filter(|quick| !quick.shared.is_inherited())?;
+        self.enter(State::Inactive).ok()?;
+        // SAFETY: by the contract of `Context::request`, the buffers are valid until the call has ended; `known` is of this call.
+        match unsafe { self.context.begin_known(&quick.shared, &quick.known, quick.buffers) } {
+            Some(Begun::Ended) => {
+                self.leave(State::Complete);
+                Some(Ok(()))
+            }
+            Some(Begun::Runs(call)) => Some(self.begin(Some(call))),
+            None => Some(self.begin(None)),
+        }
+    }
+
+    /// Starts any call; may wait.
+    #[inline(never)]
+    pub(crate) fn start_any(&self) -> Result<()> {
+        self.enter(State::Inactive).map_err(|state| self.refuse(state, "start"))?;
+        self.begin(None)
     }
 
     /// Waits until the call that was started is complete, or has failed. The request is inactive afterwards.
     pub fn wait(&self) -> Result<()> {
-        self.wait_and(|| ())
+        if self.wait_quick(|| ()) { Ok(()) } else { self.wait_any(|| ()) }
     }
 
-    /// As [`Request::wait`]. After a success, calls `last` while the buffers are still the library's.
-    pub(crate) fn wait_and(&self, last: impl FnOnce()) -> Result<()> {
+    /// The wait for a call that has ended in few steps: calls `last` while the buffers are still the library's. For another one, does
+    /// nothing and returns false: [`Request::wait_any`] waits, or fails.
+    #[inline(always)] // On the path of small collectives.
+    pub(crate) fn wait_quick(&self, last: impl FnOnce()) -> bool {
+        let is_quick = self.quick.as_ref().is_some_and(|quick| !quick.shared.is_inherited());
+        let has_ended = is_quick && self.enter(State::Complete).is_ok();
+        if has_ended {
+            last();
+            self.leave(State::Inactive);
+        }
+        has_ended
+    }
+
+    /// Waits for any call. After a success, calls `last` while the buffers are still the library's.
+    #[inline(never)]
+    pub(crate) fn wait_any(&self, last: impl FnOnce()) -> Result<()> {
         transport::check_process(self.context.device().as_ref())?;
-        let started = self.leave_active("wait")?;
-        self.complete(started, last)
+        self.enter_active("wait")?;
+        self.complete(last)
     }
 
     /// Whether the call that was started is complete; if so, or if it has failed, this is the wait for it. Does what can be done
@@ -137,11 +197,11 @@ impl Request {
     /// As [`Request::test`]. If the call is complete, calls `last` while the buffers are still the library's.
     pub(crate) fn test_and(&self, last: impl FnOnce()) -> Result<bool> {
         transport::check_process(self.context.device().as_ref())?;
-        let started = self.leave_active("test")?;
-        if self.is_complete(&started)? {
-            return self.complete(started, last).map(|()| true);
+        self.enter_active("test")?;
+        if self.is_complete()? {
+            return self.complete(last).map(|()| true);
         }
-        *self.state() = State::Active(started);
+        self.leave(State::Active);
         Ok(false)
     }
 
@@ -149,13 +209,26 @@ impl Request {
     pub(crate) fn retire(&self) -> Result<()> {
         // In a forked child, the call is the parent's.
         if !self.context.is_inherited() {
-            self.enter("free", |state| matches!(state, State::Inactive).then_some(()))?;
+            self.enter(State::Inactive).map_err(|state| self.refuse(state, "free"))?;
         }
-        *self.state() = State::Retired;
+        self.leave(State::Retired);
         Ok(())
     }
 
-    fn begin(&self) -> Result<Started> {
+    /// Starts the call, unless it has `begun`, and does what can be done without waiting. The request is not busy afterwards.
+    #[inline(never)]
+    fn begin(&self, begun: Option<SharedCall>) -> Result<()> {
+        let has_ended = self.begin_any(begun);
+        self.leave(match has_ended {
+            Ok(true) => State::Complete,
+            Ok(false) => State::Active,
+            Err(_) => State::Inactive,
+        });
+        has_ended.map(drop)
+    }
+
+    /// Returns whether the call has ended.
+    fn begin_any(&self, begun: Option<SharedCall>) -> Result<bool> {
         let (context, call) = (&*self.context, self.call());
         let run = context.run_of(&call, self.selection, context.engine().now());
         if context.compares_calls() {
@@ -168,70 +241,74 @@ impl Request {
                 self.plan.get_or_init(|| plan).clone()
             }
         };
-        let index = match context.shared_work(&plan, &run.binding) {
+        let running = match context.shared_work(&plan, &run.binding) {
             Some(work) => {
-                let mut call = context.begin_shared(&run, &work)?;
+                let mut call = begun.map_or_else(|| context.begin_shared(&run, &work), Ok)?;
                 // Peers find what it publishes.
-                if !context.advance_shared(&run, &work, &mut call)? {
-                    *self.shared_call() = Some(call);
+                if context.advance_shared(&run, &work, &mut call)? {
+                    return Ok(true);
                 }
-                None
+                Running::Shared(call)
             }
             None => {
                 let (guard, index) = context.begin(&run, plan)?;
                 context.engine().leave(guard);
-                Some(index)
+                Running::Messages(index)
             }
         };
-        Ok(Started { index, at: run.started, deadline: run.deadline, timeout: run.timeout })
+        let times = Times { at: run.started, deadline: run.deadline, timeout: run.timeout };
+        *self.running() = Some((running, times));
+        Ok(false)
     }
 
-    /// Does what can be done without waiting. Returns whether the run is over, or its deadline has passed.
-    fn is_complete(&self, started: &Started) -> Result<bool> {
-        let engine = self.context.engine();
-        let Some(index) = started.index else {
-            let (mut shared, call) = (self.shared_call(), self.call());
-            let run = self.run(&call, started);
-            let done = match (self.plan.get(), &mut *shared) {
-                (Some(plan), Some(call)) => match self.context.shared_work(plan, &run.binding) {
-                    Some(work) => self.context.test_shared(&run, &work, call),
-                    None => Ok(true),
-                },
-                _ => Ok(true),
-            };
-            if !matches!(done, Ok(false)) {
-                *shared = None;
+    /// Does what can be done without waiting. Returns whether the run is over, or its deadline has passed. After a failure, the
+    /// request is inactive.
+    fn is_complete(&self) -> Result<bool> {
+        let mut running = self.running();
+        match &mut *running {
+            None => Ok(true),
+            Some((Running::Messages(index), times)) => {
+                let engine = self.context.engine();
+                let guard = self.context.lock()?;
+                let now = guard.now;
+                let (guard, over) = engine.finish(guard, *index, now);
+                engine.hand_over(guard);
+                Ok(over || now >= times.deadline)
             }
-            return done.inspect_err(|_| *self.state() = State::Inactive);
-        };
-        let guard = self.context.lock()?;
-        let now = guard.now;
-        let (guard, over) = engine.finish(guard, index, now);
-        engine.hand_over(guard);
-        Ok(over || now >= started.deadline)
-    }
-
-    fn run<'a>(&self, call: &'a Call<'a>, started: &Started) -> Run<'a> {
-        let Started { at, deadline, timeout, .. } = *started;
-        Run { deadline, timeout, ..self.context.run_of(call, self.selection, at) }
-    }
-
-    fn shared_call(&self) -> MutexGuard<'_, Option<SharedCall>> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+            Some((Running::Shared(shared), times)) => {
+                let call = self.call();
+                let run = self.run(&call, times);
+                let done = self.work(&run).map_or(Ok(true), |work| self.context.test_shared(&run, &work, shared));
+                if !matches!(done, Ok(false)) {
+                    *running = None;
+                }
+                done.inspect_err(|_| self.leave(State::Inactive))
+            }
+        }
     }
 
     /// Waits for the run, and ends it. The request becomes inactive.
-    fn complete(&self, started: Started, last: impl FnOnce()) -> Result<()> {
+    fn complete(&self, last: impl FnOnce()) -> Result<()> {
         let call = self.call();
-        let run = self.run(&call, &started);
-        let result = match (started.index, self.plan.get()) {
-            (Some(index), _) => self.context.lock().and_then(|guard| self.context.complete(&run, guard, index)),
-            (None, Some(plan)) => match (self.shared_call().take(), self.context.shared_work(plan, &run.binding)) {
-                (Some(mut call), Some(work)) => self.context.complete_shared(&run, &work, &mut call),
-                // It has ended already.
-                _ => Ok(()),
-            },
-            (None, None) => Ok(()),
+        let running = self.running().take();
+        let result = match running {
+            None => Ok(()),
+            Some((Running::Messages(index), times)) => {
+                let run = self.run(&call, &times);
+                self.context.lock().and_then(|guard| self.context.complete(&run, guard, index))
+            }
+            Some((Running::Shared(mut shared), times)) => {
+                let finish = |Quick { shared: memory, known, buffers }: &Quick| {
+                    // SAFETY: these are the arguments of the start.
+                    unsafe { shared.finish(memory, known, buffers.1) }
+                };
+                if self.quick.as_ref().is_some_and(finish) {
+                    Ok(())
+                } else {
+                    let run = self.run(&call, &times);
+                    self.work(&run).map_or(Ok(()), |work| self.context.complete_shared(&run, &work, &mut shared))
+                }
+            }
         };
         if result.is_ok() {
             // SAFETY: the outputs are valid for their lengths in the shape, by the contract of `Context::request`, until the
@@ -239,8 +316,21 @@ impl Request {
             unsafe { call.settle() };
             last();
         }
-        *self.state() = State::Inactive;
+        self.leave(State::Inactive);
         result
+    }
+
+    fn run<'a>(&self, call: &'a Call<'a>, times: &Times) -> Run<'a> {
+        let Times { at, deadline, timeout } = *times;
+        Run { deadline, timeout, ..self.context.run_of(call, self.selection, at) }
+    }
+
+    fn work<'a>(&'a self, run: &'a Run<'a>) -> Option<Work<'a>> {
+        self.plan.get().and_then(|plan| self.context.shared_work(plan, &run.binding))
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<(Running, Times)>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The call, which owns nothing.
@@ -258,30 +348,34 @@ impl Request {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn leave_active(&self, doing: &str) -> Result<Started> {
-        self.enter(doing, |state| if let State::Active(started) = state { Some(started) } else { None })
-    }
-
-    /// Makes the request busy if `allowed` returns a result for its state.
+    /// Makes the request busy if its state is `allowed`; else returns the state.
     #[inline]
-    fn enter<T>(&self, doing: &str, allowed: impl FnOnce(State) -> Option<T>) -> Result<T> {
-        let mut state = self.state();
-        let result = allowed(*state).ok_or_else(|| self.refuse(*state, doing))?;
-        *state = State::Busy;
-        Ok(result)
+    fn enter(&self, allowed: State) -> std::result::Result<(), u8> {
+        let (from, to) = (allowed as u8, State::Busy as u8);
+        self.state.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).map(drop)
+    }
+
+    fn enter_active(&self, doing: &str) -> Result<()> {
+        let entered = self.enter(State::Active).or_else(|_| self.enter(State::Complete));
+        entered.map_err(|state| self.refuse(state, doing))
+    }
+
+    /// Ends what [`Request::enter`] has begun.
+    #[inline]
+    fn leave(&self, state: State) {
+        self.state.store(state as u8, Ordering::Release);
     }
 
     #[cold]
-    fn refuse(&self, state: State, doing: &str) -> Error {
+    fn refuse(&self, state: u8, doing: &str) -> Error {
+        const INACTIVE: u8 = State::Inactive as u8;
+        const BUSY: u8 = State::Busy as u8;
+        const RETIRED: u8 = State::Retired as u8;
         let why = match state {
-            State::Inactive => "the request is inactive: start it first",
-            State::Active(_) => "the request is active: wait for it first",
-            State::Busy => "another thread is in a call on the request",
-            State::Retired => "the request was freed",
+            INACTIVE => "the request is inactive: start it first",
+            BUSY => "another thread is in a call on the request",
+            RETIRED => "the request was freed",
+            _ => "the request is active: wait for it first",
         };
         let (rank, algorithm) = (self.context.rank, self.selection.algorithm.name);
         let text = format!("{}: cannot {doing}: {why}", self.call().describe(rank, algorithm));
@@ -292,15 +386,22 @@ impl Request {
 impl Drop for Request {
     /// The other ranks would wait for an active request in vain, so the context is broken.
     fn drop(&mut self) {
-        let State::Active(started) = *self.state() else { return };
-        if let Some(call) = &mut *self.shared_call() {
+        let state = *self.state.get_mut();
+        // In a forked child, the call is the parent's.
+        if state != State::Active as u8 && state != State::Complete as u8 || self.context.is_inherited() {
+            return;
+        }
+        let mut running = self.running().take();
+        if let Some((Running::Shared(call), _)) = &mut running {
             self.context.drop_shared(call);
         }
         let Ok(mut guard) = self.context.lock() else { return };
         let text = format!("rank {} has dropped an active request", self.context.rank);
         let error = Error::new(ErrorKind::Closed, text);
         guard.break_with(&error, Some(&error));
-        started.index.map(|index| guard.end(index));
+        if let Some((Running::Messages(index), _)) = running {
+            guard.end(index);
+        }
         self.context.finish_closing(guard);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::collective::{Collective, Shape};
+use crate::collective::{Algorithm, Collective, Shape};
 use crate::context::Context;
 use crate::context::call::Run;
 use crate::context::digest::explain;
@@ -39,9 +39,24 @@ pub(super) struct SharedCall {
     awaited: Option<Wait>,
 }
 
+/// A call that was started.
+pub(super) enum Begun {
+    Runs(SharedCall),
+    Ended,
+}
+
 impl SharedCall {
     fn new(call: Call) -> Self {
         Self { call, attended: None, awaited: None }
+    }
+
+    /// Ends a call, if it can be done in few steps. Returns whether it has ended.
+    ///
+    /// # Safety
+    /// If it was started by [`Context::begin_known`], then with these arguments.
+    pub(super) unsafe fn finish(&mut self, shared: &Shared, known: &Known, output: *mut u8) -> bool {
+        // SAFETY: by the contract.
+        self.attended.is_none() && unsafe { self.call.finish_pair(shared, known, output) }
     }
 }
 
@@ -100,14 +115,33 @@ impl Context {
         }
     }
 
-    /// Executes `call` as far as possible without waiting, and without a look at what else happens. Returns whether it has ended.
+    /// Starts a call without waiting, in few steps, and ends it if it can. `None`: it must be started by [`Context::begin_shared`].
+    /// `shared` is the memory that all ranks share, and is not inherited.
+    ///
+    /// # Safety
+    /// `known` is of a call with these buffers; all are valid until the call has ended.
+    #[inline(always)] // On the path of small collectives.
+    pub(super) unsafe fn begin_known(
+        &self,
+        shared: &Shared,
+        known: &Known,
+        (input, output): (*const u8, *mut u8),
+    ) -> Option<Begun> {
+        // SAFETY: by the contract.
+        let mut call = unsafe { Call::start_known(shared, known, input, output) }?;
+        if shared.is_asleep() {
+            self.engine().take_over();
+        }
+        // SAFETY: `known` and the buffers are the same.
+        let has_ended = unsafe { call.finish_pair(shared, known, output) };
+        Some(if has_ended { Begun::Ended } else { Begun::Runs(SharedCall::new(call)) })
+    }
+
+    /// Executes a call that has just started as far as possible without waiting, and without calling the caller's function. Returns
+    /// whether it has ended.
     pub(super) fn advance_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
-        match call.call.advance(work) {
-            Ok(None) => self.end_shared(call).map(|()| true),
-            Ok(Some(wait)) => {
-                call.call.look_around(work, wait);
-                Ok(false)
-            }
+        match call.call.advance_first(work) {
+            Ok(ended) => Ok(ended),
             Err(error) => self.fail_shared(run, work, call, error).map(|()| true),
         }
     }
@@ -280,21 +314,35 @@ impl Context {
 
     /// Remembers a plain call that was prepared and checked, for [`Context::run_quick`].
     pub(crate) fn remember(&self, key: Key, call: &super::Call<'_>, prepared: &Prepared) {
-        let (Some(shared), Some(program)) = (self.shared_memory.get(), &prepared.plan.program) else { return };
+        let Prepared { algorithm, check, ref plan, .. } = *prepared;
+        if let (Some(shared), Some(known)) = (self.shared_memory.get(), self.known(call, algorithm, check, plan)) {
+            shared.remember(key, known);
+        }
+    }
+
+    /// What `call` needs to start in few steps; `None` if it must be started as others are.
+    pub(super) fn known(
+        &self,
+        call: &super::Call<'_>,
+        algorithm: &'static Algorithm,
+        check: u64,
+        plan: &Arc<Plan>,
+    ) -> Option<Known> {
+        let (Some(_), Some(program)) = (self.shared_memory.get(), &plan.program) else { return None };
         let (shape, element) = (&call.shape, call.element());
-        let Ok(combine) = call.combine() else { return };
+        let combine = call.combine().ok()?;
         if self.check_calls || shape.inputs > 1 || shape.outputs > 1 || shape.has_lone_result() {
-            return;
+            return None;
         }
         let room = |len: usize| Room::new(len * element, call.dtype.align());
-        let first = First::of(&prepared.plan, program, element);
-        let known = Known {
-            plan: prepared.plan.clone(),
-            algorithm: prepared.algorithm.name,
+        let first = First::of(plan, program, element);
+        Some(Known {
+            plan: plan.clone(),
+            algorithm: algorithm.name,
             combine,
             start: Start {
-                line: (kind(prepared.check), 0),
-                digest: prepared.check,
+                line: (kind(check), call.tag),
+                digest: check,
                 counted: true,
                 room: program.room(element),
                 readers: program.readers,
@@ -305,8 +353,7 @@ impl Context {
             output: (shape.outputs > 0).then(|| room(shape.output_len(0))),
             pair: first.and_then(|first| Pair::of(program, &first, element, combine)),
             first,
-        };
-        shared.remember(key, known);
+        })
     }
 
     /// The error for a call that does not start.

@@ -44,7 +44,7 @@ impl Default for Numbers {
 
 impl Numbers {
     /// The number of the next call on `line`, starting at 1; 0 if the line is not counted.
-    #[inline]
+    #[inline(always)] // On the path of small collectives.
     pub fn next(&mut self, line: Line) -> u32 {
         let recent = &mut self.recent[position(line)];
         if recent.0 != line || recent.1.wrapping_sub(1) >= MAX_NUMBER - 1 {

@@ -305,7 +305,7 @@ pub unsafe extern "C" fn gloo_rs_start(request: *mut gloo_rs_request_t) -> gloo_
     guard("gloo_rs_start", || {
         // SAFETY: the header demands that `request` is NULL or a live handle.
         let handle = unsafe { handle::get(request, "request") }?;
-        handle.waits.during(|| handle.request.start())
+        handle.request.start_quick().unwrap_or_else(|| handle.waits.during(|| handle.request.start_any()))
     })
 }
 
@@ -318,7 +318,10 @@ pub unsafe extern "C" fn gloo_rs_wait(request: *mut gloo_rs_request_t) -> gloo_r
     guard("gloo_rs_wait", || {
         // SAFETY: the header demands that `request` is NULL or a live handle.
         let handle = unsafe { handle::get(request, "request") }?;
-        handle.waits.during(|| handle.request.wait_and(|| handle.last()))
+        match handle.request.wait_quick(|| handle.last()) {
+            true => Ok(()),
+            false => handle.waits.during(|| handle.request.wait_any(|| handle.last())),
+        }
     })
 }
 

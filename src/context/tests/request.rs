@@ -3,9 +3,15 @@
 use std::sync::mpsc::channel;
 
 use super::functions::{Act, acts_and_adds, waits};
+use super::shared;
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::types::{DataType, ElementType, ReduceOp};
+
+/// Two ranks that send messages, and two that share memory.
+fn groups() -> [Vec<Arc<Context>>; 2] {
+    [group(2), shared::connected(2, false)]
+}
 
 /// The request of an allreduce of `data` in place.
 fn request_of(context: &Arc<Context>, tag: u64, reduction: Reduction, data: &mut [i64]) -> Request {
@@ -33,30 +39,32 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T>, why: &str) {
 
 #[test]
 fn every_call_is_refused_in_the_wrong_state_and_changes_nothing() {
-    run(&group(2), |context| {
-        let mut data = [0; 3];
-        let request = sum(context, 5, &mut data);
-        for round in 0..3 {
-            assert_refused(request.wait(), "(24 bytes), tag 5: cannot wait: the request is inactive");
-            assert_refused(request.test(), "cannot test: the request is inactive");
-            data.fill(round + 10);
-            request.start().unwrap();
-            assert_refused(request.start(), "cannot start: the request is active");
-            assert_refused(request.retire(), "cannot free: the request is active");
-            request.wait().unwrap();
-            assert_eq!(data, [2 * (round + 10); 3]);
-        }
-        request.retire().unwrap();
-        assert_refused(request.start(), "the request was freed");
-        assert_refused(request.wait(), "the request was freed");
-        assert!(context.broken().is_none());
-    });
+    for contexts in groups() {
+        run(&contexts, |context| {
+            let mut data = [0; 3];
+            let request = sum(context, 5, &mut data);
+            for round in 0..3 {
+                assert_refused(request.wait(), "(24 bytes), tag 5: cannot wait: the request is inactive");
+                assert_refused(request.test(), "cannot test: the request is inactive");
+                data.fill(round + 10);
+                request.start().unwrap();
+                assert_refused(request.start(), "cannot start: the request is active");
+                assert_refused(request.retire(), "cannot free: the request is active");
+                request.wait().unwrap();
+                assert_eq!(data, [2 * (round + 10); 3]);
+            }
+            request.retire().unwrap();
+            assert_refused(request.start(), "the request was freed");
+            assert_refused(request.wait(), "the request was freed");
+            assert!(context.broken().is_none());
+        });
+    }
 }
 
 #[test]
 fn a_request_keeps_its_context_and_what_it_was_made_of_need_not_stay() {
-    for persistent in [0, 1] {
-        run(&group(2), |context| {
+    for (persistent, contexts) in [0, 1].into_iter().flat_map(|rank| groups().map(|contexts| (rank, contexts))) {
+        run(&contexts, |context| {
             let (rank, context) = (context.rank(), context.clone());
             let mut own = [rank as i64; 3];
             let mut all = [-1i64; 5];
@@ -122,33 +130,35 @@ fn what_no_start_could_do_is_refused_when_the_request_is_made() {
 
 #[test]
 fn closing_between_start_and_wait_fails_the_wait() {
-    let contexts = group(2);
-    let mut data = [[1; 4], [1; 4]];
-    let [own, other] = &mut data;
-    let (request, idle) = (sum(&contexts[0], 0, own), sum(&contexts[0], 1, other));
-    request.start().unwrap();
-    contexts[0].close();
-    assert_refused(request.start(), "the request is active");
-    assert_eq!(request.wait().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(idle.start().unwrap_err().kind(), ErrorKind::Closed);
-    idle.retire().unwrap();
-    request.retire().unwrap();
+    for contexts in groups() {
+        let mut data = [[1; 4], [1; 4]];
+        let [own, other] = &mut data;
+        let (request, idle) = (sum(&contexts[0], 0, own), sum(&contexts[0], 1, other));
+        request.start().unwrap();
+        contexts[0].close();
+        assert_refused(request.start(), "the request is active");
+        assert_eq!(request.wait().unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(idle.start().unwrap_err().kind(), ErrorKind::Closed);
+        idle.retire().unwrap();
+        request.retire().unwrap();
+    }
 }
 
 #[test]
 fn dropping_an_active_request_releases_its_memory_and_tells_the_peers() {
-    let contexts = group(2);
-    let (mut data, mut mine) = (vec![1; 100_000], [0]);
-    let (request, peer) = (sum(&contexts[0], 0, &mut data), sum(&contexts[1], 0, &mut mine));
-    request.start().unwrap();
-    drop(request);
-    assert_eq!(contexts[0].lock().unwrap().messenger.remaining_state(), None);
-    data.fill(7);
-    let error = contexts[0].broken().unwrap();
-    assert!(error.message().contains("rank 0 has dropped an active request"), "{error}");
-    let error = peer.start().and_then(|()| peer.wait()).unwrap_err();
-    assert_eq!(error.details().rank, Some(0), "{error}");
-    assert!(data.iter().all(|value| *value == 7));
+    for contexts in groups() {
+        let (mut data, mut mine) = (vec![1; 100_000], [0]);
+        let (request, peer) = (sum(&contexts[0], 0, &mut data), sum(&contexts[1], 0, &mut mine));
+        request.start().unwrap();
+        drop(request);
+        assert_eq!(contexts[0].lock().unwrap().messenger.remaining_state(), None);
+        data.fill(7);
+        let error = contexts[0].broken().unwrap();
+        assert!(error.message().contains("rank 0 has dropped an active request"), "{error}");
+        let error = peer.start().and_then(|()| peer.wait()).unwrap_err();
+        assert_eq!(error.details().rank, Some(0), "{error}");
+        assert!(data.iter().all(|value| *value == 7));
+    }
 }
 
 #[test]
@@ -172,84 +182,117 @@ fn a_lone_contribution_is_converted_as_by_the_plain_call() {
 
 #[test]
 fn a_reduction_function_runs_on_the_thread_that_waits_or_tests() {
-    run(&group(2), |context| {
-        for waits in [true, false] {
-            let threads = std::sync::Mutex::new(Vec::new());
-            let note = || {
-                threads.lock().unwrap().push(std::thread::current().id());
-                true
-            };
-            let act: Act<'_> = &note;
-            let mut data = [context.rank() as i64 + 1; 2];
-            let user = std::ptr::from_ref(&act).cast_mut().cast();
-            let request = request_of(context, 0, Reduction::User { function: acts_and_adds, user }, &mut data);
-            request.start().unwrap();
-            // Until both have started, and the other's part may have come.
-            let mut nothing = [0];
-            let barrier = sum(context, 9, &mut nothing);
-            barrier.start().unwrap();
-            barrier.wait().unwrap();
-            assert!(threads.lock().unwrap().is_empty(), "the thread that started it ran the function");
-            std::thread::scope(|scope| {
-                let waiter = scope.spawn(|| {
-                    if waits {
-                        request.wait().unwrap();
-                    } else {
-                        while !request.test().unwrap() {}
-                    }
+    for contexts in groups() {
+        run(&contexts, |context| {
+            for waits in [true, false] {
+                let threads = std::sync::Mutex::new(Vec::new());
+                let note = || {
+                    threads.lock().unwrap().push(std::thread::current().id());
+                    true
+                };
+                let act: Act<'_> = &note;
+                let mut data = [context.rank() as i64 + 1; 2];
+                let user = std::ptr::from_ref(&act).cast_mut().cast();
+                let request = request_of(context, 0, Reduction::User { function: acts_and_adds, user }, &mut data);
+                request.start().unwrap();
+                // Until both have started, and the other's part may have come.
+                let mut nothing = [0];
+                let barrier = sum(context, 9, &mut nothing);
+                barrier.start().unwrap();
+                barrier.wait().unwrap();
+                assert!(threads.lock().unwrap().is_empty(), "the thread that started it ran the function");
+                std::thread::scope(|scope| {
+                    let waiter = scope.spawn(|| {
+                        if waits {
+                            request.wait().unwrap();
+                        } else {
+                            while !request.test().unwrap() {}
+                        }
+                    });
+                    let id = waiter.thread().id();
+                    waiter.join().unwrap();
+                    assert_eq!(*threads.lock().unwrap(), [id]);
                 });
-                let id = waiter.thread().id();
-                waiter.join().unwrap();
-                assert_eq!(*threads.lock().unwrap(), [id]);
-            });
-            assert_eq!(data, [3; 2]);
-        }
-    });
+                assert_eq!(data, [3; 2]);
+            }
+        });
+    }
 }
 
 #[test]
 fn two_threads_cannot_wait_for_one_request() {
-    let contexts = group(2);
-    let (entered, is_entered) = channel();
-    let (go_on, goes_on) = channel();
-    let slow = waits(entered, goes_on);
-    let quick = || true;
-    let acts: [Act<'_>; 2] = [&slow, &quick];
-    let mut data = [[1], [2]];
-    let [own, other] = &mut data;
-    let function =
-        |act: &Act<'_>| Reduction::User { function: acts_and_adds, user: std::ptr::from_ref(act).cast_mut().cast() };
-    let requests =
-        [request_of(&contexts[0], 0, function(&acts[0]), own), request_of(&contexts[1], 0, function(&acts[1]), other)];
-    requests.iter().for_each(|request| request.start().unwrap());
-    std::thread::scope(|scope| {
-        requests.iter().for_each(|request| drop(scope.spawn(|| request.wait().unwrap())));
-        is_entered.recv_timeout(Duration::from_secs(20)).unwrap();
-        for result in [requests[0].wait(), requests[0].start(), requests[0].test().map(drop), requests[0].retire()] {
-            assert_refused(result, "another thread is in a call on the request");
-        }
-        go_on.send(()).unwrap();
-    });
-    assert_eq!(data, [[3], [3]]);
+    for contexts in groups() {
+        let (entered, is_entered) = channel();
+        let (go_on, goes_on) = channel();
+        let slow = waits(entered, goes_on);
+        let quick = || true;
+        let acts: [Act<'_>; 2] = [&slow, &quick];
+        let mut data = [[1], [2]];
+        let [own, other] = &mut data;
+        let function = |act: &Act<'_>| Reduction::User {
+            function: acts_and_adds,
+            user: std::ptr::from_ref(act).cast_mut().cast(),
+        };
+        let requests = [
+            request_of(&contexts[0], 0, function(&acts[0]), own),
+            request_of(&contexts[1], 0, function(&acts[1]), other),
+        ];
+        requests.iter().for_each(|request| request.start().unwrap());
+        std::thread::scope(|scope| {
+            requests.iter().for_each(|request| drop(scope.spawn(|| request.wait().unwrap())));
+            is_entered.recv_timeout(Duration::from_secs(20)).unwrap();
+            for result in [requests[0].wait(), requests[0].start(), requests[0].test().map(drop), requests[0].retire()]
+            {
+                assert_refused(result, "another thread is in a call on the request");
+            }
+            go_on.send(()).unwrap();
+        });
+        assert_eq!(data, [[3], [3]]);
+    }
 }
 
 #[test]
 fn starts_and_waits_of_many_threads_are_apart() {
-    const THREADS: u64 = 4;
-    run(&group(2), |context| {
-        std::thread::scope(|scope| {
-            for tag in 0..THREADS {
-                scope.spawn(move || {
-                    let mut data = vec![0; 1 + 3000 * tag as usize];
-                    let request = sum(context, tag, &mut data);
-                    for round in 0..100 {
-                        data.fill(round + context.rank() as i64);
-                        request.start().unwrap();
-                        request.wait().unwrap();
-                        assert!(data.iter().all(|value| *value == 2 * round + 1));
-                    }
-                });
-            }
+    for contexts in groups() {
+        const THREADS: u64 = 4;
+        run(&contexts, |context| {
+            std::thread::scope(|scope| {
+                for tag in 0..THREADS {
+                    scope.spawn(move || {
+                        let mut data = vec![0; 1 + 3000 * tag as usize];
+                        let request = sum(context, tag, &mut data);
+                        for round in 0..100 {
+                            data.fill(round + context.rank() as i64);
+                            request.start().unwrap();
+                            request.wait().unwrap();
+                            assert!(data.iter().all(|value| *value == 2 * round + 1));
+                        }
+                    });
+                }
+            });
         });
-    });
+    }
+}
+
+#[test]
+fn in_shared_memory_too_a_timeout_begins_with_the_start_and_a_late_wait_takes_what_has_come() {
+    let contexts = shared::connected(2, false);
+    contexts.iter().for_each(|context| context.set_timeout(Duration::from_millis(1)));
+    let mut data = [[1], [2]];
+    let [own, other] = &mut data;
+    let (request, peer) = (sum(&contexts[0], 0, own), sum(&contexts[1], 0, other));
+    let start = || {
+        request.start().unwrap();
+        // Longer than the timeout.
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    start();
+    peer.start().unwrap();
+    peer.wait().unwrap();
+    request.wait().unwrap();
+    start();
+    let error = request.test().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    drop((request, peer));
+    assert_eq!(data, [[3], [3]]);
 }

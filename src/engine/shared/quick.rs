@@ -1,6 +1,8 @@
-//! A cache of plain calls: what a call with the same arguments, but for the buffers, needs to start.
+//! Calls that were prepared before, which start in few steps: persistent requests, and a cache of plain calls, which have the same
+//! arguments but for the buffers.
 
 use std::ffi::c_void;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::engine::execution::Combine;
@@ -8,10 +10,11 @@ use crate::engine::plan::Plan;
 use crate::memory;
 use crate::reduce::Kernel;
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::INLINE_BYTES;
+use crate::transport::board::{INLINE_BYTES, Place, Publication};
 
 use super::program::{Op, Operand, Program};
-use super::run::Start;
+use super::run::{Call, Start};
+use super::{Shared, State, Workspace};
 
 /// The arguments of a plain call, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,6 +260,146 @@ impl Known {
                 };
                 room.fits(input) && self.output.is_none_or(apart)
             })
+    }
+}
+
+/// The workspace of a call that has begun, and its fingerprint.
+type Begun = (NonNull<Workspace>, u64);
+
+/// The next operation of a call, and its scratch memory or what takes the place of that.
+type Ready = (usize, *mut u8);
+
+impl Call {
+    /// Starts the plain call with these arguments, if it was remembered and these buffers can be used. The result describes the
+    /// call, and is valid until that has ended. What is done before the first publication is kept short.
+    ///
+    /// # Safety
+    /// The buffers are valid for their lengths until the call has ended.
+    #[inline(always)] // On the path of small collectives.
+    pub unsafe fn start_quick(
+        shared: &Shared,
+        key: &Key,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Option<(Self, NonNull<Known>)> {
+        let mut state = shared.state();
+        let known = state.quick.get(key).filter(|known| known.fits(input, output))?;
+        let pointer = NonNull::from(&**known);
+        // SAFETY: the cache keeps it alive as long as the lock is held, and then the workspace does.
+        let known = unsafe { pointer.as_ref() };
+        // What is constant takes fewer instructions.
+        let start = Start { line: (known.start.line.0, 0), counted: true, ..known.start };
+        // SAFETY: by the contract.
+        let (begun, first) = unsafe { Self::publish_first(shared, &mut state, known, &start, input, output) }?;
+        // SAFETY: the call uses the workspace until it has ended.
+        let own = unsafe { &mut *begun.0.as_ptr() };
+        if !own.known.as_deref().is_some_and(|own| std::ptr::eq(own, known)) {
+            own.keep(state.quick.get(key));
+        }
+        drop(state);
+        let call = Self::after(begun, first, shared, known, input, output)?;
+        Some((call, pointer))
+    }
+
+    /// Starts the call that `known` describes.
+    ///
+    /// # Safety
+    /// As for [`Call::start_quick`]; `known` fits the buffers, and is valid until the call has ended.
+    #[inline(always)] // As above.
+    pub unsafe fn start_known(shared: &Shared, known: &Known, input: *const u8, output: *mut u8) -> Option<Self> {
+        // SAFETY: by the contract.
+        let (begun, first) =
+            unsafe { Self::publish_first(shared, &mut shared.state(), known, &known.start, input, output) }?;
+        Self::after(begun, first, shared, known, input, output)
+    }
+
+    /// The call after [`Call::publish_first`].
+    #[inline(always)] // As above.
+    fn after(
+        begun: Begun,
+        first: Option<Ready>,
+        shared: &Shared,
+        known: &Known,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Option<Self> {
+        let ((workspace, fingerprint), is_quick) = (begun, first.is_some());
+        // No closure, which would keep all of this in memory.
+        let (next, scratch) = match first {
+            Some(ready) => ready,
+            None => Self::prepare(shared, begun, known, input, output)?,
+        };
+        Some(Self { workspace, fingerprint, next, scratch, unannounced: is_quick, is_quick })
+    }
+
+    /// Begins a call, and publishes what is known to be its first publication, if it has got a slot.
+    ///
+    /// # Safety
+    /// As for [`Call::start_known`]; `start` is that of `known`.
+    #[inline(always)] // As above.
+    unsafe fn publish_first(
+        shared: &Shared,
+        state: &mut State,
+        known: &Known,
+        start: &Start,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Option<(Begun, Option<Ready>)> {
+        let begun = Self::begin(shared, state, start).ok()?;
+        // SAFETY: the call uses the workspace until it has ended.
+        let own = unsafe { &mut *begun.0.as_ptr() };
+        let Some(first) = known.first.as_ref().filter(|_| own.copies) else { return Some((begun, None)) };
+        let base = if first.input { input.cast_mut() } else { output };
+        let from = base.wrapping_add(first.offset);
+        // SAFETY: the caller guarantees the buffer, which is long enough for what the program publishes.
+        unsafe { shared.board.publish_small(&mut own.seat, from, first.bytes) };
+        Some((begun, Some((first.next, base.wrapping_add(first.scratch)))))
+    }
+
+    /// Makes scratch memory for a call that has not published anything.
+    #[cold]
+    fn prepare(shared: &Shared, begun: Begun, known: &Known, input: *const u8, output: *mut u8) -> Option<Ready> {
+        let program = known.plan.program.as_ref()?;
+        let mut call = Self::new(begun);
+        let aside = program.skips_copy(known.element).filter(|_| call.workspace().copies).map(|span| {
+            let base = if let Buffer::Input(_) = span.buffer { input.cast_mut() } else { output };
+            base.wrapping_add(span.offset * known.element)
+        });
+        if !call.make_scratch(aside, &known.plan, known.element) {
+            call.withdraw(shared);
+            return None;
+        }
+        Some((call.next, call.scratch))
+    }
+
+    /// Executes the rest of a call that combines two operands after its first publication, if the peer has published its own. Returns
+    /// whether the call has ended; if not, it is to be advanced.
+    ///
+    /// # Safety
+    /// `known` and `output` are those of [`Call::start_quick`] or [`Call::start_known`].
+    #[inline(always)] // On the path of small collectives.
+    pub unsafe fn finish_pair(&mut self, shared: &Shared, known: &Known, output: *mut u8) -> bool {
+        let Some(pair) = known.pair.as_ref().filter(|_| self.is_quick) else { return false };
+        let own = self.workspace();
+        match shared.board.find(&mut own.seat, pair.member, pair.publication) {
+            Some(Some(Publication { bytes, place: Place::Here(start) })) if pair.end <= bytes => {
+                let (own, peer) = (self.scratch.cast_const(), start.wrapping_add(pair.at));
+                let (left, right) = if pair.is_left { (own, peer) } else { (peer, own) };
+                // SAFETY: as for other combinations; `end` is that of the operand in the publication, and `scratch` is the other.
+                unsafe { (pair.kernel)(output.wrapping_add(pair.into), left, right, pair.count) };
+            }
+            _ => return false,
+        }
+        self.end(shared);
+        true
+    }
+}
+
+impl Workspace {
+    /// Keeps the description of its call alive.
+    #[cold]
+    fn keep(&mut self, known: Option<&Arc<Known>>) {
+        self.known = known.cloned();
     }
 }
 

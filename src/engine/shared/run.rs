@@ -2,11 +2,10 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::program::{Op, Operand, Program};
-use super::{COPIED_BYTES, COPIED_IN_PLACE_BYTES, Full, Key, Known, Refused, Shared, State, Workspace, excludes};
+use super::{COPIED_BYTES, COPIED_IN_PLACE_BYTES, Full, Refused, Shared, State, Workspace, excludes};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result, in_words};
@@ -38,14 +37,16 @@ pub struct Work<'a> {
 /// [`Call::advance`] or [`Call::withdraw`].
 pub struct Call {
     /// Not used after the call has ended.
-    workspace: NonNull<Workspace>,
-    fingerprint: u64,
+    pub(super) workspace: NonNull<Workspace>,
+    pub(super) fingerprint: u64,
     /// The next operation.
     pub(super) next: usize,
     /// The scratch memory, or what takes its place.
     pub(super) scratch: *mut u8,
     /// Whether peers that sleep may not know of the last publication or acknowledgement.
     pub(super) unannounced: bool,
+    /// Whether [`Known::first`](super::Known) was published.
+    pub(super) is_quick: bool,
 }
 
 // SAFETY: the workspace belongs to the call until that has ended, and may be sent; `scratch` is in it or in a buffer of the caller.
@@ -137,95 +138,8 @@ impl Call {
         Ok(call)
     }
 
-    /// Starts the plain call with these arguments, if it was remembered and these buffers can be used. The result describes the
-    /// call, and is valid until that has ended. What is done before the first publication is kept short.
-    ///
-    /// # Safety
-    /// The buffers are valid for their lengths until the call has ended.
-    #[inline(always)] // On the path of small collectives.
-    pub unsafe fn start_quick(
-        shared: &Shared,
-        key: &Key,
-        input: *const u8,
-        output: *mut u8,
-    ) -> Option<(Self, NonNull<Known>)> {
-        let mut state = shared.state();
-        let known = state.quick.get(key).filter(|known| known.fits(input, output))?;
-        let pointer = NonNull::from(&**known);
-        // SAFETY: the cache keeps it alive as long as the lock is held, and then the workspace does.
-        let known = unsafe { pointer.as_ref() };
-        // What is constant takes fewer instructions.
-        let start = Start { line: (known.start.line.0, 0), counted: true, ..known.start };
-        let (workspace, fingerprint) = Self::begin(shared, &mut state, &start).ok()?;
-        // SAFETY: the call uses the workspace until it has ended.
-        let own = unsafe { &mut *workspace.as_ptr() };
-        let mut published = None;
-        if let Some(first) = &known.first
-            && own.copies
-        {
-            let base = if first.input { input.cast_mut() } else { output };
-            let from = base.wrapping_add(first.offset);
-            // SAFETY: the caller guarantees the buffer, which is long enough for what the program publishes.
-            unsafe { shared.board.publish_small(&mut own.seat, from, first.bytes) };
-            published = Some((first.next, base.wrapping_add(first.scratch)));
-        }
-        if !own.known.as_deref().is_some_and(|own| std::ptr::eq(own, known)) {
-            own.keep(state.quick.get(key));
-        }
-        drop(state);
-        let (next, scratch) = match published {
-            Some(published) => published,
-            None => Self::prepare(shared, (workspace, fingerprint), known, input, output)?,
-        };
-        Some((Self { workspace, fingerprint, next, scratch, unannounced: published.is_some() }, pointer))
-    }
-
-    /// Makes scratch memory for a plain call that has not published anything. Returns its first operation, and the memory.
-    #[cold]
-    fn prepare(
-        shared: &Shared,
-        begun: (NonNull<Workspace>, u64),
-        known: &Known,
-        input: *const u8,
-        output: *mut u8,
-    ) -> Option<(usize, *mut u8)> {
-        let program = known.plan.program.as_ref()?;
-        let mut call = Self::new(begun);
-        let aside = program.skips_copy(known.element).filter(|_| call.workspace().copies).map(|span| {
-            let base = if let Buffer::Input(_) = span.buffer { input.cast_mut() } else { output };
-            base.wrapping_add(span.offset * known.element)
-        });
-        if !call.make_scratch(aside, &known.plan, known.element) {
-            call.withdraw(shared);
-            return None;
-        }
-        Some((call.next, call.scratch))
-    }
-
-    /// Executes the rest of a plain call that combines two operands after its first publication, if the peer has published its
-    /// own. Returns whether the call has ended; if not, it is to be advanced.
-    ///
-    /// # Safety
-    /// `known` and the buffers are those of [`Call::start_quick`].
-    #[inline(always)] // On the path of small collectives.
-    pub unsafe fn finish_pair(&mut self, shared: &Shared, known: &Known, output: *mut u8) -> bool {
-        let Some(pair) = &known.pair else { return false };
-        let own = self.workspace();
-        match shared.board.find(&mut own.seat, pair.member, pair.publication) {
-            Some(Some(Publication { bytes, place: Place::Here(start) })) if pair.end <= bytes && self.unannounced => {
-                let (own, peer) = (self.scratch.cast_const(), start.wrapping_add(pair.at));
-                let (left, right) = if pair.is_left { (own, peer) } else { (peer, own) };
-                // SAFETY: as for other combinations; `end` is that of the operand in the publication, and `scratch` is the other.
-                unsafe { (pair.kernel)(output.wrapping_add(pair.into), left, right, pair.count) };
-            }
-            _ => return false,
-        }
-        self.end(shared);
-        true
-    }
-
     /// Makes scratch memory, unless it is not needed because `aside` takes its place. Returns whether there is enough memory.
-    fn make_scratch(&mut self, aside: Option<*mut u8>, plan: &Plan, element: usize) -> bool {
+    pub(super) fn make_scratch(&mut self, aside: Option<*mut u8>, plan: &Plan, element: usize) -> bool {
         if let Some(aside) = aside {
             // The first operation is the copy.
             (self.scratch, self.next) = (aside, 1);
@@ -238,7 +152,7 @@ impl Call {
     }
 
     #[inline(always)] // On the path of small collectives.
-    fn begin(
+    pub(super) fn begin(
         shared: &Shared,
         state: &mut State,
         start: &Start,
@@ -276,7 +190,7 @@ impl Call {
     }
 
     pub(super) fn new((workspace, fingerprint): (NonNull<Workspace>, u64)) -> Self {
-        Self { workspace, fingerprint, next: 0, scratch: std::ptr::null_mut(), unannounced: false }
+        Self { workspace, fingerprint, next: 0, scratch: std::ptr::null_mut(), unannounced: false, is_quick: false }
     }
 
     /// The call's fingerprint.
@@ -305,6 +219,26 @@ impl Call {
         }
         self.end(work.shared);
         Ok(None)
+    }
+
+    /// As [`Call::advance`], for a thread that has just started the call and does not wait for it: it does not call the caller's function,
+    /// and peers that sleep find what was published. Returns whether the call has ended.
+    pub fn advance_first(&mut self, work: &Work<'_>) -> Result<bool> {
+        let ended = match work.binding.combine {
+            Combine::User(..) => {
+                let is_local = |op: &&Op| !matches!(op, Op::Combine { operands, .. } if operands.len() > 1);
+                let mut ready = self.workspace().seated || self.sit(work)?.is_none();
+                while ready && let Some(op) = work.program.ops.get(self.next).filter(is_local) {
+                    ready = self.execute(work, op)?.is_none();
+                }
+                false
+            }
+            _ => self.advance(work)?.is_none(),
+        };
+        if !ended {
+            self.announce(work);
+        }
+        Ok(ended)
     }
 
     /// Executes `op`, the next operation, or returns what it waits for.
@@ -609,12 +543,6 @@ impl Call {
 }
 
 impl Workspace {
-    /// Keeps the description of its call alive.
-    #[cold]
-    fn keep(&mut self, known: Option<&Arc<Known>>) {
-        self.known = known.cloned();
-    }
-
     /// Makes room for `elements` of `element` bytes. Returns whether there is enough memory.
     #[inline]
     pub(super) fn make_scratch(&mut self, elements: usize, element: usize) -> bool {

@@ -260,7 +260,7 @@ impl Board {
     /// Acknowledges the publications of the members of which one was found and for which `finished` says so: this rank does not
     /// read them any more. Each is acknowledged once: the member may then use its slot for another call, whose acknowledgement a
     /// second one would replace.
-    #[inline]
+    #[inline(always)] // On the path of small collectives.
     pub fn acknowledge(&self, seat: &mut Seat, finished: impl Fn(usize) -> bool) {
         for member in each(seat.found).filter(|member| finished(*member)) {
             let at = usize::from(seat.slots.0[member]);
