@@ -85,10 +85,10 @@ TEXT
     done
     cat <<TEXT
 
-Counted by callgrind: neither the kernel nor the program that calls is in it, and nothing in it depends on time: all 15 calls that are counted need the
-same number, also on a busy machine. \`make test\` counts again (\`make test-instructions\`) and fails if a number is more than
-$slack % above, or if a request costs more than a plain call (in shared memory, its start and wait: more than $slack % more); after a change that is meant,
-\`scripts/test-instructions.sh build/prefix --write\` writes this page anew.
+Counted by callgrind: neither the kernel nor the program that calls is in it, and nothing in it depends on time: all 15 calls that are
+counted need the same number, also on a busy machine. \`make test\` counts again (\`make test-instructions\`) and fails if a number is
+more than $slack % above, or if a request costs more than a plain call (in shared memory, start and wait: more than $slack % more).
+After a change that is meant, \`scripts/test-instructions.sh build/prefix --write\` writes this page anew.
 TEXT
     for name in plain-tcp-first request-tcp-whole plain-shm-whole; do
       cat <<TEXT
