@@ -10,7 +10,7 @@ use crate::context::call::{Call, Reduction, Run};
 use crate::context::prepared::Selection;
 use crate::context::shared::{Begun, SharedCall};
 use crate::engine::plan::{OwnedShape, Plan};
-use crate::engine::shared::{Known, Shared, Work};
+use crate::engine::shared::{Known, Shared, Unattended, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport;
 use crate::types::ElementType;
@@ -18,6 +18,15 @@ use crate::types::ElementType;
 /// A prepared collective call. It is inactive until it is started, and again after the wait for it. Thread-safe: calls that its
 /// state does not allow are refused.
 pub struct Request {
+    body: Arc<Body>,
+    /// Empty if the call cannot be started in few steps.
+    quick: Option<Quick>,
+    /// A [`State`].
+    state: AtomicU8,
+}
+
+/// What is needed to go on with the call.
+struct Body {
     context: Arc<Context>,
     shape: OwnedShape,
     dtype: ElementType,
@@ -29,11 +38,8 @@ pub struct Request {
     selection: Selection,
     /// Empty until the first start if the plan depends on counts of other ranks.
     plan: OnceLock<Arc<Plan>>,
-    /// Empty if the call cannot be started in few steps.
-    quick: Option<Quick>,
-    /// A [`State`].
-    state: AtomicU8,
-    /// The call that was started, if it has not ended. Locked only by the thread that has made the request busy.
+    /// The call that was started, unless it has ended in its start. Locked by the thread that has made the request busy, and for a moment by
+    /// threads that progress the context.
     running: Mutex<Option<(Running, Times)>>,
 }
 
@@ -47,6 +53,10 @@ struct Quick {
 
 // SAFETY: the caller of `Context::request` keeps the buffers valid, on whichever thread they are used, and passes a function that
 // the thread that waits may call; `state` allows one call at a time.
+unsafe impl Send for Body {}
+// SAFETY: as above.
+unsafe impl Sync for Body {}
+// SAFETY: as above, for the buffers in `quick`.
 unsafe impl Send for Request {}
 // SAFETY: as above.
 unsafe impl Sync for Request {}
@@ -113,8 +123,7 @@ impl Context {
         let (input, output) = (call.inputs.first(), call.outputs.first());
         let buffers = (input.copied().unwrap_or(std::ptr::null()), output.copied().unwrap_or(std::ptr::null_mut()));
         let shared = self.shared_memory.get().cloned();
-        Ok(Request {
-            quick: shared.zip(known).map(|(shared, known)| Quick { shared, known, buffers }),
+        let body = Body {
             context: self.clone(),
             shape: OwnedShape::new(&call.shape),
             dtype: call.dtype,
@@ -125,8 +134,12 @@ impl Context {
             timeout: call.timeout,
             selection,
             plan: plan.map_or_else(OnceLock::new, OnceLock::from),
-            state: AtomicU8::new(State::Inactive as u8),
             running: Mutex::default(),
+        };
+        Ok(Request {
+            body: Arc::new(body),
+            quick: shared.zip(known).map(|(shared, known)| Quick { shared, known, buffers }),
+            state: AtomicU8::new(State::Inactive as u8),
         })
     }
 }
@@ -145,7 +158,7 @@ impl Request {
         let quick = self.quick.as_ref().filter(|quick| !quick.shared.is_inherited())?;
         self.enter(State::Inactive).ok()?;
         // SAFETY: by the contract of `Context::request`, the buffers are valid until the call has ended; `known` is of this call.
-        match unsafe { self.context.begin_known(&quick.shared, &quick.known, quick.buffers) } {
+        match unsafe { self.body.context.begin_known(&quick.shared, &quick.known, quick.buffers) } {
             Some(Begun::Ended) => {
                 self.leave(State::Complete);
                 Some(Ok(()))
@@ -183,7 +196,7 @@ impl Request {
     /// Waits for any call. After a success, calls `last` while the buffers are still the library's.
     #[inline(never)]
     pub(crate) fn wait_any(&self, last: impl FnOnce()) -> Result<()> {
-        transport::check_process(self.context.device().as_ref())?;
+        transport::check_process(self.body.context.device().as_ref())?;
         self.enter_active("wait")?;
         self.complete(last)
     }
@@ -196,7 +209,7 @@ impl Request {
 
     /// As [`Request::test`]. If the call is complete, calls `last` while the buffers are still the library's.
     pub(crate) fn test_and(&self, last: impl FnOnce()) -> Result<bool> {
-        transport::check_process(self.context.device().as_ref())?;
+        transport::check_process(self.body.context.device().as_ref())?;
         self.enter_active("test")?;
         if self.is_complete()? {
             return self.complete(last).map(|()| true);
@@ -208,7 +221,7 @@ impl Request {
     /// Refuses an active request; all later calls on an inactive one are refused. For a handle that is about to be freed.
     pub(crate) fn retire(&self) -> Result<()> {
         // In a forked child, the call is the parent's.
-        if !self.context.is_inherited() {
+        if !self.body.context.is_inherited() {
             self.enter(State::Inactive).map_err(|state| self.refuse(state, "free"))?;
         }
         self.leave(State::Retired);
@@ -229,16 +242,16 @@ impl Request {
 
     /// Returns whether the call has ended.
     fn begin_any(&self, begun: Option<SharedCall>) -> Result<bool> {
-        let (context, call) = (&*self.context, self.call());
-        let run = context.run_of(&call, self.selection, context.engine().now());
+        let (context, call) = (&*self.body.context, self.body.call());
+        let run = context.run_of(&call, self.body.selection, context.engine().now());
         if context.compares_calls() {
             context.compare_calls(&run)?;
         }
-        let plan = match self.plan.get() {
+        let plan = match self.body.plan.get() {
             Some(plan) => plan.clone(),
             None => {
                 let plan = context.plan_of(&run)?;
-                self.plan.get_or_init(|| plan).clone()
+                self.body.plan.get_or_init(|| plan).clone()
             }
         };
         let running = match context.shared_work(&plan, &run.binding) {
@@ -257,30 +270,53 @@ impl Request {
             }
         };
         let times = Times { at: run.started, deadline: run.deadline, timeout: run.timeout };
-        *self.running() = Some((running, times));
+        let is_shared = matches!(running, Running::Shared(_));
+        *self.body.running() = Some((running, times));
+        if is_shared {
+            self.leave_to_others();
+        }
         Ok(false)
+    }
+
+    /// Peers may wait for more of the call than its start has done, so whoever progresses the context goes on with it.
+    fn leave_to_others(&self) {
+        // All that a call with a pair does for its peer is its first publication.
+        let is_pair = self.quick.as_ref().is_some_and(|quick| quick.known.pair.is_some());
+        if let Some(shared) = self.body.context.shared_memory.get().filter(|_| !is_pair) {
+            shared.leave(self.body.clone());
+            self.body.go_on();
+        }
+    }
+
+    /// Ends what [`Request::leave_to_others`] has begun, if anything.
+    fn attend(&self) {
+        if let Some(shared) = self.body.context.shared_memory.get() {
+            shared.attend(Arc::as_ptr(&self.body).cast());
+        }
     }
 
     /// Does what can be done without waiting. Returns whether the run is over, or its deadline has passed. After a failure, the
     /// request is inactive.
     fn is_complete(&self) -> Result<bool> {
-        let mut running = self.running();
+        let mut running = self.body.running();
         match &mut *running {
             None => Ok(true),
             Some((Running::Messages(index), times)) => {
-                let engine = self.context.engine();
-                let guard = self.context.lock()?;
+                let engine = self.body.context.engine();
+                let guard = self.body.context.lock()?;
                 let now = guard.now;
                 let (guard, over) = engine.finish(guard, *index, now);
                 engine.hand_over(guard);
                 Ok(over || now >= times.deadline)
             }
             Some((Running::Shared(shared), times)) => {
-                let call = self.call();
-                let run = self.run(&call, times);
-                let done = self.work(&run).map_or(Ok(true), |work| self.context.test_shared(&run, &work, shared));
+                let call = self.body.call();
+                let run = self.body.run(&call, times);
+                let done =
+                    self.body.work(&run).map_or(Ok(true), |work| self.body.context.test_shared(&run, &work, shared));
                 if !matches!(done, Ok(false)) {
                     *running = None;
+                    self.attend();
                 }
                 done.inspect_err(|_| self.leave(State::Inactive))
             }
@@ -289,15 +325,16 @@ impl Request {
 
     /// Waits for the run, and ends it. The request becomes inactive.
     fn complete(&self, last: impl FnOnce()) -> Result<()> {
-        let call = self.call();
-        let running = self.running().take();
+        let call = self.body.call();
+        let running = self.body.running().take();
         let result = match running {
             None => Ok(()),
             Some((Running::Messages(index), times)) => {
-                let run = self.run(&call, &times);
-                self.context.lock().and_then(|guard| self.context.complete(&run, guard, index))
+                let run = self.body.run(&call, &times);
+                self.body.context.lock().and_then(|guard| self.body.context.complete(&run, guard, index))
             }
             Some((Running::Shared(mut shared), times)) => {
+                self.attend();
                 let finish = |Quick { shared: memory, known, buffers }: &Quick| {
                     // SAFETY: these are the arguments of the start.
                     unsafe { shared.finish(memory, known, buffers.1) }
@@ -305,8 +342,10 @@ impl Request {
                 if self.quick.as_ref().is_some_and(finish) {
                     Ok(())
                 } else {
-                    let run = self.run(&call, &times);
-                    self.work(&run).map_or(Ok(()), |work| self.context.complete_shared(&run, &work, &mut shared))
+                    let run = self.body.run(&call, &times);
+                    self.body
+                        .work(&run)
+                        .map_or(Ok(()), |work| self.body.context.complete_shared(&run, &work, &mut shared))
                 }
             }
         };
@@ -318,34 +357,6 @@ impl Request {
         }
         self.leave(State::Inactive);
         result
-    }
-
-    fn run<'a>(&self, call: &'a Call<'a>, times: &Times) -> Run<'a> {
-        let Times { at, deadline, timeout } = *times;
-        Run { deadline, timeout, ..self.context.run_of(call, self.selection, at) }
-    }
-
-    fn work<'a>(&'a self, run: &'a Run<'a>) -> Option<Work<'a>> {
-        self.plan.get().and_then(|plan| self.context.shared_work(plan, &run.binding))
-    }
-
-    fn running(&self) -> MutexGuard<'_, Option<(Running, Times)>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The call, which owns nothing.
-    fn call(&self) -> Call<'_> {
-        Call {
-            shape: self.shape.get(),
-            algorithm: None,
-            dtype: self.dtype,
-            reduction: self.reduction,
-            inputs: &self.inputs,
-            outputs: &self.outputs,
-            tag: self.tag,
-            timeout: self.timeout,
-            max_segment_bytes: None,
-        }
     }
 
     /// Makes the request busy if its state is `allowed`; else returns the state.
@@ -377,9 +388,50 @@ impl Request {
             RETIRED => "the request was freed",
             _ => "the request is active: wait for it first",
         };
-        let (rank, algorithm) = (self.context.rank, self.selection.algorithm.name);
-        let text = format!("{}: cannot {doing}: {why}", self.call().describe(rank, algorithm));
-        Error::new(ErrorKind::InvalidOperation, text).during(self.shape.get().collective.name())
+        let (rank, algorithm) = (self.body.context.rank, self.body.selection.algorithm.name);
+        let text = format!("{}: cannot {doing}: {why}", self.body.call().describe(rank, algorithm));
+        Error::new(ErrorKind::InvalidOperation, text).during(self.body.shape.get().collective.name())
+    }
+}
+
+impl Body {
+    fn run<'a>(&self, call: &'a Call<'a>, times: &Times) -> Run<'a> {
+        let Times { at, deadline, timeout } = *times;
+        Run { deadline, timeout, ..self.context.run_of(call, self.selection, at) }
+    }
+
+    fn work<'a>(&'a self, run: &'a Run<'a>) -> Option<Work<'a>> {
+        self.plan.get().and_then(|plan| self.context.shared_work(plan, &run.binding))
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<(Running, Times)>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The call, which owns nothing.
+    fn call(&self) -> Call<'_> {
+        Call {
+            shape: self.shape.get(),
+            algorithm: None,
+            dtype: self.dtype,
+            reduction: self.reduction,
+            inputs: &self.inputs,
+            outputs: &self.outputs,
+            tag: self.tag,
+            timeout: self.timeout,
+            max_segment_bytes: None,
+        }
+    }
+}
+
+impl Unattended for Body {
+    fn go_on(&self) -> bool {
+        // If it is locked, the thread that has locked it goes on.
+        let Ok(mut running) = self.running.try_lock() else { return false };
+        let Some((Running::Shared(shared), times)) = &mut *running else { return false };
+        let call = self.call();
+        let run = self.run(&call, times);
+        self.work(&run).is_some_and(|work| shared.go_on(&work))
     }
 }
 
@@ -388,20 +440,21 @@ impl Drop for Request {
     fn drop(&mut self) {
         let state = *self.state.get_mut();
         // In a forked child, the call is the parent's.
-        if state != State::Active as u8 && state != State::Complete as u8 || self.context.is_inherited() {
+        if state != State::Active as u8 && state != State::Complete as u8 || self.body.context.is_inherited() {
             return;
         }
-        let mut running = self.running().take();
+        let mut running = self.body.running().take();
         if let Some((Running::Shared(call), _)) = &mut running {
-            self.context.drop_shared(call);
+            self.attend();
+            self.body.context.drop_shared(call);
         }
-        let Ok(mut guard) = self.context.lock() else { return };
-        let text = format!("rank {} has dropped an active request", self.context.rank);
+        let Ok(mut guard) = self.body.context.lock() else { return };
+        let text = format!("rank {} has dropped an active request", self.body.context.rank);
         let error = Error::new(ErrorKind::Closed, text);
         guard.break_with(&error, Some(&error));
         if let Some((Running::Messages(index), _)) = running {
             guard.end(index);
         }
-        self.context.finish_closing(guard);
+        self.body.context.finish_closing(guard);
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct SharedCall {
     attended: Option<u32>,
     /// What it waits for in the engine.
     awaited: Option<Wait>,
+    /// How it has ended while no thread waited for it: then the call is not used any more, unless it has failed.
+    outcome: Option<Result<()>>,
 }
 
 /// A call that was started.
@@ -47,7 +49,7 @@ pub(super) enum Begun {
 
 impl SharedCall {
     fn new(call: Call) -> Self {
-        Self { call, attended: None, awaited: None }
+        Self { call, attended: None, awaited: None, outcome: None }
     }
 
     /// Ends a call, if it can be done in few steps. Returns whether it has ended.
@@ -56,7 +58,26 @@ impl SharedCall {
     /// If it was started by [`Context::begin_known`], then with these arguments.
     pub(super) unsafe fn finish(&mut self, shared: &Shared, known: &Known, output: *mut u8) -> bool {
         // SAFETY: by the contract.
-        self.attended.is_none() && unsafe { self.call.finish_pair(shared, known, output) }
+        self.attended.is_none() && self.outcome.is_none() && unsafe { self.call.finish_pair(shared, known, output) }
+    }
+
+    /// Goes on without waiting, for a thread that does not wait for the call. Returns whether anything was done.
+    pub(super) fn go_on(&mut self, work: &Work<'_>) -> bool {
+        if self.outcome.is_some() {
+            return false;
+        }
+        let before = self.call.position();
+        match self.call.go_on(work) {
+            Ok(false) => self.call.position() != before,
+            Ok(true) => {
+                self.outcome = Some(Ok(()));
+                true
+            }
+            Err(error) => {
+                self.outcome = Some(Err(error));
+                true
+            }
+        }
     }
 }
 
@@ -103,6 +124,9 @@ impl Context {
     /// Waits until `call` is complete, and ends it. A failure breaks the context.
     pub(super) fn complete_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<()> {
         self.check_process()?;
+        if let Some(result) = self.conclude_shared(run, work, call) {
+            return result;
+        }
         loop {
             let wait = match call.call.advance(work) {
                 Ok(None) => return self.end_shared(call),
@@ -140,15 +164,26 @@ impl Context {
     /// Executes a call that has just started as far as possible without waiting, and without calling the caller's function. Returns
     /// whether it has ended.
     pub(super) fn advance_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
-        match call.call.advance_first(work) {
+        match call.call.go_on(work) {
             Ok(ended) => Ok(ended),
             Err(error) => self.fail_shared(run, work, call, error).map(|()| true),
         }
     }
 
+    /// The end of a call that has ended while no thread waited for it.
+    fn conclude_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Option<Result<()>> {
+        Some(match call.outcome.take()? {
+            Ok(()) => self.end_shared(call),
+            Err(error) => self.fail_shared(run, work, call, error),
+        })
+    }
+
     /// Executes `call` as far as possible without waiting. Returns whether it has ended.
     pub(super) fn test_shared(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall) -> Result<bool> {
         self.check_process()?;
+        if let Some(result) = self.conclude_shared(run, work, call) {
+            return result.map(|()| true);
+        }
         loop {
             let wait = match call.call.advance(work) {
                 Ok(None) => return self.end_shared(call).map(|()| true),
@@ -187,7 +222,9 @@ impl Context {
 
     /// Drops a call that was started, and has not ended.
     pub(super) fn drop_shared(&self, call: &mut SharedCall) {
-        if let Some(shared) = self.shared_memory.get() {
+        if let Some(shared) = self.shared_memory.get()
+            && !matches!(call.outcome, Some(Ok(())))
+        {
             call.call.withdraw(shared);
         }
         let _ = self.end_shared(call);

@@ -313,12 +313,11 @@ impl Core {
         self.look_in_memory() | handled | moved
     }
 
-    /// Goes on with the runs of which a peer has done in shared memory what they wait for. Returns whether there are any.
+    /// Goes on with the calls and runs of which a peer has done in shared memory what they wait for. Returns whether there are any.
     fn look_in_memory(&mut self) -> bool {
-        if self.shared.is_none() {
-            return false;
-        }
+        let Some(shared) = &self.shared else { return false };
         let mut any = false;
+        let others = shared.go_on();
         for (_, execution) in self.executions.iter_mut().filter(|(_, execution)| execution.waits_in_memory()) {
             any |= execution.look(&mut self.messenger);
             self.ended |= execution.is_over() || execution.wants_function();
@@ -326,7 +325,7 @@ impl Core {
         if any {
             self.dispatch();
         }
-        any
+        any | others
     }
 
     /// `progress`, for threads that do not return soon: no descriptor becomes readable when more of an offered message can be

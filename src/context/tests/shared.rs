@@ -1,8 +1,8 @@
 //! Contexts whose ranks share memory.
 
 use std::ffi::c_void;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
 
 use super::*;
 use crate::collective::{Collective, Shape};
@@ -113,9 +113,93 @@ fn a_timeout_counts_the_collectives_on_shared_memory() {
     assert!(error.message().contains("in collective number 2 of this context, waiting for rank 1"), "{error}");
 }
 
+// The rank that starts a call first finds nothing of the other's then, so it must do more after its start.
+
+/// Each rank waits for the call that the other one has started first, and that must therefore go on there.
+#[test]
+fn ranks_that_wait_for_their_requests_in_different_orders_do_not_wait_for_each_other() {
+    // Copied into shared memory, and read where it is.
+    for count in [1000, 200_000] {
+        let started = Barrier::new(2);
+        run(&connected(2, false), |context| {
+            let mut cells = [(); 2].map(|()| vec![context.rank() as i64 + 1; count]);
+            let requests: Vec<_> = cells
+                .iter_mut()
+                .zip(1..)
+                .map(|(cells, tag)| {
+                    let outputs = &[cells.as_mut_ptr().cast()];
+                    let call = call(context, Collective::Allreduce, count, tag);
+                    // SAFETY: the vectors are as long as the shape says, outlive the requests, and are not used before the waits.
+                    unsafe { context.request(&Call { outputs, algorithm: Some("shared_slices"), ..call }) }.unwrap()
+                })
+                .collect();
+            let [first, second] = [context.rank(), 1 - context.rank()];
+            requests[first].start().unwrap();
+            started.wait();
+            requests[second].start().unwrap();
+            requests[second].wait().unwrap();
+            requests[first].wait().unwrap();
+            assert!(cells.iter().flatten().all(|cell| *cell == 3));
+        });
+    }
+}
+
+/// Rank 1 makes no call after its start until rank 0's wait has ended.
+#[test]
+fn the_device_goes_on_with_a_request_in_shared_memory() {
+    const COUNT: usize = 1000;
+    let [started, over] = [(); 2].map(|()| Barrier::new(2));
+    run(&connected(2, false), |context| {
+        let mut cells = vec![context.rank() as i64 + 1; COUNT];
+        let call = call(context, Collective::Allreduce, COUNT, 1);
+        let outputs = &[cells.as_mut_ptr().cast()];
+        // SAFETY: the vector is as long as the shape says, outlives the request, and is not used before the wait.
+        let request = unsafe { context.request(&Call { outputs, algorithm: Some("shared_slices"), ..call }) }.unwrap();
+        if context.rank() == 1 {
+            request.start().unwrap();
+            started.wait();
+            over.wait();
+            request.wait().unwrap();
+        } else {
+            started.wait();
+            request.start().unwrap();
+            let result = request.wait();
+            over.wait();
+            result.unwrap();
+        }
+        assert_eq!(cells, vec![3; COUNT]);
+    });
+}
+
+#[test]
+fn a_rank_in_another_call_goes_on_with_the_request_that_it_has_started() {
+    const COUNT: usize = 1000;
+    let started = Barrier::new(2);
+    run(&connected(2, false), |context| {
+        let mut cells = vec![context.rank() as i64 + 1; COUNT];
+        let slices =
+            |tag| Call { algorithm: Some("shared_slices"), ..call(context, Collective::Allreduce, COUNT, tag) };
+        // SAFETY: the vector is as long as the shape says, outlives the request, and is not used before the wait.
+        let request = unsafe { context.request(&Call { outputs: &[cells.as_mut_ptr().cast()], ..slices(1) }) }.unwrap();
+        if context.rank() == 1 {
+            request.start().unwrap();
+            started.wait();
+        } else {
+            started.wait();
+            request.start().unwrap();
+            request.wait().unwrap();
+        }
+        assert_eq!(run_call(context, &slices(2)).unwrap(), vec![3; COUNT]);
+        if context.rank() == 1 {
+            request.wait().unwrap();
+        }
+        assert_eq!(cells, vec![3; COUNT]);
+    });
+}
+
 /// Rank 0 waits until rank 1 has read earlier publications, while rank 1 has published another broadcast.
 #[test]
-fn a_call_that_waits_for_room_takes_no_call_on_another_tag_for_its_own() {
+fn a_call_that_waits_for_room_takes_no_earlier_call_for_its_own() {
     const MORE_THAN_FIT: usize = 64;
     let contexts = connected(2, false);
     let broadcast = |context: &Context, root, count, tag| {
@@ -127,13 +211,12 @@ fn a_call_that_waits_for_room_takes_no_call_on_another_tag_for_its_own() {
     std::thread::scope(|scope| {
         let zero = scope.spawn(|| {
             (0..MORE_THAN_FIT).for_each(|_| broadcast(&contexts[0], 0, 2, 0));
-            broadcast(&contexts[0], 0, 2, 7);
+            broadcast(&contexts[0], 0, 2, 0);
         });
         while !zero.is_finished() && !contexts[0].lock().unwrap().is_polled() {
             std::thread::yield_now();
         }
-        (0..MORE_THAN_FIT).for_each(|_| broadcast(&contexts[1], 0, 2, 0));
-        broadcast(&contexts[1], 0, 2, 7);
+        (0..=MORE_THAN_FIT).for_each(|_| broadcast(&contexts[1], 0, 2, 0));
     });
 }
 

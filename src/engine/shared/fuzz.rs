@@ -151,7 +151,8 @@ impl Rank {
         // Results of the longest calls are stored past the caches.
         let cache_bytes = COUNTS[3] * ELEMENT;
         let usable = AtomicBool::new(true);
-        let shared = Shared { group, board, cache_bytes, usable, state: Mutex::default() };
+        let shared =
+            Shared { group, board, cache_bytes, usable, state: Mutex::default(), unattended: Mutex::default() };
         Self { rank, shared, plans: PlanCache::default(), running: None }
     }
 

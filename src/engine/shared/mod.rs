@@ -44,6 +44,14 @@ pub struct Shared {
     /// Whether calls may start.
     usable: AtomicBool,
     state: Mutex<State>,
+    /// Calls that have started, and for which no thread waits.
+    unattended: Mutex<Vec<Arc<dyn Unattended>>>,
+}
+
+/// A call for which no thread waits. Peers may wait for its next steps, so whoever progresses the context goes on with it.
+pub trait Unattended: Send + Sync {
+    /// Goes on without waiting, and without the context's lock. Returns whether anything was done.
+    fn go_on(&self) -> bool;
 }
 
 #[derive(Default)]
@@ -125,7 +133,14 @@ impl Shared {
         // SAFETY: the group keeps the mappings of all members as long as it lives, which is as long as this does. Only this
         // board writes to the own one.
         let board = unsafe { Board::new(&bases, group.index()) };
-        Self { group, board, cache_bytes: last_level_cache(), usable: AtomicBool::new(true), state: Mutex::default() }
+        Self {
+            group,
+            board,
+            cache_bytes: last_level_cache(),
+            usable: AtomicBool::new(true),
+            state: Mutex::default(),
+            unattended: Mutex::default(),
+        }
     }
 
     /// No call starts any more. Calls in progress find out when they wait.
@@ -169,6 +184,26 @@ impl Shared {
     /// Ends what [`Shared::claim`] has begun, if anything.
     pub fn release(&self, line: Line) {
         self.state().elsewhere.retain(|(its, _)| *its != line);
+    }
+
+    /// Goes on with `call` whenever the context progresses, until [`Shared::attend`]. What a peer has published before this returns may
+    /// have been noticed by nobody, so the caller looks for it afterwards.
+    pub fn leave(&self, call: Arc<dyn Unattended>) {
+        self.unattended().push(call);
+    }
+
+    /// Ends what [`Shared::leave`] has begun, if anything.
+    pub fn attend(&self, call: *const ()) {
+        self.unattended().retain(|own| Arc::as_ptr(own).cast() != call);
+    }
+
+    /// Goes on with the calls for which no thread waits. Returns whether anything was done.
+    pub fn go_on(&self) -> bool {
+        self.unattended().iter().fold(false, |any, call| any | call.go_on())
+    }
+
+    fn unattended(&self) -> MutexGuard<'_, Vec<Arc<dyn Unattended>>> {
+        self.unattended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether more ranks than cores take part, so that a waiting thread keeps a core from a rank that it waits for.

@@ -193,6 +193,11 @@ impl Call {
         Self { workspace, fingerprint, next: 0, scratch: std::ptr::null_mut(), unannounced: false, is_quick: false }
     }
 
+    /// Number of operations that were executed.
+    pub fn position(&self) -> usize {
+        self.next
+    }
+
     /// The call's fingerprint.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
@@ -221,24 +226,44 @@ impl Call {
         Ok(None)
     }
 
-    /// As [`Call::advance`], for a thread that has just started the call and does not wait for it: it does not call the caller's function,
-    /// and peers that sleep find what was published. Returns whether the call has ended.
-    pub fn advance_first(&mut self, work: &Work<'_>) -> Result<bool> {
-        let ended = match work.binding.combine {
-            Combine::User(..) => {
-                let is_local = |op: &&Op| !matches!(op, Op::Combine { operands, .. } if operands.len() > 1);
-                let mut ready = self.workspace().seated || self.sit(work)?.is_none();
-                while ready && let Some(op) = work.program.ops.get(self.next).filter(is_local) {
-                    ready = self.execute(work, op)?.is_none();
-                }
-                false
+    /// As [`Call::advance`], for a thread that does not wait for the call: it does not call the caller's function, looks around, and
+    /// peers that sleep find what was published. Returns whether the call has ended.
+    pub fn go_on(&mut self, work: &Work<'_>) -> Result<bool> {
+        loop {
+            let wait = match work.binding.combine {
+                Combine::User(..) => self.advance_to_function(work)?,
+                _ => match self.advance(work)? {
+                    None => return Ok(true),
+                    wait => wait,
+                },
+            };
+            let Some(wait) = wait else {
+                self.announce(work);
+                return Ok(false);
+            };
+            self.look_around(work, wait);
+            if !self.is_ready(work, wait) {
+                return Ok(false);
             }
-            _ => self.advance(work)?.is_none(),
-        };
-        if !ended {
-            self.announce(work);
         }
-        Ok(ended)
+    }
+
+    /// As [`Call::advance`], up to the next operation that calls the caller's function, and not to the end. Returns what the call
+    /// waits for, if anything.
+    fn advance_to_function(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
+        if !self.workspace().seated
+            && let Some(wait) = self.sit(work)?
+        {
+            return Ok(Some(wait));
+        }
+        let is_local = |op: &&Op| !matches!(op, Op::Combine { operands, .. } if operands.len() > 1);
+        while let Some(op) = work.program.ops.get(self.next).filter(is_local) {
+            let wait = self.execute(work, op)?;
+            if wait.is_some() {
+                return Ok(wait);
+            }
+        }
+        Ok(None)
     }
 
     /// Executes `op`, the next operation, or returns what it waits for.
