@@ -125,7 +125,7 @@ impl Call {
         let mut call = {
             let state = &mut *shared.state();
             let workspace = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
-            Self::occupy(shared, state, workspace, &start, fingerprint);
+            Self::occupy(shared, state, workspace, &start, fingerprint, |_| false);
             Self::new((workspace, fingerprint))
         };
         if !call.workspace().make_clear_scratch(plan.scratch, binding.element) {

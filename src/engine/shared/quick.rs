@@ -10,7 +10,7 @@ use crate::engine::plan::Plan;
 use crate::memory;
 use crate::reduce::Kernel;
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{INLINE_BYTES, Place, Publication};
+use crate::transport::board::{INLINE_BYTES, Opening, Place, Publication};
 
 use super::program::{Op, Operand, Program};
 use super::run::{Call, Start};
@@ -345,15 +345,18 @@ impl Call {
         input: *const u8,
         output: *mut u8,
     ) -> Option<(Begun, Option<Ready>)> {
-        let begun = Self::begin(shared, state, start).ok()?;
-        // SAFETY: the call uses the workspace until it has ended.
-        let own = unsafe { &mut *begun.0.as_ptr() };
-        let Some(first) = known.first.as_ref().filter(|_| own.copies) else { return Some((begun, None)) };
-        let base = if first.input { input.cast_mut() } else { output };
-        let from = base.wrapping_add(first.offset);
-        // SAFETY: the caller guarantees the buffer, which is long enough for what the program publishes.
-        unsafe { shared.board.publish_small(&mut own.seat, from, first.bytes) };
-        Some((begun, Some((first.next, base.wrapping_add(first.scratch)))))
+        let mut ready = None;
+        let publish = |call: &Opening| {
+            let Some(first) = &known.first else { return false };
+            let base = if first.input { input.cast_mut() } else { output };
+            let from = base.wrapping_add(first.offset);
+            // SAFETY: the caller guarantees the buffer, which is long enough for what the program publishes.
+            unsafe { shared.board.publish_first(call, from, first.bytes) };
+            ready = Some((first.next, base.wrapping_add(first.scratch)));
+            true
+        };
+        let begun = Self::begin(shared, state, start, publish).ok()?;
+        Some((begun, ready))
     }
 
     /// Makes scratch memory for a call that has not published anything.

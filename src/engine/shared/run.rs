@@ -11,7 +11,7 @@ use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result, in_words};
 use crate::reduce::{self, Stores};
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{MAX_MEMBERS, Members, Place, Publication, SLOTS};
+use crate::transport::board::{MAX_MEMBERS, Members, Opening, Place, Publication, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
 
 /// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.
@@ -128,7 +128,7 @@ impl Call {
     #[inline]
     pub fn start(work: &Work<'_>) -> std::result::Result<Self, Refused> {
         let Work { shared, plan, program, binding } = *work;
-        let mut call = Self::new(Self::begin(shared, &mut shared.state(), &Start::new(work))?);
+        let mut call = Self::new(Self::begin(shared, &mut shared.state(), &Start::new(work), |_| false)?);
         let aside = program.skips_copy(binding.element).filter(|_| call.workspace().copies);
         let aside = aside.map(|span| call.pointer(work, &span));
         if !call.make_scratch(aside, plan, binding.element) {
@@ -156,6 +156,7 @@ impl Call {
         shared: &Shared,
         state: &mut State,
         start: &Start,
+        publish: impl FnOnce(&Opening) -> bool,
     ) -> std::result::Result<(NonNull<Workspace>, u64), Refused> {
         if !shared.usable.load(Ordering::Acquire) {
             return Err(Refused::Unusable);
@@ -165,13 +166,15 @@ impl Call {
         }
         let workspace = state.calls.begin(&mut state.desk, start.line).map_err(Refused::Running)?;
         let number = if start.counted { state.numbers.next(start.line) } else { 0 };
-        state.begun += u64::from(start.counted);
         let fingerprint = fingerprint(start.digest, number);
-        Self::occupy(shared, state, workspace, start, fingerprint);
+        Self::occupy(shared, state, workspace, start, fingerprint, publish);
+        state.begun += u64::from(start.counted);
         Ok((workspace, fingerprint))
     }
 
-    /// Uses `workspace` for a call, which gets a slot if there is one.
+    /// Uses `workspace` for a call, which gets a slot if there is one. `publish`: see [`Desk::open_and`].
+    ///
+    /// [`Desk::open_and`]: crate::transport::board::Desk::open_and
     #[inline(always)] // As above.
     pub(super) fn occupy(
         shared: &Shared,
@@ -179,13 +182,13 @@ impl Call {
         workspace: NonNull<Workspace>,
         start: &Start,
         fingerprint: u64,
+        publish: impl FnOnce(&Opening) -> bool,
     ) {
         // SAFETY: the call uses the workspace from now on.
         let own = unsafe { &mut *workspace.as_ptr() };
-        own.fingerprint = fingerprint;
-        own.readers = start.readers;
-        own.room = start.room;
-        let opened = state.desk.open(&shared.board, &mut own.seat, start.line.1, fingerprint, start.room);
+        let Start { line: (_, tag), room, readers, .. } = *start;
+        let opened = state.desk.open_and(&shared.board, &mut own.seat, tag, fingerprint, room, publish);
+        (own.fingerprint, own.readers, own.room) = (fingerprint, readers, room);
         (own.seated, own.copies) = (opened.is_ok(), opened.is_ok_and(|copies| copies));
     }
 

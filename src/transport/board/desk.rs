@@ -34,6 +34,14 @@ impl Default for Desk {
     }
 }
 
+/// Where a call makes its first publication.
+pub struct Opening {
+    pub(super) slot: usize,
+    pub(super) hash: u64,
+    pub(super) tag: u64,
+    pub(super) fingerprint: u64,
+}
+
 /// Why a call cannot get a slot now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
@@ -58,6 +66,21 @@ impl Desk {
         fingerprint: u64,
         room: usize,
     ) -> Result<bool, Full> {
+        self.open_and(board, seat, tag, fingerprint, room, |_| false)
+    }
+
+    /// As [`Desk::open`]. If there is memory for the copies, calls `publish`, which may make the call's first publication, with
+    /// [`Board::publish_first`], and returns whether it did: peers see it before anything else is done.
+    #[inline(always)] // As above.
+    pub fn open_and(
+        &mut self,
+        board: &Board,
+        seat: &mut Seat,
+        tag: u64,
+        fingerprint: u64,
+        room: usize,
+        publish: impl FnOnce(&Opening) -> bool,
+    ) -> Result<bool, Full> {
         let mut slot = self.next;
         if self.slots[slot].open || self.slots[slot].unread {
             slot = self.find_slot(board, (tag, fingerprint))?;
@@ -66,20 +89,22 @@ impl Desk {
             0 => None,
             _ => self.free_cell(board, (tag, fingerprint))?,
         };
-        seat.slot = slot;
-        seat.hash = hash(tag, fingerprint);
+        let hash = hash(tag, fingerprint);
+        let has_room = room == 0 || (cell.is_some() && room <= CELL_BYTES);
+        let has_published = has_room && publish(&Opening { slot, hash, tag, fingerprint });
+        (seat.slot, seat.hash) = (slot, hash);
         (seat.tag, seat.fingerprint) = (tag, fingerprint);
-        (seat.published, seat.by_reference) = (0, false);
+        (seat.published, seat.by_reference) = (u64::from(has_published), false);
         (seat.used, seat.room) = (0, 0);
         seat.found = 0;
         if let Some(cell) = cell {
             (seat.cell, seat.room) = (cell, CELL_BYTES);
-            self.cells[cell] = (slot, seat.hash);
+            self.cells[cell] = (slot, hash);
         }
-        self.slots[slot] = Use { hash: seat.hash, open: true, unread: true, readers: 0 };
+        self.slots[slot] = Use { hash, open: true, unread: true, readers: 0 };
         seat.ring = self.slots.len();
         self.next = (slot + 1) & (seat.ring - 1);
-        Ok(room <= seat.room)
+        Ok(has_room)
     }
 
     /// Ends the call of `seat`, whose publications `readers` read.

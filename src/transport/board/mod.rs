@@ -23,7 +23,7 @@ pub(in crate::transport) mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use desk::{Desk, Full};
+pub use desk::{Desk, Full, Opening};
 #[cfg(any(test, fuzzing))]
 pub use layout::PLACES;
 pub use layout::{BOARD_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, SLOTS};
@@ -153,8 +153,11 @@ impl Board {
         let number = seat.published;
         debug_assert!((number as usize) < MAX_PUBLICATIONS);
         if number == 0 && bytes <= INLINE_BYTES {
+            let (hash, tag, fingerprint) = (seat.hash, seat.tag, seat.fingerprint);
             // SAFETY: as the caller guarantees.
-            return unsafe { self.publish_small(seat, from, bytes) };
+            unsafe { self.publish_first(&Opening { slot: seat.slot, hash, tag, fingerprint }, from, bytes) };
+            seat.published = 1;
+            return;
         }
         if number == 0 {
             slot.tag.store(seat.tag, Ordering::Relaxed);
@@ -174,19 +177,18 @@ impl Board {
         slot.stamp.store(seat.hash | seat.published, Ordering::Release);
     }
 
-    /// Publishes `bytes` bytes at `from` as the first publication of `seat`, in the slot itself.
+    /// Publishes `bytes` bytes at `from` as the first publication of a call, in the slot itself.
     ///
     /// # Safety
     /// `from` is valid for reads of `bytes`, at most [`INLINE_BYTES`].
     #[inline(always)] // On the path of small collectives.
-    pub unsafe fn publish_small(&self, seat: &mut Seat, from: *const u8, bytes: usize) {
-        let slot = self.own.slot(seat.slot % SLOTS);
-        slot.tag.store(seat.tag, Ordering::Relaxed);
-        slot.fingerprint.store(seat.fingerprint, Ordering::Relaxed);
+    pub unsafe fn publish_first(&self, call: &Opening, from: *const u8, bytes: usize) {
+        let slot = self.own.slot(call.slot % SLOTS);
+        slot.tag.store(call.tag, Ordering::Relaxed);
+        slot.fingerprint.store(call.fingerprint, Ordering::Relaxed);
         // SAFETY: the caller guarantees `bytes` at `from`. No reader reads the slot's memory before the stamp is stored.
         unsafe { slot.store_inline(from, bytes) };
-        seat.published = 1;
-        slot.stamp.store(seat.hash | 1, Ordering::Release);
+        slot.stamp.store(call.hash | 1, Ordering::Release);
     }
 
     /// The publication `number` of `member` in the call of `seat`; `None` if it is not published, as far as a look at one slot
