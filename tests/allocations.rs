@@ -80,10 +80,13 @@ const EAGER: usize = 64 << 10;
 /// The same between ranks that share memory.
 const LOCAL_EAGER: usize = 16 << 10;
 
-/// Sends more messages of this many bytes than collectives have in flight, before and after their receives are posted, so that
-/// all queues have room however far ranks run ahead of each other later.
+/// More messages than collectives have in flight.
+const MESSAGES: usize = 64;
+
+/// Sends messages of this many bytes, before and after their receives are posted, so that all queues have room however far ranks
+/// run ahead of each other later.
 fn run_ahead(context: &Arc<Context>, arrived: &Barrier, bytes: usize, receives_first: bool) {
-    const MESSAGES: usize = 64;
+    const READY: u64 = MESSAGES as u64;
     let (mut sent, mut got) = (vec![1u8; bytes], vec![0u8; MESSAGES * bytes]);
     // SAFETY: the vectors outlive the buffers.
     let [from, to] = unsafe {
@@ -95,6 +98,14 @@ fn run_ahead(context: &Arc<Context>, arrived: &Barrier, bytes: usize, receives_f
         let post = |slot: usize| to.recv(&[sender], slot as u64, slot * bytes, bytes).unwrap();
         if receives_first && !sends {
             (0..MESSAGES).for_each(post);
+            // It comes after the grants of these receives.
+            from.send(sender, READY, 0, 1).unwrap();
+            from.wait_send(None).unwrap();
+        } else if receives_first {
+            for rank in (0..context.size()).filter(|rank| *rank != sender) {
+                to.recv(&[rank], READY, 0, 1).unwrap();
+                to.wait_recv(None).unwrap();
+            }
         }
         arrived.wait();
         if sends {
@@ -117,6 +128,32 @@ fn run_ahead(context: &Arc<Context>, arrived: &Barrier, bytes: usize, receives_f
     }
 }
 
+/// Sends messages behind one that waits for its grant, so that all are queued for the link at once when the grant comes.
+fn wait_for_grant(context: &Arc<Context>, arrived: &Barrier) {
+    // What the messages contain does not matter.
+    let mut memory = vec![0u8; MESSAGES + EAGER];
+    // SAFETY: the vector outlives the buffer.
+    let buffer = unsafe { context.unbound_buffer(memory.as_mut_ptr(), memory.len()) }.unwrap();
+    // Offset and length of each; the first one is long.
+    let messages = || std::iter::once((MESSAGES - 1, EAGER + 1)).chain((0..MESSAGES - 1).map(|at| (at, 1)));
+    for sender in 0..context.size() {
+        let sends = context.rank() == sender;
+        if sends {
+            for rank in (0..context.size()).filter(|rank| *rank != sender) {
+                messages().for_each(|(at, bytes)| buffer.send(rank, 0, at, bytes).unwrap());
+            }
+        }
+        arrived.wait();
+        if sends {
+            (0..MESSAGES * (context.size() - 1)).for_each(|_| _ = buffer.wait_send(None).unwrap());
+        } else {
+            messages().for_each(|(at, bytes)| buffer.recv(&[sender], 0, at, bytes).unwrap());
+            (0..MESSAGES).for_each(|_| _ = buffer.wait_recv(None).unwrap());
+        }
+        arrived.wait();
+    }
+}
+
 #[test]
 fn the_steady_state_allocates_nothing() {
     const SIZE: usize = 3;
@@ -128,7 +165,9 @@ fn the_steady_state_allocates_nothing() {
             scope.spawn(move || {
                 let options = DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
                 let device = Device::create(&options).unwrap();
-                let options = ContextOptions { timeout: Duration::from_secs(60), ..Default::default() };
+                // What is measured on a busy machine can make segments so short that there are many more of them.
+                let (timeout, tuning) = (Duration::from_secs(60), Some("default".into()));
+                let options = ContextOptions { timeout, tuning, ..Default::default() };
                 let context = Context::new(device.clone(), rank, SIZE, &options).unwrap();
                 context.connect(&*store).unwrap();
                 let input = vec![1.5f32; 300_000];
@@ -164,6 +203,7 @@ fn the_steady_state_allocates_nothing() {
                 for (bytes, receives_first) in lengths {
                     run_ahead(&context, &arrived, bytes, receives_first);
                 }
+                wait_for_grant(&context, &arrived);
                 (0..WARM).for_each(|_| round());
                 arrived.wait();
                 let before = ALLOCATIONS.load(Ordering::Relaxed);

@@ -53,7 +53,8 @@ use ranks::ByRank;
 use remote::{Binding, FIRST_REGION_OWNER, Region, Request, UnexpectedWrite};
 use send::Queued;
 
-/// Events for which memory is reserved. How many are pushed at once varies, and the steady state must not allocate.
+/// Events, and other entries of lists, for which memory is reserved. How many are pushed at once varies, and the steady state must
+/// not allocate.
 pub const EVENTS: usize = 256;
 
 /// Size of the staging buffer for received bytes: small enough to stay in cache until they are reduced.
@@ -134,10 +135,10 @@ impl Messenger {
             queued: Queues::default(),
             queued_sends: Slab::default(),
             grants: QuickMap::default(),
-            granted: Vec::new(),
+            granted: Vec::with_capacity(EVENTS),
             offers: QuickMap::default(),
             next_offer: 0,
-            unblocked: Vec::new(),
+            unblocked: Vec::with_capacity(EVENTS),
             reading: Vec::new(),
             requests: Slab::default(),
             regions: HashMap::new(),
@@ -154,7 +155,7 @@ impl Messenger {
             connector_events: Vec::with_capacity(EVENTS),
             closed: None,
             queried: Vec::new(),
-            shared_waits: Vec::new(),
+            shared_waits: Vec::with_capacity(EVENTS),
         }
     }
 
