@@ -58,6 +58,7 @@ fn allreduce<T>(
         outputs: &[output.as_mut_ptr().cast()],
         algorithm: Some(algorithm),
         tag,
+        max_segment_bytes: Some(SEGMENT),
         ..Call::new(Shape::new(Collective::Allreduce, context.rank(), context.size(), input.len()), DataType::Float32)
     };
     // SAFETY: the slices are as long as the shape says and outlive the call, or the request.
@@ -80,7 +81,9 @@ const EAGER: usize = 64 << 10;
 /// The same between ranks that share memory.
 const LOCAL_EAGER: usize = 16 << 10;
 
-/// More messages than collectives have in flight.
+/// Bytes of a segment: the calls have few of them, however busy the machine is.
+const SEGMENT: usize = 512 << 10;
+/// More messages than calls have in flight: three calls at once, of at most three segments to a rank in each of four steps.
 const MESSAGES: usize = 64;
 
 /// Sends messages of this many bytes, before and after their receives are posted, so that all queues have room however far ranks
@@ -165,7 +168,7 @@ fn the_steady_state_allocates_nothing() {
             scope.spawn(move || {
                 let options = DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() };
                 let device = Device::create(&options).unwrap();
-                // What is measured on a busy machine can make segments so short that there are many more of them.
+                // Algorithms are chosen as on an idle machine.
                 let (timeout, tuning) = (Duration::from_secs(60), Some("default".into()));
                 let options = ContextOptions { timeout, tuning, ..Default::default() };
                 let context = Context::new(device.clone(), rank, SIZE, &options).unwrap();
