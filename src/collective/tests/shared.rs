@@ -1,10 +1,13 @@
 //! The algorithms on shared memory.
 
+use std::collections::BTreeSet;
+
 use super::calls::{Sample, forms};
+use super::topology::{groupings, in_topologies};
 use super::*;
 use crate::error::ErrorKind;
-use crate::schedule::cost::{Link, Network, SharedMemory};
-use crate::schedule::simulate::{Options, simulate};
+use crate::schedule::cost::{Cost, Link, Network, SharedMemory};
+use crate::schedule::simulate::{Options, Simulation, simulate};
 
 /// The algorithms on shared memory, of all collectives.
 fn all() -> impl Iterator<Item = (Collective, &'static Algorithm)> {
@@ -43,6 +46,24 @@ fn ranks_without_shared_memory_are_refused() {
     }
 }
 
+/// What calls of elements of 4 bytes take in the simulator, and by the algorithm's formula.
+fn simulated_and_priced(
+    size: usize,
+    calls: &Calls,
+    algorithm: &Algorithm,
+    options: &Options<'_>,
+) -> (Simulation, Cost) {
+    let result = simulate(size, &|rank| (algorithm.generate)(&calls.shape(rank)), options).unwrap();
+    let cost = (algorithm.cost)(&Case {
+        shape: &calls.shape(0),
+        element_bytes: 4,
+        segment_bytes: options.segment_bytes,
+        network: &options.network,
+        constants: &Constants::BUILT_IN,
+    });
+    (result, cost)
+}
+
 #[test]
 fn formulas_agree_with_the_simulator() {
     let memory = SharedMemory { signal: 2e-7, fetch: 5e-8, call: 1e-6, copy: 1e-10, read: 1.5e-10, by_value: 4096.0 };
@@ -56,14 +77,7 @@ fn formulas_agree_with_the_simulator() {
                 calls.shared = true;
                 let network = Network { per_host: size, cores: size, memory, ..Network::flat(link, gamma) };
                 let options = Options::new(network);
-                let result = simulate(size, &|rank| (algorithm.generate)(&calls.shape(rank)), &options).unwrap();
-                let cost = (algorithm.cost)(&Case {
-                    shape: &calls.shape(0),
-                    element_bytes: 4,
-                    segment_bytes: options.segment_bytes,
-                    network: &network,
-                    constants: &Constants::BUILT_IN,
-                });
+                let (result, cost) = simulated_and_priced(size, &calls, algorithm, &options);
                 let ratio = cost.path / result.seconds;
                 let moved = [&result.sent, &result.reduced].map(|bytes| bytes.iter().sum::<u64>() as f64);
                 let priced = [cost.sent, cost.reduced];
@@ -102,30 +116,18 @@ fn hosts_of_ranks_that_share_memory_exchange_messages_with_other_hosts_only() {
     for name in BETWEEN_HOSTS {
         let algorithm = Collective::Allreduce.algorithm(name).unwrap();
         for size in RANKS {
-            for (n, groups) in super::topology::groupings(size).iter().enumerate() {
-                for (m, count) in counts(size).into_iter().enumerate() {
-                    let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
-                    let some = match size {
-                        1..=5 => 0..forms.len(),
-                        6..=12 => (n + m) % forms.len()..(n + m) % forms.len() + 1,
-                        _ if m == (n + size) % 6 => (n + size) % forms.len()..(n + size) % forms.len() + 1,
-                        _ => 0..0,
-                    };
-                    for (inputs, outputs) in forms[some].iter().copied() {
-                        let average = (n + m + inputs).is_multiple_of(2);
-                        let call = shape(Collective::Allreduce, size, count);
-                        let call = Shape { inputs, outputs, average, groups, shared: true, ..call };
-                        let shapes = all_ranks(call, |_| ());
-                        if let Err(error) = verify_all(&shapes, algorithm) {
-                            panic!("{name}, {size} ranks in {groups:?}, {call:?}: {error}");
-                        }
-                        let hosts: std::collections::BTreeSet<_> = groups.iter().collect();
-                        if hosts.len() > 1 && hosts.len() < size {
-                            assert!(sends_to_other_hosts_only(&shapes, algorithm), "{name}, {groups:?}");
-                        }
-                    }
-                }
+            fn set<'a>(call: Shape<'a>, groups: &'a Vec<u32>) -> Shape<'a> {
+                Shape { groups, shared: true, ..call }
             }
+            in_topologies(size, &groupings(size), set, |shapes, groups| {
+                if let Err(error) = verify_all(shapes, algorithm) {
+                    panic!("{name}, {size} ranks in {groups:?}, {:?}: {error}", shapes[0]);
+                }
+                let hosts: BTreeSet<_> = groups.iter().collect();
+                if hosts.len() > 1 && hosts.len() < size {
+                    assert!(sends_to_other_hosts_only(shapes, algorithm), "{name}, {groups:?}");
+                }
+            });
         }
     }
 }
@@ -145,14 +147,7 @@ fn formulas_for_several_hosts_agree_with_the_simulator() {
                 calls.shared = true;
                 let network = Network { per_host, cores: per_host, memory, ..Network::flat(remote, gamma) };
                 let options = Options { hosts: &calls.groups, ..Options::new(network) };
-                let result = simulate(size, &|rank| (algorithm.generate)(&calls.shape(rank)), &options).unwrap();
-                let cost = (algorithm.cost)(&Case {
-                    shape: &calls.shape(0),
-                    element_bytes: 4,
-                    segment_bytes: options.segment_bytes,
-                    network: &network,
-                    constants: &Constants::BUILT_IN,
-                });
+                let (result, cost) = simulated_and_priced(size, &calls, algorithm, &options);
                 let ratio = cost.path / result.seconds;
                 let sent = result.sent.iter().sum::<u64>() as f64;
                 let reduced = result.reduced.iter().sum::<u64>() as f64;

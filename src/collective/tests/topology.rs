@@ -57,6 +57,17 @@ fn graphs(size: usize) -> Vec<Vec<u32>> {
 
 /// Verifies `name` for calls with each of `topologies`, applied by `set`, with various counts and numbers of buffers.
 fn prove_topologies<T>(name: &str, size: usize, topologies: &[T], set: impl for<'a> Fn(Shape<'a>, &'a T) -> Shape<'a>) {
+    in_topologies(size, topologies, set, |shapes, _| drop(prove(shapes, name)));
+}
+
+/// Calls `check` with the shapes of all ranks of calls with each of `topologies`, applied by `set`, with various counts and numbers of
+/// buffers, and with the topology.
+pub(super) fn in_topologies<T>(
+    size: usize,
+    topologies: &[T],
+    set: impl for<'a> Fn(Shape<'a>, &'a T) -> Shape<'a>,
+    check: impl Fn(&[Shape<'_>], &T),
+) {
     for (n, its) in topologies.iter().enumerate() {
         for (m, count) in counts(size).into_iter().enumerate() {
             let forms = [(1, 1), (0, 1), (2, 1), (3, 2), (1, 3), (0, 2), (0, 3)];
@@ -70,7 +81,7 @@ fn prove_topologies<T>(name: &str, size: usize, topologies: &[T], set: impl for<
             for (inputs, outputs) in forms[some].iter().copied() {
                 let average = (n + m + inputs).is_multiple_of(2);
                 let call = Shape { inputs, outputs, average, ..shape(Collective::Allreduce, size, count) };
-                prove(&all_ranks(set(call, its), |_| ()), name);
+                check(&all_ranks(set(call, its), |_| ()), its);
             }
         }
     }

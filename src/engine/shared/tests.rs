@@ -270,11 +270,10 @@ fn withdrawn_while_it_is_read(groups: Vec<Arc<HostGroup>>, input: *const u8, cou
     assert!(!call.is_ready(&reader, Wait::Reason { member: 1 }));
 }
 
-#[test]
-fn a_wait_for_readers_is_for_one_at_a_time_so_that_the_end_of_each_is_noticed() {
+/// Starts a call of `count` elements on three ranks, for `check`.
+fn on_three_ranks(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>], &mut [Call])) {
     let groups = HostGroup::in_process(3);
-    let shared: Vec<Shared> = groups.into_iter().map(Shared::new).collect();
-    let count = 10 * COPIED_BYTES;
+    let shared: Vec<Shared> = groups.iter().cloned().map(Shared::new).collect();
     let input = vec![1f32; count];
     let mut outputs = vec![vec![0f32; count]; 3];
     let inputs = [input.as_ptr().cast()];
@@ -283,12 +282,19 @@ fn a_wait_for_readers_is_for_one_at_a_time_so_that_the_end_of_each_is_noticed() 
     let plans: Vec<_> = (0..3).map(|rank| plan(rank, 3, count)).collect();
     let works: Vec<_> = (0..3).map(|rank| work(&shared[rank], &plans[rank], &bindings[rank])).collect();
     let mut calls: Vec<_> = works.iter().map(|work| Call::start(work).ok().unwrap()).collect();
-    let waits: Vec<_> = (0..3).rev().map(|rank| calls[rank].advance(&works[rank]).unwrap()).collect();
-    assert_eq!(waits[2], Some(Wait::Reader { member: 1 }));
-    assert!(!calls[0].is_ready(&works[0], Wait::Reader { member: 1 }));
-    calls[1].advance(&works[1]).unwrap();
-    assert!(calls[0].is_ready(&works[0], Wait::Reader { member: 1 }), "rank 1 has read all, and rank 2 nothing");
-    assert_eq!(calls[0].advance(&works[0]).unwrap(), Some(Wait::Reader { member: 2 }));
+    check(&groups, &works, &mut calls);
+}
+
+#[test]
+fn a_wait_for_readers_is_for_one_at_a_time_so_that_the_end_of_each_is_noticed() {
+    on_three_ranks(10 * COPIED_BYTES, |_, works, calls| {
+        let waits: Vec<_> = (0..3).rev().map(|rank| calls[rank].advance(&works[rank]).unwrap()).collect();
+        assert_eq!(waits[2], Some(Wait::Reader { member: 1 }));
+        assert!(!calls[0].is_ready(&works[0], Wait::Reader { member: 1 }));
+        calls[1].advance(&works[1]).unwrap();
+        assert!(calls[0].is_ready(&works[0], Wait::Reader { member: 1 }), "rank 1 has read all, and rank 2 nothing");
+        assert_eq!(calls[0].advance(&works[0]).unwrap(), Some(Wait::Reader { member: 2 }));
+    });
 }
 
 #[test]
@@ -383,27 +389,18 @@ fn ranks_that_start_many_calls_in_different_orders_do_not_wait_for_each_other() 
 
 #[test]
 fn a_peer_that_sleeps_until_its_publications_are_read_is_woken_before_the_call_of_the_reader_ends() {
-    let groups = HostGroup::in_process(3);
-    let shared: Vec<Shared> = groups.iter().cloned().map(Shared::new).collect();
-    let count = COPIED_BYTES / 4 + 1;
-    let input = vec![1f32; count];
-    let mut outputs = vec![vec![0f32; count]; 3];
-    let inputs = [input.as_ptr().cast()];
-    let outputs: Vec<[*mut u8; 1]> = outputs.iter_mut().map(|output| [output.as_mut_ptr().cast()]).collect();
-    let bindings: Vec<_> = outputs.iter().map(|outputs| binding(&inputs, outputs, 0)).collect();
-    let plans: Vec<_> = (0..3).map(|rank| plan(rank, 3, count)).collect();
-    let works: Vec<_> = (0..3).map(|rank| work(&shared[rank], &plans[rank], &bindings[rank])).collect();
-    let mut calls: Vec<_> = works.iter().map(|work| Call::start(work).ok().unwrap()).collect();
-    let wait = calls[0].advance(&works[0]).unwrap().unwrap();
-    calls[0].look_around(&works[0], wait);
-    (1..3).for_each(|rank| assert!(calls[rank].advance(&works[rank]).unwrap().is_some()));
-    groups[1].set_sleeping(true);
-    let wait = calls[0].advance(&works[0]).unwrap().unwrap();
-    assert_eq!(wait, Wait::Reader { member: 1 }, "rank 0 has read what the others have published");
-    let rung = || sys::poll(&[groups[1].doorbell()], Duration::ZERO);
-    assert!(!rung());
-    calls[0].look_around(&works[0], wait);
-    assert!(rung());
+    on_three_ranks(COPIED_BYTES / 4 + 1, |groups, works, calls| {
+        let wait = calls[0].advance(&works[0]).unwrap().unwrap();
+        calls[0].look_around(&works[0], wait);
+        (1..3).for_each(|rank| assert!(calls[rank].advance(&works[rank]).unwrap().is_some()));
+        groups[1].set_sleeping(true);
+        let wait = calls[0].advance(&works[0]).unwrap().unwrap();
+        assert_eq!(wait, Wait::Reader { member: 1 }, "rank 0 has read what the others have published");
+        let rung = || sys::poll(&[groups[1].doorbell()], Duration::ZERO);
+        assert!(!rung());
+        calls[0].look_around(&works[0], wait);
+        assert!(rung());
+    });
 }
 
 /// What the fuzz target of the same name has not found yet, on every machine.
