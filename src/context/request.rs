@@ -270,19 +270,23 @@ impl Request {
             }
         };
         let times = Times { at: run.started, deadline: run.deadline, timeout: run.timeout };
-        let is_shared = matches!(running, Running::Shared(_));
+        let needs_others = matches!(&running, Running::Shared(call) if !self.has_served_peer(call));
         *self.body.running() = Some((running, times));
-        if is_shared {
+        if needs_others {
             self.leave_to_others();
         }
         Ok(false)
     }
 
+    /// Whether the call has done all that its peers wait for: a call with a pair, its first publication.
+    fn has_served_peer(&self, call: &SharedCall) -> bool {
+        let known = self.quick.as_ref().map(|quick| &quick.known).filter(|known| known.pair.is_some());
+        known.and_then(|known| known.first).is_some_and(|first| call.position() >= first.next)
+    }
+
     /// Peers may wait for more of the call than its start has done, so whoever progresses the context goes on with it.
     fn leave_to_others(&self) {
-        // All that a call with a pair does for its peer is its first publication.
-        let is_pair = self.quick.as_ref().is_some_and(|quick| quick.known.pair.is_some());
-        if let Some(shared) = self.body.context.shared_memory.get().filter(|_| !is_pair) {
+        if let Some(shared) = self.body.context.shared_memory.get() {
             shared.leave(self.body.clone());
             self.body.go_on();
         }

@@ -61,6 +61,11 @@ impl SharedCall {
         self.attended.is_none() && self.outcome.is_none() && unsafe { self.call.finish_pair(shared, known, output) }
     }
 
+    /// Number of operations that were executed.
+    pub(super) fn position(&self) -> usize {
+        self.call.position()
+    }
+
     /// Goes on without waiting, for a thread that does not wait for the call. Returns whether anything was done.
     pub(super) fn go_on(&mut self, work: &Work<'_>) -> bool {
         if self.outcome.is_some() {
