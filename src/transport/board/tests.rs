@@ -130,7 +130,7 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
         }
         desks[0].close(&seat, u64::MAX);
     };
-    for call in 0..10 * SLOTS as u64 {
+    for call in 0..10 * FEW as u64 {
         run(&mut desks, call + 1, 1..3, 64);
     }
     // Member 2 reads no more: copies stop when the cells are used up.
