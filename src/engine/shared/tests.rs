@@ -333,7 +333,7 @@ fn so_is_a_wait_for_readers_of_earlier_calls() {
 
 /// If calls waited for memory on the board that others of their rank have, they would wait for ever here.
 #[test]
-fn ranks_that_start_many_calls_in_different_orders_do_not_wait_for_each_other() {
+fn calls_that_start_in_different_orders_do_not_wait_for_each_other() {
     const CALLS: usize = 300;
     // One that is published in the slot, one that is copied, and one that is combined in place if it is copied.
     type MakePlan = fn(usize, usize, usize) -> Plan;
