@@ -65,8 +65,8 @@ impl Outgoing {
 /// Longest rest of a partly sent message that is still sent when its connection is closed.
 const MAX_REST_BYTES: usize = 4 << 20;
 
-/// Grants, and offers that are being read, for which a peer with a link has room. How many wait at once depends on how full the link
-/// is and on how many messages arrive together, and the steady state must not allocate.
+/// Messages, grants, and offers that are being read, for which a peer with a link has room. How many wait at once depends on how full
+/// the link is and on how many messages arrive together, and the steady state must not allocate.
 const ROOM: usize = 64;
 
 /// Most parts in one vectored send.
@@ -234,6 +234,7 @@ impl Peer {
             self.readings.reserve(ROOM);
         }
         self.control.reserve(ROOM);
+        self.data.reserve(ROOM);
         self.link = Some(link);
         self.connection = connection;
         let headers = self.control.iter_mut().chain(self.data.iter_mut().map(|out| &mut out.header));
