@@ -38,8 +38,8 @@ struct Body {
     selection: Selection,
     /// Empty until the first start if the plan depends on counts of other ranks.
     plan: OnceLock<Arc<Plan>>,
-    /// The call that was started, unless it has ended in its start. Locked by the thread that has made the request busy, and for a moment by
-    /// threads that progress the context.
+    /// The call that was started, unless it has ended in its start. Locked by the thread that has made the request busy, and by
+    /// threads that progress the context while they go on with the call.
     running: Mutex<Option<(Running, Times)>>,
 }
 

@@ -172,9 +172,9 @@ impl Call {
         Ok((workspace, fingerprint))
     }
 
-    /// Uses `workspace` for a call, which gets a slot if there is one. `publish`: see [`Desk::open_and`].
+    /// Uses `workspace` for a call, which gets a slot if there is one. `publish`: see [`Desk::open`].
     ///
-    /// [`Desk::open_and`]: crate::transport::board::Desk::open_and
+    /// [`Desk::open`]: crate::transport::board::Desk::open
     #[inline(always)] // As above.
     pub(super) fn occupy(
         shared: &Shared,
@@ -187,7 +187,7 @@ impl Call {
         // SAFETY: the call uses the workspace from now on.
         let own = unsafe { &mut *workspace.as_ptr() };
         let Start { line: (_, tag), room, readers, .. } = *start;
-        let opened = state.desk.open_and(&shared.board, &mut own.seat, tag, fingerprint, room, publish);
+        let opened = state.desk.open(&shared.board, &mut own.seat, tag, fingerprint, room, publish);
         (own.fingerprint, own.readers, own.room) = (fingerprint, readers, room);
         (own.seated, own.copies) = (opened.is_ok(), opened.is_ok_and(|copies| copies));
     }
@@ -214,27 +214,37 @@ impl Call {
     /// Executes the call as far as possible without waiting. Returns what it waits for, or `None` when it is done.
     #[inline]
     pub fn advance(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
+        let wait = self.advance_while(work, |_| true)?;
+        if wait.is_none() {
+            self.end(work.shared);
+        }
+        Ok(wait)
+    }
+
+    /// Executes operations as long as `allowed` says so of the next one, and none must wait. Returns what the call waits for.
+    #[inline(always)] // On the path of small collectives.
+    fn advance_while(&mut self, work: &Work<'_>, allowed: impl Fn(&Op) -> bool) -> Result<Option<Wait>> {
         if !self.workspace().seated
             && let Some(wait) = self.sit(work)?
         {
             return Ok(Some(wait));
         }
-        while let Some(op) = work.program.ops.get(self.next) {
+        while let Some(op) = work.program.ops.get(self.next).filter(|op| allowed(op)) {
             let wait = self.execute(work, op)?;
             if wait.is_some() {
                 return Ok(wait);
             }
         }
-        self.end(work.shared);
         Ok(None)
     }
 
     /// As [`Call::advance`], for a thread that does not wait for the call: it does not call the caller's function, looks around, and
     /// peers that sleep find what was published. Returns whether the call has ended.
     pub fn go_on(&mut self, work: &Work<'_>) -> Result<bool> {
+        let is_local = |op: &Op| !matches!(op, Op::Combine { operands, .. } if operands.len() > 1);
         loop {
             let wait = match work.binding.combine {
-                Combine::User(..) => self.advance_to_function(work)?,
+                Combine::User(..) => self.advance_while(work, is_local)?,
                 _ => match self.advance(work)? {
                     None => return Ok(true),
                     wait => wait,
@@ -249,24 +259,6 @@ impl Call {
                 return Ok(false);
             }
         }
-    }
-
-    /// As [`Call::advance`], up to the next operation that calls the caller's function, and not to the end. Returns what the call
-    /// waits for, if anything.
-    fn advance_to_function(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
-        if !self.workspace().seated
-            && let Some(wait) = self.sit(work)?
-        {
-            return Ok(Some(wait));
-        }
-        let is_local = |op: &&Op| !matches!(op, Op::Combine { operands, .. } if operands.len() > 1);
-        while let Some(op) = work.program.ops.get(self.next).filter(is_local) {
-            let wait = self.execute(work, op)?;
-            if wait.is_some() {
-                return Ok(wait);
-            }
-        }
-        Ok(None)
     }
 
     /// Executes `op`, the next operation, or returns what it waits for.
@@ -293,7 +285,8 @@ impl Call {
     pub(super) fn sit(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
         let (fingerprint, shared) = (self.fingerprint, work.shared);
         let own = self.workspace();
-        let opened = shared.state().desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, own.room);
+        let opened =
+            shared.state().desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, own.room, |_| false);
         own.seated = opened.is_ok();
         match opened {
             Ok(_) => Ok(None),

@@ -53,26 +53,14 @@ pub enum Full {
 
 impl Desk {
     /// Occupies a slot for the call with this tag and fingerprint, and describes it in `seat`. `room`: bytes of its publications
-    /// that may be copied. Returns whether there is memory for so many copies; if not, all publications are by reference.
+    /// that may be copied. Returns whether there is memory for so many copies; if not, all publications are by reference. If there
+    /// is, calls `publish`, which may make the call's first publication, with [`Board::publish_first`], and returns whether it did:
+    /// peers see it before anything else is done.
     ///
     /// A call waits for nothing but what was published by earlier calls of its kind on its tag, which all ranks make in the same
     /// order. If it waited for the end of other calls, ranks that begin calls in different orders might wait for each other.
     #[inline(always)] // On the path of small collectives.
     pub fn open(
-        &mut self,
-        board: &Board,
-        seat: &mut Seat,
-        tag: u64,
-        fingerprint: u64,
-        room: usize,
-    ) -> Result<bool, Full> {
-        self.open_and(board, seat, tag, fingerprint, room, |_| false)
-    }
-
-    /// As [`Desk::open`]. If there is memory for the copies, calls `publish`, which may make the call's first publication, with
-    /// [`Board::publish_first`], and returns whether it did: peers see it before anything else is done.
-    #[inline(always)] // As above.
-    pub fn open_and(
         &mut self,
         board: &Board,
         seat: &mut Seat,

@@ -32,7 +32,7 @@ const COPIED: usize = 1 << 16;
 
 fn open(desk: &mut Desk, board: &Board, call: u64, room: usize) -> Seat {
     let mut seat = Seat::default();
-    assert_eq!(desk.open(board, &mut seat, 7, call, room), Ok(true));
+    assert_eq!(desk.open(board, &mut seat, 7, call, room, |_| false), Ok(true));
     seat
 }
 
@@ -138,17 +138,25 @@ fn slots_and_cells_are_reused_when_all_readers_have_finished() {
         run(&mut desks, 10_000 + call, 1..2, 64);
     }
     let mut seat = Seat::default();
-    assert_eq!(desks[0].open(&boards[0], &mut seat, 7, 20_000, 64), Err(Full::Unread(2)));
-    assert_eq!(desks[0].open(&boards[0], &mut seat, 8, 20_000, 64), Ok(false), "calls on other tags do not wait");
+    assert_eq!(desks[0].open(&boards[0], &mut seat, 7, 20_000, 64, |_| false), Err(Full::Unread(2)));
+    assert_eq!(
+        desks[0].open(&boards[0], &mut seat, 8, 20_000, 64, |_| false),
+        Ok(false),
+        "calls on other tags do not wait"
+    );
     desks[0].close(&seat, 0);
     for call in CELLS as u64..FEW as u64 {
         let mut seat = open(&mut desks[0], &boards[0], 10_000 + call, 0);
         publish(&boards[0], &mut seat, b"x");
         desks[0].close(&seat, u64::MAX);
     }
-    let full = desks[0].open(&boards[0], &mut seat, 7, 20_000, 0);
+    let full = desks[0].open(&boards[0], &mut seat, 7, 20_000, 0, |_| false);
     assert!(matches!(full, Err(Full::Unread(1 | 2))), "{full:?}");
-    assert_eq!(desks[0].open(&boards[0], &mut seat, 8, 20_000, 0), Ok(true), "calls on other tags do not wait");
+    assert_eq!(
+        desks[0].open(&boards[0], &mut seat, 8, 20_000, 0, |_| false),
+        Ok(true),
+        "calls on other tags do not wait"
+    );
 }
 
 /// A reader that acknowledges a publication before its call ends must not do so again then.
@@ -194,10 +202,10 @@ fn calls_in_progress_keep_their_slots() {
     let unread = |call: usize| boards[0].missing_reader(&seats[call], Members::MAX);
     assert_eq!([0, 1, FEW, SLOTS - 1].map(unread), [None, Some(1), None, None]);
     let mut seat = Seat::default();
-    assert_eq!(desk.open(&boards[0], &mut seat, 7, 1000, 0), Err(Full::Occupied));
+    assert_eq!(desk.open(&boards[0], &mut seat, 7, 1000, 0, |_| false), Err(Full::Occupied));
     desk.close(&seats[5], 0);
-    desk.open(&boards[0], &mut seat, 7, 1000, 0).unwrap();
-    assert_eq!(desk.open(&boards[0], &mut Seat::default(), 7, 1001, 0), Err(Full::Occupied));
+    desk.open(&boards[0], &mut seat, 7, 1000, 0, |_| false).unwrap();
+    assert_eq!(desk.open(&boards[0], &mut Seat::default(), 7, 1001, 0, |_| false), Err(Full::Occupied));
 }
 
 #[test]
@@ -250,7 +258,7 @@ fn members_that_are_threads_exchange_many_calls() {
                 for call in 1..=CALLS {
                     let mut seat = Seat::default();
                     let room = if call % 3 == 0 { 128 } else { 0 };
-                    while desk.open(board, &mut seat, call, call, room).is_err() {
+                    while desk.open(board, &mut seat, call, call, room, |_| false).is_err() {
                         std::thread::yield_now();
                     }
                     let length = if room > 0 { 100 } else { 8 };
