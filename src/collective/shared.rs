@@ -8,6 +8,9 @@ use super::{Case, Collective, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Builder, Readers, Schedule, Side, Span};
 
+/// Elements of several blocks that are published at once: a publication of a few elements takes one cache line.
+const AT_ONCE: usize = 16384;
+
 /// A schedule on shared memory. Fails if the ranks do not share it.
 pub(super) fn begin(shape: &Shape<'_>) -> Result<Builder> {
     let one_host = shape.groups.windows(2).all(|pair| pair[0] == pair[1]);
@@ -37,13 +40,13 @@ pub(super) fn aside(b: &mut Builder, shape: &Shape<'_>, offset: usize, len: usiz
     copy
 }
 
-/// Reduces the elements from `at` on of the first publication of each of `ranks` into `into`, in rank order. This rank's
+/// Reduces what each of `ranks` has published at `place`, a publication and an element of it, into `into`, in rank order. This rank's
 /// own part is `own`, which must not overlap `into` unless it is the first or the only one.
 pub(super) fn reduce_in_order(
     b: &mut Builder,
     rank: usize,
     ranks: impl IntoIterator<Item = usize>,
-    at: usize,
+    place: impl Fn(usize) -> (u32, usize),
     own: Span,
     into: Span,
 ) {
@@ -52,14 +55,16 @@ pub(super) fn reduce_in_order(
         current = Some(match current {
             None if from == rank => own,
             None => {
-                b.fetch(from, 0, at, into);
+                let (number, at) = place(from);
+                b.fetch(from, number, at, into);
                 into
             }
             Some(current) => {
                 if from == rank {
                     b.reduce(current, own, into);
                 } else {
-                    b.fetch_reduce(from, 0, at, into, current, Side::Right);
+                    let (number, at) = place(from);
+                    b.fetch_reduce(from, number, at, into, current, Side::Right);
                 }
                 into
             }
@@ -70,22 +75,25 @@ pub(super) fn reduce_in_order(
     }
 }
 
-/// What each rank publishes for reductions in slices: all that it contributes, or of two ranks, only the other's slice, because
-/// copying the rest takes time.
-pub(super) fn awaited(shape: &Shape<'_>, current: Span) -> Span {
-    if shape.size == 2 { current.part(2, 1 - shape.rank) } else { current }
-}
-
-/// Bytes of [`awaited`].
-pub(super) fn awaited_bytes(case: &Case<'_>) -> f64 {
-    if case.shape.size == 2 { case.of(case.shape.count.div_ceil(2)) } else { case.bytes() }
-}
-
 /// The path of a reduction in slices with at least as many elements as ranks; see `shared_slices` of allreduce.
 pub(super) fn path_in_slices(case: &Case<'_>) -> f64 {
     let (others, slice) = (case.ranks() - 1.0, case.of(case.shape.count.div_ceil(case.shape.size)));
-    let fetches = [(others, awaited_bytes(case), slice), (others, slice, slice)];
-    case.shared_path(2.0, &[(1.0, awaited_bytes(case)), (1.0, slice)], &fetches, others * slice)
+    case.shared_path(2.0, &[(others, slice), (1.0, slice)], &[(2.0 * others, slice, slice)], others * slice)
+}
+
+/// The path of a call whose ranks publish parts by [`publish_parts`], of which each fetches those for it: `bytes` of all, and of the
+/// longest part.
+pub(super) fn path_of_parts(case: &Case<'_>, (all, longest): (f64, f64), elements: usize, reduced: f64) -> f64 {
+    let others = case.ranks() - 1.0;
+    if is_at_once(case.shape, elements) {
+        return case.shared_path(1.0, &[(1.0, all)], &[(others, all, longest)], reduced);
+    }
+    case.shared_path(1.0, &[(others, longest)], &[(others, longest, longest)], reduced)
+}
+
+/// Whether the parts are published at once; see [`publish_parts`].
+pub(super) fn is_at_once(shape: &Shape<'_>, elements: usize) -> bool {
+    shape.size > 2 && elements <= AT_ONCE
 }
 
 /// The other ranks, beginning with the next: at any time, each rank is read by another one.
@@ -94,10 +102,17 @@ pub(super) fn others(shape: &Shape<'_>) -> impl Iterator<Item = usize> {
     (1..size).map(move |distance| (rank + distance) % size)
 }
 
+/// The other ranks, in rank order. All ranks fetch what is for several readers in this order: it may be written piece by piece, as fast
+/// as all of them read, so none may wait for another one of them.
+pub(super) fn all_others(shape: &Shape<'_>) -> impl Iterator<Item = usize> {
+    let rank = shape.rank;
+    (0..shape.size).filter(move |other| *other != rank)
+}
+
 /// The number of the publication for `reader` of a rank that publishes once for each other rank: in the order in which
-/// these read from it, if each reads from [`others`].
+/// these read from it, if each reads from [`others`]. If `publisher` is the reader, any number.
 pub(super) fn number(size: usize, publisher: usize, reader: usize) -> u32 {
-    ((publisher + size - reader) % size - 1) as u32
+    ((publisher + size - reader) % size).saturating_sub(1) as u32
 }
 
 /// Publishes `block` of each other rank for that rank alone; see [`number`].
@@ -105,6 +120,29 @@ pub(super) fn publish_blocks(b: &mut Builder, shape: &Shape<'_>, block: impl Fn(
     for reader in (1..shape.size).map(|distance| shape.before(distance)) {
         b.publish(Readers::One(reader as u32), block(reader));
     }
+}
+
+/// Publishes `blocks` of `all`, each given by offset and length, for the ranks of these numbers: one by one, so that each can be a
+/// stream, or if they are short and several, all at once. Returns where the block for this rank is: of a rank, the publication and the
+/// element of it.
+pub(super) fn publish_parts(
+    b: &mut Builder,
+    shape: &Shape<'_>,
+    all: Span,
+    block: &dyn Fn(usize) -> (usize, usize),
+) -> impl Fn(usize) -> (u32, usize) + use<> {
+    let Shape { rank, size, .. } = *shape;
+    let own = block(rank).0;
+    let at_once = is_at_once(shape, all.len);
+    if at_once {
+        b.publish(Readers::All, all);
+    } else {
+        publish_blocks(b, shape, |reader| {
+            let (offset, len) = block(reader);
+            all.slice(offset, len)
+        });
+    }
+    move |from| if at_once { (0, own) } else { (number(size, from, rank), 0) }
 }
 
 /// The scans: reduces what the first `count` ranks published. All other ranks fetch from each publication, if only
@@ -124,7 +162,7 @@ pub(super) fn prefix(shape: &Shape<'_>, count: usize) -> Result<Schedule> {
     if shape.size > 1 {
         b.publish(Readers::All, if is_last { own.slice(0, 0) } else { own });
     }
-    reduce_in_order(&mut b, shape.rank, 0..count, 0, own, output);
+    reduce_in_order(&mut b, shape.rank, 0..count, |_| (0, 0), own, output);
     for from in count.max(shape.rank + 1)..shape.size {
         b.fetch(from, 0, 0, output.slice(0, 0));
     }

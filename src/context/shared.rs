@@ -138,10 +138,20 @@ impl Context {
                 Ok(Some(wait)) => wait,
                 Err(error) => return self.fail_shared(run, work, call, error),
             };
-            if run.timeout.is_zero() || !look(&mut call.call, work, wait) {
+            if run.timeout.is_zero() || !self.look(&mut call.call, work, wait) {
                 self.wait_shared(run, work, call, wait, run.deadline)?;
             }
         }
+    }
+
+    /// Looks for what the call waits for, for some microseconds. Returns whether it has come.
+    #[inline]
+    fn look(&self, call: &mut Call, work: &Work<'_>, wait: Wait) -> bool {
+        // A call of many pieces takes longer than a tick.
+        if work.shared.is_asleep() {
+            self.engine().take_over();
+        }
+        look(call, work, wait)
     }
 
     /// Starts a call without waiting, in few steps, and ends it if it can. `None`: it must be started by [`Context::begin_shared`].
@@ -330,7 +340,7 @@ impl Context {
         while let Ok(advanced) = call.advance(&work) {
             match advanced {
                 None => return Some(Ok(())),
-                Some(wait) if waits && look(&mut call, &work, wait) => {}
+                Some(wait) if waits && self.look(&mut call, &work, wait) => {}
                 Some(_) => break,
             }
         }
@@ -386,7 +396,7 @@ impl Context {
                 line: (kind(check), call.tag),
                 digest: check,
                 counted: true,
-                room: program.room(element),
+                memory: program.memory(element),
                 readers: program.readers,
             },
             element,
@@ -435,7 +445,7 @@ fn all_share(hosts: &[u32], found: &[Sharing]) -> bool {
     (2..=MAX_SHARING).contains(&most) && hosts.len() == found.len() && hosts.iter().zip(found).all(shares)
 }
 
-/// Looks for what the call waits for, for some microseconds. Returns whether it has come.
+/// See [`Context::look`].
 #[inline]
 fn look(call: &mut Call, work: &Work<'_>, wait: Wait) -> bool {
     let shares = work.shared.shares_cores();

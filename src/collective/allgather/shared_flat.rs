@@ -1,11 +1,11 @@
 //! Every rank publishes its block in shared memory and fetches those of all other ranks. One step: best on one host.
 //!
-//! Three ranks: rank 0 publishes block 0 and fetches block 1 from rank 1 and block 2 from rank 2; rank 1 fetches block 2,
-//! then block 0; rank 2 block 0, then block 1. No fetch waits for another.
+//! Three ranks: rank 0 publishes block 0 and fetches block 1 from rank 1, then block 2 from rank 2; rank 1 fetches block 0,
+//! then block 2; rank 2 block 0, then block 1. No fetch waits for another.
 //!
 //! Steps: 1. Every rank reads `S (P - 1) / P` bytes; `S` is the size of the output.
 
-use super::super::shared::{begin, others};
+use super::super::shared::{all_others, begin};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::{assemble, block_bytes};
 use crate::error::Result;
@@ -28,7 +28,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         return Ok(b.build());
     }
     b.publish(Readers::All, own);
-    for from in others(shape) {
+    for from in all_others(shape) {
         b.fetch(from, 0, 0, shape.output(0).slice(from * own.len, own.len));
     }
     b.await_readers();

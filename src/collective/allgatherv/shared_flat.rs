@@ -7,7 +7,7 @@
 
 use super::super::blocks::Blocks;
 use super::super::shape::sum;
-use super::super::shared::{begin, others};
+use super::super::shared::{all_others, begin};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::own;
 use crate::error::Result;
@@ -36,7 +36,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     if publishes {
         b.publish(Readers::All, own);
     }
-    for from in others(shape) {
+    for from in all_others(shape) {
         let block = blocks.span(shape.output(0), from);
         if block.len > 0 {
             b.fetch(from, 0, 0, block);

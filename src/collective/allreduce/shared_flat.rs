@@ -35,7 +35,7 @@ pub(super) fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     if shape.size > 1 {
         b.publish(Readers::All, own);
     }
-    reduce_in_order(&mut b, shape.rank, 0..shape.size, 0, own, output);
+    reduce_in_order(&mut b, shape.rank, 0..shape.size, |_| (0, 0), own, output);
     b.divide(output, shape.divisor());
     if shape.size > 1 {
         b.await_readers();

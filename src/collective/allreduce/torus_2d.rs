@@ -66,7 +66,7 @@ pub(super) fn over(shape: &Shape<'_>, grid: &Grid) -> Schedule {
             current = b.scratch(own.len);
             b.copy(own, current);
         }
-        reduce_in_order(&mut b, shape.rank, grid.rows[row].iter().copied(), own.offset, current, own);
+        reduce_in_order(&mut b, shape.rank, grid.rows[row].iter().copied(), |_| (0, own.offset), current, own);
         own
     } else {
         ring.reduce_scatter(&mut b, |b, position| {

@@ -1,23 +1,23 @@
-//! Every rank publishes its elements in shared memory and fetches its block of those of all other ranks. One step: best on
-//! one host.
+//! Every rank publishes its elements in shared memory, as a block for each other rank or, if they are few, at once, and fetches its
+//! block of those of all other ranks. One step: best on one host.
 //!
 //! Three ranks: all publish their three blocks; rank 0 fetches block 0 of rank 1, then of rank 2; rank 1 block 1 of rank
 //! 2, then of rank 0; rank 2 block 2 of rank 0, then of rank 1. In place, a copy of the elements is published.
 //!
 //! Steps: 1. Every rank reads `S (P - 1) / P` bytes.
 
-use super::super::shared::{aside, begin, others};
+use super::super::shared::{all_others, aside, begin, is_at_once, others, path_of_parts, publish_parts};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
+use crate::schedule::Schedule;
 use crate::schedule::cost::Cost;
-use crate::schedule::{Readers, Schedule};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_flat", generate, cost, uses: Uses::SharedMemory };
 
 /// `σ + (P - 1) f(S/P) + w`: σ is the time of a signal, f that of a fetch, w that of the wait for readers.
 fn cost(case: &Case<'_>) -> Cost {
     let (block, ranks) = (case.bytes(), case.ranks());
-    let path = case.shared_path(1.0, &[(1.0, ranks * block)], &[(ranks - 1.0, ranks * block, block)], 0.0);
+    let path = path_of_parts(case, (ranks * block, block), case.shape.size * case.shape.count, 0.0);
     Cost { path, messages: 0.0, sent: ranks * (ranks - 1.0) * block, reduced: 0.0 }
 }
 
@@ -29,11 +29,12 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     }
     let block = |from: usize| shape.output(0).slice(from * count, count);
     let own = if size == 1 && shape.inputs == 0 { shape.output(0) } else { aside(&mut b, shape, 0, size * count) };
-    if size > 1 {
-        b.publish(Readers::All, own);
-    }
-    for from in others(shape) {
-        b.fetch(from, 0, rank * count, block(from));
+    let place = publish_parts(&mut b, shape, own, &|reader| (reader * count, count));
+    let sources: Vec<usize> =
+        if is_at_once(shape, own.len) { all_others(shape).collect() } else { others(shape).collect() };
+    for from in sources {
+        let (number, at) = place(from);
+        b.fetch(from, number, at, block(from));
     }
     if shape.inputs > 0 {
         b.copy(own.slice(rank * count, count), block(rank));

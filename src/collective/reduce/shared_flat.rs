@@ -30,7 +30,7 @@ pub(super) fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let own = if whole { aside(&mut b, shape, 0, shape.count) } else { shape.output(0) };
     if shape.rank == shape.root {
         let output = shape.output(0);
-        reduce_in_order(&mut b, shape.rank, 0..shape.size, 0, own, output);
+        reduce_in_order(&mut b, shape.rank, 0..shape.size, |_| (0, 0), own, output);
         b.divide(output, shape.divisor());
     } else {
         b.publish(Readers::One(shape.root as u32), own);

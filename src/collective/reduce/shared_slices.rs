@@ -1,4 +1,4 @@
-//! Every rank publishes its elements in shared memory and reduces one slice of those of all ranks in rank order; the root
+//! Every rank publishes a slice of its elements in shared memory for each other rank, and reduces its own slice of those of all ranks in rank order; the root
 //! fetches the slices. Best for large buffers on one host.
 //!
 //! Three ranks with the elements a, b and c, each of three slices, root 0: all publish their elements; rank `r` computes
@@ -6,13 +6,11 @@
 //! rank 0, which fetches them. In place, the root fetches a slice into published elements only after the slice's rank
 //! has read them, because it published the slice after that.
 //!
-//! Of two ranks, each publishes only the slice that the other reduces.
-//!
 //! Steps: `P`. A rank reads `S (P - 1) / P` bytes, the root twice as many; it reduces `S (P - 1) / P`. Buffers with fewer
 //! elements than there are ranks are left to `shared_flat`.
 
 use super::super::phases::{contribution, sources};
-use super::super::shared::{awaited, begin, others, path_in_slices, reduce_in_order};
+use super::super::shared::{begin, number, others, path_in_slices, publish_blocks, reduce_in_order};
 use super::super::{Algorithm, Case, Shape, Uses};
 use super::shared_flat;
 use crate::error::Result;
@@ -43,7 +41,7 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     // Outputs of other ranks are not written.
     let target = if is_root { shape.output(0) } else { b.scratch(if sources.len() > 1 { count } else { 0 }) };
     let current = contribution(&mut b, &sources, 0, count, target);
-    b.publish(Readers::All, awaited(shape, current));
+    publish_blocks(&mut b, shape, |reader| current.part(size, reader));
     let mut own = current.part(size, rank);
     let slice = if is_root { target.part(size, rank) } else { b.scratch(own.len) };
     // The first operand may be where the result is.
@@ -51,12 +49,11 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
         own = b.scratch(slice.len);
         b.copy(slice, own);
     }
-    let at = if size == 2 { 0 } else { current.part(size, rank).offset - current.offset };
-    reduce_in_order(&mut b, rank, 0..size, at, own, slice);
+    reduce_in_order(&mut b, rank, 0..size, |from| (number(size, from, rank), 0), own, slice);
     b.divide(slice, shape.divisor());
     if is_root {
         for from in others(shape) {
-            b.fetch(from, 1, 0, target.part(size, from));
+            b.fetch(from, size as u32 - 1, 0, target.part(size, from));
         }
     } else {
         b.publish(Readers::One(root as u32), slice);

@@ -1,5 +1,5 @@
-//! Every rank publishes its elements in shared memory and reduces its own block of those of all ranks in rank order. One
-//! step, without copies of what is sent: best on one host.
+//! Every rank publishes its elements in shared memory, as a block for each other rank or, if they are few, at once, and reduces its own
+//! block of those of all ranks in rank order. One step: best on one host.
 //!
 //! Three ranks with the elements a, b and c, each of three blocks: all publish their elements; rank 1 fetches block 1 of
 //! a, reduces it with its own block 1 of b and the result with block 1 of c. The operation need not commute. In place the
@@ -11,11 +11,11 @@
 use super::super::blocks::Blocks;
 use super::super::phases::sources;
 use super::super::shape::sum;
-use super::super::shared::{aside, begin, reduce_in_order};
+use super::super::shared::{aside, begin, path_of_parts, publish_parts, reduce_in_order};
 use super::super::{Algorithm, Case, Shape, Uses};
 use crate::error::Result;
 use crate::schedule::cost::Cost;
-use crate::schedule::{Readers, Schedule, Span};
+use crate::schedule::{Schedule, Span};
 
 pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_flat", generate, cost, uses: Uses::SharedMemory };
 
@@ -24,7 +24,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_flat", generat
 fn cost(case: &Case<'_>) -> Cost {
     let (all, longest, _) = case.blocks(case.shape.recv_counts);
     let others = case.ranks() - 1.0;
-    let path = case.shared_path(1.0, &[(1.0, all)], &[(others, all, longest)], others * longest);
+    let path = path_of_parts(case, (all, longest), sum(case.shape.recv_counts), others * longest);
     Cost { path, messages: 0.0, sent: others * all, reduced: others * all }
 }
 
@@ -34,16 +34,15 @@ fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     if all == 0 {
         return Ok(b.build());
     }
-    let (offset, len) = Blocks::new(shape.recv_counts).of_rank(shape.rank);
+    let blocks = Blocks::new(shape.recv_counts);
+    let (offset, len) = blocks.of_rank(shape.rank);
     let result = shape.output(0).slice(0, len);
     let sources = sources(shape);
     let in_place = shape.inputs == 0;
     let own = if in_place { Span::new(sources[0], 0, all) } else { aside(&mut b, shape, 0, all) };
-    if shape.size > 1 {
-        b.publish(Readers::All, own);
-    }
+    let place = publish_parts(&mut b, shape, own, &|reader| blocks.of_rank(reader));
     let into = if in_place { b.scratch(len) } else { result };
-    reduce_in_order(&mut b, shape.rank, 0..shape.size, offset, own.slice(offset, len), into);
+    reduce_in_order(&mut b, shape.rank, 0..shape.size, place, own.slice(offset, len), into);
     b.divide(into, shape.divisor());
     if shape.size > 1 {
         b.await_readers();

@@ -35,8 +35,9 @@ const CALLS: [(Collective, &str); 8] = [
     (Collective::Scan, "shared_flat"),
 ];
 
-/// Numbers of elements: published in line, and in a cell; the last one is reduced in several pieces if it is read by reference.
-const COUNTS: [usize; 4] = [1, 8, 100, 40_000];
+/// Numbers of elements: published in line, in a cell, and as a stream; the last but one is reduced in several pieces if it is read by
+/// reference.
+const COUNTS: [usize; 5] = [1, 8, 100, 40_000, 300_000];
 
 const LAYOUT: Layout = match Layout::from_size_align(BOARD_BYTES, 4096) {
     Ok(layout) => layout,
@@ -55,7 +56,7 @@ impl Memory {
     /// As at first, apart from the cells.
     fn clear(&self) {
         // SAFETY: these are whole pages of this memory, of which the system makes zeros.
-        let done = unsafe { libc::madvise(self.0.as_ptr().cast(), PLACES[3], libc::MADV_DONTNEED) };
+        let done = unsafe { libc::madvise(self.0.as_ptr().cast(), PLACES[4], libc::MADV_DONTNEED) };
         assert_eq!(done, 0);
     }
 
@@ -253,12 +254,14 @@ fn step(ranks: &mut [Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()
 
 /// Writes a word.
 fn scribble(ranks: &[Rank], memory: &Memory, input: &mut Input<'_>) -> Option<()> {
-    let [acknowledgements, slots, slot_bytes, cells] = PLACES;
+    let [acknowledgements, slots, slot_bytes, rings, cells] = PLACES;
     let at = match input.below(8)? {
         // What it acknowledges.
         0 => acknowledgements + input.below(MEMBERS)? * 64 * 8 + input.below(4)? * 8,
         // Of its first slots: the first cache line, and some of what follows.
-        1..=5 => slots + input.below(3)? * slot_bytes + input.below(16)? * 8,
+        1..=4 => slots + input.below(3)? * slot_bytes + input.below(16)? * 8,
+        // Rings of streams, with how far they are written.
+        5 => rings + input.below(3)? * 64 + input.below(4)? * 8,
         // The number of slots.
         6 => 0,
         _ => u32::from_le_bytes(input.array()?) as usize % BOARD_BYTES,

@@ -22,15 +22,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::numbers::Numbers;
 use crate::reduce::last_level_cache;
-use crate::transport::board::{Board, Desk, Full, Members, Seat};
+use crate::transport::board::{Board, Desk, Full, Members, Outgoing, Seat};
 use crate::transport::shm::HostGroup;
 use crate::transport::shm::allocations::InPlace;
 use crate::types::Rank;
 use crate::wire::fingerprint::{COMPARISON, replaces};
+use program::Memory;
 use quick::Quick;
 use run::Source;
 
-/// Publications of at most this many bytes are copied into shared memory; readers read longer ones from the publisher's buffer.
+/// Publications of at most this many bytes are copied into shared memory as a whole; longer ones piece by piece, or readers read them
+/// from the publisher's buffer.
 pub const COPIED_BYTES: usize = 1 << 20;
 /// The same for publications in memory that the publisher's context has allocated, which readers read without the system's help.
 const COPIED_IN_PLACE_BYTES: usize = 8 << 10;
@@ -82,7 +84,7 @@ struct Calls {
     spare: Vec<NonNull<Workspace>>,
 }
 
-// SAFETY: the pointers are owned, and to values that may be sent; see `Calls::begun`.
+// SAFETY: the pointers are owned, and to values that may be sent; see `Calls::begun`. Those in `Outgoing` are to the caller's buffers.
 unsafe impl Send for Calls {}
 
 /// Memory of a call that later calls reuse.
@@ -98,9 +100,13 @@ struct Workspace {
     copies: bool,
     /// Who reads what the call publishes.
     readers: Members,
-    /// Bytes of its publications that may be copied.
-    room: usize,
+    /// How its publications use the board's memory.
+    memory: Memory,
     seat: Seat,
+    /// Publications that are not written to their end.
+    outgoing: Vec<Outgoing>,
+    /// Elements of the next operation that are done.
+    done: usize,
     /// The last plain call in this workspace, which may be the call.
     known: Option<Arc<Known>>,
     /// Used only through their pointers, so their lengths stay 0.

@@ -40,7 +40,9 @@ impl SharedSteps {
             own.steps.push(Step { action, channel: step.channel, after: Vec::new() });
             steps.push(index as u32);
         }
-        let program = Program::new(&own, members.len(), false)?;
+        let mut program = Program::new(&own, members.len(), false)?;
+        // A leader reads a part of a publication whenever it needs it.
+        program.streams = false;
         debug_assert_eq!(program.ops.len(), steps.len(), "one operation for each step");
         Some(Self { program, steps: steps.into() })
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::COPIED_BYTES;
 use crate::reduce::Side;
 use crate::schedule::{Action, Buffer, Readers, Schedule, Span};
-use crate::transport::board::{INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, Members};
+use crate::transport::board::{CELL_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, Members, PIECES};
 
 /// An operand.
 #[allow(missing_docs)]
@@ -40,6 +40,10 @@ pub struct Program {
     pub operands: Box<[Operand]>,
     /// Elements of each publication.
     pub published: Box<[usize]>,
+    /// Who reads each of them.
+    pub to: Box<[Members]>,
+    /// Whether publications may be streams, of which readers read each once from the beginning to the end.
+    pub streams: bool,
     /// Which members read this rank's publications.
     pub readers: Members,
     /// For each member: the last operation that reads its publications.
@@ -48,6 +52,22 @@ pub struct Program {
     /// [`Program::skips_copy`].
     aside: Option<Span>,
 }
+
+/// How the publications of a program use the memory on the board.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes that they take, apart from the slot.
+    pub room: usize,
+    /// Bytes of the longest publication that is copied as a whole.
+    pub copied: usize,
+    /// Bytes of the ring of each longer one; 0 if these are published by reference.
+    pub ring: usize,
+}
+
+/// Longest ring: half a second-level cache.
+const RING_BYTES: usize = 1 << 20;
+/// Shortest ring that is better than reads by the operating system.
+const SHORTEST_RING_BYTES: usize = 32 << 10;
 
 /// A combination that the next steps may extend.
 struct Chain {
@@ -67,7 +87,7 @@ impl Program {
     /// reductions become one operation with many operands, which a kernel combines in one pass.
     pub fn new(schedule: &Schedule, members: usize, fused: bool) -> Option<Self> {
         let mut compiler = Compiler { schedule, ops: Vec::new(), operands: Vec::new(), chain: None };
-        let (mut readers, mut published) = (0, Vec::new());
+        let (mut to_all, mut published) = (Vec::new(), Vec::new());
         let mut shared = false;
         for (index, step) in schedule.steps.iter().enumerate() {
             shared |= step.action.is_shared();
@@ -75,10 +95,10 @@ impl Program {
                 Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => return None,
                 Action::Publish { to, from } => {
                     // Every listed reader fetches from each publication that lists it.
-                    readers |= match to {
+                    to_all.push(match to {
                         Readers::All => Members::MAX,
                         Readers::One(rank) => Members::from(1u8).checked_shl(rank)?,
-                    };
+                    });
                     published.push(from.len);
                     compiler.finish(Op::Publish(from));
                 }
@@ -104,7 +124,9 @@ impl Program {
             ops: ops.into(),
             operands: operands.into(),
             published: published.into(),
-            readers,
+            readers: to_all.iter().fold(0, |all, to| all | to),
+            to: to_all.into(),
+            streams: true,
         })
     }
 }
@@ -118,17 +140,35 @@ impl Program {
         self.aside.filter(|_| self.published.iter().all(|len| len * element <= COPIED_BYTES))
     }
 
-    /// Bytes that the publications take on the board, apart from the slot, if elements have `element` bytes.
-    #[inline]
-    pub fn room(&self, element: usize) -> usize {
-        match *self.published {
-            [] => 0,
-            [only] if only * element <= INLINE_BYTES => 0,
-            ref all => {
-                let copied = all.iter().map(|len| len * element).filter(|bytes| *bytes <= COPIED_BYTES);
-                copied.map(|bytes| bytes.next_multiple_of(LINE)).sum()
+    /// How the publications use the board's memory, if elements have `element` bytes.
+    pub fn memory(&self, element: usize) -> Memory {
+        let (mut copied, mut ring) = (COPIED_BYTES, 0);
+        let bytes = || self.published.iter().map(|len| len * element);
+        let taken = |copied, ring| -> usize {
+            let one = |bytes: usize| if bytes <= copied { bytes.next_multiple_of(LINE) } else { ring };
+            bytes().map(one).sum()
+        };
+        let longer = |copied| bytes().filter(|bytes| *bytes > copied).count();
+        if self.streams && (longer(copied) > 0 || taken(copied, 0) > CELL_BYTES) {
+            let rings = |number: usize, room: usize| {
+                // Pieces are of whole elements, and of whole cache lines.
+                let unit = PIECES * LINE * element;
+                let ring = (room / number.max(1)).min(RING_BYTES) / unit * unit;
+                if ring < SHORTEST_RING_BYTES { 0 } else { ring }
+            };
+            // As many as possible are copied as a whole, or all get the same.
+            let rest = CELL_BYTES.saturating_sub(taken(copied, 0));
+            ring = rings(longer(copied), rest);
+            if ring < RING_BYTES / 2 {
+                ring = rings(self.published.len(), CELL_BYTES);
+                copied = if ring > 0 { ring } else { copied };
             }
         }
+        let room = match *self.published {
+            [only] if only * element <= INLINE_BYTES => 0,
+            _ => taken(copied, ring),
+        };
+        Memory { room, copied, ring }
     }
 }
 

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use super::program::{Op, Operand, Program};
-use super::{COPIED_BYTES, COPIED_IN_PLACE_BYTES, Full, Refused, Shared, State, Workspace, excludes};
+use super::program::{Memory, Op, Operand, Program};
+use super::{COPIED_IN_PLACE_BYTES, Full, Refused, Shared, State, Workspace, excludes};
 use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result, in_words};
@@ -61,8 +61,8 @@ pub struct Start {
     pub digest: u64,
     /// Whether calls of this kind are counted.
     pub counted: bool,
-    /// Bytes that the publications take on the board.
-    pub room: usize,
+    /// How the publications use the board's memory.
+    pub memory: Memory,
     /// Who reads this rank's publications.
     pub readers: Members,
 }
@@ -73,6 +73,8 @@ pub struct Start {
 pub enum Wait {
     /// A publication of a member.
     Publication { member: usize, number: u32 },
+    /// The first `bytes` bytes of a publication of a member.
+    Piece { member: usize, number: u32, bytes: usize },
     /// The end of a member's reads of this call's publications.
     Reader { member: usize },
     /// The end of a member's reads of an earlier call's publications.
@@ -94,6 +96,14 @@ pub(super) enum Source {
         member: usize,
         from: *const u8,
     },
+    /// From byte `at` on of a publication of `bytes` bytes that its member writes piece by piece.
+    Stream {
+        member: usize,
+        number: u32,
+        cell: usize,
+        bytes: usize,
+        at: usize,
+    },
 }
 
 impl Wait {
@@ -101,6 +111,7 @@ impl Wait {
     pub fn member(self) -> usize {
         match self {
             Self::Publication { member, .. }
+            | Self::Piece { member, .. }
             | Self::Reader { member }
             | Self::Earlier { member }
             | Self::Reason { member } => member,
@@ -117,7 +128,7 @@ impl Start {
             line: (kind(binding.digest), binding.tag),
             digest: binding.digest,
             counted: binding.counted,
-            room: program.room(binding.element),
+            memory: program.memory(binding.element),
             readers: program.readers,
         }
     }
@@ -186,9 +197,9 @@ impl Call {
     ) {
         // SAFETY: the call uses the workspace from now on.
         let own = unsafe { &mut *workspace.as_ptr() };
-        let Start { line: (_, tag), room, readers, .. } = *start;
-        let opened = state.desk.open(&shared.board, &mut own.seat, tag, fingerprint, room, publish);
-        (own.fingerprint, own.readers, own.room) = (fingerprint, readers, room);
+        let Start { line: (_, tag), memory, readers, .. } = *start;
+        let opened = state.desk.open(&shared.board, &mut own.seat, tag, fingerprint, memory.room, publish);
+        (own.fingerprint, own.readers, own.memory) = (fingerprint, readers, memory);
         (own.seated, own.copies) = (opened.is_ok(), opened.is_ok_and(|copies| copies));
     }
 
@@ -251,6 +262,7 @@ impl Call {
                 },
             };
             let Some(wait) = wait else {
+                self.write_streams(work);
                 self.announce(work);
                 return Ok(false);
             };
@@ -286,7 +298,7 @@ impl Call {
         let (fingerprint, shared) = (self.fingerprint, work.shared);
         let own = self.workspace();
         let opened =
-            shared.state().desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, own.room, |_| false);
+            shared.state().desk.open(&shared.board, &mut own.seat, own.line.1, fingerprint, own.memory.room, |_| false);
         own.seated = opened.is_ok();
         match opened {
             Ok(_) => Ok(None),
@@ -300,8 +312,18 @@ impl Call {
     #[inline]
     pub fn is_ready(&mut self, work: &Work<'_>, wait: Wait) -> bool {
         let board = &work.shared.board;
+        if self.write_streams(work) {
+            // A peer may sleep until there is more. As long as it reads, this rank does not sleep.
+            self.announce(work);
+            return true;
+        }
         match wait {
             Wait::Publication { member, number } => board.find(&mut self.workspace().seat, member, number).is_some(),
+            Wait::Piece { member, number, bytes } => {
+                let found = board.find(&mut self.workspace().seat, member, number).flatten();
+                let Some(Publication { place: Place::Stream { cell }, .. }) = found else { return true };
+                board.incoming(member, number, cell).is_none_or(|stream| board.written(&stream) >= bytes)
+            }
             Wait::Reader { .. } => self.missing_reader(work) != Some(wait),
             Wait::Earlier { .. } => !matches!(self.sit(work), Ok(Some(its)) if its == wait),
             Wait::Reason { .. } => false,
@@ -320,19 +342,43 @@ impl Call {
 
     fn await_readers(&mut self, work: &Work<'_>) -> Option<Wait> {
         let (next, last_fetch) = (self.next, &work.program.last_fetch);
-        let seat = &mut self.workspace().seat;
-        if !seat.is_by_reference() {
+        let own = self.workspace();
+        if !own.seat.is_by_reference() && own.outgoing.is_empty() {
             return None;
         }
         // The peers' calls wait for this rank's acknowledgement as this call does for theirs.
-        work.shared.board.acknowledge(seat, |member| last_fetch[member] < next);
+        work.shared.board.acknowledge(&mut own.seat, |member| last_fetch[member] < next);
         self.unannounced = true;
+        while self.write_streams(work) {}
         self.missing_reader(work)
     }
 
     fn missing_reader(&mut self, work: &Work<'_>) -> Option<Wait> {
-        let missing = work.shared.board.missing_reader(&self.workspace().seat, work.program.readers);
+        let (board, own) = (&work.shared.board, self.workspace());
+        let slowest = own.outgoing.iter().find_map(|stream| board.slowest(stream));
+        let by_reference = || board.missing_reader(&own.seat, work.program.readers);
+        let missing = match own.seat.is_by_reference() {
+            true => slowest.or_else(by_reference),
+            false => slowest,
+        };
         missing.map(|member| Wait::Reader { member })
+    }
+
+    /// Writes the next piece of each stream, where there is room for it. Returns whether there was.
+    #[inline]
+    fn write_streams(&mut self, work: &Work<'_>) -> bool {
+        !self.workspace().outgoing.is_empty() && self.write_pieces(work)
+    }
+
+    #[cold]
+    fn write_pieces(&mut self, work: &Work<'_>) -> bool {
+        let mut any = false;
+        self.workspace().outgoing.retain_mut(|stream| {
+            any |= work.shared.board.write(stream);
+            !stream.is_written()
+        });
+        self.unannounced |= any;
+        any
     }
 
     #[inline(always)] // On the path of small collectives.
@@ -354,11 +400,23 @@ impl Call {
         // What takes the place of scratch memory may be replaced at once, so it is copied.
         let is_aside = span.buffer == Buffer::Scratch;
         let in_place = bytes > COPIED_IN_PLACE_BYTES && !is_aside && shared.group.has_allocated(from, bytes);
-        let copied = if in_place { COPIED_IN_PLACE_BYTES } else { COPIED_BYTES };
+        self.unannounced = true;
+        let own = self.workspace();
+        let Memory { copied, ring, .. } = own.memory;
+        if bytes > copied && !in_place {
+            let readers = work.program.to[own.seat.published()];
+            // SAFETY: as below; a stream is written to its end before the call ends.
+            let stream = unsafe { shared.board.publish_stream(&mut own.seat, from, bytes, ring, readers) };
+            if let Some(stream) = stream {
+                own.outgoing.push(stream);
+                self.write_streams(work);
+                return;
+            }
+        }
+        let copied = if in_place { COPIED_IN_PLACE_BYTES } else { copied };
         // SAFETY: the span lies in the caller's buffers or in scratch memory, both valid until the call has ended, which is after
         // its readers have finished, or its publications were withdrawn.
-        unsafe { shared.board.publish(&mut self.workspace().seat, from, bytes, copied) };
-        self.unannounced = true;
+        unsafe { shared.board.publish(&mut own.seat, from, bytes, copied) };
     }
 
     /// The place of an operand of `bytes`; `None` if it is not published.
@@ -379,6 +437,7 @@ impl Call {
                 Ok(Some(match place {
                     Place::Here(start) => Source::Here(start.wrapping_add(at)),
                     Place::There(start) => Source::There { member, address: start.wrapping_add(at as u64) },
+                    Place::Stream { cell } => Source::Stream { member, number: publication, cell, bytes: its, at },
                 }))
             }
         }
@@ -433,38 +492,39 @@ impl Call {
             sources.push(source);
         }
         if bytes == 0 {
-            return Ok(None);
+            // A stream is read to its end all the same.
+            return self.consume(work, sources, usize::MAX).map(|()| None);
         }
         if apart {
             sources.iter_mut().for_each(|source| self.map(work, source, bytes));
         }
         let sources = &sources[..];
         let into_pointer = self.pointer(work, into);
-        match sources {
+        let in_pieces = |source: &Source| match source {
+            Source::Stream { .. } => true,
+            Source::There { .. } => sources.len() > 1,
+            _ => false,
+        };
+        let read = match sources {
+            _ if sources.iter().any(in_pieces) => match self.combine_pieces(work, sources, into_pointer, into.len) {
+                Ok(Some(wait)) => return Ok(Some(wait)),
+                ended => {
+                    self.workspace().done = 0;
+                    ended.map(|_| ())
+                }
+            },
             [Source::Here(from)] => {
                 // SAFETY: both spans are valid for `bytes`, and `copy` permits overlap.
                 unsafe { std::ptr::copy(*from, into_pointer, bytes) };
-            }
-            [Source::InPlace { from, .. }] => {
-                // SAFETY: `into` lies in the caller's buffers or in scratch memory, and `from` is mapped until the operation has ended.
-                unsafe { reduce::copy(into_pointer, *from, bytes, stores(work)) };
-                return self.check_read(work, sources, Ok(()));
+                Ok(())
             }
             [Source::There { member, address }] => {
                 // SAFETY: `into` lies in the caller's buffers or in scratch memory.
-                let read = unsafe { read(work.shared, *member, *address, into_pointer, bytes) };
-                return self.check_read(work, sources, read);
+                unsafe { read(work.shared, *member, *address, into_pointer, bytes) }
             }
-            _ if sources.iter().any(|source| matches!(source, Source::There { .. })) => {
-                let read = self.combine_staged(work, sources, into_pointer, into.len);
-                return self.check_read(work, sources, read);
-            }
-            _ => {
-                let read = reduce(work, sources, into_pointer, into.len);
-                return self.check_read(work, sources, read);
-            }
-        }
-        Ok(None)
+            _ => reduce(work, sources, into_pointer, into.len),
+        };
+        self.check_read(work, sources, read)
     }
 
     /// Finds `source` in this process, if it lies in memory that its process shares.
@@ -477,36 +537,111 @@ impl Call {
         }
     }
 
-    /// Combines operands of which some must be read from the peers' processes first, piece by piece.
-    fn combine_staged(&mut self, work: &Work<'_>, sources: &[Source], into: *mut u8, count: usize) -> Result<()> {
+    /// Combines operands of which some must be read from the peers' processes first, or are written while they are read, piece by
+    /// piece. Returns what it waits for; it goes on from there.
+    fn combine_pieces(
+        &mut self,
+        work: &Work<'_>,
+        sources: &[Source],
+        into: *mut u8,
+        count: usize,
+    ) -> Result<Option<Wait>> {
         let element = work.binding.element;
-        let piece = (STAGED_BYTES / element).max(1);
-        let stride = (piece * element).next_multiple_of(64);
-        self.workspace().make_staging(stride * sources.len())?;
+        let most = (STAGED_BYTES / element).max(1);
+        let stride = (most * element).next_multiple_of(64);
+        let is_stream = sources.iter().any(|source| matches!(source, Source::Stream { .. }));
+        if sources.iter().any(|source| matches!(source, Source::There { .. })) {
+            self.workspace().make_staging(stride * sources.len())?;
+        }
         let staging: *mut u8 = self.workspace().staging.as_mut_ptr().cast();
         let mut local = std::mem::take(&mut self.workspace().staged);
-        let mut done = 0;
-        while done < count {
-            let elements = piece.min(count - done);
-            local.clear();
-            for (index, source) in sources.iter().enumerate() {
-                local.push(match *source {
-                    Source::Here(from) | Source::InPlace { from, .. } => {
-                        Source::Here(from.wrapping_add(done * element))
-                    }
-                    Source::There { member, address } => {
-                        let place = staging.wrapping_add(index * stride);
-                        let from = address.wrapping_add((done * element) as u64);
-                        // SAFETY: the staging memory has `stride` bytes for each source.
-                        unsafe { read(work.shared, member, from, place, elements * element) }?;
-                        Source::Here(place)
-                    }
-                });
+        let result = loop {
+            let done = self.workspace().done;
+            if done == count {
+                break self.consume(work, sources, usize::MAX).map(|()| None);
             }
-            reduce(work, &local, into.wrapping_add(done * element), elements)?;
-            done += elements;
-        }
+            local.clear();
+            let elements = match self.locate_pieces(work, sources, most.min(count - done), &mut local) {
+                Ok(Ok(elements)) => elements,
+                // Peers may wait for what this rank writes.
+                Ok(Err(_)) if self.write_streams(work) => continue,
+                Ok(Err(wait)) => break Ok(Some(wait)),
+                Err(error) => break Err(error),
+            };
+            let staged = sources.iter().zip(&mut local).enumerate().try_for_each(|(index, (source, local))| {
+                let Source::There { member, address } = *source else { return Ok(()) };
+                let (place, from) =
+                    (staging.wrapping_add(index * stride), address.wrapping_add((done * element) as u64));
+                *local = Source::Here(place);
+                // SAFETY: the staging memory has `stride` bytes for each source.
+                unsafe { read(work.shared, member, from, place, elements * element) }
+            });
+            let into = into.wrapping_add(done * element);
+            if let Err(error) = staged.and_then(|()| reduce(work, &local, into, elements)) {
+                break Err(error);
+            }
+            self.workspace().done = done + elements;
+            if is_stream && let Err(error) = self.consume(work, sources, (done + elements) * element) {
+                break Err(error);
+            }
+            if self.write_streams(work) || is_stream {
+                self.announce(work);
+                if let Some(wait) = awake(work, sources) {
+                    break Ok(Some(wait));
+                }
+            }
+        };
         self.workspace().staged = local;
+        result
+    }
+
+    /// Where the next elements of each of `sources` are, at most `elements`; for memory of other processes: nowhere. Returns how many
+    /// there are of all, or what to wait for if there are none.
+    fn locate_pieces(
+        &mut self,
+        work: &Work<'_>,
+        sources: &[Source],
+        mut elements: usize,
+        local: &mut Vec<Source>,
+    ) -> Result<std::result::Result<usize, Wait>> {
+        let (board, element, done) = (&work.shared.board, work.binding.element, self.workspace().done);
+        for source in sources {
+            local.push(match *source {
+                Source::Here(from) | Source::InPlace { from, .. } => Source::Here(from.wrapping_add(done * element)),
+                Source::There { .. } => *source,
+                Source::Stream { member, number, cell, at, .. } => {
+                    let impossible = || malformed(work.shared, member);
+                    let stream = board.incoming(member, number, cell).ok_or_else(impossible)?;
+                    let begin = at + done * element;
+                    if begin > 0 && done == 0 {
+                        board.consume(&stream, begin);
+                        self.unannounced = true;
+                    }
+                    let written = board.written(&stream).saturating_sub(begin) / element;
+                    if written == 0 {
+                        return Ok(Err(Wait::Piece { member, number, bytes: begin + element }));
+                    }
+                    let (from, bytes) = stream.place(begin);
+                    if bytes < element {
+                        return Err(impossible());
+                    }
+                    elements = elements.min(written).min(bytes / element);
+                    Source::Here(from)
+                }
+            });
+        }
+        Ok(Ok(elements))
+    }
+
+    /// Says that this rank does not read the next `bytes` bytes of the streams among `sources` any more.
+    fn consume(&mut self, work: &Work<'_>, sources: &[Source], bytes: usize) -> Result<()> {
+        let board = &work.shared.board;
+        for source in sources {
+            let Source::Stream { member, number, cell, bytes: all, at } = *source else { continue };
+            let stream = board.incoming(member, number, cell).ok_or_else(|| malformed(work.shared, member))?;
+            board.consume(&stream, at.saturating_add(bytes).min(all));
+            self.unannounced = true;
+        }
         Ok(())
     }
 
@@ -526,7 +661,8 @@ impl Call {
         let ended =
             read.as_ref().err().map(Error::details).filter(|of| of.errno == Some(libc::ESRCH)).and_then(|of| of.rank);
         for source in sources {
-            if let Source::There { member, .. } | Source::InPlace { member, .. } = *source
+            if let Source::There { member, .. } | Source::InPlace { member, .. } | Source::Stream { member, .. } =
+                *source
                 && (!shared.board.stands(&self.workspace().seat, member) || ended == Some(shared.rank(member)))
             {
                 return Ok(Some(Wait::Reason { member }));
@@ -559,6 +695,8 @@ impl Call {
         if std::mem::take(&mut own.seated) && !shared.is_inherited() {
             shared.board.withdraw(&own.seat);
         }
+        own.outgoing.clear();
+        own.done = 0;
         own.ended.store(true, Ordering::Release);
     }
 }
@@ -577,6 +715,15 @@ impl Workspace {
     fn make_staging(&mut self, bytes: usize) -> Result<()> {
         self.staging.try_reserve(bytes.div_ceil(size_of::<u128>())).map_err(|_| no_memory(bytes))
     }
+}
+
+/// A wait that is over, if this rank's device has gone to sleep: peers would wake it after every piece. Whoever executes the call
+/// [takes over](crate::engine::Engine::take_over) before it goes on.
+fn awake(work: &Work<'_>, sources: &[Source]) -> Option<Wait> {
+    sources.iter().filter(|_| work.shared.is_asleep()).find_map(|source| match *source {
+        Source::Stream { member, number, .. } => Some(Wait::Piece { member, number, bytes: 0 }),
+        _ => None,
+    })
 }
 
 /// # Safety
@@ -602,6 +749,11 @@ fn reduce(work: &Work<'_>, sources: &[Source], into: *mut u8, count: usize) -> R
     let binding = work.binding;
     let stores = stores(work);
     match (binding.combine, sources) {
+        (_, [from]) => {
+            // SAFETY: both spans are valid for `count` elements, and what a peer has published does not overlap this rank's buffers.
+            unsafe { reduce::copy(into, here(from), count * binding.element, stores) };
+            Ok(())
+        }
         (Combine::Kernel(_, _, (dtype, op)), sources) => {
             let kernel = reduce::kernel_n(dtype, op).ok_or_else(no_operation)?;
             let mut pointers = [std::ptr::null(); MAX_MEMBERS];
@@ -638,7 +790,7 @@ fn too_short(shared: &Shared, member: usize, its: usize, at: usize, bytes: usize
 fn here(source: &Source) -> *const u8 {
     match source {
         Source::Here(pointer) | Source::InPlace { from: pointer, .. } => *pointer,
-        Source::There { .. } => std::ptr::null(),
+        Source::There { .. } | Source::Stream { .. } => std::ptr::null(),
     }
 }
 

@@ -72,6 +72,13 @@ fn plan(rank: usize, size: usize, count: usize) -> Plan {
     plan
 }
 
+/// Of which long publications are by reference.
+fn by_reference(rank: usize, size: usize, count: usize) -> Plan {
+    let mut plan = plan(rank, size, count);
+    plan.program.as_mut().unwrap().streams = false;
+    plan
+}
+
 /// Allreduce in place.
 fn in_place(rank: usize, size: usize, count: usize) -> Plan {
     let shape = Shape { inputs: 0, shared: true, ..Shape::new(Collective::Allreduce, rank, size, count) };
@@ -108,6 +115,14 @@ fn ranks_reduce_what_all_have_published() {
     for (size, count, calls) in
         [(2, 1, 1000), (3, 8, 300), (4, 9, 300), (9, 100, 100), (2, 40_000, 50), (3, 100_000, 30)]
     {
+        sums(size, count, calls);
+    }
+}
+
+/// Streams of one ring, of several, and of a piece that is not full; and with more ranks than a cell has room for long rings.
+#[test]
+fn ranks_reduce_what_all_publish_piece_by_piece() {
+    for (size, count, calls) in [(2, (COPIED_BYTES >> 2) + 1, 5), (2, 5_000_001, 3), (3, 700_003, 3), (9, 300_000, 2)] {
         sums(size, count, calls);
     }
 }
@@ -257,7 +272,7 @@ fn withdrawn_while_it_is_read(groups: Vec<Arc<HostGroup>>, input: *const u8, cou
     let mut output = vec![0f32; count];
     let (inputs, outputs) = ([input], [output.as_mut_ptr().cast()]);
     let plain = binding(&inputs, &outputs, 0);
-    let plans = [plan(0, 2, count), plan(1, 2, count)];
+    let plans = [by_reference(0, 2, count), by_reference(1, 2, count)];
     let publisher = work(&shared[1], &plans[1], &plain);
     let mut published = Call::start(&publisher).ok().unwrap();
     assert!(published.advance(&publisher).unwrap().is_some());
@@ -279,7 +294,7 @@ fn on_three_ranks(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>
     let inputs = [input.as_ptr().cast()];
     let outputs: Vec<[*mut u8; 1]> = outputs.iter_mut().map(|output| [output.as_mut_ptr().cast()]).collect();
     let bindings: Vec<_> = outputs.iter().map(|outputs| binding(&inputs, outputs, 0)).collect();
-    let plans: Vec<_> = (0..3).map(|rank| plan(rank, 3, count)).collect();
+    let plans: Vec<_> = (0..3).map(|rank| by_reference(rank, 3, count)).collect();
     let works: Vec<_> = (0..3).map(|rank| work(&shared[rank], &plans[rank], &bindings[rank])).collect();
     let mut calls: Vec<_> = works.iter().map(|work| Call::start(work).ok().unwrap()).collect();
     check(&groups, &works, &mut calls);
@@ -294,6 +309,49 @@ fn a_wait_for_readers_is_for_one_at_a_time_so_that_the_end_of_each_is_noticed() 
         calls[1].advance(&works[1]).unwrap();
         assert!(calls[0].is_ready(&works[0], Wait::Reader { member: 1 }), "rank 1 has read all, and rank 2 nothing");
         assert_eq!(calls[0].advance(&works[0]).unwrap(), Some(Wait::Reader { member: 2 }));
+    });
+}
+
+/// Two ranks of which one, after it has published `count` elements, does nothing until the other waits for it.
+fn stream(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>], &mut [Call], Wait)) {
+    let groups = HostGroup::in_process(2);
+    let shared: Vec<Shared> = groups.iter().cloned().map(Shared::new).collect();
+    let input: Vec<f32> = (0..count).map(|i| (i % 1000) as f32).collect();
+    let mut outputs = vec![vec![0f32; count]; 2];
+    let inputs = [input.as_ptr().cast()];
+    let outs: Vec<[*mut u8; 1]> = outputs.iter_mut().map(|output| [output.as_mut_ptr().cast()]).collect();
+    let bindings: Vec<_> = outs.iter().map(|outputs| binding(&inputs, outputs, 0)).collect();
+    let plans: Vec<_> = (0..2).map(|rank| plan(rank, 2, count)).collect();
+    let works: Vec<_> = (0..2).map(|rank| work(&shared[rank], &plans[rank], &bindings[rank])).collect();
+    let mut calls: Vec<_> = works.iter().map(|work| Call::start(work).ok().unwrap()).collect();
+    assert!(calls[1].advance(&works[1]).unwrap().is_some());
+    let wait = calls[0].advance(&works[0]).unwrap().unwrap();
+    assert!(matches!(wait, Wait::Piece { member: 1, number: 0, .. }), "{wait:?}");
+    check(&groups, &works, &mut calls, wait);
+}
+
+#[test]
+fn a_rank_that_only_looks_writes_on_and_wakes_its_reader() {
+    stream(COPIED_BYTES, |groups, works, calls, wait| {
+        let rung = || sys::poll(&[groups[0].doorbell()], Duration::ZERO);
+        assert!(!calls[0].is_ready(&works[0], wait));
+        groups[0].set_sleeping(true);
+        let its = calls[1].advance(&works[1]).unwrap().unwrap();
+        assert!(calls[0].is_ready(&works[0], wait));
+        calls[1].look_around(&works[1], its);
+        assert!(rung());
+    });
+}
+
+#[test]
+fn a_stream_that_is_withdrawn_leaves_the_reason_to_be_waited_for() {
+    stream(COPIED_BYTES, |groups, works, calls, wait| {
+        let _ = groups;
+        calls[1].withdraw(works[1].shared);
+        assert!(calls[0].is_ready(&works[0], wait), "no piece comes any more");
+        let wait = calls[0].advance(&works[0]).unwrap().unwrap();
+        assert_eq!(wait.member(), 1);
+        assert!(!calls[0].is_ready(&works[0], wait));
     });
 }
 
@@ -407,10 +465,10 @@ fn a_peer_that_sleeps_until_its_publications_are_read_is_woken_before_the_call_o
 #[test]
 fn a_rank_that_scribbles_over_its_board_harms_nobody_else() {
     let mut random = Random::new(3);
-    let starts: Vec<[u8; 4]> = (0..32).map(|n| [0, n % 8, n / 8, n % 4]).collect();
+    let starts: Vec<[u8; 4]> = (0..40).map(|n| [0, n % 8, n / 8, n % 4]).collect();
     for round in 0..1000 {
         // All ranks start a call, and go on with it while one scribbles.
-        let mut actions = starts[round % 32].to_vec();
+        let mut actions = starts[round % 40].to_vec();
         for _ in 0..random.below(20) {
             actions.push([3, 5, 6, 6, 6, 7][random.below(6)]);
             actions.extend(random.bits().to_ne_bytes().iter().take(1 + random.below(8)));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Options, refuse};
 use crate::error::Result;
 use crate::hash::{QuickHasher, QuickMap};
-use crate::schedule::{Action, Schedule};
+use crate::schedule::{Action, Dependency, Schedule};
 use crate::types::Rank;
 
 /// The operation of a step, as far as its duration depends on it.
@@ -156,7 +156,8 @@ pub(super) fn compile(
             if rank >= ranks {
                 break;
             }
-            let program = generate(rank).and_then(|schedule| compiler.compile(rank, &schedule, &shared));
+            let schedule = generate(rank).map(in_turn);
+            let program = schedule.and_then(|schedule| compiler.compile(rank, &schedule, &shared));
             failed.fetch_or(program.is_err(), Ordering::Relaxed);
             done.push((rank, program));
         }
@@ -172,6 +173,18 @@ pub(super) fn compile(
     });
     programs.sort_unstable_by_key(|(rank, _)| *rank);
     programs.into_iter().map(|(_, program)| program).collect()
+}
+
+/// A schedule without messages is executed by one thread, step by step.
+fn in_turn(mut schedule: Schedule) -> Schedule {
+    let steps = &mut schedule.steps;
+    if steps.iter().all(|step| step.action.source().is_none() && step.action.destination().is_none()) {
+        for later in 1..steps.len() {
+            let earlier = steps[later - 1].action.elements();
+            steps[later].after.push(Dependency { step: later as u32 - 1, shift: earlier as isize });
+        }
+    }
+    schedule
 }
 
 /// Parts that several ranks share, keyed by hash.

@@ -110,7 +110,10 @@ impl<'a> Machine<'a> {
         let local = self.program.after(index).iter().find(waits).map(|before| before.step);
         let across = || {
             let open = |&step: &u32| self.done[step as usize] < self.program.steps[step as usize].len;
-            self.program.board.across(index).iter().copied().chain(self.program.board.previous(index)).find(open)
+            let board = &self.program.board;
+            let mut earlier =
+                board.across(index).iter().copied().chain(board.previous(index)).chain(board.abreast(index));
+            earlier.find(open)
         };
         local.or_else(across).map(|step| step as usize)
     }
@@ -313,7 +316,8 @@ fn waiters(program: &Program) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0; program.steps.len() + 1];
     let before = |index| {
         let local = program.after(index).iter().map(|before| before.step);
-        local.chain(program.board.across(index).iter().copied()).chain(program.board.previous(index))
+        let board = &program.board;
+        local.chain(board.across(index).iter().copied()).chain(board.previous(index)).chain(board.abreast(index))
     };
     let all = || (0..program.steps.len()).flat_map(|index| before(index).map(move |step| (index, step)));
     all().for_each(|(_, before)| first[before as usize + 1] += 1);

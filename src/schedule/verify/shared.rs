@@ -42,6 +42,8 @@ pub(super) struct Board {
     first: Vec<u32>,
     /// Each step on shared memory with the one before it of the same rank.
     order: Vec<(u32, u32)>,
+    /// Fetches, each with the steps that other readers of the same publication must have done; see [`Board::abreast`].
+    abreast: Vec<(u32, u32)>,
     /// The rank and the step that were added last.
     last: Option<(Rank, u32)>,
 }
@@ -91,6 +93,13 @@ impl Board {
         Some(self.order[found].1)
     }
 
+    /// The steps of other ranks that must be done so that these, too, can read the publication that step `index` fetches: it may be
+    /// written piece by piece, as fast as all of them read.
+    pub fn abreast(&self, index: usize) -> impl Iterator<Item = u32> {
+        let first = self.abreast.partition_point(|(step, _)| (*step as usize) < index);
+        self.abreast[first..].iter().take_while(move |(step, _)| *step as usize == index).map(|(_, earlier)| *earlier)
+    }
+
     /// Finds the publication of each fetch and checks their form.
     pub fn connect(program: &mut Program, contract: &dyn Contract) -> Result<()> {
         let mut board = std::mem::take(&mut program.board);
@@ -118,10 +127,15 @@ impl Board {
             }
             waits.extend(board.awaits[from].iter().map(|&end| (end, step)));
         }
+        // With messages, publications are not written piece by piece.
+        let in_pieces = program.steps.iter().all(|step| step.kind != Kind::Send);
         for (rank, publications) in board.publications.iter().enumerate() {
             for (number, publication) in publications.iter().enumerate() {
-                check_readers(program, contract, rank, number, publication)?;
+                check_readers(program, contract, rank, number, publication, in_pieces)?;
             }
+        }
+        if in_pieces {
+            board.abreast = board.readers_abreast();
         }
         if !waits.is_empty() {
             waits.sort_unstable();
@@ -134,16 +148,38 @@ impl Board {
     }
 }
 
-/// Checks that exactly the ranks to which `publication` is published fetch it.
+impl Board {
+    /// See [`Board::abreast`].
+    fn readers_abreast(&self) -> Vec<(u32, u32)> {
+        let mut abreast = Vec::new();
+        for publication in self.publications.iter().flatten().filter(|publication| publication.elements > 0) {
+            for (other, ..) in &publication.fetches {
+                let Some(earlier) = self.previous(*other as usize) else { continue };
+                let fetches = publication.fetches.iter().map(|(step, ..)| *step).filter(|step| step != other);
+                abreast.extend(fetches.map(|step| (step, earlier)));
+            }
+        }
+        abreast.sort_unstable();
+        abreast
+    }
+}
+
+/// Checks that exactly the ranks to which `publication` is published fetch it; `once`: each in one step.
 fn check_readers(
     program: &Program,
     contract: &dyn Contract,
     rank: Rank,
     number: usize,
     publication: &Publication,
+    once: bool,
 ) -> Result<()> {
     let mut reads = vec![false; program.ranks];
-    publication.fetches.iter().for_each(|(step, ..)| reads[program.steps[*step as usize].rank as usize] = true);
+    for (step, ..) in &publication.fetches {
+        let reader = program.steps[*step as usize].rank as usize;
+        if std::mem::replace(&mut reads[reader], true) && once {
+            return Err(wrong(format!("rank {reader} fetches publication {number} of rank {rank} in several steps")));
+        }
+    }
     for (reader, reads) in reads.into_iter().enumerate() {
         let should = match publication.to {
             Readers::All => reader != rank && contract.host(reader) == contract.host(rank),

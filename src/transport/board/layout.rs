@@ -4,7 +4,9 @@
 //! |---|---|
 //! | 0 | the number of slots that are used |
 //! | [`ACKNOWLEDGEMENTS_AT`] | acknowledgements: for each [`FEW`] slots, for each member, a word for each of its slots |
+//! | [`CONSUMED_AT`] | how far the owner has read streams: for each member, for each of its cells, a word for each publication |
 //! | [`SLOTS_AT`] | the slots |
+//! | [`RINGS_AT`] | rings of streams: for each cell, one for each publication |
 //! | [`CELLS_AT`] | the cells: memory for copies |
 
 use super::{Place, Publication};
@@ -25,13 +27,17 @@ pub const MAX_PUBLICATIONS: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 pub const INLINE_BYTES: usize = 32;
 /// Calls whose publications are copied at the same time.
 pub(super) const CELLS: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
-pub(super) const CELL_BYTES: usize = if cfg!(all(test, loom)) { LINE } else { 2 << 20 };
+/// Bytes of a cell.
+pub const CELL_BYTES: usize = if cfg!(all(test, loom)) { 2 * LINE } else { 2 << 20 };
 
 const ACKNOWLEDGEMENTS_AT: usize = LINE;
-const SLOTS_AT: usize = (ACKNOWLEDGEMENTS_AT + MAX_MEMBERS * SLOTS * size_of::<AtomicU64>()).next_multiple_of(LINE);
-const CELLS_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
+const CONSUMED_AT: usize = (ACKNOWLEDGEMENTS_AT + MAX_MEMBERS * SLOTS * size_of::<AtomicU64>()).next_multiple_of(LINE);
+const SLOTS_AT: usize =
+    (CONSUMED_AT + MAX_MEMBERS * CELLS * MAX_PUBLICATIONS * size_of::<AtomicU64>()).next_multiple_of(LINE);
+const RINGS_AT: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
+const CELLS_AT: usize = (RINGS_AT + CELLS * MAX_PUBLICATIONS * size_of::<Ring>()).next_multiple_of(4096);
 /// Size of a board. Pages that are never written take no memory.
-pub const BOARD_BYTES: usize = CELLS_AT + CELLS * size_of::<Data<Cell>>();
+pub const BOARD_BYTES: usize = CELLS_AT + CELLS * size_of::<Cell>();
 
 /// The bits of a stamp that count publications.
 pub(super) const COUNT: u64 = 0xff;
@@ -42,6 +48,7 @@ pub(super) enum Form {
     Inline = 0,
     Copied = 1,
     Address = 2,
+    Stream = 3,
 }
 
 const FORM_BITS: u32 = 2;
@@ -49,7 +56,7 @@ const FORM_BITS: u32 = 2;
 #[repr(C)]
 struct Entry {
     form: AtomicU64,
-    /// Offset on the board, or address.
+    /// Offset on the board, or address, or of a stream the number of its cell.
     place: AtomicU64,
 }
 
@@ -65,9 +72,22 @@ pub(super) struct Slot {
     more: [Entry; MAX_PUBLICATIONS - 1],
 }
 
-/// Memory for copies.
+/// Memory for copies, in lines because loom watches each of them by itself.
 #[repr(C, align(64))]
-pub(super) struct Cell([u8; CELL_BYTES]);
+pub(super) struct Cell([Data<[u8; LINE]>; CELL_BYTES / LINE]);
+
+/// A ring in a cell, through which the owner writes a publication piece by piece.
+#[repr(C, align(64))]
+pub(super) struct Ring {
+    /// Bytes that were written through rings with this number: those of this publication after those of earlier ones.
+    pub written: AtomicU64,
+    /// What `written` was before this publication.
+    pub start: AtomicU64,
+    /// Where the ring begins on the board.
+    pub at: AtomicU64,
+    /// Its length in bytes.
+    pub bytes: AtomicU64,
+}
 
 #[repr(C)]
 #[cfg(not(all(test, loom)))]
@@ -207,11 +227,27 @@ impl View {
         unsafe { &*self.0.cast::<AtomicU64>() }
     }
 
+    /// How far the owner has read the publication `number` of `member`, of which the copies are in that member's `cell`.
     #[inline]
-    fn cell(&self, cell: usize) -> &Data<Cell> {
-        assert!(cell < CELLS);
-        // SAFETY: the cells lie within the board, and every bit pattern is a valid cell of bytes.
-        unsafe { &*self.0.add(CELLS_AT).cast::<Data<Cell>>().add(cell) }
+    pub fn consumed(&self, member: usize, cell: usize, number: usize) -> &AtomicU64 {
+        assert!(member < MAX_MEMBERS && cell < CELLS && number < MAX_PUBLICATIONS);
+        let index = (member * CELLS + cell) * MAX_PUBLICATIONS + number;
+        // SAFETY: these words lie within the board.
+        unsafe { &*self.0.add(CONSUMED_AT).cast::<AtomicU64>().add(index) }
+    }
+
+    /// The ring of the owner's publication `number` in `cell`.
+    #[inline]
+    pub fn ring(&self, cell: usize, number: usize) -> &Ring {
+        assert!(cell < CELLS && number < MAX_PUBLICATIONS);
+        // SAFETY: the rings lie within the board, and every bit pattern is a valid one.
+        unsafe { &*self.0.add(RINGS_AT).cast::<Ring>().add(cell * MAX_PUBLICATIONS + number) }
+    }
+
+    /// The byte `at` of the board, which is in a cell with `bytes` bytes after it, or not.
+    pub fn in_cells(&self, at: u64, bytes: u64) -> Option<*const u8> {
+        let is_inside = at >= CELLS_AT as u64 && at.checked_add(bytes)? <= BOARD_BYTES as u64;
+        is_inside.then(|| self.0.cast_const().wrapping_add(at as usize))
     }
 
     /// Copies `bytes` bytes at `from` to the byte `at` of the cell, and returns their offset on the board.
@@ -221,14 +257,26 @@ impl View {
     /// this part of the cell now.
     #[inline]
     pub unsafe fn store_copied(&self, cell: usize, at: usize, from: *const u8, bytes: usize) -> usize {
-        self.cell(cell).with_mut(|memory| {
-            // SAFETY: the caller guarantees the source, that the destination lies in the cell, and that nothing else accesses it.
-            unsafe {
-                let into = memory.cast::<u8>().add(at);
-                std::ptr::copy_nonoverlapping(from, into, bytes);
-                into.addr() - self.0.addr()
-            }
-        })
+        let offset = self.place(cell, at);
+        // SAFETY: the caller guarantees the source, that the destination lies in the cell, and that nothing else accesses it.
+        unsafe { self.write(offset, from, bytes) };
+        offset
+    }
+
+    /// Where the byte `at` of the cell is on the board.
+    #[inline]
+    pub fn place(&self, cell: usize, at: usize) -> usize {
+        assert!(cell < CELLS);
+        CELLS_AT + cell * size_of::<Cell>() + at
+    }
+
+    /// # Safety
+    /// As for [`View::store_copied`].
+    #[inline(always)]
+    #[cfg(not(all(test, loom)))]
+    unsafe fn write(&self, offset: usize, from: *const u8, bytes: usize) {
+        // SAFETY: by the contract.
+        unsafe { std::ptr::copy_nonoverlapping(from, self.0.add(offset), bytes) };
     }
 
     /// The publication `number` in `slot` of this board; `None` if its place is not in a cell.
@@ -239,12 +287,12 @@ impl View {
         let bytes = (form >> FORM_BITS) as usize;
         let place = match form & ((1 << FORM_BITS) - 1) {
             0 if bytes <= INLINE_BYTES => Place::Here(slot.inline.bytes().with(|bytes| bytes.cast())),
-            1 => {
-                let at = usize::try_from(place.load(Ordering::Relaxed)).ok()?;
-                let is_inside = at >= CELLS_AT && at.checked_add(bytes)? <= BOARD_BYTES;
-                is_inside.then(|| Place::Here(self.0.wrapping_add(at)))?
-            }
+            1 => Place::Here(self.in_cells(place.load(Ordering::Relaxed), bytes as u64)?),
             2 => Place::There(place.load(Ordering::Relaxed)),
+            3 => {
+                let cell = place.load(Ordering::Relaxed);
+                (cell < CELLS as u64).then_some(Place::Stream { cell: cell as usize })?
+            }
             _ => return None,
         };
         Some(Publication { bytes, place })
@@ -272,9 +320,42 @@ impl View {
             // SAFETY: as above.
             unsafe { std::ptr::from_ref(self.slot(at)).cast_mut().write(slot) };
         }
-        for at in 0..CELLS {
+        for cell in 0..CELLS {
+            let lines = Cell(std::array::from_fn(|_| Data::new([0; LINE])));
             // SAFETY: as above.
-            unsafe { std::ptr::from_ref(self.cell(at)).cast_mut().write(Data::new(Cell([0; CELL_BYTES]))) };
+            unsafe { self.0.add(CELLS_AT).cast::<Cell>().add(cell).write(lines) };
+            for number in 0..MAX_PUBLICATIONS {
+                let ring = Ring { written: word(), start: word(), at: word(), bytes: word() };
+                // SAFETY: as above.
+                unsafe { std::ptr::from_ref(self.ring(cell, number)).cast_mut().write(ring) };
+                for member in 0..members {
+                    // SAFETY: as above.
+                    unsafe { std::ptr::from_ref(self.consumed(member, cell, number)).cast_mut().write(word()) };
+                }
+            }
+        }
+    }
+
+    /// The lines of the cells from `offset` on, at the beginning of one of them, with `bytes` bytes.
+    fn lines(&self, offset: usize, bytes: usize) -> &[Data<[u8; LINE]>] {
+        let size = size_of::<Data<[u8; LINE]>>();
+        let line = |byte: usize| (byte - CELLS_AT) / LINE;
+        let (first, end) = (line(offset), line(offset + bytes - 1) + 1);
+        assert!((offset - CELLS_AT).is_multiple_of(LINE) && end * size <= CELLS * size_of::<Cell>());
+        // SAFETY: these lines lie within the board.
+        unsafe {
+            let first = self.0.add(CELLS_AT).cast::<Data<[u8; LINE]>>().add(first);
+            std::slice::from_raw_parts(first, end - line(offset))
+        }
+    }
+
+    /// # Safety
+    /// As for [`View::store_copied`].
+    unsafe fn write(&self, offset: usize, from: *const u8, bytes: usize) {
+        for (n, line) in self.lines(offset, bytes).iter().enumerate() {
+            let part = (bytes - n * LINE).min(LINE);
+            // SAFETY: by the contract.
+            line.with_mut(|into| unsafe { std::ptr::copy_nonoverlapping(from.add(n * LINE), into.cast(), part) });
         }
     }
 
@@ -284,11 +365,17 @@ impl View {
         let read = || unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec();
         match from.addr() - self.0.addr() {
             at if at < CELLS_AT => self.slot((at - SLOTS_AT) / size_of::<Slot>()).inline.bytes().with(|_| read()),
-            at => self.cell((at - CELLS_AT) / size_of::<Data<Cell>>()).with(|_| read()),
+            at => {
+                let part = |(n, line): (usize, &Data<[u8; LINE]>)| {
+                    // SAFETY: as above.
+                    line.with(|line| unsafe { *line })[..(bytes - n * LINE).min(LINE)].to_vec()
+                };
+                self.lines(at, bytes).iter().enumerate().flat_map(part).collect()
+            }
         }
     }
 }
 
-/// Where the acknowledgements and the slots begin, the bytes of a slot, and where the cells begin.
+/// Where the acknowledgements and the slots begin, the bytes of a slot, and where the rings and the cells begin.
 #[cfg(any(test, fuzzing))]
-pub const PLACES: [usize; 4] = [ACKNOWLEDGEMENTS_AT, SLOTS_AT, size_of::<Slot>(), CELLS_AT];
+pub const PLACES: [usize; 5] = [ACKNOWLEDGEMENTS_AT, SLOTS_AT, size_of::<Slot>(), RINGS_AT, CELLS_AT];

@@ -4,7 +4,7 @@
 //! of the board's slots. In it, it publishes spans of memory: by value, as a copy on the board, or by reference, as an address
 //! that the others read through the operating system. A slot names its call by a tag and a fingerprint, so each rank may have
 //! several calls in progress, in any order. A rank that looks for a peer's slot of a call first tries the slot that it occupies
-//! itself, because ranks that make the same calls occupy the same slots.
+//! itself, because ranks that make the same calls occupy the same slots. Long publications are [streams](stream).
 //!
 //! # Synchronisation
 //! A slot's `stamp` consists of a hash of tag and fingerprint, and of the number of publications. It is stored with release
@@ -20,16 +20,18 @@ mod desk;
 mod layout;
 #[cfg(all(test, loom))]
 pub(in crate::transport) mod model;
+mod stream;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use desk::{Desk, Full, Opening};
 #[cfg(any(test, fuzzing))]
 pub use layout::PLACES;
-pub use layout::{BOARD_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, SLOTS};
+pub use layout::{BOARD_BYTES, CELL_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, SLOTS};
+pub use stream::{Incoming, Outgoing, PIECES};
 
 use crate::transport::sync::{Ordering, fence};
-use layout::{CELL_BYTES, Form, View};
+use layout::{Form, View};
 
 /// The boards of the ranks that share memory. Members are numbered from 0.
 pub struct Board {
@@ -105,6 +107,11 @@ pub enum Place {
     Here(*const u8),
     /// At this address in the member's process.
     There(u64),
+    /// Written piece by piece through a ring in this cell; see [`Board::incoming`].
+    Stream {
+        /// The cell's number.
+        cell: usize,
+    },
 }
 
 /// Upper bits of the stamp: everything but the number of publications. Never 0, which is the stamp of an unused slot.
@@ -149,7 +156,6 @@ impl Board {
     /// withdrawn.
     #[inline]
     pub unsafe fn publish(&self, seat: &mut Seat, from: *const u8, bytes: usize, copied: usize) {
-        let slot = self.own.slot(seat.slot);
         let number = seat.published;
         debug_assert!((number as usize) < MAX_PUBLICATIONS);
         if number == 0 && bytes <= INLINE_BYTES {
@@ -159,20 +165,28 @@ impl Board {
             seat.published = 1;
             return;
         }
-        if number == 0 {
-            slot.tag.store(seat.tag, Ordering::Relaxed);
-            slot.fingerprint.store(seat.fingerprint, Ordering::Relaxed);
-        }
         if bytes <= copied.min(seat.room - seat.used) {
             // SAFETY: the caller guarantees `bytes` at `from`. This seat alone uses its cell, which has room for them. No reader
             // reads them before the stamp is stored.
             let at = unsafe { self.own.store_copied(seat.cell, seat.used, from, bytes) };
-            slot.set_entry(number as usize, Form::Copied, bytes, at as u64);
             seat.used += bytes.next_multiple_of(layout::LINE);
+            self.publish_entry(seat, Form::Copied, bytes, at as u64);
         } else {
-            slot.set_entry(number as usize, Form::Address, bytes, from.addr() as u64);
             seat.by_reference |= bytes > 0;
+            self.publish_entry(seat, Form::Address, bytes, from.addr() as u64);
         }
+    }
+
+    /// Makes the next publication of `seat`, of `bytes` bytes.
+    #[inline]
+    fn publish_entry(&self, seat: &mut Seat, form: Form, bytes: usize, place: u64) {
+        let slot = self.own.slot(seat.slot);
+        let number = seat.published;
+        if number == 0 {
+            slot.tag.store(seat.tag, Ordering::Relaxed);
+            slot.fingerprint.store(seat.fingerprint, Ordering::Relaxed);
+        }
+        slot.set_entry(number as usize, form, bytes, place);
         seat.published = number + 1;
         slot.stamp.store(seat.hash | seat.published, Ordering::Release);
     }
@@ -298,6 +312,11 @@ impl Seat {
     #[inline]
     pub fn is_by_reference(&self) -> bool {
         self.by_reference
+    }
+
+    /// Number of publications.
+    pub fn published(&self) -> usize {
+        self.published as usize
     }
 
     /// The call's fingerprint.

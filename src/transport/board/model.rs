@@ -231,6 +231,53 @@ fn what_is_published_by_reference_does_not_change_while_it_is_read() {
     });
 }
 
+/// A ring of two pieces, and three pieces that go through it, twice.
+#[test]
+fn a_stream_is_read_whole_and_its_ring_is_used_again() {
+    const BYTES: usize = 3 * LINE;
+    // On the same tag.
+    const CALLS: [u64; 2] = [2, 3];
+    model(|| {
+        let memory = Memory::new(2);
+        let mut publisher = Member::new(&memory, 0);
+        let mut reader = Member::new(&memory, 1);
+        let publisher = spawn(move || {
+            for call in CALLS {
+                let mut seat = publisher.open(call, 2 * LINE);
+                let data = [call as u8; BYTES];
+                // SAFETY: the bytes live until all are written.
+                let stream =
+                    unsafe { publisher.board.publish_stream(&mut seat, data.as_ptr(), BYTES, 2 * LINE, Members::MAX) };
+                let mut stream = stream.expect("there is room for the ring");
+                while !stream.is_written() {
+                    if !publisher.board.write(&mut stream) {
+                        yield_now();
+                    }
+                }
+                publisher.desk.close(&seat, Members::MAX);
+            }
+        });
+        for call in CALLS {
+            let mut seat = reader.open(call, 0);
+            let Publication { bytes: BYTES, place: Place::Stream { cell } } = reader.find(&mut seat, 0, 0) else {
+                panic!("no stream")
+            };
+            let stream = reader.board.incoming(0, 0, cell).expect("its ring is possible");
+            for at in (0..BYTES).step_by(LINE) {
+                while reader.board.written(&stream) <= at {
+                    yield_now();
+                }
+                let piece = Publication { bytes: LINE, place: Place::Here(stream.place(at).0) };
+                assert_eq!(reader.content(0, piece), [call as u8; LINE]);
+                reader.board.consume(&stream, at + LINE);
+            }
+            reader.board.acknowledge(&mut seat, |_| true);
+            reader.desk.close(&seat, 0);
+        }
+        publisher.join().unwrap();
+    });
+}
+
 /// A reader that was not fast enough finds out that it may have read something else.
 #[test]
 fn what_was_read_before_it_was_withdrawn_stands() {

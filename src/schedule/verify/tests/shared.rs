@@ -48,7 +48,12 @@ fn what_is_published_is_fetched_by_its_readers() {
     };
     refused(&set(|from, _, _| *from = 2), &contract, "from rank 2, which is not another rank of the same host");
     refused(&set(|from, _, _| *from = 9), &contract, "from rank 9, which is not another rank of the same host");
-    refused(&set(|from, _, _| *from = 0), &contract, "rank 2 does not fetch publication 0 of rank 1, which is for All");
+    refused(&set(|from, _, _| *from = 0), &contract, "rank 2 fetches publication 0 of rank 0 in several steps");
+    let elsewhere = |action: &mut Action| {
+        let Action::Fetch { into, .. } = *action else { panic!() };
+        *action = Action::Copy { from: all(IN), into };
+    };
+    refused(&changed(elsewhere), &contract, "rank 2 does not fetch publication 0 of rank 1, which is for All");
     refused(&set(|_, publication, _| *publication = 1), &contract, "publication 1 of rank 1, which never publishes it");
     refused(&set(|_, _, at| *at = 1), &contract, "from element 1 of publication 0 of rank 1, which has 4");
     refused(&set(|_, _, at| *at = usize::MAX), &contract, "of publication 0 of rank 1, which has 4");
@@ -105,6 +110,33 @@ fn publishing_ends_with_the_wait_for_readers() {
     let mut unordered = unordered;
     unordered[1].steps[1].after.clear();
     refused(&unordered, &plain(2, 4, anything), "(Publish, 4 elements) does not wait for rank 1, step 0");
+}
+
+/// Publications may be written piece by piece, as fast as all readers read.
+#[test]
+fn readers_of_the_same_publications_fetch_them_in_one_order() {
+    let contract = plain(3, 4, anything);
+    let read = |order: fn(Rank) -> [Rank; 2], to: Readers| {
+        schedules(3, |b, rank| {
+            if to == Readers::All {
+                b.publish(to, all(IN));
+            } else {
+                (1..3).for_each(|distance| {
+                    b.publish(Readers::One(((rank + 3 - distance) % 3) as u32), all(IN));
+                });
+            }
+            for from in order(rank) {
+                let number = if to == Readers::All { 0 } else { (from + 3 - rank) % 3 - 1 };
+                b.fetch(from, number as u32, 0, all(OUT));
+            }
+            b.await_readers();
+        })
+    };
+    let in_turns: fn(Rank) -> [Rank; 2] = |rank| [(rank + 1) % 3, (rank + 2) % 3];
+    let in_order: fn(Rank) -> [Rank; 2] = |rank| [[1, 2], [0, 2], [0, 1]][rank];
+    verify(read(in_order, Readers::All), &contract).unwrap();
+    refused(&read(in_turns, Readers::All), &contract, "deadlock: ");
+    verify(read(in_turns, Readers::One(0)), &contract).unwrap();
 }
 
 #[test]
