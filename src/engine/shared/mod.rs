@@ -4,6 +4,7 @@
 //! [operations](program) one after the other. Where it must wait for a peer it polls the peer's board for a short time; the
 //! caller of [`Call::advance`] then waits with the context's lock, as for messages.
 
+mod combine;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod part;
@@ -27,9 +28,9 @@ use crate::transport::shm::HostGroup;
 use crate::transport::shm::allocations::InPlace;
 use crate::types::Rank;
 use crate::wire::fingerprint::{COMPARISON, replaces};
+use combine::Source;
 use program::Memory;
 use quick::Quick;
-use run::Source;
 
 /// Publications of at most this many bytes are copied into shared memory as a whole; longer ones piece by piece, or readers read them
 /// from the publisher's buffer.

@@ -280,3 +280,101 @@ fn members_that_are_threads_exchange_many_calls() {
         }
     });
 }
+
+/// One member writes publications of several rings' length, one after the other, and two read them.
+#[test]
+fn members_that_are_threads_stream() {
+    const CALLS: u64 = if cfg!(miri) { 4 } else { 300 };
+    // Its last piece is not full.
+    const BYTES: usize = 5 * RING / 2 + 100;
+    const RING: usize = PIECES * LINE;
+    let memory = Memory::new(3);
+    let boards = memory.boards();
+    let byte = |call: u64, at: usize| (call as usize * 7 + at) as u8;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (board, mut desk) = (&boards[0], Desk::default());
+            for call in 1..=CALLS {
+                let data: Vec<u8> = (0..BYTES).map(|at| byte(call, at)).collect();
+                let mut seat = Seat::default();
+                while desk.open(board, &mut seat, 7, call, RING, |_| false).is_err() {
+                    std::thread::yield_now();
+                }
+                // SAFETY: the data lives until all is written.
+                let stream = unsafe { board.publish_stream(&mut seat, data.as_ptr(), BYTES, RING, Members::MAX) };
+                let mut stream = stream.unwrap();
+                while !stream.is_written() {
+                    if !board.write(&mut stream) {
+                        assert!(matches!(board.slowest(&stream), None | Some(1 | 2)));
+                        std::thread::yield_now();
+                    }
+                }
+                desk.close(&seat, Members::MAX);
+            }
+        });
+        for board in &boards[1..] {
+            scope.spawn(move || {
+                let mut desk = Desk::default();
+                for call in 1..=CALLS {
+                    let mut seat = open(&mut desk, board, call, 0);
+                    let publication = loop {
+                        board.search(&mut seat, 0);
+                        if let Some(found) = found(board, &mut seat, 0, 0) {
+                            break found;
+                        }
+                        std::thread::yield_now();
+                    };
+                    let Publication { bytes: BYTES, place: Place::Stream { cell } } = publication else {
+                        panic!("{publication:?}")
+                    };
+                    let stream = board.incoming(0, 0, cell).unwrap();
+                    let mut at = 0;
+                    while at < BYTES {
+                        let (from, most) = stream.place(at);
+                        let length = most.min(board.written(&stream) - at);
+                        // SAFETY: so much is written, and not consumed.
+                        let piece = unsafe { std::slice::from_raw_parts(from, length) };
+                        let wrong = piece.iter().zip(at..).find(|(own, at)| **own != byte(call, *at));
+                        assert_eq!(wrong, None, "call {call}");
+                        at += length;
+                        board.consume(&stream, at);
+                        if length == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                    board.acknowledge(&mut seat, |_| true);
+                    desk.close(&seat, 0);
+                }
+            });
+        }
+    });
+}
+
+/// Whatever is in a ring's description, the ring is in a cell.
+#[test]
+fn a_ring_that_is_not_in_a_cell_is_refused() {
+    let memory = Memory::new(2);
+    let boards = memory.boards();
+    let word = |at: usize, value: u64| {
+        // SAFETY: within the board of member 0, and aligned.
+        unsafe { memory.0[0].add(PLACES[3] + 8 * at).cast::<u64>().write(value) };
+    };
+    for (at, bytes, possible) in [
+        (PLACES[4], 64, true),
+        (PLACES[4], 0, false),
+        (PLACES[4] + 8, 64, false),
+        (PLACES[4] - 64, 64, false),
+        (BOARD_BYTES - 64, 64, true),
+        (BOARD_BYTES - 64, 65, false),
+        (BOARD_BYTES - 64, usize::MAX, false),
+    ] {
+        word(2, at as u64);
+        word(3, bytes as u64);
+        let stream = boards[1].incoming(0, 0, 0);
+        assert_eq!(stream.is_some(), possible, "{bytes} bytes at {at}");
+        for written in [0, 7, u64::MAX] {
+            word(0, written);
+            stream.iter().for_each(|stream| assert_eq!(boards[1].written(stream) as u64, written));
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Combinations of what the members have published, wherever it is: in this process, in another one's memory, or in a ring.
+
+use std::ffi::c_void;
+
+use super::program::Operand;
+use super::run::{Call, Wait, Work};
+use super::{Shared, Workspace};
+use crate::engine::execution::Combine;
+use crate::error::{Error, ErrorKind, Result, in_words};
+use crate::reduce::{self, Stores};
+use crate::schedule::Span;
+use crate::transport::board::{MAX_MEMBERS, Place, Publication};
+
+/// Bytes that are read at a time from each peer's buffers to be reduced: they stay in cache until then.
+const STAGED_BYTES: usize = 128 << 10;
+
+/// From this length on, the stores of results may have to bypass the caches.
+const STREAMED_BYTES: usize = 1 << 20;
+
+/// The address of an operand.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    Here(*const u8),
+    There {
+        member: usize,
+        address: u64,
+    },
+    /// Memory of a member's process that is mapped here.
+    InPlace {
+        member: usize,
+        from: *const u8,
+    },
+    /// From byte `at` on of a publication of `bytes` bytes that its member writes piece by piece.
+    Stream {
+        member: usize,
+        number: u32,
+        cell: usize,
+        bytes: usize,
+        at: usize,
+    },
+}
+
+impl Call {
+    /// The place of an operand of `bytes`; `None` if it is not published.
+    #[inline(always)] // On the path of small collectives.
+    fn locate(&mut self, work: &Work<'_>, operand: &Operand, bytes: usize) -> Result<Option<Source>> {
+        match *operand {
+            Operand::Own(span) => Ok(Some(Source::Here(self.pointer(work, &span)))),
+            Operand::Peer { from, publication, at } => {
+                let (member, shared) = (from as usize, work.shared);
+                let Some(found) = shared.board.find(&mut self.workspace().seat, member, publication) else {
+                    return Ok(None);
+                };
+                let Publication { bytes: its, place } = found.ok_or_else(|| malformed(shared, member))?;
+                let at = at * work.binding.element;
+                if at.checked_add(bytes).is_none_or(|end| end > its) {
+                    return Err(too_short(shared, member, its, at, bytes));
+                }
+                Ok(Some(match place {
+                    Place::Here(start) => Source::Here(start.wrapping_add(at)),
+                    Place::There(start) => Source::There { member, address: start.wrapping_add(at as u64) },
+                    Place::Stream { cell } => Source::Stream { member, number: publication, cell, bytes: its, at },
+                }))
+            }
+        }
+    }
+
+    /// Combines `operands` into `into`, unless it must wait for one of them.
+    #[inline]
+    pub(super) fn combine(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
+        let bytes = into.len * work.binding.element;
+        // The most frequent case by itself, because it takes a third of the instructions.
+        if let ([left, right], Combine::Kernel(kernel, ..)) = (operands, work.binding.combine)
+            && bytes < STREAMED_BYTES
+            && let Some(Source::Here(left)) = self.locate(work, left, bytes)?
+            && let Some(Source::Here(right)) = self.locate(work, right, bytes)?
+        {
+            // SAFETY: both operands and the result are valid for `into.len` elements; by the verified schedule, the result equals
+            // an operand or does not overlap it.
+            unsafe { kernel(self.pointer(work, into), left, right, into.len) };
+            return Ok(None);
+        }
+        self.combine_many(work, operands, into)
+    }
+
+    #[inline(never)]
+    fn combine_many(&mut self, work: &Work<'_>, operands: &[Operand], into: &Span) -> Result<Option<Wait>> {
+        let mut sources = std::mem::take(&mut self.workspace().sources);
+        sources.clear();
+        let result = self.combine_located(work, operands, into, &mut sources);
+        self.workspace().sources = sources;
+        self.workspace().in_place.clear();
+        result
+    }
+
+    fn combine_located(
+        &mut self,
+        work: &Work<'_>,
+        operands: &[Operand],
+        into: &Span,
+        sources: &mut Vec<Source>,
+    ) -> Result<Option<Wait>> {
+        let bytes = into.len * work.binding.element;
+        let mut apart = false;
+        for operand in operands {
+            let source = match (self.locate(work, operand, bytes)?, operand) {
+                (Some(source), _) => source,
+                (None, Operand::Peer { from, publication, .. }) => {
+                    return Ok(Some(Wait::Publication { member: *from as usize, number: *publication }));
+                }
+                (None, Operand::Own(_)) => return Err(no_operation()),
+            };
+            apart |= bytes > 0 && matches!(source, Source::There { .. });
+            sources.push(source);
+        }
+        if bytes == 0 {
+            // A stream is read to its end all the same.
+            return self.consume(work, sources, usize::MAX).map(|()| None);
+        }
+        if apart {
+            sources.iter_mut().for_each(|source| self.map(work, source, bytes));
+        }
+        let sources = &sources[..];
+        let into_pointer = self.pointer(work, into);
+        let in_pieces = |source: &Source| match source {
+            Source::Stream { .. } => true,
+            Source::There { .. } => sources.len() > 1,
+            _ => false,
+        };
+        let read = match sources {
+            _ if sources.iter().any(in_pieces) => match self.combine_pieces(work, sources, into_pointer, into.len) {
+                Ok(Some(wait)) => return Ok(Some(wait)),
+                ended => {
+                    self.workspace().done = 0;
+                    ended.map(|_| ())
+                }
+            },
+            [Source::Here(from)] => {
+                // SAFETY: both spans are valid for `bytes`, and `copy` permits overlap.
+                unsafe { std::ptr::copy(*from, into_pointer, bytes) };
+                Ok(())
+            }
+            [Source::There { member, address }] => {
+                // SAFETY: `into` lies in the caller's buffers or in scratch memory.
+                unsafe { read(work.shared, *member, *address, into_pointer, bytes) }
+            }
+            _ => reduce(work, sources, into_pointer, into.len),
+        };
+        self.check_read(work, sources, read)
+    }
+
+    /// Finds `source` in this process, if it lies in memory that its process shares.
+    fn map(&mut self, work: &Work<'_>, source: &mut Source, bytes: usize) {
+        if let Source::There { member, address } = *source
+            && let Some(here) = work.shared.group.in_place(member, address, bytes)
+        {
+            *source = Source::InPlace { member, from: here.start() };
+            self.workspace().in_place.push(here);
+        }
+    }
+
+    /// Combines operands of which some must be read from the peers' processes first, or are written while they are read, piece by
+    /// piece. Returns what it waits for; it goes on from there.
+    fn combine_pieces(
+        &mut self,
+        work: &Work<'_>,
+        sources: &[Source],
+        into: *mut u8,
+        count: usize,
+    ) -> Result<Option<Wait>> {
+        let element = work.binding.element;
+        let most = (STAGED_BYTES / element).max(1);
+        let stride = (most * element).next_multiple_of(64);
+        let is_stream = sources.iter().any(|source| matches!(source, Source::Stream { .. }));
+        if sources.iter().any(|source| matches!(source, Source::There { .. })) {
+            self.workspace().make_staging(stride * sources.len())?;
+        }
+        let staging: *mut u8 = self.workspace().staging.as_mut_ptr().cast();
+        let mut local = std::mem::take(&mut self.workspace().staged);
+        let result = loop {
+            let done = self.workspace().done;
+            if done == count {
+                break self.consume(work, sources, usize::MAX).map(|()| None);
+            }
+            local.clear();
+            let elements = match self.locate_pieces(work, sources, most.min(count - done), &mut local) {
+                Ok(Ok(elements)) => elements,
+                // Peers may wait for what this rank writes.
+                Ok(Err(_)) if self.write_streams(work) => continue,
+                Ok(Err(wait)) => break Ok(Some(wait)),
+                Err(error) => break Err(error),
+            };
+            let staged = sources.iter().zip(&mut local).enumerate().try_for_each(|(index, (source, local))| {
+                let Source::There { member, address } = *source else { return Ok(()) };
+                let (place, from) =
+                    (staging.wrapping_add(index * stride), address.wrapping_add((done * element) as u64));
+                *local = Source::Here(place);
+                // SAFETY: the staging memory has `stride` bytes for each source.
+                unsafe { read(work.shared, member, from, place, elements * element) }
+            });
+            let into = into.wrapping_add(done * element);
+            if let Err(error) = staged.and_then(|()| reduce(work, &local, into, elements)) {
+                break Err(error);
+            }
+            self.workspace().done = done + elements;
+            if is_stream && let Err(error) = self.consume(work, sources, (done + elements) * element) {
+                break Err(error);
+            }
+            if self.write_streams(work) || is_stream {
+                self.announce(work);
+                if let Some(wait) = awake(work, sources) {
+                    break Ok(Some(wait));
+                }
+            }
+        };
+        self.workspace().staged = local;
+        result
+    }
+
+    /// Where the next elements of each of `sources` are, at most `elements`; for memory of other processes: nowhere. Returns how many
+    /// there are of all, or what to wait for if there are none.
+    fn locate_pieces(
+        &mut self,
+        work: &Work<'_>,
+        sources: &[Source],
+        mut elements: usize,
+        local: &mut Vec<Source>,
+    ) -> Result<std::result::Result<usize, Wait>> {
+        let (board, element, done) = (&work.shared.board, work.binding.element, self.workspace().done);
+        for source in sources {
+            local.push(match *source {
+                Source::Here(from) | Source::InPlace { from, .. } => Source::Here(from.wrapping_add(done * element)),
+                Source::There { .. } => *source,
+                Source::Stream { member, number, cell, at, .. } => {
+                    let impossible = || malformed(work.shared, member);
+                    let stream = board.incoming(member, number, cell).ok_or_else(impossible)?;
+                    let begin = at + done * element;
+                    if begin > 0 && done == 0 {
+                        board.consume(&stream, begin);
+                        self.unannounced = true;
+                    }
+                    let written = board.written(&stream).saturating_sub(begin) / element;
+                    if written == 0 {
+                        return Ok(Err(Wait::Piece { member, number, bytes: begin + element }));
+                    }
+                    let (from, bytes) = stream.place(begin);
+                    if bytes < element {
+                        return Err(impossible());
+                    }
+                    elements = elements.min(written).min(bytes / element);
+                    Source::Here(from)
+                }
+            });
+        }
+        Ok(Ok(elements))
+    }
+
+    /// Says that this rank does not read the next `bytes` bytes of the streams among `sources` any more.
+    fn consume(&mut self, work: &Work<'_>, sources: &[Source], bytes: usize) -> Result<()> {
+        let board = &work.shared.board;
+        for source in sources {
+            let Source::Stream { member, number, cell, bytes: all, at } = *source else { continue };
+            let stream = board.incoming(member, number, cell).ok_or_else(|| malformed(work.shared, member))?;
+            board.consume(&stream, at.saturating_add(bytes).min(all));
+            self.unannounced = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn divide(&mut self, work: &Work<'_>, span: &Span, by: u32) -> Result<()> {
+        let Combine::Kernel(_, Some(divide), _) = work.binding.combine else { return Err(no_operation()) };
+        let data = self.pointer(work, span);
+        // SAFETY: the span lies in the caller's buffers or in scratch memory; `by` is not 0 in a verified schedule.
+        unsafe { divide(data, span.len, u64::from(by)) };
+        Ok(())
+    }
+
+    /// After a read of the memory of peers: if one has withdrawn what was read, which may then have been other bytes or no memory
+    /// at all, or its process has ended, the call waits for the reason, which the peer's link has, or gets.
+    fn check_read(&mut self, work: &Work<'_>, sources: &[Source], read: Result<()>) -> Result<Option<Wait>> {
+        let shared = work.shared;
+        // A process that ends loses its memory before others are told of its end.
+        let ended =
+            read.as_ref().err().map(Error::details).filter(|of| of.errno == Some(libc::ESRCH)).and_then(|of| of.rank);
+        for source in sources {
+            if let Source::There { member, .. } | Source::InPlace { member, .. } | Source::Stream { member, .. } =
+                *source
+                && (!shared.board.stands(&self.workspace().seat, member) || ended == Some(shared.rank(member)))
+            {
+                return Ok(Some(Wait::Reason { member }));
+            }
+        }
+        read.map(|()| None)
+    }
+}
+
+impl Workspace {
+    fn make_staging(&mut self, bytes: usize) -> Result<()> {
+        self.staging.try_reserve(bytes.div_ceil(size_of::<u128>())).map_err(|_| no_memory(bytes))
+    }
+}
+
+/// A wait that is over, if this rank's device has gone to sleep: peers would wake it after every piece. Whoever executes the call
+/// [takes over](crate::engine::Engine::take_over) before it goes on.
+fn awake(work: &Work<'_>, sources: &[Source]) -> Option<Wait> {
+    sources.iter().filter(|_| work.shared.is_asleep()).find_map(|source| match *source {
+        Source::Stream { member, number, .. } => Some(Wait::Piece { member, number, bytes: 0 }),
+        _ => None,
+    })
+}
+
+/// # Safety
+/// `into` is valid for writes of `bytes`.
+unsafe fn read(shared: &Shared, member: usize, address: u64, into: *mut u8, bytes: usize) -> Result<()> {
+    // SAFETY: the caller guarantees the destination.
+    unsafe { shared.group.read_memory(member, address, into, bytes) }.map_err(|e| {
+        let rank = shared.rank(member);
+        let text = format!("cannot read {bytes} bytes of the memory of rank {rank}: {}", in_words(&e));
+        Error::new(ErrorKind::ConnectionLost, text).with_rank(rank).with_errno(e.raw_os_error())
+    })
+}
+
+/// How the results of the call are stored.
+fn stores(work: &Work<'_>) -> Stores {
+    let Work { shared, binding, .. } = work;
+    let buffers = 2 * shared.board.members() * binding.count * binding.element;
+    Stores::for_working_set(buffers, shared.cache_bytes)
+}
+
+/// `into` = the sources combined from left to right, which are all in this process.
+fn reduce(work: &Work<'_>, sources: &[Source], into: *mut u8, count: usize) -> Result<()> {
+    let binding = work.binding;
+    let stores = stores(work);
+    match (binding.combine, sources) {
+        (_, [from]) => {
+            // SAFETY: both spans are valid for `count` elements, and what a peer has published does not overlap this rank's buffers.
+            unsafe { reduce::copy(into, here(from), count * binding.element, stores) };
+            Ok(())
+        }
+        (Combine::Kernel(_, _, (dtype, op)), sources) => {
+            let kernel = reduce::kernel_n(dtype, op).ok_or_else(no_operation)?;
+            let mut pointers = [std::ptr::null(); MAX_MEMBERS];
+            let pointers = pointers.get_mut(..sources.len()).ok_or_else(no_operation)?;
+            pointers.iter_mut().zip(sources).for_each(|(pointer, source)| *pointer = here(source));
+            // SAFETY: all operands and the result are valid for `count` elements; by the verified schedule, the result equals an
+            // operand or does not overlap it.
+            unsafe { kernel.run(into, pointers, count, stores) };
+            Ok(())
+        }
+        (Combine::User(function, user), [left, right]) => {
+            let (left, right) = (here(left).cast::<c_void>(), here(right).cast::<c_void>());
+            // SAFETY: the caller guarantees that the function may be called on this thread, on which it made the call; the
+            // pointers are valid as above.
+            match unsafe { function(into.cast(), left, right, count, user) } {
+                0 => Ok(()),
+                status => {
+                    Err(Error::new(ErrorKind::Callback, format!("the caller's reduction function returned {status}")))
+                }
+            }
+        }
+        _ => Err(no_operation()),
+    }
+}
+
+#[cold]
+fn too_short(shared: &Shared, member: usize, its: usize, at: usize, bytes: usize) -> Error {
+    let rank = shared.rank(member);
+    let text = format!("rank {rank} has published {its} bytes, of which this rank needs {bytes} from byte {at} on");
+    Error::new(ErrorKind::Mismatch, text).with_rank(rank)
+}
+
+/// The address of a source in this process.
+fn here(source: &Source) -> *const u8 {
+    match source {
+        Source::Here(pointer) | Source::InPlace { from: pointer, .. } => *pointer,
+        Source::There { .. } | Source::Stream { .. } => std::ptr::null(),
+    }
+}
+
+#[cold]
+fn malformed(shared: &Shared, member: usize) -> Error {
+    let rank = shared.rank(member);
+    let text = format!("what rank {rank} has published in shared memory has an impossible place");
+    Error::new(ErrorKind::Mismatch, text).with_rank(rank)
+}
+
+#[cold]
+fn no_memory(bytes: usize) -> Error {
+    Error::new(ErrorKind::ResourceExhausted, format!("no memory for {bytes} bytes that a collective keeps aside"))
+}
+
+#[cold]
+fn no_operation() -> Error {
+    Error::new(ErrorKind::Internal, "a schedule combines elements, but the call has no operation")
+}
