@@ -64,6 +64,8 @@ pub struct Memory {
     pub ring: usize,
 }
 
+/// The same as [`COPIED_BYTES`] for a rank that fetches nothing.
+const COPIED_ALONE_BYTES: usize = COPIED_BYTES / 8;
 /// Longest ring: half a second-level cache.
 const RING_BYTES: usize = 1 << 20;
 /// Shortest ring that is better than reads by the operating system.
@@ -142,7 +144,9 @@ impl Program {
 
     /// How the publications use the board's memory, if elements have `element` bytes.
     pub fn memory(&self, element: usize) -> Memory {
-        let (mut copied, mut ring) = (COPIED_BYTES, 0);
+        // While all ranks copy, none waits; but if only this one publishes, the others read while it writes.
+        let fetches = self.operands.iter().any(|operand| matches!(operand, Operand::Peer { .. }));
+        let (mut copied, mut ring) = (if fetches || !self.streams { COPIED_BYTES } else { COPIED_ALONE_BYTES }, 0);
         let bytes = || self.published.iter().map(|len| len * element);
         let taken = |copied, ring| -> usize {
             let one = |bytes: usize| if bytes <= copied { bytes.next_multiple_of(LINE) } else { ring };
@@ -353,6 +357,48 @@ mod tests {
             None,
             "two operations write the output"
         );
+    }
+
+    #[test]
+    fn short_publications_are_copied_and_long_ones_are_streams() {
+        let memory = |lens: &[usize], fetches: bool| {
+            let mut b = Builder::new();
+            lens.iter().for_each(|len| {
+                b.publish(Readers::One(1), input(*len));
+            });
+            if fetches {
+                b.fetch(1, 0, 0, out(8));
+            }
+            b.await_readers();
+            Program::new(&b.build(), 2, true).unwrap().memory(4)
+        };
+        let (most, piece) = (COPIED_BYTES / 4, PIECES * LINE * 4);
+        assert_eq!(memory(&[8], true), Memory { room: 0, copied: COPIED_BYTES, ring: 0 });
+        assert_eq!(memory(&[most, 8], true), Memory { room: COPIED_BYTES + LINE, copied: COPIED_BYTES, ring: 0 });
+        let one = memory(&[most + 1, 8], true);
+        assert_eq!(
+            one,
+            Memory { room: one.ring + LINE, copied: COPIED_BYTES, ring: (RING_BYTES - LINE) / piece * piece + piece }
+        );
+        let alone = memory(&[most, 8], false);
+        assert_eq!((alone.copied, alone.ring), (COPIED_ALONE_BYTES, RING_BYTES));
+        // More of them than fit into a cell.
+        for many in [memory(&[most; 7], true), memory(&[10 * most; 7], true), memory(&[most + 1; 64], false)] {
+            assert!(many.room <= CELL_BYTES && many.copied == many.ring, "{many:?}");
+            assert!(many.ring >= SHORTEST_RING_BYTES && many.ring.is_multiple_of(piece), "{many:?}");
+        }
+        let mut program = Program::new(
+            &{
+                let mut b = Builder::new();
+                b.publish(Readers::All, input(10 * most));
+                b.build()
+            },
+            2,
+            true,
+        )
+        .unwrap();
+        program.streams = false;
+        assert_eq!(program.memory(4), Memory { room: 0, copied: COPIED_BYTES, ring: 0 });
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{Members, Opening, Place, Publication, SLOTS};
+use crate::transport::board::{LINE, Members, Opening, PIECES, Place, Publication, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
 
 /// What a call executes, on which memory.
@@ -374,6 +374,8 @@ impl Call {
         let Memory { copied, ring, .. } = own.memory;
         if bytes > copied && !in_place {
             let readers = work.program.to[own.seat.published()];
+            // A ring that is not longer than the publication, so that its pieces are short, too.
+            let ring = ring.min(bytes.next_multiple_of(PIECES * LINE * work.binding.element));
             // SAFETY: as below; a stream is written to its end before the call ends.
             let stream = unsafe { shared.board.publish_stream(&mut own.seat, from, bytes, ring, readers) };
             if let Some(stream) = stream {

@@ -332,7 +332,7 @@ fn stream(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>], &mut 
 
 #[test]
 fn a_rank_that_only_looks_writes_on_and_wakes_its_reader() {
-    stream(COPIED_BYTES, |groups, works, calls, wait| {
+    stream(1 << 20, |groups, works, calls, wait| {
         let rung = || sys::poll(&[groups[0].doorbell()], Duration::ZERO);
         assert!(!calls[0].is_ready(&works[0], wait));
         groups[0].set_sleeping(true);
@@ -345,7 +345,7 @@ fn a_rank_that_only_looks_writes_on_and_wakes_its_reader() {
 
 #[test]
 fn a_stream_that_is_withdrawn_leaves_the_reason_to_be_waited_for() {
-    stream(COPIED_BYTES, |groups, works, calls, wait| {
+    stream(1 << 20, |groups, works, calls, wait| {
         let _ = groups;
         calls[1].withdraw(works[1].shared);
         assert!(calls[0].is_ready(&works[0], wait), "no piece comes any more");

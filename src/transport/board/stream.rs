@@ -91,9 +91,10 @@ impl Board {
     pub fn slowest(&self, stream: &Outgoing) -> Option<usize> {
         let Outgoing { bytes, written, ring, cell, number, start, .. } = *stream;
         let needed = (written + (ring / PIECES).min(bytes - written)).saturating_sub(ring);
-        each(stream.readers).find(|member| {
+        let readers = if needed > 0 { stream.readers } else { 0 };
+        each(readers).find(|member| {
             let read = self.members[*member].consumed(self.index, cell, number).load(Ordering::Acquire);
-            // What is left from earlier publications is less than the start, or equal.
+            // A reader that has not begun has what is left from earlier publications: at most the start.
             (read.wrapping_sub(start) as i64) < needed as i64
         })
     }

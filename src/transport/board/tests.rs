@@ -350,6 +350,36 @@ fn members_that_are_threads_stream() {
     });
 }
 
+/// The ring was used for another reader before.
+#[test]
+fn a_reader_that_has_read_no_earlier_stream_delays_no_other() {
+    const RING: usize = PIECES * LINE;
+    let memory = Memory::new(3);
+    let boards = memory.boards();
+    let mut desk = Desk::default();
+    let data = [1; 2 * RING];
+    let mut stream = |call, readers| {
+        let mut seat = open(&mut desk, &boards[0], call, RING);
+        // SAFETY: the data outlives the streams.
+        let stream = unsafe { boards[0].publish_stream(&mut seat, data.as_ptr(), data.len(), RING, readers) }.unwrap();
+        desk.close(&seat, 0);
+        stream
+    };
+    let mut first = stream(1, 1 << 1);
+    let incoming = boards[1].incoming(0, 0, 0).unwrap();
+    let written = |stream: &mut Outgoing| (0..).take_while(|_| boards[0].write(stream)).count();
+    assert_eq!((written(&mut first), boards[0].slowest(&first)), (PIECES, Some(1)));
+    boards[1].consume(&incoming, RING);
+    assert_eq!((written(&mut first), first.is_written()), (PIECES, true));
+    boards[1].consume(&incoming, 2 * RING);
+    let mut second = stream(2, Members::MAX);
+    assert_eq!((written(&mut second), boards[0].slowest(&second)), (PIECES, Some(1)));
+    boards[1].consume(&boards[1].incoming(0, 0, 0).unwrap(), LINE);
+    assert_eq!((written(&mut second), boards[0].slowest(&second)), (0, Some(2)));
+    boards[2].consume(&boards[2].incoming(0, 0, 0).unwrap(), LINE);
+    assert_eq!(written(&mut second), 1);
+}
+
 /// Whatever is in a ring's description, the ring is in a cell.
 #[test]
 fn a_ring_that_is_not_in_a_cell_is_refused() {
