@@ -54,6 +54,25 @@ fn random_calls_with_threads_as_ranks() {
     }
 }
 
+/// In shared memory, ranks read such data while it is written.
+#[test]
+fn random_calls_on_long_buffers() {
+    for (size, calls) in [(2, 60), (3, 40), (4, 40), (7, 15)] {
+        threads(size, Connect::Full, |context| {
+            let mut random = Random::new(size as u64);
+            for number in 0..calls {
+                let case = Case::random(&mut random, size, 0);
+                let longer = |count: usize| (count * 50).min(500_000);
+                let count = longer(case.count);
+                let counts = case.counts.iter().map(|counts| counts.iter().copied().map(longer).collect()).collect();
+                if let Err(error) = (Case { count, counts, algorithm: "auto", ..case }).run(context) {
+                    panic!("{size} ranks, call {number}: {error}");
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn calls_with_different_tags_run_at_the_same_time() {
     for size in [2, 4] {
