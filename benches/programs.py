@@ -140,10 +140,14 @@ def parsed(path):
 
 
 class GlooRs:
-    def __init__(self, tool, transport):
-        self.tool, self.transport = tool, transport
+    SMALL = 64 << 10  # up to here, buffers of gloo_rs_alloc make no difference
+
+    def __init__(self, tool, transport, allocated=False):
+        self.tool, self.transport, self.allocated = tool, transport, allocated
 
     def settings(self, cell):
+        if self.allocated and max(cell.sizes) <= self.SMALL:
+            return []
         return ["bound", "unbound"] if cores_of(cell.ranks) else [""]
 
     def measure(self, setting, cell, iterations, seconds, patience):
@@ -153,6 +157,7 @@ class GlooRs:
         command += ["--loop"] if cell.loop else []
         # MPI's is in place.
         command += ["--in-place"] if cell.collective == "broadcast" else []
+        command += ["--alloc"] if self.allocated else []
         bind = "none" if setting == "unbound" else "core"
         if cores_of(cell.ranks):
             command = [self.tool, "run", "-n", str(cell.ranks), "--bind-to", bind, "--no-prefix", "--", *command]

@@ -205,6 +205,7 @@ def main():
         known |= {"mpich": programs.Mpich(args.peers, "mpich")} if there("mpich") else {}
         known |= {"impi": programs.IntelMpi(args.peers, "impi")} if there("impi") else {}
         known |= {"oneccl": programs.OneCcl(args.peers, "oneccl", "impi")} if there("oneccl") else {}
+        known |= {"allocated": programs.GlooRs(args.tool, "auto", allocated=True)}
         known |= {"bare": bare, "memory": programs.MemoryFloor(args.peers)} if bare else {}
         todo = cells(args.collectives.split(","), all_ranks, args.sizes, args.quick)
     name = report.RECORDS[args.record].name

@@ -67,7 +67,7 @@ HOST = Kind(
     name="host",
     title="Collectives on one host",
     peers={"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "oneccl": "oneCCL"},
-    floors={"bare": "bare exchange", "memory": "memory floor"},
+    floors={"allocated": "with gloo_rs_alloc", "bare": "bare exchange", "memory": "memory floor"},
     targets=[
         Target("allreduce", (2,), "peers", 0.8, largest=1 << 10, far=False),
         Target("allreduce", (2,), "bare", 1.25, largest=1 << 10, far=True),
@@ -82,6 +82,7 @@ HOST = Kind(
   names, with shared memory, ranks bound to cores and unbound, and more of each one's settings that are the best somewhere.
 - MPICH and oneCCL poll without ever yielding: with more ranks than cores they take 8 ms and more, and are left out. Open MPI
   yields when idle there (`mpi_yield_when_idle`), Intel MPI by `I_MPI_THREAD_YIELD` or `I_MPI_WAIT_MODE`.
+- **With gloo_rs_alloc** is gloo_rs on buffers that are shared memory from the beginning; all else, and all ratios, are on ordinary ones.
 - The **bare exchange** is two bound processes that copy into a double buffer in shared memory, and add; the **memory floor** the
   bytes that an allreduce must move at least, divided by the bandwidth that both cores reach together.
 - With more ranks than cores no rank is bound, ours included.
