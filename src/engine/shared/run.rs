@@ -322,13 +322,14 @@ impl Call {
         self.missing_reader(work)
     }
 
+    /// For what this rank waits before its buffers may be written again: that its streams are written to their ends, and its
+    /// publications by reference read.
     fn missing_reader(&mut self, work: &Work<'_>) -> Option<Wait> {
         let (board, own) = (&work.shared.board, self.workspace());
-        let slowest = own.outgoing.iter().find_map(|stream| board.slowest(stream));
-        let by_reference = || board.missing_reader(&own.seat, work.program.readers);
-        let missing = match own.seat.is_by_reference() {
-            true => slowest.or_else(by_reference),
-            false => slowest,
+        let missing = match own.outgoing.first() {
+            Some(stream) => Some(board.slowest(stream)),
+            None if own.seat.is_by_reference() => board.missing_reader(&own.seat, work.program.readers),
+            None => None,
         };
         missing.map(|member| Wait::Reader { member })
     }
@@ -401,6 +402,7 @@ impl Call {
     #[inline(always)] // On the path of small collectives.
     pub fn end(&mut self, shared: &Shared) {
         let own = self.workspace();
+        debug_assert!(own.outgoing.is_empty(), "the caller may free what is not written yet");
         shared.board.acknowledge(&mut own.seat, |_| true);
         shared.group.wake_others();
         own.ended.store(true, Ordering::Release);

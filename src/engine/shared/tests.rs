@@ -127,6 +127,36 @@ fn ranks_reduce_what_all_publish_piece_by_piece() {
     }
 }
 
+/// The buffer of a rank that has written its stream to the end belongs to the caller again, so it may be filled for the next call.
+#[test]
+fn a_call_ends_only_when_its_stream_is_written() {
+    const COUNT: usize = (COPIED_BYTES >> 2) + 70_000;
+    // More ranks than cores: one that is preempted between two looks at its readers finds something else.
+    const RANKS: usize = 6;
+    const CALLS: u32 = 1500;
+    let groups = HostGroup::in_process(RANKS);
+    std::thread::scope(|scope| {
+        for (rank, group) in groups.into_iter().enumerate() {
+            scope.spawn(move || {
+                let shared = Shared::new(group);
+                let shape = Shape::new(Collective::Broadcast, rank, RANKS, COUNT);
+                let shape = Shape { inputs: 0, outputs: 1, shared: true, ..shape };
+                let schedule = (Collective::Broadcast.algorithm("shared_flat").unwrap().generate)(&shape).unwrap();
+                let mut plan = Plan::new(&schedule);
+                plan.program = Program::new(&schedule, RANKS, true);
+                let mut cells = vec![0u32; COUNT];
+                for call in 1..=CALLS {
+                    if rank == 0 {
+                        cells.fill(call);
+                    }
+                    run(&work(&shared, &plan, &binding(&[], &[cells.as_mut_ptr().cast()], 0)));
+                    assert!(cells.iter().all(|cell| *cell == call), "rank {rank}, call {call}");
+                }
+            });
+        }
+    });
+}
+
 /// In place: what is published is a copy of the output, in shared memory itself or in scratch memory.
 #[test]
 fn ranks_reduce_in_place_what_all_have_published() {
