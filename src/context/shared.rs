@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::collective::{Algorithm, Collective, Shape};
 use crate::context::Context;
@@ -29,6 +29,9 @@ const LOOKS: u32 = 2000;
 const SHARED_LOOKS: u32 = 50;
 /// After so many looks it wakes peers that sleep, and looks at all slots of the peer.
 const LOOKS_AROUND: u32 = 100;
+
+/// How long a thread waits for one of two members before it waits for the other.
+const TURN: Duration = Duration::from_millis(10);
 
 /// A call on shared memory.
 pub(super) struct SharedCall {
@@ -139,9 +142,23 @@ impl Context {
                 Err(error) => return self.fail_shared(run, work, call, error),
             };
             if run.timeout.is_zero() || !self.look(&mut call.call, work, wait) {
-                self.wait_shared(run, work, call, wait, run.deadline)?;
+                self.wait_in_turns(run, work, call, wait)?;
             }
         }
+    }
+
+    /// [`Context::wait_shared`], and if there is another member without which the call does not end, for that in turns, so that the
+    /// end of either is noticed.
+    #[cold]
+    fn wait_in_turns(&self, run: &Run<'_>, work: &Work<'_>, call: &mut SharedCall, wait: Wait) -> Result<()> {
+        let until = |is_last| if is_last { run.deadline } else { run.deadline.min(self.engine().now() + TURN) };
+        let laggard = call.call.laggard(work, wait);
+        if !self.wait_shared(run, work, call, wait, until(laggard.is_none()))?
+            && let Some(laggard) = call.call.laggard(work, wait)
+        {
+            self.wait_shared(run, work, call, laggard, until(false))?;
+        }
+        Ok(())
     }
 
     /// Looks for what the call waits for, for some microseconds. Returns whether it has come.

@@ -9,7 +9,7 @@ use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Buffer, Span};
-use crate::transport::board::{LINE, Members, Opening, PIECES, Place, Publication, SLOTS};
+use crate::transport::board::{LINE, Members, Opening, PIECES, Place, SLOTS};
 use crate::wire::fingerprint::{fingerprint, kind};
 
 /// What a call executes, on which memory.
@@ -67,6 +67,8 @@ pub enum Wait {
     Publication { member: usize, number: u32 },
     /// The first `bytes` bytes of a publication of a member.
     Piece { member: usize, number: u32, bytes: usize },
+    /// As [`Wait::Piece`] of member `from`, or that `member`, which delays a stream of this rank, reads on.
+    Laggard { member: usize, from: usize, number: u32, bytes: usize },
     /// The end of a member's reads of this call's publications.
     Reader { member: usize },
     /// The end of a member's reads of an earlier call's publications.
@@ -81,6 +83,7 @@ impl Wait {
         match self {
             Self::Publication { member, .. }
             | Self::Piece { member, .. }
+            | Self::Laggard { member, .. }
             | Self::Reader { member }
             | Self::Earlier { member }
             | Self::Reason { member } => member,
@@ -290,8 +293,12 @@ impl Call {
             Wait::Publication { member, number } => board.find(&mut self.workspace().seat, member, number).is_some(),
             Wait::Piece { member, number, bytes } => {
                 let found = board.find(&mut self.workspace().seat, member, number).flatten();
-                let Some(Publication { place: Place::Stream { cell }, .. }) = found else { return true };
+                let place = found.map(|publication| publication.place);
+                let Some(Place::Stream { cell }) = place else { return place.is_some() || bytes > 0 };
                 board.incoming(member, number, cell).is_none_or(|stream| board.written(&stream) >= bytes)
+            }
+            Wait::Laggard { member, from, number, bytes } => {
+                self.is_ready(work, Wait::Piece { member: from, number, bytes }) || !self.is_delayed_by(work, member)
             }
             Wait::Reader { .. } => self.missing_reader(work) != Some(wait),
             Wait::Earlier { .. } => !matches!(self.sit(work), Ok(Some(its)) if its == wait),
@@ -299,12 +306,29 @@ impl Call {
         }
     }
 
+    /// For a call that waits for a member: another one without which it does not end. It may be that other members, and so the first
+    /// one, wait for nothing but that this rank writes on, for which this one has to read: then nobody else would notice its end.
+    pub fn laggard(&mut self, work: &Work<'_>, wait: Wait) -> Option<Wait> {
+        let (from, number, bytes) = match wait {
+            Wait::Publication { member, number } => (member, number, 0),
+            Wait::Piece { member, number, bytes } => (member, number, bytes),
+            _ => return None,
+        };
+        let lags = |stream| work.shared.board.lags(stream).filter(|member| *member != from);
+        let member = self.workspace().outgoing.iter().find_map(lags)?;
+        Some(Wait::Laggard { member, from, number, bytes })
+    }
+
+    fn is_delayed_by(&mut self, work: &Work<'_>, member: usize) -> bool {
+        self.workspace().outgoing.iter().any(|stream| work.shared.board.lags(stream) == Some(member))
+    }
+
     /// Looks for the peer in a slot that is not the expected one, and wakes peers that sleep. For a thread that has waited a
     /// while.
     #[cold]
     pub fn look_around(&mut self, work: &Work<'_>, wait: Wait) {
         self.announce(work);
-        if let Wait::Publication { member, .. } = wait {
+        if let Wait::Publication { member, .. } | Wait::Laggard { from: member, .. } = wait {
             work.shared.board.search(&mut self.workspace().seat, member);
         }
     }

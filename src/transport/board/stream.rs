@@ -74,7 +74,7 @@ impl Board {
     pub fn write(&self, stream: &mut Outgoing) -> bool {
         let Outgoing { bytes, written, ring, cell, .. } = *stream;
         let length = (ring / PIECES).min(bytes - written);
-        if length == 0 || self.lags(stream, length).is_some() {
+        if length == 0 || self.lags(stream).is_some() {
             return false;
         }
         let at = stream.at + written % ring;
@@ -89,14 +89,13 @@ impl Board {
 
     /// A reader of `stream`: the one for which its next piece has to wait, if any.
     pub fn slowest(&self, stream: &Outgoing) -> usize {
-        let next = (stream.ring / PIECES).min(stream.bytes - stream.written);
-        self.lags(stream, next).unwrap_or(stream.readers.trailing_zeros() as usize)
+        self.lags(stream).unwrap_or(stream.readers.trailing_zeros() as usize)
     }
 
-    /// A reader that has not read what the next `length` bytes of `stream` replace in its ring.
-    fn lags(&self, stream: &Outgoing, length: usize) -> Option<usize> {
-        let Outgoing { written, ring, cell, number, start, .. } = *stream;
-        let needed = (written + length).saturating_sub(ring);
+    /// A reader for which the next piece of `stream` has to wait.
+    pub fn lags(&self, stream: &Outgoing) -> Option<usize> {
+        let Outgoing { bytes, written, ring, cell, number, start, .. } = *stream;
+        let needed = (written + (ring / PIECES).min(bytes - written)).saturating_sub(ring);
         let readers = if needed > 0 { stream.readers } else { 0 };
         each(readers).find(|member| {
             let read = self.members[*member].consumed(self.index, cell, number).load(Ordering::Acquire);
