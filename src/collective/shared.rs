@@ -122,9 +122,9 @@ pub(super) fn publish_blocks(b: &mut Builder, shape: &Shape<'_>, block: impl Fn(
     }
 }
 
-/// Publishes `blocks` of `all`, each given by offset and length, for the ranks of these numbers: one by one, so that each can be a
-/// stream, or if they are short and several, all at once. Returns where the block for this rank is: of a rank, the publication and the
-/// element of it.
+/// Publishes for each other rank its `block` of `all`, given by offset and length: one by one, so that each can be a stream, or if they
+/// are short and several, all at once. The result says of a rank in which of its publications the block for this rank is, and from
+/// which element on.
 pub(super) fn publish_parts(
     b: &mut Builder,
     shape: &Shape<'_>,

@@ -168,7 +168,22 @@ impl Context {
         if work.shared.is_asleep() {
             self.engine().take_over();
         }
-        look(call, work, wait)
+        let shares = work.shared.shares_cores();
+        for turn in 0..if shares { SHARED_LOOKS } else { LOOKS } {
+            if call.is_ready(work, wait) {
+                return true;
+            }
+            if shares {
+                call.look_around(work, wait);
+                std::thread::yield_now();
+            } else {
+                if turn == LOOKS_AROUND {
+                    call.look_around(work, wait);
+                }
+                std::hint::spin_loop();
+            }
+        }
+        false
     }
 
     /// Starts a call without waiting, in few steps, and ends it if it can. `None`: it must be started by [`Context::begin_shared`].
@@ -460,25 +475,4 @@ fn all_share(hosts: &[u32], found: &[Sharing]) -> bool {
     let most = ranks.values().copied().max().unwrap_or(0);
     let shares = |(host, sharing): (&u32, &Sharing)| ranks[host] == 1 || *sharing == Sharing::Processes;
     (2..=MAX_SHARING).contains(&most) && hosts.len() == found.len() && hosts.iter().zip(found).all(shares)
-}
-
-/// See [`Context::look`].
-#[inline]
-fn look(call: &mut Call, work: &Work<'_>, wait: Wait) -> bool {
-    let shares = work.shared.shares_cores();
-    for turn in 0..if shares { SHARED_LOOKS } else { LOOKS } {
-        if call.is_ready(work, wait) {
-            return true;
-        }
-        if shares {
-            call.look_around(work, wait);
-            std::thread::yield_now();
-        } else {
-            if turn == LOOKS_AROUND {
-                call.look_around(work, wait);
-            }
-            std::hint::spin_loop();
-        }
-    }
-    false
 }

@@ -1,7 +1,7 @@
-//! Every rank publishes a slice of its elements in shared memory for each other rank, and reduces its own slice of those of all ranks in rank order; the root
-//! fetches the slices. Best for large buffers on one host.
+//! Every rank publishes a slice of its elements in shared memory for each other rank, and reduces its own slice of those of all ranks in
+//! rank order; the root fetches the slices. Best for large buffers on one host.
 //!
-//! Three ranks with the elements a, b and c, each of three slices, root 0: all publish their elements; rank `r` computes
+//! Three ranks with the elements a, b and c, each of three slices, root 0: each publishes the slices of the two others; rank `r` computes
 //! slice `r` of (a op b) op c, rank 0 in its output, the others in scratch memory. Ranks 1 and 2 publish their slices for
 //! rank 0, which fetches them. In place, the root fetches a slice into published elements only after the slice's rank
 //! has read them, because it published the slice after that.

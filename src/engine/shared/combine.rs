@@ -203,7 +203,7 @@ impl Call {
                 break Err(error);
             }
             self.workspace().done = done + elements;
-            if is_stream && let Err(error) = self.consume(work, sources, (done + elements) * element) {
+            if let Err(error) = self.consume(work, sources, (done + elements) * element) {
                 break Err(error);
             }
             if self.write_streams(work) || is_stream {

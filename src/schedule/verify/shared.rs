@@ -100,6 +100,20 @@ impl Board {
         self.abreast[first..].iter().take_while(move |(step, _)| *step as usize == index).map(|(_, earlier)| *earlier)
     }
 
+    /// See [`Board::abreast`].
+    fn readers_abreast(&self) -> Vec<(u32, u32)> {
+        let mut abreast = Vec::new();
+        for publication in self.publications.iter().flatten().filter(|publication| publication.elements > 0) {
+            for (other, ..) in &publication.fetches {
+                let Some(earlier) = self.previous(*other as usize) else { continue };
+                let fetches = publication.fetches.iter().map(|(step, ..)| *step).filter(|step| step != other);
+                abreast.extend(fetches.map(|step| (step, earlier)));
+            }
+        }
+        abreast.sort_unstable();
+        abreast
+    }
+
     /// Finds the publication of each fetch and checks their form.
     pub fn connect(program: &mut Program, contract: &dyn Contract) -> Result<()> {
         let mut board = std::mem::take(&mut program.board);
@@ -145,22 +159,6 @@ impl Board {
         }
         program.board = board;
         Ok(())
-    }
-}
-
-impl Board {
-    /// See [`Board::abreast`].
-    fn readers_abreast(&self) -> Vec<(u32, u32)> {
-        let mut abreast = Vec::new();
-        for publication in self.publications.iter().flatten().filter(|publication| publication.elements > 0) {
-            for (other, ..) in &publication.fetches {
-                let Some(earlier) = self.previous(*other as usize) else { continue };
-                let fetches = publication.fetches.iter().map(|(step, ..)| *step).filter(|step| step != other);
-                abreast.extend(fetches.map(|step| (step, earlier)));
-            }
-        }
-        abreast.sort_unstable();
-        abreast
     }
 }
 
