@@ -25,10 +25,13 @@ const MAX_SHARING: usize = 64;
 /// How often a thread looks for a publication before it waits with the context's lock, if each rank has its own core: some tens of
 /// microseconds.
 const LOOKS: u32 = 2000;
+/// How often it looks before that, where it needs the publication: it goes on at once.
+const FIRST_LOOKS: u32 = 100;
 /// How often it looks and gives up its core, if ranks share cores.
 const SHARED_LOOKS: u32 = 50;
-/// After so many looks it wakes peers that sleep, and looks at all slots of the peer.
+/// After so many looks it wakes peers that sleep, and looks at all slots of the peer; if ranks share cores, after so many each time.
 const LOOKS_AROUND: u32 = 100;
+const SHARED_LOOKS_AROUND: u32 = 8;
 
 /// How long a thread waits for one of two members before it waits for the other.
 const TURN: Duration = Duration::from_millis(10);
@@ -136,6 +139,7 @@ impl Context {
             return result;
         }
         loop {
+            call.call.looks = if run.timeout.is_zero() { 0 } else { self.first_looks(work.shared) };
             let wait = match call.call.advance(work) {
                 Ok(None) => return self.end_shared(call),
                 Ok(Some(wait)) => wait,
@@ -174,7 +178,10 @@ impl Context {
                 return true;
             }
             if shares {
-                call.look_around(work, wait);
+                call.announce(work);
+                if turn % SHARED_LOOKS_AROUND == SHARED_LOOKS_AROUND - 1 {
+                    call.look_around(work, wait);
+                }
                 std::thread::yield_now();
             } else {
                 if turn == LOOKS_AROUND {
@@ -350,10 +357,33 @@ impl Context {
         if shared.is_asleep() {
             self.engine().take_over();
         }
+        let mut looks = if call.is_pair(known) { self.first_looks(shared) } else { 0 };
         // SAFETY: `known` and the buffers are the same.
-        if unsafe { call.finish_pair(shared, known, output) } {
-            return Some(Ok(()));
+        while !unsafe { call.finish_pair(shared, known, output) } {
+            if looks == 0 {
+                return self.run_on(shared, (key, known), call, (input, output));
+            }
+            looks -= 1;
+            std::hint::spin_loop();
         }
+        Some(Ok(()))
+    }
+
+    /// How often the thread that makes a call looks for a publication without returning from where it needs that.
+    fn first_looks(&self, shared: &Shared) -> u32 {
+        let waits = self.timeout.load(Ordering::Relaxed) > 0;
+        if waits && !shared.shares_cores() { FIRST_LOOKS } else { 0 }
+    }
+
+    /// The rest of a quick call that is not a pair's, or must wait.
+    #[inline(never)]
+    fn run_on(
+        &self,
+        shared: &Shared,
+        (key, known): (&Key, &Known),
+        mut call: Call,
+        (input, output): (*const u8, *mut u8),
+    ) -> Option<Result<()>> {
         let program = known.plan.program.as_ref()?;
         let (inputs, outputs) = ([input], [output]);
         let binding = Binding {
@@ -369,14 +399,14 @@ impl Context {
         };
         let work = Work { shared, plan: &known.plan, program, binding: &binding };
         let waits = self.timeout.load(Ordering::Relaxed) > 0;
-        while let Ok(advanced) = call.advance(&work) {
-            match advanced {
-                None => return Some(Ok(())),
-                Some(wait) if waits && self.look(&mut call, &work, wait) => {}
-                Some(_) => break,
+        loop {
+            call.looks = self.first_looks(shared);
+            match call.advance(&work) {
+                Ok(None) => return Some(Ok(())),
+                Ok(Some(wait)) if waits && self.look(&mut call, &work, wait) => {}
+                Ok(Some(_)) | Err(_) => return Some(self.finish_quick(key, known, &work, call)),
             }
         }
-        Some(self.finish_quick(key, known, &work, call))
     }
 
     /// The rest of a quick call that must wait, or has failed.

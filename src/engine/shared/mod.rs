@@ -108,8 +108,6 @@ struct Workspace {
     outgoing: Vec<Outgoing>,
     /// Elements of the next operation that are done.
     done: usize,
-    /// The last plain call in this workspace, which may be the call.
-    known: Option<Arc<Known>>,
     /// Used only through their pointers, so their lengths stay 0.
     scratch: Vec<u128>,
     staging: Vec<u128>,
@@ -220,7 +218,9 @@ impl Shared {
 
     /// Remembers a plain call, which later calls with the same arguments start by [`Call::start_quick`].
     pub fn remember(&self, key: Key, known: Known) {
-        self.state().quick.set(key, known);
+        let mut state = self.state();
+        let idle = state.calls.is_idle();
+        state.quick.set(key, known, idle);
     }
 
     /// Whether peers wake this rank's device with everything that they publish; see [`Engine::take_over`].
@@ -255,6 +255,12 @@ impl Calls {
                 unsafe { (&(*call.as_ptr()).ended, (*call.as_ptr()).line, (*call.as_ptr()).fingerprint) };
             (excludes(line, its) && !ended.load(Ordering::Acquire)).then_some(fingerprint)
         })
+    }
+
+    /// Whether no call is in progress.
+    fn is_idle(&self) -> bool {
+        // SAFETY: the list owns them, and `ended` is atomic.
+        self.begun.iter().all(|call| unsafe { &(*call.as_ptr()).ended }.load(Ordering::Acquire))
     }
 
     /// Gives back the slots of calls that have ended.

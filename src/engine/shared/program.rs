@@ -65,7 +65,7 @@ pub struct Memory {
 }
 
 /// The same as [`COPIED_BYTES`] for a rank that fetches nothing.
-const COPIED_ALONE_BYTES: usize = COPIED_BYTES / 8;
+const COPIED_ALONE_BYTES: usize = COPIED_BYTES / 32;
 /// Longest ring: half a second-level cache.
 const RING_BYTES: usize = 1 << 20;
 /// Shortest ring that is better than reads by the operating system.

@@ -105,7 +105,11 @@ unsafe impl Sync for Known {}
 
 /// The last plain calls.
 #[derive(Default)]
-pub struct Quick([Option<(Key, Arc<Known>)>; ENTRIES]);
+pub struct Quick {
+    entries: [Option<(Key, Arc<Known>)>; ENTRIES],
+    /// What calls in progress may use, and has been replaced.
+    replaced: Vec<Arc<Known>>,
+}
 
 const ENTRIES: usize = 32;
 
@@ -169,15 +173,19 @@ impl Key {
 }
 
 impl Quick {
-    /// The call with these arguments, if it is in the cache.
+    /// The call with these arguments, if it is in the cache. Valid until [`Quick::set`] is called while no quick call is in progress.
     #[inline]
-    pub fn get(&self, key: &Key) -> Option<&Arc<Known>> {
-        self.0[key.position()].as_ref().filter(|(own, _)| own == key).map(|(_, known)| known)
+    pub fn get(&self, key: &Key) -> Option<&Known> {
+        self.entries[key.position()].as_ref().filter(|(own, _)| own == key).map(|(_, known)| &**known)
     }
 
-    /// Adds a call, and removes another one.
-    pub fn set(&mut self, key: Key, known: Known) {
-        self.0[key.position()] = Some((key, Arc::new(known)));
+    /// Adds a call, and removes another one. `idle`: no quick call is in progress.
+    pub fn set(&mut self, key: Key, known: Known, idle: bool) {
+        let replaced = self.entries[key.position()].replace((key, Arc::new(known)));
+        self.replaced.extend(replaced.map(|(_, known)| known));
+        if idle {
+            self.replaced.clear();
+        }
     }
 }
 
@@ -200,6 +208,8 @@ impl First {
         let input = match from.buffer {
             Buffer::Input(_) => true,
             Buffer::Output(_) => false,
+            // A signal has no bytes.
+            Buffer::Scratch if from.len == 0 => false,
             Buffer::Scratch => return None,
         };
         let (offset, bytes) = (from.offset * element, from.len * element);
@@ -284,18 +294,13 @@ impl Call {
     ) -> Option<(Self, NonNull<Known>)> {
         let mut state = shared.state();
         let known = state.quick.get(key).filter(|known| known.fits(input, output))?;
-        let pointer = NonNull::from(&**known);
-        // SAFETY: the cache keeps it alive as long as the lock is held, and then the workspace does.
+        let pointer = NonNull::from(known);
+        // SAFETY: the cache keeps it alive until no call is in progress.
         let known = unsafe { pointer.as_ref() };
         // What is constant takes fewer instructions.
         let start = Start { line: (known.start.line.0, 0), counted: true, ..known.start };
         // SAFETY: by the contract.
         let (begun, first) = unsafe { Self::publish_first(shared, &mut state, known, &start, input, output) }?;
-        // SAFETY: the call uses the workspace until it has ended.
-        let own = unsafe { &mut *begun.0.as_ptr() };
-        if !own.known.as_deref().is_some_and(|own| std::ptr::eq(own, known)) {
-            own.keep(state.quick.get(key));
-        }
         drop(state);
         let call = Self::after(begun, first, shared, known, input, output)?;
         Some((call, pointer))
@@ -329,7 +334,7 @@ impl Call {
             Some(ready) => ready,
             None => Self::prepare(shared, begun, known, input, output)?,
         };
-        Some(Self { workspace, fingerprint, next, scratch, unannounced: is_quick, is_quick })
+        Some(Self { workspace, fingerprint, next, scratch, unannounced: is_quick, is_quick, looks: 0 })
     }
 
     /// Begins a call, and publishes what is known to be its first publication, if it has got a slot.
@@ -375,6 +380,12 @@ impl Call {
         Some((call.next, call.scratch))
     }
 
+    /// Whether the call is one that [`Call::finish_pair`] may end.
+    #[inline(always)] // On the path of small collectives.
+    pub fn is_pair(&self, known: &Known) -> bool {
+        self.is_quick && known.pair.is_some()
+    }
+
     /// Executes the rest of a call that combines two operands after its first publication, if the peer has published its own. Returns
     /// whether the call has ended; if not, it is to be advanced.
     ///
@@ -398,17 +409,42 @@ impl Call {
     }
 }
 
-impl Workspace {
-    /// Keeps the description of its call alive.
-    #[cold]
-    fn keep(&mut self, known: Option<&Arc<Known>>) {
-        self.known = known.cloned();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{binding, plan};
     use super::*;
+    use crate::transport::shm::HostGroup;
+
+    #[test]
+    fn what_a_call_in_progress_may_use_stays_until_it_has_ended() {
+        const COUNT: usize = 4;
+        let (input, mut output) = ([1f32; COUNT], [0f32; COUNT]);
+        let (from, into) = (input.as_ptr().cast::<u8>(), output.as_mut_ptr().cast::<u8>());
+        let shared = Shared::new(HostGroup::in_process(2).remove(0));
+        let (plan, combine) = (Arc::new(plan(0, 2, COUNT)), binding(&[], &[], 0).combine);
+        let key = Key::new(1, (2, 3), 0, COUNT, from.cast(), into.cast()).unwrap();
+        let remember = || {
+            let (program, room) = (plan.program.as_ref().unwrap(), Some(Room::new(size_of_val(&input), 4)));
+            let (memory, readers) = (program.memory(4), program.readers);
+            let start = Start { line: (1, 0), digest: 1, counted: true, memory, readers };
+            let (input, output) = (room, room);
+            let (element, count, first, pair) = (4, COUNT, None, None);
+            let plan = plan.clone();
+            let known = Known { plan, algorithm: "", combine, start, element, count, input, output, first, pair };
+            shared.remember(key, known);
+        };
+        remember();
+        // SAFETY: the buffers are valid until the call is withdrawn.
+        let (mut call, used) = unsafe { Call::start_quick(&shared, &key, from, into) }.unwrap();
+        (0..2).for_each(|_| remember());
+        // The test's, the cache's, and two that were replaced.
+        assert_eq!(Arc::strong_count(&plan), 4);
+        // SAFETY: the call is in progress.
+        assert_eq!(unsafe { used.as_ref() }.count, COUNT);
+        call.withdraw(&shared);
+        remember();
+        assert_eq!(Arc::strong_count(&plan), 2);
+    }
 
     #[test]
     fn keys_of_different_arguments_differ() {

@@ -39,6 +39,8 @@ pub struct Call {
     pub(super) unannounced: bool,
     /// Whether [`Known::first`](super::Known) was published.
     pub(super) is_quick: bool,
+    /// How often the call still looks for a publication before it returns what it waits for.
+    pub looks: u32,
 }
 
 // SAFETY: the workspace belongs to the call until that has ended, and may be sent; `scratch` is in it or in a buffer of the caller.
@@ -176,7 +178,15 @@ impl Call {
     }
 
     pub(super) fn new((workspace, fingerprint): (NonNull<Workspace>, u64)) -> Self {
-        Self { workspace, fingerprint, next: 0, scratch: std::ptr::null_mut(), unannounced: false, is_quick: false }
+        Self {
+            workspace,
+            fingerprint,
+            next: 0,
+            scratch: std::ptr::null_mut(),
+            unannounced: false,
+            is_quick: false,
+            looks: 0,
+        }
     }
 
     /// Number of operations that were executed.
@@ -197,11 +207,11 @@ impl Call {
     /// Executes the call as far as possible without waiting. Returns what it waits for, or `None` when it is done.
     #[inline]
     pub fn advance(&mut self, work: &Work<'_>) -> Result<Option<Wait>> {
-        let wait = self.advance_while(work, |_| true)?;
-        if wait.is_none() {
-            self.end(work.shared);
+        if let Some(wait) = self.advance_while(work, |_| true)? {
+            return Ok(Some(wait));
         }
-        Ok(wait)
+        self.end(work.shared);
+        Ok(None)
     }
 
     /// Executes operations as long as `allowed` says so of the next one, and none must wait. Returns what the call waits for.
@@ -213,9 +223,8 @@ impl Call {
             return Ok(Some(wait));
         }
         while let Some(op) = work.program.ops.get(self.next).filter(|op| allowed(op)) {
-            let wait = self.execute(work, op)?;
-            if wait.is_some() {
-                return Ok(wait);
+            if let Some(wait) = self.execute(work, op)? {
+                return Ok(Some(wait));
             }
         }
         Ok(None)
@@ -248,20 +257,23 @@ impl Call {
     /// Executes `op`, the next operation, or returns what it waits for.
     #[inline(always)] // On the path of small collectives.
     pub(super) fn execute(&mut self, work: &Work<'_>, op: &Op) -> Result<Option<Wait>> {
-        let wait = match op {
-            Op::Publish(from) => {
-                self.publish(work, from);
-                None
+        // No result is moved that says nothing: the moves would wait for the stores of publications before them.
+        match op {
+            Op::Publish(from) => self.publish(work, from),
+            Op::Combine { operands, into } => {
+                if let Some(wait) = self.combine(work, &work.program.operands[operands.clone()], into)? {
+                    return Ok(Some(wait));
+                }
             }
-            Op::Combine { operands, into } => self.combine(work, &work.program.operands[operands.clone()], into)?,
-            Op::Divide { span, by } => {
-                self.divide(work, span, *by)?;
-                None
+            Op::Divide { span, by } => self.divide(work, span, *by)?,
+            Op::AwaitReaders => {
+                if let Some(wait) = self.await_readers(work) {
+                    return Ok(Some(wait));
+                }
             }
-            Op::AwaitReaders => self.await_readers(work),
-        };
-        self.next += usize::from(wait.is_none());
-        Ok(wait)
+        }
+        self.next += 1;
+        Ok(None)
     }
 
     /// Occupies a slot, where there was none when the call started. Returns what the call waits for, if there is none now.
@@ -416,7 +428,7 @@ impl Call {
     }
 
     /// Wakes peers that sleep, after a publication or an acknowledgement.
-    pub(super) fn announce(&mut self, work: &Work<'_>) {
+    pub fn announce(&mut self, work: &Work<'_>) {
         if std::mem::take(&mut self.unannounced) {
             work.shared.group.wake_others();
         }

@@ -36,7 +36,7 @@ fn flat(rank: usize, size: usize, count: usize) -> Schedule {
     b.build()
 }
 
-fn binding<'a>(inputs: &'a [*const u8], outputs: &'a [*mut u8], tag: u64) -> Binding<'a> {
+pub(super) fn binding<'a>(inputs: &'a [*const u8], outputs: &'a [*mut u8], tag: u64) -> Binding<'a> {
     Binding {
         inputs,
         outputs,
@@ -65,7 +65,7 @@ fn run(work: &Work<'_>) {
     }
 }
 
-fn plan(rank: usize, size: usize, count: usize) -> Plan {
+pub(super) fn plan(rank: usize, size: usize, count: usize) -> Plan {
     let schedule = flat(rank, size, count);
     let mut plan = Plan::new(&schedule);
     plan.program = Program::new(&schedule, size, true);
