@@ -140,10 +140,13 @@ def parsed(path):
 
 
 class GlooRs:
+    """By PEER, a program that calls the C ABI as the other peers call theirs; without it, and for what it lacks, by the tool."""
+
     SMALL = 64 << 10  # up to here, buffers of gloo_rs_alloc make no difference
 
-    def __init__(self, tool, transport, allocated=False):
+    def __init__(self, tool, transport, folder=None, allocated=False):
         self.tool, self.transport, self.allocated = tool, transport, allocated
+        self.peer = folder and os.path.join(folder, "gloo_rs_peer")
 
     def settings(self, cell):
         if self.allocated and max(cell.sizes) <= self.SMALL:
@@ -151,18 +154,18 @@ class GlooRs:
         return ["bound", "unbound"] if cores_of(cell.ranks) else [""]
 
     def measure(self, setting, cell, iterations, seconds, patience):
-        command = [self.tool, "bench", cell.collective, "--transport", self.transport, "--dtype", cell.dtype, "--json"]
-        command += ["--sizes", ",".join(map(str, cell.sizes)) if cell.sizes != (0,) else "4", "--timeout", str(patience)]
+        bind = "core" if cores_of(cell.ranks) and setting != "unbound" else "none"
+        command = [self.tool, "run", "-n", str(cell.ranks), "--bind-to", bind, "--no-prefix", "--"]
+        environment = {"GLOO_RS_SHM": "0"} if self.transport == "tcp" else {}
+        if self.peer and cell.dtype == "float32":
+            return run([[*command, self.peer, *cell.arguments(iterations, seconds)]], patience, environment=environment)
+        command += [self.tool, "bench", cell.collective, "--transport", self.transport, "--dtype", cell.dtype, "--json"]
+        command += ["--sizes", ",".join(map(str, cell.sizes)), "--timeout", str(patience)]
         command += ["--iterations", str(iterations), "--warmup", str(iterations // 5), "--seconds", str(seconds)]
         command += ["--loop"] if cell.loop else []
         # MPI's is in place.
         command += ["--in-place"] if cell.collective == "broadcast" else []
         command += ["--alloc"] if self.allocated else []
-        bind = "none" if setting == "unbound" else "core"
-        if cores_of(cell.ranks):
-            command = [self.tool, "run", "-n", str(cell.ranks), "--bind-to", bind, "--no-prefix", "--", *command]
-        else:
-            command += ["--ranks", str(cell.ranks)]
         try:
             lines = run([command], patience)
         except Failed as why:
@@ -295,6 +298,25 @@ class Bare:
     def line(self):
         """Microseconds in which a cache line gets from one core to another; None on a machine with one core."""
         return run([[self.peer, "line"]], 30)[0]["line"] if cores_of(2) else None
+
+
+class Switches:
+    """Where ranks share cores: a rank that has published something must wait until its core has run all others, and itself again."""
+
+    LARGEST = 1 << 10
+
+    def __init__(self, folder):
+        self.peer = os.path.join(folder, "bare_peer")
+
+    def settings(self, cell):
+        return [] if cores_of(cell.ranks) or min(cell.sizes) > self.LARGEST else ["sched_yield"]
+
+    def measure(self, setting, cell, iterations, seconds, patience):
+        switch = run([[self.peer, "switch"]], patience)[0]["switch"]
+        us = switch * -(-cell.ranks // len(os.sched_getaffinity(0)))
+        times = dict.fromkeys(("min_us", "p50_us", "p99_us", "max_us"), us)
+        sizes = [size for size in cell.sizes if size <= self.LARGEST]
+        return [{"bytes": size, "algorithm": f"{switch:.2f} us each", "iterations": 1, **times} for size in sizes]
 
 
 class MemoryFloor:

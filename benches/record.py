@@ -194,19 +194,20 @@ def main():
     all_ranks = list(map(int, (args.ranks or ("2,4" if args.quick else "2,4,8")).split(",")))
     bare = programs.Bare(args.peers) if there("bare") else None
     if args.record == "tcp":
-        known = {"gloo_rs": programs.GlooRs(args.tool, "tcp")}
+        known = {"gloo_rs": programs.GlooRs(args.tool, "tcp", args.peers)}
         known |= {"gloo": programs.Gloo(args.peers)} if there("gloo") else {}
         known |= {"openmpi_tcp": programs.OpenMpiTcp(args.peers, "openmpi")} if there("openmpi") else {}
         known |= {"floor": programs.TcpFloor(args.peers)} if there("floor") else {}
         todo = cells(["allreduce"], all_ranks, args.sizes or ALLREDUCE)
     else:
-        known = {"gloo_rs": programs.GlooRs(args.tool, "auto")}
+        known = {"gloo_rs": programs.GlooRs(args.tool, "auto", args.peers)}
         known |= {"openmpi": programs.OpenMpi(args.peers, "openmpi")} if there("openmpi") else {}
         known |= {"mpich": programs.Mpich(args.peers, "mpich")} if there("mpich") else {}
         known |= {"impi": programs.IntelMpi(args.peers, "impi")} if there("impi") else {}
         known |= {"oneccl": programs.OneCcl(args.peers, "oneccl", "impi")} if there("oneccl") else {}
         known |= {"allocated": programs.GlooRs(args.tool, "auto", allocated=True)}
-        known |= {"bare": bare, "memory": programs.MemoryFloor(args.peers)} if bare else {}
+        if bare:
+            known |= {"bare": bare, "memory": programs.MemoryFloor(args.peers), "switches": programs.Switches(args.peers)}
         todo = cells(args.collectives.split(","), all_ranks, args.sizes, args.quick)
     name = report.RECORDS[args.record].name
     record = Record(os.path.join(args.folder, f"{name}.csv"), args.keep)
@@ -221,7 +222,8 @@ def main():
         recorder.cell(cell)
         write()
     if args.record == "host" and not args.sizes and "allreduce" in args.collectives:
-        alone = Recorder(record, {"gloo_rs": known["gloo_rs"]}, bare, rounds, args.quick, check)
+        tool = {"gloo_rs": programs.GlooRs(args.tool, "auto")}
+        alone = Recorder(record, tool, bare, rounds, args.quick, check)
         # All types in every round, so that a round's times are comparable.
         for number in range(rounds):
             alone.rounds = number + 1

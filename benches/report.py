@@ -57,7 +57,8 @@ class Kind:
 
 EXACT = lambda size: {"smallest": size, "largest": size}
 COMMON = """A time is the median iteration's, and an iteration's time its slowest rank's, after a barrier that is not timed; the
-buffers hold numbers other than zero, and results are verified before and after. Up to 64 KiB there is a second time, behind a
+buffers hold numbers other than zero, and results are verified before and after. All programs are written in C++ with the same
+harness, `benches/peers/harness.h`; ours makes plain calls of the C ABI. Up to 64 KiB there is a second time, behind a
 stroke: that of a call in a loop of back-to-back calls without a barrier. All programs run in every round, one after the other. A
 figure is the median over the rounds, and a ratio, ours divided by theirs, the median of the rounds' ratios. A short trial of every
 sensible setting of each program selects what goes through the rounds, and the best in a round stands for the program.
@@ -67,7 +68,7 @@ HOST = Kind(
     name="host",
     title="Collectives on one host",
     peers={"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "oneccl": "oneCCL"},
-    floors={"allocated": "with gloo_rs_alloc", "bare": "bare exchange", "memory": "memory floor"},
+    floors={"allocated": "with gloo_rs_alloc", "bare": "bare exchange", "memory": "memory floor", "switches": "switches"},
     targets=[
         Target("allreduce", (2,), "peers", 0.8, largest=1 << 10, far=False),
         Target("allreduce", (2,), "bare", 1.25, largest=1 << 10, far=True),
@@ -84,7 +85,9 @@ HOST = Kind(
   yields when idle there (`mpi_yield_when_idle`), Intel MPI by `I_MPI_THREAD_YIELD` or `I_MPI_WAIT_MODE`.
 - **With gloo_rs_alloc** is gloo_rs on buffers that are shared memory from the beginning; all else, and all ratios, are on ordinary ones.
 - The **bare exchange** is two bound processes that copy into a double buffer in shared memory, and add; the **memory floor** the
-  bytes that an allreduce must move at least, divided by the bandwidth that both cores reach together.
+  bytes that an allreduce must move at least, divided by the bandwidth that both cores reach together; the **switches** the time
+  in which a core runs all ranks that share it once, each of which gives it up by `sched_yield`.
+- [What bounds](host-limits.md) the rows that miss their targets, and what was tried.
 - With more ranks than cores no rank is bound, ours included.
 """,
 )
@@ -172,8 +175,7 @@ class Point:
         return self.bytes / self.time(program) / 1e3 * factor
 
     def name(self, program):
-        names = [r["algorithm"] if program == "gloo_rs" else r["setting"] for r in self.best(program).values()]
-        return statistics.mode(names)
+        return statistics.mode(r["setting"] for r in self.best(program).values())
 
     def ratio(self, program, field="p50_us", of="gloo_rs", far=None):
         """The median of the rounds' ratios, of all rounds or those of one state of the machine; None if there are none."""
@@ -310,12 +312,12 @@ def auto_table(folder):
 
 def size_table(kind, points):
     others = [p for p in (*kind.peers, *kind.floors) if any(p in point.rows for point in points)]
-    head = ["size", "gloo_rs µs", "p99", "bus GB/s", "algorithm", *(f"{kind.programs()[p]} µs" for p in others)]
+    head = ["size", "gloo_rs µs", "p99", "bus GB/s", *(f"{kind.programs()[p]} µs" for p in others)]
     head += ["the fastest peer's setting", "ratio to it"]
     table = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for point in (point for point in points if "gloo_rs" in point.rows):
         cells = [human(point.bytes) if point.bytes else "", times(point, "gloo_rs"), number(point.time("gloo_rs", "p99_us"))]
-        cells += [f"{point.bus('gloo_rs'):.3f}", point.name("gloo_rs")]
+        cells += [f"{point.bus('gloo_rs'):.3f}"]
         cells += [times(point, p) if p in point.rows else "" for p in others]
         peers = [p for p in kind.peers if p in point.rows]
         fastest = min(peers, key=point.time, default=None)

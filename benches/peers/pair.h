@@ -1,5 +1,5 @@
-// Two processes on this host, each bound to its own core: otherwise the scheduler moves them, and the times vary between
-// several levels.
+// Two processes on this host that are bound to cores: otherwise the scheduler moves them, and the times vary between several
+// levels.
 
 #pragma once
 
@@ -15,14 +15,20 @@
   std::_Exit(1);
 }
 
-// Binds this process to the core with index `side` among those that it may use.
-inline void bind_to_core(int side) {
-  cpu_set_t allowed, own;
+// Binds this process to the core with index `side` among those of `allowed`.
+inline void bind_to_core(const cpu_set_t &allowed, int side) {
+  cpu_set_t own;
   CPU_ZERO(&own);
-  if (sched_getaffinity(0, sizeof allowed, &allowed)) fail("sched_getaffinity");
   for (int core = 0; core < CPU_SETSIZE; ++core)
     if (CPU_ISSET(core, &allowed) && side-- == 0) CPU_SET(core, &own);
   if (sched_setaffinity(0, sizeof own, &own)) fail("two cores are needed");
+}
+
+// The cores that this process may use.
+inline cpu_set_t allowed_cores() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed)) fail("sched_getaffinity");
+  return allowed;
 }
 
 // Memory of both processes, zeroed.
@@ -32,13 +38,14 @@ inline void *shared_memory(size_t bytes) {
   return memory;
 }
 
-// Calls `work` with 0 in this process and with 1 in a child; returns the exit status.
+// Calls `work` with 0 in this process and with 1 in a child, on a core each or on the same one; returns the exit status.
 template <class Work>
-int in_two_processes(const Work &work) {
+int in_two_processes(const Work &work, bool share_core = false) {
+  const cpu_set_t allowed = allowed_cores();
   const pid_t child = fork();
   if (child < 0) fail("fork");
   const int side = child == 0;
-  bind_to_core(side);
+  bind_to_core(allowed, share_core ? 0 : side);
   try {
     work(side);
   } catch (const std::exception &error) {
