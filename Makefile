@@ -178,7 +178,7 @@ test-demo: setup-demo prefix ## the digits example
 test-bench: setup-bench prefix ## the benchmark's records, at small sizes and with few peers
 	$(heading) "The benchmark's records"
 	@python3 benches/test_report.py
-	@benches/peers/build.sh build/peers gloo_rs openmpi gloo floor bare
+	@benches/peers/build.sh build/peers openmpi gloo floor bare
 	@benches/record.py tcp $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --rounds 1 --sizes 4
 	@benches/record.py host $(local_prefix)/bin/gloo-rs build/peers build/bench-test --ranks 2,4 --quick --sizes 1Ki
 	@benches/algorithms.py $(local_prefix)/bin/gloo-rs build/bench-test --ranks 2 --sizes 4,64Ki --budget 5

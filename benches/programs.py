@@ -151,10 +151,10 @@ class GlooRs:
     def settings(self, cell):
         if self.allocated and max(cell.sizes) <= self.SMALL:
             return []
-        return ["bound", "unbound"] if cores_of(cell.ranks) else [""]
+        return ["bound", "unbound"]
 
     def measure(self, setting, cell, iterations, seconds, patience):
-        bind = "core" if cores_of(cell.ranks) and setting != "unbound" else "none"
+        bind = {"bound": "core", "unbound": "none"}[setting]
         command = [self.tool, "run", "-n", str(cell.ranks), "--bind-to", bind, "--no-prefix", "--"]
         environment = {"GLOO_RS_SHM": "0"} if self.transport == "tcp" else {}
         if self.peer and cell.dtype == "float32":
@@ -217,12 +217,13 @@ class OpenMpi(Launched):
     environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     # How it waits with more ranks than cores; otherwise it would not yield.
     MANY = "--oversubscribe --bind-to none --mca mpi_yield_when_idle 1"
+    MANY_BOUND = "--map-by core:OVERSUBSCRIBE --bind-to core:overload-allowed --mca mpi_yield_when_idle 1"
     # Its collectives in shared memory, which it does not select by itself; copies through shared memory, not by the system.
     VARIANTS = [" --mca coll_sm_priority 90", " --mca smsc ^cma"]
 
     def settings(self, cell):
         if not cores_of(cell.ranks):
-            return [self.MANY + variant for variant in ["", *self.VARIANTS[1:]]]
+            return [many + variant for many in (self.MANY, self.MANY_BOUND) for variant in ["", *self.VARIANTS[1:]]]
         return ["--bind-to core", "--bind-to none"] + ["--bind-to core" + variant for variant in self.VARIANTS]
 
 
@@ -244,6 +245,7 @@ class IntelMpi(Launched):
 
     def settings(self, cell):
         many = ["I_MPI_PIN=0 I_MPI_THREAD_YIELD=2", "I_MPI_PIN=0 I_MPI_WAIT_MODE=1", "I_MPI_PIN=0 I_MPI_THREAD_YIELD=3"]
+        many += ["I_MPI_PIN=1 I_MPI_THREAD_YIELD=2"]
         how = ["I_MPI_PIN=1", "I_MPI_PIN=0"] if cores_of(cell.ranks) else many
         return how + [f"{how[0]} {more}" for more in self.BESIDES.get(cell.collective, [])]
 

@@ -88,7 +88,7 @@ HOST = Kind(
   bytes that an allreduce must move at least, divided by the bandwidth that both cores reach together; the **switches** the time
   in which a core runs all ranks that share it once, each of which gives it up by `sched_yield`.
 - [What bounds](host-limits.md) the rows that miss their targets, and what was tried.
-- With more ranks than cores no rank is bound, ours included.
+- With more ranks than cores all are bound, equally many to each core, and unbound, the peers' as well.
 """,
 )
 TCP = Kind(
@@ -113,7 +113,7 @@ TCP = Kind(
   algorithm; bound and unbound where there are cores enough, and yielding when idle where there are not.
 - The **floor** is two processes, each with a core of its own, that poll one connection and exchange as many bytes each way
   as the allreduce must, and compute nothing; the best of five sizes of send buffer.
-- With more ranks than cores no rank is bound, ours included.
+- With more ranks than cores, Gloo's are unbound; ours and Open MPI's are also bound, equally many to each core.
 """,
 )
 RECORDS = {"host": HOST, "tcp": TCP}

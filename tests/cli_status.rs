@@ -51,7 +51,7 @@ fn a_wrong_command_line_ends_with_2_and_a_failure_with_1() {
         ("run -n 1 -- sh -c exit\t7", 7, "exited with status 7"),
         ("run -n 1 /nowhere/program", 127, "No such file"),
         ("run -n 1 /dev/null", 126, "ermission denied"),
-        ("run -n 1000 --bind-to core true", FAILED, "1000 ranks"),
+        ("run -n 3 --bind-to core true", 0, ""),
         ("node --what", USAGE, "--what"),
         ("node", FAILED, ""),
         ("bench allreduce --sizes 4 --iterations 1", 0, ""),

