@@ -409,7 +409,7 @@ impl Call {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::tests::{binding, plan};
     use super::*;
