@@ -58,7 +58,8 @@ class Kind:
 EXACT = lambda size: {"smallest": size, "largest": size}
 COMMON = """A time is the median iteration's, and an iteration's time its slowest rank's, after a barrier that is not timed; the
 buffers hold numbers other than zero, and results are verified before and after. All programs are written in C++ with the same
-harness, `benches/peers/harness.h`; ours makes plain calls of the C ABI. Up to 64 KiB there is a second time, behind a
+harness, `benches/peers/harness.h`; ours makes plain calls of the C ABI. Only what is compared with gloo_rs alone, buffers of
+`gloo_rs_alloc` and other types than float32, is measured by `gloo-rs bench`. Up to 64 KiB there is a second time, behind a
 stroke: that of a call in a loop of back-to-back calls without a barrier. All programs run in every round, one after the other. A
 figure is the median over the rounds, and a ratio, ours divided by theirs, the median of the rounds' ratios. A short trial of every
 sensible setting of each program selects what goes through the rounds, and the best in a round stands for the program.
@@ -88,7 +89,7 @@ HOST = Kind(
   bytes that an allreduce must move at least, divided by the bandwidth that both cores reach together; the **switches** the time
   in which a core runs all ranks that share it once, each of which gives it up by `sched_yield`.
 - [What bounds](host-limits.md) the rows that miss their targets, and what was tried.
-- With more ranks than cores all are bound, equally many to each core, and unbound, the peers' as well.
+- With more ranks than cores, too, all programs' ranks are tried bound, equally many to each core, and unbound.
 """,
 )
 TCP = Kind(
@@ -110,7 +111,7 @@ TCP = Kind(
 - **Gloo** is Debian's `libgloo-dev`: every algorithm it has, asynchronous and busy-polling, with ranks bound to cores as ours
   are and unbound.
 - **Open MPI** is the wheel of PyPI over its TCP transport (`--mca pml ob1 --mca btl tcp,self`), with its own choice of
-  algorithm; bound and unbound where there are cores enough, and yielding when idle where there are not.
+  algorithm; bound and unbound, and yielding when idle where ranks share cores.
 - The **floor** is two processes, each with a core of its own, that poll one connection and exchange as many bytes each way
   as the allreduce must, and compute nothing; the best of five sizes of send buffer.
 - With more ranks than cores, Gloo's are unbound; ours and Open MPI's are also bound, equally many to each core.

@@ -139,7 +139,7 @@ impl Context {
             return result;
         }
         loop {
-            call.call.looks = if run.timeout.is_zero() { 0 } else { self.first_looks(work.shared) };
+            call.call.looks = if run.timeout.is_zero() { 0 } else { first_looks(work.shared) };
             let wait = match call.call.advance(work) {
                 Ok(None) => return self.end_shared(call),
                 Ok(Some(wait)) => wait,
@@ -357,33 +357,35 @@ impl Context {
         if shared.is_asleep() {
             self.engine().take_over();
         }
-        let mut looks = if call.is_pair(known) { self.first_looks(shared) } else { 0 };
         // SAFETY: `known` and the buffers are the same.
-        while !unsafe { call.finish_pair(shared, known, output) } {
-            if looks == 0 {
-                return self.run_on(shared, (key, known), call, (input, output));
-            }
-            looks -= 1;
-            std::hint::spin_loop();
+        if unsafe { call.finish_pair(shared, known, output) } {
+            return Some(Ok(()));
         }
-        Some(Ok(()))
-    }
-
-    /// How often the thread that makes a call looks for a publication without returning from where it needs that.
-    fn first_looks(&self, shared: &Shared) -> u32 {
-        let waits = self.timeout.load(Ordering::Relaxed) > 0;
-        if waits && !shared.shares_cores() { FIRST_LOOKS } else { 0 }
+        // SAFETY: the same.
+        unsafe { self.run_on(shared, (key, known), call, (input, output)) }
     }
 
     /// The rest of a quick call that is not a pair's, or must wait.
+    ///
+    /// # Safety
+    /// `known` and the buffers are those of the call.
     #[inline(never)]
-    fn run_on(
+    unsafe fn run_on(
         &self,
         shared: &Shared,
         (key, known): (&Key, &Known),
         mut call: Call,
         (input, output): (*const u8, *mut u8),
     ) -> Option<Result<()>> {
+        let waits = self.timeout.load(Ordering::Relaxed) > 0;
+        let looks = if waits { first_looks(shared) } else { 0 };
+        for _ in 0..if call.is_pair(known) { looks } else { 0 } {
+            std::hint::spin_loop();
+            // SAFETY: by the contract.
+            if unsafe { call.finish_pair(shared, known, output) } {
+                return Some(Ok(()));
+            }
+        }
         let program = known.plan.program.as_ref()?;
         let (inputs, outputs) = ([input], [output]);
         let binding = Binding {
@@ -398,9 +400,8 @@ impl Context {
             count: known.count,
         };
         let work = Work { shared, plan: &known.plan, program, binding: &binding };
-        let waits = self.timeout.load(Ordering::Relaxed) > 0;
         loop {
-            call.looks = self.first_looks(shared);
+            call.looks = looks;
             match call.advance(&work) {
                 Ok(None) => return Some(Ok(())),
                 Ok(Some(wait)) if waits && self.look(&mut call, &work, wait) => {}
@@ -496,6 +497,11 @@ impl Context {
         };
         self.described(run, &error)
     }
+}
+
+/// How often a call looks for a publication where it needs that.
+fn first_looks(shared: &Shared) -> u32 {
+    if shared.shares_cores() { 0 } else { FIRST_LOOKS }
 }
 
 /// Whether a host has several ranks, and the ranks of each host can read each other's memory. `hosts`: the host of each rank.
