@@ -12,7 +12,7 @@ use crate::hash::QuickMap;
 use crate::types::Rank;
 
 /// Collects the steps of one rank. Steps without elements are omitted; both ends of an empty message omit it. Empty
-/// publications and fetches are signals and are kept.
+/// publications and fetches are signals and are kept; a signal is published after those fetched before.
 #[derive(Default)]
 pub struct Builder {
     schedule: Schedule,
@@ -23,6 +23,8 @@ pub struct Builder {
     /// Number of publications so far, and the last.
     published: u32,
     last_published: Option<u32>,
+    /// The signals that were fetched since the last was published.
+    signals: Vec<u32>,
     /// What has been published since the last [`Builder::await_readers`].
     readable: Vec<Span>,
     /// The dependencies of the step being added, and which of them are not implied by others. Fields only to reuse
@@ -110,6 +112,9 @@ impl Builder {
 
     /// Reads the elements of a publication of rank `from` from element `at` on.
     pub fn fetch(&mut self, from: Rank, publication: u32, at: usize, into: Span) {
+        if into.len == 0 {
+            self.signals.push(self.schedule.steps.len() as u32);
+        }
         self.push(Action::Fetch { from: from as u32, publication, at, into });
     }
 
@@ -144,7 +149,9 @@ impl Builder {
             self.memory.entry(span.buffer).or_default().read(step, span, &mut after);
         }
         if matches!(action, Action::Publish { .. } | Action::AwaitReaders) {
-            after.extend(self.last_published.map(|step| Dependency { step, shift: 0 }));
+            let is_signal = action.elements() == 0 && action != Action::AwaitReaders;
+            let signals = self.signals.drain(..if is_signal { self.signals.len() } else { 0 });
+            after.extend(signals.chain(self.last_published).map(|step| Dependency { step, shift: 0 }));
             // These two wait for whole steps, although they themselves may have no elements.
             let steps = &self.schedule.steps;
             after.iter_mut().for_each(|d| d.shift = d.shift.max(steps[d.step as usize].action.progress() as isize));
@@ -389,6 +396,20 @@ mod tests {
         assert_eq!(channels, [0, 0, 0, 1, 0, 0, 0, 0]);
         let progress: Vec<usize> = s.steps.iter().map(|s| s.action.progress()).collect();
         assert_eq!(progress, [8, 8, 4, 1, 1, 1, 4, 4], "signals are steps too");
+    }
+
+    #[test]
+    fn a_signal_is_published_after_those_fetched_before() {
+        let mut b = Builder::new();
+        b.publish(Readers::One(1), span(0, 0));
+        b.fetch(1, 0, 0, span(0, 0));
+        b.publish(Readers::One(2), span(0, 8));
+        b.publish(Readers::One(2), span(0, 0));
+        b.publish(Readers::One(3), span(0, 0));
+        let s = b.build();
+        assert_eq!(after(&s, 2), [(0, 1)], "data do not depend on a signal");
+        assert_eq!(after(&s, 3), [(1, 1), (2, 8)]);
+        assert_eq!(after(&s, 4), [(3, 1)]);
     }
 
     #[test]

@@ -50,6 +50,15 @@ pub enum Readers {
     All,
     /// This rank, which is on the same host.
     One(u32),
+    /// These ranks of the same host, each less than 64: bit `n` is for rank `n`.
+    Set(u64),
+}
+
+impl Readers {
+    /// The ranks `of`, each less than 64.
+    pub fn set(of: impl IntoIterator<Item = Rank>) -> Self {
+        Self::Set(of.into_iter().fold(0, |set, rank| set | 1 << rank))
+    }
 }
 
 /// The operation of a step.

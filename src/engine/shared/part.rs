@@ -29,6 +29,11 @@ impl SharedSteps {
                 Action::Publish { to: Readers::One(rank), from } => {
                     Action::Publish { to: Readers::One(member(rank)?), from }
                 }
+                Action::Publish { to: Readers::Set(set), from } => {
+                    let ranks = (0..u64::BITS).filter(|rank| set >> rank & 1 != 0);
+                    let readers = ranks.map(|rank| member(rank).map(|member| member as Rank));
+                    Action::Publish { to: Readers::set(readers.collect::<Option<Vec<_>>>()?), from }
+                }
                 Action::Fetch { from, publication, at, into } => {
                     Action::Fetch { from: member(from)?, publication, at, into }
                 }

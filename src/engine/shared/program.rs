@@ -100,6 +100,7 @@ impl Program {
                     to_all.push(match to {
                         Readers::All => Members::MAX,
                         Readers::One(rank) => Members::from(1u8).checked_shl(rank)?,
+                        Readers::Set(set) => set,
                     });
                     published.push(from.len);
                     compiler.finish(Op::Publish(from));

@@ -182,6 +182,7 @@ fn check_readers(
         let should = match publication.to {
             Readers::All => reader != rank && contract.host(reader) == contract.host(rank),
             Readers::One(to) => reader == to as usize,
+            Readers::Set(set) => reader < u64::BITS as usize && set >> reader & 1 != 0,
         };
         if reads != should {
             let does = if reads { "fetches" } else { "does not fetch" };
@@ -191,12 +192,16 @@ fn check_readers(
             )));
         }
     }
-    if let Readers::One(to) = publication.to
-        && to as usize >= program.ranks
-    {
-        return Err(wrong(format!("publication {number} of rank {rank} is for rank {to}, which does not exist")));
+    let last = match publication.to {
+        Readers::All => return Ok(()),
+        Readers::One(to) => to as usize,
+        Readers::Set(0) => return Err(wrong(format!("publication {number} of rank {rank} is for nobody"))),
+        Readers::Set(set) => set.ilog2() as usize,
+    };
+    match last < program.ranks {
+        true => Ok(()),
+        false => Err(wrong(format!("publication {number} of rank {rank} is for rank {last}, which does not exist"))),
     }
-    Ok(())
 }
 
 /// Checks that the publications of each rank are in order, with a wait for the readers after the last, and that what is

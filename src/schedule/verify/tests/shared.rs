@@ -68,14 +68,30 @@ fn what_is_published_is_fetched_by_its_readers() {
         &apart,
         "rank 0, step 2 (Fetch, 4 elements) fetches from rank 2, which is not another rank of the same host",
     );
-    let for_one = |to: u32| {
+    let published_to = |to: Readers| {
         let mut schedules = right();
         let publish = step_of(&mut schedules, |action| matches!(action, Action::Publish { .. }));
-        publish.action = Action::Publish { to: Readers::One(to), from: all(IN) };
+        publish.action = Action::Publish { to, from: all(IN) };
         schedules
     };
-    refused(&for_one(1), &contract, "rank 0 fetches publication 0 of rank 2, which is for One(1)");
-    refused(&for_one(7), &contract, "rank 0 fetches publication 0 of rank 2, which is for One(7)");
+    for rank in [1, 7] {
+        let why = format!("rank 0 fetches publication 0 of rank 2, which is for One({rank})");
+        refused(&published_to(Readers::One(rank)), &contract, &why);
+        let set = Readers::set([rank as Rank]);
+        refused(
+            &published_to(set),
+            &contract,
+            &format!("rank 0 fetches publication 0 of rank 2, which is for {set:?}"),
+        );
+    }
+    verify(published_to(Readers::set([0, 1])), &contract).unwrap();
+    let more = "publication 0 of rank 2 is for rank 63, which does not exist";
+    refused(&published_to(Readers::set([0, 1, 63])), &contract, more);
+    let nobody = schedules(2, |b, _| {
+        b.publish(Readers::set([]), all(IN));
+        b.await_readers();
+    });
+    refused(&nobody, &plain(2, 4, anything), "publication 0 of rank 0 is for nobody");
     let mut renumbered = right();
     step_of(&mut renumbered, |action| matches!(action, Action::Publish { .. })).channel = 1;
     refused(&renumbered, &contract, "publication 1 where 0 is next");
