@@ -28,6 +28,8 @@ pub struct Calls {
     pub groups: Vec<u32>,
     /// See [`Shape::shared`].
     pub shared: bool,
+    /// See [`Shape::domains`].
+    pub domains: Vec<u32>,
     /// See [`Shape::dims`].
     pub dims: Vec<usize>,
     /// See [`Shape::links`].
@@ -77,6 +79,7 @@ impl Calls {
             base: 2,
             groups: Vec::new(),
             shared: false,
+            domains: Vec::new(),
             dims: Vec::new(),
             links: Vec::new(),
             counts: Vec::new(),
@@ -153,6 +156,7 @@ impl Calls {
             destinations: if collective == PairwiseExchange { self.ranks.max(1).ilog2() as usize } else { 0 },
             groups: &self.groups,
             shared: self.shared,
+            domains: &self.domains,
             dims: &self.dims,
             links: &self.links,
             counts: &self.counts,

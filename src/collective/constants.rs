@@ -4,7 +4,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::schedule::cost::{Link, SharedMemory};
+use crate::schedule::cost::{Access, Link, SharedMemory};
 
 /// An entry of the table.
 #[derive(Debug)]
@@ -54,10 +54,21 @@ impl Constant {
 impl Constants {
     /// The memory that the ranks of one host share; `crowded`: they also share cores.
     pub fn shared_memory(&self, crowded: bool) -> SharedMemory {
-        let signal = if crowded { self.memory_signal_shared_us } else { self.memory_signal_us };
+        let [signal, far_signal] = match crowded {
+            false => [self.memory_signal_us, self.memory_far_signal_us],
+            true => [self.memory_signal_shared_us; 2],
+        };
         SharedMemory {
-            signal: signal * 1e-6,
-            fetch: self.memory_fetch_us * 1e-6,
+            near: Access {
+                signal: signal * 1e-6,
+                fetch: self.memory_fetch_us * 1e-6,
+                copy: self.memory_copy_ns * 1e-9,
+            },
+            far: Access {
+                signal: far_signal * 1e-6,
+                fetch: self.memory_far_fetch_us * 1e-6,
+                copy: self.memory_far_copy_ns * 1e-9,
+            },
             call: self.memory_call_us * 1e-6,
             copy: self.memory_copy_ns * 1e-9,
             read: self.memory_read_ns * 1e-9,
@@ -129,6 +140,12 @@ table! {
     memory_fetch_us = 0.05 in 0.0..=MOST, "assumed: a transfer of a cache line between cores";
     /// Shared memory: CPU time per byte copied into or out of a publication by value.
     memory_copy_ns = 0.05 in 0.0..=MOST, "a copy of 64 KiB to memory that another core has read, on Zen 3";
+    /// Shared memory: as memory_signal_us, between ranks that do not share a last-level cache.
+    memory_far_signal_us = 0.3 in 0.0..=MOST, "with memory_far_fetch_us: an exchange of 4 bytes takes 0.25 µs more than in one cache, on Zen 3";
+    /// The same for memory_fetch_us.
+    memory_far_fetch_us = 0.15 in 0.0..=MOST, "see memory_far_signal_us";
+    /// The same for memory_copy_ns, out of a publication.
+    memory_far_copy_ns = 0.4 in 0.0..=MOST, "an exchange of 512 KiB takes 0.2 ms more than in one cache, on Zen 3";
     /// Shared memory: CPU time of each fetch from another process's memory (a publication by reference) besides its bytes.
     memory_call_us = 1.0 in 0.0..=MOST, "assumed: a system call";
     /// Shared memory: CPU time per byte read from another process's memory.

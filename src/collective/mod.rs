@@ -11,6 +11,7 @@ mod broadcast;
 mod calls;
 pub mod constants;
 mod contract;
+mod domains;
 mod double_binary_tree;
 mod exscan;
 mod gather;
@@ -96,6 +97,9 @@ pub struct Shape<'a> {
     pub dims: &'a [usize],
     /// Whether the ranks of each group, without groups all ranks, are those of one host and share memory.
     pub shared: bool,
+    /// For algorithms with [`Uses::SharedMemory`]: the number of the last-level cache of each rank; the upper 16 bits are the number of
+    /// its socket, so that equal numbers are one cache of one socket. Empty: all ranks share one cache.
+    pub domains: &'a [u32],
     /// For algorithms with [`Uses::Links`]: a `size` × `size` matrix in row-major order of the bandwidth from each
     /// sender (row) to each receiver, in any unit; 0 means no link. Empty: all links are equal.
     pub links: &'a [u32],
@@ -151,7 +155,7 @@ pub enum Uses {
     Links,
     /// [`Shape::counts`].
     Counts,
-    /// [`Shape::shared`], which must be true if there is more than one rank.
+    /// [`Shape::shared`], which must be true if there is more than one rank, and [`Shape::domains`].
     SharedMemory,
 }
 

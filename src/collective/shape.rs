@@ -29,6 +29,7 @@ impl Shape<'static> {
             destinations: 0,
             groups: &[],
             shared: false,
+            domains: &[],
             dims: &[],
             links: &[],
             counts: &[],
@@ -37,12 +38,13 @@ impl Shape<'static> {
 }
 
 impl Shape<'_> {
-    /// The same call with only those of `groups`, `dims`, `shared` and `links` that an algorithm with `uses` reads.
+    /// The same call with only those of `groups`, `dims`, `shared`, `domains` and `links` that an algorithm with `uses` reads.
     pub(crate) fn only(self, uses: Uses) -> Self {
         let (groups, dims) = if uses == Uses::Groups { (self.groups, self.dims) } else { (&[][..], &[][..]) };
         let links = if uses == Uses::Links { self.links } else { &[] };
         let shared = self.shared && matches!(uses, Uses::SharedMemory | Uses::Groups);
-        Self { groups, dims, shared, links, ..self }
+        let domains = if uses == Uses::SharedMemory { self.domains } else { &[] };
+        Self { groups, dims, shared, domains, links, ..self }
     }
 
     /// The ranks of this rank's group, in ascending order.
@@ -155,11 +157,13 @@ impl Shape<'_> {
         }
     }
 
-    /// Checks `groups`, `dims` and `links`.
+    /// Checks `groups`, `domains`, `dims` and `links`.
     fn check_topology(&self) -> Result<()> {
-        let Self { size, groups, dims, links, .. } = *self;
-        if !groups.is_empty() && groups.len() != size {
-            return Err(self.refuse(format!("groups has {} entries, but size is {size}", groups.len())));
+        let Self { size, groups, domains, dims, links, .. } = *self;
+        for (name, numbers) in [("groups", groups), ("domains", domains)] {
+            if !numbers.is_empty() && numbers.len() != size {
+                return Err(self.refuse(format!("{name} has {} entries, but size is {size}", numbers.len())));
+            }
         }
         if let Some(zero) = dims.iter().position(|extent| *extent == 0) {
             return Err(self.refuse(format!("dims[{zero}] is 0")));

@@ -215,9 +215,28 @@ pub(super) fn distribute(shape: &Shape<'_>, block: impl Fn(usize) -> Span) -> Re
 }
 
 impl Case<'_> {
+    /// The fraction of the other ranks with which the root, if only the root fetches, or else a rank of the smallest domain, shares no
+    /// cache.
+    fn far(&self) -> f64 {
+        use Collective::{Gather, Gatherv, Reduce};
+        let Shape { collective, domains, root, .. } = *self.shape;
+        let of = |own: &u32| domains.iter().filter(|domain| *domain == own).count();
+        let least = match collective {
+            Gather | Gatherv | Reduce => domains.get(root).map(of),
+            _ => domains.iter().map(of).min(),
+        };
+        least.map_or(0.0, |least| (domains.len() - least) as f64 / (self.ranks() - 1.0))
+    }
+
+    /// σ: seconds until the last of all other ranks sees what a rank has published.
+    pub(super) fn signal(&self) -> f64 {
+        self.network.memory.access(self.far() > 0.0).signal
+    }
+
     /// Seconds for a rank that waits for `signals` signals in turn. `published`: numbers of publications and the bytes of
     /// each. `fetched`: numbers of fetches, the bytes of the publication, and the bytes that are fetched. `reduced`: bytes
-    /// that the rank reduces. Finally it waits for its readers.
+    /// that the rank reduces. Finally it waits for its readers. The slowest rank counts: one that fetches from all others shares a cache
+    /// with as few of them as any, and one that fetches from fewer shares it with none of these.
     pub(super) fn shared_path(
         &self,
         signals: f64,
@@ -231,9 +250,15 @@ impl Case<'_> {
         if self.shape.size == 1 || empty {
             return reducing;
         }
+        let far = self.far();
+        let few = fetched.iter().map(|(number, ..)| number).sum::<f64>() < self.ranks() - 1.0;
+        let part = if few { far.ceil() } else { far };
+        let fetch = |number: f64, of, bytes| {
+            number * (part * memory.fetch(of, bytes, true) + (1.0 - part) * memory.fetch(of, bytes, false))
+        };
         let publishing: f64 = published.iter().map(|&(number, bytes)| number * memory.publish(bytes)).sum();
-        let fetching: f64 = fetched.iter().map(|&(number, of, bytes)| number * memory.fetch(of, bytes)).sum();
+        let fetching: f64 = fetched.iter().map(|&(number, of, bytes)| fetch(number, of, bytes)).sum();
         let largest = published.iter().map(|&(_, bytes)| bytes).fold(0.0, f64::max);
-        signals * memory.signal + publishing + fetching + reducing + memory.readers(largest)
+        signals * self.signal() + publishing + fetching + reducing + memory.readers(largest, far > 0.0)
     }
 }

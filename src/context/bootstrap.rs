@@ -229,7 +229,7 @@ impl Context {
 
     /// Uses `tuner` from now on, unless a tuner was agreed on before. `found`: what each rank can share with those of its host.
     pub(crate) fn adopt(&self, tuner: Tuner, addresses: &[Address], found: &[Sharing]) -> Result<()> {
-        let tuner = tuner.with_shared_memory(self.share_memory(found)?);
+        let tuner = tuner.with_shared_memory(self.share_memory(found)?, address::number_caches(addresses));
         self.lock()?.set_spin(self.spin(addresses, tuner.constants()));
         let _ = self.agreed.set(tuner);
         Ok(())

@@ -267,6 +267,8 @@ impl Context {
                 }
                 _ => self.tuner().shares_memory(),
             },
+            // On one host, the groups that a caller passes are the caches.
+            domains: or(shape.groups, &self.tuner().topology().domains),
             links: or(shape.links, self.tuner().links()),
             ..*shape
         }

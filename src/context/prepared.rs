@@ -65,6 +65,7 @@ impl<'a> Asked<'a> {
             destinations,
             groups,
             shared: _,
+            domains: _,
             dims,
             links,
             counts,

@@ -15,12 +15,10 @@ use crate::engine::shared::{Call, First, Key, Known, Pair, Refused, Room, Shared
 use crate::engine::{Binding, Guard, already_running};
 use crate::error::{Error, ErrorKind, Result};
 use crate::messaging::Token;
+use crate::transport::board::MAX_MEMBERS;
 use crate::transport::shm::Sharing;
 use crate::types::DataType;
 use crate::wire::fingerprint::kind;
-
-/// Most ranks of a host whose collectives use shared memory: with more, each of them would read too many others.
-const MAX_SHARING: usize = 64;
 
 /// How often a thread looks for a publication before it waits with the context's lock, if each rank has its own core: some tens of
 /// microseconds.
@@ -510,5 +508,5 @@ fn all_share(hosts: &[u32], found: &[Sharing]) -> bool {
     hosts.iter().for_each(|host| *ranks.entry(host).or_insert(0) += 1);
     let most = ranks.values().copied().max().unwrap_or(0);
     let shares = |(host, sharing): (&u32, &Sharing)| ranks[host] == 1 || *sharing == Sharing::Processes;
-    (2..=MAX_SHARING).contains(&most) && hosts.len() == found.len() && hosts.iter().zip(found).all(shares)
+    (2..=MAX_MEMBERS).contains(&most) && hosts.len() == found.len() && hosts.iter().zip(found).all(shares)
 }

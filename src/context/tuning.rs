@@ -56,7 +56,7 @@ pub(super) fn topology(addresses: &[Address]) -> Topology {
     let count = hosts.iter().max().map_or(0, |last| last + 1);
     let of = |host: u32| addresses.iter().zip(&hosts).filter(move |(_, own)| **own == host).map(|(address, _)| address);
     let cores = (0..count).map(|host| address::count_cores(of(host))).min().unwrap_or(1);
-    Topology { hosts, cores, shared: false }
+    Topology::apart(hosts, cores)
 }
 
 impl Context {

@@ -159,8 +159,8 @@ pub struct OwnedShape {
     scalars: Shape<'static>,
     /// `send_counts`, `recv_counts`, `dims`, `counts`.
     counts: [Box<[usize]>; 4],
-    /// `groups`, `links`.
-    numbers: [Box<[u32]>; 2],
+    /// `groups`, `domains`, `links`.
+    numbers: [Box<[u32]>; 3],
 }
 
 impl OwnedShape {
@@ -172,32 +172,33 @@ impl OwnedShape {
                 send_counts: none,
                 recv_counts: none,
                 groups: no_numbers,
+                domains: no_numbers,
                 dims: none,
                 links: no_numbers,
                 counts: none,
                 ..*shape
             },
             counts: [shape.send_counts, shape.recv_counts, shape.dims, shape.counts].map(Box::from),
-            numbers: [shape.groups, shape.links].map(Box::from),
+            numbers: [shape.groups, shape.domains, shape.links].map(Box::from),
         }
     }
 
     /// The shape.
     pub fn get(&self) -> Shape<'_> {
         let [send_counts, recv_counts, dims, counts] = &self.counts;
-        let [groups, links] = &self.numbers;
-        Shape { send_counts, recv_counts, groups, dims, links, counts, ..self.scalars }
+        let [groups, domains, links] = &self.numbers;
+        Shape { send_counts, recv_counts, groups, domains, dims, links, counts, ..self.scalars }
     }
 
     fn is(&self, shape: &Shape<'_>) -> bool {
         let Shape { collective, rank, size, root, count, inputs, outputs, average, base, destinations, shared, .. } =
             self.scalars;
-        let Shape { send_counts, recv_counts, groups, dims, links, counts, .. } = *shape;
+        let Shape { send_counts, recv_counts, groups, domains, dims, links, counts, .. } = *shape;
         (count, rank, size, root) == (shape.count, shape.rank, shape.size, shape.root)
             && (inputs, outputs, base, destinations) == (shape.inputs, shape.outputs, shape.base, shape.destinations)
             && (collective, average, shared) == (shape.collective, shape.average, shape.shared)
             && self.counts.iter().zip([send_counts, recv_counts, dims, counts]).all(|(own, its)| same(own, its))
-            && self.numbers.iter().zip([groups, links]).all(|(own, its)| same(own, its))
+            && self.numbers.iter().zip([groups, domains, links]).all(|(own, its)| same(own, its))
     }
 }
 

@@ -7,6 +7,7 @@ use super::interface;
 use crate::error::{Error, Result, first_few};
 use crate::net::handshake::Identity;
 use crate::sys::process::Descriptor;
+use crate::sys::topology::Place;
 use crate::types::Rank;
 use crate::wire::VERSION;
 
@@ -24,13 +25,15 @@ pub struct Address {
     pub host: u64,
     /// Digest of the cores on which the process may run; see [`cores`].
     pub cores: u64,
+    /// The cache and the socket of these cores.
+    pub place: Place,
     /// The memory that ranks of the same host may open; `None` if it shares none.
     pub segment: Option<Descriptor>,
 }
 
 const SOCKET_BYTES: usize = 16 + 4 + 2;
 /// Offset of the sockets.
-const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 4 + 4;
+const SOCKETS_AT: usize = 1 + 16 + 8 + 8 + 8 + 4 + 4;
 const ADDRESS_BYTES: usize = SOCKETS_AT + MAX_SOCKETS * SOCKET_BYTES;
 
 impl Address {
@@ -41,6 +44,7 @@ impl Address {
         out.extend_from_slice(&self.identity);
         out.extend_from_slice(&self.host.to_le_bytes());
         out.extend_from_slice(&self.cores.to_le_bytes());
+        out.extend_from_slice(&self.place.serialize());
         // No process has the number 0.
         let Descriptor { process, number } = self.segment.unwrap_or(Descriptor { process: 0, number: 0 });
         out.extend_from_slice(&process.to_le_bytes());
@@ -85,9 +89,10 @@ impl Address {
                 .collect(),
             host: u64::from_le_bytes(bytes[17..25].try_into().expect("8 bytes")),
             cores: u64::from_le_bytes(bytes[25..33].try_into().expect("8 bytes")),
+            place: Place::deserialize(bytes[33..41].try_into().expect("8 bytes")),
             segment: Some(Descriptor {
-                process: u32::from_le_bytes(bytes[33..37].try_into().expect("4 bytes")),
-                number: u32::from_le_bytes(bytes[37..41].try_into().expect("4 bytes")),
+                process: u32::from_le_bytes(bytes[41..45].try_into().expect("4 bytes")),
+                number: u32::from_le_bytes(bytes[45..49].try_into().expect("4 bytes")),
             })
             .filter(|segment| segment.process != 0),
         })
@@ -145,6 +150,29 @@ pub fn number_hosts(addresses: &[Address]) -> Box<[u32]> {
         *numbers.entry(address.host).or_insert(next)
     };
     addresses.iter().map(number).collect()
+}
+
+/// The last-level cache of each rank of one host, and in the upper 16 bits its socket: equal numbers are one cache. Both are numbered in the
+/// order of their first ranks. Caches count only if those of all ranks are known, and sockets as well. Empty if all ranks have the same
+/// number, or if there are several hosts.
+pub fn number_caches(addresses: &[Address]) -> Vec<u32> {
+    let one_host = addresses.windows(2).all(|pair| pair[0].host == pair[1].host);
+    if !one_host || addresses.len() > 1 << 16 {
+        return Vec::new();
+    }
+    let number = |of: fn(&Place) -> Option<u32>| {
+        let known: Option<Vec<u32>> = addresses.iter().map(|address| of(&address.place)).collect();
+        let known = known.unwrap_or_else(|| vec![0; addresses.len()]);
+        let mut numbers = HashMap::new();
+        let number = |place: &u32| {
+            let next = numbers.len() as u32;
+            *numbers.entry(*place).or_insert(next)
+        };
+        known.iter().map(number).collect::<Vec<u32>>()
+    };
+    let (caches, sockets) = (number(|place| place.cache), number(|place| place.socket));
+    let numbers: Vec<u32> = caches.iter().zip(&sockets).map(|(cache, socket)| socket << 16 | cache).collect();
+    if numbers.windows(2).all(|pair| pair[0] == pair[1]) { Vec::new() } else { numbers }
 }
 
 /// Whether any host has several of the ranks at `addresses`, all of which have memory to share.
@@ -223,13 +251,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_survive_encoding(identity: [u8; 16], v4: Option<u32>, v6: Option<u128>, port: u16, host: u64, segment: Option<u32>) {
+        fn addresses_survive_encoding(identity: [u8; 16], v4: Option<u32>, v6: Option<u128>, port: u16, host: u64, segment: Option<u32>, cpus: [Option<u32>; 2]) {
             let v4 = v4.map(|ip| SocketAddr::new(IpAddr::V4((ip | 1).into()), port));
             let v6 = v6.map(|ip| SocketAddr::new(IpAddr::V6((ip | 1 << 127).into()), port));
             let segment = segment.map(|number| Descriptor { process: number | 1, number });
             for sockets in [[v4, v6], [v6, v4]] {
                 let sockets = sockets.into_iter().flatten().collect();
-                let address = Address { identity, sockets, host, cores: host.rotate_left(7), segment };
+                let [cache, socket] = cpus.map(|cpu| cpu.filter(|cpu| *cpu != u32::MAX));
+                let place = Place { cache, socket };
+                let address = Address { identity, sockets, host, cores: host.rotate_left(7), place, segment };
                 let bytes = address.serialize();
                 prop_assert_eq!(bytes.len(), ADDRESS_BYTES);
                 prop_assert_eq!(Address::deserialize(&bytes).unwrap(), address);
@@ -244,7 +274,14 @@ mod tests {
 
     fn address(host: u64, sockets: &[&str]) -> Address {
         let socket = |ip: &&str| SocketAddr::new(ip.parse().unwrap(), 7);
-        Address { identity: [0; 16], sockets: sockets.iter().map(socket).collect(), host, cores: 1, segment: None }
+        Address {
+            identity: [0; 16],
+            sockets: sockets.iter().map(socket).collect(),
+            host,
+            cores: 1,
+            place: Place::default(),
+            segment: None,
+        }
     }
 
     #[test]
@@ -270,6 +307,23 @@ mod tests {
         let addresses = [9, 3, 9, 0, 3].map(|host| address(host, &[]));
         assert_eq!(*number_hosts(&addresses), [0, 1, 0, 2, 1]);
         assert!(number_hosts(&[]).is_empty());
+    }
+
+    #[test]
+    fn caches_are_numbered_if_there_are_several_and_all_are_known() {
+        let on = |host: u64, cache: Option<u32>, socket: Option<u32>| Address {
+            place: Place { cache, socket },
+            ..address(host, &[])
+        };
+        let here = |cache: u32, socket: u32| on(1, Some(cache), Some(socket));
+        assert_eq!(number_caches(&[here(8, 8), here(0, 0), here(8, 8), here(4, 0)]), [0, 1 << 16 | 1, 0, 1 << 16 | 2]);
+        assert_eq!(number_caches(&[here(4, 4), here(4, 4)]), []);
+        let unbound = on(1, None, Some(4));
+        assert_eq!(number_caches(&[here(0, 0), unbound.clone(), here(4, 4)]), [0, 1 << 16, 1 << 16], "sockets only");
+        assert_eq!(number_caches(&[here(4, 4), unbound]), []);
+        assert_eq!(number_caches(&[on(1, Some(0), None), here(4, 0)]), [0, 1], "caches only");
+        assert_eq!(number_caches(&[here(0, 0), on(2, Some(4), Some(4))]), [], "two hosts");
+        assert_eq!(number_caches(&[]), []);
     }
 
     #[test]

@@ -216,6 +216,7 @@ fn on_one_host_loopback_is_used_unless_it_is_excluded() {
         sockets: sockets.iter().map(|s| at(s)).collect(),
         host: 1,
         cores: 1,
+        place: Default::default(),
         segment: None,
     };
     let everyone = [rank(&[]), rank(&["10.0.0.2", "fd00::2"]), rank(&["fd00::9"])];

@@ -33,16 +33,27 @@ pub struct Hop {
     pub gap: f64,
 }
 
-/// The memory that the ranks of one host share.
+/// The time that memory written by another rank takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SharedMemory {
+pub struct Access {
     /// σ: seconds until a rank that waits sees what another has published, or that a reader is done.
     pub signal: f64,
     /// CPU seconds of a rank for each fetch, besides its bytes.
     pub fetch: f64,
-    /// The same for each fetch from a publication by reference.
+    /// Seconds to copy one byte out of a publication by value.
+    pub copy: f64,
+}
+
+/// The memory that the ranks of one host share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SharedMemory {
+    /// Between ranks that share a cache.
+    pub near: Access,
+    /// Between ranks that do not.
+    pub far: Access,
+    /// CPU seconds of a rank for each fetch from a publication by reference, besides its bytes, in addition to those of any fetch.
     pub call: f64,
-    /// Seconds to copy one byte into or out of a publication by value.
+    /// Seconds to copy one byte into a publication by value.
     pub copy: f64,
     /// Seconds to read one byte of a publication by reference.
     pub read: f64,
@@ -89,24 +100,35 @@ pub struct Cost {
 
 impl SharedMemory {
     /// Ranks that do not use shared memory; what they did with it would cost nothing.
-    pub const UNUSED: Self = Self { signal: 0.0, fetch: 0.0, call: 0.0, copy: 0.0, read: 0.0, by_value: 0.0 };
+    pub const UNUSED: Self =
+        Self { near: Access::NONE, far: Access::NONE, call: 0.0, copy: 0.0, read: 0.0, by_value: 0.0 };
 
     /// CPU seconds to publish `bytes`.
     pub fn publish(&self, bytes: f64) -> f64 {
         if bytes <= self.by_value { bytes * self.copy } else { 0.0 }
     }
 
-    /// CPU seconds to fetch `bytes` of a publication of `of` bytes.
-    pub fn fetch(&self, of: f64, bytes: f64) -> f64 {
-        let (call, byte) = if of <= self.by_value { (0.0, self.copy) } else { (self.call, self.read) };
-        self.fetch + if bytes > 0.0 { call + bytes * byte } else { 0.0 }
+    /// The access to memory of a rank that is `far` or not.
+    pub fn access(&self, far: bool) -> Access {
+        if far { self.far } else { self.near }
     }
 
-    /// Seconds from the last fetch from publications of at most `bytes` until their rank knows that. There is nothing to
-    /// wait for if all were by value.
-    pub fn readers(&self, bytes: f64) -> f64 {
-        if bytes <= self.by_value { 0.0 } else { self.signal }
+    /// CPU seconds to fetch `bytes` of a publication of `of` bytes of a rank that is `far` or not.
+    pub fn fetch(&self, of: f64, bytes: f64, far: bool) -> f64 {
+        let access = self.access(far);
+        let (call, byte) = if of <= self.by_value { (0.0, access.copy) } else { (self.call, self.read) };
+        access.fetch + if bytes > 0.0 { call + bytes * byte } else { 0.0 }
     }
+
+    /// Seconds from the last fetch from publications of at most `bytes` until their rank knows that; `far`: of the reader. There is nothing
+    /// to wait for if all were by value.
+    pub fn readers(&self, bytes: f64, far: bool) -> f64 {
+        if bytes <= self.by_value { 0.0 } else { self.access(far).signal }
+    }
+}
+
+impl Access {
+    const NONE: Self = Self { signal: 0.0, fetch: 0.0, copy: 0.0 };
 }
 
 impl Link {

@@ -3,6 +3,7 @@
 
 pub mod process;
 pub mod shared_memory;
+pub mod topology;
 
 use std::ffi::{CStr, c_void};
 use std::io::{self, IoSlice, IoSliceMut};

@@ -142,12 +142,12 @@ impl Tuner {
         if self.tuning.links.len() == size * size { &self.tuning.links } else { &[] }
     }
 
-    /// The same for ranks that share memory or not.
-    pub fn with_shared_memory(self, shared: bool) -> Self {
-        if self.topology.shared == shared {
+    /// The same for ranks that share memory or not, and with these caches; see [`Shape::domains`].
+    pub fn with_shared_memory(self, shared: bool, domains: Vec<u32>) -> Self {
+        if self.topology.shared == shared && self.topology.domains == domains {
             return self;
         }
-        let topology = Topology { shared, ..self.topology };
+        let topology = Topology { shared, domains, ..self.topology };
         Self::new(self.tuning, self.overrides, topology, self.max_segment_bytes)
     }
 

@@ -1,5 +1,7 @@
 //! Estimates the cost of a call for each algorithm.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::collective::{Algorithm, Calls, Case, Collective, Constants, Shape, Uses};
 use crate::schedule::cost::{Cost, Network};
 use crate::schedule::simulate::{Options, simulate};
@@ -17,17 +19,31 @@ pub struct Topology {
     pub cores: usize,
     /// Whether the ranks of each host share memory.
     pub shared: bool,
+    /// See [`Shape::domains`].
+    pub domains: Vec<u32>,
 }
 
 impl Topology {
     /// One rank per host: the assumption before anything is known.
     pub fn one_rank_per_host(size: usize) -> Self {
-        Self { hosts: (0..size as u32).collect(), cores: 1, shared: false }
+        Self::apart((0..size as u32).collect(), 1)
     }
 
     /// All ranks on one host, without shared memory.
     pub fn one_host(size: usize, cores: usize) -> Self {
-        Self { hosts: vec![0; size], cores, shared: false }
+        Self::apart(vec![0; size], cores)
+    }
+
+    /// Ranks of these hosts, without shared memory.
+    pub fn apart(hosts: Vec<u32>, cores: usize) -> Self {
+        Self { hosts, cores, shared: false, domains: Vec::new() }
+    }
+
+    /// The largest number of ranks of a host.
+    pub fn most_on_a_host(&self) -> usize {
+        let mut counts = HashMap::new();
+        self.hosts.iter().for_each(|host| *counts.entry(*host).or_insert(0) += 1);
+        counts.values().copied().max().unwrap_or(0)
     }
 
     /// Whether all ranks are on one host and share memory.
@@ -52,11 +68,10 @@ impl Topology {
     /// The network model for this topology.
     pub fn network(&self, tuning: &Tuning) -> Network {
         let constants = tuning.constants();
-        let mut counts = std::collections::HashMap::new();
-        self.hosts.iter().for_each(|host| *counts.entry(*host).or_insert(0) += 1);
+        let hosts: HashSet<_> = self.hosts.iter().collect();
         // If the ranks of every host are consecutive, each host begins once.
         let begins = self.hosts.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
-        let per_host = counts.values().copied().max().unwrap_or(1);
+        let per_host = self.most_on_a_host().max(1);
         Network {
             local: constants.local,
             remote: constants.remote,
@@ -64,7 +79,7 @@ impl Topology {
             gap: constants.gap_us * 1e-6,
             gamma: constants.gamma,
             per_host,
-            consecutive: begins <= counts.len(),
+            consecutive: begins <= hosts.len().max(1),
             cores: self.cores.max(1),
             memory: constants.shared_memory(per_host > self.cores.max(1)),
         }
@@ -168,6 +183,7 @@ impl PricingInput<'_> {
         let mut calls = Calls::new(self.collective, self.size(), self.bytes, 0);
         calls.groups = self.topology.hosts.clone();
         calls.shared = self.topology.shared;
+        calls.domains = self.topology.domains.clone();
         calls.base = priced.base.unwrap_or(2);
         let segment_bytes = super::segment_bytes(&calls.shape(0), 1, priced.segment_bytes);
         let (network, memory) = (*self.network, self.constants.simulated_memory_bytes as usize);
@@ -214,6 +230,7 @@ impl PricingInput<'_> {
             recv_counts: &counts,
             groups: &self.topology.hosts,
             shared: self.topology.shared,
+            domains: &self.topology.domains,
             links: self.links,
             destinations,
             ..Shape::new(self.collective, 0, size, count)

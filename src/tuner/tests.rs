@@ -79,7 +79,7 @@ fn hosts_whose_ranks_share_memory_combine_in_it() {
     let mut seen = Vec::new();
     for (hosts, per_host) in [(2, 2), (2, 8), (4, 4)] {
         let numbers = (0..hosts * per_host).map(|rank| (rank / per_host) as u32).collect();
-        let apart = Topology { hosts: numbers, cores: per_host, shared: false };
+        let apart = Topology::apart(numbers, per_host);
         let together = Topology { shared: true, ..apart.clone() };
         for bytes in [64 << 10, MIB, 16 * MIB] {
             let [apart, together] = [&apart, &together].map(|topology| {
@@ -266,7 +266,7 @@ fn a_choice_is_explained() {
 fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
     let links = vec![0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0];
     let tuner = |hosts: [u32; 4], choices| {
-        let topology = Topology { hosts: hosts.into(), cores: 4, shared: false };
+        let topology = Topology::apart(hosts.into(), 4);
         Tuner::new(Tuning { links: links.clone(), choices, ..Tuning::default() }, Overrides::default(), topology, MIB)
     };
     let priced = |hosts| {
@@ -281,7 +281,7 @@ fn between_hosts_only_a_file_or_a_name_chooses_spanning_trees() {
 
 #[test]
 fn the_network_follows_from_the_topology() {
-    let network = |hosts: &[u32]| Topology { hosts: hosts.into(), cores: 2, shared: false }.network(&Tuning::default());
+    let network = |hosts: &[u32]| Topology::apart(hosts.into(), 2).network(&Tuning::default());
     let shape = |hosts| (network(hosts).per_host, network(hosts).consecutive);
     assert_eq!(shape(&[0, 0, 0]), (3, true));
     assert_eq!(shape(&[0, 0, 1, 1]), (2, true));

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use gloo_rs::collective::Collective;
 use gloo_rs::collective::constants::{Constant, TABLE};
 use gloo_rs::context::ContextOptions;
+use gloo_rs::environment;
 use gloo_rs::error::Error;
 use gloo_rs::schedule::cost::{Link, Network};
+use gloo_rs::transport::board::MAX_MEMBERS;
+use gloo_rs::transport::shm;
 use gloo_rs::tuner::model::{PricedAlgorithm, Topology};
 use gloo_rs::tuner::overrides::{self, Overrides};
 use gloo_rs::tuner::source::{self, Source};
@@ -15,7 +18,7 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::parse::{self, size_text};
-use crate::simulate::network::{self, Hosts};
+use crate::simulate::network::{self, Caches, Hosts};
 
 #[derive(clap::Args)]
 pub struct Explain {
@@ -35,6 +38,11 @@ pub struct Explain {
     /// Ranks with consecutive numbers on each host: 4x8 for 4 hosts of 8, or 8,8,4; default: all ranks on one host
     #[arg(long, value_name = "HOSTS", value_parser = network::hosts, requires = "explain")]
     hosts: Option<Hosts>,
+
+    /// All ranks on one host, with consecutive numbers in each last-level cache: 4x8 for 4 caches of 8 ranks, 2x4x8 for 2 sockets of 4
+    /// such caches
+    #[arg(long, value_name = "CACHES", value_parser = network::caches, conflicts_with = "hosts", requires = "explain")]
+    caches: Option<Caches>,
 
     /// Cores that the ranks of a host share; default: those of this host
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "explain")]
@@ -107,7 +115,8 @@ impl Explain {
         let collective =
             parse::collective(collective).map_err(|what| Failure::usage(format!("--explain {collective}: {what}")))?;
         let bytes = parse::size(bytes).map_err(|what| Failure::usage(format!("--explain: {what}")))?;
-        let ranks = self.ranks.or(self.hosts.as_ref().map(Hosts::ranks)).unwrap_or(2);
+        let given = self.hosts.as_ref().map(Hosts::ranks).or(self.caches.as_ref().map(Caches::ranks));
+        let ranks = self.ranks.or(given).unwrap_or(2);
         if collective == Collective::PairwiseExchange && (ranks < 2 || !ranks.is_power_of_two()) {
             let what = format!("{} needs a power of two of ranks, at least 2, not {ranks}", collective.name());
             return Err(Failure::usage(what));
@@ -116,8 +125,12 @@ impl Explain {
         let cores = self.cores.map_or_else(here, |cores| cores as usize);
         let places = match &self.hosts {
             None => Topology::one_host(ranks, cores),
-            Some(hosts) => Topology { hosts: hosts.of_ranks(ranks).map_err(Failure::usage)?, cores, shared: false },
+            Some(hosts) => Topology::apart(hosts.of_ranks(ranks).map_err(Failure::usage)?, cores),
         };
+        let domains = self.caches.as_ref().map(|caches| caches.of_ranks(ranks).map_err(Failure::usage)).transpose()?;
+        let allowed = environment::switch(shm::VARIABLE).map_err(|error| error.to_string())? != Some(false);
+        let shared = allowed && (2..=MAX_MEMBERS).contains(&places.most_on_a_host());
+        let places = Topology { shared, domains: domains.unwrap_or_default(), ..places };
         let hosts = places.hosts.iter().max().map_or(0, |host| *host as usize + 1);
         let says = |error: Error| error.to_string();
         let (source, named) = match &self.tuning {

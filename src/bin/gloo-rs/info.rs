@@ -6,6 +6,7 @@ use gloo_rs::environment;
 use gloo_rs::net::choice::{Choice, Chosen, Surroundings};
 use gloo_rs::net::interface::{self, Interface};
 use gloo_rs::rendezvous::url;
+use gloo_rs::sys::topology;
 use gloo_rs::transport::shm::{self, Trial};
 use serde::Serialize;
 
@@ -48,6 +49,8 @@ struct Info {
     kernels: &'static str,
     /// The number of cores that this process may use.
     cores: usize,
+    /// The first CPU of the last-level cache that all of them share, if they share one.
+    cache: Option<u32>,
     interfaces: Vec<Address>,
     /// The links between two ranks of this host, and why.
     links_on_host: String,
@@ -107,6 +110,7 @@ fn info(args: &Args) -> Result<Info, Failure> {
         transports: vec!["shm", "tcp"],
         kernels: gloo_rs::reduce::cpu_features(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
+        cache: topology::place().cache,
         interfaces: interface::interfaces().map_err(says)?.into_iter().map(Address::from).collect(),
         links_on_host: links_on_host()?,
         links_to_other_hosts: "tcp: ranks of different hosts share no memory",
@@ -166,6 +170,14 @@ fn without_port(address: SocketAddr) -> String {
     }
 }
 
+/// Which last-level cache the cores of this process share, for a reader.
+fn caches(cache: Option<u32>) -> String {
+    match cache {
+        Some(cpu) => format!("all these cores share the last-level cache of CPU {cpu}"),
+        None => "these cores share no last-level cache, or the system does not say".to_owned(),
+    }
+}
+
 fn table(info: &Info) -> String {
     let mut lines = vec![
         format!("version     {}", info.version),
@@ -173,6 +185,7 @@ fn table(info: &Info) -> String {
         format!("transports  {}", info.transports.join(", ")),
         format!("kernels     {}", info.kernels),
         format!("cores       {}", info.cores),
+        format!("caches      {}", caches(info.cache)),
     ];
     let width = info.interfaces.iter().map(|a| a.interface.len()).max().unwrap_or(0);
     let addresses = info.interfaces.iter().map(|a| a.address.len()).max().unwrap_or(0);

@@ -154,9 +154,9 @@ fn in_memory(case: &Case<'_>, members: f64, leaders: f64, rings: f64) -> f64 {
     }
     let part = bytes / leaders;
     let published = if leaders <= MOST_PARTS as f64 { part } else { bytes };
-    let combine = members * (memory.fetch(bytes, part) + case.network.gamma * part);
+    let combine = members * (memory.fetch(bytes, part, false) + case.network.gamma * part);
     let step = rings / (2.0 * (leaders - 1.0));
-    let first = memory.publish(bytes) + memory.signal + (2.0 * combine).max(leaders * combine - step);
-    let last = memory.publish(published) + memory.signal + memory.fetch(published, published);
-    first + rings + last + memory.readers(bytes)
+    let first = memory.publish(bytes) + memory.near.signal + (2.0 * combine).max(leaders * combine - step);
+    let last = memory.publish(published) + memory.near.signal + memory.fetch(published, published, false);
+    first + rings + last + memory.readers(bytes, false)
 }

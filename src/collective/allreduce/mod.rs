@@ -14,6 +14,8 @@ mod ring;
 mod ring_chunked;
 mod ring_segmented;
 mod shared_flat;
+mod shared_hierarchical_flat;
+mod shared_hierarchical_slices;
 mod shared_slices;
 pub(super) mod spanning_trees;
 mod torus_2d;
@@ -40,4 +42,6 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     local::ALGORITHM,
     shared_flat::ALGORITHM,
     shared_slices::ALGORITHM,
+    shared_hierarchical_flat::ALGORITHM,
+    shared_hierarchical_slices::ALGORITHM,
 ];

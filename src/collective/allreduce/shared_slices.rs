@@ -33,7 +33,7 @@ fn cost(case: &Case<'_>) -> Cost {
     Cost { path, messages: 0.0, sent: 2.0 * others * bytes, reduced: others * bytes }
 }
 
-fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+pub(super) fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     if shape.count < shape.size || shape.size == 1 {
         return shared_flat::generate(shape);
     }

@@ -5,8 +5,14 @@ mod all_to_all;
 mod all_to_one;
 mod dissemination;
 mod shared_flat;
+mod shared_hierarchical;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] =
-    &[dissemination::ALGORITHM, all_to_all::ALGORITHM, all_to_one::ALGORITHM, shared_flat::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] = &[
+    dissemination::ALGORITHM,
+    all_to_all::ALGORITHM,
+    all_to_one::ALGORITHM,
+    shared_flat::ALGORITHM,
+    shared_hierarchical::ALGORITHM,
+];

@@ -19,7 +19,7 @@ fn cost(case: &Case<'_>) -> Cost {
     Cost { path, ..Cost::default() }
 }
 
-fn generate(shape: &Shape<'_>) -> Result<Schedule> {
+pub(super) fn generate(shape: &Shape<'_>) -> Result<Schedule> {
     let mut b = begin(shape)?;
     if shape.size == 1 {
         return Ok(b.build());

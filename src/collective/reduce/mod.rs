@@ -5,6 +5,7 @@ mod double_binary_tree;
 mod flat;
 mod ring;
 mod shared_flat;
+mod shared_hierarchical;
 mod shared_slices;
 
 use super::Algorithm;
@@ -16,4 +17,5 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     flat::ALGORITHM,
     shared_flat::ALGORITHM,
     shared_slices::ALGORITHM,
+    shared_hierarchical::ALGORITHM,
 ];

@@ -6,7 +6,7 @@ use super::calls::{Sample, forms};
 use super::topology::{groupings, in_topologies};
 use super::*;
 use crate::error::ErrorKind;
-use crate::schedule::cost::{Cost, Link, Network, SharedMemory};
+use crate::schedule::cost::{Access, Cost, Link, Network, SharedMemory};
 use crate::schedule::simulate::{Options, Simulation, simulate};
 
 /// The algorithms on shared memory, of all collectives.
@@ -31,6 +31,94 @@ fn few_ranks_in_every_form_reduce_in_rank_order() {
     }
 }
 
+/// Caches of ranks, as [`Shape::domains`]: of equal size or not, consecutive or not, in one socket or several.
+fn caches(size: usize) -> Vec<Vec<u32>> {
+    let numbers = |of: fn(u32, u32) -> u32| (0..size as u32).map(|rank| of(rank, size as u32)).collect::<Vec<_>>();
+    vec![
+        Vec::new(),
+        numbers(|rank, _| rank / 2),
+        numbers(|rank, size| u32::from(2 * rank >= size)),
+        numbers(|rank, _| rank % 2),
+        numbers(|rank, _| rank.isqrt()),
+        numbers(|rank, size| u32::from(rank + 1 < size)),
+        numbers(|rank, _| rank),
+        // In sockets.
+        numbers(|rank, size| rank * 4 / size / 2 << 16 | rank * 4 / size),
+        numbers(|rank, _| rank / 6 << 16 | rank / 2),
+        numbers(|rank, _| (rank % 2) << 16 | rank % 6),
+        numbers(|rank, _| rank.isqrt() << 16 | rank / 2),
+        numbers(|rank, size| u32::from(2 * rank >= size) << 16),
+    ]
+}
+
+#[test]
+fn ranks_of_several_caches_reduce_in_the_order_of_caches() {
+    let mut several = 0;
+    for (collective, algorithm) in all().filter(|(_, algorithm)| algorithm.name.starts_with("shared_hierarchical")) {
+        for size in 1..=13 {
+            for domains in caches(size) {
+                // Every rank comes after those of the same cache, and every cache after those of the same socket.
+                let consecutive = |shift: u32| {
+                    let units: Vec<u32> = domains.iter().map(|domain| domain >> shift).collect();
+                    let begins = units.windows(2).filter(|pair| pair[0] != pair[1]).count() + 1;
+                    begins <= units.iter().collect::<BTreeSet<_>>().len().max(1)
+                };
+                for form in forms(collective, algorithm, size) {
+                    let Some(sample) = Sample::new(collective, algorithm, size, form) else { continue };
+                    let shapes: Vec<_> =
+                        sample.shapes().into_iter().map(|shape| Shape { domains: &domains, ..shape }).collect();
+                    let context = || format!("{} {}, {domains:?}, {form:?}", collective.name(), algorithm.name);
+                    let report = verify_all(&shapes, algorithm).unwrap_or_else(|e| panic!("{}: {e}", context()));
+                    assert!(report.in_order || !consecutive(0) || !consecutive(16), "{}", context());
+                    assert!(report.traffic.iter().all(|traffic| traffic.messages == 0));
+                    several += usize::from(!report.in_order);
+                }
+            }
+        }
+    }
+    assert!(several > 0, "with other orders, operands are exchanged");
+}
+
+/// For each rank: the fetches from ranks of other caches, and their elements.
+fn far(shapes: &[Shape<'_>], algorithm: &Algorithm) -> Vec<(usize, usize)> {
+    let of = |shape: &Shape<'_>| {
+        let steps = (algorithm.generate)(shape).unwrap().steps;
+        let fetched = steps.iter().filter_map(|step| Some((step.action.publication()?.0, step.action.elements())));
+        let far = fetched.filter(|(from, _)| shape.domains[*from] != shape.domains[shape.rank]);
+        far.fold((0, 0), |(number, sum), (_, elements)| (number + 1, sum + elements))
+    };
+    shapes.iter().map(of).collect()
+}
+
+#[test]
+fn little_is_fetched_from_other_caches() {
+    // Two sockets, each of two caches of four ranks.
+    let (size, count) = (16, 160);
+    let shapes = |collective| {
+        let mut calls = Calls::new(collective, size, count, 0);
+        calls.shared = true;
+        calls.domains = (0..size as u32).map(|rank| rank / 8 << 16 | rank / 4).collect();
+        calls
+    };
+    let each = |collective: Collective, name: &str| {
+        let calls = shapes(collective);
+        let all = far(&calls.shapes(), collective.algorithm(name).unwrap());
+        assert!(all.iter().all(|rank| *rank == all[0]), "{name}: {all:?}");
+        all[0]
+    };
+    assert_eq!(each(Collective::Allreduce, "shared_flat"), (12, 12 * count));
+    assert_eq!(each(Collective::Allreduce, "shared_hierarchical_flat"), (2, 2 * count));
+    // A quarter is halved twice, down and up.
+    assert_eq!(each(Collective::Allreduce, "shared_slices"), (24, 24 * count / 16));
+    assert_eq!(each(Collective::Allreduce, "shared_hierarchical_slices"), (4, 2 * (count / 8 + count / 16)));
+    assert_eq!(each(Collective::Barrier, "shared_flat"), (12, 0));
+    assert_eq!(each(Collective::Barrier, "shared_hierarchical"), (2, 0));
+    let calls = shapes(Collective::Reduce);
+    let root = |name: &str| far(&calls.shapes(), Collective::Reduce.algorithm(name).unwrap())[0];
+    assert_eq!(root("shared_flat"), (12, 12 * count));
+    assert_eq!(root("shared_hierarchical"), (2, 2 * count));
+}
+
 #[test]
 fn ranks_without_shared_memory_are_refused() {
     for (collective, algorithm) in all() {
@@ -45,6 +133,15 @@ fn ranks_without_shared_memory_are_refused() {
         (algorithm.generate)(&Calls::new(collective, 1, 8, 0).shape(0)).unwrap();
     }
 }
+
+const MEMORY: SharedMemory = SharedMemory {
+    near: Access { signal: 2e-7, fetch: 5e-8, copy: 1e-10 },
+    far: Access { signal: 6e-7, fetch: 2e-7, copy: 4e-10 },
+    call: 1e-6,
+    copy: 1e-10,
+    read: 1.5e-10,
+    by_value: 0.0,
+};
 
 /// What calls of elements of 4 bytes take in the simulator, and by the algorithm's formula.
 fn simulated_and_priced(
@@ -66,25 +163,41 @@ fn simulated_and_priced(
 
 #[test]
 fn formulas_agree_with_the_simulator() {
-    let memory = SharedMemory { signal: 2e-7, fetch: 5e-8, call: 1e-6, copy: 1e-10, read: 1.5e-10, by_value: 4096.0 };
+    let memory = SharedMemory { by_value: 4096.0, ..MEMORY };
     let link = Link { latency: 1e-5, bandwidth: 1e9 };
     let mut compared = 0;
     let mut wrong = Vec::new();
+    let alike = |size: usize, each: usize, socket: usize| {
+        let number = move |rank: usize| (rank / socket << 16 | rank / each) as u32;
+        (size, (0..size).map(number).collect::<Vec<_>>())
+    };
+    let one = [2, 4, 7, 16].map(|size| (size, Vec::new()));
+    let several = [alike(2, 1, 2), alike(4, 2, 4), alike(16, 4, 16), alike(16, 1, 4), alike(16, 2, 8)];
     for (collective, algorithm) in all() {
-        for size in [2, 4, 7, 16] {
+        for (size, domains) in one.iter().chain(&several) {
             for (elements, gamma) in [(64, 1e-10), (1024, 0.0), (1 << 18, 1e-10)] {
+                let size = *size;
                 let mut calls = Calls::new(collective, size, elements * size, 0);
                 calls.shared = true;
+                calls.domains = domains.clone();
                 let network = Network { per_host: size, cores: size, memory, ..Network::flat(link, gamma) };
-                let options = Options::new(network);
+                let options = Options { domains, ..Options::new(network) };
                 let (result, cost) = simulated_and_priced(size, &calls, algorithm, &options);
                 let ratio = cost.path / result.seconds;
                 let moved = [&result.sent, &result.reduced].map(|bytes| bytes.iter().sum::<u64>() as f64);
                 let priced = [cost.sent, cost.reduced];
                 let same = moved.iter().zip(priced).all(|(a, b)| (a - b).abs() <= 1e-9 * b);
-                if !(0.95..1.05).contains(&ratio) || !same || (result.messages, cost.messages) != (0, 0.0) {
+                // What several caches delay depends on the order of the fetches, which only the formulas of the tree know.
+                let most = match algorithm.name {
+                    _ if domains.is_empty() => 1.05,
+                    // The last rank of a group has little left to fetch when it publishes.
+                    "shared_hierarchical_slices" => 1.06,
+                    name if name.starts_with("shared_hierarchical") => 1.05,
+                    _ => 1.2,
+                };
+                if !(0.95..most).contains(&ratio) || !same || (result.messages, cost.messages) != (0, 0.0) {
                     wrong.push(format!(
-                        "{} {}, {size} ranks, {elements}: {} s, {moved:?} bytes, priced at {cost:?}: {ratio:.3}",
+                        "{} {}, {size} ranks {domains:?}, {elements}: {} s, {moved:?} bytes, priced at {cost:?}: {ratio:.3}",
                         collective.name(),
                         algorithm.name,
                         result.seconds,
@@ -134,7 +247,7 @@ fn hosts_of_ranks_that_share_memory_exchange_messages_with_other_hosts_only() {
 
 #[test]
 fn formulas_for_several_hosts_agree_with_the_simulator() {
-    let memory = SharedMemory { signal: 2e-7, fetch: 5e-8, call: 1e-6, copy: 1e-10, read: 1.5e-10, by_value: 1e6 };
+    let memory = SharedMemory { by_value: 1e6, ..MEMORY };
     let remote = Link { latency: 2e-5, bandwidth: 1e9 };
     let mut wrong = Vec::new();
     for name in ["hierarchical", "torus_2d"] {

@@ -260,6 +260,7 @@ fn a_connection_is_tried_again_though_nobody_waits() {
         sockets: vec![listener.local_addr().unwrap()],
         host: host(),
         cores: 1,
+        place: Default::default(),
         segment: None,
     };
     let mut memory = [0u8; 1];
@@ -280,9 +281,15 @@ fn a_connection_is_tried_again_though_nobody_waits() {
 fn a_connection_is_tried_again_though_the_thread_that_polls_sleeps() {
     let contexts = strangers(2);
     // The system refuses this at once, since there is no route from loopback.
-    let unreachable =
-        Address { identity: [1; 16], sockets: vec![([192, 0, 2, 1], 9).into()], host: host(), cores: 1, segment: None }
-            .serialize();
+    let unreachable = Address {
+        identity: [1; 16],
+        sockets: vec![([192, 0, 2, 1], 9).into()],
+        host: host(),
+        cores: 1,
+        place: Default::default(),
+        segment: None,
+    }
+    .serialize();
     let pair = contexts[0].pair(1).unwrap();
     pair.set_sync(true, false).unwrap();
     let mut memory = [[0u8; 1]; 2];
@@ -327,7 +334,14 @@ fn a_timeout_of_connecting_to_everybody_says_why() {
         (nowhere, "attempts; the last one: cannot connect to rank 1 at 192.0.2.1:9: "),
     ] {
         let contexts = strangers(2);
-        let address = Address { identity: [1; 16], sockets: vec![socket], host: host(), cores: 1, segment: None };
+        let address = Address {
+            identity: [1; 16],
+            sockets: vec![socket],
+            host: host(),
+            cores: 1,
+            place: Default::default(),
+            segment: None,
+        };
         contexts[0].set_timeout(Duration::from_millis(1500));
         let error = contexts[0].pair(1).unwrap().connect(&address.serialize()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");

@@ -49,6 +49,77 @@ fn calls_are_compared_over_shared_memory() {
     });
 }
 
+/// Groups that a caller passes on one host are its caches.
+#[test]
+fn ranks_of_several_caches_reduce_as_their_groups_say() {
+    // Six ranks in three caches, in two, of which one has most, and in two sockets.
+    for groups in [[0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 0], [0, 0, 1, 1 << 16, 1 << 16, 1 << 16 | 1]] {
+        let contexts = connected(6, false);
+        // In a slot, copied, and piece by piece.
+        for (count, tag) in [(1, 0), (7, 1), (3000, 2), (100_003, 3), (700_001, 4)] {
+            for algorithm in ["shared_hierarchical_flat", "shared_hierarchical_slices"] {
+                for (inputs, times) in [(0, 3), (1, 3)] {
+                    run(&contexts, |context| {
+                        for time in 0..times {
+                            let value = |rank: usize, at: usize| ((rank + 1) * (at % 1000 + time)) as i64;
+                            let input: Vec<i64> = (0..count).map(|at| value(context.rank(), at)).collect();
+                            let mut output = if inputs == 0 { input.clone() } else { vec![0; count] };
+                            let (from, into) = ([input.as_ptr().cast()], [output.as_mut_ptr().cast()]);
+                            let call = call(context, Collective::Allreduce, count, tag);
+                            let shape = Shape { inputs, groups: &groups, ..call.shape };
+                            let algorithm = Some(algorithm);
+                            let call = Call { shape, algorithm, inputs: &from[..inputs], outputs: &into, ..call };
+                            // SAFETY: the vectors are as long as the shape says, and live until the call returns.
+                            unsafe { context.run(&call) }.unwrap();
+                            let wrong = (0..count).find(|at| output[*at] != 21 * (at % 1000 + time) as i64);
+                            assert_eq!(wrong, None, "{groups:?}, {algorithm:?}, {count}, rank {}", context.rank());
+                        }
+                    });
+                }
+            }
+            for root in [0, 3, 5] {
+                run(&contexts, |context| {
+                    let call = call(context, Collective::Reduce, count, tag);
+                    let shape = Shape { root, groups: &groups, ..call.shape };
+                    let sum =
+                        run_call(context, &Call { shape, algorithm: Some("shared_hierarchical"), ..call }).unwrap();
+                    let expected = if context.rank() == root { 21 } else { context.rank() as i64 + 1 };
+                    assert!(sum.iter().all(|cell| *cell == expected), "{groups:?}, {count}, root {root}");
+                });
+            }
+        }
+        let arrived = AtomicU64::new(0);
+        run(&contexts, |context| {
+            for time in 1..=50 {
+                arrived.fetch_add(1, Ordering::SeqCst);
+                let shape = Shape {
+                    groups: &groups,
+                    outputs: 0,
+                    inputs: 0,
+                    ..Shape::new(Collective::Barrier, context.rank(), 6, 0)
+                };
+                let call = Call { algorithm: Some("shared_hierarchical"), ..Call::new(shape, DataType::Int64) };
+                // SAFETY: a barrier has no buffers.
+                unsafe { context.run(&call) }.unwrap();
+                assert!(arrived.load(Ordering::SeqCst) >= 6 * time, "{groups:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn ranks_that_pass_other_caches_are_told_so() {
+    let contexts = connected(4, false);
+    run(&contexts, |context| {
+        let groups = if context.rank() == 3 { [0, 1, 0, 1] } else { [0, 0, 1, 1] };
+        let call = call(context, Collective::Allreduce, 5, 0);
+        let shape = Shape { groups: &groups, ..call.shape };
+        let call = Call { shape, algorithm: Some("shared_hierarchical_flat"), ..call };
+        let error = run_call(context, &call).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+    });
+}
+
 /// A context, and what a call on it from inside a reduction function has returned.
 struct Inside<'a> {
     context: &'a Context,

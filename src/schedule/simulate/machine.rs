@@ -62,7 +62,7 @@ pub(super) struct Machine<'a> {
     period: usize,
     net: Net,
     queue: Queue,
-    memory: Memory,
+    memory: Memory<'a>,
     now: u64,
     /// The states of all steps, rank by rank.
     states: Vec<State>,
@@ -90,7 +90,7 @@ pub(super) struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    pub fn new(programs: &'a [Program], period: usize, net: Net, options: &Options<'_>) -> Result<Self> {
+    pub fn new(programs: &'a [Program], period: usize, net: Net, options: &Options<'a>) -> Result<Self> {
         if programs.len() > RANKS {
             return Err(refuse(format!("{} ranks; at most {RANKS} can be simulated", programs.len())));
         }

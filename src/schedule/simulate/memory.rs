@@ -7,27 +7,28 @@ use crate::hash::QuickMap;
 use crate::schedule::cost::SharedMemory;
 
 /// What the ranks have published and fetched.
-pub(super) struct Memory {
+pub(super) struct Memory<'a> {
     costs: SharedMemory,
+    domains: &'a [u32],
     gamma: f64,
     element: f64,
     period: usize,
-    /// When each publication became visible, with the longest chain of messages to it. Keyed by rank and number.
-    visible: QuickMap<(u32, u32), (u64, u32)>,
+    /// When each publication was made, with the longest chain of messages to it. Keyed by rank and number.
+    made: QuickMap<(u32, u32), (u64, u32)>,
     /// The fetches that wait for a publication: rank and step.
     waiting: QuickMap<(u32, u32), Vec<(usize, u32)>>,
     /// For each rank: the fetches from it that are not done.
     unread: Vec<usize>,
-    /// For each rank: the time from the last of these until it knows.
-    notice: Vec<u64>,
+    /// For each rank: the bytes of its largest publication.
+    largest: Vec<f64>,
     /// For each rank: when the last of its readers was seen to be done.
     read: Vec<u64>,
     /// For each rank: its step that waits for the readers.
     awaits: Vec<Option<u32>>,
 }
 
-impl Memory {
-    pub fn new(programs: &[Program], period: usize, options: &Options<'_>) -> Self {
+impl<'a> Memory<'a> {
+    pub fn new(programs: &[Program], period: usize, options: &Options<'a>) -> Self {
         let (costs, element) = (options.network.memory, options.element_bytes as f64);
         let mut unread = vec![0; period];
         for program in &programs[..period] {
@@ -38,23 +39,21 @@ impl Memory {
         }
         let largest = |program: &Program| {
             let lens = program.structure.publications.iter().map(|&step| program.lens[step as usize]);
-            picoseconds(costs.readers(f64::from(lens.max().unwrap_or(0)) * element))
+            f64::from(lens.max().unwrap_or(0)) * element
         };
-        let notice: Vec<u64> = programs[..period].iter().map(largest).collect();
+        let largest: Vec<f64> = programs[..period].iter().map(largest).collect();
+        // Nothing is awaited where all publications are by value.
+        unread.iter_mut().zip(&largest).for_each(|(unread, largest)| *unread *= usize::from(*largest > costs.by_value));
         Self {
             costs,
+            domains: options.domains,
             gamma: options.network.gamma,
             element,
             period,
-            visible: QuickMap::default(),
+            made: QuickMap::default(),
             waiting: QuickMap::default(),
-            // Nothing is awaited where all publications are by value.
-            unread: unread
-                .into_iter()
-                .zip(&notice)
-                .map(|(unread, &notice)| if notice > 0 { unread } else { 0 })
-                .collect(),
-            notice,
+            unread,
+            largest,
             read: vec![0; period],
             awaits: vec![None; period],
         }
@@ -66,10 +65,11 @@ impl Memory {
         let seconds = match step.kind {
             Kind::Publish => self.costs.publish(bytes),
             kind => {
-                let from = &programs[self.publisher(programs, rank, step)];
+                let publisher = self.publisher(programs, rank, step);
+                let from = &programs[publisher];
                 let of = from.lens[from.structure.publications[step.channel as usize] as usize];
                 let reducing = if kind == Kind::FetchReduce { self.gamma * bytes } else { 0.0 };
-                self.costs.fetch(f64::from(of) * self.element, bytes) + reducing
+                self.costs.fetch(f64::from(of) * self.element, bytes, self.is_far(rank, publisher)) + reducing
             }
         };
         picoseconds(seconds)
@@ -92,11 +92,19 @@ impl Memory {
             )));
         }
         let key = (from as u32, step.channel);
-        let known = self.visible.get(&key).copied();
+        let known = self.made.get(&key).copied();
         if known.is_none() {
             self.waiting.entry(key).or_default().push((rank, index));
         }
-        Ok(known)
+        Ok(known.map(|(time, chain)| (time + self.signal(rank, from), chain)))
+    }
+
+    fn is_far(&self, rank: usize, other: usize) -> bool {
+        self.domains.get(rank) != self.domains.get(other)
+    }
+
+    fn signal(&self, rank: usize, other: usize) -> u64 {
+        picoseconds(self.costs.access(self.is_far(rank, other)).signal)
     }
 
     /// When the readers of `rank` were seen to be done, for its step `index`.
@@ -116,10 +124,10 @@ impl Memory {
     ) -> Vec<(usize, u32, u64)> {
         match step.kind {
             Kind::Publish => {
-                let (key, time) = ((rank as u32, step.channel), now + picoseconds(self.costs.signal));
-                self.visible.insert(key, (time, chain));
+                let key = (rank as u32, step.channel);
+                self.made.insert(key, (now, chain));
                 let waiting = self.waiting.remove(&key).unwrap_or_default();
-                waiting.into_iter().map(|(rank, index)| (rank, index, time)).collect()
+                waiting.into_iter().map(|(reader, index)| (reader, index, now + self.signal(reader, rank))).collect()
             }
             Kind::AwaitReaders => Vec::new(),
             _ => {
@@ -128,7 +136,8 @@ impl Memory {
                     return Vec::new();
                 }
                 self.unread[from] -= 1;
-                self.read[from] = now + self.notice[from];
+                let notice = self.costs.readers(self.largest[from], self.is_far(rank, from));
+                self.read[from] = self.read[from].max(now + picoseconds(notice));
                 let last = self.awaits[from].filter(|_| self.unread[from] == 0);
                 last.map(|index| (from, index, self.read[from])).into_iter().collect()
             }

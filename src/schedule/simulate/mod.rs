@@ -24,7 +24,7 @@ mod tests;
 mod wires;
 
 use super::Schedule;
-use super::cost::{Network, SharedMemory};
+use super::cost::{Access, Network, SharedMemory};
 use crate::error::{Error, Result};
 use crate::types::Rank;
 
@@ -36,6 +36,9 @@ pub struct Options<'a> {
     /// The host of each rank: numbers less than the number of ranks. Empty: derived from the network's `per_host` and
     /// `consecutive`.
     pub hosts: &'a [u32],
+    /// The last-level cache of each rank of one host; see [`Shape::domains`](crate::collective::Shape::domains). Empty: ranks of a host
+    /// share one.
+    pub domains: &'a [u32],
     /// A row-major matrix of bytes per second from each sender to each receiver; 0 for no link. Each pair then has its
     /// own link in each direction with the latency of `network.remote`; messages take no CPU time, and hosts are
     /// ignored. Empty: the network's links.
@@ -104,7 +107,16 @@ pub struct Trace {
 impl<'a> Options<'a> {
     /// Default parameters for `network`: segments of 1 MiB, elements of 4 bytes, 4 GiB of memory.
     pub const fn new(network: Network) -> Self {
-        Self { network, hosts: &[], links: &[], element_bytes: 4, segment_bytes: 1 << 20, memory: 4 << 30, trace: &[] }
+        Self {
+            network,
+            hosts: &[],
+            domains: &[],
+            links: &[],
+            element_bytes: 4,
+            segment_bytes: 1 << 20,
+            memory: 4 << 30,
+            trace: &[],
+        }
     }
 
     fn check(&self, ranks: usize) -> Result<()> {
@@ -113,9 +125,10 @@ impl<'a> Options<'a> {
             return Err(refuse("there are no ranks to simulate".into()));
         }
         let times = [("α", local.latency), ("α", remote.latency), ("γ", gamma), ("o", overhead), ("g", gap)];
-        let SharedMemory { signal, fetch, call, copy, read, by_value: _ } = memory;
-        let times =
-            times.into_iter().chain([signal, fetch, call, copy, read].map(|time| ("a time of shared memory", time)));
+        let SharedMemory { near, far, call, copy, read, by_value: _ } = memory;
+        let access = [near, far].map(|Access { signal, fetch, copy }| [signal, fetch, copy]).concat();
+        let shared = access.into_iter().chain([call, copy, read]).map(|time| ("a time of shared memory", time));
+        let times = times.into_iter().chain(shared);
         for (what, seconds) in times {
             if !(0.0..=1e6).contains(&seconds) {
                 return Err(refuse(format!("{what} is {seconds} s; it must be 0 to 10⁶ s")));
@@ -130,6 +143,9 @@ impl<'a> Options<'a> {
         let fine = |bandwidth: f64| (1e-3..=1e18).contains(&bandwidth);
         if let Some(bandwidth) = [local.bandwidth, remote.bandwidth].into_iter().find(|&bandwidth| !fine(bandwidth)) {
             return Err(refuse(format!("a bandwidth is {bandwidth} B/s; it must be 10⁻³ to 10¹⁸ B/s")));
+        }
+        if !self.domains.is_empty() && self.domains.len() != ranks {
+            return Err(refuse(format!("{} domains are given for {ranks} ranks", self.domains.len())));
         }
         if !self.links.is_empty() && self.links.len() != ranks * ranks {
             return Err(refuse(format!("{} links are given; {ranks} ranks have {}", self.links.len(), ranks * ranks)));
@@ -196,9 +212,10 @@ fn check_duration(programs: &[program::Program], options: &Options<'_>) -> Resul
     let Network { local, remote, gamma, overhead, gap, memory, .. } = options.network;
     let slowest = options.links.iter().copied().filter(|&bandwidth| bandwidth > 0.0);
     let slowest = slowest.fold(local.bandwidth.min(remote.bandwidth), f64::min);
-    let latency =
-        local.latency.max(remote.latency) + 2.0 * overhead.max(gap) + memory.signal + memory.fetch + memory.call;
-    let byte = memory.copy.max(memory.read);
+    let SharedMemory { near, far, call, copy, read, by_value: _ } = memory;
+    let access = near.signal.max(far.signal) + near.fetch.max(far.fetch) + call;
+    let latency = local.latency.max(remote.latency) + 2.0 * overhead.max(gap) + access;
+    let byte = copy.max(near.copy).max(far.copy).max(read);
     // An upper bound: nothing overlaps, both ends' network cards count, and each segment is rounded.
     let longest: f64 = programs
         .iter()

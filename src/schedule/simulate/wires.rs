@@ -231,6 +231,7 @@ pub(super) fn period(programs: &[Program], hosts: &[u32], options: &Options<'_>)
     let ranks = programs.len();
     let period = hosts.iter().filter(|&&host| host == hosts[0]).count();
     let regular = ranks.is_multiple_of(period)
+        && options.domains.is_empty()
         && options.links.is_empty()
         && hosts.iter().enumerate().all(|(rank, &host)| host as usize == rank / period);
     let turned = |own: &[u32], its: &[u32], by: usize| {

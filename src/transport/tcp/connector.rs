@@ -21,7 +21,7 @@ use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address, MAX_SOCKETS};
 use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Proven, Reason};
 use crate::secret::{JobToken, SecretKey};
-use crate::sys::{self, Epoll};
+use crate::sys::{self, Epoll, topology};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest};
 use crate::types::Rank;
 
@@ -129,7 +129,14 @@ impl TcpConnector {
         Ok(Self {
             rank: 0,
             size: 0,
-            local: Address { identity, sockets, host: address::host(), cores: address::cores(), segment: None },
+            local: Address {
+                identity,
+                sockets,
+                host: address::host(),
+                cores: address::cores(),
+                place: topology::place(),
+                segment: None,
+            },
             token: token.clone(),
             log: shared.log.clone(),
             epoll: Epoll::new().map_err(failed)?,

@@ -13,7 +13,7 @@ use gloo_rs::tuner;
 use gloo_rs::types::{DataType, Rank};
 
 use crate::{Failure, parse, plot};
-use network::{Hosts, Surroundings};
+use network::{Caches, Hosts, Surroundings};
 use report::Row;
 
 /// Simulate a collective's schedules on a model of a network
@@ -74,6 +74,11 @@ pub struct Args {
     /// Ranks with consecutive numbers on each host: 128x8 for 128 hosts of 8, or 8,8,4; default: each rank on its own host
     #[arg(long, value_name = "HOSTS", value_parser = network::hosts)]
     hosts: Option<Hosts>,
+
+    /// All ranks on one host, with consecutive numbers in each last-level cache: 4x8 for 4 caches of 8 ranks, 2x4x8 for 2 sockets of 4
+    /// such caches
+    #[arg(long, value_name = "CACHES", value_parser = network::caches, conflicts_with_all = ["hosts", "links"])]
+    caches: Option<Caches>,
 
     /// α and B inside a host, such as 1us,100GB/s
     #[arg(long, value_name = "TIME,RATE", value_parser = network::link, conflicts_with_all = ["intra_alpha", "intra_bandwidth"])]
@@ -209,6 +214,7 @@ impl Args {
                 return Err(format!("--dims is a grid of {product} ranks, but --ranks says {ranks}"));
             }
             self.surroundings(ranks)?;
+            self.domains(ranks)?;
         }
         if !self.compare {
             self.fits()?;
@@ -241,7 +247,16 @@ impl Args {
         let gap = self.gap.unwrap_or(built_in.gap_us * 1e-6);
         let memory = built_in.shared_memory(false);
         let far = Network { overhead, gap, memory, ..Network::flat(remote, self.gamma) };
-        Surroundings::new(ranks, far, local, self.hosts.as_ref(), self.links.as_deref())
+        let one = Hosts::Alike { hosts: 1, each: ranks };
+        let hosts = if self.caches.is_some() { Some(&one) } else { self.hosts.as_ref() };
+        let mut surroundings = Surroundings::new(ranks, far, local, hosts, self.links.as_deref())?;
+        surroundings.text.extend(self.caches.as_ref().map(|caches| format!("; {caches}")));
+        Ok(surroundings)
+    }
+
+    /// The cache of each of `ranks` ranks, as [`Calls::domains`].
+    fn domains(&self, ranks: usize) -> Result<Vec<u32>, String> {
+        self.caches.as_ref().map_or(Ok(Vec::new()), |caches| caches.of_ranks(ranks))
     }
 }
 
@@ -255,6 +270,7 @@ impl<'a> Point<'a> {
         if args.hosts.is_some() {
             calls.groups = surroundings.hosts.clone();
         }
+        calls.domains = args.domains(ranks)?;
         calls.shared = surroundings.hosts.iter().all(|host| *host == 0) && surroundings.links.is_empty();
         Ok(Self { args, surroundings, calls })
     }
@@ -298,6 +314,7 @@ impl<'a> Point<'a> {
         let Self { args, surroundings, calls } = self;
         let options = Options {
             hosts: &surroundings.hosts,
+            domains: &calls.domains,
             links: &surroundings.links,
             element_bytes: args.element.size(),
             segment_bytes: self.segment(),

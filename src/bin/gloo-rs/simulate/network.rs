@@ -41,6 +41,48 @@ pub fn hosts(text: &str) -> Result<Hosts, String> {
     }
 }
 
+/// The last-level caches of one host, with equally many ranks in each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caches {
+    sockets: usize,
+    /// Of each socket.
+    caches: usize,
+    /// Ranks of each cache.
+    each: usize,
+}
+
+/// Parses sockets, the caches of each, and the ranks of each; the first may be left out.
+pub fn caches(text: &str) -> Result<Caches, String> {
+    match dims(text)?[..] {
+        [caches, each] => Ok(Caches { sockets: 1, caches, each }),
+        [sockets, caches, each] => Ok(Caches { sockets, caches, each }),
+        _ => Err(format!("{text:?} does not say which caches there are; write 4x8 for 4 caches of 8 ranks")),
+    }
+}
+
+impl std::fmt::Display for Caches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { sockets, caches, each } = self;
+        write!(f, "{sockets} x {caches} caches of {each} ranks")
+    }
+}
+
+impl Caches {
+    /// The number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.sockets * self.caches * self.each
+    }
+
+    /// The cache of each of `ranks` ranks, as [`Shape::domains`](gloo_rs::collective::Shape::domains).
+    pub fn of_ranks(&self, ranks: usize) -> Result<Vec<u32>, String> {
+        let Self { caches, each, .. } = *self;
+        if self.ranks() != ranks {
+            return Err(format!("--caches: {self} are not the {ranks} ranks that --ranks says"));
+        }
+        Ok((0..ranks).map(|rank| (rank / each / caches << 16 | rank / each) as u32).collect())
+    }
+}
+
 /// Parses a link: `10us,25GB/s`.
 pub fn link(text: &str) -> Result<Link, String> {
     let (latency, bandwidth) =
@@ -217,6 +259,14 @@ mod tests {
         }
         for text in ["", "x", "0x4", "4x", "4,0", "4,,4", "2x2x2", "-1"] {
             assert!(hosts(text).is_err(), "{text}");
+        }
+        assert_eq!(caches("2x3").unwrap().of_ranks(6), Ok(vec![0, 0, 0, 1, 1, 1]));
+        assert_eq!(caches("2x1x2").unwrap().of_ranks(4), Ok(vec![0, 0, 1 << 16 | 1, 1 << 16 | 1]));
+        assert!(
+            caches("2x3").unwrap().of_ranks(5).unwrap_err().contains("1 x 2 caches of 3 ranks are not the 5 ranks")
+        );
+        for text in ["4", "2x2x2x2", "0x2", "x"] {
+            assert!(caches(text).is_err(), "{text}");
         }
         assert_eq!(dims("4x2"), Ok(vec![4, 2]));
         assert!(dims("4x").is_err() && dims("0x4").is_err());

@@ -28,7 +28,7 @@ fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
         connector.set_sockets(vec![SocketAddr::from(([0; 4], 0))]);
         address::host() ^ 1
     };
-    connector.set_peer(1, Address { identity: [9; 16], sockets, host, cores: 1, segment: None }).unwrap();
+    connector.set_peer(1, Address { identity: [9; 16], sockets, host, cores: 1, place: Default::default(), segment: None }).unwrap();
     connector.connect(1);
     let started = Instant::now();
     let mut events = Vec::new();
