@@ -8,7 +8,7 @@ pub mod topology;
 use std::ffi::{CStr, c_void};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -232,6 +232,13 @@ pub fn has_ended(fd: RawFd) -> bool {
     // SAFETY: `byte` is valid for writing one byte during the call.
     let peek = || unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
     matches!(retry(peek), Ok(0))
+}
+
+/// Whether a TCP socket is connected to itself: without a listener, that happens if its own port is the target port.
+pub fn is_connected_to_itself(socket: &impl AsFd) -> bool {
+    let socket = socket2::SockRef::from(socket);
+    let (own, peer) = (socket.local_addr(), socket.peer_addr());
+    matches!((own, peer), (Ok(own), Ok(peer)) if own.as_socket() == peer.as_socket())
 }
 
 /// Number of bytes sent on a socket that the peer's kernel has not acknowledged.

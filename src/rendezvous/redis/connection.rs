@@ -213,8 +213,7 @@ fn connect(host: &str, port: u16, limit: &Deadline) -> Result<TcpStream, Fault> 
     for address in (host, port).to_socket_addrs()? {
         let time = limit.remaining().clamp(Duration::from_millis(1), ATTEMPT_TIMEOUT);
         match TcpStream::connect_timeout(&address, time) {
-            // Without a listener, a loopback connection can connect to itself if its own port happens to be the target port.
-            Ok(socket) if socket.local_addr()? == socket.peer_addr()? => {
+            Ok(socket) if sys::is_connected_to_itself(&socket) => {
                 result = Err(io::Error::from(IoErrorKind::ConnectionRefused).into());
             }
             Ok(socket) => {

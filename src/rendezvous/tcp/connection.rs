@@ -78,8 +78,7 @@ impl Connection {
         let deadline = &Deadline::after(deadline.remaining().max(LEAST_TIME));
         let time = deadline.remaining().clamp(LEAST_TIME, ATTEMPT_TIMEOUT);
         let stream = TcpStream::connect_timeout(&address, time).map_err(Fault::connecting)?;
-        // Without a listener, a loopback connection can connect to itself if its own port happens to be the target port.
-        if stream.local_addr()? == stream.peer_addr()? {
+        if sys::is_connected_to_itself(&stream) {
             return Err(Fault::Lost(io::Error::from(ErrorKind::ConnectionRefused)));
         }
         prepare(&stream)?;

@@ -108,7 +108,7 @@ pub(super) struct Shared {
 
 /// The listening sockets and their thread. Contexts keep their device alive.
 pub struct Device {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 

@@ -61,6 +61,9 @@ impl TcpConnector {
         if let Some(e) = socket2::SockRef::from(socket).take_error()? {
             return Err(e);
         }
+        if sys::is_connected_to_itself(socket) {
+            return Err(io::Error::from_raw_os_error(libc::ECONNREFUSED));
+        }
         let nonce = sys::random()?;
         let hello = Hello { has_token: key.has_token(), rank: own_rank, to: handshake::handle(to), from: own, nonce };
         let connector = handshake::Connector::new(key, &hello);

@@ -5,11 +5,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::Error;
+use socket2::{Domain, Socket, Type};
+
+use super::{Arrivals, State, TcpConnector};
+use crate::error::{Error, ErrorKind};
 use crate::net::address::{self, Address};
 use crate::secret::JobToken;
 use crate::transport::tcp::{Device, DeviceOptions};
-use crate::transport::{self, ConnectorEvent};
+use crate::transport::{self, Connector, ConnectorEvent};
 
 /// A free port on which no socket listens.
 fn closed() -> SocketAddr {
@@ -28,7 +31,9 @@ fn patience(sockets: Vec<SocketAddr>, here: bool) -> Option<(Duration, Error)> {
         connector.set_sockets(vec![SocketAddr::from(([0; 4], 0))]);
         address::host() ^ 1
     };
-    connector.set_peer(1, Address { identity: [9; 16], sockets, host, cores: 1, place: Default::default(), segment: None }).unwrap();
+    connector
+        .set_peer(1, Address { identity: [9; 16], sockets, host, cores: 1, place: Default::default(), segment: None })
+        .unwrap();
     connector.connect(1);
     let started = Instant::now();
     let mut events = Vec::new();
@@ -59,6 +64,27 @@ fn a_rank_of_another_host_may_refuse_for_two_seconds() {
         assert!((2000..=4000).contains(&elapsed.as_millis()), "after {elapsed:?}: {why}");
         assert!(why.message().contains(" is gone: cannot connect to rank 1 at 0.0.0.0:"), "{why}");
     }
+}
+
+/// A rank that has ended may leave its port to the socket that connects to it.
+#[test]
+fn a_connection_to_itself_is_refused() {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let own = socket.local_addr().unwrap();
+    socket.connect(&own).unwrap();
+    let device = Device::create(&DeviceOptions { hostname: Some("127.0.0.1".into()), ..Default::default() }).unwrap();
+    let mut connector =
+        TcpConnector::new(&JobToken::none(), Vec::new(), device.shared.clone(), Arrivals::default()).unwrap();
+    connector.set_rank(0, 2);
+    let identity = [9; 16];
+    let (sockets, host) = (vec![own.as_socket().unwrap()], address::host());
+    let address = Address { identity, sockets, host, cores: 1, place: Default::default(), segment: None };
+    connector.set_peer(1, address).unwrap();
+    connector.set_state(1, State::Connecting(socket.into()));
+    let error = connector.continue_handshake(1, &identity).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error}");
+    assert!(error.message().contains("Connection refused"), "{error}");
 }
 
 #[test]
