@@ -7,7 +7,7 @@ mod netns;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
-use gloo_rs::collective::{Collective, Uses};
+use gloo_rs::collective::Collective;
 use gloo_rs::types::{DataType, ReduceOp};
 use netns::{Network, ran_as_root_elsewhere};
 use serde_json::Value;
@@ -72,7 +72,7 @@ fn the_overrides_of_rank_0_apply_to_all_ranks() {
 #[test]
 fn every_algorithm_of_every_collective_is_right() {
     for collective in Collective::ALL {
-        for algorithm in collective.algorithms().iter().filter(|a| a.uses != Uses::SharedMemory) {
+        for algorithm in collective.algorithms().iter().filter(|a| !a.uses.needs_shared_memory()) {
             let (name, algorithm) = (collective.name(), algorithm.name);
             let ranks: &[usize] = match name {
                 _ if algorithm == "local" => &[1],

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use gloo_rs::collective::{Collective, Uses};
+use gloo_rs::collective::Collective;
 use serde_json::Value;
 
 fn gloo_rs(args: &str) -> Command {
@@ -177,7 +177,7 @@ fn plots_are_well_formed() {
     assert!(!svg.contains("\nauto\n"), "only some are compared");
     assert!(svg.contains("10 µs\n") && svg.matches("stroke-width=\"2\"").count() >= 4, "both have their lines: {svg}");
     let lines = output("broadcast --compare --ranks 8 --bytes 1Ki,64Ki --json");
-    let messages = Collective::Broadcast.algorithms().iter().filter(|a| a.uses != Uses::SharedMemory).count();
+    let messages = Collective::Broadcast.algorithms().iter().filter(|a| !a.uses.needs_shared_memory()).count();
     assert_eq!(lines.lines().count(), 2 * messages, "ranks on several hosts share no memory");
     let lines = output("broadcast --compare --ranks 8 --hosts 8 --bytes 1Ki,64Ki --json");
     assert_eq!(lines.lines().count(), 2 * Collective::Broadcast.algorithms().len());

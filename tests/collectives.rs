@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gloo_rs::collective::{Collective, Shape, Uses};
+use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Connect, Context, ContextOptions, Reduction};
 use gloo_rs::rendezvous::{self, in_process::InProcessStore};
 use gloo_rs::transport::tcp::{Device, DeviceOptions};
@@ -114,7 +114,7 @@ fn every_rank_gets_the_same_bits() {
         threads(size, Connect::Lazy, |context| {
             let mut results = Vec::new();
             for algorithm in
-                Collective::Allreduce.algorithms().iter().filter(|a| a.name != "local" && a.uses != Uses::SharedMemory)
+                Collective::Allreduce.algorithms().iter().filter(|a| a.name != "local" && !a.uses.needs_shared_memory())
             {
                 for dtype in [DataType::Float16, DataType::Bfloat16, DataType::Float32, DataType::Float64] {
                     // Random bits: numbers of every magnitude, infinities, and NaNs of many kinds.

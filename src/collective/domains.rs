@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Case, Collective, Shape};
 use crate::schedule::Readers;
+use crate::sys::topology::socket;
 use crate::types::Rank;
 
 /// The ranks of a host by caches and sockets. Level 0 is that of the ranks in a cache, the next that of the caches in a socket, and so
@@ -22,7 +23,7 @@ fn unit(domains: &[u32], rank: Rank, depth: u32) -> u32 {
     match depth {
         0 => rank as u32,
         1 => domains[rank],
-        2 => domains[rank] >> 16,
+        2 => socket(domains[rank]),
         _ => 0,
     }
 }

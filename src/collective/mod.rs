@@ -97,8 +97,8 @@ pub struct Shape<'a> {
     pub dims: &'a [usize],
     /// Whether the ranks of each group, without groups all ranks, are those of one host and share memory.
     pub shared: bool,
-    /// For algorithms with [`Uses::SharedMemory`]: the number of the last-level cache of each rank; the upper 16 bits are the number of
-    /// its socket, so that equal numbers are one cache of one socket. Empty: all ranks share one cache.
+    /// For algorithms with [`Uses::Domains`]: the last-level cache of each rank, as [`domain`](crate::sys::topology::domain): equal
+    /// numbers are one cache. Empty: all ranks share one. Cost formulas of all algorithms on shared memory read it, too.
     pub domains: &'a [u32],
     /// For algorithms with [`Uses::Links`]: a `size` × `size` matrix in row-major order of the bandwidth from each
     /// sender (row) to each receiver, in any unit; 0 means no link. Empty: all links are equal.
@@ -155,8 +155,17 @@ pub enum Uses {
     Links,
     /// [`Shape::counts`].
     Counts,
-    /// [`Shape::shared`], which must be true if there is more than one rank, and [`Shape::domains`].
+    /// [`Shape::shared`], which must be true if there is more than one rank.
     SharedMemory,
+    /// The same, and [`Shape::domains`].
+    Domains,
+}
+
+impl Uses {
+    /// Whether all ranks must be on one host and share memory.
+    pub const fn needs_shared_memory(self) -> bool {
+        matches!(self, Self::SharedMemory | Self::Domains)
+    }
 }
 
 /// The input of a cost formula.

@@ -42,8 +42,8 @@ impl Shape<'_> {
     pub(crate) fn only(self, uses: Uses) -> Self {
         let (groups, dims) = if uses == Uses::Groups { (self.groups, self.dims) } else { (&[][..], &[][..]) };
         let links = if uses == Uses::Links { self.links } else { &[] };
-        let shared = self.shared && matches!(uses, Uses::SharedMemory | Uses::Groups);
-        let domains = if uses == Uses::SharedMemory { self.domains } else { &[] };
+        let shared = self.shared && (uses.needs_shared_memory() || uses == Uses::Groups);
+        let domains = if uses == Uses::Domains { self.domains } else { &[] };
         Self { groups, dims, shared, domains, links, ..self }
     }
 

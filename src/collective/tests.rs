@@ -47,7 +47,7 @@ fn uneven(size: usize, seed: usize) -> Vec<usize> {
 
 fn prove(shapes: &[Shape<'_>], name: &str) -> Report {
     let algorithm = shapes[0].collective.algorithm(name).expect("the algorithm is in the list");
-    let shared = algorithm.uses == Uses::SharedMemory;
+    let shared = algorithm.uses.needs_shared_memory();
     let shapes = &shapes.iter().map(|shape| Shape { shared, ..*shape }).collect::<Vec<_>>()[..];
     verify_all(shapes, algorithm).unwrap_or_else(|e| panic!("{name}, {} ranks, {:?}: {e}", shapes.len(), shapes[0]))
 }

@@ -42,8 +42,8 @@ impl Call<'_> {
         match algorithm.uses {
             Uses::Groups => (shape.groups, shape.dims).hash(&mut hasher),
             Uses::Links => shape.links.hash(&mut hasher),
-            Uses::SharedMemory => shape.domains.hash(&mut hasher),
-            Uses::Sizes | Uses::Counts => {}
+            Uses::Domains => shape.domains.hash(&mut hasher),
+            Uses::Sizes | Uses::Counts | Uses::SharedMemory => {}
         }
         // Every rank divides an average by the number of contributions that it assumes. The number is added, not hashed, so that
         // different numbers always give different digests.

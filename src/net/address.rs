@@ -7,7 +7,7 @@ use super::interface;
 use crate::error::{Error, Result, first_few};
 use crate::net::handshake::Identity;
 use crate::sys::process::Descriptor;
-use crate::sys::topology::Place;
+use crate::sys::topology::{Place, domain};
 use crate::types::Rank;
 use crate::wire::VERSION;
 
@@ -171,7 +171,7 @@ pub fn number_caches(addresses: &[Address]) -> Vec<u32> {
         known.iter().map(number).collect::<Vec<u32>>()
     };
     let (caches, sockets) = (number(|place| place.cache), number(|place| place.socket));
-    let numbers: Vec<u32> = caches.iter().zip(&sockets).map(|(cache, socket)| socket << 16 | cache).collect();
+    let numbers: Vec<u32> = caches.iter().zip(&sockets).map(|(cache, socket)| domain(*socket, *cache)).collect();
     if numbers.windows(2).all(|pair| pair[0] == pair[1]) { Vec::new() } else { numbers }
 }
 
@@ -316,10 +316,17 @@ mod tests {
             ..address(host, &[])
         };
         let here = |cache: u32, socket: u32| on(1, Some(cache), Some(socket));
-        assert_eq!(number_caches(&[here(8, 8), here(0, 0), here(8, 8), here(4, 0)]), [0, 1 << 16 | 1, 0, 1 << 16 | 2]);
+        assert_eq!(
+            number_caches(&[here(8, 8), here(0, 0), here(8, 8), here(4, 0)]),
+            [0, domain(1, 1), 0, domain(1, 2)]
+        );
         assert_eq!(number_caches(&[here(4, 4), here(4, 4)]), []);
         let unbound = on(1, None, Some(4));
-        assert_eq!(number_caches(&[here(0, 0), unbound.clone(), here(4, 4)]), [0, 1 << 16, 1 << 16], "sockets only");
+        assert_eq!(
+            number_caches(&[here(0, 0), unbound.clone(), here(4, 4)]),
+            [0, domain(1, 0), domain(1, 0)],
+            "sockets only"
+        );
         assert_eq!(number_caches(&[here(4, 4), unbound]), []);
         assert_eq!(number_caches(&[on(1, Some(0), None), here(4, 0)]), [0, 1], "caches only");
         assert_eq!(number_caches(&[here(0, 0), on(2, Some(4), Some(4))]), [], "two hosts");

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::calls::{CollectiveCall, collectives};
 use super::job::{Job, Work};
-use crate::collective::Uses;
 use crate::transport::loopback::{LinkModel, NodeStatus, Random};
 use crate::wire::message::HEADER_BYTES;
 
@@ -23,7 +22,7 @@ fn every_rank_is_killed_at_every_step() {
     let mut jobs = 0;
     for (reads, size) in [false, true].into_iter().flat_map(|reads| SIZES.map(move |size| (reads, size))) {
         for collective in collectives(size) {
-            for algorithm in collective.algorithms().iter().filter(|a| a.uses != Uses::SharedMemory) {
+            for algorithm in collective.algorithms().iter().filter(|a| !a.uses.needs_shared_memory()) {
                 let works = |seed: u64| {
                     let mut random = Random::new(seed);
                     [Work::Call(CollectiveCall::new(&mut random, collective, Some(algorithm), size, 5))]

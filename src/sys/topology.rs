@@ -13,6 +13,16 @@ pub struct Place {
     pub socket: Option<u32>,
 }
 
+/// The number of a cache for algorithms: with that of its socket in the upper 16 bits.
+pub const fn domain(socket: u32, cache: u32) -> u32 {
+    (socket << 16) | cache
+}
+
+/// The socket of a [`domain`].
+pub const fn socket(domain: u32) -> u32 {
+    domain >> 16
+}
+
 /// [`Place::of_cpus`] of the CPUs on which the calling thread may run.
 pub fn place() -> Place {
     affinity().map_or(Place::default(), |cpus| Place::of_cpus(&cpus, Path::new("/sys/devices/system/cpu")))

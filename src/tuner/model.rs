@@ -58,6 +58,7 @@ impl Topology {
             Uses::Counts => false,
             Uses::Links => size > 1 && links.len() == size.saturating_mul(size),
             Uses::SharedMemory => size > 1 && self.shares_memory(),
+            Uses::Domains => size > 1 && self.shares_memory() && !self.domains.is_empty(),
             // A single rank uses `local`, and only a single rank does.
             Uses::Sizes | Uses::Groups => {
                 (algorithm.name == "local") == (collective == Collective::Allreduce && size <= 1)
@@ -290,7 +291,7 @@ impl UnitInput<'_> {
         let busy = cost.messages * message + cost.sent * byte + cost.reduced * network.gamma;
         let work = match algorithm.uses {
             // The path is their CPU time.
-            Uses::SharedMemory => (self.input.on_a_core() - self.input.waiting()) * cost.path,
+            Uses::SharedMemory | Uses::Domains => (self.input.on_a_core() - self.input.waiting()) * cost.path,
             _ => busy * here as f64 / shape.size as f64 / network.cores.min(here) as f64,
         };
         let total = self.input.waiting() * cost.path + work;

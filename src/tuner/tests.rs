@@ -73,6 +73,32 @@ fn ranks_that_share_memory_use_it() {
     }
 }
 
+/// With built-in constants.
+#[test]
+fn ranks_of_several_caches_use_the_tree() {
+    let together = Topology { shared: true, ..Topology::one_host(16, 16) };
+    let domains = (0..16).map(|rank| rank / 4).collect();
+    let apart = Topology { domains, ..together.clone() };
+    let chosen = |topology: &Topology, collective, bytes| {
+        let tuner = Tuner::new(Tuning::default(), Overrides::default(), topology.clone(), MIB);
+        let input = tuner.explain(collective, bytes);
+        (input.chosen.algorithm.name, input.chosen.total)
+    };
+    for (collective, bytes, name) in [
+        (Collective::Allreduce, 4, "shared_hierarchical_flat"),
+        (Collective::Allreduce, 1 << 20, "shared_hierarchical_slices"),
+        (Collective::Reduce, 64, "shared_hierarchical"),
+        (Collective::Barrier, 0, "shared_hierarchical"),
+    ] {
+        let (flat, own) = (chosen(&together, collective, bytes), chosen(&apart, collective, bytes));
+        assert_eq!(own.0, name);
+        assert!(!flat.0.starts_with("shared_hierarchical") && flat.1 < own.1, "{flat:?}, {own:?}");
+    }
+    // Each rank has a cache of its own, so there is nothing to reduce in one.
+    let alone = Topology { domains: (0..16).collect(), ..together };
+    assert_eq!(chosen(&alone, Collective::Allreduce, 4).0, "shared_flat");
+}
+
 /// With built-in constants, which are assumptions.
 #[test]
 fn hosts_whose_ranks_share_memory_combine_in_it() {
@@ -252,7 +278,7 @@ fn a_choice_is_explained() {
         assert!(candidates.is_sorted_by(|a, b| a.total <= b.total));
         let mut listed: Vec<_> = candidates.iter().map(|priced| priced.algorithm.name).collect();
         let mut known: Vec<_> = Collective::Allreduce.algorithms().iter().map(|algorithm| algorithm.name).collect();
-        known.retain(|name| !["local", "spanning_trees", "shared_flat", "shared_slices"].contains(name));
+        known.retain(|name| !["local", "spanning_trees"].contains(name) && !name.starts_with("shared_"));
         listed.sort_unstable();
         known.sort_unstable();
         assert_eq!(listed, known);

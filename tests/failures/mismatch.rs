@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use gloo_rs::collective::{Collective, Uses};
+use gloo_rs::collective::Collective;
 use gloo_rs::context::ContextOptions;
 use gloo_rs::types::{DataType, ReduceOp};
 
@@ -38,7 +38,7 @@ fn odd_calls(collective: Collective) -> Vec<(&'static str, Case)> {
     let mut names = collective
         .algorithms()
         .iter()
-        .filter(|a| a.uses != Uses::SharedMemory)
+        .filter(|a| !a.uses.needs_shared_memory())
         .map(|a| a.name)
         .filter(|name| *name != "local");
     if let Some(name) = names.rfind(|name| Some(*name) != usual.algorithm) {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gloo_rs::collective::{Collective, Shape, Uses};
+use gloo_rs::collective::{Collective, Shape};
 use gloo_rs::context::{Call, Context, Reduction};
 use gloo_rs::types::{DataType, ReduceOp};
 
@@ -69,7 +69,7 @@ impl Case {
         let names: Vec<&'static str> = collective
             .algorithms()
             .iter()
-            .filter(|a| a.uses != Uses::SharedMemory)
+            .filter(|a| !a.uses.needs_shared_memory())
             .map(|a| a.name)
             .filter(|n| *n != "local" || size == 1)
             .chain(["auto"])

@@ -21,7 +21,7 @@ use crate::schedule::Schedule;
 use crate::schedule::cost::Cost;
 
 pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "shared_hierarchical_flat", generate, cost, uses: Uses::SharedMemory };
+    Algorithm { name: "shared_hierarchical_flat", generate, cost, uses: Uses::Domains };
 
 /// `σ + (n - 1) (f(S) + γS)` for each level, with `n` parts, and `w`: σ is the time of a signal, f that of a fetch, w that of the wait for
 /// readers. The first two depend on the level.

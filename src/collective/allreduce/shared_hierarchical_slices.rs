@@ -26,7 +26,7 @@ use crate::schedule::{Readers, Schedule};
 use crate::types::Rank;
 
 pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "shared_hierarchical_slices", generate, cost, uses: Uses::SharedMemory };
+    Algorithm { name: "shared_hierarchical_slices", generate, cost, uses: Uses::Domains };
 
 /// `2σ + (n - 1) (2 f(s) + γs)` for each level, with `n` parts of `s` bytes, and `w`: σ is the time of a signal, f that of a fetch, w that of
 /// the wait for readers. The first two depend on the level.

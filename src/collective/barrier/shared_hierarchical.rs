@@ -15,8 +15,7 @@ use crate::error::Result;
 use crate::schedule::Schedule;
 use crate::schedule::cost::Cost;
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "shared_hierarchical", generate, cost, uses: Uses::SharedMemory };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_hierarchical", generate, cost, uses: Uses::Domains };
 
 /// `σ + (n - 1) f(0)` for each level, with `n` parts: σ is the time of a signal, f that of a fetch, both of the level.
 fn cost(case: &Case<'_>) -> Cost {

@@ -17,8 +17,7 @@ use crate::schedule::cost::Cost;
 use crate::schedule::{Readers, Schedule};
 use crate::types::Rank;
 
-pub(super) const ALGORITHM: Algorithm =
-    Algorithm { name: "shared_hierarchical", generate, cost, uses: Uses::SharedMemory };
+pub(super) const ALGORITHM: Algorithm = Algorithm { name: "shared_hierarchical", generate, cost, uses: Uses::Domains };
 
 /// `σ + (n - 1) (f(S) + γS)` for each level, with `n` parts, and `w`: σ is the time of a signal, f that of a fetch, w that of the wait for
 /// readers. The first two depend on the level.

@@ -205,7 +205,7 @@ fn prices_count_what_schedules_do() {
                             algorithm.name
                         );
                         // Shared memory costs nothing here.
-                        let sends = cost.messages > 0.0 || algorithm.uses == Uses::SharedMemory && cost.reduced > 0.0;
+                        let sends = cost.messages > 0.0 || algorithm.uses.needs_shared_memory() && cost.reduced > 0.0;
                         assert_eq!(cost.path > 0.0, sends, "{}", algorithm.name);
                         assert!(shapes.iter().all(|s| price(s, algorithm) == cost), "ranks price differently");
                     }

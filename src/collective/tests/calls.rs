@@ -111,7 +111,7 @@ impl Sample {
         match algorithm.uses {
             Uses::Groups => set_topology(&mut calls, form.topology),
             Uses::Links => calls.links = links(size, form.topology),
-            Uses::SharedMemory => calls.shared = true,
+            Uses::SharedMemory | Uses::Domains => calls.shared = true,
             Uses::Sizes | Uses::Counts => {}
         }
         Some(Self { calls, uses: algorithm.uses })

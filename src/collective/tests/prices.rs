@@ -179,7 +179,7 @@ fn flat(bytes: usize, x: f64, reduction: f64) -> Network {
 /// estimated from the last rank's schedule. Without those on shared memory; the tests in `shared` are about these.
 pub(super) fn every(sizes: &[usize], elements: usize, steps: usize, mut run: impl FnMut(&Calls, &'static Algorithm)) {
     for &collective in Collective::ALL {
-        let runs = |algorithm: &&Algorithm| algorithm.name != "local" && algorithm.uses != Uses::SharedMemory;
+        let runs = |algorithm: &&Algorithm| algorithm.name != "local" && !algorithm.uses.needs_shared_memory();
         for algorithm in collective.algorithms().iter().filter(runs) {
             for &size in sizes {
                 let exchange = collective == Collective::PairwiseExchange;

@@ -36,7 +36,7 @@ fn full_form(collective: Collective, algorithm: &Algorithm, size: usize) -> Form
 }
 
 fn largest(algorithm: &Algorithm) -> usize {
-    if algorithm.uses == Uses::SharedMemory { SHARED } else { usize::MAX }
+    if algorithm.uses.needs_shared_memory() { SHARED } else { usize::MAX }
 }
 
 fn up_to_128(collective: Collective) {

@@ -1,7 +1,7 @@
 //! Results of a single contribution, and of different numbers of contributions on each rank.
 
 use super::*;
-use crate::collective::{Collective, Shape, Uses};
+use crate::collective::{Collective, Shape};
 use crate::types::{DataType, ReduceOp};
 use Collective::*;
 
@@ -90,7 +90,7 @@ fn a_lone_contribution_gives_the_bits_that_combining_gives() {
             let call =
                 |algorithm, inputs, outputs| call(&contexts[0], collective, algorithm, by, inputs, outputs).unwrap();
             let algorithms = collective.algorithms().iter();
-            let algorithms = algorithms.filter(|a| a.uses != Uses::SharedMemory).map(|a| Some(a.name));
+            let algorithms = algorithms.filter(|a| !a.uses.needs_shared_memory()).map(|a| Some(a.name));
             for algorithm in algorithms.chain([None]) {
                 let outputs = if collective == Allreduce { 3 } else { 1 };
                 // Twice, since the second call is prepared.
@@ -199,7 +199,7 @@ fn ones(context: &Context, collective: Collective, algorithm: &str, op: ReduceOp
 /// All algorithms of the collectives with averages.
 fn cases() -> impl Iterator<Item = (Collective, &'static str)> {
     let all = [Allreduce, Reduce, ReduceScatter].into_iter();
-    let messages = |c: Collective| c.algorithms().iter().filter(|algorithm| algorithm.uses != Uses::SharedMemory);
+    let messages = |c: Collective| c.algorithms().iter().filter(|algorithm| !algorithm.uses.needs_shared_memory());
     let named = all.flat_map(move |c| messages(c).map(move |algorithm| (c, algorithm.name)));
     named.chain([(Allreduce, "auto"), (Reduce, "auto"), (ReduceScatter, "auto")]).filter(|(_, name)| *name != "local")
 }

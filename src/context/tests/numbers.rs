@@ -2,7 +2,7 @@
 //! remain of one call never become the data of the next.
 
 use super::*;
-use crate::collective::{Collective, Shape, Uses};
+use crate::collective::{Collective, Shape};
 use crate::types::DataType;
 use Collective::*;
 
@@ -139,7 +139,7 @@ fn after(what: &str, odd: usize, usual: &Made, makes: &Made) {
 }
 
 fn algorithms(collective: Collective) -> impl Iterator<Item = &'static str> {
-    let messages = collective.algorithms().iter().filter(|algorithm| algorithm.uses != Uses::SharedMemory);
+    let messages = collective.algorithms().iter().filter(|algorithm| !algorithm.uses.needs_shared_memory());
     messages.map(|algorithm| algorithm.name).filter(|name| *name != "local")
 }
 

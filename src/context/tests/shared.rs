@@ -6,6 +6,7 @@ use std::sync::{Barrier, Mutex};
 
 use super::*;
 use crate::collective::{Collective, Shape};
+use crate::sys::topology::domain;
 use crate::transport::board::{BOARD_BYTES, PLACES};
 use crate::transport::loopback::Random;
 use crate::types::DataType;
@@ -53,7 +54,7 @@ fn calls_are_compared_over_shared_memory() {
 #[test]
 fn ranks_of_several_caches_reduce_as_their_groups_say() {
     // Six ranks in three caches, in two, of which one has most, and in two sockets.
-    for groups in [[0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 0], [0, 0, 1, 1 << 16, 1 << 16, 1 << 16 | 1]] {
+    for groups in [[0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 1, 0], [0, 0, 1, domain(1, 0), domain(1, 0), domain(1, 1)]] {
         let contexts = connected(6, false);
         // In a slot, copied, and piece by piece.
         for (count, tag) in [(1, 0), (7, 1), (3000, 2), (100_003, 3), (700_001, 4)] {

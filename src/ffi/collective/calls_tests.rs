@@ -2,7 +2,7 @@ use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use crate::collective::{Algorithm, Collective, Uses};
+use crate::collective::{Algorithm, Collective};
 use crate::ffi::*;
 
 const SIZE: usize = 3;
@@ -121,7 +121,7 @@ fn own_blocks(context: *mut gloo_rs_context_t, size: usize, rank: usize) {
     let value = |rank: usize, index: usize| (rank * 7919 + index) as i32;
     let own = rank * COUNT..(rank + 1) * COUNT;
     for collective in [Collective::ReduceScatter, Collective::Scatter] {
-        let runs = |algorithm: &&Algorithm| algorithm.name != "local" && algorithm.uses != Uses::SharedMemory;
+        let runs = |algorithm: &&Algorithm| algorithm.name != "local" && !algorithm.uses.needs_shared_memory();
         for algorithm in collective.algorithms().iter().filter(runs) {
             let before: Vec<i32> = (0..size * COUNT).map(|index| value(rank, index)).collect();
             let mut data = before.clone();

@@ -86,10 +86,12 @@ pub struct gloo_rs_collective_options_t {
     /// Group size of the algorithm "bcube"; 0 for 2. The same on all ranks. Used by allreduce.
     pub base: usize,
     /// Group numbers of the ranks, in the order of ranks; ranks with equal numbers form a group. For the algorithms
-    /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d". NULL if the ranks of each host form a group. The same on
-    /// all ranks. Used by allreduce.
+    /// "hierarchical", "torus_2d", "torus_nd" and "mesh_2d"; NULL if the ranks of each host form a group. For the
+    /// algorithms on shared memory whose names begin with "shared_hierarchical": groups are last-level caches, those
+    /// with the same upper 16 bits of one socket; NULL for the caches that the library has found. The same on all ranks.
+    /// Used by allreduce, reduce, barrier.
     pub groups: *const u32,
-    /// Length of `groups`: the size of the context, or 0. Used by allreduce.
+    /// Length of `groups`: the size of the context, or 0. Used by allreduce, reduce, barrier.
     pub num_groups: usize,
     /// Extents of the grid that the ranks form; their product is the size of the context. Neighbours in the first
     /// dimension have consecutive ranks. For the algorithms "torus_2d" and "mesh_2d", which have two dimensions, and
@@ -179,6 +181,7 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
     const WITH_SEND_COUNTS: Set = Set::of(&[Scatterv, Alltoallv]);
     const WITH_RECV_COUNTS: Set = Set::of(&[ReduceScatter, Allgatherv, Gatherv, Alltoallv]);
     const PLACES: Set = Set::of(&[Allreduce]);
+    const GROUPED: Set = Set::of(&[Allreduce, Reduce, Barrier]);
     let check = |is_set: bool, field: &str, used_by: Set| match is_set && used_by.0 >> collective as u32 & 1 == 0 {
         true => Err(unused(collective, field)),
         false => Ok(()),
@@ -201,8 +204,8 @@ pub(super) fn check_used(options: &gloo_rs_collective_options_t, collective: Col
     check(options.num_counts != 0, "num_counts", Set(WITH_SEND_COUNTS.0 | WITH_RECV_COUNTS.0))?;
     check(options.destinations != 0, "destinations", Set::of(&[PairwiseExchange]))?;
     check(options.base != 0, "base", PLACES)?;
-    check(!options.groups.is_null(), "groups", PLACES)?;
-    check(options.num_groups != 0, "num_groups", PLACES)?;
+    check(!options.groups.is_null(), "groups", GROUPED)?;
+    check(options.num_groups != 0, "num_groups", GROUPED)?;
     check(!options.dims.is_null(), "dims", PLACES)?;
     check(options.num_dims != 0, "num_dims", PLACES)
 }

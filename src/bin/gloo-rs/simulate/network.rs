@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use gloo_rs::schedule::cost::{Link, Network};
+use gloo_rs::sys::topology::domain;
 use gloo_rs::tuner::file::Tuning;
 
 use crate::parse::{self, MOST_RANKS};
@@ -79,7 +80,7 @@ impl Caches {
         if self.ranks() != ranks {
             return Err(format!("--caches: {self} are not the {ranks} ranks that --ranks says"));
         }
-        Ok((0..ranks).map(|rank| (rank / each / caches << 16 | rank / each) as u32).collect())
+        Ok((0..ranks).map(|rank| domain((rank / each / caches) as u32, (rank / each) as u32)).collect())
     }
 }
 
@@ -261,7 +262,7 @@ mod tests {
             assert!(hosts(text).is_err(), "{text}");
         }
         assert_eq!(caches("2x3").unwrap().of_ranks(6), Ok(vec![0, 0, 0, 1, 1, 1]));
-        assert_eq!(caches("2x1x2").unwrap().of_ranks(4), Ok(vec![0, 0, 1 << 16 | 1, 1 << 16 | 1]));
+        assert_eq!(caches("2x1x2").unwrap().of_ranks(4), Ok(vec![0, 0, domain(1, 1), domain(1, 1)]));
         assert!(
             caches("2x3").unwrap().of_ranks(5).unwrap_err().contains("1 x 2 caches of 3 ranks are not the 5 ranks")
         );
