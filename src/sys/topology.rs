@@ -25,6 +25,10 @@ pub const fn socket(domain: u32) -> u32 {
 
 /// [`Place::of_cpus`] of the CPUs on which the calling thread may run.
 pub fn place() -> Place {
+    #[cfg(test)]
+    if let Some(place) = PRETENDED.get() {
+        return place;
+    }
     affinity().map_or(Place::default(), |cpus| Place::of_cpus(&cpus, Path::new("/sys/devices/system/cpu")))
 }
 
@@ -75,6 +79,12 @@ fn affinity() -> Option<BTreeSet<u32>> {
         (0..u64::BITS).filter(move |bit| word >> bit & 1 != 0).map(move |bit| first + bit)
     };
     (bytes == 0).then(|| mask.iter().enumerate().flat_map(bits).collect())
+}
+
+#[cfg(test)]
+thread_local! {
+    /// What tests say in place of [`place`] on a thread.
+    pub static PRETENDED: std::cell::Cell<Option<Place>> = const { std::cell::Cell::new(None) };
 }
 
 /// Parses a list of CPUs: `0-3,8`.

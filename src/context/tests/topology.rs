@@ -5,6 +5,7 @@ use std::sync::Barrier;
 use super::*;
 use crate::collective::{Collective, Shape};
 use crate::rendezvous::InProcessStore;
+use crate::sys::topology::{PRETENDED, Place, domain};
 use crate::types::DataType;
 
 /// An allreduce of this rank's number, with the groups and dims that `place` sets.
@@ -116,4 +117,32 @@ fn what_is_wrong_with_groups_and_dims() {
     assert!(refused("torus_2d", |s| Shape { dims: &[2, 2, 1], ..s }).contains("it must have 2"));
     assert!(refused("mesh_2d", |s| Shape { dims: &[4], ..s }).contains("it must have 2"));
     assert!(contexts[1].broken().is_none(), "nothing was begun");
+}
+
+#[test]
+fn the_caches_of_ranks_are_known_to_all_contexts_of_theirs() {
+    const SOCKETS: [u32; 4] = [0, 0, 8, 8];
+    let store = InProcessStore::new();
+    let options = ContextOptions { timeout: Duration::from_secs(20), ..Default::default() };
+    let contexts = |rank: usize| {
+        PRETENDED.set(Some(Place { cache: Some(4 * rank as u32), socket: Some(SOCKETS[rank]) }));
+        let device =
+            DeviceOptions { hostname: Some("127.0.0.1".into()), shared_memory: Some(true), ..Default::default() };
+        let device = Device::create(&device).unwrap();
+        let context = Context::new(device.clone(), rank, 4, &options).unwrap();
+        context.connect(&*store).unwrap();
+        let other = Context::new(device, rank, 4, &options).unwrap();
+        other.connect_from(&context, 1).unwrap();
+        let part = context.split(Some(rank as u32 % 2), 0).unwrap().unwrap();
+        let alike = context.split(Some(rank as u32 / 2), 0).unwrap().unwrap();
+        assert_eq!(split::sum(&context, rank as u64, 0), 6);
+        [context, other, part, alike].map(|context| context.topology().domains.clone())
+    };
+    std::thread::scope(|scope| {
+        let ranks = [0, 1, 2, 3].map(|rank| scope.spawn(move || contexts(rank)));
+        for all in ranks.map(|rank| rank.join().unwrap()) {
+            let four = [0, 1, domain(1, 2), domain(1, 3)];
+            assert_eq!(all, [&four[..], &four, &[0, domain(1, 1)], &[0, 1]]);
+        }
+    });
 }
