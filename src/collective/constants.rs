@@ -52,8 +52,9 @@ impl Constant {
 }
 
 impl Constants {
-    /// The memory that the ranks of one host share; `crowded`: they also share cores.
-    pub fn shared_memory(&self, crowded: bool) -> SharedMemory {
+    /// The memory that the ranks of one host share; `crowded`: they also share cores. `alone`: there are no other hosts, so long
+    /// publications are written piece by piece.
+    pub fn shared_memory(&self, crowded: bool, alone: bool) -> SharedMemory {
         let [signal, far_signal] = match crowded {
             false => [self.memory_signal_us, self.memory_far_signal_us],
             true => [self.memory_signal_shared_us; 2],
@@ -73,6 +74,8 @@ impl Constants {
             copy: self.memory_copy_ns * 1e-9,
             read: self.memory_read_ns * 1e-9,
             by_value: self.memory_value_bytes,
+            streams: alone,
+            by_value_alone: self.memory_value_alone_bytes,
         }
     }
 }
@@ -135,7 +138,7 @@ table! {
     /// Shared memory: time until a rank that waits sees what another has published.
     memory_signal_us = 0.15 in 0.0..=MOST, "assumed: two transfers of a cache line between cores";
     /// The same if ranks share cores.
-    memory_signal_shared_us = 5.0 in 0.0..=MOST, "assumed: a change of threads on a core";
+    memory_signal_shared_us = 10.0 in 0.0..=MOST, "fitted to allreduce of 4 and 8 ranks on 2 cores";
     /// Shared memory: CPU time of each fetch besides its bytes.
     memory_fetch_us = 0.05 in 0.0..=MOST, "assumed: a transfer of a cache line between cores";
     /// Shared memory: CPU time per byte copied into or out of a publication by value.
@@ -152,6 +155,11 @@ table! {
     memory_read_ns = 0.11 in 0.0..=MOST, "process_vm_readv of 256 KiB between two cores, on Zen 3";
     /// Shared memory: the largest publication by value.
     memory_value_bytes = 1048576.0 in 0.0..=1e18, "what the engine copies at most";
+    /// The same for a rank that fetches nothing, in calls without messages.
+    memory_value_alone_bytes = 32768.0 in 0.0..=1e18, "what the engine copies at most";
+    /// `shared_slices`: time for each byte of a long slice that leaves the caches and is read again, once to be reduced and once to be
+    /// published.
+    memory_again_ns = 0.06 in 0.0..=MOST, "fitted to allreduce and reduce of 2 ranks, 4 to 256 MiB, on Zen 3";
     /// On one host: fraction of a message's time by which each further message to or from a root extends the total, if
     /// they are concurrent.
     root_turn = 0.5 in 0.0..=1.0, "assumed: half of a link's time is work at either end; agrees with measurements of 2 to 8 ranks";

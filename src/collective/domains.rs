@@ -108,10 +108,12 @@ impl Tree {
         let level = |level: usize| {
             let (far, others) = (self.far[level], self.most(level) as f64 - 1.0);
             let fetching = others * (memory.fetch(bytes, bytes, far) + reducing);
-            memory.publish(bytes) + memory.access(far).signal + fetching
+            // In a reduce, what a rank publishes before it has fetched anything is not copied before others read it.
+            let alone = level == 0 && case.shape.collective == Collective::Reduce;
+            memory.publish(bytes, alone) + memory.access(far).signal + fetching
         };
         let last_is_far = self.far.last().is_some_and(|far| *far);
-        (0..self.levels()).map(level).sum::<f64>() + memory.readers(bytes, last_is_far)
+        (0..self.levels()).map(level).sum::<f64>() + memory.readers(bytes, last_is_far, false)
     }
 
     /// Whether `level` joins ranks that do not share a cache.

@@ -78,7 +78,10 @@ pub(super) fn reduce_in_order(
 /// The path of a reduction in slices with at least as many elements as ranks; see `shared_slices` of allreduce.
 pub(super) fn path_in_slices(case: &Case<'_>) -> f64 {
     let (others, slice) = (case.ranks() - 1.0, case.of(case.shape.count.div_ceil(case.shape.size)));
-    case.shared_path(2.0, &[(others, slice), (1.0, slice)], &[(2.0 * others, slice, slice)], others * slice)
+    let memory = &case.network.memory;
+    let is_long = memory.streams && !memory.is_by_value(slice, false);
+    let again = if is_long { 2.0 * slice * case.constants.memory_again_ns * 1e-9 } else { 0.0 };
+    again + case.shared_path(2.0, &[(others, slice), (1.0, slice)], &[(2.0 * others, slice, slice)], others * slice)
 }
 
 /// The path of a call whose ranks publish parts by [`publish_parts`], of which each fetches those for it: `bytes` of all, and of the
@@ -235,7 +238,8 @@ impl Case<'_> {
 
     /// Seconds for a rank that waits for `signals` signals in turn. `published`: numbers of publications and the bytes of
     /// each. `fetched`: numbers of fetches, the bytes of the publication, and the bytes that are fetched. `reduced`: bytes
-    /// that the rank reduces. Finally it waits for its readers. The slowest rank counts: one that fetches from all others shares a cache
+    /// that the rank reduces. Finally it waits for its readers. In rooted collectives, a rank that fetches publishes nothing, unless there
+    /// are several signals. The slowest rank counts: one that fetches from all others shares a cache
     /// with as few of them as any, and one that fetches from fewer shares it with none of these.
     pub(super) fn shared_path(
         &self,
@@ -256,9 +260,12 @@ impl Case<'_> {
         let fetch = |number: f64, of, bytes| {
             number * (part * memory.fetch(of, bytes, true) + (1.0 - part) * memory.fetch(of, bytes, false))
         };
-        let publishing: f64 = published.iter().map(|&(number, bytes)| number * memory.publish(bytes)).sum();
+        use Collective::{Broadcast, Gather, Gatherv, Reduce, Scatter, Scatterv};
+        let rooted = matches!(self.shape.collective, Broadcast | Gather | Gatherv | Reduce | Scatter | Scatterv);
+        let alone = rooted && signals == 1.0;
+        let publishing: f64 = published.iter().map(|&(number, bytes)| number * memory.publish(bytes, alone)).sum();
         let fetching: f64 = fetched.iter().map(|&(number, of, bytes)| fetch(number, of, bytes)).sum();
         let largest = published.iter().map(|&(_, bytes)| bytes).fold(0.0, f64::max);
-        signals * self.signal() + publishing + fetching + reducing + memory.readers(largest, far > 0.0)
+        signals * self.signal() + publishing + fetching + reducing + memory.readers(largest, far > 0.0, alone)
     }
 }

@@ -59,6 +59,10 @@ pub struct SharedMemory {
     pub read: f64,
     /// Bytes of the largest publication by value.
     pub by_value: f64,
+    /// Whether longer ones are written piece by piece while others read, else they are by reference.
+    pub streams: bool,
+    /// If so: bytes of the largest publication by value of a rank that fetches nothing.
+    pub by_value_alone: f64,
 }
 
 /// The links between ranks, and the distribution of ranks over hosts.
@@ -100,12 +104,25 @@ pub struct Cost {
 
 impl SharedMemory {
     /// Ranks that do not use shared memory; what they did with it would cost nothing.
-    pub const UNUSED: Self =
-        Self { near: Access::NONE, far: Access::NONE, call: 0.0, copy: 0.0, read: 0.0, by_value: 0.0 };
+    pub const UNUSED: Self = Self {
+        near: Access::NONE,
+        far: Access::NONE,
+        call: 0.0,
+        copy: 0.0,
+        read: 0.0,
+        by_value: 0.0,
+        streams: false,
+        by_value_alone: 0.0,
+    };
 
-    /// CPU seconds to publish `bytes`.
-    pub fn publish(&self, bytes: f64) -> f64 {
-        if bytes <= self.by_value { bytes * self.copy } else { 0.0 }
+    /// Whether a publication of `bytes` is by value; `alone`: its rank fetches nothing.
+    pub fn is_by_value(&self, bytes: f64, alone: bool) -> bool {
+        bytes <= if alone && self.streams { self.by_value_alone } else { self.by_value }
+    }
+
+    /// CPU seconds to publish `bytes`, before others can read them.
+    pub fn publish(&self, bytes: f64, alone: bool) -> f64 {
+        if self.is_by_value(bytes, alone) { bytes * self.copy } else { 0.0 }
     }
 
     /// The access to memory of a rank that is `far` or not.
@@ -116,14 +133,15 @@ impl SharedMemory {
     /// CPU seconds to fetch `bytes` of a publication of `of` bytes of a rank that is `far` or not.
     pub fn fetch(&self, of: f64, bytes: f64, far: bool) -> f64 {
         let access = self.access(far);
-        let (call, byte) = if of <= self.by_value { (0.0, access.copy) } else { (self.call, self.read) };
+        let copies = of <= self.by_value || self.streams;
+        let (call, byte) = if copies { (0.0, access.copy) } else { (self.call, self.read) };
         access.fetch + if bytes > 0.0 { call + bytes * byte } else { 0.0 }
     }
 
     /// Seconds from the last fetch from publications of at most `bytes` until their rank knows that; `far`: of the reader. There is nothing
     /// to wait for if all were by value.
-    pub fn readers(&self, bytes: f64, far: bool) -> f64 {
-        if bytes <= self.by_value { 0.0 } else { self.access(far).signal }
+    pub fn readers(&self, bytes: f64, far: bool, alone: bool) -> f64 {
+        if self.is_by_value(bytes, alone) { 0.0 } else { self.access(far).signal }
     }
 }
 

@@ -156,7 +156,7 @@ fn in_memory(case: &Case<'_>, members: f64, leaders: f64, rings: f64) -> f64 {
     let published = if leaders <= MOST_PARTS as f64 { part } else { bytes };
     let combine = members * (memory.fetch(bytes, part, false) + case.network.gamma * part);
     let step = rings / (2.0 * (leaders - 1.0));
-    let first = memory.publish(bytes) + memory.near.signal + (2.0 * combine).max(leaders * combine - step);
-    let last = memory.publish(published) + memory.near.signal + memory.fetch(published, published, false);
-    first + rings + last + memory.readers(bytes, false)
+    let first = memory.publish(bytes, false) + memory.near.signal + (2.0 * combine).max(leaders * combine - step);
+    let last = memory.publish(published, false) + memory.near.signal + memory.fetch(published, published, false);
+    first + rings + last + memory.readers(bytes, false, false)
 }

@@ -38,11 +38,11 @@ fn cost(case: &Case<'_>) -> Cost {
         let (owners, others, far) = (tree.least(level) as f64, tree.most(level) as f64 - 1.0, tree.is_far(level));
         part /= owners;
         largest = largest.max(part);
-        let (published, fetch) = (memory.publish(part), memory.fetch(part, part, far));
+        let (published, fetch) = (memory.publish(part, false), memory.fetch(part, part, far));
         path += (owners - 1.0) * published + others * (fetch + gamma * part);
         path += published + (owners - 1.0) * fetch + 2.0 * memory.access(far).signal;
     }
-    path += memory.readers(largest, tree.is_far(0));
+    path += memory.readers(largest, tree.is_far(0), false);
     let (mut sent, mut reduced) = (0.0, 0.0);
     for rank in 0..case.shape.size {
         let mut part = case.bytes();

@@ -26,7 +26,7 @@ fn cost(case: &Case<'_>) -> Cost {
     let path = case.shared_path(1.0, &[(others, longest)], &[(others, longest, longest)], 0.0);
     // The first block is visible while the others are published.
     let memory = &case.network.memory;
-    let path = path - ((others - 1.0) * memory.publish(longest)).min(case.signal()).min(path);
+    let path = path - ((others - 1.0) * memory.publish(longest, false)).min(case.signal()).min(path);
     let own = counts.iter().step_by(case.shape.size + 1);
     let sent = case.of(sum(counts) - own.sum::<usize>());
     Cost { path, messages: 0.0, sent, reduced: 0.0 }

@@ -142,6 +142,8 @@ const MEMORY: SharedMemory = SharedMemory {
     copy: 1e-10,
     read: 1.5e-10,
     by_value: 0.0,
+    streams: false,
+    by_value_alone: 0.0,
 };
 
 /// What calls of elements of 4 bytes take in the simulator, and by the algorithm's formula.
@@ -157,14 +159,16 @@ fn simulated_and_priced(
         element_bytes: 4,
         segment_bytes: options.segment_bytes,
         network: &options.network,
-        constants: &Constants::BUILT_IN,
+        // The simulator has no caches.
+        constants: &Constants { memory_again_ns: 0.0, ..Constants::BUILT_IN },
     });
     (result, cost)
 }
 
 #[test]
 fn formulas_agree_with_the_simulator() {
-    let memory = SharedMemory { by_value: 4096.0, ..MEMORY };
+    let by_reference = SharedMemory { by_value: 4096.0, ..MEMORY };
+    let streams = SharedMemory { streams: true, by_value_alone: 1024.0, ..by_reference };
     let link = Link { latency: 1e-5, bandwidth: 1e9 };
     let mut compared = 0;
     let mut wrong = Vec::new();
@@ -176,7 +180,10 @@ fn formulas_agree_with_the_simulator() {
     let several = [alike(2, 1, 2), alike(4, 2, 4), alike(16, 4, 16), alike(16, 1, 4), alike(16, 2, 8)];
     for (collective, algorithm) in all() {
         for (size, domains) in one.iter().chain(&several) {
-            for (elements, gamma) in [(64, 1e-10), (1024, 0.0), (1 << 18, 1e-10)] {
+            for (elements, gamma, memory) in [(64, 1e-10), (1024, 0.0), (1 << 18, 1e-10)]
+                .into_iter()
+                .flat_map(|(elements, gamma)| [by_reference, streams].map(|memory| (elements, gamma, memory)))
+            {
                 let size = *size;
                 let mut calls = Calls::new(collective, size, elements * size, 0);
                 calls.shared = true;

@@ -27,6 +27,11 @@ pub(super) struct Memory<'a> {
     awaits: Vec<Option<u32>>,
 }
 
+/// Whether a rank fetches nothing.
+fn is_alone(program: &Program) -> bool {
+    program.fetched_from.is_empty()
+}
+
 impl<'a> Memory<'a> {
     pub fn new(programs: &[Program], period: usize, options: &Options<'a>) -> Self {
         let (costs, element) = (options.network.memory, options.element_bytes as f64);
@@ -43,7 +48,9 @@ impl<'a> Memory<'a> {
         };
         let largest: Vec<f64> = programs[..period].iter().map(largest).collect();
         // Nothing is awaited where all publications are by value.
-        unread.iter_mut().zip(&largest).for_each(|(unread, largest)| *unread *= usize::from(*largest > costs.by_value));
+        for ((unread, largest), program) in unread.iter_mut().zip(&largest).zip(programs) {
+            *unread *= usize::from(!costs.is_by_value(*largest, is_alone(program)));
+        }
         Self {
             costs,
             domains: options.domains,
@@ -63,7 +70,7 @@ impl<'a> Memory<'a> {
     pub fn duration(&self, programs: &[Program], rank: usize, step: Step, len: u32) -> u64 {
         let bytes = f64::from(len) * self.element;
         let seconds = match step.kind {
-            Kind::Publish => self.costs.publish(bytes),
+            Kind::Publish => self.costs.publish(bytes, is_alone(&programs[rank])),
             kind => {
                 let publisher = self.publisher(programs, rank, step);
                 let from = &programs[publisher];
@@ -136,7 +143,7 @@ impl<'a> Memory<'a> {
                     return Vec::new();
                 }
                 self.unread[from] -= 1;
-                let notice = self.costs.readers(self.largest[from], self.is_far(rank, from));
+                let notice = self.costs.readers(self.largest[from], self.is_far(rank, from), is_alone(&programs[from]));
                 self.read[from] = self.read[from].max(now + picoseconds(notice));
                 let last = self.awaits[from].filter(|_| self.unread[from] == 0);
                 last.map(|index| (from, index, self.read[from])).into_iter().collect()

@@ -125,7 +125,7 @@ impl<'a> Options<'a> {
             return Err(refuse("there are no ranks to simulate".into()));
         }
         let times = [("α", local.latency), ("α", remote.latency), ("γ", gamma), ("o", overhead), ("g", gap)];
-        let SharedMemory { near, far, call, copy, read, by_value: _ } = memory;
+        let SharedMemory { near, far, call, copy, read, .. } = memory;
         let access = [near, far].map(|Access { signal, fetch, copy }| [signal, fetch, copy]).concat();
         let shared = access.into_iter().chain([call, copy, read]).map(|time| ("a time of shared memory", time));
         let times = times.into_iter().chain(shared);
@@ -212,7 +212,7 @@ fn check_duration(programs: &[program::Program], options: &Options<'_>) -> Resul
     let Network { local, remote, gamma, overhead, gap, memory, .. } = options.network;
     let slowest = options.links.iter().copied().filter(|&bandwidth| bandwidth > 0.0);
     let slowest = slowest.fold(local.bandwidth.min(remote.bandwidth), f64::min);
-    let SharedMemory { near, far, call, copy, read, by_value: _ } = memory;
+    let SharedMemory { near, far, call, copy, read, .. } = memory;
     let access = near.signal.max(far.signal) + near.fetch.max(far.fetch) + call;
     let latency = local.latency.max(remote.latency) + 2.0 * overhead.max(gap) + access;
     let byte = copy.max(near.copy).max(far.copy).max(read);

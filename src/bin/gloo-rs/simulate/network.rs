@@ -111,6 +111,11 @@ impl Hosts {
         }
     }
 
+    /// Whether there is only one.
+    pub fn is_one(&self) -> bool {
+        matches!(self, Self::Alike { hosts: 1, .. }) || matches!(self, Self::Unlike(sizes) if sizes.len() == 1)
+    }
+
     /// The host of each of `ranks` ranks.
     pub fn of_ranks(&self, ranks: usize) -> Result<Vec<u32>, String> {
         let sizes = match self {
