@@ -80,7 +80,7 @@ def write(args, sizes, others):
         "",
         f"Made by `{command}`, on {report.machine()}.",
         "",
-        "float32 over TCP between ranks of one host, sums of random numbers, every result verified. A time is the median of an",
+        "float32 between ranks of one host that share memory, sums of random numbers, every result verified. A time is the median of an",
         "iteration's time on the slowest rank; the algorithms and `auto` take turns in shuffled order. An algorithm that takes",
         "more than four times as long as the best is left out at larger sizes. `auto` goes by what rank 0 measured when the",
         f"context connected, not by a file. It may take {MEDIAN} times as long as the best in the median over sizes, and {WORST} times",
