@@ -154,9 +154,11 @@ table! {
     memory_value_bytes = 1048576.0 in 0.0..=1e18, "what the engine copies at most";
     /// The same for a rank that fetches nothing, in calls without messages.
     memory_value_alone_bytes = 32768.0 in 0.0..=1e18, "what the engine copies at most";
-    /// `shared_slices`: time for each byte of a long slice that leaves the caches and is read again, once to be reduced and once to be
-    /// published.
-    memory_again_ns = 0.06 in 0.0..=MOST, "fitted to allreduce and reduce of 2 ranks, 4 to 256 MiB, on Zen 3";
+    /// `shared_slices`: time for each byte of a slice that is read again, once to be reduced and once to be published, if the buffers do
+    /// not fit into the cache.
+    memory_again_ns = 0.06 in 0.0..=MOST, "fitted to allreduce of 2 ranks, 16 to 256 MiB, on Zen 3";
+    /// The size of that cache.
+    memory_cache_bytes = 33554432.0 in 0.0..=1e18, "the last-level cache of a core complex of Zen 3";
     /// On one host: fraction of a message's time by which each further message to or from a root extends the total, if
     /// they are concurrent.
     root_turn = 0.5 in 0.0..=1.0, "assumed: half of a link's time is work at either end; agrees with measurements of 2 to 8 ranks";

@@ -78,9 +78,9 @@ pub(super) fn reduce_in_order(
 /// The path of a reduction in slices with at least as many elements as ranks; see `shared_slices` of allreduce.
 pub(super) fn path_in_slices(case: &Case<'_>) -> f64 {
     let (others, slice) = (case.ranks() - 1.0, case.of(case.shape.count.div_ceil(case.shape.size)));
-    let memory = &case.network.memory;
-    let is_long = memory.streams && !memory.is_by_value(slice, false);
-    let again = if is_long { 2.0 * slice * case.constants.memory_again_ns * 1e-9 } else { 0.0 };
+    // An input and an output of each rank.
+    let fits = 2.0 * case.ranks() * case.bytes() <= case.constants.memory_cache_bytes;
+    let again = if fits { 0.0 } else { 2.0 * slice * case.constants.memory_again_ns * 1e-9 };
     again + case.shared_path(2.0, &[(others, slice), (1.0, slice)], &[(2.0 * others, slice, slice)], others * slice)
 }
 

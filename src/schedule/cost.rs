@@ -120,9 +120,10 @@ impl SharedMemory {
         bytes <= if alone && self.streams { self.by_value_alone } else { self.by_value }
     }
 
-    /// CPU seconds to publish `bytes`, before others can read them.
+    /// CPU seconds to publish `bytes`. A rank that fetches nothing writes them while others read, and takes no longer than these.
     pub fn publish(&self, bytes: f64, alone: bool) -> f64 {
-        if self.is_by_value(bytes, alone) { bytes * self.copy } else { 0.0 }
+        let copies = self.is_by_value(bytes, alone) || self.streams && !alone;
+        if copies { bytes * self.copy } else { 0.0 }
     }
 
     /// The access to memory of a rank that is `far` or not.
