@@ -52,18 +52,21 @@ impl Constant {
 }
 
 impl Constants {
-    /// The memory that the ranks of one host share, `on_a_core` of which share a core. `alone`: there are no other hosts, so long
+    /// The memory that the ranks of one host share; `crowded`: they also share cores. `alone`: there are no other hosts, so long
     /// publications are written piece by piece.
-    pub fn shared_memory(&self, on_a_core: f64, alone: bool) -> SharedMemory {
-        let switches = self.memory_switch_us * (on_a_core - 1.0).max(0.0);
+    pub fn shared_memory(&self, crowded: bool, alone: bool) -> SharedMemory {
+        let [signal, far_signal] = match crowded {
+            false => [self.memory_signal_us, self.memory_far_signal_us],
+            true => [self.memory_signal_shared_us; 2],
+        };
         SharedMemory {
             near: Access {
-                signal: (self.memory_signal_us + switches) * 1e-6,
+                signal: signal * 1e-6,
                 fetch: self.memory_fetch_us * 1e-6,
                 copy: self.memory_copy_ns * 1e-9,
             },
             far: Access {
-                signal: (self.memory_far_signal_us + switches) * 1e-6,
+                signal: far_signal * 1e-6,
                 fetch: self.memory_far_fetch_us * 1e-6,
                 copy: self.memory_far_copy_ns * 1e-9,
             },
@@ -134,8 +137,10 @@ table! {
     core_waiting = 0.5 in 0.0..=1.0, "assumed: half of them on average";
     /// Shared memory: time until a rank that waits sees what another has published.
     memory_signal_us = 0.15 in 0.0..=MOST, "assumed: two transfers of a cache line between cores";
-    /// The time that this takes longer for each other rank on the core of a rank: a change of threads.
-    memory_switch_us = 3.3 in 0.0..=MOST, "fitted to allreduce of 4 and 8 ranks on 2 cores";
+    /// The same if ranks share cores.
+    memory_signal_shared_us = 5.0 in 0.0..=MOST, "assumed: a change of threads on a core";
+    /// If ranks share cores: what each further signal in a call takes besides, for each other rank on the core, since all must run again.
+    memory_switch_us = 1.7 in 0.0..=MOST, "a change of threads that yield their core, on Zen 3";
     /// Shared memory: CPU time of each fetch besides its bytes.
     memory_fetch_us = 0.05 in 0.0..=MOST, "assumed: a transfer of a cache line between cores";
     /// Shared memory: CPU time per byte copied into or out of a publication by value.

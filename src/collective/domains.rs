@@ -113,7 +113,8 @@ impl Tree {
             memory.publish(bytes, alone) + memory.access(far).signal + fetching
         };
         let last_is_far = self.far.last().is_some_and(|far| *far);
-        (0..self.levels()).map(level).sum::<f64>() + memory.readers(bytes, last_is_far, false)
+        let switches = case.switches(self.levels() as f64);
+        switches + (0..self.levels()).map(level).sum::<f64>() + memory.readers(bytes, last_is_far, false)
     }
 
     /// Whether `level` joins ranks that do not share a cache.

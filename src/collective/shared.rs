@@ -236,6 +236,13 @@ impl Case<'_> {
         self.network.memory.access(self.far() > 0.0).signal
     }
 
+    /// Seconds for changes of threads, where ranks share cores, in a call of a rank that waits for `signals` signals in turn: after the
+    /// first, all ranks must run again each time.
+    pub(super) fn switches(&self, signals: f64) -> f64 {
+        let others = self.network.per_host as f64 / self.network.cores as f64 - 1.0;
+        (signals - 1.0) * self.constants.memory_switch_us * 1e-6 * others.max(0.0)
+    }
+
     /// Seconds for a rank that waits for `signals` signals in turn. `published`: numbers of publications and the bytes of
     /// each. `fetched`: numbers of fetches, the bytes of the publication, and the bytes that are fetched. `reduced`: bytes
     /// that the rank reduces. Finally it waits for its readers. In rooted collectives, a rank that fetches publishes nothing, unless there
@@ -266,6 +273,11 @@ impl Case<'_> {
         let publishing: f64 = published.iter().map(|&(number, bytes)| number * memory.publish(bytes, alone)).sum();
         let fetching: f64 = fetched.iter().map(|&(number, of, bytes)| fetch(number, of, bytes)).sum();
         let largest = published.iter().map(|&(_, bytes)| bytes).fold(0.0, f64::max);
-        signals * self.signal() + publishing + fetching + reducing + memory.readers(largest, far > 0.0, alone)
+        signals * self.signal()
+            + self.switches(signals)
+            + publishing
+            + fetching
+            + reducing
+            + memory.readers(largest, far > 0.0, alone)
     }
 }

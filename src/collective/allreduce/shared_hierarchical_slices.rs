@@ -42,6 +42,7 @@ fn cost(case: &Case<'_>) -> Cost {
         path += (owners - 1.0) * published + others * (fetch + gamma * part);
         path += published + (owners - 1.0) * fetch + 2.0 * memory.access(far).signal;
     }
+    path += case.switches(2.0 * tree.levels() as f64);
     path += memory.readers(largest, tree.is_far(0), false);
     let (mut sent, mut reduced) = (0.0, 0.0);
     for rank in 0..case.shape.size {
