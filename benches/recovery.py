@@ -25,12 +25,14 @@ TARGET = 100
 
 def measure(args, transport):
     """The jobs of one run of the tests."""
-    path = args.folder / "recovery.json"
+    path = args.folder / "jobs.json"
     path.unlink(missing_ok=True)
     command = ["cargo", "test", "--quiet", "--locked", "--test", "recovery", *([] if args.dev else ["--release"])]
     command += ["--", "kills", "--kills", str(args.kills), "--ranks", args.ranks, "--seed", str(args.seed)]
     subprocess.run([*command, "--json", str(path.resolve())], check=True, env=os.environ | {"GLOO_RS_SHM": TRANSPORTS[transport]})
-    return [job | {"transport": transport} for job in json.loads(path.read_text())["jobs"]]
+    jobs = json.loads(path.read_text())["jobs"]
+    path.unlink()
+    return [job | {"transport": transport} for job in jobs]
 
 
 def table(jobs):
@@ -59,8 +61,9 @@ Each figure is over all survivors of all kills; then a new process takes the pla
 no more descriptors, mappings and memory than before, and `/dev/shm` is empty.
 [What a program does](../recovery.md).
 """
-    for transport in args.transports:
+    for transport in dict.fromkeys(job["transport"] for job in jobs):
         text += f"\n## Over {NAMES[transport]}\n\n{table([job for job in jobs if job['transport'] == transport])}\n"
+    (args.folder / "recovery.json").write_text(json.dumps({"seed": args.seed, "jobs": jobs}, indent=1) + "\n")
     (args.folder / "recovery.md").write_text(text)
 
 
@@ -77,9 +80,11 @@ def main():
         sys.exit(f"recovery.py: no transport is called {', '.join(sorted(unknown))}")
     args.folder.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
-    jobs = [job for transport in args.transports for job in measure(args, transport)]
-    (args.folder / "recovery.json").write_text(json.dumps({"seed": args.seed, "jobs": jobs}, indent=1) + "\n")
-    write(args, jobs, load)
+    jobs = []
+    for transport in args.transports:
+        jobs += measure(args, transport)
+        # A later transport that fails does not take this one's results with it.
+        write(args, jobs, load)
 
 
 main()
