@@ -16,6 +16,8 @@ pub(super) struct Tree {
     positions: Vec<Vec<usize>>,
     /// For each level: whether it joins ranks that do not share a cache.
     far: Vec<bool>,
+    /// For each level: the least and the largest number of units that are joined.
+    extents: Vec<(usize, usize)>,
 }
 
 /// The unit of a rank that `depth` joins lead to, as a number.
@@ -38,7 +40,7 @@ impl Tree {
 
     fn new(domains: &[u32]) -> Self {
         let size = domains.len();
-        let mut tree = Self { positions: vec![Vec::new(); size], far: Vec::new() };
+        let mut tree = Self { positions: vec![Vec::new(); size], far: Vec::new(), extents: Vec::new() };
         for depth in 0..3 {
             // The units of each unit above, in the order of their first ranks.
             let mut joined = BTreeMap::<u32, Vec<u32>>::new();
@@ -51,7 +53,10 @@ impl Tree {
                     units.push(own);
                 }
             }
-            if joined.values().any(|units| units.len() > 1) {
+            let numbers = || joined.values().map(Vec::len);
+            let (least, most) = (numbers().min().unwrap_or(1), numbers().max().unwrap_or(1));
+            if most > 1 {
+                tree.extents.push((least, most));
                 tree.positions.iter_mut().zip(positions).for_each(|(of, position)| of.push(position));
                 tree.far.push(depth > 0);
             }
@@ -90,12 +95,12 @@ impl Tree {
 
     /// The least number of units that are joined at `level`: each of these exists everywhere.
     pub fn least(&self, level: usize) -> usize {
-        (0..self.positions.len()).map(|rank| self.units(rank, level).len()).min().unwrap_or(1)
+        self.extents[level].0
     }
 
     /// The largest number of units that are joined at `level`.
     pub fn most(&self, level: usize) -> usize {
-        self.positions.iter().map(|of| of[level] + 1).max().unwrap_or(1)
+        self.extents[level].1
     }
 
     /// Seconds if a rank publishes `bytes` at each level, and then fetches what each of the other units has, which takes `reducing` seconds
