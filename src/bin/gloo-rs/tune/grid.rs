@@ -244,7 +244,13 @@ fn algorithms(collective: Collective, work: &Workload, topology: &Topology) -> i
     let shape = work.shape().map(|shape| Shape { shared: topology.shares_memory(), ..shape });
     // Counts of other ranks are exchanged when it runs.
     let runs = move |a: &Algorithm| shape.as_ref().is_some_and(|shape| (a.generate)(shape).is_ok());
-    let can = move |algorithm: &&Algorithm| algorithm.uses == Uses::Counts || runs(algorithm);
+    // Where there is one cache, they do what others do.
+    let has_caches = !topology.domains.is_empty();
+    let can = move |algorithm: &&Algorithm| match algorithm.uses {
+        Uses::Counts => true,
+        Uses::Domains => has_caches && runs(algorithm),
+        _ => runs(algorithm),
+    };
     collective.algorithms().iter().filter(can).map(|algorithm| algorithm.name)
 }
 
@@ -316,10 +322,12 @@ mod tests {
         let work = request(Collective::Allreduce, 4).workload(0, 1024, 0).unwrap();
         let apart = Topology::one_host(4, 4);
         let together = Topology { shared: true, ..apart.clone() };
-        for (topology, shared) in [(&apart, false), (&together, true)] {
+        let caches = Topology { domains: vec![0, 0, 1, 1], ..together.clone() };
+        for (topology, shared) in [(&apart, false), (&together, true), (&caches, true)] {
             let names: Vec<_> = algorithms(Collective::Allreduce, &work, topology).collect();
             assert!(names.contains(&"ring_segmented") && !names.contains(&"local"), "{names:?}");
             assert_eq!(names.contains(&"shared_slices"), shared, "{names:?}");
+            assert_eq!(names.contains(&"shared_hierarchical_flat"), !topology.domains.is_empty(), "{names:?}");
             assert!(choice(Collective::Allreduce, topology) > 5);
             assert_eq!(choice(Collective::Scan, topology), 1 + usize::from(shared));
         }
