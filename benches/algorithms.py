@@ -74,7 +74,8 @@ def write(args, sizes, others):
             key = [line["collective"], line["ranks"], line["bytes"]]
             rows.writerow([*key, "auto", line["auto_us"]])
             rows.writerows([*key, name, us] for name, us in sorted(line["times_us"].items()))
-    command = f"make bench-algorithms ALGORITHMS='--sizes {args.sizes} --budget {args.budget}'"
+    left_out = "" if args.others == OTHERS else f' --others "{args.others}"'
+    command = f"make bench-algorithms ALGORITHMS='--sizes {args.sizes} --budget {args.budget}{left_out}'"
     text = [
         "# Every algorithm, and what `auto` chooses",
         "",

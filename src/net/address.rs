@@ -1,6 +1,7 @@
 //! The address that a rank publishes, so that others can connect to it.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::interface;
@@ -144,12 +145,17 @@ pub fn count_cores<'a>(addresses: impl Iterator<Item = &'a Address>) -> usize {
 
 /// The host of each rank as a number; hosts are numbered in the order of their first ranks.
 pub fn number_hosts(addresses: &[Address]) -> Box<[u32]> {
+    number(addresses.iter().map(|address| address.host)).into()
+}
+
+/// Numbers equal values alike, in the order in which they first appear.
+fn number<T: Eq + Hash>(values: impl Iterator<Item = T>) -> Vec<u32> {
     let mut numbers = HashMap::new();
-    let number = |address: &Address| {
+    let number = |value| {
         let next = numbers.len() as u32;
-        *numbers.entry(address.host).or_insert(next)
+        *numbers.entry(value).or_insert(next)
     };
-    addresses.iter().map(number).collect()
+    values.map(number).collect()
 }
 
 /// The last-level cache of each rank of one host, and in the upper 16 bits its socket: equal numbers are one cache. Both are numbered in the
@@ -160,17 +166,11 @@ pub fn number_caches(addresses: &[Address]) -> Vec<u32> {
     if !one_host || addresses.len() > 1 << 16 {
         return Vec::new();
     }
-    let number = |of: fn(&Place) -> Option<u32>| {
+    let of_all = |of: fn(&Place) -> Option<u32>| {
         let known: Option<Vec<u32>> = addresses.iter().map(|address| of(&address.place)).collect();
-        let known = known.unwrap_or_else(|| vec![0; addresses.len()]);
-        let mut numbers = HashMap::new();
-        let number = |place: &u32| {
-            let next = numbers.len() as u32;
-            *numbers.entry(*place).or_insert(next)
-        };
-        known.iter().map(number).collect::<Vec<u32>>()
+        known.map_or_else(|| vec![0; addresses.len()], |known| number(known.into_iter()))
     };
-    let (caches, sockets) = (number(|place| place.cache), number(|place| place.socket));
+    let (caches, sockets) = (of_all(|place| place.cache), of_all(|place| place.socket));
     let numbers: Vec<u32> = caches.iter().zip(&sockets).map(|(cache, socket)| domain(*socket, *cache)).collect();
     if numbers.windows(2).all(|pair| pair[0] == pair[1]) { Vec::new() } else { numbers }
 }

@@ -174,7 +174,7 @@ fn without_port(address: SocketAddr) -> String {
 fn caches(cache: Option<u32>) -> String {
     match cache {
         Some(cpu) => format!("all these cores share the last-level cache of CPU {cpu}"),
-        None => "these cores share no last-level cache, or the system does not say".to_owned(),
+        None => "these cores do not all share a last-level cache, or the system does not say".to_owned(),
     }
 }
 
