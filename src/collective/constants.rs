@@ -52,9 +52,36 @@ impl Constant {
 }
 
 impl Constants {
-    /// The memory that the ranks of one host share; `crowded`: they also share cores. `alone`: there are no other hosts, so long
-    /// publications are written piece by piece.
-    pub fn shared_memory(&self, crowded: bool, alone: bool) -> SharedMemory {
+    /// The constants of a job whose rank 0 runs on this processor, but for those that are measured.
+    pub fn here() -> Self {
+        let mut constants = Self::BUILT_IN;
+        for (name, value) in Self::of_this_processor() {
+            if let Some(constant) = Constant::named(name) {
+                constant.set(&mut constants, *value);
+            }
+        }
+        constants
+    }
+
+    /// What differs from [`Constants::BUILT_IN`] on this processor. Nothing in the library's own tests, which are to do the same
+    /// everywhere.
+    pub fn of_this_processor() -> &'static [(&'static str, f64)] {
+        // AMD's processors with AVX-512 have SSE4a as well.
+        #[cfg(all(target_arch = "x86_64", not(test)))]
+        if is_x86_feature_detected!("avx512f") && !is_x86_feature_detected!("sse4a") {
+            return XEON;
+        }
+        &[]
+    }
+
+    /// The memory that the ranks of one host share; `crowded`: they also share cores. `per_host`: their number. `alone`: there are no
+    /// other hosts, so long publications are written piece by piece.
+    pub fn shared_memory(&self, crowded: bool, per_host: usize, alone: bool) -> SharedMemory {
+        let sole = alone && per_host == 2;
+        let [by_value, by_reference] = match sole {
+            true => [self.memory_sole_value_bytes, self.memory_sole_read_bytes],
+            false => [self.memory_value_bytes, 0.0],
+        };
         let [signal, far_signal] = match crowded {
             false => [self.memory_signal_us, self.memory_far_signal_us],
             true => [self.memory_signal_shared_us; 2],
@@ -73,9 +100,10 @@ impl Constants {
             call: self.memory_call_us * 1e-6,
             copy: self.memory_copy_ns * 1e-9,
             read: self.memory_read_ns * 1e-9,
-            by_value: self.memory_value_bytes,
+            by_value: by_value.min(self.memory_value_bytes),
             streams: alone,
-            by_value_alone: self.memory_value_alone_bytes,
+            by_value_alone: by_value.min(self.memory_value_alone_bytes),
+            by_reference,
         }
     }
 }
@@ -123,6 +151,19 @@ macro_rules! table {
 
 const MOST: f64 = 1e9;
 
+/// Constants of Intel's processors with a mesh of cores (Xeon from Skylake-SP on), where a line that another core has written or read
+/// takes longer to get than it does within a core complex of Zen 3. Measured on Sapphire Rapids.
+#[cfg(all(target_arch = "x86_64", not(test)))]
+const XEON: &[(&str, f64)] = &[
+    ("memory_signal_us", 0.3),
+    ("memory_copy_ns", 0.083),
+    ("memory_call_us", 2.0),
+    ("memory_read_ns", 0.06),
+    ("memory_sole_value_bytes", 16384.0),
+    ("memory_sole_read_bytes", 8388608.0),
+    ("memory_cache_bytes", 134217728.0),
+];
+
 table! {
     /// o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman 1995): CPU time of a rank for each message that it sends
     /// to or receives from another host. It is part of the latency.
@@ -159,6 +200,10 @@ table! {
     memory_value_bytes = 1048576.0 in 0.0..=1e18, "what the engine copies at most";
     /// The same for a rank that fetches nothing, in calls without messages.
     memory_value_alone_bytes = 32768.0 in 0.0..=1e18, "what the engine copies at most";
+    /// The same as memory_value_bytes for a publication that one rank reads, in calls without messages.
+    memory_sole_value_bytes = 1048576.0 in 0.0..=1e18, "what the engine copies at most";
+    /// Such a publication that is longer is by reference up to this length, and beyond it written piece by piece.
+    memory_sole_read_bytes = 0.0 in 0.0..=1e18, "what the engine does: on Zen 3, pieces are as fast";
     /// `shared_slices`: time for each byte of a slice that is read again, once to be reduced and once to be published, if the buffers do
     /// not fit into the cache.
     memory_again_ns = 0.06 in 0.0..=MOST, "fitted to allreduce of 2 ranks, 16 to 256 MiB, on Zen 3";

@@ -63,6 +63,9 @@ pub struct SharedMemory {
     pub streams: bool,
     /// If so: bytes of the largest publication by value of a rank that fetches nothing.
     pub by_value_alone: f64,
+    /// If so: bytes of the largest publication by reference; only longer ones are written piece by piece. 0 if all are that are not by
+    /// value.
+    pub by_reference: f64,
 }
 
 /// The links between ranks, and the distribution of ranks over hosts.
@@ -113,6 +116,7 @@ impl SharedMemory {
         by_value: 0.0,
         streams: false,
         by_value_alone: 0.0,
+        by_reference: 0.0,
     };
 
     /// Whether a publication of `bytes` is by value; `alone`: its rank fetches nothing.
@@ -122,7 +126,7 @@ impl SharedMemory {
 
     /// CPU seconds to publish `bytes`. A rank that fetches nothing writes them while others read, and takes no longer than these.
     pub fn publish(&self, bytes: f64, alone: bool) -> f64 {
-        let copies = self.is_by_value(bytes, alone) || self.streams && !alone;
+        let copies = self.is_by_value(bytes, alone) || self.streams && !alone && bytes > self.by_reference;
         if copies { bytes * self.copy } else { 0.0 }
     }
 
@@ -134,7 +138,7 @@ impl SharedMemory {
     /// CPU seconds to fetch `bytes` of a publication of `of` bytes of a rank that is `far` or not.
     pub fn fetch(&self, of: f64, bytes: f64, far: bool) -> f64 {
         let access = self.access(far);
-        let copies = of <= self.by_value || self.streams;
+        let copies = of <= self.by_value || self.streams && of > self.by_reference;
         let (call, byte) = if copies { (0.0, access.copy) } else { (self.call, self.read) };
         access.fetch + if bytes > 0.0 { call + bytes * byte } else { 0.0 }
     }

@@ -95,6 +95,14 @@ impl Tuning {
         })
     }
 
+    /// With the constants of this processor where this has none.
+    pub fn on_this_processor(mut self) -> Self {
+        for (name, value) in Constants::of_this_processor() {
+            self.constants.entry(name).or_insert(*value);
+        }
+        self
+    }
+
     /// The constants of the cost model: the file's values, and the built-in ones where it has none.
     pub fn constants(&self) -> Constants {
         let mut constants = Constants::BUILT_IN;

@@ -82,7 +82,7 @@ impl Topology {
             per_host,
             consecutive: begins <= hosts.len().max(1),
             cores: self.cores.max(1),
-            memory: constants.shared_memory(per_host > self.cores.max(1), per_host >= self.hosts.len()),
+            memory: constants.shared_memory(per_host > self.cores.max(1), per_host, per_host >= self.hosts.len()),
         }
     }
 }

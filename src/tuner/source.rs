@@ -30,9 +30,12 @@ impl Source {
     /// file. Errors name the file and the line.
     pub fn read(text: &str) -> Result<Self> {
         match text {
-            "" | "measure" => Ok(Self { measures: true, ..Self::default() }),
+            "" | "measure" => Ok(Self { tuning: Tuning::default().on_this_processor(), measures: true, file: None }),
             "default" => Ok(Self::default()),
-            path => Ok(Self { tuning: Tuning::read(Path::new(path))?, file: Some(path.into()), measures: true }),
+            path => {
+                let tuning = Tuning::read(Path::new(path))?.on_this_processor();
+                Ok(Self { tuning, file: Some(path.into()), measures: true })
+            }
         }
     }
 }

@@ -144,6 +144,7 @@ const MEMORY: SharedMemory = SharedMemory {
     by_value: 0.0,
     streams: false,
     by_value_alone: 0.0,
+    by_reference: 0.0,
 };
 
 /// What calls of elements of 4 bytes take in the simulator, and by the algorithm's formula.
@@ -169,6 +170,7 @@ fn simulated_and_priced(
 fn formulas_agree_with_the_simulator() {
     let by_reference = SharedMemory { by_value: 4096.0, ..MEMORY };
     let streams = SharedMemory { streams: true, by_value_alone: 1024.0, ..by_reference };
+    let mixed = SharedMemory { by_reference: 65536.0, ..streams };
     let link = Link { latency: 1e-5, bandwidth: 1e9 };
     let mut compared = 0;
     let mut wrong = Vec::new();
@@ -182,7 +184,7 @@ fn formulas_agree_with_the_simulator() {
         for (size, domains) in one.iter().chain(&several) {
             for (elements, gamma, memory) in [(64, 1e-10), (1024, 0.0), (1 << 18, 1e-10)]
                 .into_iter()
-                .flat_map(|(elements, gamma)| [by_reference, streams].map(|memory| (elements, gamma, memory)))
+                .flat_map(|(elements, gamma)| [by_reference, streams, mixed].map(|memory| (elements, gamma, memory)))
             {
                 let size = *size;
                 let mut calls = Calls::new(collective, size, elements * size, 0);

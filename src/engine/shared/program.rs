@@ -1,8 +1,9 @@
 //! Schedules that use nothing but the host's shared memory, compiled for one thread that executes their steps in order.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::COPIED_BYTES;
+use crate::collective::constants::Constants;
 use crate::reduce::Side;
 use crate::schedule::{Action, Buffer, Readers, Schedule, Span};
 use crate::transport::board::{CELL_BYTES, INLINE_BYTES, LINE, MAX_MEMBERS, MAX_PUBLICATIONS, Members, PIECES};
@@ -42,8 +43,12 @@ pub struct Program {
     pub published: Box<[usize]>,
     /// Who reads each of them.
     pub to: Box<[Members]>,
+    /// Which of them may be by reference because one rank reads them.
+    sole: Box<[bool]>,
     /// Whether publications may be streams, of which readers read each once from the beginning to the end.
     pub streams: bool,
+    /// If so: lengths in bytes of those with one reader that are by reference.
+    pub by_reference: RangeInclusive<usize>,
     /// Which members read this rank's publications.
     pub readers: Members,
     /// For each member: the last operation that reads its publications.
@@ -66,6 +71,9 @@ pub struct Memory {
 
 /// The same as [`COPIED_BYTES`] for a rank that fetches nothing.
 const COPIED_ALONE_BYTES: usize = COPIED_BYTES / 32;
+/// A rank that fetches nothing writes a stream while others read it, so streams are as fast as reads by the operating system from so
+/// much shorter a length on.
+const ALONE: usize = 8;
 /// Longest ring: half a second-level cache.
 const RING_BYTES: usize = 1 << 20;
 /// Shortest ring that is better than reads by the operating system.
@@ -121,13 +129,17 @@ impl Program {
                 }
             }
         }
+        // More than two ranks, some of which share cores, would wait for each other's reads in the middle of the call.
+        let reduces = ops.iter().any(|op| matches!(op, Op::Combine { operands, .. } if operands.len() > 1));
         (shared && published.len() <= MAX_PUBLICATIONS).then(|| Self {
+            by_reference: by_reference(&Constants::here(), &operands),
             aside: aside(schedule.scratch, &ops, &operands, &published),
             last_fetch: last_fetch.into(),
             ops: ops.into(),
             operands: operands.into(),
             published: published.into(),
             readers: to_all.iter().fold(0, |all, to| all | to),
+            sole: to_all.iter().map(|to| members == 2 || to.count_ones() == 1 && !reduces).collect(),
             to: to_all.into(),
             streams: true,
         })
@@ -140,15 +152,29 @@ impl Program {
     #[inline]
     pub fn skips_copy(&self, element: usize) -> Option<Span> {
         // Such a publication is a copy itself.
-        self.aside.filter(|_| self.published.iter().all(|len| len * element <= COPIED_BYTES))
+        self.aside
+            .filter(|_| self.copies(element).filter(|bytes| *bytes <= COPIED_BYTES).count() == self.published.len())
+    }
+
+    /// Whether `publication`, of `bytes`, is by reference because the operating system reads it faster out of its rank's memory than it
+    /// is copied twice.
+    #[inline]
+    pub fn is_by_reference(&self, publication: usize, bytes: usize) -> bool {
+        self.streams && self.sole[publication] && self.by_reference.contains(&bytes)
+    }
+
+    /// Bytes of the publications but for those.
+    fn copies(&self, element: usize) -> impl Iterator<Item = usize> {
+        let all = self.published.iter().map(move |len| len * element).enumerate();
+        all.filter(|(publication, bytes)| !self.is_by_reference(*publication, *bytes)).map(|(_, bytes)| bytes)
     }
 
     /// How the publications use the board's memory, if elements have `element` bytes.
     pub fn memory(&self, element: usize) -> Memory {
         // While all ranks copy, none waits; but if only this one publishes, the others read while it writes.
-        let fetches = self.operands.iter().any(|operand| matches!(operand, Operand::Peer { .. }));
-        let (mut copied, mut ring) = (if fetches || !self.streams { COPIED_BYTES } else { COPIED_ALONE_BYTES }, 0);
-        let bytes = || self.published.iter().map(|len| len * element);
+        let (mut copied, mut ring) =
+            (if fetches(&self.operands) || !self.streams { COPIED_BYTES } else { COPIED_ALONE_BYTES }, 0);
+        let bytes = || self.copies(element);
         let taken = |copied, ring| -> usize {
             let one = |bytes: usize| if bytes <= copied { bytes.next_multiple_of(LINE) } else { ring };
             bytes().map(one).sum()
@@ -174,6 +200,19 @@ impl Program {
             _ => taken(copied, ring),
         };
         Memory { room, copied, ring }
+    }
+}
+
+fn fetches(operands: &[Operand]) -> bool {
+    operands.iter().any(|operand| matches!(operand, Operand::Peer { .. }))
+}
+
+/// See [`Program::by_reference`].
+fn by_reference(constants: &Constants, operands: &[Operand]) -> RangeInclusive<usize> {
+    let (value, read) = (constants.memory_sole_value_bytes as usize, constants.memory_sole_read_bytes as usize);
+    match fetches(operands) {
+        true => value + 1..=read,
+        false => value.min(COPIED_ALONE_BYTES) + 1..=read / ALONE,
     }
 }
 
@@ -400,6 +439,47 @@ mod tests {
         .unwrap();
         program.streams = false;
         assert_eq!(program.memory(4), Memory { room: 0, copied: COPIED_BYTES, ring: 0 });
+    }
+
+    #[test]
+    fn publications_with_one_reader_are_by_reference_where_the_constants_say_so() {
+        let constants =
+            Constants { memory_sole_value_bytes: 400.0, memory_sole_read_bytes: 8000.0, ..Constants::BUILT_IN };
+        let program = |to: Readers, members, fetches: bool, reduces: bool| {
+            let mut b = Builder::new();
+            [100, 101, 2000, 2001].map(|len| b.publish(to, input(len)));
+            if fetches {
+                b.fetch(1, 0, 0, out(8));
+            }
+            if reduces {
+                b.fetch_reduce(1, 1, 0, out(8), out(8), Side::Right);
+            }
+            b.await_readers();
+            let mut program = Program::new(&b.build(), members, true).unwrap();
+            assert!(!program.is_by_reference(1, 404), "built in are lengths that do nothing");
+            program.by_reference = by_reference(&constants, &program.operands);
+            program
+        };
+        let chosen = |program: &Program| [0, 1, 2, 3].map(|at| program.is_by_reference(at, program.published[at] * 4));
+        for (to, members, reduces, expected) in [
+            (Readers::One(1), 9, false, true),
+            (Readers::One(1), 9, true, false),
+            (Readers::Set(2), 9, false, true),
+            (Readers::All, 2, true, true),
+            (Readers::All, 3, false, false),
+            (Readers::Set(6), 9, false, false),
+        ] {
+            let mut program = program(to, members, true, reduces);
+            assert_eq!(chosen(&program), [false, expected, expected, false], "{to:?}");
+            // The first and the last are copied, and the others only where several read them.
+            let both = [400usize, 8004].map(|bytes| bytes.next_multiple_of(LINE)).iter().sum::<usize>();
+            let all = both + [404usize, 8000].map(|bytes| bytes.next_multiple_of(LINE)).iter().sum::<usize>();
+            assert_eq!(program.memory(4).room, if expected { both } else { all });
+            program.streams = false;
+            assert_eq!(chosen(&program), [false; 4]);
+        }
+        let alone = program(Readers::All, 2, false, false);
+        assert_eq!(chosen(&alone), [false, true, false, false], "up to an eighth");
     }
 
     #[test]

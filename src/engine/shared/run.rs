@@ -408,9 +408,11 @@ impl Call {
         let in_place = bytes > COPIED_IN_PLACE_BYTES && !is_aside && shared.group.has_allocated(from, bytes);
         self.unannounced = true;
         let own = self.workspace();
-        let Memory { copied, ring, .. } = own.memory;
-        if bytes > copied && !in_place {
-            let readers = work.program.to[own.seat.published()];
+        let (Memory { mut copied, ring, .. }, number) = (own.memory, own.seat.published());
+        if work.program.is_by_reference(number, bytes) {
+            copied = 0;
+        } else if bytes > copied && !in_place {
+            let readers = work.program.to[number];
             // A ring that is not longer than the publication, so that its pieces are short, too.
             let ring = ring.min(bytes.next_multiple_of(PIECES * LINE * work.binding.element));
             // SAFETY: as below; a stream is written to its end before the call ends.

@@ -89,6 +89,10 @@ fn in_place(rank: usize, size: usize, count: usize) -> Plan {
 }
 
 fn sums(size: usize, count: usize, calls: usize) {
+    sums_by(plan, size, count, calls);
+}
+
+fn sums_by(plan: fn(usize, usize, usize) -> Plan, size: usize, count: usize, calls: usize) {
     let groups = HostGroup::in_process(size);
     std::thread::scope(|scope| {
         for (rank, group) in groups.into_iter().enumerate() {
@@ -117,6 +121,21 @@ fn ranks_reduce_what_all_have_published() {
     {
         sums(size, count, calls);
     }
+}
+
+/// Of which all publications with one reader are by reference.
+fn sole_by_reference(rank: usize, size: usize, count: usize) -> Plan {
+    let mut plan = plan(rank, size, count);
+    plan.program.as_mut().unwrap().by_reference = 1..=usize::MAX;
+    plan
+}
+
+#[test]
+fn two_ranks_reduce_what_both_publish_by_reference() {
+    for (count, calls) in [(1, 300), (8, 300), (9, 100), (40_000, 50), (COPIED_BYTES, 5)] {
+        sums_by(sole_by_reference, 2, count, calls);
+    }
+    sums_by(sole_by_reference, 3, 1000, 20);
 }
 
 /// Streams of one ring, of several, and of a piece that is not full; and with more ranks than a cell has room for long rings.

@@ -245,7 +245,7 @@ impl Args {
             ));
         }
         let gap = self.gap.unwrap_or(built_in.gap_us * 1e-6);
-        let memory = built_in.shared_memory(false, self.hosts.as_ref().is_none_or(Hosts::is_one));
+        let memory = built_in.shared_memory(false, ranks, self.hosts.as_ref().is_none_or(Hosts::is_one));
         let far = Network { overhead, gap, memory, ..Network::flat(remote, self.gamma) };
         let one = Hosts::Alike { hosts: 1, each: ranks };
         let hosts = if self.caches.is_some() { Some(&one) } else { self.hosts.as_ref() };
