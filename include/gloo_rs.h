@@ -279,6 +279,26 @@ typedef struct gloo_rs_error_t {
   const char *message;
 } gloo_rs_error_t;
 
+/// The files of this rank's identity and of its authority, in PEM format, which devices and TCP stores with the transport `tls` read
+/// when they are created, and again when a file has changed and a connection is made. What is NULL is taken from the
+/// environment: GLOO_RS_TLS_CERT, _KEY, _CA_FILE, _CA_PATH and _NAMES, or Gloo's GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT,
+/// _PKEY, _CA_FILE and _CA_PATH. The text of a file, which begins with `-----BEGIN`, may take the place of its path. All strings are
+/// copied. Initialise with gloo_rs_tls_options_init.
+typedef struct gloo_rs_tls_options_t {
+  /// sizeof(gloo_rs_tls_options_t).
+  size_t struct_size;
+  /// Path of this rank's certificate, followed by those between it and the authority. It must be valid for servers and for clients.
+  const char *cert;
+  /// Path of its private key: PKCS#8, PKCS#1 or SEC1, not encrypted.
+  const char *key;
+  /// Path of the certificates of authorities. A peer is whoever one of them has signed, directly or through others.
+  const char *ca_file;
+  /// Path of a folder with such files, under any names. With `ca_file`, both are trusted.
+  const char *ca_path;
+  /// DNS names and IP addresses, separated by commas, one of which a peer's certificate must be for; any if empty.
+  const char *names;
+} gloo_rs_tls_options_t;
+
 /// Callback for log messages that no call returns. `message` has no newline at its end and is valid during the
 /// callback. The device's thread and threads inside calls of the library invoke it, possibly several at once, while the
 /// library holds its locks: it must not call this library, and must not throw or longjmp.
@@ -313,6 +333,11 @@ typedef struct gloo_rs_device_options_t {
   enum gloo_rs_shared_memory_t shared_memory;
   /// Must be 0.
   uint32_t reserved;
+  /// What carries the bytes of connections: `tcp`, or `tls` if this build has it (see gloo_rs_built_features), the same on all ranks.
+  /// NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
+  const char *transport;
+  /// The files that TLS needs; implies the transport `tls`. NULL for those of the environment. Copied.
+  const struct gloo_rs_tls_options_t *tls;
 } gloo_rs_device_options_t;
 
 /// Options of a store over TCP. Initialise with gloo_rs_tcp_store_options_init.
@@ -331,6 +356,10 @@ typedef struct gloo_rs_tcp_store_options_t {
   /// Called once, on any thread, after the last call of `log`, when the store and its prefix stores are destroyed.
   /// Not called if creating the store fails. Must not call this library. May be NULL.
   void (*log_destroy)(void *user);
+  /// As in gloo_rs_device_options_t.
+  const char *transport;
+  /// As in gloo_rs_device_options_t.
+  const struct gloo_rs_tls_options_t *tls;
 } gloo_rs_tcp_store_options_t;
 
 /// The functions of a store that the caller implements. Initialise with gloo_rs_store_callbacks_init. Set missing
@@ -569,7 +598,7 @@ uint32_t gloo_rs_version_number(void);
 /// Returns the version of the library that the program runs with: `1.2.3`. A static string.
 const char *gloo_rs_version(void);
 
-/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis` unless it was left out. A
+/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis` and `tls` unless they were left out. A
 /// static string.
 const char *gloo_rs_built_features(void);
 
@@ -603,6 +632,10 @@ GLOO_RS_NODISCARD enum gloo_rs_status_t gloo_rs_last_error(struct gloo_rs_error_
 /// call fails on this thread, or the thread ends.
 const char *gloo_rs_last_error_message(void);
 
+/// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_tls_options_t); at most that many bytes are written.
+/// NULL is ignored.
+void gloo_rs_tls_options_init(struct gloo_rs_tls_options_t *options, size_t struct_size);
+
 /// Sets `*options` to defaults. `struct_size` is sizeof(gloo_rs_device_options_t); at most that many bytes are written.
 /// NULL is ignored.
 void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_t struct_size);
@@ -610,7 +643,8 @@ void gloo_rs_device_options_init(struct gloo_rs_device_options_t *options, size_
 /// Creates a device and starts its thread. The device listens at once if the options select an address or an interface.
 /// `options` may be NULL for defaults. The caller destroys `*device` with gloo_rs_device_destroy; it is NULL on
 /// failure. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, and with
-/// GLOO_RS_ERROR_IO if the port is in use. No thread may change the environment during the call.
+/// GLOO_RS_ERROR_IO if the port is in use. With TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used
+/// (GLOO_RS_ERROR_INVALID_ARGUMENT); the message names the file, and the line. No thread may change the environment during the call.
 GLOO_RS_NODISCARD
 enum gloo_rs_status_t gloo_rs_device_create(const struct gloo_rs_device_options_t *options,
                                             struct gloo_rs_device_t **device);

@@ -65,6 +65,14 @@ impl SecretKey {
         Self { bytes: finish(hmac(&token.0, purpose, &[secret])), has_token: !token.is_none() }
     }
 
+    /// This key for proofs that hold only in the session in which both sides know `binding`; the key itself if that is empty.
+    pub fn bound(&self, binding: &[u8]) -> Self {
+        if binding.is_empty() {
+            return self.clone();
+        }
+        Self { bytes: self.prove("gloo_rs session", &[binding]), has_token: self.has_token }
+    }
+
     /// Whether the job has a token.
     pub fn has_token(&self) -> bool {
         self.has_token

@@ -17,6 +17,8 @@ mod request;
 mod shared;
 mod split;
 mod sync;
+#[cfg(feature = "tls")]
+mod tls;
 mod tokens;
 mod topology;
 

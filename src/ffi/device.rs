@@ -10,6 +10,7 @@ use super::handle::{self, Handle};
 use super::options::{self, Options};
 use super::pointer::{self, Out};
 use super::status::gloo_rs_status_t;
+use super::tls::{self, gloo_rs_tls_options_t};
 use crate::error::Error;
 use crate::log::{Level, LogCallback};
 use crate::transport::tcp::{Device, DeviceOptions};
@@ -94,6 +95,11 @@ pub struct gloo_rs_device_options_t {
     pub shared_memory: MaybeUninit<gloo_rs_shared_memory_t>,
     /// Must be 0.
     pub reserved: u32,
+    /// What carries the bytes of connections: `tcp`, or `tls` if this build has it (see gloo_rs_built_features), the same on all ranks.
+    /// NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
+    pub transport: *const c_char,
+    /// The files that TLS needs; implies the transport `tls`. NULL for those of the environment. Copied.
+    pub tls: *const gloo_rs_tls_options_t,
 }
 
 // SAFETY: repr(C), a usize first, then integers, pointers, and an enumeration that may have any number.
@@ -162,7 +168,8 @@ pub unsafe extern "C" fn gloo_rs_device_options_init(options: *mut gloo_rs_devic
 /// Creates a device and starts its thread. The device listens at once if the options select an address or an interface.
 /// `options` may be NULL for defaults. The caller destroys `*device` with gloo_rs_device_destroy; it is NULL on
 /// failure. Fails with GLOO_RS_ERROR_INVALID_ARGUMENT if there is no such interface or address, and with
-/// GLOO_RS_ERROR_IO if the port is in use. No thread may change the environment during the call.
+/// GLOO_RS_ERROR_IO if the port is in use. With TLS, fails if a file cannot be read (GLOO_RS_ERROR_IO) or used
+/// (GLOO_RS_ERROR_INVALID_ARGUMENT); the message names the file, and the line. No thread may change the environment during the call.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gloo_rs_device_create(
@@ -190,6 +197,8 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             ];
             known(options.shared_memory, "shared_memory", &values)
         }?;
+        // SAFETY: the header demands strings, and a struct with its size.
+        let transport = unsafe { tls::transport(options.transport, options.tls) }?;
         let log = Log::new(options.log, options.log_user);
         let created = Device::create(&DeviceOptions {
             interface: interface.map(str::to_owned),
@@ -197,6 +206,7 @@ pub unsafe extern "C" fn gloo_rs_device_create(
             port: options.port,
             log: log.as_ref().map(Log::callback),
             shared_memory,
+            transport,
         })?;
         log.inspect(|log| log.set_destroy(options.log_destroy));
         handle::create(created, out);

@@ -23,6 +23,8 @@ mod types;
 
 mod last_error;
 
+mod tls;
+
 mod device;
 
 mod store;
@@ -74,5 +76,6 @@ pub use status::*;
 pub use store::*;
 pub use store_callbacks::*;
 pub use store_redis::*;
+pub use tls::{gloo_rs_tls_options_init, gloo_rs_tls_options_t};
 pub use types::*;
 pub use unbound_buffer::*;

@@ -111,11 +111,17 @@ pub extern "C" fn gloo_rs_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis` unless it was left out. A
+/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis` and `tls` unless they were left out. A
 /// static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn gloo_rs_built_features() -> *const c_char {
-    if cfg!(feature = "redis") { c"tcp,redis".as_ptr() } else { c"tcp".as_ptr() }
+    match (cfg!(feature = "redis"), cfg!(feature = "tls")) {
+        (true, true) => c"tcp,redis,tls",
+        (true, false) => c"tcp,redis",
+        (false, true) => c"tcp,tls",
+        (false, false) => c"tcp",
+    }
+    .as_ptr()
 }
 
 /// Returns the names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas. Each is a

@@ -10,6 +10,7 @@ use super::handle::{self, Handle};
 use super::options::{self, Options};
 use super::pointer::{self, Malloced, Out};
 use super::status::gloo_rs_status_t;
+use super::tls::{self, gloo_rs_tls_options_t};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::admission::ConnectionStatistics;
 use crate::rendezvous::tcp::TcpStoreOptions;
@@ -104,6 +105,10 @@ pub struct gloo_rs_tcp_store_options_t {
     /// Called once, on any thread, after the last call of `log`, when the store and its prefix stores are destroyed.
     /// Not called if creating the store fails. Must not call this library. May be NULL.
     pub log_destroy: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    /// As in gloo_rs_device_options_t.
+    pub transport: *const c_char,
+    /// As in gloo_rs_device_options_t.
+    pub tls: *const gloo_rs_tls_options_t,
 }
 
 // SAFETY: repr(C), a usize first, and pointers only.
@@ -142,7 +147,7 @@ pub unsafe extern "C" fn gloo_rs_store_create_tcp_with(
 
 /// # Safety
 /// `host` is NULL or a string, `store` NULL or valid for a write, and `options` NULL or valid for reads of its `struct_size`
-/// bytes, with `token` NULL or a string.
+/// bytes, with strings or NULL.
 unsafe fn create_tcp(
     host: *const c_char,
     port: u16,
@@ -162,6 +167,8 @@ unsafe fn create_tcp(
         // SAFETY: by the contract, `token` is NULL or a string.
         token: unsafe { pointer::optional_secret(options.token) }.map(JobToken::new),
         log: log.as_ref().map(Log::callback),
+        // SAFETY: by the contract, a string, and a struct with its size.
+        transport: unsafe { tls::transport(options.transport, options.tls) }?,
     };
     let store = if serve {
         TcpStore::serve_with(host, port, &options)

@@ -132,6 +132,9 @@ impl Messenger {
                 }
                 ConnectorEvent::Ready { rank, of } => {
                     if of.writable {
+                        if let Some(link) = self.peers.get_mut(rank).and_then(|peer| peer.link.as_mut()) {
+                            link.flush();
+                        }
                         moved |= self.flush_to(rank);
                     }
                     moved |= self.read(rank);

@@ -17,13 +17,14 @@ use crate::sys;
 pub struct ConnectionStatistics {
     /// Proved that they belong to the job.
     pub accepted: u64,
-    /// Used another protocol, or violated this one.
+    /// Used another protocol, or violated this one, or that of TLS.
     pub foreign: u64,
     /// Used another version of the protocol.
     pub other_version: u64,
     /// Named a context that does not exist here, or no longer.
     pub unknown_context: u64,
-    /// Failed to authenticate: another token, a token on one side only, or a replayed or forged proof.
+    /// Failed to authenticate: another token, a token on one side only, a replayed or forged proof, or a certificate that one side does not
+    /// accept.
     pub unproven: u64,
     /// Ended before or during the handshake: port scans, and ranks that used another connection to the same peer instead.
     pub incomplete: u64,
@@ -170,10 +171,12 @@ impl Admissions {
     pub fn refused(&mut self, from: &str, claims: Option<u32>, refusal: Refusal) {
         let counts = &self.counters.0;
         let count = match refusal {
-            Refusal::Fault(Fault::Foreign | Fault::Malformed) => &counts.foreign,
+            Refusal::Fault(Fault::Foreign | Fault::Malformed | Fault::Tls(_)) => &counts.foreign,
             Refusal::Fault(Fault::Version(_)) => &counts.other_version,
             Refusal::Fault(Fault::NoContext) => &counts.unknown_context,
-            Refusal::Fault(Fault::OneToken { .. } | Fault::Proof) => &counts.unproven,
+            Refusal::Fault(Fault::OneToken { .. } | Fault::Proof | Fault::Certificate(_) | Fault::Alert(_)) => {
+                &counts.unproven
+            }
             Refusal::Incomplete => &counts.incomplete,
             Refusal::TimedOut => &counts.timed_out,
             Refusal::CrowdedOut => &counts.crowded_out,

@@ -19,6 +19,7 @@ use crate::net::admission::{
     Admissions, ConnectionStatistics, Counters, MIN_HANDSHAKE_TIME, Refusal, connection_to_drop, max_handshakes, origin,
 };
 use crate::net::handshake::{Accepting, Fault};
+use crate::net::stream;
 use crate::sys::{self, Epoll};
 
 /// Length of the listen queue: thousands of ranks may connect at the same time. The kernel reduces it to its own limit.
@@ -41,6 +42,10 @@ pub trait Stream: AsRawFd {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
     /// Sends as much as possible without blocking.
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
+    /// What proofs must cover; empty if there is nothing below the handshake. Valid once bytes have been received.
+    fn binding(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
 }
 
 impl Stream for OwnedFd {
@@ -59,6 +64,10 @@ pub trait Handshake {
     type Proven;
     /// Number of bytes that the current message still lacks: never more are read.
     fn wanted(&self) -> usize;
+    /// Makes proofs hold only in the session with this binding. Called before [`Handshake::take`], if at all.
+    fn bind(&mut self, binding: &[u8]) {
+        let _ = binding;
+    }
     /// The rank that the other side claims, once it has named a context that exists here.
     fn claims(&self) -> Option<u32>;
     /// Processes received bytes, at most [`Handshake::wanted`].
@@ -137,6 +146,8 @@ struct Pending<S, H> {
     from: String,
     origin: IpAddr,
     handshake: H,
+    /// Whether bytes were received.
+    begun: bool,
     since: Instant,
 }
 
@@ -239,21 +250,27 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
         let (stream, handshake) = (self.begin)(socket).ok()?;
         while self.handshakes.len() >= max_handshakes() && self.drop_one(Duration::ZERO) {}
         let (origin, from) = (origin(from), from.map_or_else(|| "somewhere".into(), |a| a.to_string()));
-        self.handshakes.insert(number, Pending { stream, from, origin, handshake, since: Instant::now() });
+        self.handshakes
+            .insert(number, Pending { stream, from, origin, handshake, begun: false, since: Instant::now() });
         Some(number)
     }
 
     /// Reads what a connection has sent and replies. Returns the connection once it is authenticated.
     fn advance(&mut self, number: u64) -> Option<(S, H::Proven)> {
-        let Pending { stream, handshake, .. } = self.handshakes.get_mut(&number)?;
+        let Pending { stream, handshake, begun, .. } = self.handshakes.get_mut(&number)?;
         let mut bytes = [0; 128];
         let refusal = loop {
             let wanted = handshake.wanted().min(bytes.len());
             let taken = match stream.receive(&mut bytes[..wanted]) {
                 Ok(0) => break Refusal::Incomplete,
-                Ok(n) => handshake.take(&bytes[..n]),
+                Ok(n) => {
+                    if !std::mem::replace(begun, true) {
+                        handshake.bind(&stream.binding());
+                    }
+                    handshake.take(&bytes[..n])
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
-                Err(_) => break Refusal::Incomplete,
+                Err(e) => break stream::fault(&e).map_or(Refusal::Incomplete, Refusal::Fault),
             };
             match taken {
                 Ok(Accepting::Waiting) => {}

@@ -35,6 +35,9 @@ pub type Nonce = [u8; 32];
 const MAGIC: [u8; 7] = *b"gloo_rs";
 const PREFIX_BYTES: usize = 8;
 const FLAG_TOKEN: u8 = 1;
+/// A TLS record with the fatal alert `protocol_version`.
+const TLS_ALERT: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 70];
+const ONE_TLS: &str = "it uses TLS, and this process does not: GLOO_RS_TRANSPORT, or the option in its place, must be the same on all ranks";
 const CHALLENGE: u8 = 4;
 
 /// Length of a [`Hello`] on the wire.
@@ -137,13 +140,35 @@ pub enum Fault {
     },
     /// Its proof is invalid.
     Proof,
+    /// Its certificate is not accepted, and why.
+    Certificate(&'static str),
+    /// It does not accept this side's certificate, or its TLS, and why.
+    Alert(&'static str),
+    /// What else is wrong with its TLS.
+    Tls(&'static str),
 }
 
 impl Fault {
-    /// The reason to send to the connector, if it may understand it.
-    pub fn answer(self) -> Option<Answer> {
+    /// The fault of a side whose first bytes are not of this protocol.
+    pub fn foreign(first: &[u8]) -> Self {
+        // The types of TLS records that begin a session, or end it.
+        match first {
+            [0x15 | 0x16] | [0x15 | 0x16, 3, ..] => Self::Tls(ONE_TLS),
+            _ => Self::Foreign,
+        }
+    }
+
+    /// What to send to the connector, if it may understand it: a reason, or an alert of TLS.
+    pub fn reply(self) -> Option<Vec<u8>> {
         match self {
-            Self::Foreign | Self::Malformed => None,
+            Self::Tls(ONE_TLS) => Some(TLS_ALERT.to_vec()),
+            other => other.answer().map(|answer| answer.encode().to_vec()),
+        }
+    }
+
+    fn answer(self) -> Option<Answer> {
+        match self {
+            Self::Foreign | Self::Malformed | Self::Certificate(_) | Self::Alert(_) | Self::Tls(_) => None,
             Self::Version(_) => Some(Answer::Refused(Reason::Version)),
             Self::NoContext => Some(Answer::Refused(Reason::NoContext)),
             Self::OneToken { .. } => Some(Answer::Refused(Reason::OneToken)),
@@ -169,6 +194,8 @@ impl std::fmt::Display for Fault {
                 "it has no job token and this process has one: GLOO_RS_TOKEN, or the option in its place, must be the \
                  same on all ranks",
             ),
+            Self::Certificate(why) => write!(f, "its certificate {why}"),
+            Self::Alert(why) | Self::Tls(why) => f.write_str(why),
             Self::Proof => f.write_str(
                 "it did not prove that it belongs to this job: is its job token (GLOO_RS_TOKEN) another one?",
             ),
@@ -186,7 +213,7 @@ fn prefix() -> [u8; PREFIX_BYTES] {
 fn check_prefix(wire: &[u8]) -> Result<(), Fault> {
     let n = wire.len().min(MAGIC.len());
     if wire[..n] != MAGIC[..n] {
-        return Err(Fault::Foreign);
+        return Err(Fault::foreign(wire));
     }
     match wire.get(7) {
         Some(version) if *version != VERSION => Err(Fault::Version(*version)),
@@ -377,6 +404,7 @@ pub const NO_PROOF: Proof = [0; PROOF_BYTES];
 #[derive(Debug)]
 pub struct Connector {
     key: SecretKey,
+    bound: bool,
     hello: [u8; HELLO_BYTES],
     wire: [u8; CHALLENGE_BYTES],
     have: usize,
@@ -388,7 +416,14 @@ impl Connector {
     /// For one connection, to a context with this `key`.
     pub fn new(key: SecretKey, hello: &Hello) -> Self {
         let hello = Hello { has_token: key.has_token(), ..*hello }.encode();
-        Self { key, hello, wire: [0; CHALLENGE_BYTES], have: 0, frames: None }
+        Self { key, bound: false, hello, wire: [0; CHALLENGE_BYTES], have: 0, frames: None }
+    }
+
+    /// Makes the proofs hold only in the session with this binding. The first call counts, before any bytes are taken.
+    pub fn bind(&mut self, binding: &[u8]) {
+        if !std::mem::replace(&mut self.bound, true) {
+            self.key = self.key.bound(binding);
+        }
     }
 
     /// The first bytes to send.

@@ -8,3 +8,6 @@ pub mod gate;
 pub mod handshake;
 pub mod interface;
 pub mod pattern;
+pub mod stream;
+#[cfg(feature = "tls")]
+pub mod tls;

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use super::loopback::{LinkModel, Network, Node, Random};
 use super::{Connector, ConnectorEvent, Device, Interest, Link, tcp};
 use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
+#[cfg(feature = "tls")]
+use crate::net::tls;
 use crate::secret::JobToken;
 use crate::sys;
 use crate::types::Space;
@@ -26,11 +28,17 @@ struct Pair {
 const TRIES: usize = 30_000;
 
 fn over_tcp() -> Pair {
-    between_devices(false)
+    between_devices(false, tcp::Transport::Tcp)
+}
+
+#[cfg(feature = "tls")]
+fn over_tls() -> Pair {
+    let authority = tls::tests::Authority::new();
+    between_devices(false, tcp::Transport::Tls(authority.member()))
 }
 
 fn over_shared_memory() -> Pair {
-    let mut pair = between_devices(true);
+    let mut pair = between_devices(true, tcp::Transport::Tcp);
     let addresses = pair.connectors.each_ref().map(|connector| connector.address().clone());
     let found = pair.connectors.each_mut().map(|connector| connector.open_memory(&addresses));
     pair.connectors.iter_mut().for_each(|connector| connector.share_memory(&found).unwrap());
@@ -38,11 +46,11 @@ fn over_shared_memory() -> Pair {
     pair
 }
 
-fn between_devices(shared_memory: bool) -> Pair {
+fn between_devices(shared_memory: bool, transport: tcp::Transport) -> Pair {
     let device = || -> Arc<dyn Device> {
         let hostname = Some(Ipv4Addr::LOCALHOST.to_string());
-        let shared_memory = Some(shared_memory);
-        tcp::Device::create(&tcp::DeviceOptions { hostname, shared_memory, ..Default::default() }).unwrap()
+        let (shared_memory, transport) = (Some(shared_memory), Some(transport.clone()));
+        tcp::Device::create(&tcp::DeviceOptions { hostname, shared_memory, transport, ..Default::default() }).unwrap()
     };
     let step = || {
         std::thread::sleep(Duration::from_millis(1));
@@ -81,6 +89,8 @@ fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
 /// Runs a check for each kind of link.
 fn each(check: impl Fn(Pair)) {
     check(over_tcp());
+    #[cfg(feature = "tls")]
+    check(over_tls());
     check(over_shared_memory());
     check(over_memory(None));
     check(over_memory(Some(1000)));
@@ -147,12 +157,20 @@ fn receive(link: &mut dyn Link, most: usize) -> Result<Vec<u8>, ErrorKind> {
 
 /// Receives until the stream ends or `wanted` bytes have arrived.
 fn receive_all(pair: &Pair, link: &mut dyn Link, wanted: usize) -> (Vec<u8>, bool) {
+    receive_sent(pair, None, link, wanted)
+}
+
+/// As [`receive_all`], with the other end, which may hold some of the bytes.
+fn receive_sent(pair: &Pair, mut sender: Option<&mut dyn Link>, link: &mut dyn Link, wanted: usize) -> (Vec<u8>, bool) {
     let mut all = Vec::new();
     for _ in 0..TRIES {
         match receive(link, 70_000) {
             Ok(bytes) if bytes.is_empty() => return (all, true),
             Ok(bytes) => all.extend_from_slice(&bytes),
-            Err(ErrorKind::WouldBlock) => drop((pair.step)()),
+            Err(ErrorKind::WouldBlock) => {
+                (pair.step)();
+                sender.iter_mut().for_each(|sender| sender.flush());
+            }
             Err(kind) => panic!("{kind:?} after {} bytes", all.len()),
         }
         if all.len() >= wanted {
@@ -229,7 +247,7 @@ fn a_full_link_accepts_nothing_until_the_peer_has_received() {
         let sent = fill(a.as_mut(), &data);
         assert!(sent > 0);
         a.watch(Interest { readable: true, writable: true }).unwrap();
-        let (got, ended) = receive_all(&pair, b.as_mut(), sent);
+        let (got, ended) = receive_sent(&pair, Some(a.as_mut()), b.as_mut(), sent);
         assert!(!ended && got == data[..sent]);
         assert!(pair.reports(0, |of| of.writable, TRIES), "room is not reported");
         a.watch(Interest { readable: true, writable: false }).unwrap();

@@ -49,6 +49,10 @@ pub trait Link: Send {
     /// [`io::ErrorKind::WouldBlock`] if there are none. 0 means that the peer has ended the stream.
     fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
+    /// Sends bytes that [`Link::send`] has taken and the link still holds. A connector reports a link that holds some as writable when they
+    /// can be sent.
+    fn flush(&mut self) {}
+
     /// Sets the conditions that the connector reports for this link. If both are false, not even the end of the stream
     /// is reported. A new link is watched for received bytes.
     fn watch(&mut self, interest: Interest) -> io::Result<()>;
@@ -232,6 +236,11 @@ pub trait Device: Send + Sync {
 
     /// The clock by which contexts on this device wait.
     fn clock(&self) -> Arc<dyn Clock>;
+
+    /// Whether what its links send is encrypted.
+    fn is_encrypted(&self) -> bool {
+        false
+    }
 
     /// Whether the device was created by a parent process before fork. It cannot be used in the child.
     fn is_inherited(&self) -> bool;

@@ -88,7 +88,7 @@ pub fn overhear_the_store(job: &Job) -> Vec<u8> {
 }
 
 pub fn use_the_store(port: u16) {
-    let options = TcpStoreOptions { token: token(), log: None };
+    let options = TcpStoreOptions { token: token(), ..Default::default() };
     let client = TcpStore::connect_with("127.0.0.1", port, LONG, &options).unwrap();
     client.set("overheard", b"once").unwrap();
 }

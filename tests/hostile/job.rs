@@ -44,7 +44,7 @@ pub struct Job {
 impl Job {
     pub fn start() -> Self {
         let log = Log::default();
-        let options = TcpStoreOptions { token: token(), log: Some(log.callback()) };
+        let options = TcpStoreOptions { token: token(), log: Some(log.callback()), ..Default::default() };
         let server = Arc::new(TcpStore::serve_with("127.0.0.1", 0, &options).unwrap());
         let (devices, contexts) = thread::scope(|scope| {
             let ranks: Vec<_> = (0..SIZE)

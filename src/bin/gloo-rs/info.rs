@@ -37,7 +37,7 @@ pub struct Args {
     try_segment: Option<String>,
 }
 
-const FEATURES: &[&str] = if cfg!(feature = "redis") { &["cli", "redis"] } else { &["cli"] };
+const FEATURES: &[(&str, bool)] = &[("cli", true), ("redis", cfg!(feature = "redis")), ("tls", cfg!(feature = "tls"))];
 
 #[derive(Serialize)]
 struct Info {
@@ -106,8 +106,12 @@ fn info(args: &Args) -> Result<Info, Failure> {
     };
     Ok(Info {
         version: env!("CARGO_PKG_VERSION"),
-        features: FEATURES.to_vec(),
-        transports: vec!["shm", "tcp"],
+        features: FEATURES.iter().filter(|(_, built)| *built).map(|(name, _)| *name).collect(),
+        transports: [("shm", true), ("tcp", true), ("tls", cfg!(feature = "tls"))]
+            .into_iter()
+            .filter(|(_, built)| *built)
+            .map(|(name, _)| name)
+            .collect(),
         kernels: gloo_rs::reduce::cpu_features(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         cache: topology::place().cache,

@@ -7,19 +7,23 @@ use gloo_rs::context::{Context, ContextOptions};
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::Store;
 use gloo_rs::rendezvous::launch::Launch;
-use gloo_rs::transport::tcp::{Device, DeviceOptions};
+use gloo_rs::transport::tcp::{Device, DeviceOptions, Transport};
 
 use crate::Failure;
 use crate::launcher::{self, Job};
 
-/// Starts this program again for each rank, with the same arguments, and returns the exit status.
-pub fn start(ranks: usize) -> u8 {
+/// Starts this program again for each rank, with the same arguments, and returns the exit status. `tls`: with certificates for TLS.
+pub fn start(ranks: usize, tls: bool) -> u8 {
     let program = match std::env::current_exe() {
         Ok(program) => program.into_os_string(),
         Err(error) => return crate::fail(&format!("cannot find this program's file: {error}"), crate::FAILED),
     };
     let args = std::env::args_os().skip(1).collect();
-    let launched = Job::new(program, args, ranks).and_then(|job| launcher::launch(&Job { prefix: false, ..job }));
+    let job = Job::new(program, args, ranks).and_then(|mut job| {
+        job.prefix = false;
+        if tls { job.use_tls() } else { Ok(()) }.map(|()| job)
+    });
+    let launched = job.and_then(|job| launcher::launch(&job));
     launched.unwrap_or_else(|error| crate::fail(&error.message, error.code))
 }
 
@@ -57,9 +61,12 @@ pub fn transport(context: &Context) -> Result<&'static str, String> {
     let others = (0..context.size()).filter(|rank| *rank != context.rank());
     let shares = others.map(|rank| context.shares_memory(rank)).collect::<Result<Vec<_>, _>>();
     let shares = shares.map_err(|error| error.to_string())?;
+    let tls = context.device().is_encrypted();
     Ok(match (shares.contains(&true), shares.contains(&false)) {
         (true, false) => "shm",
+        (true, true) if tls => "shm,tls",
         (true, true) => "shm,tcp",
+        (false, _) if tls => "tls",
         (false, _) => "tcp",
     })
 }
@@ -67,16 +74,17 @@ pub fn transport(context: &Context) -> Result<&'static str, String> {
 impl Member {
     /// Connects to the other ranks.
     ///
-    /// `shared_memory` as in [`DeviceOptions`].
+    /// `shared_memory` and `transport` as in [`DeviceOptions`].
     pub fn join(
         launch: Launch,
         timeout: Duration,
         interface: Option<&str>,
-        shared_memory: Option<bool>,
+        (shared_memory, transport): (Option<bool>, Option<Transport>),
     ) -> Result<Self, String> {
         let says = |error: Error| says(launch.rank, &error);
         let interface = interface.map(str::to_owned);
-        let device = Device::create(&DeviceOptions { interface, shared_memory, ..Default::default() }).map_err(says)?;
+        let options = DeviceOptions { interface, shared_memory, transport, ..Default::default() };
+        let device = Device::create(&options).map_err(says)?;
         let options = ContextOptions { timeout, ..Default::default() };
         let context = Context::new(device.clone(), launch.rank, launch.size, &options).map_err(says)?;
         context.connect(&*launch.store).map_err(says)?;

@@ -55,6 +55,11 @@ pub struct Args {
     #[arg(long, value_name = "WHAT")]
     bind_to: Option<Bind>,
 
+    /// Encrypt all connections between ranks, and to the store, with certificates of an authority that is made for this job alone and
+    /// forgotten. Ranks of one host still share memory unless GLOO_RS_SHM is 0
+    #[arg(long)]
+    tls: bool,
+
     /// Leave the ranks' output unchanged, without the prefix `[rank] ` on each line
     #[arg(long)]
     no_prefix: bool,
@@ -81,6 +86,11 @@ pub fn run(args: Args) -> u8 {
     job.grace = args.grace;
     job.bind = args.bind_to;
     job.environment.extend(environment(&args));
+    if args.tls
+        && let Err(error) = job.use_tls()
+    {
+        return crate::fail(&error.message, error.code);
+    }
     let result = match &args.hosts {
         None => launcher::launch(&job),
         Some(file) => match on_hosts(file, &args) {

@@ -447,7 +447,9 @@ mod tests {
             Constants { memory_sole_value_bytes: 400.0, memory_sole_read_bytes: 8000.0, ..Constants::BUILT_IN };
         let program = |to: Readers, members, fetches: bool, reduces: bool| {
             let mut b = Builder::new();
-            [100, 101, 2000, 2001].map(|len| b.publish(to, input(len)));
+            for len in [100, 101, 2000, 2001] {
+                b.publish(to, input(len));
+            }
             if fetches {
                 b.fetch(1, 0, 0, out(8));
             }

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -10,6 +10,8 @@ use socket2::{SockRef, TcpKeepalive};
 use super::super::support::Deadline;
 use super::handshake::{self, PROOF_BYTES, SERVER_BYTES, WELCOME};
 use super::protocol::{MAGIC, MAX_FRAME_BYTES, VERSION};
+use crate::net::handshake as proofs;
+use crate::net::stream::{self, Security, Stream};
 use crate::secret::SecretKey;
 use crate::sys;
 
@@ -52,6 +54,9 @@ impl Fault {
 
     /// The fault for an error during the handshake.
     fn in_handshake(error: io::Error) -> Self {
+        if let Some(fault) = stream::fault(&error) {
+            return Self::Foreign(format!("cannot use the server: {fault}"));
+        }
         match error.kind() {
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Self::TurnedAway(error),
             _ => error.into(),
@@ -67,14 +72,19 @@ impl From<io::Error> for Fault {
 }
 
 pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     /// Random number of the server, by which it is recognized.
     pub(super) instance: u64,
 }
 
 impl Connection {
     /// Connects once and performs the handshake.
-    pub(super) fn open(address: SocketAddr, key: &SecretKey, deadline: &Deadline) -> Result<Self, Fault> {
+    pub(super) fn open(
+        address: SocketAddr,
+        key: &SecretKey,
+        security: &Security,
+        deadline: &Deadline,
+    ) -> Result<Self, Fault> {
         let deadline = &Deadline::after(deadline.remaining().max(LEAST_TIME));
         let time = deadline.remaining().clamp(LEAST_TIME, ATTEMPT_TIMEOUT);
         let stream = TcpStream::connect_timeout(&address, time).map_err(Fault::connecting)?;
@@ -82,47 +92,56 @@ impl Connection {
             return Err(Fault::Lost(io::Error::from(ErrorKind::ConnectionRefused)));
         }
         prepare(&stream)?;
+        let stream = security.connect(stream.into())?;
         let mut connection = Self { stream, instance: 0 };
         connection.instance = connection.handshake(address, key, deadline)?;
         Ok(connection)
     }
 
     /// The handshake; returns the server's random number.
-    fn handshake(&self, address: SocketAddr, key: &SecretKey, deadline: &Deadline) -> Result<u64, Fault> {
-        let read = |buffer: &mut [u8]| read_by(&self.stream, buffer, deadline).map_err(Fault::in_handshake);
-        let write = |mut bytes: &[u8]| {
+    fn handshake(&mut self, address: SocketAddr, key: &SecretKey, deadline: &Deadline) -> Result<u64, Fault> {
+        let read =
+            |stream: &mut Stream, buffer: &mut [u8]| read_by(stream, buffer, deadline).map_err(Fault::in_handshake);
+        let write = |stream: &mut Stream, mut bytes: &[u8]| {
             while !bytes.is_empty() {
-                bytes = &bytes[write_some(&self.stream, bytes, deadline).map_err(Fault::in_handshake)?..];
+                bytes = &bytes[write_some(stream, bytes, deadline).map_err(Fault::in_handshake)?..];
             }
             Ok::<(), Fault>(())
         };
+        let stream = &mut self.stream;
         let client = handshake::client(key, &sys::random()?);
-        write(&client)?;
+        write(stream, &client)?;
 
         let mut server = [0; SERVER_BYTES];
         let (magic, version) = server.split_at_mut(8);
-        read(magic)?;
+        let (first, others) = magic.split_at_mut(1);
+        read(stream, first)?;
+        if let proofs::Fault::Tls(why) = proofs::Fault::foreign(first) {
+            return Err(Fault::Foreign(format!("cannot use the server at {address}: {why}")));
+        }
+        let key = &key.bound(&stream.binding());
+        read(stream, others)?;
         if *magic != MAGIC {
             return Err(Fault::Foreign("what listens there is not a gloo_rs store".to_owned()));
         }
         let (version, rest) = version.split_at_mut(4);
-        read(version)?;
+        read(stream, version)?;
         if *version != VERSION.to_le_bytes() {
             let theirs = u32::from_le_bytes([version[0], version[1], version[2], version[3]]);
             return Err(Fault::Foreign(format!("the server speaks version {theirs}, and this library {VERSION}")));
         }
-        read(rest)?;
+        read(stream, rest)?;
         let instance = u64::from_le_bytes(std::array::from_fn(|i| rest[i]));
         match handshake::proof(key, &client, &server) {
-            Ok(proof) => write(&proof)?,
+            Ok(proof) => write(stream, &proof)?,
             Err(fault) => {
                 // Send an empty proof, so that the server can log and count the reason too.
-                let _ = write(&[0; PROOF_BYTES]);
+                let _ = write(stream, &[0; PROOF_BYTES]);
                 return Err(Fault::Foreign(format!("cannot use the server at {address}: {fault}")));
             }
         }
         let mut welcome = [0];
-        read(&mut welcome)?;
+        read(stream, &mut welcome)?;
         if welcome != [WELCOME] {
             return Err(Fault::Foreign(format!("the server at {address} did not welcome this client")));
         }
@@ -135,10 +154,10 @@ impl Connection {
     pub(super) fn exchange(&mut self, request: &[u8], patience: Duration) -> Result<Vec<u8>, Fault> {
         let mut rest = request;
         while !rest.is_empty() {
-            rest = &rest[write_some(&self.stream, rest, &Deadline::after(patience.min(STALL_TIMEOUT)))?..];
+            rest = &rest[write_some(&mut self.stream, rest, &Deadline::after(patience.min(STALL_TIMEOUT)))?..];
         }
         let mut length = [0; 4];
-        read_by(&self.stream, &mut length, &Deadline::after(patience))?;
+        read_by(&mut self.stream, &mut length, &Deadline::after(patience))?;
         let length = u32::from_le_bytes(length) as usize;
         if length > MAX_FRAME_BYTES {
             return Err(Fault::Foreign(format!("the server announced an answer of {length} bytes")));
@@ -146,7 +165,7 @@ impl Connection {
         let mut frame = vec![0; length];
         let mut rest = &mut frame[..];
         while !rest.is_empty() {
-            let count = read_some(&self.stream, rest, &Deadline::after(STALL_TIMEOUT))?;
+            let count = read_some(&mut self.stream, rest, &Deadline::after(STALL_TIMEOUT))?;
             rest = &mut rest[count..];
         }
         Ok(frame)
@@ -154,15 +173,16 @@ impl Connection {
 }
 
 /// Socket options of both ends: no delay, and a host that stopped responding is detected after about half a minute.
-pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+pub(super) fn prepare(stream: &impl AsFd) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
     let keepalive =
         TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)).with_retries(3);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+    socket.set_tcp_keepalive(&keepalive)
 }
 
 /// Fills `buffer` before `deadline`; tries at least once, even after it.
-fn read_by(stream: &TcpStream, mut buffer: &mut [u8], deadline: &Deadline) -> io::Result<()> {
+fn read_by(stream: &mut Stream, mut buffer: &mut [u8], deadline: &Deadline) -> io::Result<()> {
     while !buffer.is_empty() {
         let count = read_some(stream, buffer, deadline)?;
         buffer = &mut buffer[count..];
@@ -170,20 +190,22 @@ fn read_by(stream: &TcpStream, mut buffer: &mut [u8], deadline: &Deadline) -> io
     Ok(())
 }
 
-fn read_some(stream: &TcpStream, buffer: &mut [u8], deadline: &Deadline) -> io::Result<usize> {
+fn read_some(stream: &mut Stream, buffer: &mut [u8], deadline: &Deadline) -> io::Result<usize> {
     let fd = stream.as_raw_fd();
     match sys::call_when_ready(
         fd,
         sys::READ,
         || deadline.remaining(),
-        || sys::receive(fd, &mut [IoSliceMut::new(buffer)]),
+        || stream.receive(&mut [IoSliceMut::new(buffer)]),
     )? {
         0 => Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")),
         count => Ok(count),
     }
 }
 
-fn write_some(stream: &TcpStream, bytes: &[u8], deadline: &Deadline) -> io::Result<usize> {
+fn write_some(stream: &mut Stream, bytes: &[u8], deadline: &Deadline) -> io::Result<usize> {
     let fd = stream.as_raw_fd();
-    sys::call_when_ready(fd, sys::WRITE, || deadline.remaining(), || sys::send(fd, &[IoSlice::new(bytes)]))
+    let sent = sys::call_when_ready(fd, sys::WRITE, || deadline.remaining(), || stream.send(&[IoSlice::new(bytes)]))?;
+    let mut flush = || if stream.flush()? { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
+    sys::call_when_ready(fd, sys::WRITE, || deadline.remaining(), &mut flush).map(|_| sent)
 }

@@ -112,6 +112,10 @@ impl Handshake for Acceptor {
         if self.server.is_none() { CLIENT_BYTES - self.have } else { PROOF_BYTES - self.have }
     }
 
+    fn bind(&mut self, binding: &[u8]) {
+        self.key = self.key.bound(binding);
+    }
+
     fn claims(&self) -> Option<u32> {
         None
     }
@@ -130,7 +134,8 @@ impl Handshake for Acceptor {
         let said = &self.client[..self.have];
         let magic = said.len().min(MAGIC.len());
         if said[..magic] != MAGIC[..magic] {
-            return Err(Refused(Fault::Foreign, None));
+            let fault = Fault::foreign(said);
+            return Err(Refused(fault, fault.reply()));
         }
         if let Some(hello) = said.first_chunk::<CLIENT_HELLO_BYTES>().filter(|h| **h != client_hello()) {
             // Reply, so that the client can report this library's version.

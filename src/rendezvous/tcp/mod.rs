@@ -21,6 +21,7 @@ use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, doin
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{self, LogCallback};
 use crate::net::admission::ConnectionStatistics;
+use crate::net::stream::{Security, Transport};
 use crate::secret::{JobToken, SecretKey};
 use connection::{Connection, Fault};
 use protocol::{MAX_FRAME_BYTES, MAX_FRAME_KEYS, Reader, Reply, Request};
@@ -56,6 +57,7 @@ pub struct TcpStore {
     address: SocketAddr,
     instance: u64,
     key: SecretKey,
+    security: Security,
     idle: Mutex<Vec<Connection>>,
     server: Option<Server>,
 }
@@ -67,6 +69,8 @@ pub struct TcpStoreOptions {
     pub token: Option<JobToken>,
     /// Callback for log messages about connections that the server drops. Called from the server's thread.
     pub log: Option<LogCallback>,
+    /// What carries the bytes of connections: the same on all ranks. `None`: as [`crate::net::stream::TRANSPORT`] says, else TCP.
+    pub transport: Option<Transport>,
 }
 
 impl TcpStoreOptions {
@@ -93,15 +97,18 @@ impl TcpStore {
         check_host(host)?;
         let key = options.key();
         let log = log::or_environment(options.log.clone())?;
+        let security = Security::choose(options.transport.as_ref(), log.as_ref())?;
         let failed = |error: &io::Error| Error::io(format!("{}: cannot serve a store", url(host, port)), error);
-        let server = listen::listen(host, port).and_then(|listener| Server::start(listener, limits, key.clone(), log));
+        let server = listen::listen(host, port)
+            .and_then(|listener| Server::start(listener, limits, key.clone(), security.clone(), log));
         let server = server.map_err(|error| failed(&error))?;
         let address = listen::reachable(server.address());
         let url = url(host, address.port());
-        let connection = Connection::open(address, &key, &Deadline::after(OWN_TIMEOUT))
+        let connection = Connection::open(address, &key, &security, &Deadline::after(OWN_TIMEOUT))
             .map_err(|fault| explain(&url, address, "cannot connect to its own server", fault, Duration::ZERO))?;
         let instance = connection.instance;
-        Ok(Self { url, address, instance, key, idle: Mutex::new(vec![connection]), server: Some(server) })
+        let idle = Mutex::new(vec![connection]);
+        Ok(Self { url, address, instance, key, security, idle, server: Some(server) })
     }
 
     /// Connects to the store that another rank serves; retries until `timeout`.
@@ -115,6 +122,7 @@ impl TcpStore {
     pub fn connect_with(host: &str, port: u16, timeout: Duration, options: &TcpStoreOptions) -> Result<Self> {
         check_host(host)?;
         let key = options.key();
+        let security = Security::choose(options.transport.as_ref(), options.log.as_ref())?;
         let url = url(host, port);
         if port == 0 {
             return Err(Error::invalid(format!("{url}: no server has port 0")));
@@ -124,10 +132,11 @@ impl TcpStore {
         let mut tries = 0;
         loop {
             tries += 1;
-            let failure = match connect_once(host, port, &key, &deadline) {
+            let failure = match connect_once(host, port, &key, &security, &deadline) {
                 Ok((address, connection)) => {
                     let instance = connection.instance;
-                    return Ok(Self { url, address, instance, key, idle: Mutex::new(vec![connection]), server: None });
+                    let idle = Mutex::new(vec![connection]);
+                    return Ok(Self { url, address, instance, key, security, idle, server: None });
                 }
                 Err(Fault::Foreign(what)) => return Err(Error::new(ErrorKind::Mismatch, format!("{url}: {what}"))),
                 Err(Fault::NoDescriptor(error)) => return Err(no_descriptor(&url, "connect", &error)),
@@ -176,7 +185,7 @@ impl TcpStore {
     fn connect_again(&self, deadline: &Deadline) -> Result<Connection, Fault> {
         let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
         loop {
-            match Connection::open(self.address, &self.key, deadline) {
+            match Connection::open(self.address, &self.key, &self.security, deadline) {
                 Ok(connection) if connection.instance == self.instance => return Ok(connection),
                 Ok(_) => {
                     let what = "another server has taken its place";
@@ -272,11 +281,12 @@ fn connect_once(
     host: &str,
     port: u16,
     key: &SecretKey,
+    security: &Security,
     deadline: &Deadline,
 ) -> Result<(SocketAddr, Connection), Fault> {
     let mut result = Err(Fault::Lost(io::Error::new(io::ErrorKind::NotFound, "the host has no address")));
     for address in (host, port).to_socket_addrs().map_err(Fault::connecting)? {
-        result = Connection::open(address, key, deadline).map(|connection| (address, connection));
+        result = Connection::open(address, key, security, deadline).map(|connection| (address, connection));
         if matches!(result, Ok(_) | Err(Fault::NoDescriptor(_))) {
             break;
         }

@@ -1,11 +1,11 @@
 //! The server's end of one connection: buffers and non-blocking I/O.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::time::Instant;
 
 use super::protocol::Chunk;
+use crate::net::stream::Stream;
 use crate::sys;
 
 /// The connection has ended, is broken, or its peer violates the protocol.
@@ -29,7 +29,7 @@ pub(super) const READ: u32 = sys::READ | HANGUP;
 pub(super) const GONE: u32 = HANGUP | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 pub(super) struct Peer {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     /// Received bytes that have not been processed. Grows only with the bytes received, to one frame and one read at most.
     pub(super) input: Vec<u8>,
     output: VecDeque<Chunk>,
@@ -44,7 +44,7 @@ pub(super) struct Peer {
 
 impl Peer {
     /// `stream` must be non-blocking.
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(super) fn new(stream: Stream) -> Self {
         Self {
             stream,
             input: Vec::new(),
@@ -63,9 +63,9 @@ impl Peer {
     }
 
     /// The events that epoll should watch for.
-    pub(super) fn wanted(&self) -> u32 {
+    pub(super) fn wanted(&mut self) -> u32 {
         let bit = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
-        HANGUP | bit(self.may_ask(), sys::READ) | bit(!self.output.is_empty(), sys::WRITE)
+        HANGUP | bit(self.may_ask(), sys::READ) | bit(!self.output.is_empty() || self.stream.has_unsent(), sys::WRITE)
     }
 
     /// Whether the client has sent only a part of a request, or has not read all of a reply.
@@ -75,7 +75,7 @@ impl Peer {
 
     /// Reads once per call, so that one client does not block the others.
     pub(super) fn fill(&mut self, scratch: &mut [u8]) -> Result<(), Gone> {
-        match self.stream.read(scratch) {
+        match self.stream.receive(&mut [IoSliceMut::new(scratch)]) {
             Ok(0) => Err(Gone),
             Ok(count) => {
                 self.input.extend_from_slice(&scratch[..count]);
@@ -85,10 +85,10 @@ impl Peer {
         }
     }
 
-    /// Writes as much as the socket accepts. The standard library sends with MSG_NOSIGNAL.
+    /// Writes as much as the socket accepts.
     pub(super) fn flush(&mut self) -> Result<(), Gone> {
         while let Some(chunk) = self.output.front() {
-            match self.stream.write(&chunk.bytes()[self.sent..]) {
+            match self.stream.send(&[IoSlice::new(&chunk.bytes()[self.sent..])]) {
                 Ok(0) => return Err(Gone),
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -100,7 +100,7 @@ impl Peer {
             }
         }
         self.output = VecDeque::new();
-        Ok(())
+        self.stream.flush().map(drop).or_else(|error| pass_or_gone(&error))
     }
 
     /// Queues a reply; no chunk may be empty.

@@ -11,8 +11,8 @@ pub(crate) mod fuzz;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ use super::protocol::{self, Chunk, MAX_FRAME_BYTES, Request};
 use crate::log::LogCallback;
 use crate::net::admission::ConnectionStatistics;
 use crate::net::gate::{self, Gate, Listeners};
+use crate::net::stream::{Security, Stream};
 use crate::secret::SecretKey;
 use crate::sys::{self, Epoll, ForkMark, Waker};
 
@@ -62,6 +63,7 @@ impl Server {
         listener: TcpListener,
         limits: Limits,
         key: SecretKey,
+        security: Security,
         log: Option<LogCallback>,
     ) -> io::Result<Self> {
         let epoll = Epoll::new()?;
@@ -69,7 +71,7 @@ impl Server {
         let address = listeners.add(listener)?;
         let stop = Arc::new(Waker::new()?);
         epoll.add(stop.as_raw_fd(), sys::READ, STOP)?;
-        let server = Loop::new(epoll, &listeners, stop.clone(), limits, key, log);
+        let server = Loop::new(epoll, &listeners, stop.clone(), limits, (key, security), log);
         let mark = ForkMark::new()?;
         let thread = std::thread::Builder::new().name("gloo_rs-store".to_owned()).spawn(move || {
             sys::block_signals();
@@ -113,7 +115,7 @@ struct State {
 struct Loop {
     limits: Limits,
     epoll: Epoll,
-    gate: Gate<OwnedFd, Acceptor>,
+    gate: Gate<Stream, Acceptor>,
     stop: Arc<Waker>,
     linger_until: Option<Instant>,
     clients: HashMap<u64, Peer>,
@@ -130,11 +132,11 @@ impl Loop {
         listeners: &Listeners,
         stop: Arc<Waker>,
         limits: Limits,
-        key: SecretKey,
+        (key, security): (SecretKey, Security),
         log: Option<LogCallback>,
     ) -> Self {
         let instance = RandomState::new().build_hasher().finish();
-        let begin = move |socket| Ok((socket, Acceptor::new(key.clone(), instance, sys::random()?)));
+        let begin = move |socket| Ok((security.accept(socket)?, Acceptor::new(key.clone(), instance, sys::random()?)));
         Self {
             limits,
             epoll,
@@ -191,10 +193,9 @@ impl Loop {
     }
 
     /// Adds a client that has passed the handshake.
-    fn enter(&mut self, socket: OwnedFd) {
-        let stream = TcpStream::from(socket);
+    fn enter(&mut self, stream: Stream) {
         // If the system refuses this option, its default applies.
-        let _ = prepare(&stream);
+        let _ = prepare(stream.socket());
         let token = self.next_token;
         self.next_token += 1;
         if self.epoll.add(stream.as_raw_fd(), READ, token).is_ok() {
@@ -211,6 +212,7 @@ impl Loop {
         let result = work(self, &mut peer)
             .and_then(|()| peer.flush())
             .and_then(|()| self.serve(token, &mut peer))
+            .and_then(|()| self.serve_held(token, &mut peer))
             .and_then(|()| self.settle(token, &mut peer));
         match result {
             Ok(()) => drop(self.clients.insert(token, peer)),
@@ -227,6 +229,15 @@ impl Loop {
             false if ready & GONE != 0 => Err(Gone),
             false => Ok(()),
         }
+    }
+
+    /// Processes what the stream has received, and epoll does not report.
+    fn serve_held(&mut self, token: u64, peer: &mut Peer) -> Result<(), Gone> {
+        while peer.may_ask() && peer.stream.has_received() {
+            peer.fill(&mut self.scratch)?;
+            self.serve(token, peer)?;
+        }
+        Ok(())
     }
 
     /// Processes the requests in the input, one after another.

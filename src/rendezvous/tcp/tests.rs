@@ -3,6 +3,8 @@
 #[path = "../../../tests/support/ipv6.rs"]
 mod ipv6;
 mod outages;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -404,7 +406,7 @@ fn batches_contain_all_keys_and_fit() {
 }
 
 fn with_token(token: &str) -> TcpStoreOptions {
-    TcpStoreOptions { token: Some(JobToken::new(token)), log: None }
+    TcpStoreOptions { token: Some(JobToken::new(token)), ..Default::default() }
 }
 
 #[test]
@@ -499,7 +501,7 @@ fn a_server_without_descriptors_goes_on_when_there_are_some() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let told = lines.clone();
     let log: LogCallback = Arc::new(move |_, text| told.lock().unwrap().push(text.to_owned()));
-    let options = TcpStoreOptions { token: None, log: Some(log) };
+    let options = TcpStoreOptions { log: Some(log), ..Default::default() };
     let server = TcpStore::serve_with("127.0.0.1", 0, &options).unwrap();
     let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
     // SAFETY: the struct lives until the call returns.

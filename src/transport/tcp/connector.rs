@@ -14,12 +14,14 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::device::Shared;
+use super::held::Held;
 use super::link::{ClosingSocket, TcpLink};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address, MAX_SOCKETS};
 use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Proven, Reason};
+use crate::net::stream::Stream;
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll, topology};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest};
@@ -42,6 +44,9 @@ const LOCAL_SEND_BUFFER: usize = 128 << 10;
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10)).with_retries(3);
 
+/// Number of the event of [`Held`]; those of peers are their ranks.
+const HELD: u64 = u64::MAX;
+
 /// The state of the connection to a peer.
 enum State {
     /// Not needed yet.
@@ -51,7 +56,7 @@ enum State {
     /// A TCP connection is being established.
     Connecting(OwnedFd),
     /// The hello has been sent; the mutual authentication is in progress.
-    Handshaking(OwnedFd, Box<proofs::Connector>),
+    Handshaking(Stream, Box<proofs::Connector>),
     /// The peer is connecting to this rank, and its connection will be kept. If it does not arrive until this time, the
     /// next attempt starts.
     Yielded(Instant),
@@ -92,7 +97,7 @@ impl PeerConnection {
 }
 
 /// Authenticated incoming connections, passed from the device's thread to the connector.
-pub(super) type Arrivals = Arc<Mutex<Vec<(OwnedFd, Proven)>>>;
+pub(super) type Arrivals = Arc<Mutex<Vec<(Stream, Proven)>>>;
 
 /// Establishes the connections of one context.
 pub struct TcpConnector {
@@ -111,6 +116,8 @@ pub struct TcpConnector {
     /// Ranks with an attempt in progress.
     pending: Vec<Rank>,
     arrivals: Arrivals,
+    /// The links that hold bytes, if links do.
+    held: Option<Arc<Held>>,
     /// Whether the context is closed; then, the notice for peers that connect later.
     closed: Option<Option<CloseNotice>>,
 }
@@ -126,6 +133,11 @@ impl TcpConnector {
     ) -> Result<Self> {
         let failed = |e| Error::io("cannot create a context", &e);
         let identity: Identity = sys::random().map_err(failed)?;
+        let epoll = Epoll::new().map_err(failed)?;
+        let held = if shared.security.is_encrypted() { Some(Held::new().map_err(failed)?) } else { None };
+        if let Some(held) = &held {
+            epoll.add(held.as_raw_fd(), sys::READ, HELD).map_err(failed)?;
+        }
         Ok(Self {
             rank: 0,
             size: 0,
@@ -139,7 +151,8 @@ impl TcpConnector {
             },
             token: token.clone(),
             log: shared.log.clone(),
-            epoll: Epoll::new().map_err(failed)?,
+            epoll,
+            held: held.map(Arc::new),
             shared,
             created: Instant::now(),
             addresses: QuickMap::default(),
@@ -305,8 +318,8 @@ impl TcpConnector {
             Ok(None) => Ok(()),
             Ok(Some((Answer::Accepted, connection))) => {
                 match std::mem::replace(&mut self.entry(rank).state, State::Idle) {
-                    State::Handshaking(socket, _) => {
-                        self.established(rank, socket, &proofs::handle(&to), connection, events)
+                    State::Handshaking(stream, _) => {
+                        self.established(rank, stream, &proofs::handle(&to), connection, events)
                     }
                     _ => Ok(()),
                 }
@@ -342,20 +355,20 @@ impl TcpConnector {
     fn established(
         &mut self,
         rank: Rank,
-        socket: OwnedFd,
+        stream: Stream,
         theirs: &Handle,
         connection: u32,
         events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
         // Keepalive detects a host that disappears even if the peer waits longer, and keeps the entries in stateful
         // firewalls.
-        let _ = socket2::SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE);
+        let _ = socket2::SockRef::from(stream.socket()).set_tcp_keepalive(&KEEPALIVE);
         if self.is_here(rank) {
             // If this fails, the default size remains.
-            let _ = socket2::SockRef::from(&socket).set_send_buffer_size(LOCAL_SEND_BUFFER);
+            let _ = socket2::SockRef::from(stream.socket()).set_send_buffer_size(LOCAL_SEND_BUFFER);
         }
         self.entry(rank).theirs = Some(*theirs);
-        let link = TcpLink::new(socket, rank, self.epoll.clone(), self.shared.clone())
+        let link = TcpLink::new(stream, rank, self.epoll.clone(), self.shared.clone(), self.held.clone())
             .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.peer_name(rank)), &e))?;
         self.set_state(rank, State::Established);
         events.push(ConnectorEvent::Established { rank, link: Box::new(link), connection });
@@ -410,11 +423,11 @@ impl Connector for TcpConnector {
         self.pending.clear();
         for entry in self.peers.values_mut() {
             // The peer may have accepted, and would take the end of the connection for the end of this process.
-            if let State::Handshaking(socket, connector) = std::mem::replace(&mut entry.state, State::Closed)
+            if let State::Handshaking(stream, connector) = std::mem::replace(&mut entry.state, State::Closed)
                 && let (Some(connection), Some(notice)) = (connector.connection(), &close_notice)
             {
-                let _ = self.epoll.remove(socket.as_raw_fd());
-                self.shared.linger(ClosingSocket { socket, notice: notice(connection) });
+                let _ = self.epoll.remove(stream.as_raw_fd());
+                self.shared.linger(ClosingSocket::new(stream, notice(connection)));
             }
         }
         self.closed = Some(close_notice);
@@ -422,19 +435,26 @@ impl Connector for TcpConnector {
 
     #[inline]
     fn is_busy(&self) -> bool {
-        !self.pending.is_empty()
+        !self.pending.is_empty() || self.held.as_ref().is_some_and(|held| !held.is_empty())
     }
 
     fn progress(&mut self, now: Instant, events: &mut Vec<ConnectorEvent>) {
         let arrivals = std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
-        for (socket, proven) in arrivals {
-            let result = self.accept(socket, &proven, events);
+        for (stream, proven) in arrivals {
+            let result = self.accept(stream, &proven, events);
             self.report_failure(proven.rank as usize, result, events);
         }
         self.retry_due(now, events);
+        // Links that hold bytes, of which epoll knows nothing, or that may find room now.
+        for rank in self.held.iter().flat_map(|held| held.ranks()) {
+            events.push(ConnectorEvent::Ready { rank, of: Interest { readable: true, writable: true } });
+        }
         let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let n = self.epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap_or(0);
         for event in &ready[..n] {
+            if event.u64 == HELD {
+                continue;
+            }
             let rank = event.u64 as usize;
             if self.pending.contains(&rank) {
                 let result = self.advance(rank, now, events);

@@ -10,7 +10,7 @@ mod thread;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -28,6 +28,7 @@ use crate::net::admission::ConnectionStatistics;
 use crate::net::choice::{Choice, Chosen, Surroundings};
 use crate::net::gate::{self, Listeners};
 use crate::net::handshake::{self, Answer, Handle};
+use crate::net::stream::{Security, Stream, Transport};
 use crate::secret::{JobToken, SecretKey};
 use crate::sys::{self, Epoll, ForkMark, Waker};
 use crate::transport::shm::{self, ShmConnector};
@@ -61,6 +62,8 @@ pub struct DeviceOptions {
     /// Whether contexts share memory with ranks of this host. `None`: as [`shm::VARIABLE`] says, else yes. If a rank does not, no
     /// rank of its host does.
     pub shared_memory: Option<bool>,
+    /// What carries the bytes of connections. `None`: as [`crate::net::stream::TRANSPORT`] says, else TCP.
+    pub transport: Option<Transport>,
 }
 
 struct Entry {
@@ -94,6 +97,7 @@ pub(super) struct Shared {
     listeners: Listeners,
     pub(super) log: Option<LogCallback>,
     shares_memory: bool,
+    pub(super) security: Security,
     epoll: Epoll,
     waker: Waker,
     mark: ForkMark,
@@ -128,16 +132,19 @@ impl Device {
         let parts = Epoll::new().and_then(|e| Ok((e, Waker::new()?, ForkMark::new()?)));
         let (epoll, waker, mark) = parts.map_err(failed)?;
         epoll.add(waker.as_raw_fd(), sys::READ, WAKER).map_err(failed)?;
+        let log = log::or_environment(options.log.clone())?;
+        let security = Security::choose(options.transport.as_ref(), log.as_ref())?;
         let shared = Arc::new(Shared {
             choice,
             port: options.port,
             listening: Mutex::default(),
             listeners: Listeners::new(&epoll),
-            log: log::or_environment(options.log.clone())?,
+            log,
             shares_memory: options
                 .shared_memory
                 .map_or_else(|| environment::switch(shm::VARIABLE), |on| Ok(Some(on)))?
                 != Some(false),
+            security,
             epoll,
             waker,
             mark,
@@ -247,6 +254,10 @@ impl transport::Device for Device {
         Arc::new(SystemClock)
     }
 
+    fn is_encrypted(&self) -> bool {
+        self.shared.security.is_encrypted()
+    }
+
     #[inline]
     fn is_inherited(&self) -> bool {
         self.shared.mark.is_child()
@@ -333,9 +344,9 @@ impl Shared {
     }
 
     /// Sends `notice` to a peer that connects to a context that has failed.
-    pub(super) fn notify(&self, socket: OwnedFd, connection: u32, notice: &CloseNotice) {
+    pub(super) fn notify(&self, stream: Stream, connection: u32, notice: &CloseNotice) {
         let notice = [&Answer::Accepted.encode()[..], &notice(connection)].concat();
-        self.linger(ClosingSocket { socket, notice });
+        self.linger(ClosingSocket::new(stream, notice));
     }
 
     /// Removes a context. With a `notice`, it is remembered for peers that connect later.
@@ -361,7 +372,7 @@ impl Shared {
         }
         drop(guard);
         let arrivals = std::mem::take(&mut *arrivals.lock().unwrap_or_else(PoisonError::into_inner));
-        arrivals.into_iter().for_each(|(socket, proven)| self.notify(socket, proven.frames, &notice));
+        arrivals.into_iter().for_each(|(stream, proven)| self.notify(stream, proven.frames, &notice));
     }
 
     /// Listens on all of `chosen` on which the device does not listen yet. Returns all addresses with their ports.

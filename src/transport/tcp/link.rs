@@ -1,83 +1,146 @@
 //! A TCP connection as a [`Link`].
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::device::Shared;
+use super::held::{Held, Holds};
+use crate::net::stream::Stream;
 use crate::sys::{self, Epoll};
 use crate::transport::{Interest, Link};
 use crate::types::Rank;
 
 /// A connection to one peer. The connector's epoll instance watches its socket, with the peer's rank as data.
 pub struct TcpLink {
-    socket: OwnedFd,
+    stream: Stream,
     rank: Rank,
     epoll: Epoll,
     watched: Interest,
+    /// What epoll watches.
+    bits: u32,
     shared: Arc<Shared>,
+    /// Where it says what it holds, if it may hold anything.
+    held: Option<Arc<Held>>,
+    holds: Holds,
 }
 
 impl TcpLink {
-    /// A link for a non-blocking socket. `epoll` watches it already, or starts to.
-    pub(super) fn new(socket: OwnedFd, rank: Rank, epoll: Epoll, shared: Arc<Shared>) -> io::Result<Self> {
-        let fd = socket.as_raw_fd();
+    /// A link over a stream, whose socket `epoll` watches already, or starts to.
+    pub(super) fn new(
+        stream: Stream,
+        rank: Rank,
+        epoll: Epoll,
+        shared: Arc<Shared>,
+        held: Option<Arc<Held>>,
+    ) -> io::Result<Self> {
+        let fd = stream.as_raw_fd();
         epoll.modify(fd, sys::READ, rank as u64).or_else(|_| epoll.add(fd, sys::READ, rank as u64))?;
-        Ok(Self { socket, rank, epoll, watched: Interest { readable: true, writable: false }, shared })
+        let watched = Interest { readable: true, writable: false };
+        let mut link = Self { stream, rank, epoll, watched, bits: sys::READ, shared, held, holds: Holds::default() };
+        link.note();
+        Ok(link)
+    }
+
+    /// Says what the link holds, if that has changed.
+    #[inline]
+    fn note(&mut self) {
+        if let Some(held) = &self.held {
+            let received = self.watched.readable && self.stream.has_received();
+            let holds = Holds { received, unsent: self.stream.has_unsent() };
+            if holds != self.holds {
+                held.set(self.rank, holds);
+                self.holds = holds;
+                // If this fails, so does what is sent or received next.
+                let _ = self.arm();
+            }
+        }
+    }
+
+    /// Lets epoll watch for what is wanted now.
+    fn arm(&mut self) -> io::Result<()> {
+        let (fd, number) = (self.stream.as_raw_fd(), self.rank as u64);
+        let bit = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
+        let writable = self.watched.writable || self.holds.unsent;
+        let bits = bit(self.watched.readable, sys::READ) | bit(writable, sys::WRITE);
+        match (std::mem::replace(&mut self.bits, bits), bits) {
+            (before, now) if before == now => Ok(()),
+            // Remove the socket: with empty interest, epoll would still report a broken connection, and wake the poller
+            // repeatedly.
+            (_, 0) => self.epoll.remove(fd),
+            (0, _) => self.epoll.add(fd, bits, number),
+            _ => self.epoll.modify(fd, bits, number),
+        }
     }
 }
 
 impl Link for TcpLink {
     #[inline]
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        sys::send(self.socket.as_raw_fd(), parts)
+        let sent = self.stream.send(parts);
+        self.note();
+        sent
     }
 
     #[inline]
     fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        sys::receive(self.socket.as_raw_fd(), parts)
+        let received = self.stream.receive(parts);
+        self.note();
+        received
+    }
+
+    fn flush(&mut self) {
+        // An error is found again by what is sent or received next.
+        let _ = self.stream.flush();
+        self.note();
     }
 
     fn watch(&mut self, interest: Interest) -> io::Result<()> {
-        let (fd, number) = (self.socket.as_raw_fd(), self.rank as u64);
-        let bit = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
-        let bits = bit(interest.readable, sys::READ) | bit(interest.writable, sys::WRITE);
-        match (std::mem::replace(&mut self.watched, interest), interest) {
-            (before, now) if before == now => Ok(()),
-            // Remove the socket: with empty interest, epoll would still report a broken connection, and wake the poller
-            // repeatedly.
-            (_, Interest { readable: false, writable: false }) => self.epoll.remove(fd),
-            (Interest { readable: false, writable: false }, _) => self.epoll.add(fd, bits, number),
-            _ => self.epoll.modify(fd, bits, number),
-        }
+        self.watched = interest;
+        self.note();
+        self.arm()
     }
 
     fn end(self: Box<Self>, close_notice: Vec<u8>) {
-        let _ = self.epoll.remove(self.socket.as_raw_fd());
-        self.shared.linger(ClosingSocket { socket: self.socket, notice: close_notice });
+        let Self { stream, rank, epoll, shared, held, .. } = *self;
+        let _ = epoll.remove(stream.as_raw_fd());
+        if let Some(held) = held {
+            held.set(rank, Holds::default());
+        }
+        shared.linger(ClosingSocket::new(stream, close_notice));
     }
 }
 
 /// A socket that is being closed, and the rest of the close notice.
-#[derive(Debug)]
 pub(super) struct ClosingSocket {
-    pub(super) socket: OwnedFd,
-    pub(super) notice: Vec<u8>,
+    stream: Stream,
+    notice: Vec<u8>,
+    closed: bool,
 }
 
 impl ClosingSocket {
+    pub(super) fn new(stream: Stream, notice: Vec<u8>) -> Self {
+        Self { stream, notice, closed: false }
+    }
+
     /// Sends as much of the notice as possible without blocking, and after it shuts down the sending direction. Returns
     /// whether that is done.
     pub(super) fn send_notice(&mut self) -> bool {
         while !self.notice.is_empty() {
-            match sys::send(self.socket.as_raw_fd(), &[IoSlice::new(&self.notice)]) {
+            match self.stream.send(&[IoSlice::new(&self.notice)]) {
                 Ok(n) => drop(self.notice.drain(..n)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(_) => self.notice.clear(),
             }
         }
-        let _ = socket2::SockRef::from(&self.socket).shutdown(std::net::Shutdown::Write);
+        if !std::mem::replace(&mut self.closed, true) {
+            self.stream.close();
+        }
+        if let Ok(false) = self.stream.flush() {
+            return false;
+        }
+        let _ = socket2::SockRef::from(self.stream.socket()).shutdown(std::net::Shutdown::Write);
         true
     }
 
@@ -86,7 +149,7 @@ impl ClosingSocket {
     /// remains readable there.
     pub(super) fn linger(&mut self, until: Instant) -> bool {
         let sent = self.send_notice();
-        let fd = self.socket.as_raw_fd();
+        let fd = self.stream.as_raw_fd();
         let mut staging = [0; 4096];
         loop {
             match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {

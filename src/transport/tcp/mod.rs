@@ -5,6 +5,8 @@
 
 mod connector;
 pub mod device;
+mod held;
 mod link;
 
+pub use crate::net::stream::Transport;
 pub use device::{Device, DeviceOptions};

@@ -15,6 +15,7 @@ use gloo_rs::collective::{Collective, Shape, Uses};
 use gloo_rs::error::Error;
 use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::schedule::Schedule;
+use gloo_rs::transport::tcp;
 use gloo_rs::types::{DataType, ReduceOp};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -125,6 +126,8 @@ enum Transport {
     Shm,
     /// TCP sockets
     Tcp,
+    /// TLS over TCP, with certificates that are made for this run unless the environment names some
+    Tls,
 }
 
 fn subject(text: &str) -> Result<Subject, String> {
@@ -156,7 +159,10 @@ pub fn run(args: Args) -> u8 {
 fn start(args: &Args) -> u8 {
     let ranks = args.ranks.unwrap_or(2) as usize;
     match args.request(ranks) {
-        Ok(_) => ranks::start(ranks),
+        // Certificates in the environment are inherited.
+        Ok(_) => {
+            ranks::start(ranks, args.transport == Transport::Tls && std::env::var_os("GLOO_RS_TLS_CERT").is_none())
+        }
         Err(message) => crate::fail(&message, crate::USAGE),
     }
 }
@@ -186,7 +192,7 @@ impl Args {
         let work = self.workload(&request, 0, 1, 0)?;
         let Some(shape) = work.shape() else { return Ok(request) };
         // Whether the ranks really share memory is known when they have connected.
-        let shape = Shape { shared: self.transport != Transport::Tcp, ..shape };
+        let shape = Shape { shared: !matches!(self.transport, Transport::Tcp | Transport::Tls), ..shape };
         shape.check().map_err(|error| error.to_string())?;
         if self.algorithm != "auto" {
             let algorithm = shape.collective.algorithm(&self.algorithm);
@@ -213,7 +219,7 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
     let launch = ranks::launch(args.ranks, args.timeout)?;
     let request = args.request(launch.size).map_err(Failure::usage)?;
     let member =
-        member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), args.transport.shared_memory())?);
+        member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), args.transport.options()?)?);
     let (context, rank) = (&member.context, member.context.rank());
     let transport = ranks::transport(context)?;
     if args.transport == Transport::Shm && transport != "shm" {
@@ -251,13 +257,15 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
 }
 
 impl Transport {
-    /// The option of the device.
-    fn shared_memory(self) -> Option<bool> {
-        match self {
-            Self::Auto => None,
-            Self::Shm => Some(true),
-            Self::Tcp => Some(false),
-        }
+    /// The options of the device: whether it shares memory, and what carries the bytes of connections.
+    fn options(self) -> Result<(Option<bool>, Option<tcp::Transport>), String> {
+        let named = |name| tcp::Transport::named(name, "--transport").map_err(|error| error.to_string());
+        Ok(match self {
+            Self::Auto => (None, None),
+            Self::Shm => (Some(true), None),
+            Self::Tcp => (Some(false), Some(named("tcp")?)),
+            Self::Tls => (Some(false), Some(named("tls")?)),
+        })
     }
 }
 

@@ -4,6 +4,7 @@
 //! One thread runs a poll loop over the ranks' output and the signals. A rank is killed when the thread that started it ends
 //! (`PR_SET_PDEATHSIG`), so this must be the thread that lives longest.
 
+mod authority;
 pub mod binding;
 mod frame;
 pub mod hosts;
@@ -81,6 +82,14 @@ impl Job {
             environment.push((TOKEN_VARIABLE.into(), token.into()));
         }
         Ok(Self { program, args, environment, prefix: true, grace: Duration::from_secs(5), bind: None, part })
+    }
+}
+
+impl Job {
+    /// Lets the ranks use TLS, with certificates of an authority for this job alone.
+    pub fn use_tls(&mut self) -> Result<(), Failure> {
+        self.environment.extend(authority::environment()?);
+        Ok(())
     }
 }
 

@@ -99,7 +99,7 @@ pub fn run(args: Args) -> u8 {
     }
     let ranks = args.ranks.unwrap_or(2) as usize;
     match args.collectives(&Topology::one_host(ranks, 1)).and_then(|_| args.old()) {
-        Ok(_) => ranks::start(ranks),
+        Ok(_) => ranks::start(ranks, false),
         Err(message) => crate::fail(&message, crate::USAGE),
     }
 }
@@ -139,7 +139,7 @@ fn take_part(args: &Args, member: &mut Option<Member>) -> Result<bool, Failure> 
     args.collectives(&Topology::one_host(ranks, 1)).map_err(Failure::usage)?;
     // Before other ranks wait for a measurement whose output could not be written.
     let old = if rank == 0 { args.old().map_err(Failure::usage)? } else { Tuning::default() };
-    let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), None)?);
+    let member = member.insert(Member::join(launch, args.timeout, args.interface.as_deref(), (None, None))?);
     let says = |error: Error| ranks::says(rank, &error);
     let collectives = args.collectives(member.context.topology())?;
 

@@ -60,7 +60,14 @@ pub fn store_protocol(data: &[u8]) {
 
     let (epoll, stop) = (Epoll::new().expect("an epoll"), Arc::new(Waker::new().expect("a waker")));
     let key = handshake::key(&JobToken::new("token"));
-    let mut server = Loop::new(epoll.clone(), &Listeners::new(&epoll), stop, Limits::default(), key.clone(), None);
+    let mut server = Loop::new(
+        epoll.clone(),
+        &Listeners::new(&epoll),
+        stop,
+        Limits::default(),
+        (key.clone(), Security::Plain),
+        None,
+    );
     server.scratch.truncate(4 << 10);
     let mut world = World { server, key, clients: [const { None }; CLIENTS], model: Some(BTreeMap::new()) };
     let mut input = Input(data);

@@ -66,6 +66,9 @@ fn deadlines_do_not_depend_on_the_sockets_timers() {
     client.set_within("k", b"v", Duration::from_secs(17)).unwrap();
     client.get("k", Duration::from_secs(17)).unwrap();
     let idle = client.idle.lock().unwrap();
-    let timers = |c: &Connection| (c.stream.read_timeout().unwrap(), c.stream.write_timeout().unwrap());
+    let timers = |c: &Connection| {
+        let socket = socket2::SockRef::from(c.stream.socket());
+        (socket.read_timeout().unwrap(), socket.write_timeout().unwrap())
+    };
     assert_eq!(idle.iter().map(timers).collect::<Vec<_>>(), [(None, None)]);
 }

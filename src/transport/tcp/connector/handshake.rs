@@ -1,15 +1,16 @@
 //! The connection handshake, for both roles.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use super::{State, TcpConnector};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Level;
 use crate::net::address::Address;
 use crate::net::handshake::{
-    self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Hello, Identity, NO_PROOF, Proven, Reason,
+    self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Fault, Hello, Identity, NO_PROOF, Proven, Reason,
 };
+use crate::net::stream::{self, Stream};
 use crate::sys;
 use crate::transport::{Connector, ConnectorEvent};
 use crate::types::Rank;
@@ -20,34 +21,42 @@ impl TcpConnector {
     pub(super) fn continue_handshake(&mut self, rank: Rank, to: &Identity) -> Result<Option<(Answer, u32)>> {
         let name = self.peer_name(rank);
         let failed = |e: &io::Error| Error::io(format_args!("cannot connect to {name}"), e);
+        let refused = |fault: Fault| Error::new(ErrorKind::Mismatch, format!("cannot connect to {name}: {fault}"));
         if matches!(self.entry(rank).state, State::Connecting(_))
             && !self.send_hello(rank, to).map_err(|e| failed(&e))?
         {
             return Ok(None);
         }
-        let State::Handshaking(socket, connector) = &mut self.entry(rank).state else { return Ok(None) };
-        let fd = socket.as_raw_fd();
+        let epoll = self.epoll.clone();
+        let State::Handshaking(stream, connector) = &mut self.entry(rank).state else { return Ok(None) };
+        if stream.has_unsent() && stream.flush().map_err(|e| failed(&e))? {
+            let _ = epoll.modify(stream.as_raw_fd(), sys::READ, rank as u64);
+        }
         loop {
             let mut bytes = [0; CHALLENGE_BYTES];
             let wanted = connector.wanted();
-            let n = match sys::receive(fd, &mut [IoSliceMut::new(&mut bytes[..wanted])]) {
+            let received = stream.receive(&mut [IoSliceMut::new(&mut bytes[..wanted])]);
+            let n = match received {
                 // Not a refusal: a peer that lacks descriptors, or ends, does the same.
                 Ok(0) => {
                     return Err(Error::new(ErrorKind::Io, format!("{name} closed the connection without an answer")));
                 }
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(e) => return Err(failed(&e)),
+                Err(e) => {
+                    return Err(stream::fault(&e).map_or_else(|| failed(&e), refused));
+                }
             };
+            connector.bind(&stream.binding());
             match connector.take(&bytes[..n]) {
                 Ok(Connecting::Waiting) => {}
                 Ok(Connecting::Send(proof)) => {
-                    sys::send(fd, &[IoSlice::new(&proof)]).map_err(|e| failed(&e))?;
+                    stream.send(&[IoSlice::new(&proof)]).map_err(|e| failed(&e))?;
                 }
                 Ok(Connecting::Done(answer, connection)) => return Ok(Some((answer, connection))),
                 Err(fault) => {
-                    let _ = sys::send(fd, &[IoSlice::new(&NO_PROOF)]);
-                    return Err(Error::new(ErrorKind::Mismatch, format!("cannot connect to {name}: {fault}")));
+                    let _ = stream.send(&[IoSlice::new(&NO_PROOF)]);
+                    return Err(refused(fault));
                 }
             }
         }
@@ -57,7 +66,6 @@ impl TcpConnector {
     fn send_hello(&mut self, rank: Rank, to: &Identity) -> io::Result<bool> {
         let (own, own_rank, key) = (self.handle(), self.rank as u32, handshake::key(&self.token, to));
         let State::Connecting(socket) = &self.entry(rank).state else { return Ok(false) };
-        let fd = socket.as_raw_fd();
         if let Some(e) = socket2::SockRef::from(socket).take_error()? {
             return Err(e);
         }
@@ -67,23 +75,32 @@ impl TcpConnector {
         let nonce = sys::random()?;
         let hello = Hello { has_token: key.has_token(), rank: own_rank, to: handshake::handle(to), from: own, nonce };
         let connector = handshake::Connector::new(key, &hello);
-        match sys::send(fd, &[IoSlice::new(connector.hello())]) {
-            Ok(n) if n == connector.hello().len() => {}
-            Ok(_) => return Err(io::Error::other("the kernel did not accept the whole hello")),
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOTCONN)) => return Ok(false),
-            Err(e) => return Err(e),
+        if socket2::SockRef::from(socket).peer_addr().is_err() {
+            // Not connected yet.
+            return Ok(false);
         }
-        let _ = self.epoll.modify(fd, sys::READ, rank as u64);
-        let entry = self.entry(rank);
-        if let State::Connecting(socket) = std::mem::replace(&mut entry.state, State::Idle) {
-            entry.state = State::Handshaking(socket, Box::new(connector));
+        let security = self.shared.security.clone();
+        let State::Connecting(socket) = std::mem::replace(&mut self.entry(rank).state, State::Idle) else {
+            return Ok(false);
+        };
+        let mut stream = security.connect(socket)?;
+        if stream.send(&[IoSlice::new(connector.hello())])? < connector.hello().len() {
+            return Err(io::Error::other("the kernel did not accept the whole hello"));
         }
+        let room = if stream.has_unsent() { sys::WRITE } else { 0 };
+        let _ = self.epoll.modify(stream.as_raw_fd(), sys::READ | room, rank as u64);
+        self.entry(rank).state = State::Handshaking(stream, Box::new(connector));
         Ok(true)
     }
 
     /// Handles an incoming connection that is authenticated for this context. An error is final.
-    pub(super) fn accept(&mut self, socket: OwnedFd, proven: &Proven, events: &mut Vec<ConnectorEvent>) -> Result<()> {
-        if sys::has_ended(socket.as_raw_fd()) {
+    pub(super) fn accept(
+        &mut self,
+        mut stream: Stream,
+        proven: &Proven,
+        events: &mut Vec<ConnectorEvent>,
+    ) -> Result<()> {
+        if sys::has_ended(stream.as_raw_fd()) {
             // The connection waited in the accept queue until the peer abandoned it: this is not the end of an
             // established connection.
             return Ok(());
@@ -93,7 +110,7 @@ impl TcpConnector {
         if rank < self.size
             && let Some(Some(notice)) = &self.closed
         {
-            self.shared.notify(socket, proven.frames, notice);
+            self.shared.notify(stream, proven.frames, notice);
             return Ok(());
         }
         let answer = if rank >= self.size || rank == self.rank {
@@ -116,9 +133,9 @@ impl TcpConnector {
             }
         };
         // The peer has read everything sent so far, so the socket's send buffer has room for the answer.
-        let sent = sys::send(socket.as_raw_fd(), &[IoSlice::new(&answer.encode())]);
+        let sent = stream.send(&[IoSlice::new(&answer.encode())]);
         if answer == Answer::Accepted && matches!(sent, Ok(ANSWER_BYTES)) {
-            return self.established(rank, socket, &proven.from, proven.frames, events);
+            return self.established(rank, stream, &proven.from, proven.frames, events);
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
 //! The device's thread: accepts connections, and makes progress for contexts on which no thread waits.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::{Entry, LINGER, Shared, TICK, WAKER};
 use crate::net::gate::{self, Gate, Handshake, Refused};
-use crate::net::handshake::{Accepting, Acceptor, Handle, Proven};
+use crate::net::handshake::{Accepting, Acceptor, Fault, Handle, Proven};
+use crate::net::stream::Stream;
 use crate::sys;
 use crate::transport::BackgroundProgress;
 
@@ -17,6 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The handshake of an incoming connection for one of the device's contexts.
 pub(super) struct IncomingConnection {
     acceptor: Acceptor,
+    binding: Vec<u8>,
     shared: Arc<Shared>,
 }
 
@@ -27,20 +28,25 @@ impl Handshake for IncomingConnection {
         self.acceptor.wanted()
     }
 
+    fn bind(&mut self, binding: &[u8]) {
+        self.binding = binding.to_vec();
+    }
+
     fn claims(&self) -> Option<u32> {
         self.acceptor.claims()
     }
 
     fn take(&mut self, bytes: &[u8]) -> Result<Accepting<Proven>, Refused> {
-        let find = |handle: &Handle| self.shared.contexts().by_handle.get(handle).map(|entry| entry.key.clone());
-        let refused = |fault| Refused(fault, fault.answer().map(|answer| answer.encode().to_vec()));
+        let find =
+            |handle: &Handle| self.shared.contexts().by_handle.get(handle).map(|entry| entry.key.bound(&self.binding));
+        let refused = |fault: Fault| Refused(fault, fault.reply());
         self.acceptor.take(bytes, find).map_err(refused)
     }
 }
 
 pub(super) struct Thread {
     shared: Arc<Shared>,
-    gate: Gate<OwnedFd, IncomingConnection>,
+    gate: Gate<Stream, IncomingConnection>,
     serving: Vec<Weak<dyn BackgroundProgress>>,
 }
 
@@ -48,7 +54,8 @@ impl Thread {
     pub fn new(shared: Arc<Shared>) -> Self {
         let known = shared.clone();
         let begin = move |socket| {
-            Ok((socket, IncomingConnection { acceptor: Acceptor::new(sys::random()?), shared: known.clone() }))
+            let (stream, acceptor) = (known.security.accept(socket)?, Acceptor::new(sys::random()?));
+            Ok((stream, IncomingConnection { acceptor, binding: Vec::new(), shared: known.clone() }))
         };
         let gate = Gate::new("device", shared.log.clone(), &shared.listeners, TIMEOUT, begin);
         Self { shared, gate, serving: Vec::new() }
@@ -105,16 +112,16 @@ impl Thread {
 
     /// Passes authenticated connections to their contexts.
     fn accept_connections(&mut self, number: u64) {
-        for (socket, peer) in self.gate.ready(number) {
+        for (stream, peer) in self.gate.ready(number) {
             let contexts = self.shared.contexts();
             let Some(entry) = contexts.by_handle.get(&peer.to) else { continue };
             let (arrivals, context, notice) = (entry.arrivals.clone(), entry.context.clone(), entry.notice.clone());
             drop(contexts);
             if let Some(notice) = notice {
-                self.shared.notify(socket, peer.frames, &notice);
+                self.shared.notify(stream, peer.frames, &notice);
                 continue;
             }
-            arrivals.lock().unwrap_or_else(PoisonError::into_inner).push((socket, peer));
+            arrivals.lock().unwrap_or_else(PoisonError::into_inner).push((stream, peer));
             if let Some(context) = context.and_then(|context| context.upgrade()) {
                 context.arrived();
             }

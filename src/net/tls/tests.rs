@@ -1,0 +1,508 @@
+use std::fs;
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
+use tempfile::TempDir;
+
+use super::*;
+use crate::net::handshake::Fault;
+use crate::net::stream::{Security, Stream};
+
+/// An authority with a folder of its own.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    folder: Arc<TempDir>,
+}
+
+/// What a certificate is made for.
+struct Terms {
+    names: Vec<String>,
+    /// Days from now.
+    from: i64,
+    until: i64,
+    usages: Vec<ExtendedKeyUsagePurpose>,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        let usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        Self { names: vec!["rank.example".into()], from: -1, until: 1, usages }
+    }
+}
+
+/// A name that no other authority has.
+fn name_of(folder: &TempDir) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, folder.path().display().to_string());
+    name
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name = name_of(&folder);
+        let key = KeyPair::generate().unwrap();
+        fs::write(folder.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        Self { issuer: Issuer::new(params, key), folder }
+    }
+
+    /// A certificate that is valid until yesterday.
+    pub fn expired(&self) -> Options {
+        self.issue("expired", &Terms { from: -3, until: -1, ..Terms::default() })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The files of a rank with a certificate for `rank.example`. They exist as long as the process.
+    pub fn member(&self) -> Options {
+        // Devices may read them again at any time.
+        std::mem::forget(self.folder.clone());
+        self.issue("rank", &Terms::default())
+    }
+
+    fn issue(&self, name: &str, terms: &Terms) -> Options {
+        let mut params = CertificateParams::new(terms.names.clone()).unwrap();
+        let day = |days: i64| time::OffsetDateTime::now_utc() + time::Duration::days(days);
+        (params.not_before, params.not_after) = (day(terms.from), day(terms.until));
+        params.extended_key_usages = terms.usages.clone();
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let (cert, private) = (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")));
+        fs::write(&cert, certificate.pem()).unwrap();
+        fs::write(&private, key.serialize_pem()).unwrap();
+        fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
+        Options {
+            cert: Some(cert),
+            key: Some(private),
+            ca_file: Some(self.path("ca.pem")),
+            ca_path: None,
+            names: Vec::new(),
+        }
+    }
+}
+
+fn security(options: Options) -> Security {
+    Security::Tls(Credentials::new(options, None).unwrap())
+}
+
+fn sockets() -> [OwnedFd; 2] {
+    let (left, right) = UnixStream::pair().unwrap();
+    [left, right].map(|socket| {
+        socket.set_nonblocking(true).unwrap();
+        socket.into()
+    })
+}
+
+/// Both ends of a connection: the one that connects first.
+fn pair(client: Options, server: Options) -> [Stream; 2] {
+    let [left, right] = sockets();
+    [security(client).connect(left).unwrap(), security(server).accept(right).unwrap()]
+}
+
+fn send(stream: &mut Stream, bytes: &[u8]) -> std::io::Result<usize> {
+    stream.send(&[IoSlice::new(bytes)])
+}
+
+/// Lets both sides go on until neither can; returns what each has received, and how it ended if it did.
+fn settle(ends: &mut [Stream; 2]) -> [(Vec<u8>, Option<std::io::Result<()>>); 2] {
+    let mut got = [(Vec::new(), None), (Vec::new(), None)];
+    let mut idle = 0;
+    while idle < 4 {
+        idle += 1;
+        for (end, (bytes, over)) in ends.iter_mut().zip(&mut got) {
+            let mut into = [0; 1000];
+            if over.is_some() {
+                continue;
+            }
+            match end.receive(&mut [IoSliceMut::new(&mut into)]) {
+                Ok(0) => *over = Some(Ok(())),
+                Ok(n) => {
+                    bytes.extend(&into[..n]);
+                    idle = 0;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => *over = Some(Err(error)),
+            }
+        }
+    }
+    got
+}
+
+/// What each side says of the other after a handshake that must fail.
+fn faults(client: Options, server: Options) -> [Option<Fault>; 2] {
+    let mut ends = pair(client, server);
+    send(&mut ends[0], b"hello").unwrap();
+    let got = settle(&mut ends);
+    assert!(got.iter().all(|(bytes, _)| bytes.is_empty()), "nothing arrives before the handshake is over");
+    got.map(|(_, over)| over.and_then(|over| crate::net::stream::fault(&over.unwrap_err())))
+}
+
+#[test]
+fn bytes_arrive_in_order_whatever_their_number() {
+    let authority = Authority::new();
+    let mut ends = pair(authority.member(), authority.member());
+    let data: Vec<u8> = (0..300_000u32).map(|i| (i * 7 + i / 256) as u8).collect();
+    for length in [1, 40, 16_383, 16_384, 16_385, 100_000, data.len()] {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let (mut sent, mut received) = (0, Vec::<u8>::new());
+            while received.len() < length {
+                if sent < length {
+                    let (a, b) = data[sent..length].split_at((length - sent) / 3);
+                    match ends[from].send(&[IoSlice::new(a), IoSlice::new(b)]) {
+                        Ok(n) => sent += n,
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                    }
+                }
+                ends[from].flush().unwrap();
+                let got = settle(&mut ends);
+                assert!(got[from].0.is_empty() && got[0].1.is_none() && got[1].1.is_none());
+                received.extend(&got[to].0);
+            }
+            assert!(received == data[..length], "{length} bytes from {from}");
+        }
+    }
+    let bindings = ends.each_mut().map(Stream::binding);
+    assert_eq!((bindings[0].len(), &bindings[0]), (32, &bindings[1]));
+    let mut others = pair(authority.member(), authority.member());
+    settle(&mut others);
+    assert_ne!(others[0].binding(), bindings[0], "each session has its own");
+}
+
+#[test]
+fn a_part_that_is_filled_says_that_there_may_be_more() {
+    let authority = Authority::new();
+    let mut ends = pair(authority.member(), authority.member());
+    settle(&mut ends);
+    send(&mut ends[0], &[7; 100]).unwrap();
+    let mut some = [0; 30];
+    for left in [true, true, true, false] {
+        let got = ends[1].receive(&mut [IoSliceMut::new(&mut some)]).unwrap();
+        assert_eq!((got, ends[1].has_received()), (if left { 30 } else { 10 }, left));
+    }
+    let again = ends[1].receive(&mut [IoSliceMut::new(&mut some)]);
+    assert_eq!(again.unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn what_the_socket_does_not_take_is_kept_and_sent_later() {
+    let authority = Authority::new();
+    let mut ends = pair(authority.member(), authority.member());
+    settle(&mut ends);
+    let block = vec![3; 1 << 20];
+    let mut sent = 0;
+    loop {
+        match send(&mut ends[0], &block) {
+            Ok(n) => sent += n,
+            Err(error) => break assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        assert!(sent < 100 << 20, "the socket is never full");
+    }
+    assert!(ends[0].has_unsent());
+    let mut received = 0;
+    while ends[0].has_unsent() || received < sent {
+        received += settle(&mut ends)[1].0.len();
+        ends[0].flush().unwrap();
+    }
+    assert_eq!(received, sent);
+}
+
+#[test]
+fn an_end_is_orderly_only_if_the_peer_has_said_so() {
+    let authority = Authority::new();
+    for orderly in [true, false] {
+        let mut ends = pair(authority.member(), authority.member());
+        settle(&mut ends);
+        send(&mut ends[0], b"last words").unwrap();
+        if orderly {
+            ends[0].close();
+            ends[0].flush().unwrap();
+        }
+        let [left, mut right] = ends;
+        drop(left);
+        let mut into = [0; 100];
+        let mut receive = || right.receive(&mut [IoSliceMut::new(&mut into)]);
+        assert_eq!(receive().unwrap(), 10);
+        for _ in 0..2 {
+            match receive() {
+                Ok(0) => assert!(orderly),
+                Err(error) => assert!(!orderly && error.kind() == ErrorKind::UnexpectedEof, "{error}"),
+                Ok(_) => panic!("there is no more"),
+            }
+        }
+    }
+}
+
+#[test]
+fn certificates_that_are_not_accepted_are_named_on_both_sides() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let good = ours.member();
+    // Its owner trusts our authority, which has not signed it.
+    let foreign = || {
+        let mut foreign = theirs.issue("foreign", &Terms::default());
+        fs::write(
+            ours.path("both.pem"),
+            [&good, &foreign].map(|of| fs::read(of.ca_file.as_ref().unwrap()).unwrap()).concat(),
+        )
+        .unwrap();
+        foreign.ca_file = Some(ours.path("both.pem"));
+        foreign
+    };
+    let untrusted = Fault::Certificate("is not signed by the authority that this rank trusts");
+    let distrusts = Fault::Alert("it does not trust the authority of this rank's certificate");
+    assert_eq!(faults(foreign(), good.clone()), [Some(distrusts), Some(untrusted)]);
+    assert_eq!(faults(good.clone(), foreign()), [Some(untrusted), Some(distrusts)]);
+    let named = |names: &[&str]| Options { names: names.iter().map(|name| name.to_string()).collect(), ..good.clone() };
+    let [ours_says, theirs_says] = faults(good.clone(), named(&["other.example", "10.0.0.1"]));
+    assert_eq!(theirs_says, Some(Fault::Certificate("is for none of the names that this rank accepts")));
+    assert_eq!(ours_says, Some(Fault::Alert("it does not accept this rank's certificate")));
+    // One of several names is enough.
+    let mut ends = pair(good.clone(), named(&["other.example", "rank.example"]));
+    send(&mut ends[0], b"hello").unwrap();
+    assert_eq!(settle(&mut ends)[1].0, b"hello");
+}
+
+#[test]
+fn a_peer_without_a_certificate_or_with_tls_1_2_is_refused() {
+    let authority = Authority::new();
+    let roots = files::read(&authority.member()).unwrap().roots;
+    let anonymous = |versions: &[&'static rustls::SupportedProtocolVersion]| {
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        builder.with_protocol_versions(versions).unwrap().with_root_certificates(roots.clone()).with_no_client_auth()
+    };
+    for (versions, expected) in [
+        (&[&version::TLS13][..], Fault::Certificate("is missing")),
+        #[cfg(feature = "redis")]
+        (&[&version::TLS12][..], Fault::Tls("it does not speak TLS 1.3 with certificates of both sides")),
+    ] {
+        let [left, right] = sockets();
+        let mut server = security(authority.member()).accept(right).unwrap();
+        let name = "rank.example".try_into().unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(anonymous(versions)), name).unwrap();
+        let mut socket = UnixStream::from(left);
+        let error = loop {
+            let _ = client.complete_io(&mut socket);
+            match server.receive(&mut [IoSliceMut::new(&mut [0; 10])]) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                other => break other.unwrap_err(),
+            }
+        };
+        assert_eq!(crate::net::stream::fault(&error), Some(expected));
+    }
+}
+
+#[test]
+fn what_is_not_tls_is_refused_at_once() {
+    let authority = Authority::new();
+    for bytes in [&b"gloo_rs\x07rest"[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 64]] {
+        let [left, right] = sockets();
+        let mut server = security(authority.member()).accept(right).unwrap();
+        UnixStream::from(left.try_clone().unwrap()).write_all(bytes).unwrap();
+        let error = server.receive(&mut [IoSliceMut::new(&mut [0; 10])]).unwrap_err();
+        let Some(Fault::Tls(why)) = crate::net::stream::fault(&error) else { panic!("{error}") };
+        assert!(why.starts_with("what it sends is not TLS"), "{why}");
+        // It gets an alert, which a side without TLS recognises.
+        let mut answer = [0; 7];
+        UnixStream::from(left).read_exact(&mut answer).unwrap();
+        assert_eq!(Fault::foreign(&answer[..1]), Fault::foreign(&[0x15]));
+        assert!(server.receive(&mut [IoSliceMut::new(&mut [0; 10])]).is_err(), "it stays refused");
+    }
+}
+
+#[test]
+fn records_may_arrive_byte_by_byte_and_changed_ones_are_noticed() {
+    let authority = Authority::new();
+    for changed in [None, Some(9), Some(400)] {
+        let [[left, near], [far, right]] = [sockets(), sockets()];
+        let mut ends =
+            [security(authority.member()).connect(left).unwrap(), security(authority.member()).accept(right).unwrap()];
+        send(&mut ends[0], b"hello").unwrap();
+        let (mut near, mut far) = (UnixStream::from(near), UnixStream::from(far));
+        let (mut received, mut passed) = (Vec::<u8>::new(), 0);
+        let error = 'over: loop {
+            for forward in [true, false] {
+                let (from, to) = if forward { (&mut near, &mut far) } else { (&mut far, &mut near) };
+                let mut byte = [0];
+                if from.read(&mut byte).is_ok_and(|n| n == 1) {
+                    passed += usize::from(forward);
+                    if forward && changed == Some(passed) {
+                        byte[0] ^= 1;
+                    }
+                    to.write_all(&byte).unwrap();
+                }
+                for (end, got) in ends.iter_mut().zip([&mut Vec::new(), &mut received]) {
+                    let mut into = [0; 10];
+                    match end.receive(&mut [IoSliceMut::new(&mut into)]) {
+                        Ok(n) => got.extend(&into[..n]),
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                        Err(error) => break 'over Some(error),
+                    }
+                }
+                if received == b"hello" {
+                    break 'over None;
+                }
+            }
+        };
+        assert_eq!(error.is_some(), changed.is_some(), "{changed:?}: {error:?}");
+        if let Some(error) = error {
+            assert!(crate::net::stream::fault(&error).is_some(), "{error}");
+        }
+    }
+}
+
+fn refused(options: Options) -> String {
+    match Credentials::new(options, None) {
+        Ok(_) => panic!("these files can be used"),
+        Err(error) => error.message().to_owned(),
+    }
+}
+
+#[test]
+fn errors_name_the_file_and_the_line() {
+    let authority = Authority::new();
+    let good = authority.member();
+    let at = |path: &Path, line: usize| format!("{}, line {line}: ", path.display());
+    let file = |name: &str, text: &str| {
+        fs::write(authority.path(name), text).unwrap();
+        Some(authority.path(name))
+    };
+    assert_eq!(
+        refused(Options { cert: None, ..good.clone() }),
+        "TLS needs a certificate: the option, or GLOO_RS_TLS_CERT"
+    );
+    let no_authority = refused(Options { ca_file: None, ..good.clone() });
+    assert!(no_authority.ends_with("GLOO_RS_TLS_CA_FILE or GLOO_RS_TLS_CA_PATH"), "{no_authority}");
+    let missing = refused(Options { key: Some("/nowhere/key.pem".into()), ..good.clone() });
+    assert!(missing.starts_with("cannot read /nowhere/key.pem: "), "{missing}");
+
+    let empty = file("empty.pem", "hello\n");
+    let named = |what: &str| format!("{}: there is no {what} in it", authority.path("empty.pem").display());
+    assert_eq!(refused(Options { cert: empty.clone(), ..good.clone() }), named("certificate"));
+    assert_eq!(refused(Options { key: empty.clone(), ..good.clone() }), named("private key"));
+    assert_eq!(refused(Options { ca_file: empty, ..good.clone() }), named("certificate"));
+
+    let pem = fs::read_to_string(good.cert.as_ref().unwrap()).unwrap();
+    let lines = pem.lines().count();
+    let cut = file("cut.pem", &format!("{pem}{}", pem.lines().take(3).collect::<Vec<_>>().join("\n")));
+    assert_eq!(
+        refused(Options { cert: cut, ..good.clone() }),
+        at(&authority.path("cut.pem"), lines + 1) + "this section has no end"
+    );
+    let garbled = file("garbled.pem", &pem.replacen("M", "?", 1));
+    assert_eq!(
+        refused(Options { cert: garbled, ..good.clone() }),
+        at(&authority.path("garbled.pem"), 1) + "what follows is not base64"
+    );
+    let no_ca = file("noca.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    let why = refused(Options { ca_file: no_ca, ..good.clone() });
+    assert!(why.starts_with(&(at(&authority.path("noca.pem"), 1) + "cannot trust this certificate")), "{why}");
+
+    let other = authority.issue("other", &Terms::default());
+    let (cert, key) = (good.cert.clone().unwrap(), other.key.clone().unwrap());
+    assert_eq!(
+        refused(Options { key: other.key.clone(), ..good.clone() }),
+        format!("{} is not the private key of the certificate in {}", key.display(), cert.display())
+    );
+    for (terms, why) in [
+        (Terms { from: -3, until: -2, ..Terms::default() }, "this certificate has expired"),
+        (Terms { from: 2, until: 3, ..Terms::default() }, "this certificate is not valid yet: are the clocks right?"),
+        (
+            Terms { usages: vec![ExtendedKeyUsagePurpose::ServerAuth], ..Terms::default() },
+            "this certificate is not for both roles: its extended key usage must contain serverAuth and clientAuth, or be absent",
+        ),
+    ] {
+        let bad = authority.issue("bad", &terms);
+        assert_eq!(refused(bad.clone()), format!("{}: {why}", bad.cert.unwrap().display()));
+    }
+    let stranger = Authority::new().member();
+    let why = refused(Options { ca_file: good.ca_file.clone(), ..stranger.clone() });
+    let path = stranger.cert.unwrap();
+    assert_eq!(
+        why,
+        format!("{}: this certificate is not signed by the authority that this rank trusts", path.display())
+    );
+    assert_eq!(
+        refused(Options { names: vec!["a b".into()], ..good }),
+        "\"a b\" is neither a DNS name nor an IP address"
+    );
+}
+
+#[test]
+fn the_text_of_a_file_may_take_the_place_of_its_path() {
+    let authority = Authority::new();
+    let member = authority.member();
+    let text = |path: &Option<PathBuf>| Some(PathBuf::from(fs::read_to_string(path.as_ref().unwrap()).unwrap()));
+    let texts = Options {
+        cert: text(&member.cert),
+        key: text(&member.key),
+        ca_file: text(&member.ca_file),
+        ..Options::default()
+    };
+    let mut ends = pair(texts.clone(), member.clone());
+    send(&mut ends[0], b"hello").unwrap();
+    assert_eq!(settle(&mut ends)[1].0, b"hello");
+    let other = authority.issue("other", &Terms::default());
+    let why = refused(Options { key: text(&other.key), ..texts });
+    assert!(why.starts_with("the PEM text in place of a path is not the private key"), "no key in a message: {why}");
+}
+
+#[test]
+fn a_folder_of_authorities_may_contain_other_files() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let in_folder = || Options { ca_file: None, ca_path: Some(folder.path().into()), ..authority.member() };
+    fs::write(folder.path().join("README"), "not a certificate").unwrap();
+    assert!(refused(in_folder()).ends_with("there is no certificate in any file of this folder"));
+    // As OpenSSL's rehash names it.
+    std::os::unix::fs::symlink(authority.path("ca.pem"), folder.path().join("0a1b2c3d.0")).unwrap();
+    let mut ends = pair(in_folder(), authority.member());
+    send(&mut ends[0], b"hello").unwrap();
+    assert_eq!(settle(&mut ends)[1].0, b"hello");
+}
+
+#[test]
+fn renewed_files_are_used_and_bad_ones_are_not() {
+    let authority = Authority::new();
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let log: LogCallback = {
+        let said = said.clone();
+        Arc::new(move |_, text: &str| said.lock().unwrap().push(text.to_owned()))
+    };
+    let options = authority.issue("renewed", &Terms::default());
+    fs::set_permissions(options.key.as_ref().unwrap(), fs::Permissions::from_mode(0o644)).unwrap();
+    let credentials = Credentials::new(options.clone(), Some(log)).unwrap();
+    let warned = said.lock().unwrap().pop().unwrap();
+    assert!(warned.contains("every user of this host can read this private key"), "{warned}");
+    // A peer that accepts one name only.
+    let connects = |names: &str| {
+        let [left, right] = sockets();
+        let only = Options { names: vec![names.into()], ..authority.member() };
+        let mut ends =
+            [Security::Tls(credentials.clone()).connect(left).unwrap(), security(only).accept(right).unwrap()];
+        send(&mut ends[0], b"hello").unwrap();
+        settle(&mut ends)[1].0 == b"hello"
+    };
+    assert!(connects("rank.example") && !connects("new.example"));
+    // The modification times of files have the precision of the system's clock ticks.
+    std::thread::sleep(Duration::from_millis(20));
+    authority.issue("renewed", &Terms { names: vec!["new.example".into()], ..Terms::default() });
+    assert!(connects("new.example") && !connects("rank.example"));
+    assert_eq!(said.lock().unwrap().pop().unwrap(), "the TLS files have changed: new connections use them");
+    std::thread::sleep(Duration::from_millis(20));
+    fs::write(options.cert.as_ref().unwrap(), "").unwrap();
+    assert!(connects("new.example"), "what was read before is used");
+    let why = said.lock().unwrap().pop().unwrap();
+    assert!(why.starts_with("the TLS files have changed, and are not used: "), "{why}");
+    assert!(said.lock().unwrap().is_empty(), "once");
+}

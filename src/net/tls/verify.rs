@@ -1,0 +1,196 @@
+//! Who is trusted, and what is wrong with a peer in words.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{
+    AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, Error as TlsError, RootCertStore,
+    SignatureScheme,
+};
+
+use crate::error::{Error, Result};
+use crate::net::handshake::Fault;
+
+/// Accepts the certificates that the authorities have signed, in either role.
+#[derive(Debug)]
+pub struct Authority {
+    provider: Arc<CryptoProvider>,
+    roots: Arc<RootCertStore>,
+    clients: Arc<dyn ClientCertVerifier>,
+    names: Vec<ServerName<'static>>,
+}
+
+impl Authority {
+    pub fn new(provider: Arc<CryptoProvider>, roots: RootCertStore, names: &[String]) -> Result<Self> {
+        let roots = Arc::new(roots);
+        let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
+        let clients = clients.map_err(|error| Error::invalid(format!("cannot use the authority: {error}")))?;
+        let name = |name: &String| {
+            let parsed = ServerName::try_from(name.clone());
+            parsed.map_err(|_| Error::invalid(format!("{name:?} is neither a DNS name nor an IP address")))
+        };
+        Ok(Self { provider, roots, clients, names: names.iter().map(name).collect::<Result<_>>()? })
+    }
+
+    /// Checks this rank's own certificate as its peers will. The error says what they would find.
+    pub fn check_own(&self, chain: &[CertificateDer<'static>]) -> std::result::Result<(), String> {
+        let Some((own, others)) = chain.split_first() else { return Err("there is no certificate in it".into()) };
+        let now = UnixTime::now();
+        let as_server = self.signed(own, others, now);
+        let as_client = || self.clients.verify_client_cert(own, others, now).map(drop);
+        as_server.and_then(|()| as_client()).map_err(|error| match error {
+            TlsError::InvalidCertificate(CertificateError::UnknownIssuer) => {
+                "this certificate is not signed by the authority that this rank trusts".to_owned()
+            }
+            TlsError::InvalidCertificate(of) => format!("this certificate {}", certificate(&of)),
+            error => error.to_string(),
+        })
+    }
+
+    fn signed(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> std::result::Result<(), TlsError> {
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms)
+    }
+
+    fn permitted(&self, end_entity: &CertificateDer<'_>) -> std::result::Result<(), TlsError> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        let permitted =
+            self.names.is_empty() || self.names.iter().any(|name| verify_server_name(&parsed, name).is_ok());
+        if permitted { Ok(()) } else { Err(CertificateError::NotValidForName.into()) }
+    }
+}
+
+impl ServerCertVerifier for Authority {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, TlsError> {
+        self.signed(end_entity, intermediates, now)?;
+        self.permitted(end_entity)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, TlsError> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, TlsError> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Authority {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.clients.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> std::result::Result<ClientCertVerified, TlsError> {
+        let verified = self.clients.verify_client_cert(end_entity, intermediates, now)?;
+        self.permitted(end_entity).map(|()| verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, TlsError> {
+        self.clients.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, TlsError> {
+        self.clients.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.clients.supported_verify_schemes()
+    }
+}
+
+/// What is wrong with a certificate, after its subject.
+fn certificate(error: &CertificateError) -> &'static str {
+    use CertificateError::*;
+    match error {
+        Expired | ExpiredContext { .. } => "has expired",
+        NotValidYet | NotValidYetContext { .. } => "is not valid yet: are the clocks right?",
+        Revoked => "is revoked",
+        UnknownIssuer => "is not signed by the authority that this rank trusts",
+        BadSignature => "has a signature that is not of the authority with this name that this rank trusts",
+        NotValidForName | NotValidForNameContext { .. } => "is for none of the names that this rank accepts",
+        InvalidPurpose | InvalidPurposeContext { .. } => {
+            "is not for both roles: its extended key usage must contain serverAuth and clientAuth, or be absent"
+        }
+        BadEncoding => "is malformed",
+        _ => "cannot be used",
+    }
+}
+
+/// What the peer's TLS is accused of, if `error` says that: it comes out of a [`Session`](super::Session).
+pub fn fault(error: &io::Error) -> Option<Fault> {
+    let error = error.get_ref()?.downcast_ref::<TlsError>()?;
+    Some(match error {
+        TlsError::InvalidCertificate(of) => Fault::Certificate(certificate(of)),
+        TlsError::NoCertificatesPresented => Fault::Certificate("is missing"),
+        TlsError::AlertReceived(alert) => Fault::Alert(match alert {
+            AlertDescription::CertificateExpired => "its clock says that this rank's certificate has expired",
+            AlertDescription::UnknownCA => "it does not trust the authority of this rank's certificate",
+            AlertDescription::CertificateRequired => "it needs a certificate of this rank",
+            AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::AccessDenied
+            | AlertDescription::UnsupportedCertificate => "it does not accept this rank's certificate",
+            AlertDescription::ProtocolVersion => "it does not speak TLS 1.3",
+            _ => "it ended the TLS session with an alert",
+        }),
+        TlsError::PeerIncompatible(_) => Fault::Tls("it does not speak TLS 1.3 with certificates of both sides"),
+        TlsError::InvalidMessage(_) | TlsError::InappropriateMessage { .. } => Fault::Tls(
+            "what it sends is not TLS: GLOO_RS_TRANSPORT, or the option in its place, must be the same on all ranks",
+        ),
+        TlsError::DecryptError | TlsError::PeerSentOversizedRecord => {
+            Fault::Tls("what it sends has been changed on the way")
+        }
+        _ => Fault::Tls("its TLS handshake is wrong"),
+    })
+}
