@@ -17,7 +17,7 @@ mod request;
 mod shared;
 mod split;
 mod sync;
-#[cfg(feature = "tls")]
+#[cfg(all(feature = "cli", feature = "tls"))]
 mod tls;
 mod tokens;
 mod topology;

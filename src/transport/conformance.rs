@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::loopback::{LinkModel, Network, Node, Random};
 use super::{Connector, ConnectorEvent, Device, Interest, Link, tcp};
 use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, Token};
-#[cfg(feature = "tls")]
+#[cfg(all(feature = "cli", feature = "tls"))]
 use crate::net::tls;
 use crate::secret::JobToken;
 use crate::sys;
@@ -31,7 +31,7 @@ fn over_tcp() -> Pair {
     between_devices(false, tcp::Transport::Tcp)
 }
 
-#[cfg(feature = "tls")]
+#[cfg(all(feature = "cli", feature = "tls"))]
 fn over_tls() -> Pair {
     let authority = tls::tests::Authority::new();
     between_devices(false, tcp::Transport::Tls(authority.member()))
@@ -89,7 +89,7 @@ fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
 /// Runs a check for each kind of link.
 fn each(check: impl Fn(Pair)) {
     check(over_tcp());
-    #[cfg(feature = "tls")]
+    #[cfg(all(feature = "cli", feature = "tls"))]
     check(over_tls());
     check(over_shared_memory());
     check(over_memory(None));

@@ -7,7 +7,8 @@
 
 mod files;
 mod session;
-#[cfg(test)]
+// The tool's feature brings the crate that makes certificates.
+#[cfg(all(test, feature = "cli"))]
 pub(crate) mod tests;
 mod verify;
 

@@ -29,8 +29,12 @@ pub struct Session {
     end: usize,
     /// Decrypted bytes that were not received.
     decrypted: usize,
-    /// The session cannot be used any more.
+    /// The peer has ended the session.
+    ended: bool,
+    /// Nothing can be decrypted any more.
     failed: Option<TlsError>,
+    /// Nothing can be sent any more. What the peer has sent before can still be received.
+    cut: Option<ErrorKind>,
 }
 
 /// A socket for rustls.
@@ -64,7 +68,7 @@ impl Session {
     fn new(mut tls: Connection) -> Self {
         tls.set_buffer_limit(Some(WRITE_BYTES));
         let incoming = vec![0; READ_BYTES].into_boxed_slice();
-        Self { tls, incoming, begin: 0, end: 0, decrypted: 0, failed: None }
+        Self { tls, incoming, begin: 0, end: 0, decrypted: 0, ended: false, failed: None, cut: None }
     }
 
     /// `None` until the handshake is over.
@@ -79,14 +83,14 @@ impl Session {
 
     /// Whether there are bytes that the socket has not taken.
     pub fn has_unsent(&self) -> bool {
-        self.tls.wants_write() && self.failed.is_none()
+        self.tls.wants_write() && self.cut.is_none()
     }
 
     /// Fills `parts` from the front, as far as it can without blocking, and returns the number of bytes. Returns 0 at the end of the
     /// session, and fails with [`ErrorKind::UnexpectedEof`] if the connection ends before that, which anyone on the way can cause.
     pub fn receive(&mut self, socket: RawFd, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        // The answer to a peer's message of the session may not have been sent.
-        let sent = self.flush(socket);
+        // The answer to a peer's message of the session may not have been sent. An error is found by what is sent next.
+        let _ = self.flush(socket);
         let mut filled = 0;
         for part in parts {
             let mut at = 0;
@@ -97,7 +101,6 @@ impl Session {
                     Ok(n) => (at, filled) = (at + n, filled + n),
                     // Whatever it is, it is found again.
                     Err(_) if filled > 0 => return Ok(filled),
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return sent.and(Err(error)),
                     Err(error) => return Err(error),
                 }
             }
@@ -111,6 +114,9 @@ impl Session {
                 let count = self.tls.reader().read(into)?;
                 self.decrypted -= count;
                 return Ok(count);
+            }
+            if self.ended {
+                return Ok(0);
             }
             if self.begin < self.end {
                 self.decrypt(socket)?;
@@ -134,18 +140,16 @@ impl Session {
             return Err(invalid(error));
         }
         let mut rest = &self.incoming[self.begin..self.end];
-        let taken = self.tls.read_tls(&mut rest)?;
-        self.begin += taken;
+        self.begin += self.tls.read_tls(&mut rest)?;
         match self.tls.process_new_packets() {
             Ok(state) => {
                 self.decrypted = state.plaintext_bytes_to_read();
-                if taken == 0 {
-                    // What follows the end of the session is ignored.
+                self.ended = state.peer_has_closed();
+                if self.ended {
+                    // What follows is ignored.
                     self.begin = self.end;
                 }
-                if self.tls.wants_write() {
-                    self.flush(socket)?;
-                }
+                let _ = self.flush(socket);
                 Ok(())
             }
             Err(error) => {
@@ -180,12 +184,15 @@ impl Session {
 
     /// Sends what is encrypted. Returns whether the socket has taken all of it.
     pub fn flush(&mut self, socket: RawFd) -> io::Result<bool> {
-        while self.has_unsent() {
+        if let Some(kind) = self.cut {
+            return Err(kind.into());
+        }
+        while self.tls.wants_write() {
             match self.tls.write_tls(&mut Socket(socket)) {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => {
-                    self.failed.get_or_insert(TlsError::General(format!("the connection broke: {error}")));
+                    self.cut = Some(error.kind());
                     return Err(error);
                 }
             }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -74,8 +74,11 @@ impl Authority {
 
     fn issue(&self, name: &str, terms: &Terms) -> Options {
         let mut params = CertificateParams::new(terms.names.clone()).unwrap();
-        let day = |days: i64| time::OffsetDateTime::now_utc() + time::Duration::days(days);
-        (params.not_before, params.not_after) = (day(terms.from), day(terms.until));
+        let day = |days: i64| {
+            let (now, time) = (SystemTime::now(), Duration::from_secs(days.unsigned_abs() * 24 * 3600));
+            if days < 0 { now - time } else { now + time }
+        };
+        (params.not_before, params.not_after) = (day(terms.from).into(), day(terms.until).into());
         params.extended_key_usages = terms.usages.clone();
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -242,6 +245,39 @@ fn an_end_is_orderly_only_if_the_peer_has_said_so() {
             }
         }
     }
+}
+
+/// A rank that gives up sends the reason and closes; the others may find out while they send.
+#[test]
+fn last_words_are_received_although_nothing_can_be_sent() {
+    let authority = Authority::new();
+    let mut ends = pair(authority.member(), authority.member());
+    settle(&mut ends);
+    send(&mut ends[0], b"last words").unwrap();
+    ends[0].close();
+    ends[0].flush().unwrap();
+    let [left, mut right] = ends;
+    drop(left);
+    assert!((0..10).any(|_| send(&mut right, &[1; 1000]).is_err()), "the connection is broken");
+    let mut into = [0; 100];
+    assert_eq!(right.receive(&mut [IoSliceMut::new(&mut into)]).unwrap(), 10);
+    assert_eq!(right.receive(&mut [IoSliceMut::new(&mut into)]).unwrap(), 0);
+    assert!(!right.has_unsent() && send(&mut right, b"more").is_err());
+}
+
+/// The connection itself may stay open for a while.
+#[test]
+fn the_end_of_the_session_is_the_end_of_the_stream() {
+    let authority = Authority::new();
+    let mut ends = pair(authority.member(), authority.member());
+    settle(&mut ends);
+    ends[0].close();
+    ends[0].flush().unwrap();
+    let mut into = [0; 100];
+    assert_eq!(ends[1].receive(&mut [IoSliceMut::new(&mut into)]).unwrap(), 0);
+    // It can still be sent the other way.
+    send(&mut ends[1], b"more").unwrap();
+    assert_eq!(ends[0].receive(&mut [IoSliceMut::new(&mut into)]).unwrap(), 4);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys::Waker;
 use crate::types::Rank;
@@ -33,7 +33,7 @@ impl Held {
     }
 
     /// What the link to `rank` holds from now on.
-    pub fn set(&self, rank: Rank, holds: Holds) {
+    fn set(&self, rank: Rank, holds: Holds) {
         let mut links = self.links();
         let received = |links: &[(Rank, Holds)]| links.iter().any(|(_, holds)| holds.received);
         let before = received(&links);
@@ -54,6 +54,46 @@ impl Held {
 
     pub fn ranks(&self) -> Vec<Rank> {
         self.links().iter().map(|(rank, _)| *rank).collect()
+    }
+}
+
+/// One link's entry, which ends with it.
+pub struct Holding {
+    held: Option<Arc<Held>>,
+    rank: Rank,
+    holds: Holds,
+}
+
+impl Holding {
+    /// Of a link that may hold something if there is a list.
+    pub fn new(held: Option<Arc<Held>>, rank: Rank) -> Self {
+        Self { held, rank, holds: Holds::default() }
+    }
+
+    /// Whether the link may hold something.
+    #[inline]
+    pub fn may_hold(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// What the link holds, as it was last said.
+    pub fn holds(&self) -> Holds {
+        self.holds
+    }
+
+    /// Says what the link holds now. Returns whether that has changed.
+    pub fn set(&mut self, holds: Holds) -> bool {
+        let changed = holds != std::mem::replace(&mut self.holds, holds);
+        if let Some(held) = self.held.as_ref().filter(|_| changed) {
+            held.set(self.rank, holds);
+        }
+        changed
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.set(Holds::default());
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::device::Shared;
-use super::held::{Held, Holds};
+use super::held::{Held, Holding, Holds};
 use crate::net::stream::Stream;
 use crate::sys::{self, Epoll};
 use crate::transport::{Interest, Link};
@@ -21,9 +21,7 @@ pub struct TcpLink {
     /// What epoll watches.
     bits: u32,
     shared: Arc<Shared>,
-    /// Where it says what it holds, if it may hold anything.
-    held: Option<Arc<Held>>,
-    holds: Holds,
+    holding: Holding,
 }
 
 impl TcpLink {
@@ -38,7 +36,8 @@ impl TcpLink {
         let fd = stream.as_raw_fd();
         epoll.modify(fd, sys::READ, rank as u64).or_else(|_| epoll.add(fd, sys::READ, rank as u64))?;
         let watched = Interest { readable: true, writable: false };
-        let mut link = Self { stream, rank, epoll, watched, bits: sys::READ, shared, held, holds: Holds::default() };
+        let holding = Holding::new(held, rank);
+        let mut link = Self { stream, rank, epoll, watched, bits: sys::READ, shared, holding };
         link.note();
         Ok(link)
     }
@@ -46,12 +45,9 @@ impl TcpLink {
     /// Says what the link holds, if that has changed.
     #[inline]
     fn note(&mut self) {
-        if let Some(held) = &self.held {
+        if self.holding.may_hold() {
             let received = self.watched.readable && self.stream.has_received();
-            let holds = Holds { received, unsent: self.stream.has_unsent() };
-            if holds != self.holds {
-                held.set(self.rank, holds);
-                self.holds = holds;
+            if self.holding.set(Holds { received, unsent: self.stream.has_unsent() }) {
                 // If this fails, so does what is sent or received next.
                 let _ = self.arm();
             }
@@ -62,7 +58,7 @@ impl TcpLink {
     fn arm(&mut self) -> io::Result<()> {
         let (fd, number) = (self.stream.as_raw_fd(), self.rank as u64);
         let bit = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
-        let writable = self.watched.writable || self.holds.unsent;
+        let writable = self.watched.writable || self.holding.holds().unsent;
         let bits = bit(self.watched.readable, sys::READ) | bit(writable, sys::WRITE);
         match (std::mem::replace(&mut self.bits, bits), bits) {
             (before, now) if before == now => Ok(()),
@@ -103,11 +99,8 @@ impl Link for TcpLink {
     }
 
     fn end(self: Box<Self>, close_notice: Vec<u8>) {
-        let Self { stream, rank, epoll, shared, held, .. } = *self;
+        let Self { stream, epoll, shared, .. } = *self;
         let _ = epoll.remove(stream.as_raw_fd());
-        if let Some(held) = held {
-            held.set(rank, Holds::default());
-        }
         shared.linger(ClosingSocket::new(stream, close_notice));
     }
 }
