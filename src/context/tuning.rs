@@ -87,6 +87,9 @@ impl Context {
     /// Rank 0: measures what `source` lacks. Returns the result as text: the overrides in one line, then a tuning file.
     fn publish(&self, source: Source, links: Links, until: Instant) -> String {
         let Source { mut tuning, measures, .. } = source;
+        if measures {
+            tuning = tuning.on_this_processor();
+        }
         if measures && self.size > 1 {
             // The other ends answer for as long, from when each of them has the addresses.
             let built_in = tuning.constants();

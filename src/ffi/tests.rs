@@ -183,10 +183,11 @@ fn options_structs_have_no_padding_at_the_end() {
         };
     }
     check! {
-        gloo_rs_device_options_t.reserved: u32;
+        gloo_rs_tls_options_t.names: *mut ();
+        gloo_rs_device_options_t.tls: *mut ();
         gloo_rs_store_callbacks_t.destroy: *mut ();
         gloo_rs_context_options_t.tuning: *mut ();
-        gloo_rs_tcp_store_options_t.log_destroy: *mut ();
+        gloo_rs_tcp_store_options_t.tls: *mut ();
         gloo_rs_connection_statistics_t.crowded_out: u64;
         gloo_rs_redis_options_t.ttl_s: u32;
         gloo_rs_collective_options_t.num_dims: usize;

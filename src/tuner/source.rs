@@ -15,7 +15,7 @@ pub struct Source {
     pub tuning: Tuning,
     /// The path of the file.
     pub file: Option<PathBuf>,
-    /// Whether missing values are measured when ranks connect; otherwise the built-in ones are used.
+    /// Whether missing values are measured when ranks connect, or those of rank 0's processor; otherwise the built-in ones are used.
     pub measures: bool,
 }
 
@@ -30,12 +30,9 @@ impl Source {
     /// file. Errors name the file and the line.
     pub fn read(text: &str) -> Result<Self> {
         match text {
-            "" | "measure" => Ok(Self { tuning: Tuning::default().on_this_processor(), measures: true, file: None }),
+            "" | "measure" => Ok(Self { measures: true, ..Self::default() }),
             "default" => Ok(Self::default()),
-            path => {
-                let tuning = Tuning::read(Path::new(path))?.on_this_processor();
-                Ok(Self { tuning, file: Some(path.into()), measures: true })
-            }
+            path => Ok(Self { tuning: Tuning::read(Path::new(path))?, file: Some(path.into()), measures: true }),
         }
     }
 }

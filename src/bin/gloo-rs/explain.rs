@@ -144,6 +144,7 @@ impl Explain {
         let overrides = Overrides::from_environment().map_err(says)?;
         let known = (tuning.local.is_some(), tuning.remote.is_some());
         let (of_file, reduction_built_in) = (tuning.constants.clone(), tuning.gamma.is_none());
+        let tuning = if measures { tuning.on_this_processor() } else { tuning };
         let tuner = Tuner::new(tuning, overrides, places, ContextOptions::default().max_segment_bytes);
         let Explanation { chosen, why, candidates } = tuner.explain(collective, bytes);
         let Network { local, remote, gamma, .. } = *tuner.network();
@@ -154,7 +155,11 @@ impl Explain {
         };
         let value = |constant: &Constant| {
             let built_in = !of_file.contains_key(constant.name);
-            (constant.name, Value { value: constant.of(tuner.constants()), built_in, source: constant.source })
+            let of_processor = measures
+                && gloo_rs::collective::Constants::of_this_processor().iter().any(|(name, _)| *name == constant.name);
+            let source =
+                if built_in && of_processor { "measured on a processor of this kind" } else { constant.source };
+            (constant.name, Value { value: constant.of(tuner.constants()), built_in, source })
         };
         let measured = [(true, known.0), (hosts > 1, known.1)].iter().any(|(used, known)| *used && !known);
         Ok(Report {
