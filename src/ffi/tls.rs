@@ -74,13 +74,12 @@ unsafe fn with_files(files: &gloo_rs_tls_options_t) -> Result<Transport> {
     // SAFETY: by the contract.
     let text = |path, name| unsafe { pointer::optional_text(path, name) };
     let path = |path, name| Ok::<_, Error>(text(path, name)?.filter(|path| !path.is_empty()).map(Into::into));
-    let names = text(files.names, "tls->names")?.unwrap_or_default().split(',').map(str::trim);
     Ok(Transport::Tls(tls::Options {
         cert: path(files.cert, "tls->cert")?,
         key: path(files.key, "tls->key")?,
         ca_file: path(files.ca_file, "tls->ca_file")?,
         ca_path: path(files.ca_path, "tls->ca_path")?,
-        names: names.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+        names: tls::Options::names_in(text(files.names, "tls->names")?.unwrap_or_default()),
     }))
 }
 

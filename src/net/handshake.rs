@@ -420,9 +420,9 @@ impl Connector {
     }
 
     /// Makes the proofs hold only in the session with this binding. The first call counts, before any bytes are taken.
-    pub fn bind(&mut self, binding: &[u8]) {
+    pub fn bind(&mut self, binding: impl FnOnce() -> Vec<u8>) {
         if !std::mem::replace(&mut self.bound, true) {
-            self.key = self.key.bound(binding);
+            self.key = self.key.bound(&binding());
         }
     }
 

@@ -148,9 +148,7 @@ impl Stream {
 
     /// Sends what was taken and is not in the socket. Returns whether nothing is left.
     pub fn flush(&mut self) -> io::Result<bool> {
-        let fd = self.socket.as_raw_fd();
-        let _ = fd;
-        with_session!(self, |session| session.flush(fd), Ok(true))
+        with_session!(self, |session| session.flush(self.socket.as_raw_fd()), Ok(true))
     }
 
     /// No more is sent: the peer will find the end of the stream once all is flushed.

@@ -155,10 +155,8 @@ impl Explain {
         };
         let value = |constant: &Constant| {
             let built_in = !of_file.contains_key(constant.name);
-            let of_processor = measures
-                && gloo_rs::collective::Constants::of_this_processor().iter().any(|(name, _)| *name == constant.name);
-            let source =
-                if built_in && of_processor { "measured on a processor of this kind" } else { constant.source };
+            let of_processor = built_in && tuner.tuning().constants.contains_key(constant.name);
+            let source = if of_processor { "measured on a processor of this kind" } else { constant.source };
             (constant.name, Value { value: constant.of(tuner.constants()), built_in, source })
         };
         let measured = [(true, known.0), (hosts > 1, known.1)].iter().any(|(used, known)| *used && !known);

@@ -152,8 +152,11 @@ impl Program {
     #[inline]
     pub fn skips_copy(&self, element: usize) -> Option<Span> {
         // Such a publication is a copy itself.
-        self.aside
-            .filter(|_| self.copies(element).filter(|bytes| *bytes <= COPIED_BYTES).count() == self.published.len())
+        let is_copy = |(publication, len): (usize, &usize)| {
+            let bytes = len * element;
+            bytes <= COPIED_BYTES && !self.is_by_reference(publication, bytes)
+        };
+        self.aside.filter(|_| self.published.iter().enumerate().all(is_copy))
     }
 
     /// Whether `publication`, of `bytes`, is by reference because the operating system reads it faster out of its rank's memory than it

@@ -10,7 +10,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Options;
-use crate::error::{Error, Result, in_words};
+use crate::error::{Error, Result};
 
 /// What [`read`] has read.
 pub struct Files {
@@ -65,9 +65,6 @@ pub fn read(options: &Options) -> Result<Files> {
         return Err(missing("the certificate of an authority", &variables));
     }
     let chain = certificates(cert, &text(cert)?)?;
-    if chain.is_empty() {
-        return Err(Error::invalid(format!("{}: there is no certificate in it", shown(cert))));
-    }
     let (private, metadata) = (text(key)?, fs::metadata(key).ok());
     Ok(Files { chain, key: private_key(key, &private)?, roots, warning: metadata.and_then(|of| exposed(key, &of)) })
 }
@@ -76,7 +73,7 @@ fn text(file: &Path) -> Result<Vec<u8>> {
     if let Some(text) = inline(file) {
         return Ok(text.to_vec());
     }
-    fs::read(file).map_err(|error| Error::io(format_args!("cannot read {}: {}", shown(file), in_words(&error)), &error))
+    fs::read(file).map_err(|error| Error::io(format_args!("cannot read {}", shown(file)), &error))
 }
 
 /// A warning about a key that others than its owner and its group can read.
@@ -85,11 +82,14 @@ fn exposed(file: &Path, of: &Metadata) -> Option<String> {
     open.then(|| format!("{}: every user of this host can read this private key; make it mode 600", shown(file)))
 }
 
-/// The certificates in a PEM file; other sections are skipped.
+/// The certificates in a PEM file, at least one; other sections are skipped.
 fn certificates(file: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let mut found = Vec::new();
     for (index, section) in CertificateDer::pem_slice_iter(text).enumerate() {
         found.push(section.map_err(|error| malformed(file, text, "CERTIFICATE", index, &error))?);
+    }
+    if found.is_empty() {
+        return Err(Error::invalid(format!("{}: there is no certificate in it", shown(file))));
     }
     Ok(found)
 }
@@ -104,26 +104,20 @@ fn private_key(file: &Path, text: &[u8]) -> Result<PrivateKeyDer<'static>> {
     })
 }
 
-fn trust(roots: &mut RootCertStore, file: &Path, text: &[u8]) -> Result<usize> {
-    let found = certificates(file, text)?;
-    let count = found.len();
-    for (index, certificate) in found.into_iter().enumerate() {
+fn trust(roots: &mut RootCertStore, file: &Path, text: &[u8]) -> Result<()> {
+    for (index, certificate) in certificates(file, text)?.into_iter().enumerate() {
         roots.add(certificate).map_err(|error| {
             let line = line_of(text, "CERTIFICATE", index);
             Error::invalid(format!("{}, line {line}: cannot trust this certificate: {error}", shown(file)))
         })?;
     }
-    if count == 0 && !file.is_dir() {
-        return Err(Error::invalid(format!("{}: there is no certificate in it", shown(file))));
-    }
-    Ok(count)
+    Ok(())
 }
 
 /// Every file in `folder` that contains certificates: it may contain other files, too.
 fn trust_folder(roots: &mut RootCertStore, folder: &Path) -> Result<()> {
-    let unreadable = |error: std::io::Error| {
-        Error::io(format_args!("cannot read the folder {}: {}", folder.display(), in_words(&error)), &error)
-    };
+    let unreadable =
+        |error: std::io::Error| Error::io(format_args!("cannot read the folder {}", folder.display()), &error);
     let entries = fs::read_dir(folder).map_err(unreadable)?.collect::<std::io::Result<Vec<_>>>().map_err(unreadable)?;
     let before = roots.len();
     for entry in entries {

@@ -1,4 +1,4 @@
-//! TLS 1.3 for connections between ranks, by rustls with ring. The crypto provider is passed explicitly: none is installed for
+//! TLS 1.3 for connections between ranks and to the TCP store, by rustls with ring. The crypto provider is passed explicitly: none is installed for
 //! the process.
 //!
 //! Both sides present a certificate. A peer is whoever the authority has signed, whatever host it is on: ranks find each other by
@@ -55,6 +55,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// The names in a list with commas.
+    pub fn names_in(list: &str) -> Vec<String> {
+        list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    }
+
     /// These, and what the environment says where they say nothing. `ca_file` and `ca_path` together replace the environment's.
     pub fn or_environment(mut self) -> Self {
         let [cert, key, ca_file, ca_path] = VARIABLES.map(|names| {
@@ -67,8 +72,7 @@ impl Options {
             (self.ca_file, self.ca_path) = (ca_file, ca_path);
         }
         if self.names.is_empty() {
-            let names = std::env::var(NAMES).unwrap_or_default();
-            self.names = names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            self.names = Self::names_in(&std::env::var(NAMES).unwrap_or_default());
         }
         self
     }

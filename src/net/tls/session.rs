@@ -96,10 +96,9 @@ impl Session {
             let mut at = 0;
             while at < part.len() {
                 match self.receive_some(socket, &mut part[at..]) {
-                    Ok(0) if filled == 0 => return Ok(0),
                     Ok(0) => return Ok(filled),
                     Ok(n) => (at, filled) = (at + n, filled + n),
-                    // Whatever it is, it is found again.
+                    // The next call finds it again, or that the stream was cut.
                     Err(_) if filled > 0 => return Ok(filled),
                     Err(error) => return Err(error),
                 }
@@ -118,12 +117,12 @@ impl Session {
             if self.ended {
                 return Ok(0);
             }
+            if let Some(error) = &self.failed {
+                return Err(invalid(error));
+            }
             if self.begin < self.end {
                 self.decrypt(socket)?;
                 continue;
-            }
-            if let Some(error) = &self.failed {
-                return Err(invalid(error));
             }
             (self.begin, self.end) = (0, sys::receive(socket, &mut [IoSliceMut::new(&mut self.incoming)])?);
             if self.end == 0 {
@@ -136,9 +135,6 @@ impl Session {
 
     /// Decrypts some of what was read from the socket.
     fn decrypt(&mut self, socket: RawFd) -> io::Result<()> {
-        if let Some(error) = &self.failed {
-            return Err(invalid(error));
-        }
         let mut rest = &self.incoming[self.begin..self.end];
         self.begin += self.tls.read_tls(&mut rest)?;
         match self.tls.process_new_packets() {

@@ -19,7 +19,7 @@ use crate::net::stream::{Security, Stream};
 /// An authority with a folder of its own.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    folder: Arc<TempDir>,
+    folder: TempDir,
 }
 
 /// What a certificate is made for.
@@ -47,7 +47,7 @@ fn name_of(folder: &TempDir) -> DistinguishedName {
 
 impl Authority {
     pub fn new() -> Self {
-        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name = name_of(&folder);
@@ -65,10 +65,9 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// The files of a rank with a certificate for `rank.example`. They exist as long as the process.
+    /// The files of a rank with a certificate for `rank.example`. They exist as long as the authority; what has read them goes on with what
+    /// it has read.
     pub fn member(&self) -> Options {
-        // Devices may read them again at any time.
-        std::mem::forget(self.folder.clone());
         self.issue("rank", &Terms::default())
     }
 
@@ -461,7 +460,8 @@ fn errors_name_the_file_and_the_line() {
         let bad = authority.issue("bad", &terms);
         assert_eq!(refused(bad.clone()), format!("{}: {why}", bad.cert.unwrap().display()));
     }
-    let stranger = Authority::new().member();
+    let elsewhere = Authority::new();
+    let stranger = elsewhere.member();
     let why = refused(Options { ca_file: good.ca_file.clone(), ..stranger.clone() });
     let path = stranger.cert.unwrap();
     assert_eq!(

@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 
 /// How long the certificates are valid: longer than any job.
 const VALID: Duration = Duration::from_secs(3650 * 24 * 3600);
-/// How much later than this host's other hosts' clocks may be.
+/// How far the clocks of other hosts may be behind this one's.
 const SKEW: Duration = Duration::from_secs(24 * 3600);
 
 /// Variables with which all ranks of a job use TLS: one certificate and its key for all of them, as text, so that no file is left

@@ -47,7 +47,7 @@ impl TcpConnector {
                     return Err(stream::fault(&e).map_or_else(|| failed(&e), refused));
                 }
             };
-            connector.bind(&stream.binding());
+            connector.bind(|| stream.binding());
             match connector.take(&bytes[..n]) {
                 Ok(Connecting::Waiting) => {}
                 Ok(Connecting::Send(proof)) => {
