@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::sys;
 use crate::types::Rank;
 
 /// What kind of failure an [`Error`] is. The C ABI's status codes are these, in this order, from 1.
@@ -95,10 +96,7 @@ pub struct Details {
 pub fn in_words(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EMFILE) => {
-            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: the call fills `limit`, or leaves it as it is.
-            unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-            let libc::rlimit { rlim_cur: now, rlim_max: most } = limit;
+            let (now, most) = sys::descriptor_limits();
             format!("{error}: this process may have {now} descriptors; raise that with ulimit -n (up to {most} here)")
         }
         Some(libc::ENFILE) => format!("{error}: raise the system's limit, fs.file-max"),
@@ -145,12 +143,15 @@ impl Error {
 
     /// The operating system's error, after what was being done.
     pub fn io(doing: impl fmt::Display, error: &std::io::Error) -> Self {
-        let kind = match error.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => ErrorKind::ResourceExhausted,
-            Some(libc::ECONNRESET | libc::ECONNREFUSED | libc::EPIPE | libc::ECONNABORTED | libc::ENOTCONN) => {
+        use std::io::ErrorKind as Io;
+        let kind = match error.kind() {
+            _ if sys::socket::is_exhausted(error) => ErrorKind::ResourceExhausted,
+            // An error without a number is not the system's.
+            _ if error.raw_os_error().is_none() => ErrorKind::Io,
+            Io::ConnectionReset | Io::ConnectionRefused | Io::BrokenPipe | Io::ConnectionAborted | Io::NotConnected => {
                 ErrorKind::ConnectionLost
             }
-            Some(libc::ETIMEDOUT) => ErrorKind::Timeout,
+            Io::TimedOut => ErrorKind::Timeout,
             _ => ErrorKind::Io,
         };
         Self::new(kind, format!("{doing}: {}", in_words(error))).with_errno(error.raw_os_error())

@@ -27,8 +27,7 @@ impl JobToken {
 
     /// The token in the environment variable `GLOO_RS_TOKEN`; none if it is empty or not set.
     pub fn from_environment() -> Self {
-        use std::os::unix::ffi::OsStrExt;
-        std::env::var_os(TOKEN_VARIABLE).map_or_else(Self::none, |value| Self::new(value.as_bytes()))
+        std::env::var_os(TOKEN_VARIABLE).map_or_else(Self::none, |value| Self::new(value.as_encoded_bytes()))
     }
 
     /// A random token of 256 bits, as hexadecimal text for an environment variable.

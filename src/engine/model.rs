@@ -78,6 +78,13 @@ impl AsRawFd for Waker {
     }
 }
 
+fn index(source: &Pollable) -> usize {
+    match source {
+        Pollable::Socket(fd) => *fd as usize,
+        Pollable::Poller(_) => unreachable!("the model has sockets only"),
+    }
+}
+
 /// Time stands still, and no sleep ends by itself.
 struct Forever(Instant);
 
@@ -86,12 +93,12 @@ impl Clock for Forever {
         self.0
     }
 
-    fn sleep(&self, descriptors: &[RawFd], _: Instant) -> bool {
+    fn sleep(&self, sources: &[Pollable], _: Instant) -> bool {
         let mut system = SYSTEM.lock().unwrap();
-        while !descriptors.iter().any(|fd| system.readable[*fd as usize]) {
+        while !sources.iter().any(|source| system.readable[index(source)]) {
             system = READABLE.wait(system).unwrap();
         }
-        system.readable[descriptors[0] as usize]
+        system.readable[index(&sources[0])]
     }
 }
 

@@ -1,6 +1,5 @@
 //! Which thread polls, which threads sleep, and who wakes them.
 
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::hash::QuickMap;
 use crate::messaging::{EVENTS, Messenger};
 use crate::slab::Slab;
+use crate::sys::Pollable;
 use crate::transport::{Clock, Watch};
 use crate::types::Rank;
 
@@ -37,7 +37,7 @@ pub type Guard<'a> = MutexGuard<'a, Core>;
 
 /// A context's state, and how threads wait on it.
 pub struct Engine {
-    /// The first field, so that it is dropped before the descriptors that it watches.
+    /// The first field, so that it is dropped before what it watches.
     watch: OnceLock<Box<dyn Watch>>,
     core: Mutex<Core>,
     /// Threads that wait for the lock.
@@ -46,8 +46,8 @@ pub struct Engine {
     ended: Condvar,
     /// Wakes the polling thread if it sleeps.
     waker: Waker,
-    /// The descriptors that wake a sleeping thread: the waker's and the links'.
-    descriptors: Vec<RawFd>,
+    /// What wakes a sleeping thread: the waker's and the links'.
+    sources: Vec<Pollable>,
     clock: Arc<dyn Clock>,
 }
 
@@ -55,13 +55,13 @@ impl Engine {
     /// An engine for `messenger`; threads wait by `clock`. `explain` describes the call that a peer's digest stands for.
     pub fn new(messenger: Messenger, clock: Arc<dyn Clock>, explain: fn(u64) -> String, spin: Spin) -> Result<Self> {
         let waker = Waker::new().map_err(|e| Error::io("cannot create a context", &e))?;
-        let mut descriptors = vec![waker.as_raw_fd()];
-        messenger.descriptors(&mut descriptors);
+        let mut sources = vec![Pollable::from(&waker)];
+        messenger.descriptors(&mut sources);
         Ok(Self {
             contenders: AtomicUsize::new(0),
             ended: Condvar::new(),
             waker,
-            descriptors,
+            sources,
             watch: OnceLock::new(),
             core: Mutex::new(Core {
                 messenger,
@@ -315,7 +315,7 @@ impl Engine {
         let until = guard.messenger.next_timer().map_or(deadline, |timer| timer.min(deadline));
         guard.sleeping = Some(spin);
         drop(guard);
-        if self.clock.sleep(&self.descriptors, until) {
+        if self.clock.sleep(&self.sources, until) {
             self.waker.clear();
         }
         guard = self.lock_contended();

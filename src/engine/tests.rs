@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +13,7 @@ use crate::collective::{Collective, Shape};
 use crate::engine::plan::PlanCache;
 use crate::messaging::Send;
 use crate::messaging::testing::{StreamLink, Turns, Unconnected, sockets};
-use crate::sys::Waker;
+use crate::sys::{Pollable, Waker};
 use crate::transport::{Clock, Interest, Link, SystemClock};
 use crate::types::Space;
 use crate::wire::Message;
@@ -81,7 +80,7 @@ fn engine(link: impl Link + 'static, readable: bool) -> (Engine, Waker) {
     if readable {
         waker.wake();
     }
-    let mut messenger = Messenger::new(0, 2, Box::new(Unconnected::new(Some(waker.as_raw_fd()), None)), None);
+    let mut messenger = Messenger::new(0, 2, Box::new(Unconnected::new(Some(Pollable::from(&waker)), None)), None);
     messenger.established(1, Box::new(link), CONNECTION);
     let spin = Spin::For(Duration::ZERO);
     (Engine::new(messenger, Arc::new(SystemClock), |_| String::new(), spin).unwrap(), waker)
@@ -196,7 +195,7 @@ impl Clock for Ticks {
         self.start + Duration::from_micros(u64::from(*ticks))
     }
 
-    fn sleep(&self, _: &[RawFd], until: Instant) -> bool {
+    fn sleep(&self, _: &[Pollable], until: Instant) -> bool {
         let mut ticks = self.ticks.lock().unwrap();
         self.slept.lock().unwrap().get_or_insert(*ticks);
         *ticks = until.duration_since(self.start).as_micros() as u32;

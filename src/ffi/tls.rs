@@ -61,7 +61,9 @@ pub(super) unsafe fn transport(
         return Ok(named);
     }
     match named {
-        Some(Transport::Tcp) => Err(Error::invalid("tls is set, but transport is tcp, which does not use it")),
+        Some(named) if !named.is_encrypted() => {
+            Err(Error::invalid(format!("tls is set, but transport is {}, which does not use it", named.name())))
+        }
         // SAFETY: by the contract.
         _ => unsafe { with_files(&files) }.map(Some),
     }

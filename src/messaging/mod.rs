@@ -36,13 +36,13 @@ pub use diagnosis::Unmatched;
 pub use operation::{Event, Outcome, Recv, ReduceInto, Remote, Replies, Send, Source, Token};
 
 use std::collections::HashMap;
-use std::os::fd::RawFd;
 use std::time::Instant;
 
 use crate::error::Error;
 use crate::hash::QuickMap;
 use crate::log::{Level, LogCallback};
 use crate::slab::Slab;
+use crate::sys::Pollable;
 use crate::transport::{Connector, ConnectorEvent};
 use crate::types::Rank;
 use inbox::{Finish, Target};
@@ -301,8 +301,8 @@ impl Messenger {
         events.append(&mut self.events);
     }
 
-    /// Adds the descriptors of which one becomes readable when [`Messenger::progress`] may have something to do.
-    pub fn descriptors(&self, into: &mut Vec<RawFd>) {
+    /// Adds what is to be polled: something of it becomes readable when [`Messenger::progress`] may have something to do.
+    pub fn descriptors(&self, into: &mut Vec<Pollable>) {
         self.connector.descriptors(into);
     }
 

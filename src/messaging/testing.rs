@@ -2,7 +2,6 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -10,7 +9,7 @@ use std::time::Instant;
 use super::Messenger;
 use crate::error::Result;
 use crate::net::address::{self, Address};
-use crate::sys;
+use crate::sys::{self, AsRaw, Pollable};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link};
 use crate::types::Rank;
 
@@ -18,7 +17,7 @@ use crate::types::Rank;
 pub struct Unconnected {
     address: Address,
     /// The descriptor to poll, if any.
-    descriptor: Option<RawFd>,
+    descriptor: Option<Pollable>,
     /// Where the times of calls of `progress` are recorded, if anywhere.
     turns: Option<Turns>,
 }
@@ -27,7 +26,7 @@ pub struct Unconnected {
 pub type Turns = Arc<Mutex<Vec<Instant>>>;
 
 impl Unconnected {
-    pub fn new(descriptor: Option<RawFd>, turns: Option<Turns>) -> Self {
+    pub fn new(descriptor: Option<Pollable>, turns: Option<Turns>) -> Self {
         let sockets = vec![([127, 0, 0, 1], 1).into()];
         // Miri keeps the system's files from the tests.
         let (host, cores) = if cfg!(miri) { (1, 1) } else { (address::host(), address::cores()) };
@@ -78,8 +77,8 @@ impl Connector for Unconnected {
         None
     }
 
-    fn descriptors(&self, into: &mut Vec<RawFd>) {
-        into.extend(self.descriptor);
+    fn descriptors(&self, into: &mut Vec<Pollable>) {
+        into.extend(self.descriptor.clone());
     }
 
     fn location(&self, _: Rank) -> Option<String> {
@@ -114,11 +113,11 @@ impl StreamLink {
 
 impl Link for StreamLink {
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        sys::send(self.stream.as_raw_fd(), parts)
+        sys::send(self.stream.raw(), parts)
     }
 
     fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        sys::receive(self.stream.as_raw_fd(), parts)
+        sys::receive(self.stream.raw(), parts)
     }
 
     fn watch(&mut self, _: Interest) -> io::Result<()> {

@@ -8,7 +8,7 @@ use super::interface;
 use crate::error::{Error, Result, first_few};
 use crate::net::handshake::Identity;
 use crate::sys::process::Descriptor;
-use crate::sys::topology::{Place, domain};
+use crate::sys::topology::{Place, affinity, domain};
 use crate::types::Rank;
 use crate::wire::VERSION;
 
@@ -122,14 +122,8 @@ impl Address {
 /// digest of the set. Launchers bind each rank to its own cores, so the cores of one rank do not give the number of cores of
 /// the host.
 pub fn cores() -> u64 {
-    // SAFETY: a zeroed `cpu_set_t` is a valid, empty set, and its size is passed. If the call fails, the set stays empty, on all ranks.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of_val(&set), &mut set);
-        set
-    };
-    // SAFETY: the numbers are smaller than the number of bits in the set.
-    let cores = (0..libc::CPU_SETSIZE as u64).filter(|core| unsafe { libc::CPU_ISSET(*core as usize, &set) });
+    // If the system does not say, the set is empty, on all ranks.
+    let cores = affinity().unwrap_or_default().into_iter().map(u64::from);
     let digest = cores.fold(0xcbf2_9ce4_8422_2325, |h: u64, core| (h ^ core).wrapping_mul(0x0100_0000_01b3));
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     digest << 16 | count.min(0xffff) as u64

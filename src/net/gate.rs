@@ -1,17 +1,16 @@
 //! Incoming connections up to their authentication: accepting, admission, handshake.
 //!
-//! A device and a store's server have one [`Gate`] each, on their own thread and epoll instance. The thread passes the gate's events
+//! A device and a store's server have one [`Gate`] each, on their own thread and poller. The thread passes the gate's events
 //! to the gate, which returns authenticated connections.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::Domain;
 
 use crate::error;
 use crate::log::{Level, LogCallback};
@@ -20,7 +19,7 @@ use crate::net::admission::{
 };
 use crate::net::handshake::{Accepting, Fault};
 use crate::net::stream;
-use crate::sys::{self, Epoll};
+use crate::sys::{self, AsRaw, OwnedSocket, Poller, Registration};
 
 /// Length of the listen queue: thousands of ranks may connect at the same time. The kernel reduces it to its own limit.
 const BACKLOG: i32 = 4096;
@@ -37,7 +36,7 @@ pub fn owns(number: u64) -> bool {
 
 /// The byte stream of a connection, from the handshake on: a socket, or a wrapper around one, such as TLS. It is watched for
 /// readability, so it must return all bytes that it has buffered before it returns [`io::ErrorKind::WouldBlock`].
-pub trait Stream: AsRawFd {
+pub trait Stream: AsRaw {
     /// Reads without blocking. Returns 0 at the end of the stream.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
     /// Sends as much as possible without blocking.
@@ -48,13 +47,13 @@ pub trait Stream: AsRawFd {
     }
 }
 
-impl Stream for OwnedFd {
+impl Stream for OwnedSocket {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        sys::receive(self.as_raw_fd(), &mut [IoSliceMut::new(into)])
+        sys::receive(self.raw(), &mut [IoSliceMut::new(into)])
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        sys::send(self.as_raw_fd(), &[IoSlice::new(bytes)])
+        sys::send(self.raw(), &[IoSlice::new(bytes)])
     }
 }
 
@@ -79,9 +78,10 @@ pub struct Refused(pub Fault, pub Option<Vec<u8>>);
 
 /// Listens at `address`, which is for `both` families if it is an IPv6 one; non-blocking.
 pub fn listen(address: SocketAddr, both: bool) -> io::Result<TcpListener> {
-    let kind = Type::STREAM.nonblocking().cloexec();
-    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
-    // A job that restarts can use its port while connections of the earlier one are in TIME_WAIT.
+    let socket = sys::socket::stream(Domain::for_address(address))?;
+    // A job that restarts can use its port while connections of the earlier one are in TIME_WAIT. On Windows it can without the option,
+    // which there lets two processes listen at one port.
+    #[cfg(unix)]
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(!both)?;
@@ -96,36 +96,36 @@ pub fn listen(address: SocketAddr, both: bool) -> io::Result<TcpListener> {
 pub struct Listeners(Arc<Shared>);
 
 struct Shared {
-    epoll: Epoll,
+    poller: Poller,
     /// Entries are only added.
-    sockets: Mutex<Vec<Arc<TcpListener>>>,
+    sockets: Mutex<Vec<(Registration, Arc<TcpListener>)>>,
     counters: Counters,
     /// Error number of the last failure to accept; 0 after a success.
     accept_error: AtomicI32,
 }
 
 impl Listeners {
-    /// Without listeners yet; they and their connections will be watched by `epoll`.
-    pub fn new(epoll: &Epoll) -> Self {
-        let (epoll, sockets) = (epoll.clone(), Mutex::default());
-        Self(Arc::new(Shared { epoll, sockets, counters: Counters::default(), accept_error: AtomicI32::new(0) }))
+    /// Without listeners yet; they and their connections will be watched by `poller`.
+    pub fn new(poller: &Poller) -> Self {
+        let (poller, sockets) = (poller.clone(), Mutex::default());
+        Self(Arc::new(Shared { poller, sockets, counters: Counters::default(), accept_error: AtomicI32::new(0) }))
     }
 
-    fn sockets(&self) -> MutexGuard<'_, Vec<Arc<TcpListener>>> {
+    fn sockets(&self) -> MutexGuard<'_, Vec<(Registration, Arc<TcpListener>)>> {
         self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a listener that [`listen`] has made. Returns its address.
     pub fn add(&self, listener: TcpListener) -> io::Result<SocketAddr> {
         let address = listener.local_addr()?;
-        self.0.epoll.add(listener.as_raw_fd(), sys::READ, LISTENER)?;
-        self.sockets().push(Arc::new(listener));
+        let registration = self.0.poller.add(&listener, sys::READ, LISTENER)?;
+        self.sockets().push((registration, Arc::new(listener)));
         Ok(address)
     }
 
     /// Watches all listeners, or none; returns whether that worked.
     fn watch(&self, interest: u32) -> bool {
-        self.sockets().iter().all(|listener| self.0.epoll.modify(listener.as_raw_fd(), interest, LISTENER).is_ok())
+        self.sockets().iter().all(|(registration, _)| registration.set(interest, LISTENER).is_ok())
     }
 
     /// Counts of the connections by their result. Thread-safe.
@@ -142,6 +142,7 @@ impl Listeners {
 
 /// A connection in the handshake.
 struct Pending<S, H> {
+    registration: Registration,
     stream: S,
     from: String,
     origin: IpAddr,
@@ -152,7 +153,7 @@ struct Pending<S, H> {
 }
 
 /// Starts the handshake of a connection; wraps its socket first if another protocol, such as TLS, lies below it.
-type Begin<S, H> = Box<dyn Fn(OwnedFd) -> io::Result<(S, H)> + Send>;
+type Begin<S, H> = Box<dyn Fn(OwnedSocket) -> io::Result<(S, H)> + Send>;
 
 /// The state of the gate's thread: connections of type `S`, whose handshake is `H`.
 pub struct Gate<S, H> {
@@ -175,7 +176,7 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
         log: Option<LogCallback>,
         listeners: &Listeners,
         timeout: Duration,
-        begin: impl Fn(OwnedFd) -> io::Result<(S, H)> + Send + 'static,
+        begin: impl Fn(OwnedSocket) -> io::Result<(S, H)> + Send + 'static,
     ) -> Self {
         Self {
             listeners: listeners.clone(),
@@ -200,15 +201,15 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
 
     /// Accepts the connections that have arrived; returns as [`Gate::ready`].
     pub fn accept(&mut self) -> Vec<(S, H::Proven)> {
-        let listeners = self.listeners.sockets().clone();
+        let listeners: Vec<_> = self.listeners.sockets().iter().map(|(_, listener)| listener.clone()).collect();
         let mut proven = Vec::new();
         for listener in &listeners {
-            // epoll is level-triggered: the remaining ones are reported again at once.
+            // Pollers are level-triggered: the remaining ones are reported again at once.
             for _ in 0..64 {
                 if self.accept_again.is_some() {
                     return proven;
                 }
-                match SockRef::from(listener).accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+                match sys::socket::accept(listener) {
                     Ok((socket, from)) => {
                         self.listeners.0.accept_error.store(0, Ordering::Relaxed);
                         let _ = socket.set_tcp_nodelay(true);
@@ -217,9 +218,8 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
                     }
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                     Err(e) => {
-                        let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
                         // Any other error belongs to a connection that broke before it was accepted.
-                        if e.raw_os_error().is_some_and(|number| short.contains(&number))
+                        if sys::socket::is_exhausted(&e)
                             // Unauthenticated connections must not use up the descriptors that ranks need.
                             && !self.drop_one(MIN_HANDSHAKE_TIME)
                         {
@@ -243,15 +243,17 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
     }
 
     /// Starts the handshake of a non-blocking connection; returns its number.
-    pub(crate) fn enter(&mut self, socket: OwnedFd, from: Option<SocketAddr>) -> Option<u64> {
+    pub(crate) fn enter(&mut self, socket: OwnedSocket, from: Option<SocketAddr>) -> Option<u64> {
         let number = self.next_number;
         self.next_number += 1;
-        self.listeners.0.epoll.add(socket.as_raw_fd(), sys::READ, number).ok()?;
         let (stream, handshake) = (self.begin)(socket).ok()?;
+        let registration = self.listeners.0.poller.add(&stream, sys::READ, number).ok()?;
         while self.handshakes.len() >= max_handshakes() && self.drop_one(Duration::ZERO) {}
         let (origin, from) = (origin(from), from.map_or_else(|| "somewhere".into(), |a| a.to_string()));
-        self.handshakes
-            .insert(number, Pending { stream, from, origin, handshake, begun: false, since: Instant::now() });
+        self.handshakes.insert(
+            number,
+            Pending { registration, stream, from, origin, handshake, begun: false, since: Instant::now() },
+        );
         Some(number)
     }
 
@@ -278,8 +280,8 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
                 Ok(Accepting::Send(words)) if matches!(stream.send(&words), Ok(sent) if sent == words.len()) => {}
                 Ok(Accepting::Send(_)) => break Refusal::Incomplete,
                 Ok(Accepting::Proven(proven)) => {
-                    let stream = self.handshakes.remove(&number)?.stream;
-                    let _ = self.listeners.0.epoll.remove(stream.as_raw_fd());
+                    let Pending { registration, stream, .. } = self.handshakes.remove(&number)?;
+                    registration.end();
                     self.admissions.accepted();
                     return Some((stream, proven));
                 }
@@ -330,11 +332,11 @@ impl<S: Stream, H: Handshake> Gate<S, H> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::os::fd::RawFd;
+    use std::os::fd::{AsRawFd, RawFd};
     use std::os::unix::net::UnixStream;
 
     /// A toy handshake of two bytes: the first is the name, the second the proof; each gets a reply.
@@ -362,13 +364,13 @@ mod tests {
         }
     }
 
-    fn gate<S: Stream>(wrap: impl Fn(OwnedFd) -> S + Send + 'static) -> (Gate<S, TwoBytes>, Listeners) {
-        let listeners = Listeners::new(&Epoll::new().unwrap());
+    fn gate<S: Stream>(wrap: impl Fn(OwnedSocket) -> S + Send + 'static) -> (Gate<S, TwoBytes>, Listeners) {
+        let listeners = Listeners::new(&Poller::new(sys::PollerKind::SYSTEM).unwrap());
         let begin = move |socket| Ok((wrap(socket), TwoBytes::default()));
         (Gate::new("test", None, &listeners, Duration::from_secs(5), begin), listeners)
     }
 
-    fn pair() -> (OwnedFd, UnixStream) {
+    fn pair() -> (OwnedSocket, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         (ours.into(), theirs)
@@ -396,7 +398,7 @@ mod tests {
     /// A wrapper like TLS: no data passes until both sides have sent a first byte; then every bit is inverted. It reads all available
     /// bytes from its socket and buffers them.
     struct Wrapped {
-        socket: OwnedFd,
+        socket: OwnedSocket,
         open: bool,
         kept: Vec<u8>,
     }

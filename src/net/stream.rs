@@ -1,7 +1,6 @@
 //! The byte stream of a connection to another process: a socket, or TLS over one.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 #[cfg(feature = "tls")]
 use std::sync::Arc;
 
@@ -9,23 +8,29 @@ use super::gate;
 use super::handshake::Fault;
 #[cfg(feature = "tls")]
 use super::tls::{self, Credentials, Session};
-#[cfg(not(feature = "tls"))]
+#[cfg(not(all(feature = "tls", feature = "uv")))]
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::log::LogCallback;
-use crate::sys;
+use crate::sys::{self, AsRaw, OwnedSocket, PollerKind};
 
 /// What carries the bytes of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP alone.
     Tcp,
+    /// TCP alone; contexts find the sockets that are ready by libuv.
+    #[cfg(feature = "uv")]
+    Uv,
     /// TLS over TCP; where the options say nothing, the environment does.
     #[cfg(feature = "tls")]
     Tls(tls::Options),
+    /// TCP alone, by the given poller.
+    #[cfg(test)]
+    By(PollerKind),
 }
 
-/// The environment variable that says `tcp` or `tls`, for devices and stores whose options do not.
+/// The environment variable that names a transport, `tcp`, `uv` or `tls`, for devices and stores whose options do not.
 pub const TRANSPORT: &str = "GLOO_RS_TRANSPORT";
 
 impl Transport {
@@ -33,13 +38,62 @@ impl Transport {
     pub fn named(name: &str, source: &str) -> Result<Self> {
         match name {
             "tcp" => Ok(Self::Tcp),
+            #[cfg(feature = "uv")]
+            "uv" => Ok(Self::Uv),
+            #[cfg(not(feature = "uv"))]
+            "uv" => {
+                Err(Error::new(ErrorKind::Unsupported, format!("{source} is uv: this library was built without libuv")))
+            }
             #[cfg(feature = "tls")]
             "tls" => Ok(Self::Tls(tls::Options::default())),
             #[cfg(not(feature = "tls"))]
             "tls" => {
                 Err(Error::new(ErrorKind::Unsupported, format!("{source} is tls: this library was built without TLS")))
             }
-            other => Err(Error::invalid(format!("{source} is {other:?}; it must be tcp or tls"))),
+            other => Err(Error::invalid(format!("{source} is {other:?}; it must be tcp, uv or tls"))),
+        }
+    }
+
+    /// `option`, or what the environment names, or TCP.
+    pub fn choose(option: Option<&Self>) -> Result<Self> {
+        let variable = std::env::var_os(TRANSPORT).filter(|value| !value.is_empty());
+        match (option, variable) {
+            (Some(transport), _) => Ok(transport.clone()),
+            (None, None) => Ok(Self::Tcp),
+            (None, Some(name)) => Self::named(&name.to_string_lossy(), TRANSPORT),
+        }
+    }
+
+    /// Its name, as [`Transport::named`] takes it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            #[cfg(feature = "uv")]
+            Self::Uv => "uv",
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => "tls",
+            #[cfg(test)]
+            Self::By(_) => "tcp",
+        }
+    }
+
+    /// Whether it encrypts.
+    pub fn is_encrypted(&self) -> bool {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => true,
+            _ => false,
+        }
+    }
+
+    /// By what contexts wait for their sockets.
+    pub fn poller(&self) -> PollerKind {
+        match self {
+            #[cfg(feature = "uv")]
+            Self::Uv => PollerKind::Uv,
+            #[cfg(test)]
+            Self::By(kind) => *kind,
+            _ => PollerKind::SYSTEM,
         }
     }
 }
@@ -56,19 +110,13 @@ pub enum Security {
 }
 
 impl Security {
-    /// That of `transport`, or of the environment. Reads the files that TLS needs.
-    pub fn choose(transport: Option<&Transport>, log: Option<&LogCallback>) -> Result<Self> {
-        let variable = std::env::var_os(TRANSPORT).filter(|value| !value.is_empty());
-        let transport = match (transport, variable) {
-            (Some(transport), _) => transport.clone(),
-            (None, None) => Transport::Tcp,
-            (None, Some(name)) => Transport::named(&name.to_string_lossy(), TRANSPORT)?,
-        };
+    /// That of `transport`. Reads the files that TLS needs.
+    pub fn of(transport: &Transport, log: Option<&LogCallback>) -> Result<Self> {
         let _ = log;
         match transport {
-            Transport::Tcp => Ok(Self::Plain),
             #[cfg(feature = "tls")]
-            Transport::Tls(options) => Ok(Self::Tls(Credentials::new(options.or_environment(), log.cloned())?)),
+            Transport::Tls(options) => Ok(Self::Tls(Credentials::new(options.clone().or_environment(), log.cloned())?)),
+            _ => Ok(Self::Plain),
         }
     }
 
@@ -78,7 +126,7 @@ impl Security {
     }
 
     /// The stream of the side that has connected, or is connecting.
-    pub fn connect(&self, socket: OwnedFd) -> io::Result<Stream> {
+    pub fn connect(&self, socket: OwnedSocket) -> io::Result<Stream> {
         match self {
             Self::Plain => Ok(Stream::from(socket)),
             #[cfg(feature = "tls")]
@@ -87,7 +135,7 @@ impl Security {
     }
 
     /// The stream of the side that has accepted.
-    pub fn accept(&self, socket: OwnedFd) -> io::Result<Stream> {
+    pub fn accept(&self, socket: OwnedSocket) -> io::Result<Stream> {
         match self {
             Self::Plain => Ok(Stream::from(socket)),
             #[cfg(feature = "tls")]
@@ -98,13 +146,13 @@ impl Security {
 
 /// A stream over a non-blocking socket. With TLS, the handshake takes place in [`Stream::receive`] and [`Stream::send`].
 pub struct Stream {
-    socket: OwnedFd,
+    socket: OwnedSocket,
     #[cfg(feature = "tls")]
     session: Option<Box<Session>>,
 }
 
-impl From<OwnedFd> for Stream {
-    fn from(socket: OwnedFd) -> Self {
+impl From<OwnedSocket> for Stream {
+    fn from(socket: OwnedSocket) -> Self {
         Self {
             socket,
             #[cfg(feature = "tls")]
@@ -113,9 +161,17 @@ impl From<OwnedFd> for Stream {
     }
 }
 
-impl AsRawFd for Stream {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+#[cfg(unix)]
+impl std::os::fd::AsRawFd for Stream {
+    fn as_raw_fd(&self) -> sys::RawSocket {
+        self.socket.raw()
+    }
+}
+
+#[cfg(windows)]
+impl std::os::windows::io::AsRawSocket for Stream {
+    fn as_raw_socket(&self) -> sys::RawSocket {
+        self.socket.raw()
     }
 }
 
@@ -135,20 +191,20 @@ impl Stream {
     /// if no more have arrived.
     #[inline]
     pub fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let fd = self.socket.as_raw_fd();
+        let fd = self.socket.raw();
         with_session!(self, |session| session.receive(fd, parts), sys::receive(fd, parts))
     }
 
     /// Takes as many bytes from the front of `parts` as possible without blocking.
     #[inline]
     pub fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let fd = self.socket.as_raw_fd();
+        let fd = self.socket.raw();
         with_session!(self, |session| session.send(fd, parts), sys::send(fd, parts))
     }
 
     /// Sends what was taken and is not in the socket. Returns whether nothing is left.
     pub fn flush(&mut self) -> io::Result<bool> {
-        with_session!(self, |session| session.flush(self.socket.as_raw_fd()), Ok(true))
+        with_session!(self, |session| session.flush(self.socket.raw()), Ok(true))
     }
 
     /// No more is sent: the peer will find the end of the stream once all is flushed.
@@ -174,7 +230,7 @@ impl Stream {
     }
 
     /// The socket, for its options.
-    pub fn socket(&self) -> &OwnedFd {
+    pub fn socket(&self) -> &OwnedSocket {
         &self.socket
     }
 }

@@ -9,8 +9,6 @@ use std::fmt::Display;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind as IoErrorKind, Read, Write};
-use std::os::fd::IntoRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +16,7 @@ use std::time::Duration;
 use super::support::{Backoff, Deadline, NAMED_KEYS, check_key, check_value, no_value, quote, seconds, sum};
 use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Store};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys;
 
 /// First bytes of a file. Then come the key's length (u32) and the value's (u64), both little-endian, the key, and the value.
 const MAGIC: [u8; 8] = *b"gloo_rs\x01";
@@ -110,12 +109,11 @@ impl FileStore {
     /// Opens the file of `key` and reads up to its value; also returns the value's length. `None` if there is no such file.
     fn find(&self, key: &str) -> Result<Option<(File, usize)>> {
         let path = self.path(key);
-        // Non-blocking: opening a pipe that another program has put there would block.
-        let mut file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path) {
+        let mut file = match sys::file::open_without_blocking(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(None),
             // On NFS another host replaced the file between lookup and open. The next attempt finds the new file.
-            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => return Ok(None),
+            Err(error) if error.kind() == IoErrorKind::StaleNetworkFileHandle => return Ok(None),
             Err(error) => return Err(self.failed("cannot open", key, &error)),
         };
         let foreign = |what: &str| {
@@ -226,15 +224,7 @@ impl FileStore {
 /// Writes, and closes with a check of the result: network file systems report a full disk only on close.
 fn write_and_close(mut file: File, contents: &[u8]) -> io::Result<()> {
     file.write_all(contents)?;
-    // SAFETY: `into_raw_fd` has given up the ownership of an open descriptor, so nothing else closes it.
-    if unsafe { libc::close(file.into_raw_fd()) } == 0 {
-        return Ok(());
-    }
-    match io::Error::last_os_error() {
-        // Linux closes the descriptor even if a signal interrupts the call.
-        error if error.kind() == IoErrorKind::Interrupted => Ok(()),
-        error => Err(error),
-    }
+    sys::file::close(file)
 }
 
 /// Name of the file that holds `key`. Different keys have different names, except if hashes collide, which `find` detects.

@@ -1,12 +1,13 @@
 //! Other processes of this host: their descriptors, their memory, and whether they have ended.
 
 use std::fmt;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use super::{check, retry};
+use super::check;
+use super::socket::retry;
 
 /// A descriptor of another process, or of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,32 +39,46 @@ impl Descriptor {
         std::fs::metadata(self.path())
     }
 
-    /// Opens the file behind it, without blocking; `access` is `O_RDONLY` or `O_RDWR`. Only a user that may trace the process
-    /// can do that.
-    pub fn open(self, access: libc::c_int) -> io::Result<OwnedFd> {
-        let mut options = std::fs::OpenOptions::new();
-        options.read(true).write(access == libc::O_RDWR).custom_flags(libc::O_NONBLOCK);
-        options.open(self.path()).map(OwnedFd::from)
+    /// Opens the file behind it for reading, without blocking, and for writing if it is to be `writable`. Only a user that may
+    /// trace the process can do that.
+    pub fn open(self, writable: bool) -> io::Result<File> {
+        std::fs::OpenOptions::new().read(true).write(writable).custom_flags(libc::O_NONBLOCK).open(self.path())
     }
 }
 
-/// A descriptor that becomes readable when the process ends.
-pub fn open_process(process: u32) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes no pointers. `check` ensures that the descriptor is valid, and nothing else owns it. The kernel makes
-    // it close-on-exec.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_pidfd_open, process as libc::pid_t, 0);
-        Ok(OwnedFd::from_raw_fd(check(fd as libc::c_int)?))
+/// The number of a file's descriptor.
+pub fn raw(file: &File) -> RawFd {
+    file.as_raw_fd()
+}
+
+/// A process, by a descriptor that becomes readable when it ends.
+#[derive(Debug)]
+pub struct Process(OwnedFd);
+
+impl Process {
+    /// The process with this number.
+    pub fn open(process: u32) -> io::Result<Self> {
+        // SAFETY: the call takes no pointers. `check` ensures that the descriptor is valid, and nothing else owns it. The kernel makes
+        // it close-on-exec.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, process as libc::pid_t, 0);
+            Ok(Self(OwnedFd::from_raw_fd(check(fd as libc::c_int)?)))
+        }
+    }
+
+    /// Its descriptor.
+    pub fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 
 /// A pipe: its ends for reading and for writing. Neither blocks.
-pub fn pipe() -> io::Result<[OwnedFd; 2]> {
+pub fn pipe() -> io::Result<[File; 2]> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two descriptors, which are valid after success, and which nothing else owns.
     unsafe {
         check(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK))?;
-        Ok(ends.map(|fd| OwnedFd::from_raw_fd(fd)))
+        Ok(ends.map(|fd| File::from_raw_fd(fd)))
     }
 }
 
@@ -99,18 +114,17 @@ pub fn why_unreadable(error: &io::Error) -> String {
 mod tests {
     use super::*;
     use crate::sys;
-    use std::os::fd::AsRawFd;
     use std::time::Duration;
 
     #[test]
     fn a_process_that_ends_is_noticed() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = open_process(child.id()).unwrap();
-        assert!(!sys::poll(&[process.as_raw_fd()], Duration::ZERO));
+        let process = Process::open(child.id()).unwrap();
+        assert!(!sys::poll(&[sys::Pollable::Socket(process.raw())], Duration::ZERO));
         child.kill().unwrap();
-        assert!(sys::poll(&[process.as_raw_fd()], Duration::from_secs(60)));
+        assert!(sys::poll(&[sys::Pollable::Socket(process.raw())], Duration::from_secs(60)));
         child.wait().unwrap();
-        assert_eq!(open_process(child.id()).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(Process::open(child.id()).unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]
@@ -130,7 +144,7 @@ mod tests {
         let [read, write] = pipe().unwrap();
         let descriptor = Descriptor { process: std::process::id(), number: write.as_raw_fd() as u32 };
         assert!(descriptor.target().unwrap().starts_with("pipe:"));
-        let again = descriptor.open(libc::O_RDWR).unwrap();
+        let again = descriptor.open(true).unwrap();
         drop(write);
         // SAFETY: one byte that is valid for reads and writes.
         unsafe {

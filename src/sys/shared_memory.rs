@@ -46,7 +46,7 @@ impl SharedMemory {
         if !descriptor.target()?.starts_with(LINK) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{descriptor} is no shared memory")));
         }
-        let file = File::from(descriptor.open(libc::O_RDONLY)?);
+        let file = descriptor.open(false)?;
         // SAFETY: the call takes no pointers.
         let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
         if seals & libc::F_SEAL_SHRINK == 0 {
@@ -109,15 +109,14 @@ impl SharedMemory {
         self.0.write_all_at(data, offset)
     }
 
+    /// The number of its descriptor.
+    pub fn number(&self) -> u32 {
+        self.0.as_raw_fd() as u32
+    }
+
     /// Reads into `into` from `offset`; returns the number of bytes, which is less only at the end of the memory.
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         self.0.read_at(into, offset)
-    }
-}
-
-impl AsRawFd for SharedMemory {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
     }
 }
 
@@ -234,8 +233,8 @@ fn page_bytes() -> usize {
 mod tests {
     use super::*;
 
-    fn own(memory: &impl AsRawFd) -> Descriptor {
-        Descriptor { process: std::process::id(), number: memory.as_raw_fd() as u32 }
+    fn own(number: u32) -> Descriptor {
+        Descriptor { process: std::process::id(), number }
     }
 
     #[test]
@@ -244,8 +243,8 @@ mod tests {
         memory.grow(10_000).unwrap();
         memory.grow(5000).unwrap();
         assert_eq!(memory.bytes().unwrap(), 10_000);
-        let opened = SharedMemory::open(own(&memory)).unwrap();
-        assert!(opened.is(own(&memory)).unwrap() && opened.is(own(&opened)).unwrap());
+        let opened = SharedMemory::open(own(memory.number())).unwrap();
+        assert!(opened.is(own(memory.number())).unwrap() && opened.is(own(opened.number())).unwrap());
         let [write, read] = [memory.map(10_000, Access::Write).unwrap(), opened.map(10_000, Access::Read).unwrap()];
         // SAFETY: both mappings are 10,000 bytes long, and nothing else accesses them.
         unsafe {
@@ -292,9 +291,9 @@ mod tests {
         memory.grow(4096).unwrap();
         assert!(memory.0.set_len(100).is_err());
         let file = File::open("/dev/null").unwrap();
-        let error = SharedMemory::open(own(&file)).unwrap_err();
+        let error = SharedMemory::open(own(file.as_raw_fd() as u32)).unwrap_err();
         assert!(error.to_string().contains("is no shared memory"), "{error}");
-        assert!(!memory.is(own(&file)).unwrap());
+        assert!(!memory.is(own(file.as_raw_fd() as u32)).unwrap());
         // SAFETY: a name that ends with NUL; the descriptor is owned by the file.
         let plain = unsafe { File::from_raw_fd(check(libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC)).unwrap()) };
         let error = SharedMemory::open(own(&plain)).unwrap_err();

@@ -69,7 +69,8 @@ impl Place {
 }
 
 /// The CPUs on which the calling thread may run; `None` if the system does not say.
-fn affinity() -> Option<BTreeSet<u32>> {
+#[cfg(target_os = "linux")]
+pub fn affinity() -> Option<BTreeSet<u32>> {
     // More CPUs than Linux can be built for, as far as we know: with fewer bits than it has, the call fails.
     let mut mask = [0u64; 8192 / u64::BITS as usize];
     // SAFETY: the mask is valid for writes of its size, and every bit pattern is valid.
@@ -79,6 +80,12 @@ fn affinity() -> Option<BTreeSet<u32>> {
         (0..u64::BITS).filter(move |bit| word >> bit & 1 != 0).map(move |bit| first + bit)
     };
     (bytes == 0).then(|| mask.iter().enumerate().flat_map(bits).collect())
+}
+
+/// The CPUs on which the calling thread may run; `None`, since this system does not say.
+#[cfg(not(target_os = "linux"))]
+pub fn affinity() -> Option<BTreeSet<u32>> {
+    None
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::messaging::{Event, Messenger, Outcome, Recv, Remote, Send, Source, To
 #[cfg(all(feature = "cli", feature = "tls"))]
 use crate::net::tls;
 use crate::secret::JobToken;
-use crate::sys;
+use crate::sys::{self, PollerKind};
 use crate::types::Space;
 
 /// Two ranks of a context with one kind of link.
@@ -29,6 +29,16 @@ const TRIES: usize = 30_000;
 
 fn over_tcp() -> Pair {
     between_devices(false, tcp::Transport::Tcp)
+}
+
+/// By each way to wait for sockets that is not the system's best.
+fn over_tcp_by_others() -> Vec<Pair> {
+    let others = [
+        tcp::Transport::By(PollerKind::Poll),
+        #[cfg(feature = "uv")]
+        tcp::Transport::Uv,
+    ];
+    others.into_iter().map(|transport| between_devices(false, transport)).collect()
 }
 
 #[cfg(all(feature = "cli", feature = "tls"))]
@@ -89,6 +99,7 @@ fn pair(devices: [Arc<dyn Device>; 2], step: Box<dyn Fn() -> Instant>) -> Pair {
 /// Runs a check for each kind of link.
 fn each(check: impl Fn(Pair)) {
     check(over_tcp());
+    over_tcp_by_others().into_iter().for_each(&check);
     #[cfg(all(feature = "cli", feature = "tls"))]
     check(over_tls());
     check(over_shared_memory());

@@ -17,7 +17,6 @@ pub mod tcp;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -25,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::secret::JobToken;
-use crate::sys;
+use crate::sys::{self, Pollable};
 use crate::types::Rank;
 use shm::segment::OwnSegment;
 use shm::{HostGroup, Sharing};
@@ -163,9 +162,9 @@ pub trait Connector: Send {
     /// When [`Connector::progress`] must be called even if no descriptor is readable.
     fn next_timer(&self) -> Option<Instant>;
 
-    /// Appends the descriptors of which at least one is readable when [`Connector::progress`] has work. They do not
+    /// Appends what is to be polled: at least one of it is readable when [`Connector::progress`] has work. It does not
     /// change during the connector's life.
-    fn descriptors(&self, into: &mut Vec<RawFd>);
+    fn descriptors(&self, into: &mut Vec<Pollable>);
 
     /// Tries to open the memory of the ranks of this host; `addresses` are those of all ranks. Called before
     /// [`Connector::set_peer`], and only if [`Connector::share_memory`] follows when all ranks have done this, or if none of them
@@ -254,9 +253,9 @@ pub trait Clock: Send + Sync {
     /// The current time.
     fn now(&self) -> Instant;
 
-    /// Waits until one of `descriptors` is readable, or until `until`; may return earlier. Returns whether the first
-    /// descriptor is readable.
-    fn sleep(&self, descriptors: &[RawFd], until: Instant) -> bool;
+    /// Waits until one of `sources` is readable, or until `until`; may return earlier. Returns whether the first
+    /// of them is readable.
+    fn sleep(&self, sources: &[Pollable], until: Instant) -> bool;
 }
 
 /// The system's monotonic clock.
@@ -267,8 +266,8 @@ impl Clock for SystemClock {
         Instant::now()
     }
 
-    fn sleep(&self, descriptors: &[RawFd], until: Instant) -> bool {
-        sys::poll(descriptors, until.saturating_duration_since(Instant::now()))
+    fn sleep(&self, sources: &[Pollable], until: Instant) -> bool {
+        sys::poll(sources, until.saturating_duration_since(Instant::now()))
     }
 }
 

@@ -6,9 +6,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs::OpenOptions;
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use toml::Spanned;
@@ -18,6 +16,7 @@ use crate::collective::constants::{Constant, TABLE};
 use crate::collective::{Collective, Constants};
 use crate::error::{Error, Result};
 use crate::schedule::cost::Link;
+use crate::sys::file::open_without_blocking;
 
 /// Version of the file format. Files with other versions are refused.
 const VERSION: usize = 1;
@@ -184,8 +183,7 @@ impl Tuning {
 /// The text of a regular file. Reading anything else might block (a FIFO without a writer) or never end (a device).
 fn read_text(path: &Path) -> io::Result<String> {
     let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    // With `O_NONBLOCK`, opening a FIFO does not wait for a writer.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = open_without_blocking(path)?;
     if !file.metadata()?.is_file() {
         return refuse("it is not a regular file".to_owned());
     }

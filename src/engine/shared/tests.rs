@@ -9,7 +9,7 @@ use crate::engine::execution::{Binding, Combine};
 use crate::engine::plan::Plan;
 use crate::reduce;
 use crate::schedule::{Buffer, Builder, Readers, Schedule, Side, Span};
-use crate::sys;
+use crate::sys::{self, Pollable};
 use crate::transport::loopback::Random;
 use crate::transport::shm::HostGroup;
 use crate::types::{DataType, ReduceOp};
@@ -382,7 +382,7 @@ fn stream(count: usize, check: impl FnOnce(&[Arc<HostGroup>], &[Work<'_>], &mut 
 #[test]
 fn a_rank_that_only_looks_writes_on_and_wakes_its_reader() {
     stream(1 << 20, |groups, works, calls, wait| {
-        let rung = || sys::poll(&[groups[0].doorbell()], Duration::ZERO);
+        let rung = || sys::poll(&[Pollable::Socket(groups[0].doorbell())], Duration::ZERO);
         assert!(!calls[0].is_ready(&works[0], wait));
         groups[0].set_sleeping(true);
         let its = calls[1].advance(&works[1]).unwrap().unwrap();
@@ -503,7 +503,7 @@ fn a_peer_that_sleeps_until_its_publications_are_read_is_woken_before_the_call_o
         groups[1].set_sleeping(true);
         let wait = calls[0].advance(&works[0]).unwrap().unwrap();
         assert_eq!(wait, Wait::Reader { member: 1 }, "rank 0 has read what the others have published");
-        let rung = || sys::poll(&[groups[1].doorbell()], Duration::ZERO);
+        let rung = || sys::poll(&[Pollable::Socket(groups[1].doorbell())], Duration::ZERO);
         assert!(!rung());
         calls[0].look_around(&works[0], wait);
         assert!(rung());

@@ -1,8 +1,6 @@
 //! The PEM files of certificates and keys.
 
 use std::fs::{self, Metadata};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustls::RootCertStore;
@@ -11,6 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Options;
 use crate::error::{Error, Result};
+use crate::sys::file::{Stamp, open_to_others, stamp};
 
 /// What [`read`] has read.
 pub struct Files {
@@ -23,14 +22,11 @@ pub struct Files {
 
 /// By what a file is recognised as another one, or as changed; `None` where there is none.
 #[derive(PartialEq, Eq)]
-pub struct Stamps([Option<[i64; 5]>; 4]);
+pub struct Stamps([Option<Stamp>; 4]);
 
 impl Stamps {
     pub fn of(options: &Options) -> Self {
-        let of = |path: &Option<PathBuf>| {
-            let found = fs::metadata(path.as_ref()?).ok()?;
-            Some([found.dev() as i64, found.ino() as i64, found.size() as i64, found.mtime(), found.mtime_nsec()])
-        };
+        let of = |path: &Option<PathBuf>| Some(stamp(&fs::metadata(path.as_ref()?).ok()?));
         Self([&options.cert, &options.key, &options.ca_file, &options.ca_path].map(of))
     }
 }
@@ -42,7 +38,7 @@ pub fn named(path: &Option<PathBuf>) -> String {
 
 /// What takes the place of the path of a file.
 fn inline(file: &Path) -> Option<&[u8]> {
-    Some(file.as_os_str().as_bytes()).filter(|text| text.starts_with(b"-----BEGIN "))
+    Some(file.as_os_str().as_encoded_bytes()).filter(|text| text.starts_with(b"-----BEGIN "))
 }
 
 fn shown(file: &Path) -> String {
@@ -78,7 +74,7 @@ fn text(file: &Path) -> Result<Vec<u8>> {
 
 /// A warning about a key that others than its owner and its group can read.
 fn exposed(file: &Path, of: &Metadata) -> Option<String> {
-    let open = of.mode() & 0o004 != 0;
+    let open = open_to_others(of) & 0o004 != 0;
     open.then(|| format!("{}: every user of this host can read this private key; make it mode 600", shown(file)))
 }
 

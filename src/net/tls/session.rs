@@ -2,13 +2,12 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, Error as TlsError, ServerConfig, ServerConnection};
 
-use crate::sys;
+use crate::sys::{self, RawSocket};
 
 /// Bytes that are read from the socket at once.
 const READ_BYTES: usize = 64 << 10;
@@ -38,7 +37,7 @@ pub struct Session {
 }
 
 /// A socket for rustls.
-struct Socket(RawFd);
+struct Socket(RawSocket);
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -88,7 +87,7 @@ impl Session {
 
     /// Fills `parts` from the front, as far as it can without blocking, and returns the number of bytes. Returns 0 at the end of the
     /// session, and fails with [`ErrorKind::UnexpectedEof`] if the connection ends before that, which anyone on the way can cause.
-    pub fn receive(&mut self, socket: RawFd, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    pub fn receive(&mut self, socket: RawSocket, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         // The answer to a peer's message of the session may not have been sent. An error is found by what is sent next.
         let _ = self.flush(socket);
         let mut filled = 0;
@@ -107,7 +106,7 @@ impl Session {
         Ok(filled)
     }
 
-    fn receive_some(&mut self, socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
+    fn receive_some(&mut self, socket: RawSocket, into: &mut [u8]) -> io::Result<usize> {
         loop {
             if self.decrypted > 0 {
                 let count = self.tls.reader().read(into)?;
@@ -134,7 +133,7 @@ impl Session {
     }
 
     /// Decrypts some of what was read from the socket.
-    fn decrypt(&mut self, socket: RawFd) -> io::Result<()> {
+    fn decrypt(&mut self, socket: RawSocket) -> io::Result<()> {
         let mut rest = &self.incoming[self.begin..self.end];
         self.begin += self.tls.read_tls(&mut rest)?;
         match self.tls.process_new_packets() {
@@ -160,7 +159,7 @@ impl Session {
     /// Takes bytes from the front of `parts`, as many as it can without blocking, and returns their number. Bytes that the socket has not
     /// taken then ([`Session::has_unsent`]) are sent by later calls of any method. During the handshake, takes few bytes, which
     /// follow it.
-    pub fn send(&mut self, socket: RawFd, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn send(&mut self, socket: RawSocket, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut taken = 0;
         let mut rest = [IoSlice::new(&[]); PARTS];
         let count = parts.len().min(PARTS);
@@ -179,7 +178,7 @@ impl Session {
     }
 
     /// Sends what is encrypted. Returns whether the socket has taken all of it.
-    pub fn flush(&mut self, socket: RawFd) -> io::Result<bool> {
+    pub fn flush(&mut self, socket: RawSocket) -> io::Result<bool> {
         if let Some(kind) = self.cut {
             return Err(kind.into());
         }

@@ -4,12 +4,10 @@
 //! launcher treats a process that ends without `finalize` as crashed and kills the others; and `finalize` closes the socket,
 //! so that no MPI could start in the same process, nor in a program that the process executes next.
 
-use std::os::fd::RawFd;
-
 use crate::error::{Error, Result};
 
 /// The process id of the launcher on this host, at the other end of PMI_FD; `number` is that variable's value.
-pub fn launcher(number: &str) -> Result<libc::pid_t> {
+pub fn launcher(number: &str) -> Result<i32> {
     let wrong = |why: &str| Error::invalid(format!("the environment variable PMI_FD={number:?} {why}"));
     let fd = number.parse().ok().filter(|fd| *fd >= 0).ok_or_else(|| wrong("is not a descriptor's number"))?;
     // MPI_Finalize closes it, and the number may then be reused for another file.
@@ -24,7 +22,8 @@ pub fn launcher(number: &str) -> Result<libc::pid_t> {
 }
 
 /// The process that made the socket `fd` and its other end, if it is a socket between processes of one host.
-fn peer(fd: RawFd) -> Option<libc::pid_t> {
+#[cfg(target_os = "linux")]
+fn peer(fd: i32) -> Option<i32> {
     // The ends of a socket pair have no addresses, but credentials; a socket that was never connected has neither.
     let mut found = libc::ucred { pid: -1, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -33,4 +32,10 @@ fn peer(fd: RawFd) -> Option<libc::pid_t> {
     let result =
         unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut found).cast(), &mut length) };
     (result == 0 && found.uid != u32::MAX && found.pid >= 0).then_some(found.pid)
+}
+
+/// `None`: this system does not tell which process is at the other end.
+#[cfg(not(target_os = "linux"))]
+fn peer(_fd: i32) -> Option<i32> {
+    None
 }

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::support::{Backoff, Deadline, seconds};
+use crate::sys::file::create_private;
 use crate::types::Rank;
 
 /// The number of programs that this process, which is `rank`, has run in this job before this one. All ranks count in the same
@@ -15,7 +15,7 @@ use crate::types::Rank;
 pub fn program_number(path: &Path, rank: Rank) -> Result<usize> {
     for number in 0.. {
         let file = with_end(path, &format!("{rank}.{number}"));
-        match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file) {
+        match create_private(&file) {
             Ok(_) => return Ok(number),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(Error::io(format_args!("cannot make {}", file.display()), &error)),
@@ -28,11 +28,7 @@ pub fn program_number(path: &Path, rank: Rank) -> Result<usize> {
 pub fn publish(path: &Path, value: &str) -> Result<()> {
     let failed = |error: &io::Error| Error::io(format_args!("cannot write {}", path.display()), error);
     let beside = with_end(path, &format!("{}.new", std::process::id()));
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&beside)
+    let written = create_private(&beside)
         .and_then(|mut file| file.write_all(value.as_bytes()))
         .and_then(|()| fs::rename(&beside, path));
     written.map_err(|error| {

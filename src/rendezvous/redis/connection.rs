@@ -5,7 +5,6 @@
 
 use std::io::{self, ErrorKind as IoErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use super::super::support::Deadline;
 use super::RedisOptions;
 use crate::error::{ErrorKind, in_words};
-use crate::sys;
+use crate::sys::{self, AsRaw};
 
 /// Time for one attempt to connect, so that an address that drops packets leaves time for the next one; also the longest time
 /// without progress in a reply, after which a new connection is tried.
@@ -54,14 +53,14 @@ impl Timed {
 
 impl Read for Timed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let fd = self.socket.as_raw_fd();
+        let fd = self.socket.raw();
         sys::call_when_ready(fd, sys::READ, || self.left(), || sys::receive(fd, &mut [IoSliceMut::new(buffer)]))
     }
 }
 
 impl Write for Timed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let fd = self.socket.as_raw_fd();
+        let fd = self.socket.raw();
         sys::call_when_ready(fd, sys::WRITE, || self.left(), || sys::send(fd, &[IoSlice::new(bytes)]))
     }
 
@@ -191,7 +190,7 @@ impl Connection {
 
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
-        if let Some(libc::EMFILE | libc::ENFILE) = error.raw_os_error() {
+        if sys::socket::lacks_descriptors(&error) {
             return Self::Final(
                 ErrorKind::ResourceExhausted,
                 format!("no socket for a connection: {}", in_words(&error)),
@@ -218,6 +217,7 @@ fn connect(host: &str, port: u16, limit: &Deadline) -> Result<TcpStream, Fault> 
             }
             Ok(socket) => {
                 socket.set_nodelay(true)?;
+                socket.set_nonblocking(true)?;
                 return Ok(socket);
             }
             Err(error) => result = Err(error.into()),

@@ -2,7 +2,6 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -13,7 +12,7 @@ use super::protocol::{MAGIC, MAX_FRAME_BYTES, VERSION};
 use crate::net::handshake as proofs;
 use crate::net::stream::{self, Security, Stream};
 use crate::secret::SecretKey;
-use crate::sys;
+use crate::sys::{self, AsRaw};
 
 /// Time limit for one attempt to connect, so that an address that drops packets leaves time for the next one.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,10 +43,10 @@ impl Fault {
     /// The fault for an error of an attempt to connect. A timeout says nothing about the server: it does not distinguish a listener
     /// with a full queue from a broken network.
     pub(super) fn connecting(error: io::Error) -> Self {
-        match (error.raw_os_error(), error.kind()) {
-            (Some(libc::EMFILE | libc::ENFILE), _) => Self::NoDescriptor(error),
-            (Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN | libc::ENETDOWN), _)
-            | (_, ErrorKind::TimedOut) => Self::Unreachable(error),
+        match error.kind() {
+            _ if sys::socket::lacks_descriptors(&error) => Self::NoDescriptor(error),
+            _ if sys::socket::is_unreachable(&error) => Self::Unreachable(error),
+            ErrorKind::TimedOut => Self::Unreachable(error),
             _ => Self::Lost(error),
         }
     }
@@ -92,6 +91,7 @@ impl Connection {
             return Err(Fault::Lost(io::Error::from(ErrorKind::ConnectionRefused)));
         }
         prepare(&stream)?;
+        stream.set_nonblocking(true)?;
         let stream = security.connect(stream.into())?;
         let mut connection = Self { stream, instance: 0 };
         connection.instance = connection.handshake(address, key, deadline)?;
@@ -173,7 +173,10 @@ impl Connection {
 }
 
 /// Socket options of both ends: no delay, and a host that stopped responding is detected after about half a minute.
-pub(super) fn prepare(stream: &impl AsFd) -> io::Result<()> {
+pub(super) fn prepare<T>(stream: &T) -> io::Result<()>
+where
+    for<'a> SockRef<'a>: From<&'a T>,
+{
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
     let keepalive =
@@ -191,7 +194,7 @@ fn read_by(stream: &mut Stream, mut buffer: &mut [u8], deadline: &Deadline) -> i
 }
 
 fn read_some(stream: &mut Stream, buffer: &mut [u8], deadline: &Deadline) -> io::Result<usize> {
-    let fd = stream.as_raw_fd();
+    let fd = stream.raw();
     match sys::call_when_ready(
         fd,
         sys::READ,
@@ -204,7 +207,7 @@ fn read_some(stream: &mut Stream, buffer: &mut [u8], deadline: &Deadline) -> io:
 }
 
 fn write_some(stream: &mut Stream, bytes: &[u8], deadline: &Deadline) -> io::Result<usize> {
-    let fd = stream.as_raw_fd();
+    let fd = stream.raw();
     let sent = sys::call_when_ready(fd, sys::WRITE, || deadline.remaining(), || stream.send(&[IoSlice::new(bytes)]))?;
     let mut flush = || if stream.flush()? { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
     sys::call_when_ready(fd, sys::WRITE, || deadline.remaining(), &mut flush).map(|_| sent)

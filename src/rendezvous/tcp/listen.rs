@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use crate::net::gate;
+use crate::sys;
 
 /// Listens so that ranks that connect to `host` reach it:
 /// - an address: on that address. If it is not one of this host, because a router or load balancer forwards it: on all
@@ -31,7 +32,7 @@ fn listen_on_first(addresses: &[IpAddr], port: u16) -> io::Result<TcpListener> {
     for &address in addresses {
         result = gate::listen(SocketAddr::new(address, port), true);
         match &result {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => continue,
+            Err(error) if sys::socket::is_foreign_address(error) => continue,
             _ => break,
         }
     }

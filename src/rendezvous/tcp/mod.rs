@@ -97,7 +97,7 @@ impl TcpStore {
         check_host(host)?;
         let key = options.key();
         let log = log::or_environment(options.log.clone())?;
-        let security = Security::choose(options.transport.as_ref(), log.as_ref())?;
+        let security = Security::of(&Transport::choose(options.transport.as_ref())?, log.as_ref())?;
         let failed = |error: &io::Error| Error::io(format!("{}: cannot serve a store", url(host, port)), error);
         let server = listen::listen(host, port)
             .and_then(|listener| Server::start(listener, limits, key.clone(), security.clone(), log));
@@ -122,7 +122,7 @@ impl TcpStore {
     pub fn connect_with(host: &str, port: u16, timeout: Duration, options: &TcpStoreOptions) -> Result<Self> {
         check_host(host)?;
         let key = options.key();
-        let security = Security::choose(options.transport.as_ref(), options.log.as_ref())?;
+        let security = Security::of(&Transport::choose(options.transport.as_ref())?, options.log.as_ref())?;
         let url = url(host, port);
         if port == 0 {
             return Err(Error::invalid(format!("{url}: no server has port 0")));

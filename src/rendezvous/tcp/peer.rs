@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use super::protocol::Chunk;
 use crate::net::stream::Stream;
-use crate::sys;
+use crate::sys::poller::{BROKEN, HANGUP, PEER_ENDED};
+use crate::sys::{self, Registration};
 
 /// The connection has ended, is broken, or its peer violates the protocol.
 pub(super) struct Gone;
@@ -21,14 +22,13 @@ pub(super) struct Waiting {
     pub(super) until: Option<Instant>,
 }
 
-/// The peer sends no more; epoll reports errors in any case.
-const HANGUP: u32 = libc::EPOLLRDHUP as u32;
-/// Events to watch for while the client may send.
-pub(super) const READ: u32 = sys::READ | HANGUP;
+/// Events to watch for while the client may send. Errors are reported in any case.
+pub(super) const READ: u32 = sys::READ | PEER_ENDED;
 /// Events that report that the peer sends no more, or that the connection broke.
-pub(super) const GONE: u32 = HANGUP | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+pub(super) const GONE: u32 = PEER_ENDED | BROKEN | HANGUP;
 
 pub(super) struct Peer {
+    pub(super) registration: Registration,
     pub(super) stream: Stream,
     /// Received bytes that have not been processed. Grows only with the bytes received, to one frame and one read at most.
     pub(super) input: Vec<u8>,
@@ -38,14 +38,15 @@ pub(super) struct Peer {
     pub(super) waiting: Option<Waiting>,
     /// When the wait ends or, without a wait, when the connection is dropped because it makes no progress.
     pub(super) deadline: Option<Instant>,
-    /// Events that epoll watches for.
+    /// Events that the poller watches for.
     pub(super) interest: u32,
 }
 
 impl Peer {
-    /// `stream` must be non-blocking.
-    pub(super) fn new(stream: Stream) -> Self {
+    /// `stream` must be non-blocking, and watched for [`READ`].
+    pub(super) fn new(registration: Registration, stream: Stream) -> Self {
         Self {
+            registration,
             stream,
             input: Vec::new(),
             output: VecDeque::new(),
@@ -62,10 +63,12 @@ impl Peer {
         self.waiting.is_none() && self.output.is_empty()
     }
 
-    /// The events that epoll should watch for.
+    /// The events that the poller should watch for.
     pub(super) fn wanted(&mut self) -> u32 {
         let bit = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
-        HANGUP | bit(self.may_ask(), sys::READ) | bit(!self.output.is_empty() || self.stream.has_unsent(), sys::WRITE)
+        PEER_ENDED
+            | bit(self.may_ask(), sys::READ)
+            | bit(!self.output.is_empty() || self.stream.has_unsent(), sys::WRITE)
     }
 
     /// Whether the client has sent only a part of a request, or has not read all of a reply.

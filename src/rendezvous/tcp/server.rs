@@ -12,7 +12,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,7 +26,8 @@ use crate::net::admission::ConnectionStatistics;
 use crate::net::gate::{self, Gate, Listeners};
 use crate::net::stream::{Security, Stream};
 use crate::secret::SecretKey;
-use crate::sys::{self, Epoll, ForkMark, Waker};
+use crate::sys::poller::Event;
+use crate::sys::{self, ForkMark, Poller, PollerKind, Registration, Waker};
 
 /// Time limits of the server.
 #[derive(Clone, Copy)]
@@ -66,12 +66,12 @@ impl Server {
         security: Security,
         log: Option<LogCallback>,
     ) -> io::Result<Self> {
-        let epoll = Epoll::new()?;
-        let listeners = Listeners::new(&epoll);
+        let poller = Poller::new(PollerKind::SYSTEM)?;
+        let listeners = Listeners::new(&poller);
         let address = listeners.add(listener)?;
         let stop = Arc::new(Waker::new()?);
-        epoll.add(stop.as_raw_fd(), sys::READ, STOP)?;
-        let server = Loop::new(epoll, &listeners, stop.clone(), limits, (key, security), log);
+        let stopped = poller.add(&*stop, sys::READ, STOP)?;
+        let server = Loop::new((poller, stopped), &listeners, stop.clone(), limits, (key, security), log);
         let mark = ForkMark::new()?;
         let thread = std::thread::Builder::new().name("gloo_rs-store".to_owned()).spawn(move || {
             sys::block_signals();
@@ -114,7 +114,9 @@ struct State {
 
 struct Loop {
     limits: Limits,
-    epoll: Epoll,
+    poller: Poller,
+    /// Of `stop`.
+    _stopped: Registration,
     gate: Gate<Stream, Acceptor>,
     stop: Arc<Waker>,
     linger_until: Option<Instant>,
@@ -128,7 +130,7 @@ struct Loop {
 
 impl Loop {
     fn new(
-        epoll: Epoll,
+        (poller, stopped): (Poller, Registration),
         listeners: &Listeners,
         stop: Arc<Waker>,
         limits: Limits,
@@ -139,7 +141,8 @@ impl Loop {
         let begin = move |socket| Ok((security.accept(socket)?, Acceptor::new(key.clone(), instance, sys::random()?)));
         Self {
             limits,
-            epoll,
+            poller,
+            _stopped: stopped,
             gate: Gate::new("store", log, listeners, limits.hello, begin),
             stop,
             linger_until: None,
@@ -151,17 +154,17 @@ impl Loop {
         }
     }
 
-    /// Serves until it is stopped. If epoll fails it ends too, and the connections of all clients are closed.
+    /// Serves until it is stopped. If polling fails it ends too, and the connections of all clients are closed.
     fn run(mut self) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 256];
-        while let Ok(n) = self.epoll.wait(&mut events, self.next_deadline()) {
+        let mut events = [Event::default(); 256];
+        while let Ok(n) = self.poller.wait(&mut events, self.next_deadline()) {
             for event in &events[..n] {
-                match event.u64 {
+                match event.number {
                     STOP => {
                         self.stop.clear();
                         self.linger_until = Some(Instant::now() + self.limits.linger);
                     }
-                    token => self.ready(token, event.events),
+                    token => self.ready(token, event.ready),
                 }
                 self.resume_woken();
             }
@@ -198,15 +201,15 @@ impl Loop {
         let _ = prepare(stream.socket());
         let token = self.next_token;
         self.next_token += 1;
-        if self.epoll.add(stream.as_raw_fd(), READ, token).is_ok() {
-            let mut peer = Peer::new(stream);
+        if let Ok(registration) = self.poller.add(&stream, READ, token) {
+            let mut peer = Peer::new(registration, stream);
             peer.answer([Chunk::Own(vec![WELCOME])]);
             self.clients.insert(token, peer);
             self.with_client(token, |_, _| Ok(()));
         }
     }
 
-    /// Does `work` with a client, then processes its requests and updates what epoll watches for; or removes the client.
+    /// Does `work` with a client, then processes its requests and updates what the poller watches for; or removes the client.
     fn with_client(&mut self, token: u64, work: impl FnOnce(&mut Self, &mut Peer) -> Result<(), Gone>) {
         let Some(mut peer) = self.clients.remove(&token) else { return };
         let result = work(self, &mut peer)
@@ -231,7 +234,7 @@ impl Loop {
         }
     }
 
-    /// Processes what the stream has received, and epoll does not report.
+    /// Processes what the stream has received, and the poller does not report.
     fn serve_held(&mut self, token: u64, peer: &mut Peer) -> Result<(), Gone> {
         while peer.may_ask() && peer.stream.has_received() {
             peer.fill(&mut self.scratch)?;
@@ -265,7 +268,7 @@ impl Loop {
     fn settle(&mut self, token: u64, peer: &mut Peer) -> Result<(), Gone> {
         let wanted = peer.wanted();
         if wanted != peer.interest {
-            self.epoll.modify(peer.stream.as_raw_fd(), wanted, token).map_err(|_| Gone)?;
+            peer.registration.set(wanted, token).map_err(|_| Gone)?;
             peer.interest = wanted;
         }
         let deadline = match &peer.waiting {

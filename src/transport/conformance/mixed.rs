@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::net::handshake::Identity;
 use crate::secret::JobToken;
+use crate::sys::Pollable;
 use crate::transport::loopback::{LinkModel, Network, Node};
 use crate::transport::{
     BackgroundProgress, Clock, CloseNotice, Connector, ConnectorEvent, Device, SystemClock, Watch, tcp,
@@ -95,7 +95,7 @@ impl Connector for MixedConnector {
         let memory = self.network.next_event(self.node).unwrap_or(soon).max(soon);
         Some(self.tcp.next_timer().map_or(memory, |timer| timer.min(memory)))
     }
-    fn descriptors(&self, into: &mut Vec<RawFd>) {
+    fn descriptors(&self, into: &mut Vec<Pollable>) {
         self.tcp.descriptors(into);
     }
     fn location(&self, rank: Rank) -> Option<String> {

@@ -1,7 +1,6 @@
 //! Creates the in-memory links of one context.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::time::Instant;
 
 use super::link::LoopbackLink;
@@ -9,6 +8,7 @@ use super::network::{Network, PendingEvent, connection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::QuickMap;
 use crate::net::address::Address;
+use crate::sys::Pollable;
 use crate::transport::{CloseNotice, Connector, ConnectorEvent};
 use crate::types::Rank;
 
@@ -130,7 +130,7 @@ impl Connector for LoopbackConnector {
         self.network.state().nodes[self.node].pending.iter().map(|(at, _)| *at).min()
     }
 
-    fn descriptors(&self, _: &mut Vec<RawFd>) {}
+    fn descriptors(&self, _: &mut Vec<Pollable>) {}
 
     fn location(&self, rank: Rank) -> Option<String> {
         self.peer(rank).map(|address| format!("node {}", node_of(address)))

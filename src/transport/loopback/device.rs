@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -14,6 +13,7 @@ use crate::hash::QuickMap;
 use crate::log::LogCallback;
 use crate::net::address::Address;
 use crate::secret::JobToken;
+use crate::sys::Pollable;
 use crate::transport::{BackgroundProgress, Clock, Connector, Device, Watch};
 use crate::types::Rank;
 
@@ -55,7 +55,7 @@ impl Clock for VirtualClock {
         self.network.now()
     }
 
-    fn sleep(&self, _: &[RawFd], until: Instant) -> bool {
+    fn sleep(&self, _: &[Pollable], until: Instant) -> bool {
         (self.sleep)(until);
         true
     }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -191,7 +190,7 @@ impl State {
             generation: self.generation,
             address: mapping.start().addr() as u64,
             bytes: bytes as u64,
-            descriptor: memory.as_raw_fd() as u64,
+            descriptor: u64::from(memory.number()),
         });
         table.used.fetch_max(at as u64 + 1, Ordering::Relaxed);
         Ok(Allocation { mapping, listed: Some((memory, at)) })

@@ -1,7 +1,6 @@
 //! Makes a context's ranks of one host share memory. Another connector makes the links to all other ranks.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +13,7 @@ use crate::log::{Level, LogCallback};
 use crate::net::address::{self, Address};
 use crate::net::handshake::Identity;
 use crate::secret::{JobToken, SecretKey};
-use crate::sys::{self, Epoll};
+use crate::sys::{self, Pollable, Poller, PollerKind, Registration};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest, Link};
 use crate::types::Rank;
 
@@ -47,7 +46,9 @@ pub struct ShmConnector {
     /// Members whose links have not been reported.
     fresh: Vec<usize>,
     /// Readable if a peer has rung, if the process of one has ended, or if the inner connector has work.
-    epoll: Epoll,
+    poller: Poller,
+    /// Of the inner connector, and of the doorbell.
+    _registrations: Vec<Registration>,
     /// Number of calls of `progress`.
     turns: u32,
     /// The group's number when the links were last made to look whether processes have ended.
@@ -58,17 +59,24 @@ pub struct ShmConnector {
 
 impl ShmConnector {
     /// A connector that leaves the peers that share no memory with this rank to `inner`. Peers have `token`.
-    pub fn over(inner: Box<dyn Connector>, token: &JobToken, log: Option<LogCallback>) -> Result<Self> {
+    /// A poller of this kind can wait for that of `inner`.
+    pub fn over(
+        inner: Box<dyn Connector>,
+        kind: PollerKind,
+        token: &JobToken,
+        log: Option<LogCallback>,
+    ) -> Result<Self> {
         let mut address = inner.address().clone();
         let failed = |e| Error::io("cannot create a context", &e);
-        let epoll = Epoll::new().map_err(failed)?;
-        let mut descriptors = Vec::new();
-        inner.descriptors(&mut descriptors);
-        for fd in descriptors {
-            epoll.add(fd, sys::READ, 0).map_err(failed)?;
-        }
-        let own = OwnSegment::create(&secret(token, &address.identity));
-        let own = own.and_then(|own| epoll.add(own.doorbell(), sys::READ, 0).map(|()| Arc::new(own)));
+        let poller = Poller::new(kind).map_err(failed)?;
+        let mut sources = Vec::new();
+        inner.descriptors(&mut sources);
+        let watched = sources.into_iter().map(|source| poller.add(source, sys::READ, 0));
+        let mut registrations = watched.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let own = OwnSegment::create(&secret(token, &address.identity)).and_then(|own| {
+            registrations.push(poller.add(Pollable::Socket(own.doorbell()), sys::READ, 0)?);
+            Ok(Arc::new(own))
+        });
         let own = own.inspect_err(|e| log_detail(log.as_ref(), &format!("no memory is shared: {e}"))).ok();
         address.segment = own.as_ref().map(|own| own.descriptor());
         Ok(Self {
@@ -85,7 +93,8 @@ impl ShmConnector {
             group: None,
             ports: Arc::new([]),
             fresh: Vec::new(),
-            epoll,
+            poller,
+            _registrations: registrations,
             turns: 0,
             looked: 0,
             has_others: true,
@@ -125,7 +134,7 @@ impl ShmConnector {
     fn link(&self, index: usize) -> Result<(Rank, Box<dyn Link>, u32)> {
         let group = self.group.as_ref().expect("there is a member");
         let rank = group.ranks()[index] as Rank;
-        let link = ShmLink::new(group.clone(), index, self.ports.clone(), self.epoll.clone())
+        let link = ShmLink::new(group.clone(), index, self.ports.clone(), self.poller.clone())
             .map_err(|e| Error::io(format_args!("cannot watch the process of rank {rank}"), &e))?;
         let theirs = self.inner.peer(rank).map_or([0; 16], |address| address.identity);
         let identities = [self.address.identity, theirs];
@@ -250,8 +259,8 @@ impl Connector for ShmConnector {
         self.inner.next_timer()
     }
 
-    fn descriptors(&self, into: &mut Vec<RawFd>) {
-        into.push(self.epoll.as_raw_fd());
+    fn descriptors(&self, into: &mut Vec<Pollable>) {
+        into.push(self.poller.clone().into());
     }
 
     fn open_memory(&mut self, addresses: &[Address]) -> Sharing {

@@ -1,16 +1,15 @@
 //! The ranks of a context on one host that share memory.
 
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::allocations::{InPlace, Views};
 use super::segment::{self, Lane, OwnSegment, PeerSegment, Secret};
 use crate::error::{Error, Result};
-use crate::sys::ForkMark;
 use crate::sys::process::{self, Descriptor};
 use crate::sys::shared_memory::Mapping;
+use crate::sys::{ForkMark, RawSocket};
 use crate::types::Rank;
 
 /// Another rank of the group, as its address says.
@@ -261,7 +260,7 @@ impl HostGroup {
     }
 
     /// The descriptor that is readable when a member has woken this rank.
-    pub fn doorbell(&self) -> RawFd {
+    pub fn doorbell(&self) -> RawSocket {
         self.own.doorbell()
     }
 
@@ -271,7 +270,7 @@ impl HostGroup {
     }
 
     /// The descriptor that is readable when the process of the member at `index` has ended; none for this rank.
-    pub fn process(&self, index: usize) -> Option<RawFd> {
+    pub fn process(&self, index: usize) -> Option<RawSocket> {
         self.peer(index).map(PeerSegment::process)
     }
 
@@ -295,7 +294,7 @@ impl HostGroup {
 #[cfg(not(miri))]
 mod tests {
     use super::*;
-    use crate::sys;
+    use crate::sys::{self, Pollable};
     use std::time::Duration;
 
     #[test]
@@ -320,13 +319,13 @@ mod tests {
     #[test]
     fn a_member_that_sleeps_is_woken_and_one_that_polls_is_not() {
         let groups = HostGroup::in_process(2);
-        let rung = || sys::poll(&[groups[1].doorbell()], Duration::ZERO);
+        let rung = || sys::poll(&[Pollable::Socket(groups[1].doorbell())], Duration::ZERO);
         groups[0].wake(1);
         assert!(!rung());
         groups[1].set_sleeping(true);
         groups[0].wake(1);
         groups[0].wake(1);
-        assert!(rung() && !sys::poll(&[groups[0].doorbell()], Duration::ZERO));
+        assert!(rung() && !sys::poll(&[Pollable::Socket(groups[0].doorbell())], Duration::ZERO));
         groups[1].set_sleeping(false);
         assert!(!rung());
         groups[0].wake(1);

@@ -8,7 +8,7 @@ use super::group::HostGroup;
 use super::ring::{self, Consumer, Producer};
 use super::segment::{LAST_BYTES, LINES, Lane, REGISTRATIONS, Registration};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::{self, Epoll};
+use crate::sys::{self, Pollable, Poller};
 use crate::transport::{Interest, Link, RemoteMemory};
 
 /// From this length on it is faster to read a message out of the sender's memory than to copy it twice.
@@ -66,7 +66,8 @@ pub struct ShmLink {
     index: usize,
     ports: Arc<[Port]>,
     /// Watches the peer's process.
-    epoll: Epoll,
+    poller: Poller,
+    watched: Option<sys::Registration>,
     producer: Producer,
     consumer: Consumer,
     /// How many of the peer's last bytes have been taken.
@@ -78,8 +79,8 @@ pub struct ShmLink {
 }
 
 impl ShmLink {
-    /// The only link to the member at `index`, another rank; the connector watches `ports[index]` and `epoll`.
-    pub(super) fn new(group: Arc<HostGroup>, index: usize, ports: Arc<[Port]>, epoll: Epoll) -> io::Result<Self> {
+    /// The only link to the member at `index`, another rank; the connector watches `ports[index]` and `poller`.
+    pub(super) fn new(group: Arc<HostGroup>, index: usize, ports: Arc<[Port]>, poller: Poller) -> io::Result<Self> {
         let (own, theirs) = (group.own_lane(index), group.lane(index));
         // SAFETY: the lanes live as long as the group, which the link keeps; there is no other link that writes to this rank's.
         let (producer, consumer) = unsafe {
@@ -87,7 +88,8 @@ impl ShmLink {
             (producer, Consumer::new(theirs.lines.as_ptr(), LINES, &own.consumed.0))
         };
         let looked = group.looks().wrapping_sub(1);
-        let mut link = Self { group, index, ports, epoll, producer, consumer, taken: 0, turns: 0, looked };
+        let mut link =
+            Self { group, index, ports, poller, watched: None, producer, consumer, taken: 0, turns: 0, looked };
         link.watch(Interest { readable: true, writable: false })?;
         Ok(link)
     }
@@ -157,7 +159,7 @@ impl ShmLink {
 
     /// Ends the link with these bytes.
     fn finish(&mut self, last: &[u8]) {
-        // A child by fork must leave the parent's memory and epoll instance alone.
+        // A child by fork must leave the parent's memory and poller alone.
         if self.group.is_inherited() {
             return;
         }
@@ -225,10 +227,14 @@ impl Link for ShmLink {
         self.port().set(interest);
         let Some(process) = self.group.process(self.index) else { return Ok(()) };
         match (is_any(before), is_any(interest)) {
-            (false, true) => self.epoll.add(process, sys::READ, self.index as u64),
-            (true, false) => self.epoll.remove(process),
-            _ => Ok(()),
+            (false, true) => {
+                let watched = self.poller.add(Pollable::Socket(process), sys::READ, self.index as u64)?;
+                self.watched = Some(watched);
+            }
+            (true, false) => self.watched.take().into_iter().for_each(sys::Registration::end),
+            _ => {}
         }
+        Ok(())
     }
 
     fn remote_memory(&mut self) -> Option<&mut dyn RemoteMemory> {

@@ -7,16 +7,15 @@
 use std::cell::UnsafeCell;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::allocations::Table;
 use super::ring::Line;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys;
-use crate::sys::process::{self, Descriptor};
+use crate::sys::process::{self, Descriptor, Process};
 use crate::sys::shared_memory::{Access, Mapping, SharedMemory};
+use crate::sys::{self, Pollable, RawSocket};
 use crate::transport::sync;
 
 /// What proves that a segment is the one of a certain context: only ranks of its job can compute it.
@@ -163,26 +162,26 @@ impl OwnSegment {
     pub fn create(secret: &Secret) -> io::Result<Self> {
         let memory = SharedMemory::create()?;
         memory.grow(size_of::<Header>() as u64)?;
-        let doorbell = process::pipe()?.map(File::from);
+        let doorbell = process::pipe()?;
         let own = Self { first: memory.map(size_of::<Header>(), Access::Write)?, memory, doorbell };
         let header = own.header();
         for (word, bytes) in header.secret.iter().zip(secret.chunks_exact(8)) {
             word.store(u64::from_ne_bytes(bytes.try_into().expect("8 bytes")), Ordering::Relaxed);
         }
         header.secret_at.store(header.secret.as_ptr() as u64, Ordering::Relaxed);
-        header.doorbell.store(own.doorbell[1].as_raw_fd() as u32, Ordering::Relaxed);
+        header.doorbell.store(process::raw(&own.doorbell[1]) as u32, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Release);
         Ok(own)
     }
 
     /// Where peers find it.
     pub fn descriptor(&self) -> Descriptor {
-        Descriptor { process: std::process::id(), number: self.memory.as_raw_fd() as u32 }
+        Descriptor { process: std::process::id(), number: self.memory.number() }
     }
 
     /// The descriptor that is readable when a peer has rung.
-    pub fn doorbell(&self) -> RawFd {
-        self.doorbell[0].as_raw_fd()
+    pub fn doorbell(&self) -> RawSocket {
+        process::raw(&self.doorbell[0])
     }
 
     /// Maps all of it, for `members` ranks on this host.
@@ -230,7 +229,7 @@ pub(super) struct PeerSegment {
     mapping: Mapping,
     /// The peer's doorbell, open for reading, too: a pipe that nobody can read would raise SIGPIPE.
     doorbell: File,
-    process: OwnedFd,
+    process: Process,
     descriptor: Descriptor,
 }
 
@@ -254,8 +253,8 @@ impl PeerSegment {
         if !doorbell.target().map_err(failed("open its doorbell"))?.starts_with("pipe:") {
             return Err(Error::new(ErrorKind::Mismatch, format!("{doorbell} is no pipe")));
         }
-        let doorbell = File::from(doorbell.open(libc::O_RDWR).map_err(failed("open its doorbell"))?);
-        let process = process::open_process(descriptor.process).map_err(failed("watch its process by pidfd_open"))?;
+        let doorbell = doorbell.open(true).map_err(failed("open its doorbell"))?;
+        let process = Process::open(descriptor.process).map_err(failed("watch its process by pidfd_open"))?;
         // If the process had ended before its descriptor was opened, another may have its number now.
         if !memory.is(descriptor).map_err(failed("open its memory"))? {
             return Err(Error::new(ErrorKind::Mismatch, format!("{descriptor} has changed")));
@@ -313,7 +312,7 @@ impl PeerSegment {
 
     /// Whether the peer's process has ended.
     pub fn has_exited(&self) -> bool {
-        sys::poll(&[self.process.as_raw_fd()], Duration::ZERO)
+        sys::poll(&[Pollable::Socket(self.process.raw())], Duration::ZERO)
     }
 
     /// The number of the peer's process.
@@ -322,8 +321,8 @@ impl PeerSegment {
     }
 
     /// The descriptor that is readable when the peer's process has ended.
-    pub fn process(&self) -> RawFd {
-        self.process.as_raw_fd()
+    pub fn process(&self) -> RawSocket {
+        self.process.raw()
     }
 
     /// The table of the memory that the peer has allocated for data.

@@ -9,7 +9,7 @@ use super::HostGroup;
 use super::link::{Port, ShmLink};
 use super::segment::{LAST_BYTES, Lane};
 use crate::secret::JobToken;
-use crate::sys::{self, Epoll};
+use crate::sys::{self, Pollable, Poller, PollerKind};
 use crate::transport::loopback::Random;
 use crate::transport::tcp::{self, DeviceOptions};
 use crate::transport::{Connector, ConnectorEvent, Device, Link, RemoteMemory};
@@ -19,7 +19,9 @@ fn pair() -> ([Arc<HostGroup>; 2], [Box<ShmLink>; 2]) {
     let groups: [Arc<HostGroup>; 2] = HostGroup::in_process(2).try_into().map_err(|_| "two").unwrap();
     let link = |group: &Arc<HostGroup>| {
         let ports = [Port::new(), Port::new()].into_iter().collect();
-        Box::new(ShmLink::new(group.clone(), 1 - group.index(), ports, Epoll::new().unwrap()).unwrap())
+        Box::new(
+            ShmLink::new(group.clone(), 1 - group.index(), ports, Poller::new(PollerKind::SYSTEM).unwrap()).unwrap(),
+        )
     };
     let links = groups.each_ref().map(link);
     (groups, links)
@@ -66,7 +68,7 @@ fn who_waits_for_room_is_woken_when_there_is_some() {
         sent += n;
     }
     groups[0].set_sleeping(true);
-    let rung = || sys::poll(&[groups[0].doorbell()], std::time::Duration::ZERO);
+    let rung = || sys::poll(&[Pollable::Socket(groups[0].doorbell())], std::time::Duration::ZERO);
     assert!(!rung());
     let mut got = 0;
     while !rung() {

@@ -7,11 +7,10 @@ mod tests;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, TcpKeepalive};
 
 use super::device::Shared;
 use super::held::Held;
@@ -23,7 +22,8 @@ use crate::net::address::{self, Address, MAX_SOCKETS};
 use crate::net::handshake::{self as proofs, Answer, Handle, Identity, Proven, Reason};
 use crate::net::stream::Stream;
 use crate::secret::{JobToken, SecretKey};
-use crate::sys::{self, Epoll, topology};
+use crate::sys::poller::Event;
+use crate::sys::{self, OwnedSocket, Pollable, Poller, Registration, topology};
 use crate::transport::{CloseNotice, Connector, ConnectorEvent, Interest};
 use crate::types::Rank;
 
@@ -54,9 +54,9 @@ enum State {
     /// Needed; the next attempt is at this time.
     Retry(Instant),
     /// A TCP connection is being established.
-    Connecting(OwnedFd),
+    Connecting(Registration, OwnedSocket),
     /// The hello has been sent; the mutual authentication is in progress.
-    Handshaking(Stream, Box<proofs::Connector>),
+    Handshaking(Registration, Stream, Box<proofs::Connector>),
     /// The peer is connecting to this rank, and its connection will be kept. If it does not arrive until this time, the
     /// next attempt starts.
     Yielded(Instant),
@@ -107,7 +107,9 @@ pub struct TcpConnector {
     local: Address,
     token: JobToken,
     log: Option<LogCallback>,
-    epoll: Epoll,
+    poller: Poller,
+    /// Of what [`Held`] holds.
+    _held: Option<Registration>,
     shared: Arc<Shared>,
     /// When the connector was created; a time in the past for immediate attempts.
     created: Instant,
@@ -133,11 +135,9 @@ impl TcpConnector {
     ) -> Result<Self> {
         let failed = |e| Error::io("cannot create a context", &e);
         let identity: Identity = sys::random().map_err(failed)?;
-        let epoll = Epoll::new().map_err(failed)?;
+        let poller = Poller::new(shared.transport.poller()).map_err(failed)?;
         let held = if shared.security.is_encrypted() { Some(Held::new().map_err(failed)?) } else { None };
-        if let Some(held) = &held {
-            epoll.add(held.as_raw_fd(), sys::READ, HELD).map_err(failed)?;
-        }
+        let watched = held.as_ref().map(|held| poller.add(held, sys::READ, HELD)).transpose().map_err(failed)?;
         Ok(Self {
             rank: 0,
             size: 0,
@@ -151,7 +151,8 @@ impl TcpConnector {
             },
             token: token.clone(),
             log: shared.log.clone(),
-            epoll,
+            poller,
+            _held: watched,
             held: held.map(Arc::new),
             shared,
             created: Instant::now(),
@@ -185,7 +186,7 @@ impl TcpConnector {
 
     fn set_state(&mut self, rank: Rank, state: State) {
         let pending =
-            matches!(state, State::Retry(_) | State::Connecting(_) | State::Handshaking(..) | State::Yielded(_));
+            matches!(state, State::Retry(_) | State::Connecting(..) | State::Handshaking(..) | State::Yielded(_));
         self.pending.retain(|r| *r != rank);
         if pending {
             self.pending.push(rank);
@@ -231,11 +232,11 @@ impl TcpConnector {
             return Err(Error::new(ErrorKind::Io, text));
         };
         match self.open(rank, to) {
-            Ok(socket) => {
+            Ok((registration, socket)) => {
                 // If there is another address, do not wait long for a network that drops packets.
                 let give_up = (self.targets(rank).len() > 1).then(|| now + ANSWER_TIME);
                 self.entry(rank).give_up = give_up;
-                self.set_state(rank, State::Connecting(socket));
+                self.set_state(rank, State::Connecting(registration, socket));
                 Ok(())
             }
             Err(e) => {
@@ -246,9 +247,8 @@ impl TcpConnector {
     }
 
     /// Starts a TCP connection to `to`.
-    fn open(&self, rank: Rank, to: SocketAddr) -> io::Result<OwnedFd> {
-        let domain = Domain::for_address(to);
-        let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    fn open(&self, rank: Rank, to: SocketAddr) -> io::Result<(Registration, OwnedSocket)> {
+        let socket = sys::socket::stream(Domain::for_address(to))?;
         socket.set_tcp_nodelay(true)?;
         // Connect from the address by which the peer knows this rank.
         if let Some(mut from) = self.local.sockets.iter().find(|s| s.is_ipv4() == to.is_ipv4()).copied() {
@@ -256,11 +256,11 @@ impl TcpConnector {
             socket.bind(&from.into())?;
         }
         match socket.connect(&to.into()) {
-            Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => return Err(e),
+            Err(e) if !sys::socket::is_in_progress(&e) => return Err(e),
             _ => {}
         }
-        self.epoll.add(socket.as_raw_fd(), sys::READ | sys::WRITE, rank as u64)?;
-        Ok(OwnedFd::from(socket))
+        let registration = self.poller.add(&socket, sys::READ | sys::WRITE, rank as u64)?;
+        Ok((registration, OwnedSocket::from(socket)))
     }
 
     /// Handles a failed attempt: tries the next address, after a delay if all have been tried. An error is final.
@@ -293,7 +293,7 @@ impl TcpConnector {
             let entry = self.entry(rank);
             let result = match entry.state {
                 State::Retry(at) | State::Yielded(at) if at <= now => self.attempt(rank, now),
-                State::Connecting(_) if entry.give_up.is_some_and(|at| at <= now) => {
+                State::Connecting(..) if entry.give_up.is_some_and(|at| at <= now) => {
                     let text = format!("cannot connect to {}: no answer in {ANSWER_TIME:?}", self.peer_name(rank));
                     self.retry_later(rank, Error::new(ErrorKind::Timeout, text), now)
                 }
@@ -318,8 +318,8 @@ impl TcpConnector {
             Ok(None) => Ok(()),
             Ok(Some((Answer::Accepted, connection))) => {
                 match std::mem::replace(&mut self.entry(rank).state, State::Idle) {
-                    State::Handshaking(stream, _) => {
-                        self.established(rank, stream, &proofs::handle(&to), connection, events)
+                    State::Handshaking(registration, stream, _) => {
+                        self.established(rank, (Some(registration), stream), &proofs::handle(&to), connection, events)
                     }
                     _ => Ok(()),
                 }
@@ -355,7 +355,7 @@ impl TcpConnector {
     fn established(
         &mut self,
         rank: Rank,
-        stream: Stream,
+        (registration, stream): (Option<Registration>, Stream),
         theirs: &Handle,
         connection: u32,
         events: &mut Vec<ConnectorEvent>,
@@ -368,8 +368,9 @@ impl TcpConnector {
             let _ = socket2::SockRef::from(stream.socket()).set_send_buffer_size(LOCAL_SEND_BUFFER);
         }
         self.entry(rank).theirs = Some(*theirs);
-        let link = TcpLink::new(stream, rank, self.epoll.clone(), self.shared.clone(), self.held.clone())
-            .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.peer_name(rank)), &e))?;
+        let link =
+            TcpLink::new(registration, stream, rank, self.poller.clone(), self.shared.clone(), self.held.clone())
+                .map_err(|e| Error::io(format_args!("cannot watch the connection to {}", self.peer_name(rank)), &e))?;
         self.set_state(rank, State::Established);
         events.push(ConnectorEvent::Established { rank, link: Box::new(link), connection });
         Ok(())
@@ -423,10 +424,11 @@ impl Connector for TcpConnector {
         self.pending.clear();
         for entry in self.peers.values_mut() {
             // The peer may have accepted, and would take the end of the connection for the end of this process.
-            if let State::Handshaking(stream, connector) = std::mem::replace(&mut entry.state, State::Closed)
+            if let State::Handshaking(registration, stream, connector) =
+                std::mem::replace(&mut entry.state, State::Closed)
                 && let (Some(connection), Some(notice)) = (connector.connection(), &close_notice)
             {
-                let _ = self.epoll.remove(stream.as_raw_fd());
+                registration.end();
                 self.shared.linger(ClosingSocket::new(stream, notice(connection)));
             }
         }
@@ -445,23 +447,23 @@ impl Connector for TcpConnector {
             self.report_failure(proven.rank as usize, result, events);
         }
         self.retry_due(now, events);
-        // Links that hold bytes, of which epoll knows nothing, or that may find room now.
+        // Links that hold bytes, of which the poller knows nothing, or that may find room now.
         for rank in self.held.iter().flat_map(|held| held.ranks()) {
             events.push(ConnectorEvent::Ready { rank, of: Interest { readable: true, writable: true } });
         }
-        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        let n = self.epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap_or(0);
+        let mut ready = [Event::default(); 64];
+        let n = self.poller.wait(&mut ready, Some(Duration::ZERO)).unwrap_or(0);
         for event in &ready[..n] {
-            if event.u64 == HELD {
+            if event.number == HELD {
                 continue;
             }
-            let rank = event.u64 as usize;
+            let rank = event.number as usize;
             if self.pending.contains(&rank) {
                 let result = self.advance(rank, now, events);
                 self.report_failure(rank, result, events);
             } else {
                 // The end of a stream is reported as readable, whether it is orderly or not.
-                let of = Interest { readable: true, writable: event.events & sys::WRITE != 0 };
+                let of = Interest { readable: true, writable: event.ready & sys::WRITE != 0 };
                 events.push(ConnectorEvent::Ready { rank, of });
             }
         }
@@ -472,15 +474,15 @@ impl Connector for TcpConnector {
             let entry = self.peers.get(&(*rank as u32))?;
             match entry.state {
                 State::Retry(at) | State::Yielded(at) => Some(at),
-                State::Connecting(_) => entry.give_up,
+                State::Connecting(..) => entry.give_up,
                 _ => None,
             }
         };
         self.pending.iter().filter_map(due).min()
     }
 
-    fn descriptors(&self, into: &mut Vec<RawFd>) {
-        into.push(self.epoll.as_raw_fd());
+    fn descriptors(&self, into: &mut Vec<Pollable>) {
+        into.push(self.poller.clone().into());
     }
 
     fn location(&self, rank: Rank) -> Option<String> {
@@ -498,7 +500,7 @@ impl Connector for TcpConnector {
             Some(PeerConnection { last_error: Some(error), attempts, .. }) => {
                 format!("not connected after {attempts} attempts; the last one: {error}")
             }
-            Some(PeerConnection { state: State::Connecting(_), .. }) => {
+            Some(PeerConnection { state: State::Connecting(..), .. }) => {
                 "not connected: no answer from that address".to_owned()
             }
             _ => "not connected".to_owned(),

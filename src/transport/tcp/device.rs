@@ -10,8 +10,6 @@ mod thread;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -30,7 +28,7 @@ use crate::net::gate::{self, Listeners};
 use crate::net::handshake::{self, Answer, Handle};
 use crate::net::stream::{Security, Stream, Transport};
 use crate::secret::{JobToken, SecretKey};
-use crate::sys::{self, Epoll, ForkMark, Waker};
+use crate::sys::{self, ForkMark, Pollable, Poller, Registration, Waker};
 use crate::transport::shm::{self, ShmConnector};
 use crate::transport::{self, BackgroundProgress, Clock, CloseNotice, Connector, SystemClock, Watch};
 use crate::types::Rank;
@@ -97,8 +95,11 @@ pub(super) struct Shared {
     listeners: Listeners,
     pub(super) log: Option<LogCallback>,
     shares_memory: bool,
+    pub(super) transport: Transport,
     pub(super) security: Security,
-    epoll: Epoll,
+    poller: Poller,
+    /// Of the waker.
+    _woken: Registration,
     waker: Waker,
     mark: ForkMark,
     contexts: Mutex<Contexts>,
@@ -119,7 +120,8 @@ pub struct Device {
 /// The registration of a context for progress by the device's thread.
 struct ContextWatch {
     device: Arc<Device>,
-    fd: RawFd,
+    /// `None` once it has ended.
+    registration: Option<Registration>,
     number: u64,
     armed: AtomicBool,
 }
@@ -129,23 +131,27 @@ impl Device {
     pub fn create(options: &DeviceOptions) -> Result<Arc<Device>> {
         let choice = Choice::make(options.interface.as_deref(), options.hostname.as_deref())?;
         let failed = |e: io::Error| Error::io("cannot create a device", &e);
-        let parts = Epoll::new().and_then(|e| Ok((e, Waker::new()?, ForkMark::new()?)));
-        let (epoll, waker, mark) = parts.map_err(failed)?;
-        epoll.add(waker.as_raw_fd(), sys::READ, WAKER).map_err(failed)?;
         let log = log::or_environment(options.log.clone())?;
-        let security = Security::choose(options.transport.as_ref(), log.as_ref())?;
+        let transport = Transport::choose(options.transport.as_ref())?;
+        let security = Security::of(&transport, log.as_ref())?;
+        let kind = transport.poller().of_pollers();
+        let parts = Poller::new(kind).and_then(|poller| Ok((poller, Waker::new()?, ForkMark::new()?)));
+        let (poller, waker, mark) = parts.map_err(failed)?;
+        let woken = poller.add(&waker, sys::READ, WAKER).map_err(failed)?;
         let shared = Arc::new(Shared {
             choice,
             port: options.port,
             listening: Mutex::default(),
-            listeners: Listeners::new(&epoll),
+            listeners: Listeners::new(&poller),
             log,
             shares_memory: options
                 .shared_memory
                 .map_or_else(|| environment::switch(shm::VARIABLE), |on| Ok(Some(on)))?
                 != Some(false),
+            transport,
             security,
-            epoll,
+            poller,
+            _woken: woken,
             waker,
             mark,
             contexts: Mutex::default(),
@@ -176,6 +182,11 @@ impl Device {
         self.shared.listening().first().and_then(|l| l.interface.clone())
     }
 
+    /// The name of its transport: `tcp`, `uv` or `tls`.
+    pub fn transport(&self) -> &'static str {
+        self.shared.transport.name()
+    }
+
     /// Counters of incoming connections. May be called by any thread at any time.
     pub fn statistics(&self) -> ConnectionStatistics {
         self.shared.listeners.statistics()
@@ -193,7 +204,8 @@ impl transport::Device for Device {
         if !self.shared.shares_memory {
             return Ok(Box::new(connector));
         }
-        Ok(Box::new(ShmConnector::over(Box::new(connector), token, self.shared.log.clone())?))
+        let kind = self.shared.transport.poller().of_pollers();
+        Ok(Box::new(ShmConnector::over(Box::new(connector), kind, token, self.shared.log.clone())?))
     }
 
     fn watch(
@@ -205,15 +217,15 @@ impl transport::Device for Device {
         connector.descriptors(&mut descriptors);
         let mut contexts = self.shared.contexts();
         let entry = contexts.by_handle.get_mut(&handshake::handle(&connector.address().identity));
-        let (Some(entry), &[fd]) = (entry, &descriptors[..]) else {
+        let (Some(entry), Some(Pollable::Poller(poller)), 1) = (entry, descriptors.pop(), 1 + descriptors.len()) else {
             return Err(Error::new(ErrorKind::Internal, "the connector belongs to another device"));
         };
         entry.context = Some(context);
         let number = entry.number;
         drop(contexts);
-        let watch = ContextWatch { device: self.clone(), fd, number, armed: AtomicBool::new(true) };
-        self.shared.epoll.add(fd, sys::READ, number).map_err(|e| Error::io("cannot watch a context", &e))?;
-        Ok(Box::new(watch))
+        let registration = self.shared.poller.add(poller, sys::READ, number);
+        let registration = Some(registration.map_err(|e| Error::io("cannot watch a context", &e))?);
+        Ok(Box::new(ContextWatch { device: self.clone(), registration, number, armed: AtomicBool::new(true) }))
     }
 
     fn provisional_sockets(&self, store: Option<SocketAddr>) -> Result<Vec<SocketAddr>> {
@@ -277,13 +289,17 @@ impl Drop for Device {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // The thread itself may drop the last context; it then ends without being joined. `std::thread::current` is
-            // not used, because it would allocate thread-local memory in a thread of the host program.
-            // SAFETY: `pthread_self` has no preconditions.
-            if thread.as_pthread_t() != unsafe { libc::pthread_self() } {
+            // The thread itself may drop the last context; it then ends without being joined.
+            if !sys::is_current(&thread) {
                 let _ = thread.join();
             }
         }
+    }
+}
+
+impl ContextWatch {
+    fn watch(&self, interest: u32) {
+        let _ = self.registration.as_ref().map(|registration| registration.set(interest, self.number));
     }
 }
 
@@ -292,7 +308,7 @@ impl Watch for ContextWatch {
         if !self.armed.swap(true, Ordering::SeqCst) {
             let shared = &self.device.shared;
             shared.unarmed.fetch_sub(1, Ordering::SeqCst);
-            let _ = shared.epoll.modify(self.fd, sys::READ, self.number);
+            self.watch(sys::READ);
         }
     }
 
@@ -300,7 +316,7 @@ impl Watch for ContextWatch {
         if self.armed.swap(false, Ordering::SeqCst) {
             let shared = &self.device.shared;
             shared.unarmed.fetch_add(1, Ordering::SeqCst);
-            let _ = shared.epoll.modify(self.fd, 0, self.number);
+            self.watch(0);
             if shared.asleep.swap(false, Ordering::SeqCst) {
                 shared.waker.wake();
             }
@@ -316,11 +332,11 @@ impl Drop for ContextWatch {
     fn drop(&mut self) {
         let shared = &self.device.shared;
         if self.device.shared.mark.is_child() {
-            // The epoll instance is shared with the parent process, and a thread that does not exist here may hold the
+            // The poller is shared with the parent process, and a thread that does not exist here may hold the
             // lock.
             return;
         }
-        let _ = shared.epoll.remove(self.fd);
+        self.registration.take().into_iter().for_each(Registration::end);
         if !self.is_armed() {
             shared.unarmed.fetch_sub(1, Ordering::SeqCst);
         }

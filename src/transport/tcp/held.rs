@@ -2,10 +2,9 @@
 //! the socket has not taken.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::sys::Waker;
+use crate::sys::{Pollable, Waker};
 use crate::types::Rank;
 
 /// What a link holds.
@@ -97,8 +96,8 @@ impl Drop for Holding {
     }
 }
 
-impl AsRawFd for Held {
-    fn as_raw_fd(&self) -> RawFd {
-        self.waker.as_raw_fd()
+impl From<&Held> for Pollable {
+    fn from(held: &Held) -> Self {
+        Self::from(&held.waker)
     }
 }

@@ -1,43 +1,48 @@
 //! A TCP connection as a [`Link`].
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::device::Shared;
 use super::held::{Held, Holding, Holds};
 use crate::net::stream::Stream;
-use crate::sys::{self, Epoll};
+use crate::sys::{self, AsRaw, Poller, Registration};
 use crate::transport::{Interest, Link};
 use crate::types::Rank;
 
-/// A connection to one peer. The connector's epoll instance watches its socket, with the peer's rank as data.
+/// A connection to one peer. The connector's poller watches its socket, with the peer's rank as number.
 pub struct TcpLink {
+    /// `None` while the poller watches for nothing.
+    registration: Option<Registration>,
     stream: Stream,
     rank: Rank,
-    epoll: Epoll,
+    poller: Poller,
     watched: Interest,
-    /// What epoll watches.
+    /// What the poller watches for.
     bits: u32,
     shared: Arc<Shared>,
     holding: Holding,
 }
 
 impl TcpLink {
-    /// A link over a stream, whose socket `epoll` watches already, or starts to.
+    /// A link over a stream, whose socket `poller` watches already, by `registration`, or starts to.
     pub(super) fn new(
+        registration: Option<Registration>,
         stream: Stream,
         rank: Rank,
-        epoll: Epoll,
+        poller: Poller,
         shared: Arc<Shared>,
         held: Option<Arc<Held>>,
     ) -> io::Result<Self> {
-        let fd = stream.as_raw_fd();
-        epoll.modify(fd, sys::READ, rank as u64).or_else(|_| epoll.add(fd, sys::READ, rank as u64))?;
+        let registration = match registration {
+            Some(registration) => registration.set(sys::READ, rank as u64).map(|()| registration),
+            None => poller.add(&stream, sys::READ, rank as u64),
+        }?;
         let watched = Interest { readable: true, writable: false };
         let holding = Holding::new(held, rank);
-        let mut link = Self { stream, rank, epoll, watched, bits: sys::READ, shared, holding };
+        let registration = Some(registration);
+        let mut link = Self { registration, stream, rank, poller, watched, bits: sys::READ, shared, holding };
         link.note();
         Ok(link)
     }
@@ -54,19 +59,23 @@ impl TcpLink {
         }
     }
 
-    /// Lets epoll watch for what is wanted now.
+    /// Lets the poller watch for what is wanted now.
     fn arm(&mut self) -> io::Result<()> {
-        let (fd, number) = (self.stream.as_raw_fd(), self.rank as u64);
         let bit = |wanted: bool, bit: u32| if wanted { bit } else { 0 };
         let writable = self.watched.writable || self.holding.holds().unsent;
         let bits = bit(self.watched.readable, sys::READ) | bit(writable, sys::WRITE);
-        match (std::mem::replace(&mut self.bits, bits), bits) {
-            (before, now) if before == now => Ok(()),
-            // Remove the socket: with empty interest, epoll would still report a broken connection, and wake the poller
-            // repeatedly.
-            (_, 0) => self.epoll.remove(fd),
-            (0, _) => self.epoll.add(fd, bits, number),
-            _ => self.epoll.modify(fd, bits, number),
+        if std::mem::replace(&mut self.bits, bits) == bits {
+            return Ok(());
+        }
+        let number = self.rank as u64;
+        match &self.registration {
+            // Without a registration: with empty interest, epoll would still report a broken connection, and wake its user repeatedly.
+            _ if bits == 0 => {
+                self.registration.take().into_iter().for_each(Registration::end);
+                Ok(())
+            }
+            Some(registration) => registration.set(bits, number),
+            None => self.poller.add(&self.stream, bits, number).map(|new| self.registration = Some(new)),
         }
     }
 }
@@ -99,8 +108,8 @@ impl Link for TcpLink {
     }
 
     fn end(self: Box<Self>, close_notice: Vec<u8>) {
-        let Self { stream, epoll, shared, .. } = *self;
-        let _ = epoll.remove(stream.as_raw_fd());
+        let Self { registration, stream, shared, .. } = *self;
+        registration.into_iter().for_each(Registration::end);
         shared.linger(ClosingSocket::new(stream, close_notice));
     }
 }
@@ -142,7 +151,7 @@ impl ClosingSocket {
     /// remains readable there.
     pub(super) fn linger(&mut self, until: Instant) -> bool {
         let sent = self.send_notice();
-        let fd = self.stream.as_raw_fd();
+        let fd = self.stream.raw();
         let mut staging = [0; 4096];
         loop {
             match sys::receive(fd, &mut [IoSliceMut::new(&mut staging)]) {

@@ -58,16 +58,12 @@ pub fn store_protocol(data: &[u8]) {
         }
     }
 
-    let (epoll, stop) = (Epoll::new().expect("an epoll"), Arc::new(Waker::new().expect("a waker")));
+    let (poller, stop) = (Poller::new(PollerKind::SYSTEM).expect("a poller"), Arc::new(Waker::new().expect("a waker")));
+    let stopped = poller.add(&*stop, sys::READ, STOP).expect("a registration");
+    let listeners = Listeners::new(&poller);
     let key = handshake::key(&JobToken::new("token"));
-    let mut server = Loop::new(
-        epoll.clone(),
-        &Listeners::new(&epoll),
-        stop,
-        Limits::default(),
-        (key.clone(), Security::Plain),
-        None,
-    );
+    let mut server =
+        Loop::new((poller, stopped), &listeners, stop, Limits::default(), (key.clone(), Security::Plain), None);
     server.scratch.truncate(4 << 10);
     let mut world = World { server, key, clients: [const { None }; CLIENTS], model: Some(BTreeMap::new()) };
     let mut input = Input(data);

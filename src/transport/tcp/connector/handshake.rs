@@ -1,7 +1,6 @@
 //! The connection handshake, for both roles.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::AsRawFd;
 
 use super::{State, TcpConnector};
 use crate::error::{Error, ErrorKind, Result};
@@ -11,7 +10,7 @@ use crate::net::handshake::{
     self, ANSWER_BYTES, Answer, CHALLENGE_BYTES, Connecting, Fault, Hello, Identity, NO_PROOF, Proven, Reason,
 };
 use crate::net::stream::{self, Stream};
-use crate::sys;
+use crate::sys::{self, AsRaw};
 use crate::transport::{Connector, ConnectorEvent};
 use crate::types::Rank;
 
@@ -22,15 +21,14 @@ impl TcpConnector {
         let name = self.peer_name(rank);
         let failed = |e: &io::Error| Error::io(format_args!("cannot connect to {name}"), e);
         let refused = |fault: Fault| Error::new(ErrorKind::Mismatch, format!("cannot connect to {name}: {fault}"));
-        if matches!(self.entry(rank).state, State::Connecting(_))
+        if matches!(self.entry(rank).state, State::Connecting(..))
             && !self.send_hello(rank, to).map_err(|e| failed(&e))?
         {
             return Ok(None);
         }
-        let epoll = self.epoll.clone();
-        let State::Handshaking(stream, connector) = &mut self.entry(rank).state else { return Ok(None) };
+        let State::Handshaking(registration, stream, connector) = &mut self.entry(rank).state else { return Ok(None) };
         if stream.has_unsent() && stream.flush().map_err(|e| failed(&e))? {
-            let _ = epoll.modify(stream.as_raw_fd(), sys::READ, rank as u64);
+            let _ = registration.set(sys::READ, rank as u64);
         }
         loop {
             let mut bytes = [0; CHALLENGE_BYTES];
@@ -65,12 +63,12 @@ impl TcpConnector {
     /// Sends the hello once the TCP connection is established. Returns whether it has been sent.
     fn send_hello(&mut self, rank: Rank, to: &Identity) -> io::Result<bool> {
         let (own, own_rank, key) = (self.handle(), self.rank as u32, handshake::key(&self.token, to));
-        let State::Connecting(socket) = &self.entry(rank).state else { return Ok(false) };
+        let State::Connecting(_, socket) = &self.entry(rank).state else { return Ok(false) };
         if let Some(e) = socket2::SockRef::from(socket).take_error()? {
             return Err(e);
         }
         if sys::is_connected_to_itself(socket) {
-            return Err(io::Error::from_raw_os_error(libc::ECONNREFUSED));
+            return Err(sys::socket::refused());
         }
         let nonce = sys::random()?;
         let hello = Hello { has_token: key.has_token(), rank: own_rank, to: handshake::handle(to), from: own, nonce };
@@ -80,7 +78,8 @@ impl TcpConnector {
             return Ok(false);
         }
         let security = self.shared.security.clone();
-        let State::Connecting(socket) = std::mem::replace(&mut self.entry(rank).state, State::Idle) else {
+        let State::Connecting(registration, socket) = std::mem::replace(&mut self.entry(rank).state, State::Idle)
+        else {
             return Ok(false);
         };
         let mut stream = security.connect(socket)?;
@@ -88,8 +87,8 @@ impl TcpConnector {
             return Err(io::Error::other("the kernel did not accept the whole hello"));
         }
         let room = if stream.has_unsent() { sys::WRITE } else { 0 };
-        let _ = self.epoll.modify(stream.as_raw_fd(), sys::READ | room, rank as u64);
-        self.entry(rank).state = State::Handshaking(stream, Box::new(connector));
+        let _ = registration.set(sys::READ | room, rank as u64);
+        self.entry(rank).state = State::Handshaking(registration, stream, Box::new(connector));
         Ok(true)
     }
 
@@ -100,7 +99,7 @@ impl TcpConnector {
         proven: &Proven,
         events: &mut Vec<ConnectorEvent>,
     ) -> Result<()> {
-        if sys::has_ended(stream.as_raw_fd()) {
+        if sys::has_ended(stream.raw()) {
             // The connection waited in the accept queue until the peer abandoned it: this is not the end of an
             // established connection.
             return Ok(());
@@ -126,7 +125,7 @@ impl TcpConnector {
         } else {
             let ours_is_kept = self.rank < rank;
             match self.entry(rank).state {
-                State::Connecting(_) | State::Handshaking(..) if ours_is_kept => Answer::Yield,
+                State::Connecting(..) | State::Handshaking(..) if ours_is_kept => Answer::Yield,
                 State::Established => Answer::Refused(Reason::Connected),
                 State::Closed => Answer::Refused(Reason::Closed),
                 _ => Answer::Accepted,
@@ -135,7 +134,7 @@ impl TcpConnector {
         // The peer has read everything sent so far, so the socket's send buffer has room for the answer.
         let sent = stream.send(&[IoSlice::new(&answer.encode())]);
         if answer == Answer::Accepted && matches!(sent, Ok(ANSWER_BYTES)) {
-            return self.established(rank, stream, &proven.from, proven.frames, events);
+            return self.established(rank, (None, stream), &proven.from, proven.frames, events);
         }
         Ok(())
     }

@@ -81,7 +81,8 @@ fn a_connection_to_itself_is_refused() {
     let (sockets, host) = (vec![own.as_socket().unwrap()], address::host());
     let address = Address { identity, sockets, host, cores: 1, place: Default::default(), segment: None };
     connector.set_peer(1, address).unwrap();
-    connector.set_state(1, State::Connecting(socket.into()));
+    let registration = connector.poller.add(&socket, crate::sys::READ, 1).unwrap();
+    connector.set_state(1, State::Connecting(registration, socket.into()));
     let error = connector.continue_handshake(1, &identity).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error}");
     assert!(error.message().contains("Connection refused"), "{error}");

@@ -9,6 +9,7 @@ use crate::net::gate::{self, Gate, Handshake, Refused};
 use crate::net::handshake::{Accepting, Acceptor, Fault, Handle, Proven};
 use crate::net::stream::Stream;
 use crate::sys;
+use crate::sys::poller::Event;
 use crate::transport::BackgroundProgress;
 
 /// Timeout for the whole handshake of an incoming connection.
@@ -63,7 +64,7 @@ impl Thread {
 
     pub fn run(&mut self) {
         sys::block_signals();
-        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let mut ready = [Event::default(); 64];
         let mut last_tick = Instant::now();
         let mut stop_at = None;
         loop {
@@ -77,11 +78,11 @@ impl Thread {
             let idle = !lingering && self.gate.next_tick().is_none();
             self.shared.asleep.store(idle, Ordering::SeqCst);
             let sleep = idle && self.shared.unarmed.load(Ordering::SeqCst) == 0;
-            let n = self.shared.epoll.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
+            let n = self.shared.poller.wait(&mut ready, (!sleep).then_some(TICK)).unwrap_or(0);
             self.shared.asleep.store(false, Ordering::SeqCst);
             let found = ready;
             for event in &found[..n] {
-                let number = event.u64;
+                let number = event.number;
                 match number {
                     WAKER => self.shared.waker.clear(),
                     number if gate::owns(number) => self.accept_connections(number),
