@@ -33,7 +33,7 @@ heading = @printf '\n==> %s\n'
 
 .PHONY: help setup setup-build setup-demo setup-bench build prefix demo bench bench-host bench-tcp bench-algorithms bench-network bench-recovery peers install clean test \
   test-format test-lint test-doc test-deny advisories test-rust test-aarch64 test-miri test-loom test-simulation test-header test-abi abi-baseline test-c test-valgrind \
-  test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-fresh test-summary tsan fuzz
+  test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-bench test-machine test-fresh test-summary tsan fuzz
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,7 +89,7 @@ clean: ## removes what was built; keeps what was downloaded
 	@rm -rf build
 	@cargo clean --quiet
 
-test: setup test-format test-lint test-doc test-deny test-rust test-aarch64 test-miri test-loom test-simulation prefix test-header test-abi test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-demo test-bench test-machine test-summary ## every test
+test: setup test-format test-lint test-doc test-deny test-rust test-aarch64 test-miri test-loom test-simulation prefix test-header test-abi test-c test-valgrind test-threads test-endurance test-instructions test-readme test-package test-systems test-demo test-bench test-machine test-summary ## every test
 
 test-format: ## formatting
 	$(heading) "Formatting"
@@ -170,6 +170,10 @@ test-readme: prefix ## the examples of README.md and docs/recovery.md
 test-package: prefix ## find_package, add_subdirectory, pkg-config, moving the prefix
 	$(heading) "The package, as users take it"
 	@scripts/test-package.sh $(local_prefix)
+
+test-systems: prefix ## lints for macOS and Windows; what is linked for Windows, run by wine
+	$(heading) "macOS and Windows"
+	@scripts/test-systems.sh $(local_prefix)
 
 test-demo: setup-demo prefix ## the digits example
 	$(heading) "Demo: handwritten digits, data-parallel"

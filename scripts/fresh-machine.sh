@@ -89,7 +89,7 @@ refused() { # PATTERN COMMAND...: the command fails, and says that in one of at 
 }
 
 # Installed packages' services would be started and enabled on a real machine.
-tools=(g++ cmake python3 valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft)
+tools=(g++ cmake python3 valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft wine x86_64-w64-mingw32-gcc)
 [ -z "$(there "${tools[@]}")" ] || fail "already there: $(there "${tools[@]}")"
 
 step "without a Rust that is new enough"
@@ -101,7 +101,7 @@ if [ "$user" = root ]; then
 fi
 
 provide demo
-not_for_the_demo=(valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft ninja)
+not_for_the_demo=(valgrind redis-server sshd mpirun.openmpi mpiexec.mpich nft ninja wine x86_64-w64-mingw32-gcc)
 [ -z "$(there "${not_for_the_demo[@]}")" ] || fail "installed for the demo: $(there "${not_for_the_demo[@]}")"
 
 provide setup
@@ -134,6 +134,8 @@ step "aarch64, Miri, loom: a few tests of each"
 with_cargo scripts/test-aarch64.sh wire::fingerprint
 with_cargo scripts/miri.sh ffi::tests::plain_arguments
 with_cargo scripts/loom.sh
+step "macOS and Windows: lints for one, a job on the other"
+with_cargo scripts/test-systems.sh build/prefix quick
 step "C tests: some"
 as_user scripts/test-c.sh build/prefix plain -R '^(basics|cplusplus|static_library|redis|launchers)$'
 step "C tests under valgrind: one"

@@ -27,12 +27,15 @@ need() { # LEVELS PACKAGE COMMAND...: at these levels the package, unless the co
   [[ " $levels " == *" $level "* ]] || return 0
   "$@" >/dev/null 2>&1 || missing+=("$package")
 }
+# As bindgen finds it, with clang's own headers.
+has_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' && compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'; }
 has_mpi_h() { echo '#include <mpi.h>' | mpicxx.openmpi -x c++ -fsyntax-only -; }
 
 built="build demo bench test"
 need "$built" g++ g++ --version
 need "$built" make make --version
 need "$built" cmake cmake --version
+need "$built" libclang-dev has_libclang
 need "demo bench test" python3 python3 --version
 need "demo bench test" python3-pip python3 -m pip --version
 need "demo bench test" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
@@ -55,6 +58,11 @@ if [ "$(uname -m)" != aarch64 ]; then # which needs nothing for itself
   need test libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/lib/crt1.o
   need test qemu-user qemu-aarch64 --version
 fi
+need test gcc-mingw-w64-x86-64 x86_64-w64-mingw32-gcc --version
+if [ "$(uname -m)" = x86_64 ]; then # whose programs it runs
+  need test wine64 test -x /usr/lib/wine/wine64
+  need test wine wine --version
+fi
 need "bench test" util-linux unshare --version
 need test mount mount --version
 need fresh mmdebstrap mmdebstrap --version
@@ -76,12 +84,19 @@ if ((${#missing[@]})); then
   fi
 fi
 
+# What `make test` builds for besides, with the script that does.
+declare -A targets=(
+  [aarch64-unknown-linux-gnu]=scripts/test-aarch64.sh
+  [aarch64-apple-darwin]=scripts/test-systems.sh
+  [x86_64-pc-windows-gnu]=scripts/test-systems.sh
+)
 # For this machine, whatever cargo's configuration builds for.
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
 fetch=(cargo fetch --locked --target "$host")
 if [ "$level" = test ]; then
-  # With what scripts/test-aarch64.sh and scripts/loom.sh build.
-  fetch=(env RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" "${fetch[@]}" --target aarch64-unknown-linux-gnu)
+  # With what those and scripts/loom.sh build.
+  fetch=(env RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" "${fetch[@]}")
+  for target in "${!targets[@]}"; do fetch+=(--target "$target"); done
 fi
 if ! "${fetch[@]}" --quiet --offline 2>/dev/null; then
   echo "setup: fetching the crates of Cargo.lock"
@@ -110,10 +125,12 @@ if [ "$level" = test ]; then
   # How fast it is does not matter, how long it takes to build does.
   pinned cargo-deny deny.toml --debug
   scripts/miri.sh setup
-  target=aarch64-unknown-linux-gnu
-  if [ ! -d "$(rustc --print target-libdir --target "$target")" ]; then
-    echo "setup: installing the standard library for $target"
-    rustup target add "$target" || { echo "setup: scripts/test-aarch64.sh needs it: rustup target add $target" >&2; exit 1; }
-  fi
+  scripts/cross/setup.sh
+  for target in "${!targets[@]}"; do
+    if [ ! -d "$(rustc --print target-libdir --target "$target")" ]; then
+      echo "setup: installing the standard library for $target"
+      rustup target add "$target" || { echo "setup: ${targets[$target]} needs it: rustup target add $target" >&2; exit 1; }
+    fi
+  done
 fi
 echo "setup: all is there for: $level"
