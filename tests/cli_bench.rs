@@ -286,7 +286,7 @@ fn invalid_arguments_are_refused_before_any_rank_starts() {
         ("bench scan --inputs 2", "--inputs is 2; scan takes 1"),
         ("bench pairwise_exchange -n 3", "power of two"),
         ("bench sendrecv --algorithm ring", "sendrecv has none"),
-        ("bench allreduce --transport pigeon", "[possible values: auto, shm, tcp, tls]"),
+        ("bench allreduce --transport pigeon", "[possible values: auto, shm, tcp, uv, tls]"),
     ] {
         let output = run(&args.split(' ').collect::<Vec<_>>());
         assert_eq!(output.status.code(), Some(2), "{args}");

@@ -95,8 +95,8 @@ pub struct gloo_rs_device_options_t {
     pub shared_memory: MaybeUninit<gloo_rs_shared_memory_t>,
     /// Must be 0.
     pub reserved: u32,
-    /// What carries the bytes of connections: `tcp`, or `tls` if this build has it (see gloo_rs_built_features), the same on all ranks.
-    /// NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
+    /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; or `tls`, the same on all
+    /// ranks but that `tcp` and `uv` fit together. `uv` and `tls` only if this build has them (see gloo_rs_built_features). NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
     pub transport: *const c_char,
     /// The files that TLS needs; implies the transport `tls`. NULL for those of the environment. Copied.
     pub tls: *const gloo_rs_tls_options_t,

@@ -111,15 +111,19 @@ pub extern "C" fn gloo_rs_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis` and `tls` unless they were left out. A
-/// static string.
+/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis`, `tls` and `uv` unless they were left
+/// out. A static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn gloo_rs_built_features() -> *const c_char {
-    match (cfg!(feature = "redis"), cfg!(feature = "tls")) {
-        (true, true) => c"tcp,redis,tls",
-        (true, false) => c"tcp,redis",
-        (false, true) => c"tcp,tls",
-        (false, false) => c"tcp",
+    match (cfg!(feature = "redis"), cfg!(feature = "tls"), cfg!(feature = "uv")) {
+        (true, true, true) => c"tcp,redis,tls,uv",
+        (true, true, false) => c"tcp,redis,tls",
+        (true, false, true) => c"tcp,redis,uv",
+        (true, false, false) => c"tcp,redis",
+        (false, true, true) => c"tcp,tls,uv",
+        (false, true, false) => c"tcp,tls",
+        (false, false, true) => c"tcp,uv",
+        (false, false, false) => c"tcp",
     }
     .as_ptr()
 }

@@ -236,10 +236,8 @@ pub trait Device: Send + Sync {
     /// The clock by which contexts on this device wait.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// Whether what its links send is encrypted.
-    fn is_encrypted(&self) -> bool {
-        false
-    }
+    /// The name of what carries the bytes of its links, but for those through shared memory: `tcp`, `uv`, `tls`.
+    fn transport(&self) -> &'static str;
 
     /// Whether the device was created by a parent process before fork. It cannot be used in the child.
     fn is_inherited(&self) -> bool;

@@ -37,14 +37,15 @@ pub struct Args {
     try_segment: Option<String>,
 }
 
-const FEATURES: &[(&str, bool)] = &[("cli", true), ("redis", cfg!(feature = "redis")), ("tls", cfg!(feature = "tls"))];
+const FEATURES: &[(&str, bool)] =
+    &[("cli", true), ("redis", cfg!(feature = "redis")), ("tls", cfg!(feature = "tls")), ("uv", cfg!(feature = "uv"))];
 
 #[derive(Serialize)]
 struct Info {
     version: &'static str,
     /// Optional features that are built in.
     features: Vec<&'static str>,
-    transports: Vec<&'static str>,
+    transports: Vec<Transport>,
     /// The reduction kernels used on this CPU.
     kernels: &'static str,
     /// The number of cores that this process may use.
@@ -60,6 +61,38 @@ struct Info {
     one_host: Vec<Listens>,
     /// Where a rank listens if its job is on several hosts.
     several_hosts: Vec<Listens>,
+}
+
+/// A way for bytes to other ranks.
+#[derive(Serialize)]
+struct Transport {
+    name: &'static str,
+    /// What it is.
+    does: &'static str,
+    /// Why this build or system does not have it; `None` if it has.
+    absent: Option<&'static str>,
+}
+
+fn transports() -> Vec<Transport> {
+    let built = |has: bool, why: &'static str| if has { None } else { Some(why) };
+    vec![
+        Transport {
+            name: "shm",
+            does: "memory that ranks of one host share; taken by itself, with another transport for the other ranks",
+            absent: built(cfg!(target_os = "linux"), "it needs Linux: memfd, pidfd, process_vm_readv"),
+        },
+        Transport { name: "tcp", does: "TCP, by epoll on Linux and by poll elsewhere", absent: None },
+        Transport {
+            name: "tls",
+            does: "TLS 1.3 over TCP, with certificates on both sides",
+            absent: built(cfg!(feature = "tls"), "built without the cargo feature tls"),
+        },
+        Transport {
+            name: "uv",
+            does: "TCP, by libuv",
+            absent: built(cfg!(feature = "uv"), "built without the cargo feature uv"),
+        },
+    ]
 }
 
 #[derive(Serialize)]
@@ -107,11 +140,7 @@ fn info(args: &Args) -> Result<Info, Failure> {
     Ok(Info {
         version: env!("CARGO_PKG_VERSION"),
         features: FEATURES.iter().filter(|(_, built)| *built).map(|(name, _)| *name).collect(),
-        transports: [("shm", true), ("tcp", true), ("tls", cfg!(feature = "tls"))]
-            .into_iter()
-            .filter(|(_, built)| *built)
-            .map(|(name, _)| name)
-            .collect(),
+        transports: transports(),
         kernels: gloo_rs::reduce::cpu_features(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         cache: topology::place().cache,
@@ -183,14 +212,17 @@ fn caches(cache: Option<u32>) -> String {
 }
 
 fn table(info: &Info) -> String {
-    let mut lines = vec![
-        format!("version     {}", info.version),
-        format!("features    {}", info.features.join(", ")),
-        format!("transports  {}", info.transports.join(", ")),
+    let mut lines = vec![format!("version     {}", info.version), format!("features    {}", info.features.join(", "))];
+    for (index, Transport { name, does, absent }) in info.transports.iter().enumerate() {
+        let label = if index == 0 { "transports" } else { "" };
+        let says = absent.map_or_else(|| (*does).to_owned(), |why| format!("absent: {why}"));
+        lines.push(format!("{label:10}  {name:4} {says}"));
+    }
+    lines.extend([
         format!("kernels     {}", info.kernels),
         format!("cores       {}", info.cores),
         format!("caches      {}", caches(info.cache)),
-    ];
+    ]);
     let width = info.interfaces.iter().map(|a| a.interface.len()).max().unwrap_or(0);
     let addresses = info.interfaces.iter().map(|a| a.address.len()).max().unwrap_or(0);
     for (index, a) in info.interfaces.iter().enumerate() {

@@ -4,11 +4,13 @@ mod bench;
 mod draw;
 mod explain;
 mod info;
+#[cfg(target_os = "linux")]
 mod launcher;
 mod list;
 mod parse;
 mod plot;
 mod ranks;
+#[cfg(target_os = "linux")]
 mod run;
 mod simulate;
 mod tune;
@@ -28,8 +30,10 @@ struct Cli {
 
 #[derive(clap::Subcommand)]
 enum Command {
+    #[cfg(target_os = "linux")]
     Run(Box<run::Args>),
     /// Used by `run --hosts` on each host
+    #[cfg(target_os = "linux")]
     #[command(hide = true)]
     Node,
     Bench(Box<bench::Args>),
@@ -54,7 +58,7 @@ pub const USAGE: u8 = 2;
 /// Exit status: the command failed.
 pub const FAILED: u8 = 1;
 /// Exit status of a process whose output is no longer read, as a shell reports one that SIGPIPE killed.
-pub const UNREAD: u8 = 128 + libc::SIGPIPE as u8;
+pub const UNREAD: u8 = 128 + 13;
 
 impl Failure {
     /// An error in the command line.
@@ -77,7 +81,9 @@ fn main() -> ExitCode {
         Err(text) => return ExitCode::from(end(written(text.print()).map_err(Failure::from))),
     };
     let code = match cli.command {
+        #[cfg(target_os = "linux")]
         Command::Run(args) => run::run(*args),
+        #[cfg(target_os = "linux")]
         Command::Node => launcher::node::run(),
         Command::Bench(args) => bench::run(*args),
         Command::Tune(args) => tune::run(*args),
@@ -113,20 +119,28 @@ fn print(text: &str) -> Result<(), String> {
 fn written(result: io::Result<()>) -> Result<(), String> {
     let result = result.and_then(|()| std::io::stdout().flush());
     if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        #[cfg(unix)]
         // SAFETY: neither call accesses memory of this process; the default action of SIGPIPE runs none of its code.
         unsafe {
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             libc::raise(libc::SIGPIPE);
         }
-        // SIGPIPE is blocked.
+        // SIGPIPE is blocked, or this system has none.
         std::process::exit(UNREAD.into());
     }
     result.map_err(|error| format!("cannot write to standard output: {error}"))
 }
 
 /// Whether standard output is a pipe whose reader has ended.
+#[cfg(unix)]
 fn unread() -> bool {
     let mut poll = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
     // SAFETY: `poll` is one entry, as the count says, and lives until the call returns.
     unsafe { libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLERR != 0 }
+}
+
+/// `false`: this system does not tell.
+#[cfg(not(unix))]
+fn unread() -> bool {
+    false
 }

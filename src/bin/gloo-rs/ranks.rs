@@ -10,9 +10,11 @@ use gloo_rs::rendezvous::launch::Launch;
 use gloo_rs::transport::tcp::{Device, DeviceOptions, Transport};
 
 use crate::Failure;
+#[cfg(target_os = "linux")]
 use crate::launcher::{self, Job};
 
 /// Starts this program again for each rank, with the same arguments, and returns the exit status. `tls`: with certificates for TLS.
+#[cfg(target_os = "linux")]
 pub fn start(ranks: usize, tls: bool) -> u8 {
     let program = match std::env::current_exe() {
         Ok(program) => program.into_os_string(),
@@ -25,6 +27,16 @@ pub fn start(ranks: usize, tls: bool) -> u8 {
     });
     let launched = job.and_then(|job| launcher::launch(&job));
     launched.unwrap_or_else(|error| crate::fail(&error.message, error.code))
+}
+
+/// Prints that this system has no launcher.
+#[cfg(not(target_os = "linux"))]
+pub fn start(ranks: usize, _tls: bool) -> u8 {
+    let message = format!(
+        "ranks are started on Linux only: start this command {ranks} times, with RANK=0 and so on, WORLD_SIZE={ranks}, and \
+         GLOO_RS_STORE=tcp://HOST:PORT in the environment"
+    );
+    crate::fail(&message, crate::FAILED)
 }
 
 /// A rank of the command: its connected context.
@@ -61,13 +73,15 @@ pub fn transport(context: &Context) -> Result<&'static str, String> {
     let others = (0..context.size()).filter(|rank| *rank != context.rank());
     let shares = others.map(|rank| context.shares_memory(rank)).collect::<Result<Vec<_>, _>>();
     let shares = shares.map_err(|error| error.to_string())?;
-    let tls = context.device().is_encrypted();
+    let other = context.device().transport();
     Ok(match (shares.contains(&true), shares.contains(&false)) {
         (true, false) => "shm",
-        (true, true) if tls => "shm,tls",
-        (true, true) => "shm,tcp",
-        (false, _) if tls => "tls",
-        (false, _) => "tcp",
+        (true, true) => match other {
+            "tls" => "shm,tls",
+            "uv" => "shm,uv",
+            _ => "shm,tcp",
+        },
+        (false, _) => other,
     })
 }
 

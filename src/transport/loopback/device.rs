@@ -120,6 +120,10 @@ impl Device for Node {
         self.clock.clone()
     }
 
+    fn transport(&self) -> &'static str {
+        "loopback"
+    }
+
     fn is_inherited(&self) -> bool {
         false
     }

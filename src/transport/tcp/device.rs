@@ -182,11 +182,6 @@ impl Device {
         self.shared.listening().first().and_then(|l| l.interface.clone())
     }
 
-    /// The name of its transport: `tcp`, `uv` or `tls`.
-    pub fn transport(&self) -> &'static str {
-        self.shared.transport.name()
-    }
-
     /// Counters of incoming connections. May be called by any thread at any time.
     pub fn statistics(&self) -> ConnectionStatistics {
         self.shared.listeners.statistics()
@@ -266,8 +261,8 @@ impl transport::Device for Device {
         Arc::new(SystemClock)
     }
 
-    fn is_encrypted(&self) -> bool {
-        self.shared.security.is_encrypted()
+    fn transport(&self) -> &'static str {
+        self.shared.transport.name()
     }
 
     #[inline]

@@ -126,6 +126,8 @@ enum Transport {
     Shm,
     /// TCP sockets
     Tcp,
+    /// TCP sockets that libuv watches
+    Uv,
     /// TLS over TCP, with certificates that are made for this run unless the environment names some
     Tls,
 }
@@ -192,7 +194,7 @@ impl Args {
         let work = self.workload(&request, 0, 1, 0)?;
         let Some(shape) = work.shape() else { return Ok(request) };
         // Whether the ranks really share memory is known when they have connected.
-        let shape = Shape { shared: !matches!(self.transport, Transport::Tcp | Transport::Tls), ..shape };
+        let shape = Shape { shared: matches!(self.transport, Transport::Auto | Transport::Shm), ..shape };
         shape.check().map_err(|error| error.to_string())?;
         if self.algorithm != "auto" {
             let algorithm = shape.collective.algorithm(&self.algorithm);
@@ -264,6 +266,7 @@ impl Transport {
             Self::Auto => (None, None),
             Self::Shm => (Some(true), None),
             Self::Tcp => (Some(false), Some(named("tcp")?)),
+            Self::Uv => (Some(false), Some(named("uv")?)),
             Self::Tls => (Some(false), Some(named("tls")?)),
         })
     }
