@@ -84,19 +84,12 @@ if ((${#missing[@]})); then
   fi
 fi
 
-# What `make test` builds for besides, with the script that does.
-declare -A targets=(
-  [aarch64-unknown-linux-gnu]=scripts/test-aarch64.sh
-  [aarch64-apple-darwin]=scripts/test-systems.sh
-  [x86_64-pc-windows-gnu]=scripts/test-systems.sh
-)
 # For this machine, whatever cargo's configuration builds for.
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
 fetch=(cargo fetch --locked --target "$host")
 if [ "$level" = test ]; then
-  # With what those and scripts/loom.sh build.
-  fetch=(env RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}" "${fetch[@]}")
-  for target in "${!targets[@]}"; do fetch+=(--target "$target"); done
+  # For every target and configuration: cargo-deny reads all of them, and asks no network.
+  fetch=(cargo fetch --locked)
 fi
 if ! "${fetch[@]}" --quiet --offline 2>/dev/null; then
   echo "setup: fetching the crates of Cargo.lock"
@@ -126,6 +119,12 @@ if [ "$level" = test ]; then
   pinned cargo-deny deny.toml --debug
   scripts/miri.sh setup
   scripts/cross/setup.sh
+  # Which scripts build for what.
+  declare -A targets=(
+    [aarch64-unknown-linux-gnu]=scripts/test-aarch64.sh
+    [aarch64-apple-darwin]=scripts/test-systems.sh
+    [x86_64-pc-windows-gnu]=scripts/test-systems.sh
+  )
   for target in "${!targets[@]}"; do
     if [ ! -d "$(rustc --print target-libdir --target "$target")" ]; then
       echo "setup: installing the standard library for $target"
