@@ -333,8 +333,8 @@ typedef struct gloo_rs_device_options_t {
   enum gloo_rs_shared_memory_t shared_memory;
   /// Must be 0.
   uint32_t reserved;
-  /// What carries the bytes of connections: `tcp`, or `tls` if this build has it (see gloo_rs_built_features), the same on all ranks.
-  /// NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
+  /// What carries the bytes of connections: `tcp`; `uv`, which is TCP with libuv waiting for the sockets; or `tls`, the same on all
+  /// ranks but that `tcp` and `uv` fit together. `uv` and `tls` only if this build has them (see gloo_rs_built_features). NULL for what the environment variable GLOO_RS_TRANSPORT says; `tcp` if it is not set.
   const char *transport;
   /// The files that TLS needs; implies the transport `tls`. NULL for those of the environment. Copied.
   const struct gloo_rs_tls_options_t *tls;
@@ -598,8 +598,8 @@ uint32_t gloo_rs_version_number(void);
 /// Returns the version of the library that the program runs with: `1.2.3`. A static string.
 const char *gloo_rs_version(void);
 
-/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis` and `tls` unless they were left out. A
-/// static string.
+/// Returns the features of this build of the library, separated by commas: `tcp`, and `redis`, `tls` and `uv` unless they were left
+/// out. A static string.
 const char *gloo_rs_built_features(void);
 
 /// Returns the names of the algorithms of `collective` (`allreduce`, `reduce_scatter`), separated by commas. Each is a
