@@ -113,7 +113,7 @@ advisories: ## whether an advisory is known against a crate that is depended on;
 
 test-rust: ## the library's and the tool's own tests
 	$(heading) "Rust tests"
-	@cargo test --locked
+	@cargo test --locked --all-features
 
 test-aarch64: ## the library's own tests of kernels, messages and the C ABI on aarch64, by qemu
 	$(heading) "aarch64"
@@ -129,7 +129,7 @@ test-loom: ## who polls, who sleeps and who is woken, in every order of events
 
 test-simulation: ## whole jobs in simulation, SEEDS of them at random
 	$(heading) "Whole jobs in simulation"
-	@SEEDS=$(SEEDS) cargo test --locked --lib simulation::seeds -- --nocapture
+	@SEEDS=$(SEEDS) cargo test --locked --all-features --lib simulation::seeds -- --nocapture
 
 test-header: prefix ## the header is up to date, is C11 and C++17, and tells what the library exports
 	$(heading) "Header"

@@ -118,9 +118,9 @@ grep -q "all is there" "$said" || fail "set-up is not done after set-up"
 with_cargo() { as_user env PATH="$home/.cargo/bin:/usr/local/bin:/usr/bin:/bin" "$@"; }
 step "formatting; lints, of one choice of features"
 as_user make test-format
-with_cargo cargo clippy --locked --all-targets -- -D warnings
+with_cargo cargo clippy --locked --all-features --all-targets -- -D warnings
 step "Rust tests: all are built"
-cargo_test() { with_cargo cargo test --locked "$@"; }
+cargo_test() { with_cargo cargo test --locked --all-features "$@"; }
 cargo_test --no-run
 step "Rust tests: those that need something of the machine"
 cargo_test --lib rendezvous::redis
