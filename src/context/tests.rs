@@ -12,6 +12,7 @@ mod listening;
 mod malformed;
 mod numbers;
 mod oob;
+mod pollers;
 mod prepared;
 mod request;
 mod shared;

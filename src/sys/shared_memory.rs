@@ -296,7 +296,7 @@ mod tests {
         assert!(!memory.is(own(file.as_raw_fd() as u32)).unwrap());
         // SAFETY: a name that ends with NUL; the descriptor is owned by the file.
         let plain = unsafe { File::from_raw_fd(check(libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC)).unwrap()) };
-        let error = SharedMemory::open(own(&plain)).unwrap_err();
+        let error = SharedMemory::open(own(plain.as_raw_fd() as u32)).unwrap_err();
         assert!(error.to_string().contains("could shrink"), "{error}");
     }
 }

@@ -145,6 +145,9 @@ impl Device for Mixed {
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }
+    fn transport(&self) -> &'static str {
+        "tcp"
+    }
     fn is_inherited(&self) -> bool {
         false
     }

@@ -1,0 +1,79 @@
+//! Contexts whose ranks wait for their sockets in different ways.
+
+use super::*;
+use crate::collective::{Collective, Shape};
+use crate::context::Connect;
+use crate::sys::PollerKind;
+use crate::transport::tcp::Transport;
+use crate::types::DataType;
+
+fn device_with(transport: Transport, shared_memory: bool) -> Arc<Device> {
+    let (shared_memory, transport) = (Some(shared_memory), Some(transport));
+    let hostname = Some("127.0.0.1".into());
+    Device::create(&DeviceOptions { hostname, shared_memory, transport, ..Default::default() }).unwrap()
+}
+
+/// Connects a rank for each of `transports`.
+fn connect(transports: &[Transport], shared_memory: bool) -> Vec<Arc<Context>> {
+    let next = std::sync::Mutex::new(transports.to_vec());
+    let device = || device_with(next.lock().unwrap().pop().unwrap(), shared_memory);
+    let options = || ContextOptions { timeout: Duration::from_secs(30), connect: Connect::Full, ..Default::default() };
+    let options: Vec<_> = transports.iter().map(|_| options()).collect();
+    let contexts = agreement::connected_on(&device, &options);
+    contexts.into_iter().map(Result::unwrap).collect()
+}
+
+/// Each in turn, and the system's.
+fn transports() -> Vec<Transport> {
+    vec![
+        Transport::Tcp,
+        Transport::By(PollerKind::Poll),
+        #[cfg(feature = "uv")]
+        Transport::Uv,
+        Transport::By(PollerKind::Poll),
+        #[cfg(feature = "uv")]
+        Transport::Uv,
+    ]
+}
+
+#[test]
+fn ranks_that_wait_in_different_ways_are_in_one_context() {
+    for shared_memory in [false, true] {
+        let contexts = connect(&transports(), shared_memory);
+        run(&contexts, |context| {
+            for count in [1, 1000, 20_000, 300_000] {
+                let shape =
+                    Shape { inputs: 0, ..Shape::new(Collective::Allreduce, context.rank(), context.size(), count) };
+                let mut cells: Vec<i64> = (0..count as i64).map(|i| i + context.rank() as i64).collect();
+                let call = Call::new(shape, DataType::Int64);
+                // SAFETY: the vector is as long as the shape says, and lives until the call returns.
+                unsafe { context.run(&Call { outputs: &[cells.as_mut_ptr().cast()], ..call }) }.unwrap();
+                let (size, all) = (context.size() as i64, (0..context.size() as i64).sum::<i64>());
+                assert!(cells.iter().enumerate().all(|(i, sum)| *sum == size * i as i64 + all), "{count} elements");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_message_that_no_thread_waits_for_is_sent_by_the_devices_thread() {
+    for transport in transports() {
+        let contexts = connect(&[transport.clone(), transport], false);
+        let mut sent: Vec<u8> = (0..4u32 << 20).map(|i| (i * 7) as u8).collect();
+        let mut got = vec![0u8; sent.len()];
+        // SAFETY: both vectors outlive the buffers.
+        let [from, into] = unsafe {
+            [
+                contexts[0].unbound_buffer(sent.as_mut_ptr(), sent.len()).unwrap(),
+                contexts[1].unbound_buffer(got.as_mut_ptr(), got.len()).unwrap(),
+            ]
+        };
+        from.send(1, 5, 0, sent.len()).unwrap();
+        into.recv(&[0], 5, 0, got.len()).unwrap();
+        // Nobody waits on rank 0 meanwhile.
+        assert_eq!(into.wait_recv(None).unwrap().unwrap().1, got.len());
+        from.wait_send(None).unwrap().unwrap();
+        drop((from, into));
+        assert!(got == sent);
+    }
+}
