@@ -1,0 +1,103 @@
+/*
+ * What all headers of gloo/ share: calls of the C functions, and how their failures become exceptions.
+ */
+#pragma once
+
+#include <gloo_rs.h>
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gloo/common/error.h"
+
+namespace gloo {
+
+class Context;
+
+namespace detail {
+
+/// The exception of a callback that runs inside a C call of this thread. No exception may pass through the library, so the
+/// callback keeps it here and returns GLOO_RS_ERROR_CALLBACK, and check() throws it when the C call has failed.
+inline std::exception_ptr& kept_exception() {
+  thread_local std::exception_ptr kept;
+  return kept;
+}
+
+/// Runs `body`, which returns a status, in a callback of the library: an exception is kept for check().
+template <typename Body>
+gloo_rs_status_t keep_exceptions(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    kept_exception() = std::current_exception();
+    return GLOO_RS_ERROR_CALLBACK;
+  }
+}
+
+/// Throws `status` with `message`, as the exception that Gloo has for such a failure.
+[[noreturn]] inline void throw_status(gloo_rs_status_t status, const std::string& message) {
+  switch (status) {
+    case GLOO_RS_ERROR_INVALID_ARGUMENT:
+    case GLOO_RS_ERROR_INVALID_OPERATION:
+    case GLOO_RS_ERROR_MISMATCH:
+    case GLOO_RS_ERROR_UNSUPPORTED:
+      throw InvalidOperationException(message);
+    case GLOO_RS_ERROR_TIMEOUT:
+    case GLOO_RS_ERROR_IO:
+    case GLOO_RS_ERROR_CONNECTION_LOST:
+    case GLOO_RS_ERROR_ABORTED:
+    case GLOO_RS_ERROR_CLOSED:
+    case GLOO_RS_ERROR_NOT_FOUND:
+    case GLOO_RS_ERROR_RESOURCE_EXHAUSTED:
+      throw IoException(message);
+    default:
+      throw Exception(message);
+  }
+}
+
+/// Does nothing for GLOO_RS_OK. After a failure of the last C call of this thread, throws the exception that a callback kept
+/// during the call, unchanged; otherwise one with the text of gloo_rs_last_error_message(): IoException for a timeout, a lost
+/// peer and a closed connection, InvalidOperationException for wrong use, Exception for the rest.
+inline void check(gloo_rs_status_t status) {
+  // Also after success: what a callback threw there, and the library made up for, must not reach a later failure.
+  std::exception_ptr kept = std::exchange(kept_exception(), nullptr);
+  if (status == GLOO_RS_OK) {
+    return;
+  }
+  if (kept) {
+    std::rethrow_exception(kept);
+  }
+  throw_status(status, gloo_rs_last_error_message());
+}
+
+/// The milliseconds of a timeout of Gloo for the C functions: zero is "for ever" in Gloo, a negative number the default.
+inline int64_t timeout_ms(std::chrono::milliseconds timeout) {
+  if (timeout == kNoTimeout) {
+    return GLOO_RS_TIMEOUT_INFINITE;
+  }
+  return timeout < kNoTimeout ? GLOO_RS_TIMEOUT_DEFAULT : timeout.count();
+}
+
+/// Destroys a handle of the C functions, for std::unique_ptr.
+struct Destroy {
+  void operator()(gloo_rs_device_t* device) const { gloo_rs_device_destroy(device); }
+  void operator()(gloo_rs_store_t* store) const { gloo_rs_store_destroy(store); }
+  void operator()(gloo_rs_context_t* context) const { gloo_rs_context_destroy(context); }
+  void operator()(gloo_rs_pair_t* pair) const { gloo_rs_pair_destroy(pair); }
+  void operator()(gloo_rs_buffer_t* buffer) const { gloo_rs_buffer_destroy(buffer); }
+  void operator()(gloo_rs_unbound_buffer_t* buffer) const { gloo_rs_unbound_buffer_destroy(buffer); }
+};
+
+/// A handle of the C functions, with its owner.
+template <typename Handle>
+using Owned = std::unique_ptr<Handle, Destroy>;
+
+/// The C context of `context`, for one call. Connects a context that its program connected pair by pair, if that is due. Throws
+/// InvalidOperationException if the context is not connected. `context` keeps the handle alive. Defined in gloo/context.h.
+gloo_rs_context_t* handle(const Context& context);
+
+}  // namespace detail
+}  // namespace gloo
