@@ -9,14 +9,23 @@
 
 namespace gloo {
 
+/// The items of a list with `separator` between them.
+template <typename T>
+std::string MakeString(const std::vector<T>& items, const std::string& separator = " ");
+
 namespace detail {
 
-inline void append(std::ostream& out, const std::stringstream& value) {
+inline void print(std::ostream& out, const std::stringstream& value) {
   out << value.str();
 }
 
 template <typename T>
-void append(std::ostream& out, const T& value) {
+void print(std::ostream& out, const std::vector<T>& items) {
+  out << MakeString(items);
+}
+
+template <typename T>
+void print(std::ostream& out, const T& value) {
   out << value;
 }
 
@@ -26,13 +35,12 @@ void append(std::ostream& out, const T& value) {
 template <typename... Values>
 std::string MakeString(const Values&... values) {
   std::ostringstream out;
-  (detail::append(out, values), ...);
+  (detail::print(out, values), ...);
   return out.str();
 }
 
-/// The items of a list with `separator` between them.
 template <typename T>
-std::string MakeString(const std::vector<T>& items, const std::string& separator = " ") {
+std::string MakeString(const std::vector<T>& items, const std::string& separator) {
   std::ostringstream out;
   bool first = true;
   for (const auto& item : items) {
@@ -40,7 +48,7 @@ std::string MakeString(const std::vector<T>& items, const std::string& separator
       out << separator;
     }
     first = false;
-    detail::append(out, static_cast<const T&>(item));
+    detail::print(out, static_cast<const T&>(item));
   }
   return out.str();
 }

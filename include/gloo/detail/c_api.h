@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "gloo/common/enforce.h"
 #include "gloo/common/error.h"
 
 namespace gloo {
@@ -26,21 +27,29 @@ inline std::exception_ptr& kept_exception() {
   return kept;
 }
 
-/// Runs `body`, which returns a status, in a callback of the library: an exception is kept for check().
+/// Runs `body`, which returns a status, in a callback of the library: an exception is kept for check(), unless an earlier callback
+/// of this C call has already thrown one.
 template <typename Body>
 gloo_rs_status_t keep_exceptions(Body&& body) noexcept {
+  // The body may make C calls of its own, whose check() must not find this one.
+  std::exception_ptr earlier = std::exchange(kept_exception(), nullptr);
+  gloo_rs_status_t status = GLOO_RS_ERROR_CALLBACK;
   try {
-    return body();
+    status = body();
   } catch (...) {
     kept_exception() = std::current_exception();
-    return GLOO_RS_ERROR_CALLBACK;
   }
+  if (earlier) {
+    kept_exception() = std::move(earlier);
+  }
+  return status;
 }
 
 /// Throws `status` with `message`, as the exception that Gloo has for such a failure.
 [[noreturn]] inline void throw_status(gloo_rs_status_t status, const std::string& message) {
   switch (status) {
     case GLOO_RS_ERROR_INVALID_ARGUMENT:
+      throw EnforceNotMet(message);
     case GLOO_RS_ERROR_INVALID_OPERATION:
     case GLOO_RS_ERROR_MISMATCH:
     case GLOO_RS_ERROR_UNSUPPORTED:
@@ -60,7 +69,8 @@ gloo_rs_status_t keep_exceptions(Body&& body) noexcept {
 
 /// Does nothing for GLOO_RS_OK. After a failure of the last C call of this thread, throws the exception that a callback kept
 /// during the call, unchanged; otherwise one with the text of gloo_rs_last_error_message(): IoException for a timeout, a lost
-/// peer and a closed connection, InvalidOperationException for wrong use, Exception for the rest.
+/// peer and a closed connection, EnforceNotMet for a wrong argument, InvalidOperationException for other wrong use, and Exception
+/// for the rest.
 inline void check(gloo_rs_status_t status) {
   // Also after success: what a callback threw there, and the library made up for, must not reach a later failure.
   std::exception_ptr kept = std::exchange(kept_exception(), nullptr);
@@ -73,12 +83,16 @@ inline void check(gloo_rs_status_t status) {
   throw_status(status, gloo_rs_last_error_message());
 }
 
-/// The milliseconds of a timeout of Gloo for the C functions: zero is "for ever" in Gloo, a negative number the default.
+/// The milliseconds of a timeout of Gloo for the C functions: in Gloo, zero is "for ever", and -1 the default. Time that was over
+/// before the call began leaves none to wait.
 inline int64_t timeout_ms(std::chrono::milliseconds timeout) {
   if (timeout == kNoTimeout) {
     return GLOO_RS_TIMEOUT_INFINITE;
   }
-  return timeout < kNoTimeout ? GLOO_RS_TIMEOUT_DEFAULT : timeout.count();
+  if (timeout.count() == -1) {
+    return GLOO_RS_TIMEOUT_DEFAULT;
+  }
+  return timeout < kNoTimeout ? 0 : timeout.count();
 }
 
 /// Destroys a handle of the C functions, for std::unique_ptr.
