@@ -109,8 +109,8 @@ struct Destroy {
 template <typename Handle>
 using Owned = std::unique_ptr<Handle, Destroy>;
 
-/// The C context of `context`, for one call. Connects a context that its program connected pair by pair, if that is due. Throws
-/// InvalidOperationException if the context is not connected. `context` keeps the handle alive. Defined in gloo/context.h.
+/// The C context of `context`, which keeps it alive. Throws EnforceNotMet if there is none yet; the library refuses calls on one whose
+/// pairs are not connected. Defined in gloo/context.h.
 gloo_rs_context_t* handle(const Context& context);
 
 }  // namespace detail
