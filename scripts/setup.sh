@@ -37,6 +37,8 @@ need "demo bench test" python3 python3 --version
 need "demo bench test" python3-pip python3 -m pip --version
 need "demo bench test" ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
+need test libgtest-dev test -e /usr/include/gtest/gtest.h
+need test clang clang++ --version
 need test openmpi-bin mpirun.openmpi --version
 need test libopenmpi-dev has_mpi_h
 need "bench test" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V'
