@@ -27,7 +27,7 @@ need() { # LEVELS PACKAGE COMMAND...: at these levels the package, unless the co
   [[ " $levels " == *" $level "* ]] || return 0
   "$@" >/dev/null 2>&1 || missing+=("$package")
 }
-has_mpi_h() { echo '#include <mpi.h>' | mpicxx.openmpi -x c++ -fsyntax-only -; }
+has_mpi_h() { echo '#include <mpi.h>' | "mpicxx.$1" -x c++ -fsyntax-only -; }
 
 built="build demo bench test"
 need "$built" g++ g++ --version
@@ -40,7 +40,7 @@ need "bench test" libgloo-dev test -e /usr/include/gloo/allreduce.h
 need test libgtest-dev test -e /usr/include/gtest/gtest.h
 need test clang clang++ --version
 need test openmpi-bin mpirun.openmpi --version
-need test libopenmpi-dev has_mpi_h
+need test libopenmpi-dev has_mpi_h openmpi
 need "bench test" iproute2 env PATH="$PATH:/usr/sbin:/sbin" sh -c 'ip -V && tc -V'
 need test abigail-tools abidiff --version
 need test ninja-build ninja --version
@@ -49,6 +49,7 @@ need test valgrind valgrind --version
 need test redis-server redis-server --version
 need test openssl openssl version
 need test mpich mpiexec.mpich --version
+need test libmpich-dev has_mpi_h mpich
 need test openssh-client ssh -V
 need test openssh-server test -x /usr/sbin/sshd
 need test nftables /usr/sbin/nft --version
