@@ -412,6 +412,13 @@ class Context final : public transport::Context, public std::enable_shared_from_
   bool intraNode_ = false;
 };
 
+/// Connects a context that Device::createContext has made by a C function, which gets its handle and returns a status.
+template <typename Function>
+void connect(transport::Context& context, Function&& function) {
+  check(function(context.gloo_rs_handle()));
+  static_cast<Context&>(context).connected();
+}
+
 inline std::unique_ptr<transport::Buffer> Pair::owner(gloo_rs_buffer_t* buffer, int slot, void* ptr, size_t size) {
   Owned<gloo_rs_buffer_t> owned(buffer);
   auto context = static_cast<const Context&>(context_).shared_from_this();
