@@ -1,10 +1,13 @@
 // Ranks for tests: threads that find each other through a store in memory.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,3 +52,24 @@ inline void run_ranks(int size, const std::function<void(const std::shared_ptr<g
     std::rethrow_exception(first);
   }
 }
+
+/// Where ranks meet without the library: a rank that fails in a collective ends calls that the others have not left yet.
+class MeetingPoint {
+ public:
+  explicit MeetingPoint(int size) : missing_(size) {}
+
+  /// Returns when `size` threads have called it; throws after 30 seconds.
+  void wait() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    missing_--;
+    while (missing_.load() > 0) {
+      if (std::chrono::steady_clock::now() > end) {
+        throw std::runtime_error("a rank did not come to the meeting point");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+ private:
+  std::atomic<int> missing_;
+};

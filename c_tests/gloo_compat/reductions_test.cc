@@ -16,7 +16,6 @@
 
 #include "gloo/allreduce.h"
 #include "gloo/allreduce_ring.h"
-#include "gloo/barrier_all_to_all.h"
 #include "gloo/math.h"
 #include "gloo/reduce.h"
 #include "gloo/reduce_scatter.h"
@@ -346,9 +345,9 @@ struct Broken : std::runtime_error {
 
 TEST(ReduceFunction, MayThrow) {
   std::atomic<int> thrown{0}, others{0};
+  MeetingPoint connected(3);
   run_ranks(3, [&](const Pointer& context) {
-    // A rank that fails ends the others' connecting.
-    gloo::BarrierAllToAll(context).run();
+    connected.wait();
     std::vector<float> data(1000);
     gloo::AllreduceOptions opts(context);
     opts.setOutput(data.data(), data.size());
@@ -372,8 +371,9 @@ TEST(ReduceFunction, OfAnAlgorithmMayThrow) {
   static const gloo::ReductionFunction<int32_t> function(
       gloo::CUSTOM, [](int32_t*, const int32_t*, size_t) { throw std::string("not even an exception"); });
   std::atomic<int> thrown{0};
+  MeetingPoint connected(2);
   run_ranks(2, [&](const Pointer& context) {
-    gloo::BarrierAllToAll(context).run();
+    connected.wait();
     int32_t value = 1;
     gloo::AllreduceRing<int32_t> algorithm(context, {&value}, 1, &function);
     try {
