@@ -29,6 +29,9 @@ class PrefixStore : public Store {
   /// `store` outlives this object.
   PrefixStore(std::string prefix, Store& store) : PrefixStore(std::move(prefix), std::shared_ptr<Store>(&store, [](Store*) {})) {}
 
+  /// Of the same store with the same prefix.
+  PrefixStore(const PrefixStore& other) : Store(other), prefix_(other.prefix_), store_(other.store_) {}
+
   using Store::wait;
 
   void set(const std::string& key, const std::vector<char>& data) override {
