@@ -89,12 +89,14 @@ class UnboundBuffer final : public transport::UnboundBuffer {
 
   bool waitRecv(int* rank, std::chrono::milliseconds timeout) override {
     int32_t from = 0;
-    return ended(gloo_rs_unbound_buffer_wait_recv(buffer_.get(), timeout_ms(timeout), &from, nullptr), from, rank);
+    const gloo_rs_status_t status = gloo_rs_unbound_buffer_wait_recv(buffer_.get(), timeout_ms(timeout), &from, nullptr);
+    return ended(status, from, rank);
   }
 
   bool waitSend(int* rank, std::chrono::milliseconds timeout) override {
     int32_t to = 0;
-    return ended(gloo_rs_unbound_buffer_wait_send(buffer_.get(), timeout_ms(timeout), &to), to, rank);
+    const gloo_rs_status_t status = gloo_rs_unbound_buffer_wait_send(buffer_.get(), timeout_ms(timeout), &to);
+    return ended(status, to, rank);
   }
 
   void abortWaitRecv() override {
