@@ -181,7 +181,7 @@ class Device : public transport::Device, public std::enable_shared_from_this<Dev
   }
 
   std::shared_ptr<transport::Context> createContext(int rank, int size) override {
-    return std::make_shared<Context>(shared_from_this(), device_.get(), connect_, rank, size);
+    return std::make_shared<TransportContext>(shared_from_this(), device_.get(), connect_, rank, size);
   }
 
  private:

@@ -314,9 +314,9 @@ class Pair final : public transport::Pair {
   Owned<gloo_rs_pair_t> pair_;
 };
 
-class Context final : public transport::Context, public std::enable_shared_from_this<Context> {
+class TransportContext final : public transport::Context, public std::enable_shared_from_this<TransportContext> {
  public:
-  Context(std::shared_ptr<transport::Device> device, gloo_rs_device_t* handle, gloo_rs_connect_t connect, int rank, int size)
+  TransportContext(std::shared_ptr<transport::Device> device, gloo_rs_device_t* handle, gloo_rs_connect_t connect, int rank, int size)
       : transport::Context(rank, size), device_(std::move(device)) {
     gloo_rs_context_options_t options;
     gloo_rs_context_options_init(&options, sizeof options);
@@ -418,12 +418,12 @@ class Context final : public transport::Context, public std::enable_shared_from_
 template <typename Function>
 void connect(transport::Context& context, Function&& function) {
   check(function(context.gloo_rs_handle()));
-  static_cast<Context&>(context).connected();
+  static_cast<TransportContext&>(context).connected();
 }
 
 inline std::unique_ptr<transport::Buffer> Pair::owner(gloo_rs_buffer_t* buffer, int slot, void* ptr, size_t size) {
   Owned<gloo_rs_buffer_t> owned(buffer);
-  auto context = static_cast<const Context&>(context_).shared_from_this();
+  auto context = static_cast<const TransportContext&>(context_).shared_from_this();
   return std::make_unique<Buffer>(std::move(context), owned.release(), slot, ptr, size);
 }
 
