@@ -55,6 +55,8 @@ gloo_rs_status_t keep_exceptions(Body&& body) noexcept {
     case GLOO_RS_ERROR_UNSUPPORTED:
       throw InvalidOperationException(message);
     case GLOO_RS_ERROR_TIMEOUT:
+      // Programs look for these words of Gloo's.
+      throw IoException("Timed out: " + message);
     case GLOO_RS_ERROR_IO:
     case GLOO_RS_ERROR_CONNECTION_LOST:
     case GLOO_RS_ERROR_ABORTED:
